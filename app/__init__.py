@@ -1,0 +1,1 @@
+"""The gateway, and the pure core that both sides share."""

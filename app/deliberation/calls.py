@@ -1,0 +1,77 @@
+"""One model request, what is asked of a stage, and what comes back."""
+
+from typing import Literal
+
+from pydantic import Field
+
+from app.deliberation.outputs import Output
+from app.deliberation.specification import Purpose, Token, Value
+
+
+class ChatMessage(Value):
+    """One message of a chat prompt, as the engine's API takes it."""
+
+    role: Literal["system", "user"]
+    content: str
+
+
+class Call(Value):
+    """One model request, complete but for the engine that will serve it.
+
+    `labels` tells which agent stands behind each letter shown in the prompt; it is recorded and never sent.
+    """
+
+    call_id: Token
+    agent_id: Token
+    role: str
+    model: str | None = None
+    messages: tuple[ChatMessage, ...]
+    output: Output
+    temperature: float
+    top_p: float | None = None
+    max_tokens: int
+    seed: int
+    labels: dict[str, str] = {}
+
+
+class Ask(Value):
+    """What a strategy wants next: calls that run at once, and how many answers make a quorum.
+
+    `stages_left` counts this stage and those that may follow; it divides the time that is left.
+    """
+
+    purpose: Purpose
+    round: int
+    calls: tuple[Call, ...] = Field(min_length=1)
+    quorum: int = Field(ge=1)
+    stages_left: int = Field(ge=1)
+
+
+class Usage(Value):
+    """Tokens and requests as the engine reported them, summed over attempts."""
+
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    cached_tokens: int = 0
+    calls: int = 0
+
+    def __add__(self, other: "Usage") -> "Usage":
+        return Usage(
+            prompt_tokens=self.prompt_tokens + other.prompt_tokens,
+            completion_tokens=self.completion_tokens + other.completion_tokens,
+            cached_tokens=self.cached_tokens + other.cached_tokens,
+            calls=self.calls + other.calls,
+        )
+
+    @property
+    def tokens(self) -> int:
+        """Prompt and completion tokens together."""
+        return self.prompt_tokens + self.completion_tokens
+
+
+class FactProblem(Value):
+    """An error as a fact records it: a stable code, a sentence, and whether trying again may help."""
+
+    code: str
+    detail: str
+    retryable: bool

@@ -1,0 +1,291 @@
+"""The facts: a closed union of everything that can have happened to a deliberation, and the subjects they live on.
+
+A fact's bytes are the bytes of its event: the JSON that a writer appends to the log is, unchanged, the `data` of the
+SSE frame that a viewer receives. So `type` is the first field of every one of them (`event_type` reads it without
+parsing), and nothing is encoded twice on the way.
+
+Views (`call.started`, `call.delta`) travel on the same stream and decide nothing.
+"""
+
+from datetime import datetime
+from typing import Annotated, Any, Literal
+
+from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, TypeAdapter
+
+from app.deliberation.calls import FactProblem, Usage
+from app.deliberation.specification import Purpose, Specification, Token, Value, checked_token
+
+Cause = Literal["all", "quorum", "deadline", "unassailable"]
+TerminalStatus = Literal["completed", "failed", "cancelled", "timeout"]
+
+
+class Envelope(BaseModel, frozen=True):
+    """What every event carries: its type, the deliberation it belongs to, and when it was written (RFC 3339, UTC)."""
+
+    model_config = ConfigDict(extra="ignore", json_schema_serialization_defaults_required=True)
+
+    type: str
+    deliberation_id: Token
+    ts: AwareDatetime
+
+
+class Accepted(Envelope, frozen=True):
+    """The gateway took the work on. This fact is the queue item."""
+
+    type: Literal["deliberation.accepted"] = "deliberation.accepted"
+    specification: Specification
+    deadline_at: AwareDatetime
+    body_sha256: str
+    request_id: str | None = None
+    traceparent: str | None = None
+
+
+class PlannedCall(Value):
+    """A call as its stage announces it; `labels` tells who stands behind the letters its prompt shows."""
+
+    call_id: Token
+    agent_id: Token
+    role: str
+    labels: dict[str, str] = {}
+
+
+class StageOpened(Envelope, frozen=True):
+    """A stage's calls may run now. It closes with `quorum` answers at `soft_deadline_at`, or when all calls ended."""
+
+    type: Literal["stage.opened"] = "stage.opened"
+    stage: int
+    purpose: Purpose
+    round: int
+    calls: tuple[PlannedCall, ...]
+    quorum: int
+    soft_deadline_at: AwareDatetime
+    call_deadline_at: AwareDatetime
+
+
+class CallStarted(Envelope, frozen=True):
+    """View: an attempt of a call goes to an engine."""
+
+    type: Literal["call.started"] = "call.started"
+    call_id: Token
+    agent_id: Token
+    role: str
+    model: str
+    attempt: int
+
+
+class CallDelta(Envelope, frozen=True):
+    """View: a piece of an attempt's text; `offset` counts characters from the attempt's beginning."""
+
+    type: Literal["call.delta"] = "call.delta"
+    call_id: Token
+    agent_id: Token
+    attempt: int
+    offset: int
+    text: str
+
+
+class CallFinished(Envelope, frozen=True):
+    """A call's one recorded outcome: an answer that satisfies its schema, or a problem."""
+
+    type: Literal["call.finished"] = "call.finished"
+    call_id: Token
+    agent_id: Token
+    role: str
+    stage: int
+    attempt: int
+    text: str | None = None
+    problem: FactProblem | None = None
+    finish_reason: str | None = None
+    model: str | None = None
+    engine: str | None = None
+    usage: Usage = Usage()
+    duration_ms: int
+    ttft_ms: int | None = None
+
+    @property
+    def answered(self) -> bool:
+        """Whether there is an answer."""
+        return self.problem is None
+
+
+class StageClosed(Envelope, frozen=True):
+    """Freezes which outcomes counted: a late one is kept, but never seen."""
+
+    type: Literal["stage.closed"] = "stage.closed"
+    stage: int
+    purpose: Purpose
+    round: int
+    seen: tuple[Token, ...]
+    reason: Cause
+
+
+class CancelRequested(Envelope, frozen=True):
+    """A client asked to stop."""
+
+    type: Literal["deliberation.cancelling"] = "deliberation.cancelling"
+    reason: str | None = None
+
+
+class Standing(Value):
+    """One agent's place; `score` is the aggregate it was ranked by, in [0, 1], or null when nobody scored it."""
+
+    agent_id: Token
+    score: float | None
+    rank: int
+
+
+class Dissent(Value):
+    """A reviewer whose ballot preferred another agent to the winner."""
+
+    agent_id: Token
+    preferred: Token
+
+
+class StrategyRef(Value):
+    """A strategy and its version."""
+
+    name: str
+    version: int
+
+
+class Verdict(Value):
+    """What was decided; `winner` is null when nothing was ranked, `agreement` is a mean Kendall τ in [-1, 1]."""
+
+    winner: Token | None
+    content: str | None
+    ranking: tuple[Standing, ...]
+    margin: float | None
+    tie: bool
+    dissent: tuple[Dissent, ...]
+    agreement: float | None
+    strategy: StrategyRef
+    calls: int
+
+
+class StageUsage(Usage):
+    """Usage of one stage."""
+
+    stage: int
+    purpose: Purpose
+
+
+class AgentUsage(Usage):
+    """Usage of one agent."""
+
+    agent_id: Token
+
+
+class TotalUsage(Usage):
+    """Usage of the deliberation: by stage and by agent it sums to the same totals."""
+
+    by_stage: tuple[StageUsage, ...] = ()
+    by_agent: tuple[AgentUsage, ...] = ()
+
+
+class Degraded(Value):
+    """Why a completed deliberation is less than was asked for."""
+
+    reasons: tuple[str, ...] = ()
+
+
+class _End(Envelope, frozen=True):
+    verdict: Verdict | None = None
+    problem: FactProblem | None = None
+    usage: TotalUsage = TotalUsage()
+    degraded: Degraded | None = None
+
+
+class Completed(_End, frozen=True):
+    """The end: a verdict."""
+
+    type: Literal["deliberation.completed"] = "deliberation.completed"
+
+
+class Failed(_End, frozen=True):
+    """The end: a problem."""
+
+    type: Literal["deliberation.failed"] = "deliberation.failed"
+
+
+class Cancelled(_End, frozen=True):
+    """The end: stopped on request."""
+
+    type: Literal["deliberation.cancelled"] = "deliberation.cancelled"
+
+
+class TimedOut(_End, frozen=True):
+    """The end: the deadline passed first."""
+
+    type: Literal["deliberation.timeout"] = "deliberation.timeout"
+
+
+End = Completed | Failed | Cancelled | TimedOut
+Fact = Accepted | StageOpened | CallFinished | StageClosed | CancelRequested | End
+View = CallStarted | CallDelta
+Event = Fact | View
+
+_EVENTS: TypeAdapter[Event] = TypeAdapter(Annotated[Event, Field(discriminator="type")])
+TERMINAL_STATUS: dict[str, TerminalStatus] = {
+    "deliberation.completed": "completed",
+    "deliberation.failed": "failed",
+    "deliberation.cancelled": "cancelled",
+    "deliberation.timeout": "timeout",
+}
+
+
+def encode(event: Event) -> bytes:
+    """The JSON bytes of an event, `type` first."""
+    return event.__pydantic_serializer__.to_json(event)
+
+
+def decode(data: bytes) -> Event:
+    """The event in `data`; raises pydantic.ValidationError when it is none. Fields of newer writers are dropped."""
+    return _EVENTS.validate_json(data)
+
+
+def event_type(data: bytes) -> str:
+    """The type of an encoded event, read off its first field without parsing."""
+    if not data.startswith(b'{"type":"'):
+        raise ValueError("an encoded event begins with its type")
+    return data[9 : data.index(b'"', 9)].decode()
+
+
+def event_schema() -> dict[str, Any]:
+    """JSON Schema of the union of all logged events."""
+    return _EVENTS.json_schema(mode="serialization")
+
+
+def prefix(tenant: str, deliberation_id: str) -> str:
+    """The subject under which everything of one deliberation lives."""
+    checked_token(tenant, "tenant")
+    return f"deliberations.{tenant}.{checked_token(deliberation_id, 'id')}"
+
+
+def suffix(event: Event) -> str:
+    """The tokens of an event's subject after its deliberation's prefix. Each fact has a subject that is its own."""
+    match event:
+        case Accepted():
+            return "accepted"
+        case StageOpened():
+            return f"stage.{event.stage}.opened"
+        case StageClosed():
+            return f"stage.{event.stage}.closed"
+        case CallStarted():
+            return f"call.{event.call_id}.started"
+        case CallDelta():
+            return f"call.{event.call_id}.delta"
+        case CallFinished():
+            return f"call.{event.call_id}.finished"
+        case CancelRequested():
+            return "cancel"
+        case Completed() | Failed() | Cancelled() | TimedOut():
+            return "end"
+
+
+FACT_SUFFIXES: tuple[str, ...] = ("accepted", "stage.*.*", "call.*.finished", "cancel", "end")
+"""Patterns that together match every fact of a deliberation and no view."""
+
+
+def milliseconds_between(begin: datetime, end: datetime) -> int:
+    """Whole milliseconds from `begin` to `end`, never negative."""
+    return max(0, round((end - begin).total_seconds() * 1_000))

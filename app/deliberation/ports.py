@@ -1,0 +1,90 @@
+"""What the edges must offer: the log of facts, as `app.journal` (JetStream) and `app.testing` (memory) adapt it."""
+
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Protocol
+
+from app.deliberation.facts import Event, Fact
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """One stored event: its subject, its place in the stream (from 1, global and increasing), and its bytes."""
+
+    subject: str
+    sequence: int
+    data: bytes
+
+    @property
+    def tokens(self) -> list[str]:
+        """The subject's tokens: `deliberations, <tenant>, <id>, …`."""
+        return self.subject.split(".")
+
+
+@dataclass(frozen=True, slots=True)
+class Appended:
+    """The fact that stands on a subject after an append: `mine` tells whether these are the bytes that were offered."""
+
+    record: Record
+    mine: bool
+
+
+@dataclass(frozen=True, slots=True)
+class StreamState:
+    """The log's incarnation and bounds. `epoch` changes when the stream is created anew; sequences then restart."""
+
+    epoch: str
+    first_sequence: int
+    last_sequence: int
+
+
+class Subscription(Protocol):
+    """A live subscription."""
+
+    async def close(self) -> None:
+        """Stop delivering. Idempotent."""
+        ...
+
+
+class Journal(Protocol):
+    """The log. Every method raises JournalUnavailable when the log does not answer within its time-out."""
+
+    async def append(self, tenant: str, fact: Fact) -> Appended:
+        """Write a fact where nothing stands yet; first write wins, and who loses gets what stands there.
+
+        Doubtful writes (time-out, refusal, reconnect) are resolved by reading the subject back: an answer is certain.
+        """
+        ...
+
+    def publish_view(self, tenant: str, view: Event) -> None:
+        """Send a view without waiting; it may be lost."""
+        ...
+
+    async def facts(self, tenant: str, deliberation_id: str) -> list[Record]:
+        """Every fact of one deliberation in stream order; empty when there is none."""
+        ...
+
+    def read(self, pattern: str, after: int, *, limit: int | None = None) -> AsyncIterator[Record]:
+        """Stored events on subjects matching `pattern` with a sequence above `after`, in order, views included."""
+        ...
+
+    async def subscribe(self, patterns: Sequence[str], deliver: Callable[[Record], None]) -> Subscription:
+        """Call `deliver` with each event that is stored from now on. At most once: a reconnect may lose some."""
+        ...
+
+    def on_reconnect(self, call: Callable[[], None]) -> Callable[[], None]:
+        """Call `call` whenever live events may have been missed; returns a function that ends this."""
+        ...
+
+    async def state(self) -> StreamState:
+        """The stream's epoch and bounds."""
+        ...
+
+
+class Clock(Protocol):
+    """Time as an argument."""
+
+    def now(self) -> datetime:
+        """The present, in UTC."""
+        ...

@@ -1,0 +1,71 @@
+"""Roles as roles.yaml declares them: persona, model, engines, sampling, replica bounds and concurrency.
+
+Reading the file is an edge's work; here its parsed content is checked.
+"""
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+
+from app.deliberation.errors import InvalidRequest
+from app.deliberation.specification import Sampling
+
+ROLE_PATTERN = r"^[A-Z][A-Z0-9_-]{0,31}$"
+
+
+class _Declared(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Replicas(_Declared):
+    """Bounds within which Ray Serve scales the role's deployment."""
+
+    min: int = Field(default=1, ge=1, le=1_000)
+    max: int = Field(default=1, ge=1, le=1_000)
+
+
+class Role(_Declared):
+    """One role: what its agents are, and what serves them."""
+
+    persona: str = Field(
+        min_length=1, max_length=4_000, description="Who the agent is; it ends every prompt of the role"
+    )
+    model: str | None = Field(default=None, description="Model name; the first that the engine serves when absent")
+    engines: tuple[str, ...] = Field(default=(), description="Base URLs of engines; the default ones when empty")
+    sampling: Sampling = Field(default=Sampling(), description="Used where a request names none")
+    replicas: Replicas = Replicas()
+    concurrency: int = Field(default=256, ge=1, le=10_000, description="Calls in flight to engines, per replica")
+
+    @field_validator("engines")
+    @classmethod
+    def _http(cls, engines: tuple[str, ...]) -> tuple[str, ...]:
+        for url in engines:
+            if not url.startswith(("http://", "https://")):
+                raise ValueError(f"an engine is an http(s) URL, not {url!r}")
+        return tuple(url.rstrip("/").removesuffix("/v1") for url in engines)
+
+
+class Roles(_Declared):
+    """All roles by name."""
+
+    roles: dict[str, Role] = Field(min_length=1)
+
+    @field_validator("roles")
+    @classmethod
+    def _named(cls, roles: dict[str, Role]) -> dict[str, Role]:
+        for name in roles:
+            if re.fullmatch(ROLE_PATTERN, name) is None:
+                raise ValueError(f"a role's name matches {ROLE_PATTERN}, not {name!r}")
+        return roles
+
+
+def parse_roles(content: object) -> Mapping[str, Role]:
+    """Roles by name from the parsed content of roles.yaml; raises InvalidRequest naming the first fault."""
+    try:
+        return Roles.model_validate(content).roles
+    except ValidationError as exc:
+        first: Any = exc.errors(include_url=False)[0]
+        where = ".".join(str(part) for part in first["loc"]) or "roles.yaml"
+        raise InvalidRequest(f"roles.yaml: {where}: {first['msg']}", where) from exc

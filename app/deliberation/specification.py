@@ -1,0 +1,99 @@
+"""What a client asked for, complete: every default is filled in and every choice made before it is accepted."""
+
+import re
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from app.deliberation.errors import InvalidToken
+
+TOKEN_PATTERN = r"^[a-z0-9_-]{1,64}$"
+_TOKEN = re.compile(r"[a-z0-9_-]{1,64}")
+
+Token = Annotated[str, Field(pattern=TOKEN_PATTERN)]
+
+
+def checked_token(text: str, field: str) -> str:
+    """Return `text` when it may stand as one token of a subject; raise InvalidToken otherwise.
+
+    nats-py stores literal `*` and `>` in published subjects, so the allow-list is enforced here and not by the client.
+    """
+    if _TOKEN.fullmatch(text) is None:
+        raise InvalidToken(f"{field} must match [a-z0-9_-]{{1,64}}", field)
+    return text
+
+
+class Value(BaseModel):
+    """Base of every value of the core: frozen. Fields that a newer writer added are dropped on reading."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore", json_schema_serialization_defaults_required=True)
+
+
+class Criterion(Value):
+    """One line of the rubric; weights are relative."""
+
+    id: Token
+    description: str = Field(min_length=1, max_length=2_000)
+    weight: float = Field(default=1.0, gt=0, le=1_000)
+
+
+class Constraints(Value):
+    """What the answer must satisfy; all of it reaches the prompts."""
+
+    rubric: tuple[Criterion, ...]
+    requirements: tuple[str, ...] = ()
+    timeout_seconds: int
+    metadata: dict[str, str] = {}
+
+
+class Sampling(Value):
+    """How tokens are drawn. `max_tokens` bounds one completion."""
+
+    temperature: float = Field(default=0.7, ge=0, le=2)
+    max_tokens: int = Field(default=2_048, ge=1, le=32_768)
+    top_p: float | None = Field(default=None, gt=0, le=1)
+
+
+class AgentSpec(Value):
+    """One member of the council; its sampling is resolved: request over role over default, and diverse already."""
+
+    agent_id: Token
+    role: str
+    model: str | None = None
+    sampling: Sampling = Sampling()
+
+
+class Budget(Value):
+    """Ceilings over the whole deliberation; None leaves that side open."""
+
+    max_tokens: int | None = Field(default=None, ge=1)
+    max_calls: int | None = Field(default=None, ge=1)
+
+
+class Specification(Value):
+    """A deliberation as accepted: enough to replay it without any setting."""
+
+    task: str
+    agents: tuple[AgentSpec, ...] = Field(min_length=1, max_length=32)
+    strategy: str
+    strategy_version: int
+    rounds: int
+    constraints: Constraints
+    quorum: int
+    budget: Budget = Budget()
+    seed: int
+    metadata: dict[str, str] = {}
+
+    @property
+    def size(self) -> int:
+        """Number of agents."""
+        return len(self.agents)
+
+
+DEFAULT_RUBRIC: tuple[Criterion, ...] = (
+    Criterion(id="correctness", description="Is it right? Facts, logic and code hold under scrutiny.", weight=3),
+    Criterion(id="completeness", description="Does it meet the whole task and every requirement?", weight=2),
+    Criterion(id="clarity", description="Can the reader act on it without asking back?", weight=1),
+)
+
+Purpose = Literal["propose", "critique", "revise", "score", "judge"]
