@@ -3,6 +3,7 @@
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 from app.deliberation.errors import JournalUnavailable
 from app.deliberation.facts import FACT_SUFFIXES, Event, Fact, encode, prefix, suffix
@@ -38,6 +39,7 @@ class InMemoryJournal:
     epoch: str = "memory"
     available: bool = True
     records: list[Record] = field(default_factory=list[Record])
+    replies: dict[str, list[dict[str, Any]]] = field(default_factory=dict[str, list[dict[str, Any]]])
     _last_sequence: int = 0
     _subscriptions: list[_MemorySubscription] = field(default_factory=list[_MemorySubscription])
     _reconnect_calls: list[Callable[[], None]] = field(default_factory=list[Callable[[], None]])
@@ -104,6 +106,10 @@ class InMemoryJournal:
         self._reachable()
         first = self.records[0].sequence if self.records else self._last_sequence + 1
         return StreamState(self.epoch, first, self._last_sequence)
+
+    async def inquire(self, subject: str, *, timeout_s: float, replies_max: int = 1) -> list[dict[str, Any]]:
+        """See `ports.Control.inquire`; replies are set in `replies`."""
+        return self.replies.get(subject, [])[:replies_max]
 
     def forget(self, up_to_sequence: int) -> None:
         """Drop old records, as retention does."""

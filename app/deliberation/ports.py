@@ -3,7 +3,7 @@
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Protocol
+from typing import Any, Protocol
 
 from app.deliberation.facts import Event, Fact
 
@@ -79,6 +79,18 @@ class Journal(Protocol):
 
     async def state(self) -> StreamState:
         """The stream's epoch and bounds."""
+        ...
+
+
+class Control(Protocol):
+    """Questions to the other side of the log, answered by whoever lives there."""
+
+    async def inquire(self, subject: str, *, timeout_s: float, replies_max: int = 1) -> list[dict[str, Any]]:
+        """JSON replies to a question, at most `replies_max` of them and none later than `timeout_s`.
+
+        Empty when nobody answers or the log cannot be reached: what is asked for here is never needed to keep a promise.
+        Subjects: `control.coordinator` (every coordinator replica answers), `control.role.<ROLE>` (every agent replica).
+        """
         ...
 
 
