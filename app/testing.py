@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from app.deliberation.errors import JournalUnavailable
-from app.deliberation.facts import FACT_SUFFIXES, Event, Fact, encode, prefix, suffix
+from app.deliberation.facts import FACT_SUFFIXES, Fact, View, encode, prefix, suffix
 from app.deliberation.ports import Appended, Record, StreamState
 
 
@@ -66,7 +66,7 @@ class InMemoryJournal:
                 return Appended(record, mine=record.data == encode(fact))
         return Appended(self._store(subject, encode(fact)), mine=True)
 
-    def publish_view(self, tenant: str, view: Event) -> None:
+    async def publish_view(self, tenant: str, view: View) -> None:
         """See `ports.Journal.publish_view`."""
         if self.available:
             self._store(f"{prefix(tenant, view.deliberation_id)}.{suffix(view)}", encode(view))

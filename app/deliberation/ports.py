@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Protocol
 
-from app.deliberation.facts import Event, Fact
+from app.deliberation.facts import Fact, View
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,8 +57,8 @@ class Journal(Protocol):
         """
         ...
 
-    def publish_view(self, tenant: str, view: Event) -> None:
-        """Send a view without waiting; it may be lost."""
+    async def publish_view(self, tenant: str, view: View) -> None:
+        """Send a view without waiting for the log's word; it may be lost. Never raises JournalUnavailable."""
         ...
 
     async def facts(self, tenant: str, deliberation_id: str) -> list[Record]:
@@ -88,8 +88,8 @@ class Control(Protocol):
     async def inquire(self, subject: str, *, timeout_s: float, replies_max: int = 1) -> list[dict[str, Any]]:
         """JSON replies to a question, at most `replies_max` of them and none later than `timeout_s`.
 
-        Empty when nobody answers or the log cannot be reached: what is asked for here is never needed to keep a promise.
-        Subjects: `control.coordinator` (every coordinator replica answers), `control.role.<ROLE>` (every agent replica).
+        Empty when nobody answers or the log cannot be reached: no promise depends on what is asked for here.
+        Subjects: `control.coordinator` (every coordinator replica), `control.role.<ROLE>` (every agent replica).
         """
         ...
 
