@@ -1,0 +1,320 @@
+"""The facts over JetStream: append once, read, follow. Beside `app.streams` and `app.queue` no code knows NATS.
+
+Sources for what is done here and why: the NATS ADR-31 (batched direct get), ADR-43 (per-message TTL) and the stream
+options `republish` and `allow_direct`; figures and traps are in ARCHITECTURE.md.
+"""
+
+import asyncio
+import base64
+import hashlib
+import json
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Self
+
+import nats
+import nats.errors
+import stamina
+import structlog
+from nats.aio.client import Client
+from nats.aio.msg import Msg
+from nats.aio.subscription import Subscription
+
+from app.deliberation.errors import JournalUnavailable
+from app.deliberation.facts import FACT_SUFFIXES, Fact, View, encode, prefix, suffix
+from app.deliberation.ports import Appended, Record, StreamState
+
+STREAM = "DELIBERATIONS"
+DELTA_TTL_S = 600
+REQUEST_TIMEOUT_S = 2.5
+PAGE_RECORDS = 256
+PAGE_BYTES = 2_000_000
+WRONG_LAST_SEQUENCE = 10071
+
+_FIRST_WRITE = {"Nats-Expected-Last-Subject-Sequence": "0"}
+_DELTA_HEADERS = {"Nats-TTL": f"{DELTA_TTL_S}s"}
+# What nats-py raises when the server is away, slow, or has just gone; all mean "not known to be stored".
+UNREACHABLE: tuple[type[Exception], ...] = (
+    nats.errors.TimeoutError,
+    nats.errors.NoRespondersError,
+    nats.errors.OutboundBufferLimitError,
+    nats.errors.ConnectionClosedError,
+    nats.errors.ConnectionReconnectingError,
+    nats.errors.ConnectionDrainingError,
+    nats.errors.StaleConnectionError,
+    nats.errors.NoServersError,
+    OSError,
+    TimeoutError,
+)
+
+log = structlog.get_logger(__name__)
+
+
+def epoch_of(created: str) -> str:
+    """The stream's incarnation as a short token, from the moment of its creation."""
+    return hashlib.sha256(created.encode()).hexdigest()[:8]
+
+
+@dataclass
+class _Batch:
+    """Replies to one batched direct get, gathered until the server says that the batch is over."""
+
+    done: asyncio.Future[int]
+    records: list[Record] = field(default_factory=list[Record])
+
+    def take(self, message: Msg) -> None:
+        headers = message.headers or {}
+        status = headers.get("Status")
+        if status is None:
+            record = Record(headers["Nats-Subject"], int(headers["Nats-Sequence"]), message.data)
+            self.records.append(record)
+        elif self.done.done():
+            return
+        elif status == "404":
+            self.done.set_result(0)
+        elif status == "204":
+            self.done.set_result(int(headers.get("Nats-Num-Pending", 0)))
+        else:
+            self.done.set_exception(JournalUnavailable(f"the log refused a read: {headers.get('Description', status)}"))
+
+
+@dataclass(frozen=True, slots=True)
+class LiveSubscription:
+    """A core subscription on the stream's republished subjects."""
+
+    subscriptions: tuple[Subscription, ...]
+
+    async def close(self) -> None:
+        """Stop delivering. Idempotent, also after the connection has gone."""
+        for subscription in self.subscriptions:
+            try:
+                await subscription.unsubscribe()
+            except (nats.errors.BadSubscriptionError, nats.errors.ConnectionClosedError, OSError):
+                continue
+
+
+class JetStreamJournal:
+    """`ports.Journal` and `ports.Control` over one connection.
+
+    `open` waits for a server as long as it takes; until then, and whenever the server is away, every method raises
+    JournalUnavailable. `patience_s` is how long an append keeps trying before it gives up.
+    """
+
+    def __init__(self, url: str, *, name: str, patience_s: float = REQUEST_TIMEOUT_S) -> None:
+        self._url = url
+        self._name = name
+        self._patience_s = patience_s
+        self.client = Client()
+        self._epoch: str | None = None
+        self._batches: dict[str, _Batch] = {}
+        self._batch_inbox = ""
+        self._batch_number = 0
+        self._reconnect_calls: list[Callable[[], None]] = []
+
+    @classmethod
+    async def connect(cls, url: str, *, name: str = "deliberate", patience_s: float = REQUEST_TIMEOUT_S) -> Self:
+        """Open a journal; waits for the server."""
+        journal = cls(url, name=name, patience_s=patience_s)
+        await journal.open()
+        return journal
+
+    async def open(self) -> None:
+        """Connect, waiting for the server as long as it takes; afterwards reconnect for ever."""
+        await self.client.connect(
+            self._url,
+            name=self._name,
+            max_reconnect_attempts=-1,
+            reconnect_time_wait=0.2,  # pyright: ignore[reportArgumentType] -- seconds; a fraction is honoured
+            connect_timeout=2,
+            ping_interval=5,
+            max_outstanding_pings=2,
+            pending_size=-1,  # fail fast while offline: a buffered publish would be an unkept promise
+            reconnected_cb=self._reconnected,
+            error_cb=self._failed,
+        )
+        self._batch_inbox = self.client.new_inbox()
+        await self.client.subscribe(f"{self._batch_inbox}.*", cb=self._take_reply)
+
+    async def close(self) -> None:
+        """Close the connection."""
+        if not self.client.is_closed:
+            await self.client.close()
+
+    async def _reconnected(self) -> None:
+        self._epoch = None
+        log.info("journal_reconnected", url=self._url)
+        self._missed()
+
+    async def _failed(self, error: Exception) -> None:
+        log.warning("journal_connection_error", error=repr(error))
+        if isinstance(error, nats.errors.SlowConsumerError):
+            self._missed()
+
+    def _missed(self) -> None:
+        for call in list(self._reconnect_calls):
+            call()
+
+    def on_reconnect(self, call: Callable[[], None]) -> Callable[[], None]:
+        """See `ports.Journal.on_reconnect`."""
+        self._reconnect_calls.append(call)
+        return lambda: self._reconnect_calls.remove(call)
+
+    async def append(self, tenant: str, fact: Fact) -> Appended:
+        """See `ports.Journal.append`."""
+        subject = f"{prefix(tenant, fact.deliberation_id)}.{suffix(fact)}"
+        data = encode(fact)
+        retries = stamina.retry_context(
+            on=JournalUnavailable, attempts=None, timeout=self._patience_s, wait_initial=0.05, wait_max=1.0
+        )
+        async for attempt in retries:
+            with attempt:
+                return await self._append_once(subject, data)
+        raise AssertionError("a retry context ends by returning or raising")
+
+    async def _append_once(self, subject: str, data: bytes) -> Appended:
+        try:
+            message = await self.client.request(subject, data, timeout=REQUEST_TIMEOUT_S, headers=_FIRST_WRITE)
+        except UNREACHABLE as exc:
+            # The write is in doubt: what stands on the subject decides, and absent means that it may be sent again.
+            stored = await self._last(subject)
+            if stored is None:
+                raise JournalUnavailable(f"no acknowledgement from the log: {exc!r}") from exc
+            return Appended(stored, mine=stored.data == data)
+        reply = json.loads(message.data)
+        error = reply.get("error")
+        if error is None:
+            return Appended(Record(subject, reply["seq"], data), mine=True)
+        if error.get("err_code") == WRONG_LAST_SEQUENCE:
+            stored = await self._last(subject)
+            if stored is not None:
+                return Appended(stored, mine=stored.data == data)
+        raise JournalUnavailable(f"the log refused the write: {error.get('description')}")
+
+    async def _last(self, subject: str) -> Record | None:
+        """What stands on a subject, asked of the stream's leader: a direct get may be answered by a stale follower."""
+        request = json.dumps({"last_by_subj": subject}).encode()
+        reply = await self.request(f"$JS.API.STREAM.MSG.GET.{STREAM}", request)
+        if "error" in reply:
+            if reply["error"].get("code") == 404:
+                return None
+            raise JournalUnavailable(f"the log refused a read: {reply['error'].get('description')}")
+        stored = reply["message"]
+        return Record(subject, stored["seq"], base64.b64decode(stored.get("data", "")))
+
+    async def request(self, subject: str, payload: bytes = b"") -> dict[str, Any]:
+        """One JSON reply of the server's own API; raises JournalUnavailable when none comes."""
+        try:
+            message = await self.client.request(subject, payload, timeout=REQUEST_TIMEOUT_S)
+        except UNREACHABLE as exc:
+            raise JournalUnavailable(f"the log cannot be reached: {exc!r}") from exc
+        return json.loads(message.data)
+
+    async def publish_view(self, tenant: str, view: View) -> None:
+        """See `ports.Journal.publish_view`."""
+        headers = _DELTA_HEADERS if view.type == "call.delta" else None
+        try:
+            await self.client.publish(
+                f"{prefix(tenant, view.deliberation_id)}.{suffix(view)}", encode(view), headers=headers
+            )
+        except UNREACHABLE as exc:
+            log.debug("view_lost", error=repr(exc))
+
+    async def _take_reply(self, message: Msg) -> None:
+        batch = self._batches.get(message.subject.rpartition(".")[2])
+        if batch is not None:
+            batch.take(message)
+
+    async def _direct_get(self, query: dict[str, Any]) -> tuple[list[Record], int]:
+        """One batched direct get: its records and how many more match."""
+        self._batch_number += 1
+        token = str(self._batch_number)
+        batch = self._batches[token] = _Batch(asyncio.get_running_loop().create_future())
+        try:
+            await self.client.publish(
+                f"$JS.API.DIRECT.GET.{STREAM}", json.dumps(query).encode(), reply=f"{self._batch_inbox}.{token}"
+            )
+            async with asyncio.timeout(REQUEST_TIMEOUT_S):
+                return batch.records, await batch.done
+        except UNREACHABLE as exc:
+            raise JournalUnavailable(f"the log cannot be reached: {exc!r}") from exc
+        finally:
+            del self._batches[token]
+
+    async def facts(self, tenant: str, deliberation_id: str) -> list[Record]:
+        """See `ports.Journal.facts`."""
+        subject = prefix(tenant, deliberation_id)
+        records, _ = await self._direct_get({"multi_last": [f"{subject}.{tail}" for tail in FACT_SUFFIXES]})
+        return sorted(records, key=lambda record: record.sequence)
+
+    async def read(self, pattern: str, after: int, *, limit: int | None = None) -> AsyncIterator[Record]:
+        """See `ports.Journal.read`."""
+        left = limit
+        while left is None or left > 0:
+            size = PAGE_RECORDS if left is None else min(PAGE_RECORDS, left)
+            query = {"seq": after + 1, "next_by_subj": pattern, "batch": size, "max_bytes": PAGE_BYTES}
+            records, pending = await self._direct_get(query)
+            for record in records:
+                yield record
+            if not records or pending == 0:
+                return
+            after = records[-1].sequence
+            left = None if left is None else left - len(records)
+
+    async def subscribe(self, patterns: Sequence[str], deliver: Callable[[Record], None]) -> LiveSubscription:
+        """See `ports.Journal.subscribe`."""
+
+        async def take(message: Msg) -> None:
+            headers = message.headers or {}
+            deliver(Record(message.subject.removeprefix("live."), int(headers["Nats-Sequence"]), message.data))
+
+        try:
+            subscriptions = [await self.client.subscribe(f"live.{pattern}", cb=take) for pattern in patterns]
+            # The round trip makes sure that the server knows the interest before the caller reads the log.
+            await self.client.flush(timeout=2)
+        except UNREACHABLE as exc:
+            raise JournalUnavailable(f"the log cannot be reached: {exc!r}") from exc
+        return LiveSubscription(tuple(subscriptions))
+
+    async def state(self) -> StreamState:
+        """See `ports.Journal.state`."""
+        reply = await self.request(f"$JS.API.STREAM.INFO.{STREAM}")
+        if "error" in reply:
+            raise JournalUnavailable(f"stream {STREAM}: {reply['error'].get('description')}")
+        bounds = reply["state"]
+        return StreamState(epoch_of(reply["created"]), bounds["first_seq"], bounds["last_seq"])
+
+    async def inquire(self, subject: str, *, timeout_s: float, replies_max: int = 1) -> list[dict[str, Any]]:
+        """See `ports.Control.inquire`."""
+        replies: list[dict[str, Any]] = []
+        enough = asyncio.Event()
+
+        async def take(message: Msg) -> None:
+            if (message.headers or {}).get("Status") == "503":
+                enough.set()
+                return
+            replies.append(json.loads(message.data))
+            if len(replies) >= replies_max:
+                enough.set()
+
+        inbox = self.client.new_inbox()
+        try:
+            subscription = await self.client.subscribe(inbox, cb=take)
+        except UNREACHABLE:
+            return []
+        try:
+            await self.client.publish(subject, b"", reply=inbox)
+            async with asyncio.timeout(timeout_s):
+                await enough.wait()
+        except UNREACHABLE:
+            return replies
+        finally:
+            await LiveSubscription((subscription,)).close()
+        return replies
+
+    async def answer(self, subject: str, describe: Callable[[], Coroutine[Any, Any, dict[str, Any]]]) -> None:
+        """Answer every inquiry on `subject` with what `describe` returns, as JSON, until the journal is closed."""
+
+        async def reply(message: Msg) -> None:
+            await message.respond(json.dumps(await describe()).encode())
+
+        await self.client.subscribe(subject, cb=reply)

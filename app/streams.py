@@ -1,0 +1,154 @@
+"""The streams, declared: an idempotent bootstrap, so that no service creates or changes a stream while serving.
+
+`apply` creates what is missing and refuses what differs; `plan` tells the differences and changes nothing.
+"""
+
+import json
+from dataclasses import dataclass
+from typing import Any, cast
+
+from app.deliberation.errors import StreamsDiffer
+from app.journal import STREAM, JetStreamJournal
+
+CONSUMER = "coordinator"
+DAY_S = 86_400
+_NANOSECOND = 1_000_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class StreamSettings:
+    """What an operator chooses: how long facts are kept, and on how many servers."""
+
+    retention_s: int = DAY_S
+    replicas: int = 1
+    ack_wait_s: float = 10.0
+
+
+def _stream(name: str, subjects: list[str], age_s: int, replicas: int, **more: object) -> dict[str, Any]:
+    return {
+        "name": name,
+        "subjects": subjects,
+        "max_age": age_s * _NANOSECOND,
+        "storage": "file",
+        "retention": "limits",
+        "discard": "old",
+        "num_replicas": replicas,
+        **more,
+    }
+
+
+def _derived(name: str, filtered: str, subject: str, age_s: int, replicas: int) -> dict[str, Any]:
+    """A stream that copies part of DELIBERATIONS to the subjects that neighbours already read."""
+    source = {"name": STREAM, "subject_transforms": [{"src": filtered, "dest": subject}]}
+    stream = _stream(name, [], age_s, replicas, sources=[source])
+    del stream["subjects"]
+    return stream
+
+
+def declared_streams(settings: StreamSettings) -> list[dict[str, Any]]:
+    """Every stream as the server's API takes it; only the fields named here are compared."""
+    r = settings.replicas
+    return [
+        _stream(
+            STREAM,
+            ["deliberations.>"],
+            settings.retention_s,
+            r,
+            allow_direct=True,
+            allow_msg_ttl=True,
+            republish={"src": "deliberations.>", "dest": "live.deliberations.>"},
+        ),
+        _stream("PLANNING_EVENTS", ["planning.>"], 30 * DAY_S, r),
+        _stream("ORCHESTRATOR_EVENTS", ["orchestration.>"], 7 * DAY_S, r),
+        _stream("CONTEXT_EVENTS", ["context.>"], 7 * DAY_S, r),
+        _derived("AGENT_RESULTS", "deliberations.*.*.call.*.finished", "agent.results.{{wildcard(2)}}", 3_600, r),
+        _derived("VLLM_STREAMING", "deliberations.*.*.call.*.delta", "vllm.streaming.{{wildcard(2)}}", 600, r),
+    ]
+
+
+def declared_consumer(settings: StreamSettings) -> dict[str, Any]:
+    """The durable pull consumer that hands accepted deliberations to coordinators.
+
+    No `backoff`: it would override `ack_wait`. No delivery limit: at a limit the item would stay for ever, undelivered.
+    """
+    return {
+        "durable_name": CONSUMER,
+        "name": CONSUMER,
+        "filter_subject": "deliberations.*.*.accepted",
+        "ack_policy": "explicit",
+        "ack_wait": round(settings.ack_wait_s * _NANOSECOND),
+        "max_deliver": -1,
+        "max_ack_pending": 10_000,
+        "max_waiting": 512,
+        "deliver_policy": "all",
+        "replay_policy": "instant",
+    }
+
+
+def differences(name: str, declared: dict[str, Any], found: dict[str, Any]) -> list[str]:
+    """One line for each declared field that the server has otherwise; fields that are not declared are not compared."""
+    lines: list[str] = []
+    for key, wanted in declared.items():
+        given = found.get(key)
+        if key == "sources":
+            sources = cast("list[dict[str, Any]]", given or [])
+            given = [{"name": s["name"], "subject_transforms": s.get("subject_transforms")} for s in sources]
+        if given != wanted:
+            lines.append(f"{name}.{key}: declared {json.dumps(wanted)}, found {json.dumps(given)}")
+    return lines
+
+
+class _Api:
+    """The JetStream API as JSON: what is compared is what the server says, not what a client library makes of it."""
+
+    def __init__(self, journal: JetStreamJournal) -> None:
+        self._journal = journal
+
+    async def find(self, subject: str) -> dict[str, Any] | None:
+        reply = await self._journal.request(f"$JS.API.{subject}")
+        error = reply.get("error")
+        if error is None:
+            return reply["config"]
+        if error.get("code") == 404:
+            return None
+        raise StreamsDiffer(f"{subject}: {error.get('description')}")
+
+    async def create(self, subject: str, config: dict[str, Any]) -> None:
+        reply = await self._journal.request(f"$JS.API.{subject}", json.dumps(config).encode())
+        if "error" in reply:
+            raise StreamsDiffer(f"{subject}: {reply['error'].get('description')}")
+
+
+async def plan(journal: JetStreamJournal, settings: StreamSettings) -> tuple[list[str], list[str]]:
+    """What is missing (names) and what differs (lines); both empty when all is as declared."""
+    api = _Api(journal)
+    missing: list[str] = []
+    different: list[str] = []
+    for declared in declared_streams(settings):
+        found = await api.find(f"STREAM.INFO.{declared['name']}")
+        if found is None:
+            missing.append(declared["name"])
+        else:
+            different += differences(declared["name"], declared, found)
+    consumer = declared_consumer(settings)
+    found = None if STREAM in missing else await api.find(f"CONSUMER.INFO.{STREAM}.{CONSUMER}")
+    if found is None:
+        missing.append(f"{STREAM}/{CONSUMER}")
+    else:
+        different += differences(f"{STREAM}/{CONSUMER}", consumer, found)
+    return missing, different
+
+
+async def apply(journal: JetStreamJournal, settings: StreamSettings) -> list[str]:
+    """Create what is missing and return its names; raises StreamsDiffer, changing nothing, when something differs."""
+    missing, different = await plan(journal, settings)
+    if different:
+        raise StreamsDiffer("; ".join(different))
+    api = _Api(journal)
+    for declared in declared_streams(settings):
+        if declared["name"] in missing:
+            await api.create(f"STREAM.CREATE.{declared['name']}", declared)
+    if f"{STREAM}/{CONSUMER}" in missing:
+        body = {"stream_name": STREAM, "config": declared_consumer(settings)}
+        await api.create(f"CONSUMER.DURABLE.CREATE.{STREAM}.{CONSUMER}", body)
+    return missing

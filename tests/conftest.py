@@ -1,0 +1,90 @@
+"""What every tier of tests may ask for: a real nats-server, and journals over it and over memory."""
+
+import asyncio
+import os
+import signal
+import socket
+import subprocess
+import sys
+import uuid
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+
+from app.journal import JetStreamJournal
+from app.streams import StreamSettings, apply
+from app.testing import InMemoryJournal
+
+NATS_SERVER = Path(sys.executable).with_name("nats-server")
+
+
+def free_port() -> int:
+    """A port that was free a moment ago."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+class NatsServer:
+    """A real nats-server with JetStream that can be killed and started again on the same port and store."""
+
+    def __init__(self, store: Path) -> None:
+        self.store = store
+        self.port = free_port()
+        self.url = f"nats://127.0.0.1:{self.port}"
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        command = [NATS_SERVER, "-js", "-sd", self.store, "-a", "127.0.0.1", "-p", str(self.port)]
+        self.process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+
+    def kill(self) -> None:
+        assert self.process is not None
+        self.process.send_signal(signal.SIGKILL)
+        self.process.wait()
+
+    def stop(self) -> None:
+        if self.process is not None and self.process.poll() is None:
+            self.process.terminate()
+            self.process.wait(timeout=10)
+
+
+@pytest.fixture(scope="session")
+def nats_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NatsServer]:
+    """One server for the whole run."""
+    server = NatsServer(tmp_path_factory.mktemp("nats"))
+    server.start()
+    yield server
+    server.stop()
+
+
+@pytest.fixture
+def own_nats_server(tmp_path: Path) -> Iterator[NatsServer]:
+    """A server of the test's own, to be killed."""
+    server = NatsServer(tmp_path / "nats")
+    server.start()
+    yield server
+    server.stop()
+
+
+@pytest.fixture(scope="session")
+async def jetstream_journal(nats_server: NatsServer) -> AsyncIterator[JetStreamJournal]:
+    """A journal over the run's server, with all streams declared."""
+    journal = await JetStreamJournal.connect(nats_server.url, name=f"tests-{os.getpid()}")
+    async with asyncio.timeout(10):
+        await apply(journal, StreamSettings())
+    yield journal
+    await journal.close()
+
+
+@pytest.fixture(params=["memory", "jetstream"])
+def any_journal(request: pytest.FixtureRequest) -> InMemoryJournal | JetStreamJournal:
+    """Each journal in turn."""
+    return InMemoryJournal() if request.param == "memory" else request.getfixturevalue("jetstream_journal")
+
+
+@pytest.fixture
+def fresh_id() -> str:
+    """A deliberation id that nothing else uses."""
+    return uuid.uuid4().hex[:26]

@@ -1,0 +1,184 @@
+"""The journal's contract: one suite, against memory and a real nats-server, so that the fake cannot drift."""
+
+import asyncio
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from app.deliberation.errors import InvalidToken
+from app.deliberation.facts import (
+    Accepted,
+    CallDelta,
+    CallFinished,
+    CallStarted,
+    CancelRequested,
+    Completed,
+    StageClosed,
+    StageOpened,
+    decode,
+    encode,
+    event_type,
+)
+from app.deliberation.ports import Journal, Record
+from app.deliberation.specification import DEFAULT_RUBRIC, AgentSpec, Constraints, Specification
+from tests.conditions import until
+
+NOW = datetime(2026, 11, 20, 12, tzinfo=UTC)
+
+
+def accepted(deliberation_id: str, task: str = "t") -> Accepted:
+    specification = Specification(
+        task=task,
+        agents=(AgentSpec(agent_id="dev-001", role="DEV"),),
+        strategy="single",
+        strategy_version=1,
+        rounds=1,
+        constraints=Constraints(rubric=DEFAULT_RUBRIC, timeout_seconds=300),
+        quorum=1,
+        seed=1,
+    )
+    return Accepted(
+        deliberation_id=deliberation_id,
+        ts=NOW,
+        specification=specification,
+        deadline_at=NOW + timedelta(seconds=300),
+        body_sha256="0" * 64,
+    )
+
+
+def delta(deliberation_id: str, offset: int, text: str) -> CallDelta:
+    return CallDelta(
+        deliberation_id=deliberation_id,
+        ts=NOW,
+        call_id="s1-dev-001",
+        agent_id="dev-001",
+        attempt=1,
+        offset=offset,
+        text=text,
+    )
+
+
+async def every(journal: Journal, pattern: str, after: int = 0, limit: int | None = None) -> list[Record]:
+    return [record async for record in journal.read(pattern, after, limit=limit)]
+
+
+async def test_first_write_wins_and_the_loser_reads_what_stands(any_journal: Journal, fresh_id: str) -> None:
+    first = await any_journal.append("default", accepted(fresh_id, "first"))
+    second = await any_journal.append("default", accepted(fresh_id, "second"))
+    assert first.mine and not second.mine
+    assert second.record == first.record
+    assert decode(second.record.data) == accepted(fresh_id, "first")
+
+
+async def test_the_same_bytes_again_are_ones_own(any_journal: Journal, fresh_id: str) -> None:
+    first = await any_journal.append("default", accepted(fresh_id))
+    again = await any_journal.append("default", accepted(fresh_id))
+    assert again.mine and again.record.sequence == first.record.sequence
+
+
+async def test_fifty_racers_for_one_end_leave_one(any_journal: Journal, fresh_id: str) -> None:
+    ends = [Completed(deliberation_id=fresh_id, ts=NOW + timedelta(seconds=racer)) for racer in range(50)]
+    outcomes = await asyncio.gather(*(any_journal.append("default", end) for end in ends))
+    assert sum(outcome.mine for outcome in outcomes) == 1
+    assert len({outcome.record.data for outcome in outcomes}) == 1
+
+
+async def test_facts_are_every_fact_of_one_deliberation_in_order_and_no_view(
+    any_journal: Journal, fresh_id: str
+) -> None:
+    stage = {"stage": 1, "purpose": "propose", "round": 0}
+    times = {"soft_deadline_at": NOW, "call_deadline_at": NOW}
+    written = [
+        accepted(fresh_id),
+        StageOpened(deliberation_id=fresh_id, ts=NOW, calls=(), quorum=1, **stage, **times),
+        CallFinished(
+            deliberation_id=fresh_id, ts=NOW, call_id="s1-dev-001", agent_id="dev-001", role="DEV", stage=1, attempt=1,
+            text="x", duration_ms=5,
+        ),
+        StageClosed(deliberation_id=fresh_id, ts=NOW, seen=("s1-dev-001",), reason="all", **stage),
+        CancelRequested(deliberation_id=fresh_id, ts=NOW, reason=None),
+        Completed(deliberation_id=fresh_id, ts=NOW),
+    ]  # fmt: skip
+    await any_journal.append("default", accepted(f"{fresh_id}-other"))
+    for fact in written:
+        await any_journal.append("default", fact)
+        await any_journal.publish_view("default", delta(fresh_id, 0, "view"))
+    await any_journal.append("other-tenant", accepted(fresh_id))
+    records = await any_journal.facts("default", fresh_id)
+    assert [decode(record.data) for record in records] == written
+    assert [record.sequence for record in records] == sorted(record.sequence for record in records)
+
+
+async def test_no_fact_at_all_is_an_empty_list(any_journal: Journal, fresh_id: str) -> None:
+    assert await any_journal.facts("default", fresh_id) == []
+    assert await every(any_journal, f"deliberations.default.{fresh_id}.>") == []
+
+
+async def test_read_pages_through_facts_and_views_after_a_cursor(any_journal: Journal, fresh_id: str) -> None:
+    await any_journal.append("default", accepted(fresh_id))
+    for offset in range(600):
+        await any_journal.publish_view("default", delta(fresh_id, offset, "x"))
+    end = (await any_journal.append("default", Completed(deliberation_id=fresh_id, ts=NOW))).record
+    pattern = f"deliberations.default.{fresh_id}.>"
+    records = await every(any_journal, pattern)
+    assert len(records) == 602 and records[-1] == end
+    assert await every(any_journal, pattern, after=records[299].sequence) == records[300:]
+    assert await every(any_journal, pattern, after=records[9].sequence, limit=300) == records[10:310]
+    assert await every(any_journal, pattern, after=end.sequence) == []
+
+
+async def test_subscribers_hear_what_is_stored_from_now_on(any_journal: Journal, fresh_id: str) -> None:
+    await any_journal.append("default", accepted(fresh_id))
+    heard: list[Record] = []
+    subscription = await any_journal.subscribe([f"deliberations.default.{fresh_id}.>"], heard.append)
+    started = CallStarted(
+        deliberation_id=fresh_id, ts=NOW, call_id="s1-dev-001", agent_id="dev-001", role="DEV", model="m", attempt=1
+    )
+    await any_journal.publish_view("default", started)
+    await any_journal.publish_view("default", delta(fresh_id, 0, "é"))
+    end = (await any_journal.append("default", Completed(deliberation_id=fresh_id, ts=NOW))).record
+    await until(lambda: len(heard) == 3)
+    assert [event_type(record.data) for record in heard] == ["call.started", "call.delta", "deliberation.completed"]
+    assert heard[-1] == end
+    assert heard == await every(any_journal, f"deliberations.default.{fresh_id}.>", after=heard[0].sequence - 1)
+    await subscription.close()
+    await subscription.close()
+
+
+async def test_patterns_select(any_journal: Journal, fresh_id: str) -> None:
+    heard: list[Record] = []
+    tail = f"default.{fresh_id}"
+    subscription = await any_journal.subscribe(
+        [f"deliberations.{tail}.cancel", f"deliberations.{tail}.end"], heard.append
+    )
+    for fact in (
+        accepted(fresh_id),
+        CancelRequested(deliberation_id=fresh_id, ts=NOW),
+        Completed(deliberation_id=fresh_id, ts=NOW),
+    ):
+        await any_journal.append("default", fact)
+    await until(lambda: len(heard) == 2)
+    assert [record.tokens[3] for record in heard] == ["cancel", "end"]
+    await subscription.close()
+
+
+async def test_state_tells_epoch_and_bounds(any_journal: Journal, fresh_id: str) -> None:
+    record = (await any_journal.append("default", accepted(fresh_id))).record
+    state = await any_journal.state()
+    assert state.first_sequence <= record.sequence <= state.last_sequence
+    assert state == await any_journal.state()
+    assert state.epoch and state.epoch == state.epoch.lower() and state.epoch.isalnum()
+
+
+@pytest.mark.parametrize("hostile", ["*", ">", "..", "a b", "", "A", "x" * 65, "é", "a.b", "a\r\nPUB x 1"])
+async def test_hostile_tokens_never_reach_the_log(any_journal: Journal, hostile: str) -> None:
+    fact = accepted("x").model_copy(update={"deliberation_id": hostile})
+    with pytest.raises(InvalidToken):
+        await any_journal.append("default", fact)
+    with pytest.raises(InvalidToken):
+        await any_journal.facts(hostile, "x")
+
+
+def test_encoding_is_stable() -> None:
+    fact = accepted("x")
+    assert encode(decode(encode(fact))) == encode(fact)
