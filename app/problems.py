@@ -1,0 +1,276 @@
+"""Errors as problem documents (RFC 9457). HTTP statuses live here and nowhere else."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+import structlog
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from pydantic import ValidationError
+from starlette.exceptions import HTTPException
+from starlette.responses import Response
+from starlette.routing import Match
+
+from app.deliberation.errors import DeliberationError, InvalidRequest, JournalUnavailable, QueueFull
+from app.schemas import FieldProblem, Problem, dump
+
+PROBLEM_JSON = "application/problem+json"
+RETRY_AFTER_S = 2
+INSTANCE_CHARS_MAX = 256
+
+log = structlog.get_logger(__name__)
+
+
+class ValidationFailed(InvalidRequest):
+    """A request breaks the contract in one or more places; `errors` names each."""
+
+    def __init__(self, errors: Sequence[FieldProblem]) -> None:
+        named = ", ".join(dict.fromkeys(error.pointer or "the body" for error in errors))
+        super().__init__(f"The request is not valid: {named}")
+        self.errors = tuple(errors)
+
+
+class InvalidJson(InvalidRequest):
+    """The body is not strict JSON: malformed, NaN, a repeated key, or nested too deep."""
+
+    code = "invalid_json"
+
+
+class UnsupportedMediaType(InvalidRequest):
+    """The body is not declared as JSON."""
+
+    code = "unsupported_media_type"
+
+
+class NotAcceptable(InvalidRequest):
+    """None of the media types that the client accepts can be answered."""
+
+    code = "not_acceptable"
+
+
+class BodyTooLarge(InvalidRequest):
+    """The body is larger than is read."""
+
+    code = "body_too_large"
+
+
+class BodyTimeout(DeliberationError):
+    """The body did not arrive in time."""
+
+    code = "body_timeout"
+    retryable = True
+
+
+class TooManyStreams(DeliberationError):
+    """The limit of open streams is reached."""
+
+    code = "too_many_streams"
+    retryable = True
+
+
+class NotReady(DeliberationError):
+    """Something that serving needs is missing; `errors` names each."""
+
+    code: ClassVar[str] = "not_ready"
+    retryable: ClassVar[bool] = True
+
+    def __init__(self, detail: str, errors: Sequence[FieldProblem] = ()) -> None:
+        super().__init__(detail)
+        self.errors = tuple(errors)
+
+
+# code → (status, title): the only place where an error meets HTTP. What is not here is the gateway's own fault.
+STATUSES: Mapping[str, tuple[int, str]] = {
+    "invalid_request": (422, "The request is not valid"),
+    "unknown_role": (422, "No such role"),
+    "unknown_strategy": (422, "No such strategy"),
+    "invalid_json": (400, "The body is not strict JSON"),
+    "invalid_cursor": (400, "The cursor is not one of this stream"),
+    "invalid_id": (404, "No deliberation can have this id"),
+    "not_found": (404, "Nothing is here"),
+    "method_not_allowed": (405, "This path does not take this method"),
+    "not_acceptable": (406, "No acceptable media type"),
+    "body_timeout": (408, "The body did not arrive in time"),
+    "idempotency_conflict": (409, "The Idempotency-Key was used with another body"),
+    "gone": (410, "The deliberation has been removed"),
+    "body_too_large": (413, "The body is too large"),
+    "unsupported_media_type": (415, "The body must be JSON"),
+    "queue_full": (429, "Too much work is waiting"),
+    "too_many_streams": (429, "Too many open streams"),
+    "journal_unavailable": (503, "The log cannot be reached"),
+    "streams_differ": (503, "The streams are not as declared"),
+    "not_ready": (503, "Not ready"),
+    "internal_error": (500, "The gateway failed"),
+}
+_BY_STATUS = {404: "not_found", 405: "method_not_allowed", 406: "not_acceptable"}
+_INTERNAL = "The gateway failed on this request; its log has the cause under the request id."
+
+_REMEDIES: Mapping[str, str] = {
+    "missing": "Add it.",
+    "extra_forbidden": "Remove it: unknown fields are refused, never ignored.",
+    "string_too_short": "Give at least {min_length} characters.",
+    "string_too_long": "Give at most {max_length} characters.",
+    "too_short": "Give at least {min_length} entries.",
+    "too_long": "Give at most {max_length} entries.",
+    "greater_than_equal": "Give {ge} or more.",
+    "greater_than": "Give more than {gt}.",
+    "less_than_equal": "Give {le} or less.",
+    "less_than": "Give less than {lt}.",
+    "string_pattern_mismatch": "Match {pattern}.",
+    "literal_error": "Give one of {expected}.",
+    "string_type": "Give a string.",
+    "int_type": "Give an integer, not a string or a fraction.",
+    "int_from_float": "Give an integer, not a fraction.",
+    "float_type": "Give a number.",
+    "bool_type": "Give true or false.",
+    "list_type": "Give a list.",
+    "dict_type": "Give an object.",
+    "model_type": "Give an object.",
+}
+
+
+def pointer(location: Sequence[int | str]) -> str:
+    """A JSON pointer (RFC 6901) from a path of keys and indexes."""
+    return "".join("/" + str(part).replace("~", "~0").replace("/", "~1") for part in location)
+
+
+def _remedy(kind: str, context: Mapping[str, Any]) -> str:
+    if "remedy" in context:
+        return str(context["remedy"])
+    return _REMEDIES.get(kind, "See /openapi.json for what is taken here.").format(**context)
+
+
+def _field_problem(error: Mapping[str, Any], location: Any, path: str) -> FieldProblem:  # noqa: ANN401 -- a literal
+    kind, context = str(error["type"]), dict(error.get("ctx", {}))
+    return FieldProblem(
+        location=location, pointer=path, code=kind, detail=str(error["msg"]), remedy=_remedy(kind, context)
+    )
+
+
+def body_problems(invalid: ValidationError) -> ValidationFailed:
+    """Every fault that pydantic found in a body. The values are left out: they are the client's, and may be secret."""
+    errors = invalid.errors(include_url=False, include_input=False)
+    return ValidationFailed([_field_problem(error, "body", pointer(error["loc"])) for error in errors])
+
+
+def parameter_problems(invalid: ValidationError) -> ValidationFailed:
+    """Every fault that pydantic found in query parameters."""
+    errors = invalid.errors(include_url=False, include_input=False)
+    return ValidationFailed([_field_problem(error, "query", ".".join(map(str, error["loc"]))) for error in errors])
+
+
+def _status(code: str) -> tuple[int, str]:
+    return STATUSES.get(code, STATUSES["internal_error"])
+
+
+def request_id_of(request: Request) -> str:
+    """The id under which this request is logged."""
+    return str(request.scope.get("request_id", ""))
+
+
+def problem_response(
+    request: Request,
+    code: str,
+    detail: str,
+    *,
+    retryable: bool = False,
+    errors: Sequence[FieldProblem] = (),
+    headers: Mapping[str, str] | None = None,
+) -> Response:
+    """The answer for one error."""
+    status, title = _status(code)
+    problem = Problem(
+        type=f"urn:deliberation-gateway:problem:{code}",
+        title=title,
+        status=status,
+        detail=detail,
+        instance=request.scope.get("raw_path", b"").decode("ascii", "replace")[:INSTANCE_CHARS_MAX],
+        code=code,
+        request_id=request_id_of(request),
+        retryable=retryable,
+        errors=tuple(errors),
+    )
+    sent = {"Cache-Control": "no-store", **(headers or {})}
+    return Response(dump(problem), status, sent, PROBLEM_JSON)
+
+
+def _headers(error: DeliberationError) -> dict[str, str]:
+    match error:
+        case QueueFull():
+            return {"Retry-After": str(error.retry_after_s)}
+        case JournalUnavailable() | NotReady() | TooManyStreams():
+            return {"Retry-After": str(RETRY_AFTER_S)}
+        case BodyTooLarge() | BodyTimeout():
+            return {"Connection": "close"}  # the rest of the body is not read, so nothing can follow it
+        case _:
+            return {}
+
+
+def _errors(error: DeliberationError) -> tuple[FieldProblem, ...]:
+    match error:
+        case ValidationFailed() | NotReady():
+            return error.errors
+        case InvalidRequest(field=str(field)):
+            remedy = "See /openapi.json for what is taken here."
+            located = "body" if field.startswith("/") else "query"
+            return (FieldProblem(location=located, pointer=field, code=error.code, detail=str(error), remedy=remedy),)
+        case _:
+            return ()
+
+
+async def _on_error(request: Request, error: Exception) -> Response:
+    """A deliberate error: its code decides the status. One that has none is told as the gateway's own."""
+    assert isinstance(error, DeliberationError)
+    if error.code not in STATUSES:
+        log.error("request_failed", code=error.code, detail=str(error), request_id=request_id_of(request))
+        return problem_response(request, "internal_error", _INTERNAL)
+    return problem_response(
+        request,
+        error.code,
+        str(error),
+        retryable=error.retryable,
+        errors=_errors(error),
+        headers=_headers(error),
+    )
+
+
+def _allowed(request: Request) -> str:
+    methods: set[str] = set()
+    for route in request.app.routes:
+        if route.matches(request.scope)[0] != Match.NONE:
+            methods |= getattr(route, "methods", None) or set()
+    return ", ".join(sorted(methods))
+
+
+async def _on_http_exception(request: Request, error: Exception) -> Response:
+    """What the router itself refuses: an unknown path, a method that the path does not take."""
+    assert isinstance(error, HTTPException)
+    code = _BY_STATUS.get(error.status_code, "internal_error" if error.status_code >= 500 else "invalid_request")
+    if code == "not_found":
+        return problem_response(request, code, "No endpoint has this path; /openapi.json lists them all.")
+    if code == "method_not_allowed":
+        allowed = _allowed(request)
+        return problem_response(request, code, f"This path takes {allowed}.", headers={"Allow": allowed})
+    return problem_response(request, code, str(error.detail))
+
+
+async def _on_invalid_parameters(request: Request, error: Exception) -> Response:
+    """What the framework found in path, query or header parameters."""
+    assert isinstance(error, RequestValidationError)
+    errors = [_field_problem(fault, fault["loc"][0], ".".join(map(str, fault["loc"][1:]))) for fault in error.errors()]
+    return await _on_error(request, ValidationFailed(errors))
+
+
+async def _on_defect(request: Request, error: Exception) -> Response:
+    """A defect: told without any of its inside. This answer bypasses the middleware, so it carries the id itself."""
+    request_id = request_id_of(request)
+    log.error("request_crashed", request_id=request_id, error=type(error).__name__, exc_info=error)
+    return problem_response(request, "internal_error", _INTERNAL, headers={"X-Request-Id": request_id})
+
+
+def install(app: FastAPI) -> None:
+    """Answer every error of `app` with a problem document."""
+    app.add_exception_handler(DeliberationError, _on_error)
+    app.add_exception_handler(HTTPException, _on_http_exception)
+    app.add_exception_handler(RequestValidationError, _on_invalid_parameters)
+    app.add_exception_handler(Exception, _on_defect)
