@@ -21,7 +21,7 @@ from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription
 
 from app.deliberation.errors import JournalUnavailable
-from app.deliberation.facts import FACT_SUFFIXES, Fact, View, encode, prefix, suffix
+from app.deliberation.facts import FACT_SUFFIXES, TERMINAL_STATUS, End, Fact, View, encode, prefix, suffix
 from app.deliberation.ports import Appended, Record, StreamState
 
 STREAM = "DELIBERATIONS"
@@ -243,8 +243,23 @@ class JetStreamJournal:
     async def facts(self, tenant: str, deliberation_id: str) -> list[Record]:
         """See `ports.Journal.facts`."""
         subject = prefix(tenant, deliberation_id)
-        records, _ = await self._direct_get({"multi_last": [f"{subject}.{tail}" for tail in FACT_SUFFIXES]})
+        return await self.last([f"{subject}.{tail}" for tail in FACT_SUFFIXES])
+
+    async def last(self, patterns: Sequence[str]) -> list[Record]:
+        """See `ports.Journal.last`."""
+        records, _ = await self._direct_get({"multi_last": list(patterns)})
         return sorted(records, key=lambda record: record.sequence)
+
+    async def announce(self, end: End) -> None:
+        """See `ports.Journal.announce`: one event in ORCHESTRATOR_EVENTS, deduplicated by its message id."""
+        status = TERMINAL_STATUS[end.type]
+        headers = {"Nats-Msg-Id": f"{end.deliberation_id}.end"}
+        try:
+            await self.client.request(
+                f"orchestration.deliberation.{status}", encode(end), timeout=REQUEST_TIMEOUT_S, headers=headers
+            )
+        except UNREACHABLE as exc:
+            raise JournalUnavailable(f"no acknowledgement of the end's announcement: {exc!r}") from exc
 
     async def read(self, pattern: str, after: int, *, limit: int | None = None) -> AsyncIterator[Record]:
         """See `ports.Journal.read`."""

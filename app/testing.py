@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from app.deliberation.errors import JournalUnavailable
-from app.deliberation.facts import FACT_SUFFIXES, Fact, View, encode, prefix, suffix
+from app.deliberation.facts import FACT_SUFFIXES, End, Fact, View, encode, prefix, suffix
 from app.deliberation.ports import Appended, Record, StreamState
 
 
@@ -40,6 +40,7 @@ class InMemoryJournal:
     available: bool = True
     records: list[Record] = field(default_factory=list[Record])
     replies: dict[str, list[dict[str, Any]]] = field(default_factory=dict[str, list[dict[str, Any]]])
+    announced: dict[str, End] = field(default_factory=dict[str, End])
     _last_sequence: int = 0
     _subscriptions: list[_MemorySubscription] = field(default_factory=list[_MemorySubscription])
     _reconnect_calls: list[Callable[[], None]] = field(default_factory=list[Callable[[], None]])
@@ -76,6 +77,17 @@ class InMemoryJournal:
         self._reachable()
         patterns = [f"{prefix(tenant, deliberation_id)}.{tail}" for tail in FACT_SUFFIXES]
         return [r for r in self.records if any(subject_matches(pattern, r.subject) for pattern in patterns)]
+
+    async def last(self, patterns: Sequence[str]) -> list[Record]:
+        """See `ports.Journal.last`."""
+        self._reachable()
+        latest = {r.subject: r for r in self.records if any(subject_matches(p, r.subject) for p in patterns)}
+        return sorted(latest.values(), key=lambda record: record.sequence)
+
+    async def announce(self, end: End) -> None:
+        """See `ports.Journal.announce`; what was told is in `announced`."""
+        self._reachable()
+        self.announced[end.deliberation_id] = end
 
     async def read(self, pattern: str, after: int, *, limit: int | None = None) -> AsyncIterator[Record]:
         """See `ports.Journal.read`."""

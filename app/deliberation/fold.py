@@ -125,7 +125,9 @@ def begin(accepted: Accepted, sequence: int = 0) -> State:
 
 def apply(state: State, fact: Fact, sequence: int = 0) -> State:
     """The state after one more fact; raises UnexpectedFact when the table does not allow it."""
-    state = replace(state, status=_moved(state, fact), revision=state.revision + 1, last_sequence=sequence)
+    state = replace(
+        state, status=_moved(state, fact), revision=state.revision + 1, last_sequence=max(state.last_sequence, sequence)
+    )
     match fact:
         case Accepted():
             raise UnexpectedFact(f"deliberation {fact.deliberation_id} is accepted twice")

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Protocol
 
-from app.deliberation.facts import Fact, View
+from app.deliberation.facts import End, Fact, View
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +63,14 @@ class Journal(Protocol):
 
     async def facts(self, tenant: str, deliberation_id: str) -> list[Record]:
         """Every fact of one deliberation in stream order; empty when there is none."""
+        ...
+
+    async def last(self, patterns: Sequence[str]) -> list[Record]:
+        """The last event on each stored subject that matches one of `patterns` (at most 1,024), in stream order."""
+        ...
+
+    async def announce(self, end: End) -> None:
+        """Tell the services around this one that a deliberation ended; telling twice is the same as once."""
         ...
 
     def read(self, pattern: str, after: int, *, limit: int | None = None) -> AsyncIterator[Record]:

@@ -1,0 +1,267 @@
+"""The engine: replays a strategy over the facts and says what to do next. It decides; the coordinator obeys.
+
+A strategy is a generator that is run from the start on every decision and fed, stage by stage, the outcomes that the
+log says were seen. The first Ask that has no `stage.opened` fact is what to do now. So a crash, a test and the normal
+run are one code path.
+"""
+
+from collections.abc import Callable, Generator, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+
+from app.deliberation.budget import Spent, admits, stage_deadlines
+from app.deliberation.calls import Ask, Call, FactProblem
+from app.deliberation.errors import DeadlineExceeded, DeliberationError, InvalidOutput, StrategyDrift
+from app.deliberation.facts import (
+    CallFinished,
+    Cancelled,
+    Cause,
+    Completed,
+    Degraded,
+    Dissent,
+    End,
+    Failed,
+    PlannedCall,
+    StageClosed,
+    StageOpened,
+    Standing,
+    StrategyRef,
+    TimedOut,
+    Verdict,
+)
+from app.deliberation.fold import Stage, State, usage
+from app.deliberation.outputs import ParsedOutput, parse_output
+from app.deliberation.specification import Specification
+
+
+@dataclass(frozen=True, slots=True)
+class Outcomes:
+    """What a stage brought: the outcomes that were seen, by call id. `admitted` is False when the budget refused it."""
+
+    seen: Mapping[str, CallFinished]
+    admitted: bool = True
+
+    def answer(self, call: Call) -> ParsedOutput | None:
+        """The call's parsed answer; None when it failed, was not seen, or never ran: missing, never zero."""
+        finished = self.seen.get(call.call_id)
+        if finished is None or finished.text is None or finished.problem is not None:
+            return None
+        try:
+            return parse_output(call.output, finished.text)
+        except InvalidOutput:
+            # The replica that recorded it checked it; only a foreign or older writer can bring us here.
+            return None
+
+    def completion_tokens(self, call: Call) -> int:
+        """Tokens that the call's answer took; 0 when there is none."""
+        finished = self.seen.get(call.call_id)
+        return finished.usage.completion_tokens if finished else 0
+
+
+@dataclass(frozen=True, slots=True)
+class Conclusion:
+    """What a strategy returns: the verdict's substance, and why it is less than was asked for, if it is."""
+
+    winner: str | None
+    content: str | None
+    ranking: tuple[Standing, ...] = ()
+    margin: float | None = None
+    tie: bool = False
+    dissent: tuple[Dissent, ...] = ()
+    agreement: float | None = None
+    degraded: tuple[str, ...] = ()
+
+
+Strategy = Generator[Ask, Outcomes, Conclusion]
+
+
+@dataclass(frozen=True, slots=True)
+class StrategyDefinition:
+    """A strategy as `GET /strategies` tells it. `version` changes whenever its calls or prompts would."""
+
+    name: str
+    version: int
+    summary: str
+    steps: tuple[str, ...]
+    formula: str
+    source: str
+    run: Callable[[Specification], Strategy]
+
+
+@dataclass(frozen=True, slots=True)
+class OpenStage:
+    """Append this fact; the stage's calls may run then."""
+
+    fact: StageOpened
+
+
+@dataclass(frozen=True, slots=True)
+class RunStage:
+    """Run these calls, which have no recorded outcome, until one is recorded or a deadline passes."""
+
+    opened: StageOpened
+    calls: tuple[Call, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class CloseStage:
+    """Append this fact: the stage's outcomes are frozen."""
+
+    fact: StageClosed
+
+
+@dataclass(frozen=True, slots=True)
+class Finish:
+    """Append this fact: the deliberation has ended."""
+
+    fact: End
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """Nothing is left to do."""
+
+
+Decision = OpenStage | RunStage | CloseStage | Finish | Done
+
+
+def problem_of(error: DeliberationError) -> FactProblem:
+    """An error as a fact records it."""
+    return FactProblem(code=error.code, detail=str(error) or error.code, retryable=error.retryable)
+
+
+def failed(state: State, now: datetime, error: DeliberationError) -> Finish:
+    """The decision to end with a problem."""
+    fact = Failed(deliberation_id=state.deliberation_id, ts=now, problem=problem_of(error), usage=usage(state))
+    return Finish(fact)
+
+
+def closing_cause(stage: Stage, finished: Mapping[str, CallFinished], now: datetime) -> Cause | None:
+    """Why an open stage closes now, or None: all outcomes are in, or a deadline passed that it may close at."""
+    outcomes = [finished[call.call_id] for call in stage.opened.calls if call.call_id in finished]
+    if len(outcomes) == len(stage.opened.calls):
+        return "all"
+    answers = sum(outcome.answered for outcome in outcomes)
+    if now >= stage.opened.soft_deadline_at and answers >= stage.opened.quorum:
+        return "deadline"
+    return "deadline" if now >= stage.opened.call_deadline_at else None
+
+
+def decide(state: State, now: datetime, definition: StrategyDefinition) -> Decision:
+    """What to do next.
+
+    Raises StrategyDrift when the replayed strategy asks for other calls than the log records.
+    """
+    if state.ended:
+        return Done()
+    if state.cancel is not None:
+        return Finish(Cancelled(deliberation_id=state.deliberation_id, ts=now, usage=usage(state)))
+    if now >= state.accepted.deadline_at:
+        late = DeadlineExceeded(f"no verdict within {state.specification.constraints.timeout_seconds} seconds")
+        end = TimedOut(deliberation_id=state.deliberation_id, ts=now, problem=problem_of(late), usage=usage(state))
+        return Finish(end)
+    if definition.version != state.specification.strategy_version:
+        raise StrategyDrift(
+            f"{definition.name} is at version {definition.version} here and was accepted at "
+            f"{state.specification.strategy_version}"
+        )
+    try:
+        return _replay(state, now, definition)
+    except StrategyDrift:
+        raise
+    except DeliberationError as error:
+        return failed(state, now, error)
+
+
+def _replay(state: State, now: datetime, definition: StrategyDefinition) -> Decision:
+    strategy = definition.run(state.specification)
+    recorded = list(state.stages)
+    spent = Spent()
+    budget_refused = False
+    try:
+        ask = next(strategy)
+        while True:
+            if not admits(state.specification.budget, spent, ask.calls):
+                budget_refused = True
+                ask = strategy.send(Outcomes({}, admitted=False))
+                continue
+            if not recorded:
+                return OpenStage(_opening(state, now, ask))
+            stage = recorded.pop(0)
+            _same_calls(stage.opened, ask)
+            if stage.closed is None:
+                return _run_or_close(state, now, stage, ask)
+            seen = {call_id: state.finished[call_id] for call_id in stage.closed.seen}
+            spent = Spent(spent.calls + len(ask.calls), spent.tokens + sum(f.usage.tokens for f in seen.values()))
+            ask = strategy.send(Outcomes(seen))
+    except StopIteration as stop:
+        return _concluded(state, now, stop.value, budget_refused)
+
+
+def _opening(state: State, now: datetime, ask: Ask) -> StageOpened:
+    soft_deadline_at, call_deadline_at = stage_deadlines(now, state.accepted.deadline_at, ask.stages_left)
+    planned = (
+        PlannedCall(call_id=call.call_id, agent_id=call.agent_id, role=call.role, labels=call.labels)
+        for call in ask.calls
+    )
+    return StageOpened(
+        deliberation_id=state.deliberation_id,
+        ts=now,
+        stage=len(state.stages) + 1,
+        purpose=ask.purpose,
+        round=ask.round,
+        calls=tuple(planned),
+        quorum=ask.quorum,
+        soft_deadline_at=soft_deadline_at,
+        call_deadline_at=call_deadline_at,
+    )
+
+
+def _same_calls(opened: StageOpened, ask: Ask) -> None:
+    recorded = [call.call_id for call in opened.calls]
+    asked = [call.call_id for call in ask.calls]
+    if recorded != asked:
+        raise StrategyDrift(f"stage {opened.stage} records the calls {recorded}, and the strategy now asks for {asked}")
+
+
+def _run_or_close(state: State, now: datetime, stage: Stage, ask: Ask) -> RunStage | CloseStage:
+    cause = closing_cause(stage, state.finished, now)
+    if cause is None:
+        lacking = tuple(call for call in ask.calls if call.call_id not in state.finished)
+        return RunStage(stage.opened, lacking)
+    opened = stage.opened
+    seen = tuple(call.call_id for call in opened.calls if call.call_id in state.finished)
+    fact = StageClosed(
+        deliberation_id=state.deliberation_id,
+        ts=now,
+        stage=opened.stage,
+        purpose=opened.purpose,
+        round=opened.round,
+        seen=seen,
+        reason=cause,
+    )
+    return CloseStage(fact)
+
+
+def _concluded(state: State, now: datetime, conclusion: Conclusion, budget_refused: bool) -> Finish:
+    reasons = conclusion.degraded + (("budget",) if budget_refused else ())
+    spent = usage(state)
+    verdict = Verdict(
+        winner=conclusion.winner,
+        content=conclusion.content,
+        ranking=conclusion.ranking,
+        margin=conclusion.margin,
+        tie=conclusion.tie,
+        dissent=conclusion.dissent,
+        agreement=conclusion.agreement,
+        strategy=StrategyRef(name=state.specification.strategy, version=state.specification.strategy_version),
+        calls=spent.calls,
+    )
+    end = Completed(
+        deliberation_id=state.deliberation_id,
+        ts=now,
+        verdict=verdict,
+        usage=spent,
+        degraded=Degraded(reasons=reasons) if reasons else None,
+    )
+    return Finish(end)

@@ -1,0 +1,13 @@
+"""The strategies: each a generator that reads like its paper's pseudocode, registered here by name."""
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from app.deliberation.engine import StrategyDefinition
+from app.deliberation.strategies.baselines import INDEPENDENT, SINGLE
+from app.deliberation.strategies.best_of_n import BEST_OF_N
+from app.deliberation.strategies.council import COUNCIL
+
+STRATEGIES: Mapping[str, StrategyDefinition] = MappingProxyType(
+    {definition.name: definition for definition in (SINGLE, INDEPENDENT, BEST_OF_N, COUNCIL)}
+)

@@ -1,0 +1,37 @@
+"""`single` and `independent`: what every other strategy is compared with."""
+
+from app.deliberation.engine import Conclusion, Strategy, StrategyDefinition
+from app.deliberation.specification import Specification
+from app.deliberation.strategies.steps import Course
+
+
+def _single(specification: Specification) -> Strategy:
+    alone = specification.model_copy(update={"agents": specification.agents[:1], "quorum": 1})
+    (draft,) = yield from Course(alone).propose(stages_left=1)
+    return Conclusion(winner=draft.author, content=draft.text)
+
+
+def _independent(specification: Specification) -> Strategy:
+    course = Course(specification)
+    yield from course.propose(stages_left=1)
+    return Conclusion(winner=None, content=None, degraded=tuple(course.degraded))
+
+
+SINGLE = StrategyDefinition(
+    name="single",
+    version=1,
+    summary="One answer of the first agent: the baseline.",
+    steps=("propose",),
+    formula="1",
+    source="baseline",
+    run=_single,
+)
+INDEPENDENT = StrategyDefinition(
+    name="independent",
+    version=1,
+    summary="N answers side by side, unranked.",
+    steps=("propose",),
+    formula="N",
+    source="baseline",
+    run=_independent,
+)

@@ -1,0 +1,26 @@
+"""`best_of_n`: every agent proposes, every peer scores the others listwise, the best is selected.
+
+Selection by peers is what most of deliberation's gain comes from: LLM-PeerReview (arXiv:2512.23213) selects by peer
+scores; DeliberationBench (arXiv:2601.08835) finds that selecting the best single answer beats free debate.
+"""
+
+from app.deliberation.engine import Strategy, StrategyDefinition
+from app.deliberation.specification import Specification
+from app.deliberation.strategies.steps import Course
+
+
+def _best_of_n(specification: Specification) -> Strategy:
+    course = Course(specification)
+    drafts = yield from course.propose(stages_left=2)
+    return (yield from course.select(drafts, round=1))
+
+
+BEST_OF_N = StrategyDefinition(
+    name="best_of_n",
+    version=1,
+    summary="Propose; every peer scores the others listwise; select.",
+    steps=("propose", "score"),
+    formula="2N (1 when N is 1)",
+    source="arXiv:2512.23213, arXiv:2601.08835",
+    run=_best_of_n,
+)

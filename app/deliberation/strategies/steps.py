@@ -1,0 +1,245 @@
+"""Steps that strategies share: propose, score listwise, judge a pair, and conclude from ballots.
+
+Each step is a generator that yields at most one Ask, so that a strategy reads `drafts = yield from course.propose(…)`.
+"""
+
+from collections.abc import Generator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from app.deliberation.anonymity import arrangements, call_seed, labels, nonce
+from app.deliberation.ballots import Ballot, agreement, ballot, dissent, rank
+from app.deliberation.calls import Ask, Call, ChatMessage
+from app.deliberation.engine import Conclusion, Outcomes
+from app.deliberation.errors import BudgetExhausted, QuorumNotReached
+from app.deliberation.facts import Dissent, Standing
+from app.deliberation.outputs import Answer, Output, Pair, Scores
+from app.deliberation.prompts import judge_pair, propose, score
+from app.deliberation.specification import AgentSpec, Purpose, Specification
+
+CHARACTERS_PER_TOKEN_MAX = 4
+# Ballots and critiques should vary little between runs, and still differ when one is asked for again.
+JUDGING_TEMPERATURE_MAX = 0.3
+
+_T = TypeVar("_T")
+Step = Generator[Ask, Outcomes, _T]
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A text that may win: an author's version, and what it cost to write."""
+
+    author: str
+    version: int
+    text: str
+    tokens: int
+
+    @property
+    def id(self) -> str:
+        """The candidate's id: the author for a first version, `author#n` for later ones."""
+        return self.author if self.version == 0 else f"{self.author}#{self.version}"
+
+
+def author_of(candidate_id: str) -> str:
+    """The author behind a candidate's id."""
+    return candidate_id.partition("#")[0]
+
+
+@dataclass
+class Course:
+    """One run of a strategy: its specification, the number of the next stage, and what went less than well."""
+
+    specification: Specification
+    stage: int = 1
+    degraded: list[str] = field(default_factory=list[str])
+
+    def agent(self, agent_id: str) -> AgentSpec:
+        """The council's member with this id."""
+        return next(agent for agent in self.specification.agents if agent.agent_id == agent_id)
+
+    def call(
+        self,
+        agent: AgentSpec,
+        messages: tuple[ChatMessage, ...],
+        output: Output,
+        *,
+        labelled: Mapping[str, str] | None = None,
+        judging: bool = False,
+        part: int | None = None,
+    ) -> Call:
+        """A call of the stage that comes next; `part` numbers several calls of one agent."""
+        call_id = f"s{self.stage}-{agent.agent_id}" + ("" if part is None else f"-{part}")
+        sampling = agent.sampling
+        return Call(
+            call_id=call_id,
+            agent_id=agent.agent_id,
+            role=agent.role,
+            model=agent.model,
+            messages=messages,
+            output=output,
+            temperature=min(sampling.temperature, JUDGING_TEMPERATURE_MAX) if judging else sampling.temperature,
+            top_p=sampling.top_p,
+            max_tokens=sampling.max_tokens,
+            seed=call_seed(self.specification.seed, call_id, 1),
+            labels=dict(labelled or {}),
+        )
+
+    def run(
+        self, purpose: Purpose, round: int, calls: Sequence[Call], *, quorum: int, stages_left: int
+    ) -> Step[Outcomes]:
+        """Ask for a stage; a stage that the budget refuses takes no number and is told in `degraded` by the engine."""
+        ask = Ask(purpose=purpose, round=round, calls=tuple(calls), quorum=quorum, stages_left=stages_left)
+        outcomes = yield ask
+        if outcomes.admitted:
+            self.stage += 1
+        return outcomes
+
+    def answer_output(self, agent: AgentSpec) -> Output:
+        """The form of a proposal, its length bounded by what the agent may write."""
+        return Output(kind="answer", answer_chars_max=CHARACTERS_PER_TOKEN_MAX * agent.sampling.max_tokens)
+
+    def propose(self, stages_left: int) -> Step[list[Candidate]]:
+        """Every agent answers alone. Raises QuorumNotReached when none does, BudgetExhausted when none may."""
+        agents = self.specification.agents
+        calls = [
+            self.call(agent, propose(self.specification, place), self.answer_output(agent))
+            for place, agent in enumerate(agents)
+        ]
+        outcomes = yield from self.run("propose", 0, calls, quorum=self.specification.quorum, stages_left=stages_left)
+        if not outcomes.admitted:
+            raise BudgetExhausted("the budget does not admit the first stage")
+        drafts = [
+            Candidate(call.agent_id, 0, answer.answer, outcomes.completion_tokens(call))
+            for call in calls
+            if isinstance(answer := outcomes.answer(call), Answer)
+        ]
+        if not drafts:
+            raise QuorumNotReached(f"none of {len(agents)} agents answered: {_first_problem(calls, outcomes)}")
+        if len(drafts) < len(agents):
+            self.degraded.append(f"{len(drafts)} of {len(agents)} agents answered")
+        return drafts
+
+    def select(self, candidates: Sequence[Candidate], round: int) -> Step[Conclusion]:
+        """Choose among candidates: listwise by their authors, or as the quorum rules say when too few are left.
+
+        Two authors below the quorum are compared as one pair in both orders; one is taken unreviewed.
+        """
+        authors = list(dict.fromkeys(candidate.author for candidate in candidates))
+        if len(authors) == 1:
+            if self.specification.size > 1:
+                self.degraded.append("unreviewed")
+            return self._concluded(candidates, [])
+        if len(authors) < self.specification.quorum and len(authors) == 2:
+            return (yield from self._pair(candidates, round))
+        ballots = yield from self._scores(candidates, authors, round)
+        return self._concluded(candidates, ballots)
+
+    def _scores(self, candidates: Sequence[Candidate], authors: Sequence[str], round: int) -> Step[list[Ballot]]:
+        specification = self.specification
+        by_id = {candidate.id: candidate for candidate in candidates}
+        criteria = tuple(criterion.id for criterion in specification.constraints.rubric)
+        shown_to = arrangements(list(by_id), authors, specification.seed, round)
+        calls: list[Call] = []
+        for reviewer in authors:
+            shown = shown_to[reviewer]
+            letters = labels(len(shown))
+            mark = nonce(specification.seed, "score", round, reviewer)
+            texts = [(letter, by_id[shown_id].text) for letter, shown_id in zip(letters, shown, strict=True)]
+            calls.append(
+                self.call(
+                    self.agent(reviewer),
+                    score(specification, texts, mark),
+                    Output(kind="score", labels=letters, criteria=criteria),
+                    labelled=dict(zip(letters, shown, strict=True)),
+                    judging=True,
+                )
+            )
+        outcomes = yield from self.run(
+            "score", round, calls, quorum=min(specification.quorum, len(calls)), stages_left=1
+        )
+        ballots = [
+            ballot(call.agent_id, call.labels, sheet)
+            for call in calls
+            if isinstance(sheet := outcomes.answer(call), Scores)
+        ]
+        if outcomes.admitted and len(ballots) < len(calls):
+            self.degraded.append(f"{len(calls) - len(ballots)} of {len(calls)} ballots are missing")
+        return ballots
+
+    def _pair(self, candidates: Sequence[Candidate], round: int) -> Step[Conclusion]:
+        specification = self.specification
+        last = {candidate.author: candidate for candidate in candidates}
+        first, second = sorted(last.values(), key=lambda candidate: candidate.author)
+        outsiders = [agent for agent in specification.agents if agent.agent_id not in last]
+        calls: list[Call] = []
+        for part, (a, b) in enumerate([(first, second), (second, first)], start=1):
+            judge = outsiders[(part - 1) % len(outsiders)]
+            mark = nonce(specification.seed, "judge", round, part)
+            messages = judge_pair(specification, a.text, b.text, mark)
+            labelled = {"A": a.id, "B": b.id}
+            calls.append(self.call(judge, messages, Output(kind="pair"), labelled=labelled, judging=True, part=part))
+        outcomes = yield from self.run("judge", round, calls, quorum=len(calls), stages_left=1)
+        self.degraded.append("pair judged: below the quorum")
+        winners = [
+            call.labels[pair.winner] if pair.winner != "tie" else None
+            for call in calls
+            if isinstance(pair := outcomes.answer(call), Pair)
+        ]
+        agreed = winners[0] if len(winners) == 2 and winners[0] == winners[1] else None
+        points = {c.id: (0.5 if agreed is None else float(c.id == agreed)) for c in (first, second)}
+        return self._standing([first, second], points)
+
+    def _standing(self, candidates: Sequence[Candidate], points: Mapping[str, float]) -> Conclusion:
+        ranked = sorted(candidates, key=lambda c: (-points[c.id], c.tokens, nonce(self.specification.seed, c.id)))
+        margin = points[ranked[0].id] - points[ranked[1].id]
+        ranking = tuple(
+            Standing(agent_id=c.author, score=points[c.id], rank=place) for place, c in enumerate(ranked, start=1)
+        )
+        return Conclusion(
+            winner=ranked[0].author,
+            content=ranked[0].text,
+            ranking=ranking,
+            margin=margin,
+            tie=margin == 0,
+            degraded=tuple(self.degraded),
+        )
+
+    def _concluded(self, candidates: Sequence[Candidate], ballots: Sequence[Ballot]) -> Conclusion:
+        """Rank candidates by the ballots; each author stands where its best version does."""
+        specification = self.specification
+        criteria = specification.constraints.rubric
+        by_id = {candidate.id: candidate for candidate in candidates}
+        tokens = {candidate.id: candidate.tokens for candidate in candidates}
+        ranked = rank(list(by_id), ballots, criteria, tokens, specification.seed)
+        best: dict[str, str] = {}
+        for candidate_id in ranked.order:
+            best.setdefault(author_of(candidate_id), candidate_id)
+        scores = [ranked.scores.get(candidate_id) for candidate_id in best.values()]
+        margin = scores[0] - scores[1] if len(scores) > 1 and scores[0] is not None and scores[1] is not None else None
+        winner, winning = next(iter(best.items()))
+        if not ballots and len(best) > 1:
+            self.degraded.append("unscored")
+        return Conclusion(
+            winner=winner,
+            content=by_id[winning].text,
+            ranking=tuple(
+                Standing(agent_id=author, score=ranked.scores.get(candidate_id), rank=place)
+                for place, (author, candidate_id) in enumerate(best.items(), start=1)
+            ),
+            margin=margin,
+            tie=margin == 0,
+            dissent=tuple(
+                Dissent(agent_id=reviewer, preferred=preferred)
+                for reviewer, preferred in dissent(ballots, winner, criteria, author_of)
+            ),
+            agreement=agreement(ballots, ranked.order, criteria),
+            degraded=tuple(self.degraded),
+        )
+
+
+def _first_problem(calls: Sequence[Call], outcomes: Outcomes) -> str:
+    for call in calls:
+        finished = outcomes.seen.get(call.call_id)
+        if finished is not None and finished.problem is not None:
+            return f"{finished.problem.code}: {finished.problem.detail}"
+    return "no outcome before the stage's deadline"
