@@ -1,15 +1,16 @@
 """A deliberation's state as the resource that clients read."""
 
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
-from statistics import fmean
 
 from pydantic import ValidationError
 
+from app.deliberation.ballots import Ballot, author, ballot, criterion_means, rank
 from app.deliberation.calls import FactProblem, Usage
 from app.deliberation.errors import InvalidOutput, UnexpectedFact
-from app.deliberation.facts import CallFinished, PlannedCall, StageOpened, Standing, Verdict, decode
+from app.deliberation.facts import CallFinished, PlannedCall, StageOpened, Standing, decode
 from app.deliberation.fold import Stage, State, fold, usage
 from app.deliberation.outputs import (
     Answer,
@@ -37,6 +38,8 @@ from app.schemas import (
 # A recorded answer was within its stage's bound when it was recorded; here it is only read.
 _ANY_LENGTH = 1 << 30
 
+Labels = Mapping[str, str]
+
 
 @dataclass(slots=True)
 class _Work:
@@ -47,12 +50,25 @@ class _Work:
     model: str | None = None
     error: FactProblem | None = None
     versions: list[TextVersion] = field(default_factory=list[TextVersion])
+    tokens: list[int] = field(default_factory=list[int])
     critiques: list[ReceivedCritique] = field(default_factory=list[ReceivedCritique])
-    ballots: dict[int, list[dict[str, int]]] = field(default_factory=dict[int, list[dict[str, int]]])
 
-    def add(self, round_: int, content: str, responses: tuple[IssueResponse, ...] = ()) -> None:
+    def add(self, round_: int, content: str, tokens: int, responses: tuple[IssueResponse, ...] = ()) -> None:
         number = len(self.versions)
         self.versions.append(TextVersion(version=number, round=round_, content=content, responses=responses))
+        self.tokens.append(tokens)
+
+    def candidate(self, version: int) -> str:
+        """The id under which a version stands on ballots."""
+        return self.spec.agent_id if version == 0 else f"{self.spec.agent_id}#{version}"
+
+
+@dataclass(slots=True)
+class _Council:
+    """What the facts tell of all agents so far, and the ballots cast."""
+
+    works: dict[str, _Work]
+    ballots: list[Ballot] = field(default_factory=list[Ballot])
 
 
 def state_of(records: Sequence[Record]) -> State | None:
@@ -74,12 +90,6 @@ def common_role(specification: Specification) -> str | None:
     """The role that all members share, if they do."""
     roles = {agent.role for agent in specification.agents}
     return roles.pop() if len(roles) == 1 else None
-
-
-def candidate(shown: str) -> tuple[str, int | None]:
-    """The agent and the version behind a letter: `dev-002` or `dev-002#1`."""
-    agent_id, _, version = shown.partition("#")
-    return agent_id, int(version) if version.isdecimal() else None
 
 
 def _output(purpose: str, planned: PlannedCall, specification: Specification) -> Output | None:
@@ -125,99 +135,94 @@ def _first_answer(work: _Work, finished: CallFinished | None, late: bool) -> Non
         work.status = "late" if late else "answered"
 
 
-def _take(
-    works: dict[str, _Work],
-    opened: StageOpened,
-    planned: PlannedCall,
-    parsed: ParsedOutput,
-) -> None:
+def _take(council: _Council, opened: StageOpened, finished: CallFinished, labels: Labels, parsed: ParsedOutput) -> None:
+    work, tokens = council.works.get(finished.agent_id), finished.usage.completion_tokens
     match parsed:
-        case Answer() if planned.agent_id in works:
-            works[planned.agent_id].add(opened.round, parsed.answer)
-        case Revision() if planned.agent_id in works:
-            works[planned.agent_id].add(opened.round, parsed.answer, parsed.responses)
+        case Answer() if work is not None:
+            work.add(opened.round, parsed.answer, tokens)
+        case Revision() if work is not None:
+            work.add(opened.round, parsed.answer, tokens, parsed.responses)
         case Critique():
             critique = ReceivedCritique(
-                agent_id=planned.agent_id, round=opened.round, verdict=parsed.verdict, issues=parsed.issues
+                agent_id=finished.agent_id, round=opened.round, verdict=parsed.verdict, issues=parsed.issues
             )
-            for shown in planned.labels.values():
-                if (target := candidate(shown)[0]) in works:
-                    works[target].critiques.append(critique)
+            for target in {author(shown) for shown in labels.values()} & council.works.keys():
+                council.works[target].critiques.append(critique)
         case Scores():
-            for label, scored in parsed.candidates.items():
-                agent_id, version = candidate(planned.labels[label])
-                if agent_id in works:
-                    place = len(works[agent_id].versions) - 1 if version is None else version
-                    ballot = {entry.id: entry.score for entry in scored.criteria}
-                    works[agent_id].ballots.setdefault(place, []).append(ballot)
+            council.ballots.append(ballot(finished.agent_id, labels, parsed))
         case _:
             return
 
 
-def _works(state: State) -> dict[str, _Work]:
-    works = {agent.agent_id: _Work(agent, model=agent.model) for agent in state.specification.agents}
+def _council(state: State) -> _Council:
+    council = _Council({agent.agent_id: _Work(agent, model=agent.model) for agent in state.specification.agents})
     for stage in state.stages:
         for planned, finished, left_out in _counted(state, stage):
-            if stage.opened.purpose == "propose" and planned.agent_id in works:
-                _first_answer(works[planned.agent_id], finished, left_out)
+            if stage.opened.purpose == "propose" and planned.agent_id in council.works:
+                _first_answer(council.works[planned.agent_id], finished, left_out)
             if finished is None or left_out:
                 continue
             parsed = _parsed(state, stage.opened, planned, finished)
             if parsed is not None:
-                _take(works, stage.opened, planned, parsed)
-    return works
+                _take(council, stage.opened, finished, planned.labels, parsed)
+    return council
 
 
-def _mean(ballots: list[dict[str, int]], weights: dict[str, float]) -> float:
-    total = sum(weights.values())
-    return fmean(sum(weights[key] * score for key, score in ballot.items()) / total for ballot in ballots)
+def _best_versions(council: _Council, state: State) -> dict[str, int]:
+    """The best version by agent, by the count that makes the verdict; empty while the latest version stands."""
+    closed = {stage.opened.purpose for stage in state.stages if stage.closed is not None}
+    verdict = None if state.end is None else state.end.verdict
+    ranked_by_ballots = "score" in closed or (verdict is not None and len(verdict.ranking) > 0)
+    if not ranked_by_ballots or "judge" in closed:
+        return {}
+    specification = state.specification
+    tokens = {
+        work.candidate(version.version): count
+        for work in council.works.values()
+        for version, count in zip(work.versions, work.tokens, strict=True)
+    }
+    ranked = rank(list(tokens), council.ballots, specification.constraints.rubric, tokens, specification.seed)
+    best: dict[str, int] = {}
+    for candidate in ranked.order:
+        agent_id, _, version = candidate.partition("#")
+        best.setdefault(agent_id, int(version or 0))
+    return best
 
 
-def _chosen(work: _Work, verdict: Verdict | None, weights: dict[str, float]) -> TextVersion | None:
-    """The version that stands for the agent: the verdict's own, else the best scored, else the latest."""
-    if not work.versions:
-        return None
-    if verdict is not None and verdict.winner == work.spec.agent_id:
-        for version in work.versions:
-            if version.content == verdict.content:
-                return version
-    scored = [version for version in work.versions if version.version in work.ballots]
-    if not scored:
-        return work.versions[-1]
-    return max(scored, key=lambda version: (_mean(work.ballots[version.version], weights), version.version))
-
-
-def _criteria(ballots: list[dict[str, int]], specification: Specification) -> tuple[CriterionMean, ...]:
-    if not ballots:
-        return ()
-    return tuple(
-        CriterionMean(id=criterion.id, score=fmean(ballot[criterion.id] for ballot in ballots), ballots=len(ballots))
-        for criterion in specification.constraints.rubric
-    )
+def _criteria(council: _Council, state: State) -> dict[str, tuple[CriterionMean, ...]]:
+    """Means by candidate."""
+    counts = Counter(candidate for cast in council.ballots for candidate in cast.scores)
+    return {
+        candidate: tuple(
+            CriterionMean(id=criterion.id, score=means[criterion.id], ballots=counts[candidate])
+            for criterion in state.specification.constraints.rubric
+        )
+        for candidate, means in criterion_means(council.ballots).items()
+    }
 
 
 def _proposals(state: State, by_agent: dict[str, Usage]) -> tuple[Proposal, ...]:
-    specification = state.specification
     verdict = None if state.end is None else state.end.verdict
     standings: dict[str, Standing] = {} if verdict is None else {each.agent_id: each for each in verdict.ranking}
-    weights = {criterion.id: criterion.weight for criterion in specification.constraints.rubric}
+    council = _council(state)
+    best, criteria = _best_versions(council, state), _criteria(council, state)
     proposals: list[Proposal] = []
-    for agent_id, work in _works(state).items():
-        chosen = _chosen(work, verdict, weights)
+    for agent_id, work in council.works.items():
+        chosen = best.get(agent_id, len(work.versions) - 1)
         standing = standings.get(agent_id)
         proposals.append(
             Proposal(
                 agent_id=agent_id,
                 role=work.spec.role,
                 model=work.model,
-                content=None if chosen is None else chosen.content,
-                revisions=tuple(version for version in work.versions if version is not chosen),
+                content=work.versions[chosen].content if work.versions else None,
+                revisions=tuple(version for version in work.versions if version.version != chosen),
                 critiques=tuple(work.critiques),
                 score=None if standing is None else standing.score,
-                criteria=() if chosen is None else _criteria(work.ballots.get(chosen.version, []), specification),
+                criteria=criteria.get(work.candidate(chosen), ()),
                 rank=None if standing is None else standing.rank,
                 usage=by_agent.get(agent_id, Usage()),
-                status=work.status,
+                status="skipped" if state.ended and work.status == "pending" else work.status,
                 error=work.error,
             )
         )

@@ -26,7 +26,7 @@ from app.deliberation.outputs import Issue, IssueResponse
 from app.deliberation.specification import AgentSpec, Budget, Constraints, Purpose, Sampling, Token
 
 Status = Literal["pending", "in_progress", "cancelling", "completed", "failed", "cancelled", "timeout"]
-ProposalStatus = Literal["pending", "answered", "failed", "late"]
+ProposalStatus = Literal["pending", "answered", "failed", "late", "skipped"]
 _Model = TypeVar("_Model", bound=BaseModel)
 
 
@@ -114,7 +114,9 @@ class Proposal(Resource):
     criteria: tuple[CriterionMean, ...]
     rank: int | None
     usage: Usage
-    status: ProposalStatus = Field(description="Of its first answer; `late` is one that its stage did not wait for")
+    status: ProposalStatus = Field(
+        description="Of its first answer: `late`, its stage did not wait for it; `skipped`, the end came before it"
+    )
     error: FactProblem | None
 
 
