@@ -1,0 +1,324 @@
+"""All deliberations at a glance: an in-memory projection of four facts of each, for lists, statistics and admission.
+
+It hears the log live first and reads what was stored before second; facts are applied in any order and more than once,
+so no two of these can disagree. After a lost connection it reads again from where it was certain.
+"""
+
+import asyncio
+from bisect import bisect_left, insort
+from collections import Counter, deque
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from math import ceil
+
+import structlog
+from pydantic import ValidationError
+
+from app.deliberation.calls import Usage
+from app.deliberation.errors import JournalUnavailable, QueueFull
+from app.deliberation.facts import (
+    TERMINAL_STATUS,
+    Accepted,
+    CancelRequested,
+    End,
+    StageOpened,
+    TerminalStatus,
+    decode,
+)
+from app.deliberation.ports import Clock, Journal, Record, Subscription
+from app.schemas import Durations, Stats, Status, Tokens
+
+PATTERNS = tuple(f"deliberations.*.*.{tail}" for tail in ("accepted", "stage.1.opened", "cancel", "end"))
+TASK_CHARS_MAX = 200
+RETRY_S = 1.0
+CHECK_S = 60.0
+RATE_WINDOW_S = 60
+RETRY_AFTER_MAX_S = 60
+
+Key = tuple[str, str]
+log = structlog.get_logger(__name__)
+
+
+@dataclass(slots=True)
+class Entry:
+    """What the catalog knows of one deliberation; `sequence` is that of its acceptance, 0 while it is not known."""
+
+    tenant: str
+    id: str
+    heard_at: datetime
+    sequence: int = 0
+    created_at: datetime | None = None
+    started_at: datetime | None = None
+    cancelled: bool = False
+    ended: TerminalStatus | None = None
+    ended_at: datetime | None = None
+    roles: dict[str, int] = field(default_factory=dict[str, int])
+    strategy: str = ""
+    task: str = ""
+    metadata: dict[str, str] = field(default_factory=dict[str, str])
+    usage: Usage = field(default_factory=Usage)
+
+    @property
+    def status(self) -> Status:
+        """As the fold of all facts would have it."""
+        if self.ended is not None:
+            return self.ended
+        if self.cancelled:
+            return "cancelling"
+        return "pending" if self.started_at is None else "in_progress"
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """Which deliberations a list shows; None and empty leave that side open. `role` is any member's."""
+
+    status: Status | None = None
+    role: str | None = None
+    strategy: str | None = None
+    created_after: datetime | None = None
+    created_before: datetime | None = None
+    metadata: Mapping[str, str] = field(default_factory=dict[str, str])
+
+    def shows(self, entry: Entry) -> bool:
+        """Whether the entry is wanted."""
+        created_at = entry.created_at
+        return (
+            created_at is not None
+            and (self.status is None or entry.status == self.status)
+            and (self.role is None or self.role in entry.roles)
+            and (self.strategy is None or entry.strategy == self.strategy)
+            and (self.created_after is None or created_at > self.created_after)
+            and (self.created_before is None or created_at < self.created_before)
+            and self.metadata.items() <= entry.metadata.items()
+        )
+
+
+def _sequence(entry: Entry) -> int:
+    return entry.sequence
+
+
+def percentile(ordered: list[float], share: float) -> float | None:
+    """The nearest-rank percentile of ascending values; None when there are none."""
+    return ordered[max(0, ceil(share * len(ordered)) - 1)] if ordered else None
+
+
+class Catalog:
+    """The projection; `follow` keeps it. `epoch` is the log's incarnation that it was read from.
+
+    `retention_s` and `size_max` bound it: what is older, or too many, is forgotten, the oldest ended ones first.
+    """
+
+    def __init__(self, clock: Clock, *, retention_s: int, size_max: int) -> None:
+        self.epoch = ""
+        self.caught_up = False
+        self.ended_heard: Counter[str] = Counter()
+        self._clock = clock
+        self._retention = timedelta(seconds=retention_s)
+        self._size_max = size_max
+        self._writing = 0
+        self._clear()
+
+    def _clear(self) -> None:
+        self._entries: dict[Key, Entry] = {}
+        self._order: list[Entry] = []
+        self._active: dict[Key, Entry] = {}
+        self._ends: deque[datetime] = deque(maxlen=100_000)
+        self._certain = 0
+        self._heard = 0
+
+    async def follow(self, journal: Journal) -> None:
+        """Hear the log and read what was missed, until cancelled. Waits for a log that is away."""
+        doubted = asyncio.Event()
+        unhook = journal.on_reconnect(doubted.set)
+        subscription = await self._subscribed(journal)
+        try:
+            while True:
+                doubted.clear()
+                try:
+                    await self._catch_up(journal)
+                except JournalUnavailable:
+                    await asyncio.sleep(RETRY_S)
+                    continue
+                await self._certain_until(journal, doubted)
+        finally:
+            unhook()
+            await subscription.close()
+
+    async def _subscribed(self, journal: Journal) -> Subscription:
+        while True:
+            try:
+                return await journal.subscribe(PATTERNS, self.apply)
+            except JournalUnavailable:
+                await asyncio.sleep(RETRY_S)
+
+    async def _catch_up(self, journal: Journal) -> None:
+        state = await journal.state()
+        if state.epoch != self.epoch or state.last_sequence < self._certain:
+            # Another log, or one that lost its tail: nothing that was heard of the old one holds.
+            self._clear()
+            self.epoch = state.epoch
+        for pattern in PATTERNS:
+            async for record in journal.read(pattern, self._certain):
+                self.apply(record)
+        self._certain = max(self._certain, state.last_sequence)
+        if not self.caught_up:
+            log.info("catalog_caught_up", deliberations=len(self._order), epoch=self.epoch)
+        self.caught_up = True
+
+    async def _certain_until(self, journal: Journal, doubted: asyncio.Event) -> None:
+        """Wait for a doubt. What was heard a whole period ago is certain: a doubt is told late, but not as late."""
+        heard_before = self._certain
+        while not doubted.is_set():
+            try:
+                async with asyncio.timeout(CHECK_S):
+                    await doubted.wait()
+            except TimeoutError:
+                self._certain, heard_before = max(self._certain, heard_before), self._heard
+                self._forget_old()
+                if await self._replaced(journal):
+                    return
+
+    async def _replaced(self, journal: Journal) -> bool:
+        try:
+            return (await journal.state()).epoch != self.epoch
+        except JournalUnavailable:
+            return False
+
+    def apply(self, record: Record) -> None:
+        """Take one fact; any order, any number of times. What does not decode is logged and left out."""
+        self._heard = max(self._heard, record.sequence)
+        try:
+            fact = decode(record.data)
+        except ValidationError:
+            log.warning("fact_undecodable", subject=record.subject, sequence=record.sequence)
+            return
+        _, tenant, deliberation_id, *_ = record.tokens
+        key = (tenant, deliberation_id)
+        entry = self._entries.get(key)
+        if entry is None:
+            entry = self._entries[key] = Entry(tenant, deliberation_id, heard_at=fact.ts)
+        match fact:
+            case Accepted():
+                self._accept(entry, fact, record.sequence)
+            case StageOpened():
+                entry.started_at = entry.started_at or fact.ts
+            case CancelRequested():
+                entry.cancelled = True
+            case _ if isinstance(fact, End) and entry.ended is None:
+                self._end(entry, fact)
+            case _:
+                return
+        if entry.sequence and entry.ended is None:
+            self._active[key] = entry
+        else:
+            self._active.pop(key, None)
+
+    def _accept(self, entry: Entry, fact: Accepted, sequence: int) -> None:
+        if entry.sequence:
+            return
+        specification = fact.specification
+        entry.sequence, entry.created_at = sequence, fact.ts
+        entry.roles = dict(Counter(agent.role for agent in specification.agents))
+        entry.strategy, entry.task = specification.strategy, specification.task[:TASK_CHARS_MAX]
+        entry.metadata = specification.metadata
+        insort(self._order, entry, key=_sequence)
+        if len(self._order) > self._size_max:
+            self._forget_surplus()
+
+    def _end(self, entry: Entry, fact: End) -> None:
+        entry.ended, entry.ended_at = TERMINAL_STATUS[fact.type], fact.ts
+        entry.usage = fact.usage
+        self.ended_heard[entry.ended] += 1
+        self._ends.append(fact.ts)
+
+    def _drop(self, gone: list[Entry]) -> None:
+        for entry in gone:
+            self._entries.pop((entry.tenant, entry.id), None)
+            self._active.pop((entry.tenant, entry.id), None)
+        sequences = {entry.sequence for entry in gone}
+        self._order = [entry for entry in self._order if entry.sequence not in sequences]
+
+    def _forget_old(self) -> None:
+        oldest = self._clock.now() - self._retention
+        self._drop([entry for entry in self._entries.values() if (entry.created_at or entry.heard_at) < oldest])
+
+    def _forget_surplus(self) -> None:
+        # A tenth at once, so that a full catalog does not sweep on every acceptance.
+        surplus = max(1, self._size_max // 10)
+        self._drop([entry for entry in self._order if entry.ended is not None][:surplus])
+
+    def page(
+        self, tenant: str, selection: Selection, *, limit: int, before: int | None = None
+    ) -> tuple[list[Entry], bool]:
+        """At most `limit` entries accepted before sequence `before`, newest first, and whether more follow."""
+        end = len(self._order) if before is None else bisect_left(self._order, before, key=_sequence)
+        found: list[Entry] = []
+        for place in range(end - 1, -1, -1):
+            entry = self._order[place]
+            if entry.tenant == tenant and selection.shows(entry):
+                if len(found) == limit:
+                    return found, True
+                found.append(entry)
+        return found, False
+
+    def knows(self, tenant: str, deliberation_id: str) -> bool:
+        """Whether the deliberation has been accepted, as far as is known here."""
+        entry = self._entries.get((tenant, deliberation_id))
+        return entry is not None and entry.sequence > 0
+
+    def active_by_status(self) -> dict[str, int]:
+        """Accepted and unfinished deliberations of all tenants."""
+        counts = Counter[str]({"pending": 0, "in_progress": 0, "cancelling": 0})
+        counts.update(entry.status for entry in self._active.values())
+        return dict(counts)
+
+    @contextmanager
+    def admission(self, depth_max: int) -> Generator[None]:
+        """Hold a place in the queue while an acceptance is written; raises QueueFull when there is none."""
+        depth = len(self._active) + self._writing
+        if depth >= depth_max:
+            raise QueueFull(f"{depth} deliberations are accepted and unfinished", self.retry_after_s())
+        self._writing += 1
+        try:
+            yield
+        finally:
+            self._writing -= 1
+
+    def retry_after_s(self) -> int:
+        """Seconds in which the present backlog ends at the rate of the last minute, from 1 to 60."""
+        now = self._clock.now()
+        while self._ends and now - self._ends[0] > timedelta(seconds=RATE_WINDOW_S):
+            self._ends.popleft()
+        if not self._ends:
+            return RETRY_AFTER_MAX_S
+        span_s = max(1.0, (now - self._ends[0]).total_seconds())
+        return max(1, min(RETRY_AFTER_MAX_S, ceil(len(self._active) * span_s / len(self._ends))))
+
+    def stats(self, tenant: str) -> Stats:
+        """Counts, durations and tokens over what is remembered of a tenant."""
+        own = [entry for entry in self._order if entry.tenant == tenant]
+        counts = Counter(entry.status for entry in own)
+        seconds = sorted(
+            (entry.ended_at - entry.created_at).total_seconds()
+            for entry in own
+            if entry.ended == "completed" and entry.ended_at is not None and entry.created_at is not None
+        )
+        ended = {status: counts[status] for status in ("completed", "failed", "cancelled", "timeout")}
+        return Stats(
+            total=len(own),
+            active=len(own) - sum(ended.values()),
+            **ended,
+            seconds=Durations(
+                mean=sum(seconds) / len(seconds) if seconds else None,
+                p50=percentile(seconds, 0.5),
+                p95=percentile(seconds, 0.95),
+                p99=percentile(seconds, 0.99),
+            ),
+            tokens=Tokens(
+                prompt_tokens=sum(entry.usage.prompt_tokens for entry in own),
+                completion_tokens=sum(entry.usage.completion_tokens for entry in own),
+                cached_tokens=sum(entry.usage.cached_tokens for entry in own),
+            ),
+        )

@@ -1,0 +1,68 @@
+"""What every route may reach: the state that the lifespan yields, and the dependencies that read a request."""
+
+from collections.abc import Awaitable, Callable, Mapping
+from datetime import UTC, datetime
+from typing import Annotated, TypedDict, cast
+
+from fastapi import Depends, Path, Request
+
+from app.catalog import Catalog
+from app.deliberation.engine import StrategyDefinition
+from app.deliberation.errors import InvalidToken, NotFound
+from app.deliberation.ports import Clock, Control, Journal
+from app.deliberation.roles import Role
+from app.deliberation.specification import checked_token
+from app.feed import Feed
+from app.metrics import Metrics
+from app.settings import Settings
+
+
+class Gateway(TypedDict):
+    """The gateway's parts, built once by `app.main` and shared by all requests.
+
+    `streams_differ` asks the log for its streams and tells every difference from what is declared.
+    """
+
+    settings: Settings
+    journal: Journal
+    control: Control
+    clock: Clock
+    catalog: Catalog
+    feed: Feed
+    roles: Mapping[str, Role]
+    strategies: Mapping[str, StrategyDefinition]
+    metrics: Metrics
+    streams_differ: Callable[[], Awaitable[list[str]]]
+
+
+class SystemClock:
+    """The machine's time."""
+
+    def now(self) -> datetime:
+        """The present, in UTC."""
+        return datetime.now(UTC)
+
+
+async def gateway_of(request: Request) -> Gateway:
+    """The gateway's parts, for one request."""
+    return cast(Gateway, request.scope["state"])
+
+
+async def tenant_of(request: Request) -> str:
+    """Whose deliberations a request is about. Without keys there is one tenant."""
+    return "default"
+
+
+async def deliberation_id_of(
+    deliberation_id: Annotated[str, Path(description="Letters a-z, digits, `-` and `_`, at most 64")],
+) -> str:
+    """The id in the path; raises NotFound, naming what ids are made of, when no deliberation can have it."""
+    try:
+        return checked_token(deliberation_id, "id")
+    except InvalidToken as exc:
+        raise NotFound("No deliberation can have this id: ids match [a-z0-9_-]{1,64}.") from exc
+
+
+InGateway = Annotated[Gateway, Depends(gateway_of)]
+OfTenant = Annotated[str, Depends(tenant_of)]
+DeliberationId = Annotated[str, Depends(deliberation_id_of)]

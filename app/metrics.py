@@ -1,0 +1,62 @@
+"""What Prometheus reads: rate, errors and duration of requests, the life of deliberations, and open streams."""
+
+from collections.abc import Iterable, Iterator
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from app.catalog import Catalog
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+_REQUEST_BUCKETS_S = (0.001, 0.002, 0.004, 0.008, 0.016, 0.032, 0.064, 0.125, 0.25, 0.5, 1, 2, 5, 15, 60)
+
+
+class _Deliberations(Collector):
+    """Reads the catalog when it is scraped, so that nothing has to be kept in step."""
+
+    def __init__(self, catalog: Catalog) -> None:
+        self._catalog = catalog
+
+    def describe(self) -> Iterable[Metric]:
+        return []
+
+    def collect(self) -> Iterator[Metric]:
+        active = GaugeMetricFamily(
+            "deliberations_active", "Accepted and unfinished deliberations by status", labels=["status"]
+        )
+        for status, count in self._catalog.active_by_status().items():
+            active.add_metric([status], count)
+        yield active
+        ended = CounterMetricFamily(
+            "deliberations_ended", "Ended deliberations that this process has heard or read of", labels=["status"]
+        )
+        for status, count in self._catalog.ended_heard.items():
+            ended.add_metric([status], count)
+        yield ended
+
+
+class Metrics:
+    """One registry per gateway. Deliberations are those of all replicas that share the log; requests are its own."""
+
+    def __init__(self, catalog: Catalog) -> None:
+        registry = self.registry = CollectorRegistry()
+        self.requests = Counter(
+            "gateway_requests", "Requests answered", ["method", "route", "status"], registry=registry
+        )
+        self.request_seconds = Histogram(
+            "gateway_request_seconds",
+            "Seconds to the last byte of the answer; streams are left out",
+            ["method", "route"],
+            buckets=_REQUEST_BUCKETS_S,
+            registry=registry,
+        )
+        self.accepted = Counter("deliberations_accepted", "Accepted by this process", registry=registry)
+        self.replayed = Counter("deliberations_replayed", "Answered again by Idempotency-Key", registry=registry)
+        self.refused = Counter("deliberations_refused", "Refused with 429: too much is waiting", registry=registry)
+        self.sse_viewers = Gauge("sse_viewers", "Open SSE streams", registry=registry)
+        registry.register(_Deliberations(catalog))
+
+    def exposition(self) -> bytes:
+        """The text that Prometheus scrapes."""
+        return generate_latest(self.registry)
