@@ -1,0 +1,34 @@
+"""A viewer's place in the log: `<epoch>-<sequence>`, the SSE id of every logged event. Parsed and formatted here."""
+
+import re
+from dataclasses import dataclass
+
+from app.deliberation.errors import InvalidCursor
+
+# 19 digits hold every sequence that the log can give out (64 bits, signed), and no more is ever parsed.
+_CURSOR = re.compile(r"([a-z0-9]{1,16})-([0-9]{1,19})", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class Cursor:
+    """Everything up to `sequence` of the log's incarnation `epoch` has been seen; sequence 0 is the beginning."""
+
+    epoch: str
+    sequence: int
+
+    def __str__(self) -> str:
+        return f"{self.epoch}-{self.sequence}"
+
+
+BEGINNING = Cursor("", 0)
+"""The place before the first event, in every epoch: written `0`."""
+
+
+def parse_cursor(text: str, field: str) -> Cursor:
+    """The cursor in `text`; raises InvalidCursor, naming `field`, unless it is `0` or `<epoch>-<sequence>`."""
+    if text == "0":
+        return BEGINNING
+    match = _CURSOR.fullmatch(text)
+    if match is None:
+        raise InvalidCursor(f"{field} must be 0 or <epoch>-<sequence>, as the id of an event has it", field)
+    return Cursor(match[1], int(match[2]))

@@ -1,0 +1,126 @@
+"""Events as SSE frames, encoded once, and the bounded ring in which all viewers of a deliberation read them."""
+
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import get_args
+
+import structlog
+
+from app.cursor import Cursor
+from app.deliberation.facts import TERMINAL_STATUS, Event, View, event_type
+from app.deliberation.ports import Record
+
+log = structlog.get_logger(__name__)
+
+EVENT_TYPES: frozenset[str] = frozenset(event.model_fields["type"].default for event in get_args(Event))
+"""Every type of event that the log holds."""
+VIEW_TYPES: frozenset[str] = frozenset(view.model_fields["type"].default for view in get_args(View))
+"""Those of them that decide nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """One event as SSE bytes, ready to be sent to any number of viewers."""
+
+    sequence: int
+    type: str
+    data: bytes
+
+    @property
+    def ends(self) -> bool:
+        """Whether nothing is shown after this event."""
+        return self.type in TERMINAL_STATUS
+
+
+def frame_of(epoch: str, record: Record) -> Frame | None:
+    """The SSE frame of a stored event; None for bytes that are no event, which no viewer is shown."""
+    data = record.data
+    try:
+        kind = event_type(data)
+    except ValueError:
+        log.warning("record_is_no_event", subject=record.subject, sequence=record.sequence)
+        return None
+    if b"\n" in data or b"\r" in data:
+        log.warning("record_breaks_framing", subject=record.subject, sequence=record.sequence)
+        return None
+    head = f"id: {Cursor(epoch, record.sequence)}\nevent: {kind}\ndata: "
+    return Frame(record.sequence, kind, head.encode() + data + b"\n\n")
+
+
+class Ring:
+    """The newest frames of one deliberation: complete above `floor` and up to `last`."""
+
+    def __init__(self, floor: int, frames_max: int, bytes_max: int) -> None:
+        self.floor = floor
+        self.last = floor
+        self._frames_max = frames_max
+        self._bytes_max = bytes_max
+        self._bytes = 0
+        self._sequences: list[int] = []
+        self._frames: list[Frame] = []
+
+    def __len__(self) -> int:
+        return len(self._frames)
+
+    def push(self, frame: Frame) -> None:
+        """Add a frame that is newer than all others; the oldest ones go when there are too many, or too many bytes."""
+        self.last = frame.sequence
+        self._frames.append(frame)
+        self._sequences.append(frame.sequence)
+        self._bytes += len(frame.data)
+        surplus = 0
+        while len(self._frames) - surplus > self._frames_max or (
+            self._bytes > self._bytes_max and len(self._frames) - surplus > 1
+        ):
+            self._bytes -= len(self._frames[surplus].data)
+            self.floor = self._sequences[surplus]
+            surplus += 1
+        del self._frames[:surplus], self._sequences[:surplus]
+
+    def after(self, sequence: int) -> Sequence[Frame]:
+        """The frames above `sequence`, which must not be below `floor`."""
+        return self._frames[bisect_right(self._sequences, sequence) :]
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """Which logged events a viewer wants: with or without deltas, and of these `types` alone unless it is None."""
+
+    deltas: bool = True
+    types: frozenset[str] | None = None
+
+    def takes(self, kind: str) -> bool:
+        """Whether events of this type are wanted."""
+        return (self.deltas or kind != "call.delta") and (self.types is None or kind in self.types)
+
+
+def control_frame(kind: str, data: bytes) -> bytes:
+    """A frame that no cursor can point to: it says something about the stream, and is not in the log."""
+    return f"event: {kind}\ndata: ".encode() + data + b"\n\n"
+
+
+def cursor_frame(epoch: str, sequence: int) -> bytes:
+    """A frame without an event: it only moves the cursor past what was filtered out (HTML standard, §9.2.6)."""
+    return f"id: {Cursor(epoch, sequence)}\n\n".encode()
+
+
+def chunks(frames: Sequence[Frame], selection: Selection, epoch: str, bytes_max: int = 65_536) -> Iterator[bytes]:
+    """The wanted frames in as few pieces as possible, none much larger than `bytes_max` unless one frame is.
+
+    Where unwanted events come last, the cursor is moved past them once.
+    """
+    parts: list[bytes] = []
+    size = 0
+    for frame in frames:
+        if not selection.takes(frame.type):
+            continue
+        if size and size + len(frame.data) > bytes_max:
+            yield b"".join(parts)
+            parts, size = [], 0
+        parts.append(frame.data)
+        size += len(frame.data)
+    if frames and not selection.takes(frames[-1].type):
+        parts.append(cursor_frame(epoch, frames[-1].sequence))
+    if parts:
+        yield b"".join(parts)
