@@ -10,11 +10,9 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import product
 from string import ascii_uppercase
-from typing import TypeVar
 
 from app.deliberation.ballots import CandidateId, author
 
-_Drawn = TypeVar("_Drawn", str, int)
 _NONCE = re.compile(r"[0-9a-f]{12}")
 _LOOKALIKE = re.compile(r"<<<(?=\s*(?:end-of-)?peer-text)", re.IGNORECASE)
 _NOBODY = -1
@@ -25,7 +23,7 @@ def _digest(*parts: str | int) -> bytes:
     return hashlib.sha256(json.dumps(parts).encode()).digest()
 
 
-def _shuffled(drawn: Iterable[_Drawn], *key: str | int) -> list[_Drawn]:
+def _shuffled(drawn: Iterable[str], *key: str | int) -> list[str]:
     """A permutation that depends on the key and the members alone, not on the order they come in."""
     return sorted(set(drawn), key=lambda member: _digest("shuffle", *key, member))
 
@@ -103,10 +101,8 @@ def arrangements(
         if seen
     }
     rows = _equitable(heads, shared)
-    places = _shuffled(range(shared), seed, round, "places")
     return {
-        reviewer: (*(rows[reviewer][place] for place in places), *reversed(tails[reviewer])) if shown[reviewer] else ()
-        for reviewer in sorted(shown)
+        reviewer: (*rows[reviewer], *reversed(tails[reviewer])) if shown[reviewer] else () for reviewer in sorted(shown)
     }
 
 

@@ -296,7 +296,7 @@ def dissent(
     found: list[tuple[str, str]] = []
     for cast in ballots:
         tiers = order(cast, criteria)
-        if any(author_of(candidate) == author_of(winner) for tier in tiers[1:] for candidate in tier):
+        if any(author_of(candidate) == author_of(winner) for tier in tiers for candidate in tier):
             preferred = [author_of(candidate) for candidate in tiers[0]]
             if author_of(winner) not in preferred:
                 found.append((cast.reviewer, min(preferred)))

@@ -59,6 +59,14 @@ def test_places_are_balanced_when_every_author_has_as_many_versions(count: int, 
         assert spread(shown) <= (0 if each == 1 else 1)
 
 
+@pytest.mark.parametrize(
+    "of", [[1, 2], [1, 1, 2], [2, 2, 1], [1, 3, 2, 4], [1, 1, 2, 3, 4, 4], [1, 2, 3, 4, 5, 6, 5, 4, 3]]
+)
+def test_places_are_balanced_when_only_some_authors_revised(of: list[int]) -> None:
+    for seed in range(10):
+        assert spread(arrangements(versions(of), agents(len(of)), seed, 1)) <= 1
+
+
 @bounded
 @given(st.lists(st.integers(1, 4), min_size=1, max_size=9), st.data(), seeds, st.integers(0, 5))
 def test_places_are_balanced_when_reviewers_are_authors_of_any_numbers_of_versions(

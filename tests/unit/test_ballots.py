@@ -172,7 +172,12 @@ def two(reviewer: str, **scores: tuple[int, int]) -> Ballot:
 
 
 TIE_BREAKS = {
-    "mean score": ([two("r", a=(9, 9), b=(2, 2)), two("s", a=(4, 4), b=(5, 5))], {"a": 9, "b": 1}, "ab"),
+    # b has the better worst criterion and fewer tokens: the mean goes before both.
+    "mean score": (
+        [two("r", a=(10, 1), b=(2, 4)), two("s", a=(4, 1), b=(5, 4))],
+        {"a": 9, "b": 1},
+        "ab",
+    ),
     # Equal Borda and equal means over three candidates; a is above b on two ballots of three.
     "head to head": (
         [two("r", a=(8, 8), b=(6, 6), c=(2, 2)), two("s", a=(8, 8), b=(6, 6), c=(2, 2)),
@@ -197,9 +202,15 @@ def test_ties_are_broken_in_order(rule: str) -> None:
         assert means["a"] == means["b"]
 
 
-def test_a_circle_of_three_falls_through_to_the_next_rule() -> None:
-    ballots = [cast("r", a=6, b=4, c=2), cast("s", b=6, c=4, a=2), cast("t", c=6, a=4, b=2)]
-    assert ranked("abc", ballots, tokens={"a": 3, "b": 1, "c": 2}).order == ("b", "c", "a")
+CIRCLES = {
+    "all see all": [cast("r", a=6, b=4, c=2), cast("s", b=6, c=4, a=2), cast("t", c=6, a=4, b=2)],
+    "recused": [cast("c", a=6, b=4), cast("a", b=6, c=4), cast("b", c=6, a=4)],
+}
+
+
+@pytest.mark.parametrize("circle", CIRCLES)
+def test_a_circle_of_three_falls_through_to_the_next_rule(circle: str) -> None:
+    assert ranked("abc", CIRCLES[circle], tokens={"a": 3, "b": 1, "c": 2}).order == ("b", "c", "a")
 
 
 def test_the_last_rule_is_a_hash_of_the_seed() -> None:
