@@ -20,7 +20,7 @@ from nats.aio.client import Client
 from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription
 
-from app.deliberation.errors import JournalUnavailable
+from app.deliberation.errors import FactTooLarge, JournalUnavailable
 from app.deliberation.facts import FACT_SUFFIXES, TERMINAL_STATUS, End, Fact, View, encode, prefix, suffix
 from app.deliberation.ports import Appended, Record, StreamState
 
@@ -174,6 +174,8 @@ class JetStreamJournal:
     async def _append_once(self, subject: str, data: bytes) -> Appended:
         try:
             message = await self.client.request(subject, data, timeout=REQUEST_TIMEOUT_S, headers=_FIRST_WRITE)
+        except nats.errors.MaxPayloadError as exc:
+            raise FactTooLarge(f"{len(data)} bytes on {subject}") from exc
         except UNREACHABLE as exc:
             # The write is in doubt: what stands on the subject decides, and absent means that it may be sent again.
             stored = await self._last(subject)

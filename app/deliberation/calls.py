@@ -8,14 +8,14 @@ from app.deliberation.outputs import Output
 from app.deliberation.specification import Purpose, Token, Value
 
 
-class ChatMessage(Value):
+class ChatMessage(Value, frozen=True):
     """One message of a chat prompt, as the engine's API takes it."""
 
     role: Literal["system", "user"]
     content: str
 
 
-class Call(Value):
+class Call(Value, frozen=True):
     """One model request, complete but for the engine that will serve it.
 
     `labels` tells which agent stands behind each letter shown in the prompt; it is recorded and never sent.
@@ -34,7 +34,7 @@ class Call(Value):
     labels: dict[str, str] = {}
 
 
-class Ask(Value):
+class Ask(Value, frozen=True):
     """What a strategy wants next: calls that run at once, and how many answers make a quorum.
 
     `stages_left` counts this stage and those that may follow; it divides the time that is left.
@@ -47,7 +47,7 @@ class Ask(Value):
     stages_left: int = Field(ge=1)
 
 
-class Usage(Value):
+class Usage(Value, frozen=True):
     """Tokens and requests as the engine reported them, summed over attempts."""
 
     prompt_tokens: int = 0
@@ -69,7 +69,7 @@ class Usage(Value):
         return self.prompt_tokens + self.completion_tokens
 
 
-class FactProblem(Value):
+class FactProblem(Value, frozen=True):
     """An error as a fact records it: a stable code, a sentence, and whether trying again may help."""
 
     code: str

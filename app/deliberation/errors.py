@@ -11,6 +11,7 @@ DeliberationError
 ├── Gone                      it existed and its facts have been removed
 ├── QueueFull                 admission refused: too much accepted and unfinished work
 ├── JournalUnavailable        the log cannot be reached, or did not acknowledge in time
+├── FactTooLarge              a fact exceeds what the log stores in one piece
 ├── StreamsDiffer             the declared streams are missing or not as declared
 ├── UnexpectedFact            a fact that its phase does not allow: the log is damaged or foreign
 ├── StrategyDrift             a replay asks for other calls than were recorded
@@ -103,6 +104,12 @@ class JournalUnavailable(DeliberationError):
 
     code = "journal_unavailable"
     retryable = True
+
+
+class FactTooLarge(DeliberationError):
+    """A fact exceeds what the log stores in one piece."""
+
+    code = "fact_too_large"
 
 
 class StreamsDiffer(DeliberationError):

@@ -40,7 +40,7 @@ class Accepted(Envelope, frozen=True):
     traceparent: str | None = None
 
 
-class PlannedCall(Value):
+class PlannedCall(Value, frozen=True):
     """A call as its stage announces it; `labels` tells who stands behind the letters its prompt shows."""
 
     call_id: Token
@@ -126,7 +126,7 @@ class CancelRequested(Envelope, frozen=True):
     reason: str | None = None
 
 
-class Standing(Value):
+class Standing(Value, frozen=True):
     """One agent's place; `score` is the aggregate it was ranked by, in [0, 1], or null when nobody scored it."""
 
     agent_id: Token
@@ -134,21 +134,21 @@ class Standing(Value):
     rank: int
 
 
-class Dissent(Value):
+class Dissent(Value, frozen=True):
     """A reviewer whose ballot preferred another agent to the winner."""
 
     agent_id: Token
     preferred: Token
 
 
-class StrategyRef(Value):
+class StrategyRef(Value, frozen=True):
     """A strategy and its version."""
 
     name: str
     version: int
 
 
-class Verdict(Value):
+class Verdict(Value, frozen=True):
     """What was decided; `winner` is null when nothing was ranked, `agreement` is a mean Kendall τ in [-1, 1]."""
 
     winner: Token | None
@@ -162,27 +162,27 @@ class Verdict(Value):
     calls: int
 
 
-class StageUsage(Usage):
+class StageUsage(Usage, frozen=True):
     """Usage of one stage."""
 
     stage: int
     purpose: Purpose
 
 
-class AgentUsage(Usage):
+class AgentUsage(Usage, frozen=True):
     """Usage of one agent."""
 
     agent_id: Token
 
 
-class TotalUsage(Usage):
+class TotalUsage(Usage, frozen=True):
     """Usage of the deliberation: by stage and by agent it sums to the same totals."""
 
     by_stage: tuple[StageUsage, ...] = ()
     by_agent: tuple[AgentUsage, ...] = ()
 
 
-class Degraded(Value):
+class Degraded(Value, frozen=True):
     """Why a completed deliberation is less than was asked for."""
 
     reasons: tuple[str, ...] = ()

@@ -18,7 +18,7 @@ ISSUES_MAX = 8
 OutputKind = Literal["answer", "critique", "revision", "score", "pair"]
 
 
-class Output(Value):
+class Output(Value, frozen=True):
     """Which schema a call's answer must satisfy.
 
     `labels` and `criteria` shape a score; `issues` bounds a revision's responses; `answer_chars_max` bounds an answer.

@@ -23,13 +23,13 @@ def checked_token(text: str, field: str) -> str:
     return text
 
 
-class Value(BaseModel):
+class Value(BaseModel, frozen=True):
     """Base of every value of the core: frozen. Fields that a newer writer added are dropped on reading."""
 
-    model_config = ConfigDict(frozen=True, extra="ignore", json_schema_serialization_defaults_required=True)
+    model_config = ConfigDict(extra="ignore", json_schema_serialization_defaults_required=True)
 
 
-class Criterion(Value):
+class Criterion(Value, frozen=True):
     """One line of the rubric; weights are relative."""
 
     id: Token
@@ -37,7 +37,7 @@ class Criterion(Value):
     weight: float = Field(default=1.0, gt=0, le=1_000)
 
 
-class Constraints(Value):
+class Constraints(Value, frozen=True):
     """What the answer must satisfy; all of it reaches the prompts."""
 
     rubric: tuple[Criterion, ...]
@@ -46,7 +46,7 @@ class Constraints(Value):
     metadata: dict[str, str] = {}
 
 
-class Sampling(Value):
+class Sampling(Value, frozen=True):
     """How tokens are drawn. `max_tokens` bounds one completion."""
 
     temperature: float = Field(default=0.7, ge=0, le=2)
@@ -54,7 +54,7 @@ class Sampling(Value):
     top_p: float | None = Field(default=None, gt=0, le=1)
 
 
-class AgentSpec(Value):
+class AgentSpec(Value, frozen=True):
     """One member of the council; its sampling is resolved: request over role over default, and diverse already."""
 
     agent_id: Token
@@ -63,14 +63,14 @@ class AgentSpec(Value):
     sampling: Sampling = Sampling()
 
 
-class Budget(Value):
+class Budget(Value, frozen=True):
     """Ceilings over the whole deliberation; None leaves that side open."""
 
     max_tokens: int | None = Field(default=None, ge=1)
     max_calls: int | None = Field(default=None, ge=1)
 
 
-class Specification(Value):
+class Specification(Value, frozen=True):
     """A deliberation as accepted: enough to replay it without any setting."""
 
     task: str

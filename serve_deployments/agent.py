@@ -1,0 +1,329 @@
+"""Agent: one deployment per role. It runs a stage's calls together and records each answer, first write wins.
+
+Calls belong to the replica, not to the request that brought them: a coordinator that dies leaves them running, their
+answers are recorded, and its successor reads them instead of paying again. They are stopped by facts (cancel, a closed
+stage, the end) that every replica hears, because what Ray does with a cancelled consumer depends on its mode.
+"""
+
+import asyncio
+import os
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime
+from typing import Any
+
+import stamina
+import structlog
+from pydantic import AwareDatetime
+
+from app.deliberation.anonymity import call_seed
+from app.deliberation.calls import Call, ChatMessage, FactProblem, Usage
+from app.deliberation.engine import problem_of
+from app.deliberation.errors import CallFailure, CallTimeout, DeliberationError, FactTooLarge, InvalidOutput
+from app.deliberation.facts import CallDelta, CallFinished, CallStarted, decode, prefix
+from app.deliberation.outputs import parse_output
+from app.deliberation.ports import Record
+from app.deliberation.prompts import persona_section
+from app.deliberation.roles import Role
+from app.deliberation.specification import Value
+from app.journal import JetStreamJournal
+from serve_deployments.engine import Completion, Engines, EngineState, RetryLater
+
+ATTEMPTS_MAX = 3
+FRAME_S = 0.05
+APPEND_PATIENCE_S = 120.0
+RETRY_WAIT_MAX_S = 5.0
+
+log = structlog.get_logger(__name__)
+
+
+class StageRequest(Value, frozen=True):
+    """Calls of one role in one stage. `resumed` says that some may have been made or recorded before."""
+
+    tenant: str
+    deliberation_id: str
+    stage: int
+    calls: tuple[Call, ...]
+    deadline_at: AwareDatetime
+    resumed: bool
+
+
+class DeltaPublisher:
+    """Publishes an attempt's text as it grows: the first piece at once, later ones gathered into frames of 50 ms."""
+
+    def __init__(self, journal: JetStreamJournal, request: StageRequest, call: Call, attempt: int) -> None:
+        self._journal = journal
+        self._request = request
+        self._call = call
+        self._attempt = attempt
+        self._offset = 0
+        self._waiting: list[str] = []
+        self._due_s = 0.0
+
+    async def take(self, text: str) -> None:
+        """Take a piece of text in, and publish when a frame is due."""
+        self._waiting.append(text)
+        if asyncio.get_running_loop().time() >= self._due_s:
+            await self.flush()
+
+    async def flush(self) -> None:
+        """Publish what waits."""
+        if not self._waiting:
+            return
+        text = "".join(self._waiting)
+        self._waiting.clear()
+        delta = CallDelta(
+            deliberation_id=self._request.deliberation_id,
+            ts=datetime.now(UTC),
+            call_id=self._call.call_id,
+            agent_id=self._call.agent_id,
+            attempt=self._attempt,
+            offset=self._offset,
+            text=text,
+        )
+        self._offset += len(text)
+        self._due_s = asyncio.get_running_loop().time() + FRAME_S
+        await self._journal.publish_view(self._request.tenant, delta)
+
+
+def backoff_hook(error: Exception) -> bool | float:
+    """Whether to try a failed request again, or after how many seconds: 429, 5xx and broken connections, not 4xx."""
+    if isinstance(error, RetryLater) and error.after_s > 0:
+        return min(error.after_s, RETRY_WAIT_MAX_S)
+    return isinstance(error, CallFailure) and error.retryable
+
+
+class CallRun:
+    """One call on its way to a recorded outcome."""
+
+    def __init__(self, agent: "AgentReplica", request: StageRequest, call: Call, attempts_before: int) -> None:
+        self._agent = agent
+        self._request = request
+        self._call = call
+        self._attempt = attempts_before
+        self._usage = Usage()
+        self._failed_engines: list[EngineState] = []
+        self._model: str | None = None
+        self._engine: str | None = None
+        self._began = datetime.now(UTC)
+
+    async def outcome(self) -> CallFinished:
+        """The call's outcome: an answer that satisfies its schema, or the failure that remained after all attempts."""
+        try:
+            async with asyncio.timeout((self._request.deadline_at - datetime.now(UTC)).total_seconds()):
+                completion = await self._answered()
+        except TimeoutError:
+            return self.failed(CallTimeout("no answer within the call's deadline"))
+        except CallFailure as failure:
+            return self.failed(failure)
+        ttft_ms = None if completion.ttft_s is None else round(completion.ttft_s * 1_000)
+        return self._finished(text=completion.text, finish_reason=completion.finish_reason, ttft_ms=ttft_ms)
+
+    async def _answered(self) -> Completion:
+        """A valid answer; an invalid one is asked for once more, with another seed."""
+        completion = await self._completed()
+        try:
+            return self._checked(completion)
+        except InvalidOutput as invalid:
+            log.info("output_invalid", call_id=self._call.call_id, error=str(invalid))
+        return self._checked(await self._completed())
+
+    def _checked(self, completion: Completion) -> Completion:
+        if completion.finish_reason == "length":
+            raise InvalidOutput(f"the answer was cut off at max_tokens={self._call.max_tokens}")
+        parse_output(self._call.output, completion.text)
+        return completion
+
+    async def _completed(self) -> Completion:
+        """One completion, from whichever engine gives it within the allowed attempts."""
+        retries = stamina.retry_context(
+            on=backoff_hook, attempts=ATTEMPTS_MAX, timeout=None, wait_initial=0.1, wait_max=RETRY_WAIT_MAX_S
+        )
+        async for attempt in retries:
+            with attempt:
+                return await self._requested()
+        raise AssertionError("a retry context ends by returning or raising")
+
+    async def _requested(self) -> Completion:
+        self._attempt += 1
+        call, request, journal = self._call, self._request, self._agent.journal
+        engine = self._agent.engines.choose(self._failed_engines)
+        self._model = await self._agent.engines.model_of(engine, call.model or self._agent.role.model)
+        self._engine = engine.url
+        started = CallStarted(
+            deliberation_id=request.deliberation_id,
+            ts=datetime.now(UTC),
+            call_id=call.call_id,
+            agent_id=call.agent_id,
+            role=call.role,
+            model=self._model,
+            attempt=self._attempt,
+        )
+        await journal.publish_view(request.tenant, started)
+        deltas = DeltaPublisher(journal, request, call, self._attempt) if self._agent.stream_deltas else None
+        seed = call.seed if self._attempt == 1 else call_seed(call.seed, call.call_id, self._attempt)
+        trace = f"{request.deliberation_id}.{call.call_id}.{self._attempt}"
+        try:
+            async with self._agent.slots:
+                completion = await self._agent.engines.complete(
+                    engine, call, self._model, seed=seed, trace=trace, on_text=deltas.take if deltas else None
+                )
+        except CallFailure:
+            self._failed_engines.append(engine)
+            raise
+        self._usage += completion.usage
+        if deltas:
+            await deltas.flush()
+        return completion
+
+    def failed(self, error: DeliberationError) -> CallFinished:
+        """The outcome that records a failure instead of an answer."""
+        return self._finished(problem=problem_of(error))
+
+    def _finished(
+        self,
+        *,
+        text: str | None = None,
+        problem: FactProblem | None = None,
+        finish_reason: str | None = None,
+        ttft_ms: int | None = None,
+    ) -> CallFinished:
+        now = datetime.now(UTC)
+        return CallFinished(
+            deliberation_id=self._request.deliberation_id,
+            ts=now,
+            call_id=self._call.call_id,
+            agent_id=self._call.agent_id,
+            role=self._call.role,
+            stage=self._request.stage,
+            attempt=max(1, self._attempt),
+            text=text,
+            problem=problem,
+            finish_reason=finish_reason,
+            model=self._model,
+            engine=self._engine,
+            # Every attempt is a request to an engine, also one that a crash or a broken stream cut short.
+            usage=self._usage.model_copy(update={"calls": self._attempt}),
+            duration_ms=round((now - self._began).total_seconds() * 1_000),
+            ttft_ms=ttft_ms,
+        )
+
+
+class AgentReplica:
+    """What a replica of `Agent:<ROLE>` holds: its role, its engines, the log, and the calls that run."""
+
+    def __init__(
+        self, name: str, role: Role, engines: Engines, journal: JetStreamJournal, *, stream_deltas: bool
+    ) -> None:
+        self.name = name
+        self.role = role
+        self.engines = engines
+        self.journal = journal
+        self.stream_deltas = stream_deltas
+        self.slots = asyncio.Semaphore(role.concurrency)
+        self._running: dict[tuple[str, str], tuple[int, asyncio.Task[Record]]] = {}
+
+    async def listen(self) -> None:
+        """Hear the facts that stop calls, and the questions that coordinators and gateways ask."""
+        await self.journal.subscribe(
+            ["deliberations.*.*.cancel", "deliberations.*.*.stage.*.closed", "deliberations.*.*.end"], self._heard
+        )
+        await self.journal.answer(f"control.role.{self.name}", self.describe)
+
+    def _heard(self, record: Record) -> None:
+        tokens = record.tokens
+        stage = int(tokens[4]) if tokens[3] == "stage" else None
+        for (deliberation_id, _), (its_stage, task) in list(self._running.items()):
+            if deliberation_id == tokens[2] and (stage is None or its_stage <= stage):
+                task.cancel()
+
+    async def describe(self) -> dict[str, Any]:
+        """The replica as `GET /roles` shows it."""
+        await self.engines.probe()
+        model = self.role.model or next((e.models[0] for e in self.engines.engines if e.models), None)
+        return {
+            "role": self.name,
+            "replica": f"{os.uname().nodename}-{os.getpid()}",
+            "model": model,
+            "simulated": bool(model and "simulated" in model),
+            "engines": [{"url": e.url, "healthy": e.healthy, "models": list(e.models)} for e in self.engines.engines],
+            "in_flight": len(self._running),
+        }
+
+    async def run_stage(self, request: StageRequest) -> AsyncIterator[tuple[int, bytes]]:
+        """Run a stage's calls at once; yields (sequence, bytes) of each recorded outcome as it comes.
+
+        A call that a fact stops yields nothing. Raises JournalUnavailable when an outcome cannot be recorded.
+        """
+        attempts: dict[str, int] = {}
+        recorded: list[Record] = []
+        if request.resumed:
+            recorded, attempts = await self._history(request)
+        for record in recorded:
+            yield record.sequence, record.data
+        known = {record.tokens[4] for record in recorded}
+        tasks = [
+            self._task(request, call, attempts.get(call.call_id, 0))
+            for call in request.calls
+            if call.call_id not in known
+        ]
+        waiting = set(tasks)
+        while waiting:
+            done, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                if not task.cancelled():
+                    record = task.result()
+                    yield record.sequence, record.data
+
+    async def _history(self, request: StageRequest) -> tuple[list[Record], dict[str, int]]:
+        """Outcomes that are recorded already, and how many attempts each call has had."""
+        subject = prefix(request.tenant, request.deliberation_id)
+        tails = [f"{subject}.call.{call.call_id}.{tail}" for call in request.calls for tail in ("started", "finished")]
+        recorded: list[Record] = []
+        attempts: dict[str, int] = {}
+        for record in await self.journal.last(tails):
+            match decode(record.data):
+                case CallStarted() as started:
+                    attempts[started.call_id] = started.attempt
+                case _:
+                    recorded.append(record)
+        return recorded, attempts
+
+    def _task(self, request: StageRequest, call: Call, attempts_before: int) -> asyncio.Task[Record]:
+        """The call's task: the one that runs already, when another coordinator's request brought the call before."""
+        key = (request.deliberation_id, call.call_id)
+        if key in self._running:
+            return self._running[key][1]
+        # Not in a task group: the call outlives the request. It is held here, and awaited by whoever asked.
+        task = asyncio.get_running_loop().create_task(self._recorded(request, call, attempts_before))
+        self._running[key] = (request.stage, task)
+        task.add_done_callback(lambda _: self._running.pop(key))
+        return task
+
+    async def _recorded(self, request: StageRequest, call: Call, attempts_before: int) -> Record:
+        run = CallRun(self, request, self._with_persona(call), attempts_before)
+        outcome = await run.outcome()
+        try:
+            return (await self.journal.append(request.tenant, outcome)).record
+        except FactTooLarge as too_large:
+            return (await self.journal.append(request.tenant, run.failed(too_large))).record
+
+    def _with_persona(self, call: Call) -> Call:
+        *before, last = call.messages
+        ending = ChatMessage(role=last.role, content=last.content + persona_section(self.role.persona))
+        return call.model_copy(update={"messages": (*before, ending)})
+
+
+class Agent:
+    """The Serve deployment of one role: its replica's calls, reached by a streaming handle call per stage."""
+
+    async def __init__(self, name: str, role: Role, nats_url: str, engine_urls: list[str], stream_deltas: bool) -> None:
+        journal = await JetStreamJournal.connect(nats_url, name=f"agent-{name}", patience_s=APPEND_PATIENCE_S)
+        engines = Engines(role.engines or engine_urls, connections=role.concurrency)
+        await engines.probe()
+        self._replica = AgentReplica(name, role, engines, journal, stream_deltas=stream_deltas)
+        await self._replica.listen()
+
+    async def run_stage(self, request: bytes) -> AsyncIterator[tuple[int, bytes]]:
+        """See `AgentReplica.run_stage`; `request` is a StageRequest as JSON."""
+        async for outcome in self._replica.run_stage(StageRequest.model_validate_json(request)):
+            yield outcome

@@ -1,0 +1,145 @@
+"""The Serve application: one Coordinator, and one Agent deployment per role of roles.yaml.
+
+`build(args)` is the same for `serve run serve_deployments.application:build`, for `deliberate up` (`python -m
+serve_deployments.application` deploys to the cluster at RAY_ADDRESS and stays) and for a RayService's serveConfigV2.
+"""
+
+import asyncio
+import logging
+import os
+import signal
+import sys
+from collections.abc import Mapping
+from importlib.resources import files
+from pathlib import Path
+from typing import Any, cast
+
+import ray
+import yaml
+from pydantic import BaseModel, ConfigDict, Field
+from ray import serve
+from ray.serve import Application, Deployment
+from ray.serve.config import HTTPOptions, ProxyLocation
+from ray.serve.schema import ApplicationStatus
+
+from app.deliberation.roles import Role, parse_roles
+from serve_deployments.agent import Agent
+from serve_deployments.coordinator import Coordinator
+
+NAME = "deliberations"
+STAGES_PER_REPLICA_MAX = 2_048
+WATCH_INTERVAL_S = 2.0
+
+
+class ApplicationArgs(BaseModel):
+    """What the application is built from; every field has an environment variable as its default."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    nats_url: str = Field(
+        default_factory=lambda: os.environ.get("NATS_URL", "nats://127.0.0.1:4222"), description="The log (NATS_URL)"
+    )
+    engine_urls: list[str] = Field(
+        default_factory=lambda: [url for url in os.environ.get("VLLM_URL", "").split(",") if url],
+        description="Base URLs of the engines of roles that name none (VLLM_URL, comma-separated)",
+    )
+    model: str | None = Field(
+        default_factory=lambda: os.environ.get("VLLM_MODEL") or None,
+        description="Model of roles that name none (VLLM_MODEL); the first that the engine serves when absent",
+    )
+    roles_file: str | None = Field(
+        default_factory=lambda: os.environ.get("ROLES_FILE") or None,
+        description="Path of roles.yaml (ROLES_FILE); the packaged one when absent",
+    )
+    coordinator_replicas: int = Field(default=1, ge=1, le=64, description="Coordinator replicas")
+    coordinator_slots: int = Field(default=1_024, ge=1, le=10_000, description="Deliberations in hand per coordinator")
+    stream_deltas: bool = Field(
+        default_factory=lambda: os.environ.get("STREAM_DELTAS", "true").lower() != "false",
+        description="Whether text is streamed while it grows (STREAM_DELTAS)",
+    )
+
+
+def load_roles(path: str | None) -> Mapping[str, Role]:
+    """The roles of a file, or the packaged ones; raises InvalidRequest naming what is wrong in it."""
+    source = Path(path) if path else files("app") / "roles.yaml"
+    return parse_roles(yaml.safe_load(source.read_text(encoding="utf-8")))
+
+
+def _options(cpus: float) -> dict[str, Any]:
+    return {
+        # Explicit, because the defaults (5 ongoing, 10 s and 30 s checks) cap a replica at 10 calls/s and hide a death.
+        "health_check_period_s": 2.0,
+        "health_check_timeout_s": 5.0,
+        "graceful_shutdown_timeout_s": 5.0,
+        "ray_actor_options": {"num_cpus": cpus},
+    }
+
+
+def _deployment(of: type) -> Deployment:
+    # Ray types its decorator as if it returned a function.
+    return cast("Deployment", serve.deployment(of))
+
+
+def build(args: ApplicationArgs) -> Application:
+    """The application, bound: a Coordinator that holds a handle on each role's Agent deployment."""
+    roles = load_roles(args.roles_file)
+    agents: dict[str, Any] = {}
+    for name, role in roles.items():
+        resolved = role.model_copy(update={"model": role.model or args.model})
+        deployment = _deployment(Agent).options(
+            name=f"Agent:{name}",
+            num_replicas=None,
+            autoscaling_config={
+                "min_replicas": role.replicas.min,
+                "max_replicas": role.replicas.max,
+                "target_ongoing_requests": role.concurrency,
+            },
+            max_ongoing_requests=STAGES_PER_REPLICA_MAX,
+            max_queued_requests=STAGES_PER_REPLICA_MAX,
+            **_options(0.1),
+        )
+        agents[name] = deployment.bind(name, resolved, args.nats_url, args.engine_urls, args.stream_deltas)
+    coordinator = _deployment(Coordinator).options(num_replicas=args.coordinator_replicas, **_options(0.1))
+    return coordinator.bind(agents, args.nats_url, args.coordinator_slots)
+
+
+def _status() -> ApplicationStatus | None:
+    application = serve.status().applications.get(NAME)
+    return application.status if application else None
+
+
+def deploy(args: ApplicationArgs) -> None:
+    """Deploy to the running cluster, or adopt what runs there; returns when it runs, raises when it cannot."""
+    serve.start(http_options=HTTPOptions(location=ProxyLocation.Disabled))
+    if _status() != ApplicationStatus.RUNNING:
+        serve.run(build(args), name=NAME, route_prefix=None)
+
+
+async def _stay() -> None:
+    """Wait for SIGTERM or SIGINT; ends the process with an error when the application is lost."""
+    stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    while not stop.is_set():
+        status = await asyncio.to_thread(_status)
+        if status in (None, ApplicationStatus.DEPLOY_FAILED):
+            raise SystemExit(f"the application is {status}")
+        try:
+            async with asyncio.timeout(WATCH_INTERVAL_S):
+                await stop.wait()
+        except TimeoutError:
+            continue
+
+
+def main() -> None:
+    """Deploy to the cluster at RAY_ADDRESS, print `ready`, and stay until told to stop."""
+    ray.init(address=os.environ.get("RAY_ADDRESS", "auto"), log_to_driver=False, logging_level=logging.WARNING)
+    deploy(ApplicationArgs())
+    sys.stdout.write("ready\n")
+    sys.stdout.flush()
+    asyncio.run(_stay())
+    serve.shutdown()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,323 @@
+"""Coordinator: fold the facts, let the strategy decide, obey. One task per deliberation; what it holds can be lost.
+
+A delivery is acknowledged only after its end is in the log, so whatever dies, somebody folds the facts again and goes
+on from there. Every write is first write wins: a zombie that wakes up can only repeat what stands already, and read it.
+"""
+
+import asyncio
+import os
+import platform
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from importlib.metadata import version
+from typing import Any, assert_never, cast
+
+import ray
+import structlog
+from ray.exceptions import RayError
+from ray.serve.exceptions import RayServeException
+from ray.serve.handle import DeploymentHandle
+
+from app.deliberation.calls import Call
+from app.deliberation.engine import (
+    CloseStage,
+    Done,
+    Finish,
+    OpenStage,
+    RunStage,
+    closing_cause,
+    decide,
+    failed,
+)
+from app.deliberation.errors import DeliberationError, JournalUnavailable, UnexpectedFact
+from app.deliberation.facts import Accepted, CallDelta, CallFinished, CallStarted, CancelRequested, Fact, decode
+from app.deliberation.fold import State, apply, fold
+from app.deliberation.ports import Record
+from app.deliberation.strategies import STRATEGIES
+from app.journal import JetStreamJournal
+from app.queue import Delivery, WorkQueue
+from serve_deployments.agent import StageRequest
+
+HEARTBEAT_S = 3.0
+APPEND_PATIENCE_S = 60.0
+RETRY_WAIT_S = (0.2, 0.5, 1.0, 2.0)
+GIVE_BACK_DELAY_S = 2.0
+# A stage's calls end by their own deadline; a replica that died is noticed this much later.
+GRACE = timedelta(seconds=2)
+
+Handle = DeploymentHandle[Any]
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(eq=False)
+class Work:
+    """A deliberation in hand: its delivery, and an inbox of facts that others wrote (None: some were missed).
+
+    The delivery is kept alive up to `alive_until`: a stage that hangs beyond its deadline must not hide behind a
+    heartbeat. `resumed` says that calls may have been made before.
+    """
+
+    tenant: str
+    deliberation_id: str
+    delivery: Delivery
+    resumed: bool
+    alive_until: datetime
+    inbox: asyncio.Queue[Record | None] = field(default_factory=asyncio.Queue[Record | None])
+
+
+def fact_of(record: Record) -> Fact:
+    """The fact in a record; raises UnexpectedFact when a view stands there."""
+    event = decode(record.data)
+    if isinstance(event, CallStarted | CallDelta):
+        raise UnexpectedFact(f"a view stands on {record.subject}")
+    return event
+
+
+def _known(state: State, fact: Fact) -> bool:
+    """Whether a fact that was heard is folded already; what is heard twice is one fact."""
+    match fact:
+        case CallFinished():
+            return fact.call_id in state.finished
+        case CancelRequested():
+            return state.cancel is not None
+        case _:
+            return False
+
+
+class CoordinatorReplica:
+    """What a coordinator replica holds: the log, the queue, the handles of its roles, and the work in hand."""
+
+    def __init__(self, journal: JetStreamJournal, agents: Mapping[str, Handle], slots: int) -> None:
+        self._journal = journal
+        self._agents = {role: handle.options(stream=True) for role, handle in agents.items()}
+        self._queue = WorkQueue(journal, slots, self._delivered)
+        self._slots = slots
+        self._works: dict[str, Work] = {}
+        self._group: asyncio.TaskGroup | None = None
+
+    async def serve(self, ready: asyncio.Event) -> None:
+        """Pull and coordinate until cancelled; what is in hand is then given back."""
+        try:
+            async with asyncio.TaskGroup() as group:
+                self._group = group
+                await self._journal.subscribe(["deliberations.*.*.cancel"], self._heard)
+                await self._journal.answer("control.coordinator", self.describe)
+                self._journal.on_reconnect(self._missed)
+                await self._queue.start()
+                group.create_task(self._queue.watch())
+                group.create_task(self._keep_alive())
+                ready.set()
+        finally:
+            self._queue.stop()
+            for work in list(self._works.values()):
+                await self._queue.give_back(work.delivery)
+
+    async def describe(self) -> dict[str, Any]:
+        """The replica as `GET /cluster` and `/readyz` see it."""
+        return {
+            "replica": f"{os.uname().nodename}-{os.getpid()}",
+            "in_flight": len(self._works),
+            "slots": self._slots,
+            "roles": sorted(self._agents),
+            "versions": {
+                "python": platform.python_version(),
+                "ray": ray.__version__,
+                "gateway": version("deliberation-gateway"),
+            },
+        }
+
+    def _heard(self, record: Record) -> None:
+        work = self._works.get(record.tokens[2])
+        if work is not None:
+            work.inbox.put_nowait(record)
+
+    def _missed(self) -> None:
+        for work in self._works.values():
+            work.inbox.put_nowait(None)
+
+    async def _keep_alive(self) -> None:
+        """Tell the server every few seconds what is still being worked on, but only while a call is within its time."""
+        while True:
+            await asyncio.sleep(HEARTBEAT_S)
+            now = datetime.now(UTC)
+            for work in list(self._works.values()):
+                if now <= work.alive_until:
+                    await self._queue.working(work.delivery)
+
+    def _delivered(self, delivery: Delivery) -> None:
+        _, tenant, deliberation_id, _ = delivery.record.tokens
+        held = self._works.get(deliberation_id)
+        if held is not None:
+            # Redelivered while in hand: the newer delivery is the one to acknowledge.
+            held.delivery = delivery
+            self._queue.drop()
+            return
+        alive_until = datetime.now(UTC) + timedelta(seconds=APPEND_PATIENCE_S)
+        work = Work(tenant, deliberation_id, delivery, delivery.deliveries > 1, alive_until)
+        self._works[deliberation_id] = work
+        assert self._group is not None, "deliveries come only while serving"
+        self._group.create_task(self._supervised(work))
+
+    async def _supervised(self, work: Work) -> None:
+        """Bring one deliberation to its end; whatever goes wrong is recorded as its end, or the work is given back."""
+        try:
+            try:
+                await self._deliberated(work)
+            except JournalUnavailable:
+                raise
+            except DeliberationError as error:
+                await self._ended_by(work, error)
+            except Exception as error:
+                # Named place one of two for a broad except: a defect must end this deliberation, not all of them.
+                log.exception("deliberation_broke", deliberation_id=work.deliberation_id)
+                await self._ended_by(work, DeliberationError(f"internal error: {type(error).__name__}"))
+        except JournalUnavailable as error:
+            log.warning("deliberation_given_back", deliberation_id=work.deliberation_id, error=str(error))
+            del self._works[work.deliberation_id]
+            await self._queue.give_back(work.delivery, GIVE_BACK_DELAY_S)
+        else:
+            del self._works[work.deliberation_id]
+            await self._queue.ack(work.delivery)
+
+    async def _state(self, work: Work) -> State:
+        records = await self._journal.facts(work.tenant, work.deliberation_id)
+        state = fold((record.sequence, fact_of(record)) for record in records)
+        if state is None:
+            raise UnexpectedFact("the log holds no fact of an accepted deliberation")
+        return state
+
+    async def _ended_by(self, work: Work, error: DeliberationError) -> None:
+        accepted = fact_of(work.delivery.record)
+        assert isinstance(accepted, Accepted), "the queue hands out accepted facts alone"
+        # The log may be what is damaged, so the end is written over what was accepted, and first write wins.
+        state = fold([(work.delivery.record.sequence, accepted)])
+        assert state is not None
+        appended = await self._journal.append(work.tenant, failed(state, datetime.now(UTC), error).fact)
+        log.error("deliberation_failed", deliberation_id=work.deliberation_id, code=error.code, mine=appended.mine)
+
+    async def _deliberated(self, work: Work) -> None:
+        state = await self._state(work)
+        work.resumed = work.resumed or bool(state.stages)
+        while True:
+            definition = STRATEGIES.get(state.specification.strategy)
+            if definition is None:
+                raise UnexpectedFact(f"no strategy {state.specification.strategy} here")
+            decision = decide(state, datetime.now(UTC), definition)
+            match decision:
+                case Done():
+                    assert state.end is not None
+                    await self._journal.announce(state.end)
+                    return
+                case OpenStage(fact) | CloseStage(fact) | Finish(fact):
+                    state = await self._appended(work, state, fact)
+                case RunStage():
+                    state = await self._run(work, state, decision)
+                case _:
+                    assert_never(decision)
+
+    async def _appended(self, work: Work, state: State, fact: Fact) -> State:
+        appended = await self._journal.append(work.tenant, fact)
+        if appended.mine:
+            return apply(state, fact, appended.record.sequence)
+        # Somebody else is ahead: what stands is the truth, and calls may have been made already.
+        work.resumed = True
+        return await self._state(work)
+
+    async def _run(self, work: Work, state: State, run: RunStage) -> State:
+        """Run a stage's lacking calls until it may close, somebody cancels, or the deliberation's deadline passes."""
+        work.alive_until = run.opened.call_deadline_at + 2 * GRACE
+        by_role: dict[str, list[Call]] = {}
+        for call in run.calls:
+            by_role.setdefault(call.role, []).append(call)
+        async with asyncio.TaskGroup() as group:
+            asking = [group.create_task(self._ask(work, run, role, calls)) for role, calls in by_role.items()]
+            try:
+                while not self._may_go_on(state):
+                    state = await self._heard_of(work, state)
+            finally:
+                for task in asking:
+                    task.cancel()
+        return state
+
+    def _may_go_on(self, state: State) -> bool:
+        """Whether the open stage needs no more waiting."""
+        stage = state.open_stage
+        now = datetime.now(UTC)
+        if stage is None or state.cancel is not None or state.ended or now >= state.accepted.deadline_at:
+            return True
+        return closing_cause(stage, state.finished, now) is not None
+
+    async def _heard_of(self, work: Work, state: State) -> State:
+        """The state after the next fact, or after the next moment at which time alone may decide."""
+        stage = state.open_stage
+        assert stage is not None
+        now = datetime.now(UTC)
+        moments = (stage.opened.soft_deadline_at, stage.opened.call_deadline_at, state.accepted.deadline_at)
+        wake_at = min((moment for moment in moments if moment > now), default=now)
+        try:
+            async with asyncio.timeout((wake_at - now).total_seconds()):
+                record = await work.inbox.get()
+        except TimeoutError:
+            return state
+        if record is None:
+            return await self._state(work)
+        fact = fact_of(record)
+        return state if _known(state, fact) else apply(state, fact, record.sequence)
+
+    async def _ask(self, work: Work, run: RunStage, role: str, calls: list[Call]) -> None:
+        """Have one role's replicas make the calls, again when one dies; outcomes go to the work's inbox."""
+        lacking = {call.call_id: call for call in calls}
+        waits = iter(RETRY_WAIT_S)
+        while lacking:
+            request = StageRequest(
+                tenant=work.tenant,
+                deliberation_id=work.deliberation_id,
+                stage=run.opened.stage,
+                calls=tuple(lacking.values()),
+                deadline_at=run.opened.call_deadline_at,
+                resumed=work.resumed,
+            )
+            try:
+                payload = request.__pydantic_serializer__.to_json(request)
+                stream = cast("AsyncIterator[tuple[int, bytes]]", self._agents[role].run_stage.remote(payload))
+                async for sequence, data in stream:
+                    record = Record(f"deliberations.{work.tenant}.{work.deliberation_id}.call", sequence, data)
+                    fact = fact_of(record)
+                    lacking.pop(getattr(fact, "call_id", ""), None)
+                    work.inbox.put_nowait(record)
+                return
+            except (RayError, RayServeException) as error:
+                # A replica died or refused: what it recorded is read back by the next, and only the rest is made again.
+                log.warning(
+                    "role_call_failed", role=role, deliberation_id=work.deliberation_id, error=repr(error)[:300]
+                )
+                work.resumed = True
+                await asyncio.sleep(next(waits, RETRY_WAIT_S[-1]))
+
+
+class Coordinator:
+    """The Serve deployment that turns accepted deliberations into verdicts. Nobody calls it: it pulls."""
+
+    async def __init__(self, agents: dict[str, Handle], nats_url: str, slots: int) -> None:
+        journal = await JetStreamJournal.connect(nats_url, name="coordinator", patience_s=APPEND_PATIENCE_S)
+        self._replica = CoordinatorReplica(journal, agents, slots)
+        ready = asyncio.Event()
+        # Held here and watched by check_health: Serve knows no deployment that works without being called.
+        self._serving = asyncio.get_running_loop().create_task(self._replica.serve(ready))
+        waiter = asyncio.get_running_loop().create_task(ready.wait())
+        await asyncio.wait({self._serving, waiter}, return_when=asyncio.FIRST_COMPLETED)
+        waiter.cancel()
+        self.check_health()
+
+    def check_health(self) -> None:
+        """Called by Serve; raises when the pull loop has ended, so that the replica is replaced."""
+        if self._serving.done():
+            self._serving.result()
+            raise RuntimeError("the coordinator's pull loop has ended")
+
+    async def __del__(self) -> None:
+        """Called by Serve before the replica stops: work in hand goes back to the queue at once."""
+        self._serving.cancel()
+        await asyncio.wait({self._serving})

@@ -1,0 +1,256 @@
+"""The only HTTP to engines: one request at a time to an OpenAI-compatible server, streamed or not.
+
+httpx runs over an aiohttp transport: its own transport rescans the whole pool on every request and close, which at 150
+requests in flight costs 18-22 ms of CPU a call against 0.6 (ARCHITECTURE.md). One client lives as long as its replica.
+What is sent is built here from an allow-list of fields; nothing that a client of the gateway wrote passes through.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import httpx
+import structlog
+from httpx_aiohttp import AiohttpTransport
+from pydantic_core import from_json, to_json
+
+from app.deliberation.calls import Call, Usage
+from app.deliberation.errors import CallTimeout, EngineRejected, EngineUnavailable
+from app.deliberation.outputs import json_schema
+
+CONNECT_TIMEOUT_S = 2.0
+IDLE_TIMEOUT_S = 20.0
+PROBE_TIMEOUT_S = 2.0
+_DETAIL_CHARACTERS = 300
+
+OnText = Callable[[str], Coroutine[Any, Any, None]]
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(slots=True)
+class Completion:
+    """What one request brought: the whole text and what the engine reported."""
+
+    text: str
+    finish_reason: str
+    usage: Usage
+    ttft_s: float | None
+
+
+@dataclass(eq=False)
+class EngineState:
+    """One engine of a role: where it is, what it serves, and how much of ours it is working on."""
+
+    url: str
+    models: tuple[str, ...] = ()
+    in_flight: int = 0
+    healthy: bool = True
+    failures: int = 0
+
+
+@dataclass
+class _Gathered:
+    """A streamed answer as it grows."""
+
+    texts: list[str] = field(default_factory=list[str])
+    finish_reason: str | None = None
+    usage: Usage | None = None
+    done: bool = False
+
+
+class RetryLater(EngineUnavailable):
+    """The engine is overloaded and said when to come back, in seconds."""
+
+    def __init__(self, detail: str, after_s: float) -> None:
+        super().__init__(detail)
+        self.after_s = after_s
+
+
+class Engines:
+    """The engines of one role behind one HTTP client."""
+
+    def __init__(
+        self, urls: Sequence[str], connections: int, transport: httpx.AsyncBaseTransport | None = None
+    ) -> None:
+        self.engines = [EngineState(url) for url in urls]
+        limits = httpx.Limits(max_connections=connections, max_keepalive_connections=connections, keepalive_expiry=30)
+        self._client = httpx.AsyncClient(
+            transport=transport or AiohttpTransport(limits=limits),
+            timeout=httpx.Timeout(IDLE_TIMEOUT_S, connect=CONNECT_TIMEOUT_S, pool=CONNECT_TIMEOUT_S),
+        )
+
+    async def close(self) -> None:
+        """Close every connection."""
+        await self._client.aclose()
+
+    def choose(self, avoid: Sequence[EngineState]) -> EngineState:
+        """The engine with the least in flight, one that has not failed this call if there is any."""
+        fresh = [engine for engine in self.engines if engine not in avoid] or self.engines
+        return min(fresh, key=lambda engine: (not engine.healthy, engine.in_flight))
+
+    async def probe(self) -> None:
+        """Ask every engine which models it serves; one that does not answer is marked unhealthy."""
+        await asyncio.gather(*(self._probe(engine) for engine in self.engines))
+
+    async def _probe(self, engine: EngineState) -> None:
+        try:
+            response = await self._client.get(f"{engine.url}/v1/models", timeout=PROBE_TIMEOUT_S)
+            response.raise_for_status()
+            engine.models = tuple(str(model["id"]) for model in response.json()["data"])
+            engine.healthy = True
+        except (httpx.HTTPError, ValueError, KeyError, TypeError) as exc:
+            engine.healthy = False
+            log.warning("engine_unreachable", engine=engine.url, error=repr(exc))
+
+    async def model_of(self, engine: EngineState, wanted: str | None) -> str:
+        """The model to ask for: the one that is named, else the first that the engine serves."""
+        if wanted is not None:
+            return wanted
+        if not engine.models:
+            await self._probe(engine)
+        if not engine.models:
+            raise EngineUnavailable(f"{engine.url} names no model")
+        return engine.models[0]
+
+    async def complete(
+        self,
+        engine: EngineState,
+        call: Call,
+        model: str,
+        *,
+        seed: int,
+        trace: str,
+        on_text: OnText | None,
+    ) -> Completion:
+        """One request for `call`. With `on_text` it is streamed, and each piece of text is handed over as it arrives.
+
+        Raises EngineUnavailable (refused, broken off, 5xx, 429, nonsense), EngineRejected (4xx) or CallTimeout (no byte
+        for 20 s). Cancelling it closes the connection, which makes the engine stop generating.
+        """
+        body = request_body(call, model, seed, stream=on_text is not None)
+        engine.in_flight += 1
+        try:
+            completion = await self._exchange(engine, body, trace, on_text)
+        except httpx.TimeoutException as exc:
+            engine.failures += 1
+            raise CallTimeout(f"{engine.url} was silent for too long ({type(exc).__name__})") from exc
+        except httpx.HTTPError as exc:
+            engine.failures += 1
+            engine.healthy = False
+            raise EngineUnavailable(f"{engine.url} broke off: {type(exc).__name__} {exc}") from exc
+        finally:
+            engine.in_flight -= 1
+        engine.healthy = True
+        return completion
+
+    async def _exchange(self, engine: EngineState, body: bytes, trace: str, on_text: OnText | None) -> Completion:
+        headers = {"Content-Type": "application/json", "X-Request-Id": trace, "X-Call-Id": trace.rpartition(".")[0]}
+        # Unstreamed, the first byte comes with the last: only the call's own deadline can tell slow from hung.
+        timeout = httpx.USE_CLIENT_DEFAULT if on_text else httpx.Timeout(None, connect=CONNECT_TIMEOUT_S)
+        request = self._client.build_request(
+            "POST", f"{engine.url}/v1/chat/completions", content=body, headers=headers, timeout=timeout
+        )
+        began_s = asyncio.get_running_loop().time()
+        response = await self._client.send(request, stream=True)
+        try:
+            if response.status_code != 200:
+                await response.aread()
+                raise _refusal(engine.url, response)
+            if on_text is None:
+                return _whole(engine.url, await response.aread())
+            return await _streamed(engine.url, response.aiter_bytes(), on_text, began_s)
+        finally:
+            await response.aclose()
+
+
+def request_body(call: Call, model: str, seed: int, *, stream: bool) -> bytes:
+    """The JSON of a chat completion, from an allow-list of fields."""
+    body: dict[str, Any] = {
+        "model": model,
+        "messages": [{"role": message.role, "content": message.content} for message in call.messages],
+        "temperature": call.temperature,
+        "max_tokens": call.max_tokens,
+        "seed": seed,
+        "response_format": {
+            "type": "json_schema",
+            "json_schema": {"name": call.output.kind, "schema": json_schema(call.output), "strict": True},
+        },
+    }
+    if call.top_p is not None:
+        body["top_p"] = call.top_p
+    if stream:
+        body["stream"] = True
+        body["stream_options"] = {"include_usage": True}
+    return to_json(body)
+
+
+def _refusal(url: str, response: httpx.Response) -> EngineUnavailable | EngineRejected:
+    status = response.status_code
+    detail = f"{url} answered {status}: {response.text[:_DETAIL_CHARACTERS]}"
+    if status == 429 or status == 503:
+        after = response.headers.get("Retry-After", "")
+        return RetryLater(detail, float(after) if after.isdigit() else 0.0)
+    return EngineUnavailable(detail) if status >= 500 or status == 408 else EngineRejected(detail)
+
+
+def _usage(reported: dict[str, Any]) -> Usage:
+    details: dict[str, int] = reported.get("prompt_tokens_details") or {}
+    return Usage(
+        prompt_tokens=reported["prompt_tokens"],
+        completion_tokens=reported.get("completion_tokens") or 0,
+        cached_tokens=details.get("cached_tokens") or 0,
+    )
+
+
+def _whole(url: str, content: bytes) -> Completion:
+    try:
+        body = from_json(content)
+        choice = body["choices"][0]
+        text = choice["message"]["content"] or ""
+        return Completion(text, choice["finish_reason"] or "stop", _usage(body["usage"]), None)
+    except (ValueError, KeyError, IndexError, TypeError) as exc:
+        raise EngineUnavailable(f"{url} answered nonsense: {content[:_DETAIL_CHARACTERS]!r}") from exc
+
+
+async def _streamed(url: str, chunks: AsyncIterator[bytes], on_text: OnText, began_s: float) -> Completion:
+    """Follow a server-sent stream to its `[DONE]`; a stream that ends without it was broken off."""
+    clock = asyncio.get_running_loop().time
+    gathered = _Gathered()
+    ttft_s: float | None = None
+    rest = b""
+    async for chunk in chunks:
+        lines = (rest + chunk).split(b"\n")
+        rest = lines.pop()
+        piece = "".join(_read_line(url, line, gathered) for line in lines if line.startswith(b"data:"))
+        if piece:
+            ttft_s = clock() - began_s if ttft_s is None else ttft_s
+            gathered.texts.append(piece)
+            await on_text(piece)
+        if gathered.done:
+            break
+    if not gathered.done or gathered.finish_reason is None or gathered.usage is None:
+        raise EngineUnavailable(f"{url} broke its stream off after {sum(map(len, gathered.texts))} characters")
+    return Completion("".join(gathered.texts), gathered.finish_reason, gathered.usage, ttft_s)
+
+
+def _read_line(url: str, line: bytes, gathered: _Gathered) -> str:
+    """Take one `data:` line in; returns the text it adds."""
+    payload = line[5:].strip()
+    if payload == b"[DONE]":
+        gathered.done = True
+        return ""
+    try:
+        event = from_json(payload)
+        if "error" in event:
+            raise EngineUnavailable(f"{url} failed in mid-stream: {payload[:_DETAIL_CHARACTERS]!r}")
+        if event.get("usage"):
+            gathered.usage = _usage(event["usage"])
+        if not event["choices"]:
+            return ""
+        choice = event["choices"][0]
+        gathered.finish_reason = choice.get("finish_reason") or gathered.finish_reason
+        return choice["delta"].get("content") or ""
+    except (ValueError, KeyError, IndexError, TypeError, AttributeError) as exc:
+        raise EngineUnavailable(f"{url} streamed nonsense: {payload[:_DETAIL_CHARACTERS]!r}") from exc
