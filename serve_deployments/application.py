@@ -75,6 +75,15 @@ def _options(cpus: float) -> dict[str, Any]:
     }
 
 
+def _scale(role: Role) -> dict[str, Any]:
+    bounds = role.replicas
+    if bounds.min == bounds.max:
+        # A fixed number spares every handle the pushing of autoscaling metrics.
+        return {"num_replicas": bounds.min}
+    scaling = {"min_replicas": bounds.min, "max_replicas": bounds.max, "target_ongoing_requests": role.concurrency}
+    return {"autoscaling_config": scaling}
+
+
 def _deployment(of: type) -> Deployment:
     # Ray types its decorator as if it returned a function.
     return cast("Deployment", serve.deployment(of))
@@ -88,12 +97,7 @@ def build(args: ApplicationArgs) -> Application:
         resolved = role.model_copy(update={"model": role.model or args.model})
         deployment = _deployment(Agent).options(
             name=f"Agent:{name}",
-            num_replicas=None,
-            autoscaling_config={
-                "min_replicas": role.replicas.min,
-                "max_replicas": role.replicas.max,
-                "target_ongoing_requests": role.concurrency,
-            },
+            **_scale(role),
             max_ongoing_requests=STAGES_PER_REPLICA_MAX,
             max_queued_requests=STAGES_PER_REPLICA_MAX,
             **_options(0.1),
