@@ -22,7 +22,9 @@ from app.deliberation.outputs import json_schema
 CONNECT_TIMEOUT_S = 2.0
 IDLE_TIMEOUT_S = 20.0
 PROBE_TIMEOUT_S = 2.0
-VLLM_STREAM_INTERVAL = 4
+STREAM_INTERVAL_TOKENS = 4
+# Engines (by `owned_by` in /v1/models) that take vLLM's request field `stream_interval`; others might refuse it.
+CHUNKING_ENGINES = frozenset({"vllm", "simulator"})
 _DETAIL_CHARACTERS = 300
 
 OnText = Callable[[str], Coroutine[Any, Any, None]]
@@ -46,7 +48,7 @@ class EngineState:
 
     url: str
     models: tuple[str, ...] = ()
-    is_vllm: bool = False
+    chunks_on_request: bool = False
     in_flight: int = 0
     healthy: bool = True
     failures: int = 0
@@ -102,7 +104,7 @@ class Engines:
             response.raise_for_status()
             models = response.json()["data"]
             engine.models = tuple(str(model["id"]) for model in models)
-            engine.is_vllm = any(model.get("owned_by") == "vllm" for model in models)
+            engine.chunks_on_request = any(model.get("owned_by") in CHUNKING_ENGINES for model in models)
             engine.healthy = True
         except (httpx.HTTPError, ValueError, KeyError, TypeError, AttributeError) as exc:
             engine.healthy = False
@@ -133,7 +135,7 @@ class Engines:
         Raises EngineUnavailable (refused, broken off, 5xx, 429, nonsense), EngineRejected (4xx) or CallTimeout (no byte
         for 20 s). Cancelling it closes the connection, which makes the engine stop generating.
         """
-        body = request_body(call, model, seed, stream=on_text is not None, is_vllm=engine.is_vllm)
+        body = request_body(call, model, seed, stream=on_text is not None, chunked=engine.chunks_on_request)
         engine.in_flight += 1
         try:
             completion = await self._exchange(engine, body, trace, on_text)
@@ -169,7 +171,7 @@ class Engines:
             await response.aclose()
 
 
-def request_body(call: Call, model: str, seed: int, *, stream: bool, is_vllm: bool = False) -> bytes:
+def request_body(call: Call, model: str, seed: int, *, stream: bool, chunked: bool = False) -> bytes:
     """The JSON of a chat completion, from an allow-list of fields."""
     body: dict[str, Any] = {
         "model": model,
@@ -187,9 +189,9 @@ def request_body(call: Call, model: str, seed: int, *, stream: bool, is_vllm: bo
     if stream:
         body["stream"] = True
         body["stream_options"] = {"include_usage": True}
-        if is_vllm:
+        if chunked:
             # The first token still comes at once; the rest in chunks, which spares both sides most of their parsing.
-            body["stream_interval"] = VLLM_STREAM_INTERVAL
+            body["stream_interval"] = STREAM_INTERVAL_TOKENS
     return to_json(body)
 
 
