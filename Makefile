@@ -1,0 +1,60 @@
+# Every target installs what it needs first. `make help` lists them.
+PYTHON ?= python3
+BIN := .venv/bin
+STAMP := .venv/.installed
+
+.DEFAULT_GOAL := help
+.PHONY: help install demo up test test-unit test-vllm lint format bench openapi lock clean
+
+help: ## Show this help
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
+
+$(STAMP): requirements-dev.lock pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed; set PYTHON=python3.x")'
+	$(PYTHON) -m venv .venv
+	$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes -r requirements-dev.lock
+	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	@touch $@
+
+install: $(STAMP) ## Create .venv with the locked dependencies; .venv/bin/deliberate is there afterwards
+
+demo: $(STAMP) ## Start everything, watch one council of three agents in the terminal, stop everything
+	@$(BIN)/deliberate demo
+
+up: $(STAMP) ## Start everything in the foreground; Ctrl-C drains and stops it
+	@$(BIN)/deliberate up
+
+test: $(STAMP) ## Run the whole test suite: real nats-server, real Ray Serve, the whole stack
+	$(BIN)/pytest
+
+test-unit: $(STAMP) ## Run the pure tests alone, in seconds
+	$(BIN)/pytest tests/unit tests/test_architecture.py
+
+test-vllm: $(STAMP) ## Build an environment with vLLM for CPU, and run the engine contract and a council against it
+	tests/vllm/build.sh
+	$(BIN)/pytest tests/vllm
+
+lint: $(STAMP) ## Check style, types, and that generated documents are what the code says
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/pyright
+	$(BIN)/deliberate openapi --check
+
+format: $(STAMP) ## Format the code
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+openapi: $(STAMP) ## Write openapi/ from the code
+	$(BIN)/deliberate openapi
+
+bench: $(STAMP) ## Measure the product beside its floor in the same run, with the simulator at 500 ms per call
+	$(BIN)/python -m benchmarks.bench
+
+lock: $(STAMP) ## Resolve the dependencies anew and write both lock files, with hashes
+	$(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3.11 --generate-hashes --no-annotate --no-header \
+		pyproject.toml -o requirements.lock
+	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-annotate --no-header \
+		--group dev -c requirements.lock pyproject.toml -o requirements-dev.lock
+
+clean: ## Remove the environments and what tests leave behind
+	rm -rf .venv .venv-vllm .deliberate .pytest_cache .ruff_cache .hypothesis *.egg-info
