@@ -5,6 +5,7 @@ from datetime import UTC, datetime
 from typing import Annotated, TypedDict, cast
 
 from fastapi import Depends, Path, Request
+from starlette.types import Scope
 
 from app.catalog import Catalog
 from app.deliberation.engine import StrategyDefinition
@@ -43,9 +44,14 @@ class SystemClock:
         return datetime.now(UTC)
 
 
+def gateway_in(scope: Scope) -> Gateway:
+    """The gateway's parts, as the server hands them to each request after the lifespan yielded them."""
+    return cast(Gateway, scope["state"])
+
+
 async def gateway_of(request: Request) -> Gateway:
     """The gateway's parts, for one request."""
-    return cast(Gateway, request.scope["state"])
+    return gateway_in(request.scope)
 
 
 async def tenant_of(request: Request) -> str:

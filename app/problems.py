@@ -17,6 +17,9 @@ from app.schemas import FieldProblem, Problem, dump
 PROBLEM_JSON = "application/problem+json"
 RETRY_AFTER_S = 2
 INSTANCE_CHARS_MAX = 256
+POINTER_CHARS_MAX = 256
+ERRORS_MAX = 64
+NAMED_MAX = 8
 
 log = structlog.get_logger(__name__)
 
@@ -25,9 +28,10 @@ class ValidationFailed(InvalidRequest):
     """A request breaks the contract in one or more places; `errors` names each."""
 
     def __init__(self, errors: Sequence[FieldProblem]) -> None:
-        named = ", ".join(dict.fromkeys(error.pointer or "the body" for error in errors))
-        super().__init__(f"The request is not valid: {named}")
-        self.errors = tuple(errors)
+        named = ", ".join(dict.fromkeys(error.pointer or "the body" for error in errors[:NAMED_MAX]))
+        more = f" and {len(errors) - NAMED_MAX} more" if len(errors) > NAMED_MAX else ""
+        super().__init__(f"The request is not valid: {named}{more}")
+        self.errors = tuple(errors[:ERRORS_MAX])
 
 
 class InvalidJson(InvalidRequest):
@@ -130,8 +134,9 @@ _REMEDIES: Mapping[str, str] = {
 
 
 def pointer(location: Sequence[int | str]) -> str:
-    """A JSON pointer (RFC 6901) from a path of keys and indexes."""
-    return "".join("/" + str(part).replace("~", "~0").replace("/", "~1") for part in location)
+    """A JSON pointer (RFC 6901) from a path of keys and indexes, cut where a client's own key is endless."""
+    parts = [part for part in location if part != "[key]"]  # how pydantic says that a key itself is at fault
+    return "".join("/" + str(part).replace("~", "~0").replace("/", "~1") for part in parts)[:POINTER_CHARS_MAX]
 
 
 def _remedy(kind: str, context: Mapping[str, Any]) -> str:

@@ -7,6 +7,7 @@ from datetime import timedelta
 
 from pydantic import ValidationError
 
+from app.catalog import Entry
 from app.deliberation.ballots import Ballot, author, ballot, criterion_means, rank
 from app.deliberation.calls import FactProblem, Usage
 from app.deliberation.errors import InvalidOutput, UnexpectedFact
@@ -25,8 +26,10 @@ from app.deliberation.outputs import (
 from app.deliberation.ports import Record
 from app.deliberation.specification import AgentSpec, Specification
 from app.schemas import (
+    AgentCount,
     CriterionMean,
     Deliberation,
+    DeliberationSummary,
     Links,
     Progress,
     Proposal,
@@ -286,4 +289,22 @@ def resource(state: State, *, epoch: str, retention_s: int) -> Deliberation:
         last_event_id=f"{epoch}-{state.last_sequence}",
         retention_until=accepted.ts + timedelta(seconds=retention_s),
         links=links(state.deliberation_id),
+    )
+
+
+def summary(entry: Entry) -> DeliberationSummary:
+    """A deliberation as lists show it, of an entry whose acceptance is known."""
+    assert entry.created_at is not None
+    return DeliberationSummary(
+        id=entry.id,
+        status=entry.status,
+        role=next(iter(entry.roles)) if len(entry.roles) == 1 else None,
+        agents=tuple(AgentCount(role=role, count=count) for role, count in entry.roles.items()),
+        strategy=entry.strategy,
+        task=entry.task,
+        metadata=entry.metadata,
+        created_at=entry.created_at,
+        started_at=entry.started_at,
+        ended_at=entry.ended_at,
+        links=links(entry.id),
     )

@@ -1,0 +1,127 @@
+"""From a request to the fact that accepts it: defaults filled in, every choice made, the id and the body's hash."""
+
+import base64
+import hashlib
+import hmac
+import json
+import secrets
+from collections import Counter
+from collections.abc import Mapping
+from datetime import datetime, timedelta
+from math import ceil
+
+from app.deliberation.engine import StrategyDefinition
+from app.deliberation.facts import Accepted
+from app.deliberation.roles import Role
+from app.deliberation.specification import (
+    DEFAULT_RUBRIC,
+    AgentSpec,
+    Budget,
+    Constraints,
+    Criterion,
+    Sampling,
+    Specification,
+)
+from app.requests import SEED_MAX, DeliberationRequest, SamplingRequest
+
+ID_CHARS = 26
+DIVERSITY = 1.3
+TEMPERATURE_MAX = 2.0
+
+
+def deliberation_id(tenant: str, key: str | None) -> str:
+    """26 characters of base32hex: drawn from tenant and key, so that a retry finds the first; random without a key."""
+    material = hmac.digest(tenant.encode(), key.encode(), hashlib.sha256) if key else secrets.token_bytes(17)
+    return base64.b32hexencode(material).decode().lower()[:ID_CHARS]
+
+
+def body_sha256(request: DeliberationRequest) -> str:
+    """Hash of the body as it was understood: order of keys, spaces and spelled-out defaults make no difference."""
+    canonical = json.dumps(request.model_dump(mode="json"), sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(canonical.encode()).hexdigest()
+
+
+def default_quorum(size: int) -> int:
+    """Answers that a stage needs unless the request says otherwise: max(2, ceil(N/2)), and 1 of 1."""
+    return 1 if size == 1 else max(2, ceil(size / 2))
+
+
+def _sampling(asked: SamplingRequest, role: Role, temperature: float | None, first: bool) -> Sampling:
+    """Request over role over default. The first agent is at the baseline, the others vary unless told exactly."""
+    given = {**role.sampling.model_dump(), **asked.model_dump(exclude_none=True)}
+    if temperature is not None:
+        given["temperature"] = temperature
+    elif not first:
+        given["temperature"] = min(TEMPERATURE_MAX, round(given["temperature"] * DIVERSITY, 6))
+    return Sampling(**given)
+
+
+def agents(request: DeliberationRequest, roles: Mapping[str, Role]) -> tuple[AgentSpec, ...]:
+    """The council: ids counted per role, sampling resolved."""
+    counts: Counter[str] = Counter()
+    members: list[AgentSpec] = []
+    for entry in request.roster:
+        role = roles[entry.role]
+        for _ in range(entry.count):
+            counts[entry.role] += 1
+            members.append(
+                AgentSpec(
+                    agent_id=f"{entry.role.lower()}-{counts[entry.role]:03d}",
+                    role=entry.role,
+                    model=entry.model or role.model,
+                    sampling=_sampling(request.sampling, role, entry.temperature, first=not members),
+                )
+            )
+    return tuple(members)
+
+
+def specification(
+    request: DeliberationRequest,
+    roles: Mapping[str, Role],
+    strategies: Mapping[str, StrategyDefinition],
+    *,
+    timeout_s: int,
+) -> Specification:
+    """Everything that the deliberation will be replayed from. Draws a seed when the request names none."""
+    asked = request.constraints
+    rubric = DEFAULT_RUBRIC
+    if asked.rubric is not None:
+        rubric = tuple(Criterion(**criterion.model_dump()) for criterion in asked.rubric)
+    return Specification(
+        task=request.task,
+        agents=agents(request, roles),
+        strategy=request.strategy,
+        strategy_version=strategies[request.strategy].version,
+        rounds=request.rounds,
+        constraints=Constraints(
+            rubric=rubric,
+            requirements=tuple(asked.requirements),
+            timeout_seconds=asked.timeout_seconds or timeout_s,
+            metadata=asked.metadata,
+        ),
+        quorum=request.quorum or default_quorum(request.size),
+        budget=Budget(**request.budget.model_dump()),
+        seed=secrets.randbelow(SEED_MAX + 1) if request.seed is None else request.seed,
+        metadata=request.metadata,
+    )
+
+
+def accepted(
+    specified: Specification,
+    request: DeliberationRequest,
+    *,
+    id: str,
+    now: datetime,
+    request_id: str | None,
+    traceparent: str | None,
+) -> Accepted:
+    """The fact that takes the work on."""
+    return Accepted(
+        deliberation_id=id,
+        ts=now,
+        specification=specified,
+        deadline_at=now + timedelta(seconds=specified.constraints.timeout_seconds),
+        body_sha256=body_sha256(request),
+        request_id=request_id,
+        traceparent=traceparent,
+    )

@@ -1,0 +1,75 @@
+"""How answers are declared in the OpenAPI document: headers, problems by status, the parameters that routes read."""
+
+from typing import Any
+
+from app.problems import PROBLEM_JSON, STATUSES
+from app.requests import KEY_PATTERN, WAIT_MAX_S
+
+Declared = dict[int | str, dict[str, Any]]
+
+
+def _text(description: str, **schema: Any) -> dict[str, Any]:  # noqa: ANN401 -- a JSON Schema
+    return {"description": description, "schema": {"type": "string", **schema}}
+
+
+HEADERS: dict[str, dict[str, Any]] = {
+    "X-Request-Id": _text("The request's id: the client's own, if it sent a usable one"),
+    "Location": _text("Path of the deliberation"),
+    "ETag": _text("Strong validator: changes with every fact"),
+    "Retry-After": {"description": "Seconds to wait before asking again", "schema": {"type": "integer", "minimum": 1}},
+    "Preference-Applied": _text("The preference that was honoured, for example `wait=10`"),
+    "Idempotency-Replayed": _text("`true` when the key had been used before: nothing was started", enum=["true"]),
+    "Link": _text('The next page, as `rel="next"`'),
+    "Allow": _text("The methods that the path takes"),
+}
+
+
+def headers(*names: str) -> dict[str, Any]:
+    """References to the declared headers, X-Request-Id among them."""
+    return {name: {"$ref": f"#/components/headers/{name}"} for name in (*names, "X-Request-Id")}
+
+
+def answer(description: str, *names: str) -> dict[str, Any]:
+    """A declared answer with headers."""
+    return {"description": description, "headers": headers(*names)}
+
+
+def problems(*statuses: int) -> Declared:
+    """Declared problem documents for these statuses; 500 can always happen."""
+    declared: Declared = {}
+    for status in sorted({*statuses, 500}):
+        codes = [code for code, (mapped, _) in STATUSES.items() if mapped == status]
+        extra = ("Retry-After",) if status in (429, 503) else ()
+        declared[status] = {
+            "description": "; ".join(f"`{code}`: {STATUSES[code][1]}" for code in codes),
+            "headers": headers(*extra),
+            "content": {PROBLEM_JSON: {"schema": {"$ref": "#/components/schemas/Problem"}}},
+        }
+    return declared
+
+
+def parameter(place: str, name: str, description: str, **schema: Any) -> dict[str, Any]:  # noqa: ANN401 -- a JSON Schema
+    """A declared optional parameter."""
+    schema.setdefault("type", "string")
+    return {"in": place, "name": name, "required": False, "description": description, "schema": schema}
+
+
+def body(schema: str, *, required: bool = True) -> dict[str, Any]:
+    """A declared JSON body."""
+    content = {"application/json": {"schema": {"$ref": f"#/components/schemas/{schema}"}}}
+    return {"required": required, "content": content}
+
+
+PREFER = parameter(
+    "header",
+    "Prefer",
+    f"`wait=n`: hold the answer until there is something new, for n seconds at most (up to {WAIT_MAX_S}; RFC 7240)",
+    example="wait=30",
+)
+IDEMPOTENCY_KEY = parameter(
+    "header",
+    "Idempotency-Key",
+    "The same key with the same body never starts a second deliberation",
+    pattern=KEY_PATTERN,
+)
+IF_NONE_MATCH = parameter("header", "If-None-Match", "An ETag: 304 while it is still the same")

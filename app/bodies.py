@@ -1,0 +1,102 @@
+"""Reading a body: bounded in bytes, time and depth, and strict about what JSON is."""
+
+import asyncio
+import json
+from typing import Any, TypeVar, cast
+
+from fastapi import Request
+from pydantic import BaseModel, ValidationError
+from starlette.requests import ClientDisconnect
+
+from app.problems import BodyTimeout, BodyTooLarge, InvalidJson, UnsupportedMediaType, body_problems
+
+BODY_BYTES_MAX = 262_144
+BODY_TIMEOUT_S = 10.0
+JSON_DEPTH_MAX = 32
+
+_Model = TypeVar("_Model", bound=BaseModel)
+
+
+def _pairs(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    keyed = dict(pairs)
+    if len(keyed) < len(pairs):
+        raise InvalidJson("A key stands more than once in one object.")
+    return keyed
+
+
+def _constant(name: str) -> Any:  # noqa: ANN401 -- the parser's hook
+    raise InvalidJson(f"{name} is not JSON.")
+
+
+def _containers(value: object) -> list[object]:
+    """The objects and lists directly inside a value."""
+    match value:
+        case dict():
+            inner = list(cast("dict[str, object]", value).values())
+        case list():
+            inner = cast("list[object]", value)
+        case _:
+            return []
+    return [each for each in inner if isinstance(each, dict | list)]
+
+
+def _too_deep(parsed: object) -> bool:
+    level: list[object] = [parsed] if isinstance(parsed, dict | list) else []
+    for _ in range(JSON_DEPTH_MAX):
+        level = [inner for value in level for inner in _containers(value)]
+    return bool(level)
+
+
+def checked_json(content: bytes) -> bytes:
+    """`content` when it is strict JSON; raises InvalidJson on what parsers differ about, and on deep nesting."""
+    try:
+        parsed = json.loads(content.decode(), object_pairs_hook=_pairs, parse_constant=_constant)
+    except UnicodeDecodeError as exc:
+        raise InvalidJson("The body is not UTF-8.") from exc
+    except json.JSONDecodeError as exc:
+        raise InvalidJson(f"{exc.msg} at line {exc.lineno}, column {exc.colno}.") from exc
+    except (RecursionError, ValueError) as exc:
+        raise InvalidJson("The body nests too deep, or holds a number that is too long.") from exc
+    if _too_deep(parsed):
+        raise InvalidJson(f"The body nests deeper than {JSON_DEPTH_MAX} levels.")
+    return content
+
+
+async def read_body(request: Request) -> bytes:
+    """The whole body; raises BodyTooLarge as soon as it is known to be, BodyTimeout when it does not arrive."""
+    declared = request.headers.get("content-length", "0")
+    too_large = BodyTooLarge(f"A body has at most {BODY_BYTES_MAX} bytes.")
+    if declared.isdecimal() and int(declared) > BODY_BYTES_MAX:
+        raise too_large
+    content = bytearray()
+    try:
+        async with asyncio.timeout(BODY_TIMEOUT_S):
+            async for chunk in request.stream():
+                content += chunk
+                if len(content) > BODY_BYTES_MAX:
+                    raise too_large
+    except ClientDisconnect as exc:
+        raise BodyTimeout("The body broke off.") from exc
+    except TimeoutError as exc:
+        raise BodyTimeout(f"The body did not arrive within {BODY_TIMEOUT_S:g} seconds.") from exc
+    return bytes(content)
+
+
+async def body_of(request: Request, model: type[_Model], context: dict[str, Any] | None = None) -> _Model:
+    """The request's body as `model`; an empty one reads as `{}`.
+
+    Raises UnsupportedMediaType, BodyTooLarge, BodyTimeout, InvalidJson, and ValidationFailed naming every bad field.
+    """
+    content = await read_body(request)
+    if content:
+        media = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+        if media != "application/json" and not media.endswith("+json"):
+            raise UnsupportedMediaType("Send the body with Content-Type: application/json.")
+    try:
+        return model.model_validate_json(
+            checked_json(content or b"{}"), context=None if context is None else dict(context)
+        )
+    except ValidationError as exc:
+        if exc.errors(include_url=False, include_input=False)[0]["type"] == "json_invalid":
+            raise InvalidJson("The body is not strict JSON.") from exc
+        raise body_problems(exc) from exc

@@ -1,0 +1,331 @@
+"""Routes: accept a deliberation, read it, list them, ask one to stop."""
+
+import asyncio
+import base64
+import binascii
+import re
+from collections.abc import Callable
+from typing import Any, get_args
+from urllib.parse import urlencode
+
+from fastapi import APIRouter, Request, Response
+from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, ValidationError
+
+from app.admission import accepted, body_sha256, deliberation_id, specification
+from app.answers import IDEMPOTENCY_KEY, IF_NONE_MATCH, PREFER, answer, body, parameter, problems
+from app.bodies import body_of
+from app.catalog import Catalog, Selection
+from app.deliberation.errors import Gone, IdempotencyConflict, InvalidCursor, JournalUnavailable, NotFound
+from app.deliberation.facts import Accepted, CancelRequested, decode
+from app.deliberation.fold import State, begin
+from app.deliberation.ports import Record
+from app.gateway import DeliberationId, Gateway, InGateway, OfTenant
+from app.problems import ValidationFailed, parameter_problems, request_id_of
+from app.projection import resource, state_of, summary
+from app.requests import CancelRequest, DeliberationRequest, idempotency_key_of, wait_of
+from app.schemas import Deliberation, DeliberationPage, FieldProblem, Status, dump
+
+POLL_AFTER_S = 1
+PAGE_MAX = 200
+_TRACEPARENT = re.compile(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
+_NOT_READ = "The log has not been read yet; it may not be reachable."
+_METADATA = "metadata."
+# Exploded, an object's properties are parameters of their own: this is how OpenAPI says `metadata.<key>=<value>`.
+_METADATA_SCHEMA: dict[str, Any] = {
+    "type": "object",
+    "patternProperties": {r"^metadata\..+$": {"type": "string"}},
+    "additionalProperties": False,
+}
+
+router = APIRouter(tags=["deliberations"])
+
+
+def _etag(state: State) -> str:
+    return f'"{state.deliberation_id}-{state.revision}"'
+
+
+def _matches(request: Request, etag: str) -> bool:
+    """Whether If-None-Match names the ETag; compared weakly, as RFC 9110 has it for this header."""
+    given = ",".join(request.headers.getlist("if-none-match"))
+    return any(each.strip().removeprefix("W/") in (etag, "*") for each in given.split(",") if each.strip())
+
+
+def _resource_response(gateway: Gateway, state: State, status: int, wait_s: int | None, **headers: str) -> Response:
+    epoch, retention_s = gateway["catalog"].epoch, gateway["settings"].retention_s
+    if not epoch:
+        raise JournalUnavailable(_NOT_READ)
+    sent = {"ETag": _etag(state), "Cache-Control": "private, no-cache"}
+    if wait_s is not None:
+        sent["Preference-Applied"] = f"wait={wait_s}"
+    sent.update({name.replace("_", "-"): value for name, value in headers.items()})
+    content = dump(resource(state, epoch=epoch, retention_s=retention_s))
+    return Response(content, status, sent, "application/json")
+
+
+def _caught_up(gateway: Gateway) -> Catalog:
+    catalog = gateway["catalog"]
+    if not catalog.caught_up:
+        raise JournalUnavailable(_NOT_READ)
+    return catalog
+
+
+async def _loaded(gateway: Gateway, tenant: str, deliberation_id: str) -> State:
+    """The state that the log tells; raises NotFound, and Gone when retention took the beginning of the facts."""
+    records = await gateway["journal"].facts(tenant, deliberation_id)
+    if not records:
+        raise NotFound(f"There is no deliberation {deliberation_id}.")
+    if records[0].tokens[-1] != "accepted":
+        raise Gone(f"The facts of deliberation {deliberation_id} are past their retention.")
+    state = state_of(records)
+    assert state is not None
+    return state
+
+
+async def _awaited(
+    gateway: Gateway, tenant: str, state: State, enough: Callable[[State], bool], wait_s: int | None
+) -> State:
+    """The state once `enough` holds, or as it is when time is up, the process drains or the log goes away."""
+    loop = asyncio.get_running_loop()
+    until_s = loop.time() + (wait_s or 0)
+    while not enough(state) and (left_s := until_s - loop.time()) > 0:
+        try:
+            changed = await gateway["feed"].changed(tenant, state.deliberation_id, state.last_sequence, left_s)
+            if not changed:
+                return state
+            state = await _loaded(gateway, tenant, state.deliberation_id)
+        except JournalUnavailable:
+            return state
+    return state
+
+
+def _has_ended(state: State) -> bool:
+    return state.ended
+
+
+def _acceptance(record: Record, sha256: str) -> State:
+    """The state at acceptance; raises IdempotencyConflict when another body was accepted."""
+    fact = decode(record.data)
+    assert isinstance(fact, Accepted)
+    if fact.body_sha256 != sha256:
+        raise IdempotencyConflict("This Idempotency-Key was used before with another body.")
+    return begin(fact, record.sequence)
+
+
+async def _accept(gateway: Gateway, tenant: str, request: Request, asked: DeliberationRequest) -> tuple[State, bool]:
+    """The state at acceptance, and whether it had been accepted before. Durable when this returns."""
+    key = idempotency_key_of(request)
+    catalog, journal, metrics = _caught_up(gateway), gateway["journal"], gateway["metrics"]
+    id, sha256 = deliberation_id(tenant, key), body_sha256(asked)
+    if key is not None and catalog.knows(tenant, id):
+        # A full queue must not refuse the answer to what is already in it.
+        records = await journal.facts(tenant, id)
+        if records and records[0].tokens[-1] == "accepted":
+            metrics.replayed.inc()
+            return _acceptance(records[0], sha256), True
+    traceparent = request.headers.get("traceparent", "")
+    fact = accepted(
+        specification(
+            asked,
+            gateway["roles"],
+            gateway["strategies"],
+            timeout_s=gateway["settings"].deliberation_timeout_s,
+        ),
+        asked,
+        id=id,
+        now=gateway["clock"].now(),
+        request_id=request_id_of(request) or None,
+        traceparent=traceparent if _TRACEPARENT.fullmatch(traceparent) else None,
+    )
+    with catalog.admission(gateway["settings"].queue_depth_max):
+        appended = await journal.append(tenant, fact)
+    catalog.apply(appended.record)
+    (metrics.accepted if appended.mine else metrics.replayed).inc()
+    return _acceptance(appended.record, sha256), not appended.mine
+
+
+@router.post(
+    "/deliberations",
+    operation_id="create_deliberation",
+    summary="Accept a deliberation",
+    status_code=202,
+    response_class=Response,
+    responses={
+        200: {"model": Deliberation, **answer("It ended within the wait", "Location", "ETag", "Preference-Applied")},
+        202: {
+            "model": Deliberation,
+            **answer(
+                "Accepted: stored durably, and it will end",
+                *("Location", "Retry-After", "ETag", "Preference-Applied", "Idempotency-Replayed"),
+            ),
+        },
+        **problems(400, 408, 409, 413, 415, 422, 429, 503),
+    },
+    openapi_extra={"requestBody": body("DeliberationRequest"), "parameters": [IDEMPOTENCY_KEY, PREFER]},
+)
+async def create_deliberation(request: Request, gateway: InGateway, tenant: OfTenant) -> Response:
+    """One durable write, and the answer. With a key, a retry gets the first answer again and starts nothing."""
+    known = {"roles": gateway["roles"], "strategies": gateway["strategies"]}
+    asked = await body_of(request, DeliberationRequest, known)
+    state, replayed = await _accept(gateway, tenant, request, asked)
+    wait_s = wait_of(request)
+    state = await _awaited(gateway, tenant, state, _has_ended, wait_s)
+    headers = {"Location": f"/deliberations/{state.deliberation_id}"}
+    if replayed:
+        headers["Idempotency_Replayed"] = "true"
+    if state.ended:
+        return _resource_response(gateway, state, 200, wait_s, **headers)
+    return _resource_response(gateway, state, 202, wait_s, Retry_After=str(POLL_AFTER_S), **headers)
+
+
+@router.get(
+    "/deliberations/{deliberation_id}",
+    operation_id="get_deliberation",
+    summary="Read a deliberation",
+    response_class=Response,
+    responses={
+        200: {"model": Deliberation, **answer("As it is now", "ETag", "Preference-Applied")},
+        304: answer("It is still what If-None-Match names", "ETag", "Preference-Applied"),
+        **problems(404, 410, 503),
+    },
+    openapi_extra={"parameters": [IF_NONE_MATCH, PREFER]},
+)
+async def get_deliberation(
+    request: Request, gateway: InGateway, tenant: OfTenant, deliberation_id: DeliberationId
+) -> Response:
+    """The fold of its facts. With `Prefer: wait`, a long poll: until the revision differs from the one known."""
+    state = await _loaded(gateway, tenant, deliberation_id)
+    wait_s = wait_of(request)
+    known, revision = request.headers.get("if-none-match"), state.revision
+    if wait_s is not None and (known is None or _matches(request, _etag(state))):
+        state = await _awaited(gateway, tenant, state, lambda now: now.ended or now.revision != revision, wait_s)
+    if _matches(request, _etag(state)):
+        headers = {"ETag": _etag(state), "Cache-Control": "private, no-cache"}
+        return Response(status_code=304, headers=headers)
+    return _resource_response(gateway, state, 200, wait_s)
+
+
+@router.post(
+    "/deliberations/{deliberation_id}/cancel",
+    operation_id="cancel_deliberation",
+    summary="Ask a deliberation to stop",
+    status_code=202,
+    response_class=Response,
+    responses={
+        200: {"model": Deliberation, **answer("It has ended, by this or otherwise", "ETag", "Preference-Applied")},
+        202: {"model": Deliberation, **answer("It is being stopped", "Retry-After", "ETag", "Preference-Applied")},
+        **problems(400, 404, 408, 410, 413, 415, 422, 503),
+    },
+    openapi_extra={"requestBody": body("CancelRequest", required=False), "parameters": [PREFER]},
+)
+async def cancel_deliberation(
+    request: Request, gateway: InGateway, tenant: OfTenant, deliberation_id: DeliberationId
+) -> Response:
+    """Idempotent: the first reason stays. The answer is 200 once the deliberation has ended, whatever ended it."""
+    asked = await body_of(request, CancelRequest)
+    state = await _loaded(gateway, tenant, deliberation_id)
+    if state.cancel is None and not state.ended:
+        fact = CancelRequested(deliberation_id=deliberation_id, ts=gateway["clock"].now(), reason=asked.reason)
+        await gateway["journal"].append(tenant, fact)
+        state = await _loaded(gateway, tenant, deliberation_id)
+    wait_s = wait_of(request)
+    state = await _awaited(gateway, tenant, state, _has_ended, wait_s)
+    if state.ended:
+        return _resource_response(gateway, state, 200, wait_s)
+    return _resource_response(gateway, state, 202, wait_s, Retry_After=str(POLL_AFTER_S))
+
+
+class ListQuery(BaseModel):
+    """The query of a list."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
+
+    status: Status | None = None
+    role: str | None = Field(default=None, max_length=64)
+    strategy: str | None = Field(default=None, max_length=64)
+    created_after: AwareDatetime | None = None
+    created_before: AwareDatetime | None = None
+    limit: int = Field(default=50, ge=1, le=PAGE_MAX)
+    cursor: str | None = Field(default=None, max_length=128)
+
+
+def _query(request: Request) -> tuple[ListQuery, dict[str, str]]:
+    """The list's parameters and metadata filters; raises ValidationFailed on unknown, repeated and unfit ones."""
+    parameters: dict[str, Any] = {}
+    metadata: dict[str, str] = {}
+    for name, value in request.query_params.multi_items():
+        if name in parameters or name.removeprefix(_METADATA) in metadata:
+            remedy = "Give it once."
+            fault = FieldProblem(location="query", pointer=name, code="repeated", detail="Repeated", remedy=remedy)
+            raise ValidationFailed([fault])
+        if name.startswith(_METADATA) and name != _METADATA:
+            metadata[name.removeprefix(_METADATA)] = value
+        else:
+            parameters[name] = value
+    try:
+        return ListQuery.model_validate(parameters), metadata
+    except ValidationError as exc:
+        raise parameter_problems(exc) from exc
+
+
+def _cursor(epoch: str, sequence: int) -> str:
+    return base64.urlsafe_b64encode(f"1:{epoch}:{sequence}".encode()).decode().rstrip("=")
+
+
+def _before(cursor: str, epoch: str) -> int:
+    """The sequence that a list's cursor goes on below; raises InvalidCursor on a malformed or foreign one."""
+    try:
+        decoded = base64.b64decode(cursor + "=" * (-len(cursor) % 4), altchars=b"-_", validate=True).decode("ascii")
+    except (binascii.Error, ValueError) as exc:
+        raise InvalidCursor("The cursor is none that a list gave.", "cursor") from exc
+    found = re.fullmatch(r"1:([^:]*):([0-9]{1,19})", decoded, re.ASCII)
+    if found is None:
+        raise InvalidCursor("The cursor is none that a list gave.", "cursor")
+    if found[1] != epoch:
+        raise InvalidCursor("The cursor is of another log; start from the first page.", "cursor")
+    return int(found[2])
+
+
+@router.get(
+    "/deliberations",
+    operation_id="list_deliberations",
+    summary="List deliberations, newest first",
+    response_class=Response,
+    responses={200: {"model": DeliberationPage, **answer("A page", "Link")}, **problems(400, 422, 503)},
+    openapi_extra={
+        "parameters": [
+            parameter("query", "status", "Only of this status", enum=list(get_args(Status))),
+            parameter("query", "role", "Only with a member of this role"),
+            parameter("query", "strategy", "Only by this strategy"),
+            parameter("query", "created_after", "Only later than this", format="date-time"),
+            parameter("query", "created_before", "Only earlier than this", format="date-time"),
+            parameter("query", "limit", "Items on a page", type="integer", minimum=1, maximum=PAGE_MAX, default=50),
+            parameter("query", "cursor", "`next_cursor` of the page before"),
+            {
+                **parameter("query", "metadata", "Only with these pairs: `metadata.<key>=<value>`", **_METADATA_SCHEMA),
+                "style": "form",
+                "explode": True,
+            },
+        ]
+    },
+)
+async def list_deliberations(request: Request, gateway: InGateway, tenant: OfTenant) -> Response:
+    """The same from every replica of the gateway. Filters are repeated with the cursor, as the Link header does."""
+    query, metadata = _query(request)
+    catalog = _caught_up(gateway)
+    selection = Selection(
+        status=query.status,
+        role=query.role,
+        strategy=query.strategy,
+        created_after=query.created_after,
+        created_before=query.created_before,
+        metadata=metadata,
+    )
+    before = None if query.cursor is None else _before(query.cursor, catalog.epoch)
+    entries, more = catalog.page(tenant, selection, limit=query.limit, before=before)
+    next_cursor = _cursor(catalog.epoch, entries[-1].sequence) if more else None
+    headers = {"Cache-Control": "private, no-cache"}
+    if next_cursor is not None:
+        kept = [(name, value) for name, value in request.query_params.multi_items() if name != "cursor"]
+        headers["Link"] = f'</deliberations?{urlencode([*kept, ("cursor", next_cursor)])}>; rel="next"'
+    page = DeliberationPage(items=tuple(summary(entry) for entry in entries), next_cursor=next_cursor)
+    return Response(dump(page), headers=headers, media_type="application/json")

@@ -1,0 +1,102 @@
+"""Routes: alive, ready, statistics, metrics."""
+
+from fastapi import APIRouter, Response
+
+from app.answers import answer, problems
+from app.deliberation.errors import JournalUnavailable, StreamsDiffer
+from app.gateway import Gateway, InGateway, OfTenant
+from app.metrics import CONTENT_TYPE
+from app.problems import NotReady
+from app.schemas import FieldProblem, Health, Ready, Stats, dump
+
+INQUIRY_TIMEOUT_S = 1.0
+_NO_STORE = {"Cache-Control": "no-store"}
+
+router = APIRouter(tags=["operations"])
+
+
+def _missing(check: str, detail: str, remedy: str) -> FieldProblem:
+    return FieldProblem(location="service", pointer=check, code="not_ready", detail=detail, remedy=remedy)
+
+
+async def _stream_faults(gateway: Gateway) -> list[FieldProblem]:
+    """What is wrong with the log: out of reach, or its streams not as declared."""
+    url = gateway["settings"].nats_url.rpartition("@")[2]
+    try:
+        lines = await gateway["streams_differ"]()
+    except JournalUnavailable as exc:
+        return [_missing("journal", str(exc), f"Start nats-server, or set NATS_URL (now {url}).")]
+    except StreamsDiffer as exc:
+        lines = [str(exc)]
+    return [
+        _missing("streams", line, "Run `deliberate streams plan`, then `deliberate streams apply`.") for line in lines
+    ]
+
+
+async def _faults(gateway: Gateway) -> tuple[list[FieldProblem], int]:
+    """Everything that serving needs and is not there, and how many coordinators answered."""
+    faults: list[FieldProblem] = []
+    if gateway["feed"].draining.is_set():
+        faults.append(_missing("draining", "This process is stopping", "Use another replica."))
+    faults += await _stream_faults(gateway)
+    if not gateway["catalog"].caught_up:
+        faults.append(_missing("catalog", "The log has not been read to its end", "Wait."))
+    replies = await gateway["control"].inquire("control.coordinator", timeout_s=INQUIRY_TIMEOUT_S)
+    if not replies:
+        remedy = "Deploy the coordinator; what is accepted meanwhile waits in the log."
+        faults.append(_missing("coordinator", f"No coordinator answered within {INQUIRY_TIMEOUT_S:g} s", remedy))
+    return faults, len(replies)
+
+
+@router.get(
+    "/healthz",
+    operation_id="get_health",
+    summary="Whether the process is alive",
+    response_class=Response,
+    responses={200: {"model": Health, **answer("Alive")}, **problems()},
+)
+async def get_health() -> Response:
+    """Nothing but the process itself is asked."""
+    return Response(dump(Health()), headers=_NO_STORE, media_type="application/json")
+
+
+@router.get(
+    "/readyz",
+    operation_id="get_readiness",
+    summary="Whether work is accepted and will be done",
+    response_class=Response,
+    responses={200: {"model": Ready, **answer("Ready")}, **problems(503)},
+)
+async def get_readiness(gateway: InGateway) -> Response:
+    """The log reachable, its streams as declared, the catalog caught up, a coordinator alive, and not draining."""
+    faults, coordinators = await _faults(gateway)
+    if faults:
+        raise NotReady(f"Not ready: {', '.join(dict.fromkeys(fault.pointer for fault in faults))}", faults)
+    ready = Ready(coordinators=coordinators, checks=("journal", "streams", "catalog", "coordinator"))
+    return Response(dump(ready), headers=_NO_STORE, media_type="application/json")
+
+
+@router.get(
+    "/stats",
+    operation_id="get_stats",
+    summary="Counts, durations and tokens",
+    response_class=Response,
+    responses={200: {"model": Stats, **answer("Over the retained deliberations")}, **problems(503)},
+)
+async def get_stats(gateway: InGateway, tenant: OfTenant) -> Response:
+    """Durations are seconds from acceptance to a verdict; tokens are what the engines reported."""
+    if not gateway["catalog"].caught_up:
+        raise JournalUnavailable("The log has not been read yet; it may not be reachable.")
+    return Response(dump(gateway["catalog"].stats(tenant)), headers=_NO_STORE, media_type="application/json")
+
+
+@router.get(
+    "/metrics",
+    operation_id="get_metrics",
+    summary="Figures for Prometheus",
+    response_class=Response,
+    responses={200: {"content": {"text/plain": {"schema": {"type": "string"}}}, **answer("Text exposition")}},
+)
+async def get_metrics(gateway: InGateway) -> Response:
+    """Requests are this process's; deliberations are those of all who share the log."""
+    return Response(gateway["metrics"].exposition(), headers={"Content-Type": CONTENT_TYPE})

@@ -1,0 +1,67 @@
+"""Around every request: its id, its log event, and its figures. Pure ASGI, so that streams pass untouched."""
+
+import re
+import secrets
+import time
+
+import structlog
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from app.gateway import gateway_in
+from app.metrics import Metrics
+
+_USABLE_ID = re.compile(r"[A-Za-z0-9._:/+=-]{1,128}")
+log = structlog.get_logger(__name__)
+
+
+def usable_request_id(given: str | None) -> str:
+    """The client's own id when it is short and plain, else a new one."""
+    return given if given is not None and _USABLE_ID.fullmatch(given) else secrets.token_hex(12)
+
+
+class RequestContext:
+    """Gives each request an id (`scope["request_id"]`, X-Request-Id), logs it as one event, and counts it."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """See the ASGI specification."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        given = next((value for name, value in scope["headers"] if name == b"x-request-id"), b"").decode("latin-1")
+        request_id = scope["request_id"] = usable_request_id(given or None)
+        began_s = time.perf_counter()
+        status, streamed = 500, False
+
+        async def send_identified(message: Message) -> None:
+            nonlocal status, streamed
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                message["headers"] = [*message["headers"], (b"x-request-id", request_id.encode())]
+                streamed = any(value.startswith(b"text/event-stream") for _, value in message["headers"])
+            await send(message)
+
+        try:
+            await self._app(scope, receive, send_identified)
+        finally:
+            taken_s = time.perf_counter() - began_s
+            route = getattr(scope.get("route"), "path", "unmatched")
+            log.info(
+                "request",
+                request_id=request_id,
+                method=scope["method"],
+                route=route,
+                status=status,
+                duration_ms=round(taken_s * 1_000, 2),
+            )
+            _count(gateway_in(scope)["metrics"], scope["method"], route, status, None if streamed else taken_s)
+
+
+def _count(metrics: Metrics, method: str, route: str, status: int, taken_s: float | None) -> None:
+    # Methods are whatever a client invents; labels must stay few.
+    method = method if method in ("GET", "POST", "DELETE", "HEAD", "OPTIONS", "PUT", "PATCH") else "other"
+    metrics.requests.labels(method, route, str(status)).inc()
+    if taken_s is not None:
+        metrics.request_seconds.labels(method, route).observe(taken_s)

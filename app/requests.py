@@ -1,0 +1,250 @@
+"""What the gateway takes: the bodies with their bounds, and the preferences in headers."""
+
+import re
+from collections.abc import Collection
+from typing import Annotated, Any, Self
+
+from fastapi import Request
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationInfo,
+    WithJsonSchema,
+    field_validator,
+    model_validator,
+)
+from pydantic_core import PydanticCustomError
+
+from app.deliberation.specification import TOKEN_PATTERN
+from app.problems import ValidationFailed
+from app.schemas import FieldProblem
+
+AGENTS_MAX = 32
+DEFAULT_ROLE = "DEV"
+DEFAULT_SIZE = 3
+SEED_MAX = 2**63 - 1
+WAIT_MAX_S = 60
+KEY_PATTERN = r"^[\x21-\x7e]{1,255}$"
+
+_WAIT = re.compile(r"\s*wait\s*=\s*\"?(\d{1,9})\"?\s*", re.IGNORECASE)
+
+
+class Body(BaseModel):
+    """Base of every body: frozen, strict, and without unknown fields."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, hide_input_in_errors=True)
+
+
+class CriterionRequest(Body):
+    """One line of the rubric; weights are relative."""
+
+    id: str = Field(pattern=TOKEN_PATTERN)
+    description: str = Field(min_length=1, max_length=2_000)
+    weight: float = Field(default=1.0, gt=0, le=1_000)
+
+
+def _as_rubric(given: object) -> object:
+    """A rubric in one sentence is a rubric of one criterion."""
+    return [{"id": "rubric", "description": given}] if isinstance(given, str) else given
+
+
+def _distinct(rubric: list[CriterionRequest]) -> list[CriterionRequest]:
+    if len({criterion.id for criterion in rubric}) < len(rubric):
+        raise PydanticCustomError("repeated_id", "Criteria must have different ids", {"remedy": "Rename one of them."})
+    return rubric
+
+
+_CRITERION_SCHEMA = {"$ref": "#/components/schemas/CriterionRequest"}
+Rubric = Annotated[
+    list[CriterionRequest],
+    Field(min_length=1, max_length=16),
+    BeforeValidator(_as_rubric),
+    AfterValidator(_distinct),
+    WithJsonSchema(
+        {
+            "anyOf": [
+                {"type": "string", "minLength": 1, "maxLength": 2_000},
+                {"type": "array", "items": _CRITERION_SCHEMA, "minItems": 1, "maxItems": 16},
+            ]
+        }
+    ),
+]
+Requirement = Annotated[str, Field(min_length=1, max_length=2_000)]
+MetadataKey = Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]{1,64}$")]
+Metadata = Annotated[dict[MetadataKey, Annotated[str, Field(max_length=512)]], Field(max_length=16)]
+
+
+class ConstraintsRequest(Body):
+    """What the answer must satisfy; all of it reaches the prompts."""
+
+    rubric: Rubric | None = Field(default=None, description="What answers are judged by; a general one if absent")
+    requirements: list[Requirement] = Field(default=[], max_length=32)
+    timeout_seconds: int | None = Field(default=None, ge=1, le=3_600, description="Deadline; the gateway's if absent")
+    metadata: Metadata = {}
+
+
+class SamplingRequest(Body):
+    """How tokens are drawn; what is absent comes from the role. The first agent takes it as it is, others vary."""
+
+    temperature: float | None = Field(default=None, ge=0, le=2)
+    max_tokens: int | None = Field(default=None, ge=1, le=32_768, description="Bound of one completion")
+    top_p: float | None = Field(default=None, gt=0, le=1)
+
+
+class BudgetRequest(Body):
+    """Ceilings over the whole deliberation."""
+
+    max_tokens: int | None = Field(default=None, ge=1)
+    max_calls: int | None = Field(default=None, ge=1)
+
+
+def _known(name: str, kind: str, known: Collection[str] | None) -> str:
+    if known is not None and name not in known:
+        listed = ", ".join(sorted(known))
+        context = {"kind": kind, "remedy": f"Give one of {listed}."}
+        raise PydanticCustomError(f"unknown_{kind}", "There is no such {kind}", context)  # pyright: ignore[reportArgumentType]
+    return name
+
+
+def _names(info: ValidationInfo, kind: str) -> Collection[str] | None:
+    """The names that this gateway knows; None where a body is read without a gateway."""
+    context: Any = info.context
+    return None if context is None else context[kind]
+
+
+def _known_role(name: str, info: ValidationInfo) -> str:
+    return _known(name, "role", _names(info, "roles"))
+
+
+def _known_strategy(name: str, info: ValidationInfo) -> str:
+    return _known(name, "strategy", _names(info, "strategies"))
+
+
+RoleName = Annotated[str, Field(max_length=64), AfterValidator(_known_role)]
+StrategyName = Annotated[str, Field(max_length=64), AfterValidator(_known_strategy)]
+
+
+class AgentRequest(Body):
+    """`count` members of one role."""
+
+    role: RoleName
+    count: int = Field(default=1, ge=1, le=AGENTS_MAX)
+    model: str | None = Field(default=None, min_length=1, max_length=256, description="The role's if absent")
+    temperature: float | None = Field(default=None, ge=0, le=2, description="Taken as it is, without variation")
+
+
+class DeliberationRequest(Body):
+    """The body of `POST /deliberations`: a council of one role (`role`, `num_agents`), or a mixed one (`agents`)."""
+
+    task: str = Field(min_length=1, max_length=32_768, description="What to deliberate about")
+    role: RoleName | None = Field(default=None, description="DEV if absent; not together with `agents`")
+    num_agents: int | None = Field(
+        default=None, ge=1, le=AGENTS_MAX, description="3 if absent; not together with `agents`"
+    )
+    agents: list[AgentRequest] | None = Field(
+        default=None, min_length=1, max_length=AGENTS_MAX, description="A mixed council, 1 to 32 members in all"
+    )
+    strategy: StrategyName = "council"
+    rounds: int = Field(default=1, ge=0, le=5, description="Rounds of critique and revision")
+    constraints: ConstraintsRequest = ConstraintsRequest()
+    quorum: int | None = Field(
+        default=None, ge=1, le=AGENTS_MAX, description="Answers that a stage needs; max(2, ceil(N/2)) if absent"
+    )
+    budget: BudgetRequest = BudgetRequest()
+    sampling: SamplingRequest = SamplingRequest()
+    seed: int | None = Field(default=None, ge=0, le=SEED_MAX, description="Drawn and recorded if absent")
+    metadata: Metadata = Field(default={}, description="For filtering lists; it does not reach the prompts")
+
+    @field_validator("task")
+    @classmethod
+    def _said(cls, task: str) -> str:
+        if not task.strip():
+            remedy = {"remedy": "Say what to deliberate about."}
+            raise PydanticCustomError("blank", "The task is blank", remedy)  # pyright: ignore[reportArgumentType]
+        return task
+
+    @property
+    def size(self) -> int:
+        """Members in all."""
+        return sum(agent.count for agent in self.roster)
+
+    @property
+    def roster(self) -> list[AgentRequest]:
+        """The council as a list, however it was asked for."""
+        if self.agents is not None:
+            return self.agents
+        return [AgentRequest.model_construct(role=self.role or DEFAULT_ROLE, count=self.num_agents or DEFAULT_SIZE)]
+
+    @model_validator(mode="after")
+    def _agrees(self, info: ValidationInfo) -> Self:
+        faults: list[FieldProblem] = []
+        if self.agents is not None:
+            for name in ("role", "num_agents"):
+                if getattr(self, name) is not None:
+                    faults.append(
+                        _fault(f"/{name}", "conflict", "agents already names the council", f"Leave {name} out.")
+                    )
+        else:
+            faults += _default_role_faults(self, info)
+        if self.size > AGENTS_MAX:
+            told = f"The council has {self.size} members"
+            faults.append(_fault("/agents", "too_many_agents", told, f"Ask for {AGENTS_MAX} at most in all."))
+        if self.quorum is not None and self.quorum > self.size:
+            told = f"A quorum of {self.quorum} cannot be reached by {self.size} agents"
+            faults.append(_fault("/quorum", "quorum_too_large", told, f"Give {self.size} or less."))
+        if faults:
+            raise ValidationFailed(faults)
+        return self
+
+
+class CancelRequest(Body):
+    """The body of a request to stop; it may be left out."""
+
+    reason: str | None = Field(default=None, max_length=500)
+
+
+def _fault(path: str, code: str, detail: str, remedy: str) -> FieldProblem:
+    return FieldProblem(location="body", pointer=path, code=code, detail=detail, remedy=remedy)
+
+
+def _default_role_faults(request: DeliberationRequest, info: ValidationInfo) -> list[FieldProblem]:
+    """A gateway whose roles.yaml has no DEV must be told which role is meant."""
+    roles = _names(info, "roles")
+    if roles is None or request.role is not None or DEFAULT_ROLE in roles:
+        return []
+    return [
+        _fault(
+            "/role", "unknown_role", f"There is no role {DEFAULT_ROLE} here", f"Give one of {', '.join(sorted(roles))}."
+        )
+    ]
+
+
+def wait_of(request: Request) -> int | None:
+    """Seconds that the client is willing to wait (RFC 7240), at most 60; None when it names none that is understood."""
+    for header in request.headers.getlist("prefer"):
+        for preference in header.split(","):
+            found = _WAIT.fullmatch(preference.partition(";")[0])
+            if found is not None:
+                return min(int(found[1]), WAIT_MAX_S)
+    return None
+
+
+def idempotency_key_of(request: Request) -> str | None:
+    """The Idempotency-Key, if any; raises ValidationFailed unless it is 1 to 255 visible ASCII characters."""
+    given = request.headers.getlist("idempotency-key")
+    if not given:
+        return None
+    if len(given) > 1 or re.fullmatch(KEY_PATTERN, given[0]) is None:
+        remedy = "Send one key of 1 to 255 visible ASCII characters, for example a UUID."
+        fault = FieldProblem(
+            location="header",
+            pointer="Idempotency-Key",
+            code="invalid_key",
+            detail="The key is not usable",
+            remedy=remedy,
+        )
+        raise ValidationFailed([fault])
+    return given[0]

@@ -1,0 +1,150 @@
+"""Routes: what councils are made of, and the ways in which they deliberate."""
+
+import asyncio
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, cast
+from urllib.parse import urlsplit, urlunsplit
+
+import yaml
+from fastapi import APIRouter, Response
+from fastapi import Path as PathParameter
+
+from app.answers import answer, problems
+from app.deliberation.engine import StrategyDefinition
+from app.deliberation.errors import InvalidRequest, NotFound
+from app.deliberation.roles import Role, parse_roles
+from app.gateway import Gateway, InGateway
+from app.requests import DeliberationRequest
+from app.schemas import (
+    EngineView,
+    LiveRole,
+    ReplicaBounds,
+    RoleList,
+    RoleResource,
+    StrategyList,
+    StrategyResource,
+    dump,
+)
+from app.settings import PACKAGED_ROLES
+
+INQUIRY_TIMEOUT_S = 0.5
+# What every strategy takes from the request beside task, agents and constraints.
+_COMMON_PARAMETERS = ("quorum", "budget", "sampling", "seed")
+
+router = APIRouter(tags=["roles"])
+
+
+def read_roles(path: Path | None) -> Mapping[str, Role]:
+    """The roles declared in a YAML file, the packaged one when None; raises InvalidRequest naming what is wrong."""
+    path = path or PACKAGED_ROLES
+    try:
+        return parse_roles(yaml.safe_load(path.read_text(encoding="utf-8")))
+    except (OSError, yaml.YAMLError, UnicodeDecodeError) as exc:
+        raise InvalidRequest(f"{path} cannot be read as YAML: {exc}") from exc
+
+
+def without_credentials(url: str) -> str:
+    """A URL without the user and password that it may carry."""
+    parts = urlsplit(url)
+    return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2]))
+
+
+def live_role(replies: list[dict[str, Any]]) -> LiveRole | None:
+    """What replicas said of themselves, as one view; None when none did. Fields that are missing read as empty."""
+    if not replies:
+        return None
+    engines: dict[str, EngineView] = {}
+    for reply in replies:
+        for engine in cast("list[dict[str, Any]]", reply.get("engines", [])):
+            url = without_credentials(str(engine.get("url", "")))
+            healthy = bool(engine.get("healthy")) and (url not in engines or engines[url].healthy)
+            engines[url] = EngineView(url=url, healthy=healthy, models=tuple(engine.get("models", ())))
+    return LiveRole(
+        replicas=len(replies),
+        models=tuple(sorted({str(reply["model"]) for reply in replies if reply.get("model")})),
+        simulated=any(bool(reply.get("simulated")) for reply in replies),
+        in_flight=sum(int(reply.get("in_flight", 0)) for reply in replies),
+        engines=tuple(engines.values()),
+    )
+
+
+async def _described(gateway: Gateway, name: str, role: Role) -> RoleResource:
+    replies = await gateway["control"].inquire(
+        f"control.role.{name}", timeout_s=INQUIRY_TIMEOUT_S, replies_max=role.replicas.max
+    )
+    return RoleResource(
+        name=name,
+        persona=role.persona,
+        model=role.model,
+        engines=tuple(without_credentials(url) for url in role.engines),
+        sampling=role.sampling,
+        replicas=ReplicaBounds(min=role.replicas.min, max=role.replicas.max),
+        concurrency=role.concurrency,
+        live=live_role(replies),
+    )
+
+
+@router.get(
+    "/roles",
+    operation_id="list_roles",
+    summary="Roles, as declared and as they live",
+    response_class=Response,
+    responses={200: {"model": RoleList, **answer("All roles")}, **problems()},
+)
+async def list_roles(gateway: InGateway) -> Response:
+    """`live` is null for a role whose replicas did not answer within half a second."""
+    async with asyncio.TaskGroup() as group:
+        tasks = [group.create_task(_described(gateway, name, role)) for name, role in gateway["roles"].items()]
+    return Response(dump(RoleList(items=tuple(task.result() for task in tasks))), media_type="application/json")
+
+
+@router.get(
+    "/roles/{role}",
+    operation_id="get_role",
+    summary="One role",
+    response_class=Response,
+    responses={200: {"model": RoleResource, **answer("The role")}, **problems(404)},
+)
+async def get_role(
+    gateway: InGateway, role: Annotated[str, PathParameter(description="Name, as roles.yaml has it")]
+) -> Response:
+    """`live` is null when no replica answered within half a second."""
+    declared = gateway["roles"].get(role)
+    if declared is None:
+        raise NotFound(f"There is no such role; there are {', '.join(sorted(gateway['roles']))}.")
+    return Response(dump(await _described(gateway, role, declared)), media_type="application/json")
+
+
+def strategy_resource(definition: StrategyDefinition) -> StrategyResource:
+    """A strategy as clients read it; its parameters are the request's own fields, with their schemas."""
+    schema = DeliberationRequest.model_json_schema()
+    # The steps of a strategy that has rounds say so: `critique × R`.
+    rounds = ("rounds",) if any("R" in step.split() for step in definition.steps) else ()
+    taken = (*rounds, *_COMMON_PARAMETERS)
+    return StrategyResource(
+        name=definition.name,
+        version=definition.version,
+        summary=definition.summary,
+        steps=definition.steps,
+        calls=definition.formula,
+        source=definition.source,
+        parameters={
+            "type": "object",
+            "properties": {name: schema["properties"][name] for name in taken},
+            "$defs": {name: schema["$defs"][name] for name in ("BudgetRequest", "SamplingRequest")},
+        },
+    )
+
+
+@router.get(
+    "/strategies",
+    operation_id="list_strategies",
+    summary="Ways to deliberate",
+    response_class=Response,
+    responses={200: {"model": StrategyList, **answer("All strategies")}, **problems()},
+)
+async def list_strategies(gateway: InGateway) -> Response:
+    """Steps, how many model requests they take, where they come from, and which fields steer them."""
+    items = tuple(strategy_resource(definition) for definition in gateway["strategies"].values())
+    return Response(dump(StrategyList(items=items)), media_type="application/json")

@@ -1,0 +1,5 @@
+"""Every router of the gateway, in the order of the document."""
+
+from app import deliberations, events, health, roles
+
+ROUTERS = (deliberations.router, events.router, roles.router, health.router)
