@@ -2,7 +2,29 @@
 
 import typer
 
-cli = typer.Typer(name="deliberate", no_args_is_help=True, add_completion=False, pretty_exceptions_show_locals=False)
+from app.cli import ask, openapi, show, simulator, streams, watch
+from app.cli.exits import EXIT_HELP
+
+cli = typer.Typer(
+    name="deliberate",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_show_locals=False,
+    epilog=EXIT_HELP,
+)
+
+_ANY_ARGUMENTS = {"allow_extra_args": True, "ignore_unknown_options": True}
+
+cli.command("ask", epilog=EXIT_HELP)(ask.ask)
+cli.command("watch", epilog=EXIT_HELP)(watch.watch)
+cli.command("list", epilog=EXIT_HELP)(show.list_deliberations)
+cli.command("show", epilog=EXIT_HELP)(show.show)
+cli.command("cancel", epilog=EXIT_HELP)(show.cancel)
+cli.command("roles", epilog=EXIT_HELP)(show.roles)
+cli.command("strategies", epilog=EXIT_HELP)(show.strategies)
+cli.command("openapi", epilog=EXIT_HELP)(openapi.openapi)
+cli.command("simulator", context_settings=_ANY_ARGUMENTS, add_help_option=False)(simulator.simulator)
+cli.add_typer(streams.streams_cli, name="streams")
 
 
 @cli.callback()

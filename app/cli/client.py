@@ -1,0 +1,275 @@
+"""A thin HTTP client of the gateway, for the command line alone.
+
+It turns problem documents into `CommandError`s with a remedy, sends a submission again under its own idempotency key
+when the connection broke, and follows the event stream across restarts of the gateway by its cursor.
+"""
+
+import asyncio
+import random
+from collections.abc import AsyncGenerator, Callable, Mapping
+from contextlib import aclosing
+from dataclasses import dataclass
+from ipaddress import ip_address
+from time import monotonic
+from types import TracebackType
+from typing import Any, Self, TypeVar, cast
+
+import httpx
+from pydantic import BaseModel, ValidationError
+
+from app.cli.exits import CommandError, Exit, FieldFault
+from app.cli.sse import Frame, SseDecoder
+from app.deliberation.facts import TERMINAL_STATUS
+from app.schemas import Problem
+
+_CONNECT_TIMEOUT_S = 2.0
+_READ_TIMEOUT_S = 10.0
+_HEARTBEATS_MISSED_S = 30.0  # the gateway sends a comment every 10 s: three of them missing is a dead connection
+_SUBMIT_ATTEMPTS = 4
+_BACKOFF_FIRST_S = 0.25
+_BACKOFF_MAX_S = 5.0
+
+_REMEDIES = {
+    "not_found": "`deliberate list` shows what this gateway holds",
+    "gone": "its facts were removed; GET retention_until tells how long they are kept",
+    "invalid_id": "an id consists of a-z, 0-9, _ and -, at most 64 of them",
+    "invalid_cursor": "leave --after out to read from the beginning",
+    "unknown_role": "`deliberate roles` lists the roles",
+    "unknown_strategy": "`deliberate strategies` lists the strategies",
+    "idempotency_conflict": "send the same body, or another --idempotency-key",
+    "queue_full": "try again later",
+    "journal_unavailable": "the gateway cannot reach NATS; try again, or look at its /readyz",
+}
+
+
+JsonObject = dict[str, Any]
+_Model = TypeVar("_Model", bound=BaseModel)
+
+
+class GatewayUnreachable(CommandError):
+    """Nobody answers there, or what answers cannot serve now."""
+
+
+class GatewayRefused(CommandError):
+    """The gateway answered 4xx."""
+
+
+@dataclass(frozen=True, slots=True)
+class Retry:
+    """The stream broke: `attempt` (from 1) follows in `delay_s`, because of `reason`."""
+
+    attempt: int
+    delay_s: float
+    reason: str
+
+
+def _is_loopback(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def _unreachable(url: str, exc: httpx.TransportError) -> GatewayUnreachable:
+    reason = str(exc) or type(exc).__name__
+    remedy = "start one with `deliberate up`, or name another by --url or DELIBERATE_URL"
+    return GatewayUnreachable(Exit.UNREACHABLE, "unreachable", f"no gateway answers at {url}: {reason}", remedy=remedy)
+
+
+def _not_a_gateway(url: str, detail: str) -> GatewayUnreachable:
+    remedy = "name the gateway's base URL by --url or DELIBERATE_URL"
+    return GatewayUnreachable(Exit.UNREACHABLE, "not_a_gateway", f"{url} {detail}", remedy=remedy)
+
+
+def understood(model: type[_Model], document: JsonObject) -> _Model:
+    """A resource as this version reads it; raises CommandError when it lacks what is needed. New fields are dropped."""
+    try:
+        return model.model_validate(document)
+    except ValidationError as exc:
+        where = ".".join(map(str, exc.errors(include_url=False)[0]["loc"]))
+        detail = f"the gateway's {model.__name__} is of another version: {where}"
+        raise CommandError(Exit.REFUSED, "not_understood", detail, remedy="--json prints it as it is") from exc
+
+
+def problem_of(response: httpx.Response) -> CommandError:
+    """The error that a 4xx or 5xx response tells, whether or not its body is a problem document."""
+    try:
+        problem = Problem.model_validate_json(response.content)
+    except ValidationError:
+        return _error(
+            response, f"http_{response.status_code}", response.reason_phrase or "no problem document", (), None
+        )
+    faults = tuple(FieldFault(fault.pointer, fault.detail, fault.remedy) for fault in problem.errors)
+    return _error(response, problem.code, problem.detail, faults, problem.request_id)
+
+
+def _error(
+    response: httpx.Response, code: str, detail: str, faults: tuple[FieldFault, ...], request_id: str | None
+) -> CommandError:
+    remedy = _REMEDIES.get(code)
+    if wait_s := response.headers.get("Retry-After"):
+        remedy = f"{remedy or 'try again'}; the gateway says in {wait_s} s"
+    if response.status_code >= 500:
+        return GatewayUnreachable(Exit.UNREACHABLE, code, detail, fields=faults, remedy=remedy, request_id=request_id)
+    return GatewayRefused(Exit.REFUSED, code, detail, fields=faults, remedy=remedy, request_id=request_id)
+
+
+class Gateway:
+    """One gateway, for the life of a command. Use as an async context."""
+
+    def __init__(self, url: str, *, transport: httpx.AsyncBaseTransport | None = None) -> None:
+        """`transport` replaces the network in tests. Raises CommandError when `url` is not an http(s) URL."""
+        try:
+            parsed = httpx.URL(url)
+        except httpx.InvalidURL as exc:
+            raise CommandError(Exit.USAGE, "invalid_url", f"{url!r} is not a URL: {exc}") from exc
+        if parsed.scheme not in ("http", "https") or not parsed.host:
+            raise CommandError(Exit.USAGE, "invalid_url", f"--url takes http://host:port, not {url!r}")
+        self.url = url.rstrip("/")
+        self._http = httpx.AsyncClient(
+            base_url=self.url,
+            transport=transport,
+            timeout=httpx.Timeout(_READ_TIMEOUT_S, connect=_CONNECT_TIMEOUT_S),
+            # A proxy of the environment must not swallow what is meant for this machine.
+            trust_env=not _is_loopback(parsed.host),
+            headers={"User-Agent": "deliberate"},
+        )
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._http.aclose()
+
+    async def _request(
+        self,
+        method: str,
+        path: str,
+        *,
+        params: Mapping[str, Any] | None = None,
+        body: JsonObject | None = None,
+        headers: Mapping[str, str] | None = None,
+        wait_s: float = 0,
+    ) -> JsonObject:
+        timeout = httpx.Timeout(_READ_TIMEOUT_S + wait_s, connect=_CONNECT_TIMEOUT_S)
+        sent = dict(headers or {}) | ({"Prefer": f"wait={wait_s:g}"} if wait_s else {})
+        try:
+            response = await self._http.request(method, path, params=params, json=body, headers=sent, timeout=timeout)
+        except httpx.TransportError as exc:
+            raise _unreachable(self.url, exc) from exc
+        if response.status_code >= 400:
+            raise problem_of(response)
+        try:
+            document = response.json()
+        except ValueError as exc:
+            raise _not_a_gateway(self.url, f"answers {path} without JSON") from exc
+        if not isinstance(document, dict):
+            raise _not_a_gateway(self.url, f"answers {path} without a JSON object")
+        return cast(JsonObject, document)
+
+    async def submit(self, body: JsonObject, idempotency_key: str, *, wait_s: float = 0) -> JsonObject:
+        """POST a deliberation; returns the resource. Sent again under the same key when the answer is in doubt."""
+        for attempt in range(1, _SUBMIT_ATTEMPTS + 1):
+            try:
+                headers = {"Idempotency-Key": idempotency_key}
+                return await self._request("POST", "/deliberations", body=body, headers=headers, wait_s=wait_s)
+            except GatewayUnreachable as error:
+                never_connected = isinstance(error.__cause__, httpx.ConnectError | httpx.UnsupportedProtocol)
+                if never_connected or attempt == _SUBMIT_ATTEMPTS:
+                    raise
+                await asyncio.sleep(_backoff_s(attempt))
+        raise AssertionError("the last attempt returns or raises")
+
+    async def deliberation(self, deliberation_id: str) -> JsonObject:
+        """The resource of one deliberation."""
+        return await self._request("GET", f"/deliberations/{deliberation_id}")
+
+    async def deliberations(self, filters: Mapping[str, Any]) -> JsonObject:
+        """One page `{items, next_cursor}`, newest first."""
+        return await self._request("GET", "/deliberations", params=filters)
+
+    async def cancel(self, deliberation_id: str, reason: str | None, *, wait_s: float = 0) -> JsonObject:
+        """Ask to stop; returns the resource, cancelling or ended."""
+        body = {} if reason is None else {"reason": reason}
+        return await self._request("POST", f"/deliberations/{deliberation_id}/cancel", body=body, wait_s=wait_s)
+
+    async def read(self, path: str) -> JsonObject:
+        """The JSON of a plain GET: /roles, /strategies."""
+        return await self._request("GET", path)
+
+    async def follow(
+        self,
+        deliberation_id: str,
+        *,
+        after: str = "0",
+        deltas: bool = True,
+        patience_s: float = 60.0,
+        on_retry: Callable[[Retry], None] | None = None,
+    ) -> AsyncGenerator[Frame]:
+        """Every event after the cursor `after`, until the terminal one; ends at once when there is none left.
+
+        A broken stream is opened again at the last cursor, with exponential backoff; when no event or comment came for
+        `patience_s` seconds of trying, GatewayUnreachable is raised. 4xx is raised at once. Iterate in `aclosing`.
+        """
+        cursor, seen, attempt, alive_at = after, False, 0, monotonic()
+        while True:
+            delay_s: float | None = None
+            farewell = "the connection was closed"
+            try:
+                async with aclosing(self._frames(deliberation_id, cursor, deltas=deltas, resumed=seen)) as chunks:
+                    async for frames in chunks:
+                        attempt, alive_at = 0, monotonic()
+                        for frame in frames:
+                            cursor, seen = frame.id or cursor, seen or frame.id is not None
+                            delay_s = delay_s if frame.retry_ms is None else frame.retry_ms / 1_000
+                            if frame.event == "stream.reconnect":
+                                farewell = f"the gateway asks to reconnect: {frame.fields().get('reason')}"
+                            if frame.data:
+                                yield frame
+                            if frame.event in TERMINAL_STATUS:
+                                return
+            except _NothingLeft:
+                return
+            except (httpx.TransportError, GatewayUnreachable) as exc:
+                failure = _unreachable(self.url, exc) if isinstance(exc, httpx.TransportError) else exc
+            else:
+                failure = GatewayUnreachable(Exit.UNREACHABLE, "stream_closed", farewell)
+            if monotonic() - alive_at >= patience_s:
+                raise failure
+            attempt += 1
+            delay_s = _backoff_s(attempt) if delay_s is None else min(delay_s, _BACKOFF_MAX_S)
+            if on_retry is not None:
+                on_retry(Retry(attempt, delay_s, failure.detail))
+            await asyncio.sleep(delay_s)
+
+    async def _frames(
+        self, deliberation_id: str, cursor: str, *, deltas: bool, resumed: bool
+    ) -> AsyncGenerator[list[Frame]]:
+        """The frames of one connection, by chunk; an empty list is a sign of life (a comment, or half a frame)."""
+        params = ({} if resumed else {"after": cursor}) | ({} if deltas else {"deltas": "false"})
+        headers = {"Accept": "text/event-stream"} | ({"Last-Event-ID": cursor} if resumed else {})
+        timeout = httpx.Timeout(_HEARTBEATS_MISSED_S, connect=_CONNECT_TIMEOUT_S)
+        decoder = SseDecoder()
+        async with self._http.stream(
+            "GET", f"/deliberations/{deliberation_id}/events", params=params, headers=headers, timeout=timeout
+        ) as response:
+            if response.status_code == 204:
+                raise _NothingLeft
+            if response.status_code >= 400:
+                await response.aread()
+                raise problem_of(response)
+            async for chunk in response.aiter_bytes():
+                yield decoder.feed(chunk)
+
+
+class _NothingLeft(Exception):
+    """The cursor is at the terminal event already."""
+
+
+def _backoff_s(attempt: int) -> float:
+    ceiling = min(_BACKOFF_MAX_S, _BACKOFF_FIRST_S * 2 ** (attempt - 1))
+    return ceiling * random.uniform(0.5, 1.0)

@@ -1,0 +1,139 @@
+"""Exit codes, and the one place where a command's errors become text on stderr and a status.
+
+| code | meaning |
+|------|---------|
+| 0    | success: the command did what was asked; a deliberation that was waited for is completed |
+| 1    | the deliberation failed or timed out; or a check found a difference (`streams`, `openapi --check`) |
+| 2    | usage: an option or argument is wrong, nothing was sent |
+| 3    | unreachable: no gateway (or NATS) answers there, or it cannot serve now (5xx) |
+| 4    | refused: the gateway answered 4xx; the fields and the remedy are on stderr |
+| 5    | the deliberation was cancelled |
+| 130  | interrupted by Ctrl-C (143: by SIGTERM); a deliberation that was submitted goes on |
+
+With `--json`, stdout carries JSON only, one document per line, and an error is one JSON document on stderr.
+"""
+
+import asyncio
+import json
+import signal
+import sys
+from collections.abc import Callable, Coroutine, Sequence
+from enum import IntEnum
+from typing import Any, NamedTuple, NoReturn
+
+import typer
+from rich.console import Console
+from rich.text import Text
+
+from app.cli.prose import printable
+
+EXIT_HELP = (
+    "Exit codes: 0 success · 1 failed, timed out, or differs · 2 usage · 3 gateway unreachable · 4 refused · "
+    "5 cancelled · 130 interrupted"
+)
+
+
+class Exit(IntEnum):
+    """The statuses that a command ends with; the module's docstring is their documentation."""
+
+    SUCCESS = 0
+    FAILED = 1
+    USAGE = 2
+    UNREACHABLE = 3
+    REFUSED = 4
+    CANCELLED = 5
+    INTERRUPTED = 130
+    TERMINATED = 143
+
+
+_EXIT_OF_STATUS = {"failed": Exit.FAILED, "timeout": Exit.FAILED, "cancelled": Exit.CANCELLED}
+
+
+def exit_of(status: str) -> Exit:
+    """The exit code that tells a deliberation's final status."""
+    return _EXIT_OF_STATUS.get(status, Exit.SUCCESS)
+
+
+class FieldFault(NamedTuple):
+    """One field of a request that the gateway refuses, why, and what to do."""
+
+    field: str
+    detail: str
+    remedy: str = ""
+
+
+class CommandError(Exception):
+    """A command cannot go on: what it ends with, a stable code, a sentence, the fields at fault, and a remedy."""
+
+    def __init__(
+        self,
+        exit_code: Exit,
+        code: str,
+        detail: str,
+        *,
+        fields: Sequence[FieldFault] = (),
+        remedy: str | None = None,
+        request_id: str | None = None,
+    ) -> None:
+        super().__init__(detail)
+        self.exit_code = exit_code
+        self.code = code
+        self.detail = detail
+        self.fields = tuple(fields)
+        self.remedy = remedy
+        self.request_id = request_id
+
+    def document(self) -> dict[str, Any]:
+        """The error as `--json` prints it on stderr."""
+        return {
+            "code": self.code,
+            "detail": self.detail,
+            "errors": [fault._asdict() for fault in self.fields],
+            "remedy": self.remedy,
+            "request_id": self.request_id,
+            "exit_code": int(self.exit_code),
+        }
+
+
+def print_error(error: CommandError, *, as_json: bool) -> None:
+    """Tell an error on stderr: code and sentence, one line per field, the remedy."""
+    if as_json:
+        print(json.dumps(error.document(), ensure_ascii=False), file=sys.stderr)
+        return
+    text = Text.assemble(("error ", "bold red"), (error.code, "red"), f": {printable(error.detail)}")
+    for fault in error.fields:
+        text.append(f"\n  {printable(fault.field)}: {printable(fault.detail)} {printable(fault.remedy)}".rstrip())
+    if error.remedy is not None:
+        text.append(f"\n  → {error.remedy}", "dim")
+    if error.request_id is not None:
+        text.append(f"\n  request {printable(error.request_id)}", "dim")
+    Console(stderr=True, soft_wrap=True, highlight=False).print(text)
+
+
+async def _ended_by_sigterm(work: Coroutine[Any, Any, Exit]) -> Exit:
+    task = asyncio.current_task()
+    assert task is not None, "asyncio.run gives every coroutine a task"
+    loop = asyncio.get_running_loop()
+    # Ctrl-C is asyncio.run's own business; without these two, what a command started would outlive it.
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        loop.add_signal_handler(number, task.cancel)
+    return await work
+
+
+def run(work: Callable[[], Coroutine[Any, Any, Exit]], *, as_json: bool) -> NoReturn:
+    """Run a command's coroutine to its end and leave with its exit code; Ctrl-C and SIGTERM cancel it first."""
+    try:
+        code = asyncio.run(_ended_by_sigterm(work()))
+    except CommandError as error:
+        print_error(error, as_json=as_json)
+        code = error.exit_code
+    except KeyboardInterrupt:
+        code = Exit.INTERRUPTED
+    except asyncio.CancelledError:
+        code = Exit.TERMINATED
+    raise typer.Exit(code)
+
+
+def print_json(document: object) -> None:
+    """Print one JSON document on one line of stdout, at once."""
+    print(json.dumps(document, ensure_ascii=False, separators=(",", ":")), flush=True)

@@ -1,0 +1,71 @@
+"""Events as plain lines, for logs and terminals that cannot redraw."""
+
+from datetime import datetime
+from typing import assert_never
+
+from app.cli.panels import seconds
+from app.cli.prose import printable
+from app.deliberation.facts import (
+    Accepted,
+    CallDelta,
+    CallFinished,
+    CallStarted,
+    Cancelled,
+    CancelRequested,
+    Completed,
+    Event,
+    Failed,
+    StageClosed,
+    StageOpened,
+    TimedOut,
+)
+
+
+def _accepted(event: Accepted) -> str:
+    asked = event.specification
+    agents = ", ".join(f"{agent.agent_id} ({agent.role})" for agent in asked.agents)
+    return f"accepted {event.deliberation_id}: {asked.strategy} of {agents}; {asked.rounds} round(s)"
+
+
+def _opened(event: StageOpened) -> str:
+    number = f", round {event.round}" if event.round else ""
+    return f"stage {event.stage} {event.purpose}{number}: {len(event.calls)} calls, quorum {event.quorum}"
+
+
+def _finished(event: CallFinished) -> str:
+    took = f"in {seconds(event.duration_ms / 1_000)}"
+    if event.problem is not None:
+        return f"  {event.agent_id} failed {took}: {event.problem.code}: {event.problem.detail}"
+    return f"  {event.agent_id} answered {took}: {len(event.text or ''):,} characters, {event.usage.tokens:,} tokens"
+
+
+def _substance(event: Event) -> str | None:
+    match event:
+        case Accepted():
+            return _accepted(event)
+        case StageOpened():
+            return _opened(event)
+        case CallStarted():
+            again = f", attempt {event.attempt}" if event.attempt > 1 else ""
+            return f"  {event.agent_id} starts on {event.model}{again}"
+        case CallDelta():
+            return None
+        case CallFinished():
+            return _finished(event)
+        case StageClosed():
+            return f"stage {event.stage} closed ({event.reason}): {len(event.seen)} seen"
+        case CancelRequested():
+            return f"cancelling{f': {event.reason}' if event.reason else ''}"
+        case Completed() | Failed() | Cancelled() | TimedOut():
+            return event.type.removeprefix("deliberation.")
+        case _:
+            assert_never(event)
+
+
+def event_line(event: Event, begun_at: datetime | None) -> str | None:
+    """One line for an event, with the seconds since `begun_at`; None for a delta."""
+    substance = _substance(event)
+    if substance is None:
+        return None
+    passed_s = (event.ts - (begun_at or event.ts)).total_seconds()
+    return printable(f"{passed_s:6.1f} s  {substance}").replace("\n", " ")

@@ -1,0 +1,74 @@
+"""`deliberate openapi`: the contract as files, generated from the code; `--check` tells whether they still agree."""
+
+import json
+from difflib import unified_diff
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.text import Text
+
+from app.cli.exits import CommandError, Exit, FieldFault, print_error, print_json
+from app.cli.options import JsonOption
+
+_DIFF_LINES_MAX = 40
+
+
+def rendered() -> dict[str, str]:
+    """File name → content of every generated document."""
+    # Imported here: it builds the whole application, which no other command needs.
+    from app.openapi import document, events_schema
+
+    documents = {"openapi.json": document(), "events.schema.json": events_schema()}
+    return {name: json.dumps(content, indent=2, ensure_ascii=False) + "\n" for name, content in documents.items()}
+
+
+def drift(directory: Path, expected: dict[str, str]) -> dict[str, list[str]]:
+    """File name → first lines of the difference, for each file that is not as expected."""
+    found: dict[str, list[str]] = {}
+    for name, content in expected.items():
+        path = directory / name
+        present = path.read_text(encoding="utf-8") if path.exists() else ""
+        if present != content:
+            lines = unified_diff(present.splitlines(), content.splitlines(), f"{path}", "generated", lineterm="", n=1)
+            found[name] = list(lines)[:_DIFF_LINES_MAX]
+    return found
+
+
+def _check(directory: Path, expected: dict[str, str], *, as_json: bool) -> Exit:
+    different = drift(directory, expected)
+    if not different:
+        return Exit.SUCCESS
+    if as_json:
+        print_json({"different": different})
+    else:
+        for line in (line for lines in different.values() for line in lines):
+            style = {"+": "green", "-": "red"}.get(line[:1], "")
+            Console(highlight=False).print(Text(line, style), soft_wrap=True)
+    faults = [FieldFault(str(directory / name), "is not what the code generates") for name in different]
+    error = CommandError(
+        Exit.FAILED, "openapi_drift", "the contract's files differ", fields=faults, remedy="run `deliberate openapi`"
+    )
+    print_error(error, as_json=as_json)
+    return Exit.FAILED
+
+
+def openapi(
+    directory: Annotated[Path, typer.Option("--dir", file_okay=False, help="Where the files are.")] = Path("openapi"),
+    check: Annotated[bool, typer.Option("--check", help="Write nothing; exit 1 when a file differs.")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Write openapi.json and events.schema.json from the code, or check that they are up to date."""
+    expected = rendered()
+    if check:
+        raise typer.Exit(_check(directory, expected, as_json=as_json))
+    directory.mkdir(parents=True, exist_ok=True)
+    written = sorted(drift(directory, expected))
+    for name in written:
+        (directory / name).write_text(expected[name], encoding="utf-8")
+    if as_json:
+        print_json({"written": written})
+    else:
+        lines = [f"wrote {directory / name}" for name in written] or ["all files are up to date"]
+        Console(highlight=False).print(Text("\n".join(lines)), soft_wrap=True)

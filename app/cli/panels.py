@@ -1,0 +1,124 @@
+"""The live picture of a council: a header, and one lane per agent, as large as the terminal allows."""
+
+from collections.abc import Iterator
+from datetime import datetime
+
+from rich.console import Console, Group, RenderableType
+from rich.panel import Panel
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from app.cli.lanes import CouncilView, Lane
+from app.cli.prose import printable
+
+_ROLE_STYLES = {"DEV": "cyan", "QA": "magenta", "ARCHITECT": "yellow", "DEVOPS": "green", "DATA": "blue"}
+_STATE_STYLES = {"writing": "bold", "failed": "red", "stopped": "yellow"}
+_TEXT_LINES_MAX = 8
+_FRAME_LINES = 3  # a panel's two borders and its bar
+_HEADER_LINES = 2
+
+
+def style_of(role: str) -> str:
+    """The colour that a role has wherever it is named."""
+    return _ROLE_STYLES.get(role, "white")
+
+
+def seconds(value: float) -> str:
+    """Seconds as a reader wants them: 4.2 s, 1:07 min."""
+    return f"{value:.1f} s" if value < 60 else f"{int(value) // 60}:{int(value) % 60:02d} min"
+
+
+def progress_line(view: CouncilView, now: datetime) -> Text:
+    """Where the deliberation is: stage, calls, time, tokens."""
+    line = Text(no_wrap=True, overflow="ellipsis")
+    line.append(printable(view.strategy or "deliberation"), "bold")
+    line.append(f" {view.deliberation_id}", "dim")
+    if view.ended:
+        line.append(f" · {view.status}", "bold green" if view.status == "completed" else "bold red")
+    elif view.stage:
+        number = f", round {view.round}" if view.round else ""
+        line.append(f" · stage {view.stage}: {view.purpose}{number}", "bold")
+        line.append(f" · {view.calls_seen} of {view.calls_total} answered")
+    else:
+        line.append(" · waits for a coordinator")
+    if view.status == "cancelling":
+        line.append(" · cancelling", "yellow")
+    if view.accepted_at is not None:
+        line.append(f" · {seconds(max(0.0, ((view.ended_at or now) - view.accepted_at).total_seconds()))}")
+    line.append(f" · {view.tokens:,} tokens")
+    return line
+
+
+def _title(lane: Lane) -> Text:
+    return Text.assemble((lane.agent_id, f"bold {style_of(lane.role)}"), f" {lane.role} ", (lane.model or "", "dim"))
+
+
+def _doing(view: CouncilView, lane: Lane) -> Text:
+    text = Text(f"{lane.purpose} ", _STATE_STYLES.get(lane.state, ""))
+    if lane.state in ("answered", "failed", "stopped"):
+        text.append(f"{lane.state} ")
+    if lane.problem is not None:
+        text.append(f"({lane.problem}) ", "red")
+    if lane.attempt > 1:
+        text.append(f"attempt {lane.attempt} ", "yellow")
+    text.append(f"{lane.calls_done}/{view.planned(lane)} calls, {lane.chars:,} chars", "dim")
+    return text
+
+
+def _bar(view: CouncilView, lane: Lane) -> ProgressBar:
+    style = style_of(lane.role)
+    return ProgressBar(total=1.0, completed=view.share(lane), complete_style=style, finished_style=style)
+
+
+def _last_lines(console: Console, lane: Lane, width: int, count: int) -> Text:
+    tail = lane.streamed.prose.text.rstrip()[-width * (count + 1) :]
+    lines = [line for line in Text(tail).wrap(console, width) if line.plain.strip()][-count:]
+    return Text("\n").join([*lines, *[Text("")] * (count - len(lines))])
+
+
+def _panel(console: Console, view: CouncilView, lane: Lane, text_lines: int) -> Panel:
+    row = Table.grid(expand=True, padding=(0, 1))
+    row.add_column(ratio=1)
+    row.add_column(justify="right", no_wrap=True)
+    row.add_row(_bar(view, lane), _doing(view, lane))
+    content: list[RenderableType] = [row]
+    if text_lines:
+        content.append(_last_lines(console, lane, console.width - 4, text_lines))
+    border = style_of(lane.role) if lane.state == "writing" else "dim"
+    return Panel(Group(*content), title=_title(lane), title_align="left", border_style=border)
+
+
+def _compact(view: CouncilView, lanes: list[Lane]) -> Table:
+    table = Table.grid(expand=True, padding=(0, 1))
+    table.add_column(no_wrap=True)
+    table.add_column(ratio=1)
+    table.add_column(no_wrap=True, justify="right")
+    for lane in lanes:
+        table.add_row(_title(lane), _bar(view, lane), _doing(view, lane))
+    return table
+
+
+def _lanes(console: Console, view: CouncilView) -> Iterator[RenderableType]:
+    lanes = list(view.lanes.values())
+    room = console.height - _HEADER_LINES - 1
+    text_lines = min(_TEXT_LINES_MAX, room // max(1, len(lanes)) - _FRAME_LINES)
+    if view.ended or text_lines < 0:
+        shown = lanes if view.ended else lanes[: max(1, room - 1)]
+        yield _compact(view, shown)
+        if len(shown) < len(lanes):
+            yield Text(f"and {len(lanes) - len(shown)} agents more", "dim")
+    else:
+        for lane in lanes:
+            yield _panel(console, view, lane, text_lines)
+
+
+def picture(console: Console, view: CouncilView, now: datetime) -> Group:
+    """The whole live view; once the deliberation has ended, one line per agent."""
+    header = Table.grid(expand=True)
+    header.add_column(ratio=1)
+    header.add_column(justify="right", no_wrap=True)
+    notice = Text("simulated engine ", "black on yellow") if view.simulated else Text("")
+    header.add_row(progress_line(view, now), notice)
+    state = Text(printable(view.notice), "yellow") if view.notice else Text("")
+    return Group(header, state, *_lanes(console, view))

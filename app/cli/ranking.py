@@ -1,0 +1,135 @@
+"""A deliberation as the terminal tells it: the ranking with its scores, the doubts, the cost, and the winning text."""
+
+from collections.abc import Iterator
+from datetime import datetime
+
+from rich.console import Group, RenderableType
+from rich.markdown import Markdown
+from rich.panel import Panel
+from rich.table import Table
+from rich.text import Text
+
+from app.cli.lanes import is_simulated
+from app.cli.panels import seconds, style_of
+from app.cli.prose import printable
+from app.deliberation.facts import Verdict
+from app.deliberation.fold import TERMINAL
+from app.schemas import Deliberation, Proposal
+
+_STATUS_STYLES = {
+    "completed": "green",
+    "failed": "red",
+    "timeout": "red",
+    "cancelled": "yellow",
+    "cancelling": "yellow",
+}
+
+
+def plain(text: str | None) -> Text:
+    """Text from elsewhere, to be shown as it is: neither markup nor control characters in it act."""
+    return Text(printable(text or ""))
+
+
+def status_text(status: str) -> Text:
+    """A status in its colour."""
+    return Text(printable(status), _STATUS_STYLES.get(status, "cyan"))
+
+
+def _figure(value: float | None, digits: int = 2) -> str:
+    return "–" if value is None else f"{value:.{digits}f}"
+
+
+def duration_s(created_at: datetime, ended_at: datetime | None) -> float | None:
+    """Seconds from acceptance to the end; None before it."""
+    return None if ended_at is None else max(0.0, (ended_at - created_at).total_seconds())
+
+
+def _row(proposal: Proposal, criteria: list[str], *, wins: bool) -> list[RenderableType]:
+    marks = {mark.id: mark.score for mark in proposal.criteria}
+    return [
+        "–" if proposal.rank is None else str(proposal.rank),
+        Text(proposal.agent_id, style_of(proposal.role)).append(" ★" if wins else ""),
+        plain(proposal.role),
+        Text(proposal.error.code, "red") if proposal.error else _figure(proposal.score, 3),
+        *(_figure(marks.get(criterion), 1) for criterion in criteria),
+        f"{proposal.usage.tokens:,}",
+        plain(proposal.model),
+    ]
+
+
+def ranking_table(deliberation: Deliberation) -> Table:
+    """One row per agent in rank order: its score, and its mean on each criterion out of ten."""
+    criteria = list(dict.fromkeys(mark.id for proposal in deliberation.proposals for mark in proposal.criteria))
+    ranked = any(proposal.rank is not None for proposal in deliberation.proposals)
+    table = Table(title="Ranking" if ranked else "Council", title_justify="left", title_style="bold")
+    table.add_column("rank", justify="right")
+    table.add_column("agent", no_wrap=True)
+    table.add_column("role")
+    table.add_column("score", justify="right")
+    for criterion in criteria:
+        table.add_column(plain(criterion), justify="right")
+    table.add_column("tokens", justify="right")
+    table.add_column("model", style="dim")
+    winner = deliberation.verdict.winner if deliberation.verdict else None
+    for proposal in deliberation.proposals:
+        wins = proposal.agent_id == winner
+        table.add_row(*_row(proposal, criteria, wins=wins), style="bold" if wins else "")
+    return table
+
+
+def _doubts(verdict: Verdict) -> Iterator[Text]:
+    facts = [
+        f"margin {verdict.margin:.3f}" if verdict.margin is not None else "",
+        "a tie, broken by rule" if verdict.tie else "",
+        f"agreement of the reviewers {verdict.agreement:+.2f} (Kendall τ)" if verdict.agreement is not None else "",
+    ]
+    if any(facts):
+        yield Text(" · ".join(fact for fact in facts if fact))
+    for dissent in verdict.dissent:
+        yield Text.assemble(("dissent ", "yellow"), f"{dissent.agent_id} preferred {dissent.preferred}")
+
+
+def cost_line(deliberation: Deliberation) -> Text:
+    """Status, time, calls and tokens on one line."""
+    usage = deliberation.usage
+    line = Text.assemble(status_text(deliberation.status), (f" {deliberation.id}", "dim"))
+    took_s = duration_s(deliberation.created_at, deliberation.ended_at)
+    line.append("" if took_s is None else f" in {seconds(took_s)}")
+    line.append(f" · {usage.calls} engine calls · {usage.tokens:,} tokens")
+    line.append(f" ({usage.prompt_tokens:,} prompt, {usage.cached_tokens:,} of them cached)", "dim")
+    return line
+
+
+def _winning_text(deliberation: Deliberation) -> Iterator[RenderableType]:
+    verdict = deliberation.verdict
+    if verdict is None:
+        return
+    if verdict.content is not None:
+        title = f"The council's answer, by {verdict.winner}" if verdict.winner else "The council's answer"
+        yield Panel(Markdown(printable(verdict.content)), title=plain(title), title_align="left", border_style="green")
+        return
+    for proposal in deliberation.proposals:
+        if proposal.content is not None:
+            title, border = plain(f"{proposal.agent_id} {proposal.role}"), style_of(proposal.role)
+            yield Panel(Markdown(printable(proposal.content)), title=title, title_align="left", border_style=border)
+
+
+def account(deliberation: Deliberation) -> Group:
+    """The whole story of a deliberation, ended or not."""
+    parts: list[RenderableType] = []
+    if deliberation.proposals:
+        parts.append(ranking_table(deliberation))
+    if deliberation.verdict is not None:
+        parts += _doubts(deliberation.verdict)
+    reasons = deliberation.degraded.reasons if deliberation.degraded else ()
+    parts += [Text.assemble(("degraded ", "yellow"), printable(reason)) for reason in reasons]
+    if deliberation.problem is not None:
+        problem = deliberation.problem
+        parts.append(Text.assemble((f"{printable(problem.code)}: ", "red"), printable(problem.detail)))
+    parts += _winning_text(deliberation)
+    if deliberation.status not in TERMINAL and (at := deliberation.progress) is not None:
+        parts.append(Text(f"stage {at.stage}: {at.purpose}, {at.calls_finished} of {at.calls_total} calls answered"))
+    parts.append(cost_line(deliberation))
+    if any(is_simulated(proposal.model) for proposal in deliberation.proposals):
+        parts.append(Text("Simulated: the engine is a stand-in without weights; no model wrote this.", "yellow"))
+    return Group(*parts)

@@ -1,0 +1,108 @@
+"""`deliberate streams plan | apply`: the one place where streams are declared; no service does it while serving."""
+
+import asyncio
+import sys
+from collections.abc import Awaitable, Callable
+from typing import Annotated
+
+import structlog
+import typer
+from nats.errors import Error as NatsError
+from rich.console import Console
+from rich.text import Text
+
+from app.cli.exits import EXIT_HELP, CommandError, Exit, FieldFault, print_json, run
+from app.cli.options import JsonOption
+from app.deliberation.errors import JournalUnavailable, StreamsDiffer
+from app.journal import JetStreamJournal
+from app.streams import DAY_S, StreamSettings, apply, plan
+
+streams_cli = typer.Typer(no_args_is_help=True, help="Declare the streams that the log lives in.", epilog=EXIT_HELP)
+
+NatsOption = Annotated[str, typer.Option("--nats-url", envvar="NATS_URL", help="Server that holds the log.")]
+RetentionOption = Annotated[
+    int,
+    typer.Option("--retention", envvar="DELIBERATION_CLEANUP", metavar="SECONDS", min=60, help="How long facts stay."),
+]
+ReplicasOption = Annotated[int, typer.Option(min=1, max=5, help="Servers that keep each stream: 1 or 3.")]
+WaitOption = Annotated[float, typer.Option("--wait", metavar="SECONDS", min=0, help="Wait for the server so long.")]
+
+DEFAULT_NATS_URL = "nats://127.0.0.1:4222"
+
+
+def _settings(retention_s: int, replicas: int) -> StreamSettings:
+    # With more than one server a leader's election takes seconds, in which no acknowledgement arrives.
+    return StreamSettings(retention_s=retention_s, replicas=replicas, ack_wait_s=10.0 if replicas == 1 else 20.0)
+
+
+async def _connected(nats_url: str, wait_s: float, work: Callable[[JetStreamJournal], Awaitable[Exit]]) -> Exit:
+    structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
+    journal = JetStreamJournal(nats_url, name="deliberate streams")
+    remedy = "name the server by --nats-url or NATS_URL; `deliberate up` starts one"
+    try:
+        async with asyncio.timeout(wait_s):
+            await journal.open()
+        return await work(journal)
+    except (TimeoutError, JournalUnavailable) as exc:
+        detail = str(exc) or f"no NATS server with JetStream answered at {nats_url} within {wait_s:g} s"
+        raise CommandError(Exit.UNREACHABLE, "journal_unavailable", detail, remedy=remedy) from exc
+    except NatsError as exc:
+        raise CommandError(Exit.UNREACHABLE, "journal_unavailable", f"{nats_url}: {exc}", remedy=remedy) from exc
+    finally:
+        await journal.close()
+
+
+def _say(lines: list[str], style: str) -> None:
+    console = Console(highlight=False)
+    for line in lines:
+        console.print(Text(line, style), soft_wrap=True)
+
+
+@streams_cli.command("plan", epilog=EXIT_HELP)
+def plan_streams(
+    nats_url: NatsOption = DEFAULT_NATS_URL,
+    as_json: JsonOption = False,
+    retention_s: RetentionOption = DAY_S,
+    replicas: ReplicasOption = 1,
+    wait_s: WaitOption = 10.0,
+) -> None:
+    """Tell what is missing and what differs, and change nothing; exits 1 unless all is as declared."""
+
+    async def work(journal: JetStreamJournal) -> Exit:
+        missing, different = await plan(journal, _settings(retention_s, replicas))
+        if as_json:
+            print_json({"missing": missing, "different": different})
+        else:
+            _say([f"missing: {name}" for name in missing], "yellow")
+            _say([f"differs: {line}" for line in different], "red")
+            _say([] if missing or different else ["all streams are as declared"], "green")
+        return Exit.FAILED if missing or different else Exit.SUCCESS
+
+    run(lambda: _connected(nats_url, wait_s, work), as_json=as_json)
+
+
+@streams_cli.command("apply", epilog=EXIT_HELP)
+def apply_streams(
+    nats_url: NatsOption = DEFAULT_NATS_URL,
+    as_json: JsonOption = False,
+    retention_s: RetentionOption = DAY_S,
+    replicas: ReplicasOption = 1,
+    wait_s: WaitOption = 10.0,
+) -> None:
+    """Create what is missing. When something differs nothing is changed: each difference is told, and it exits 1."""
+
+    async def work(journal: JetStreamJournal) -> Exit:
+        try:
+            created = await apply(journal, _settings(retention_s, replicas))
+        except StreamsDiffer as exc:
+            faults = [FieldFault(*line.partition(": ")[::2]) for line in str(exc).split("; ")]
+            detail = "streams exist that are not as declared; nothing was changed"
+            remedy = "declare them with the settings they have, or change or delete them on the server"
+            raise CommandError(Exit.FAILED, exc.code, detail, fields=faults, remedy=remedy) from exc
+        if as_json:
+            print_json({"created": created})
+        else:
+            _say([f"created: {name}" for name in created] or ["all streams are as declared"], "green")
+        return Exit.SUCCESS
+
+    run(lambda: _connected(nats_url, wait_s, work), as_json=as_json)

@@ -1,0 +1,161 @@
+"""`deliberate watch`: a running deliberation, live. Also what `ask` and `demo` show a deliberation with."""
+
+import asyncio
+from contextlib import aclosing
+from datetime import UTC, datetime
+from types import TracebackType
+from typing import Annotated, Self
+
+import typer
+from rich.console import Console
+from rich.live import Live
+
+from app.cli.client import Gateway, JsonObject, Retry, understood
+from app.cli.exits import Exit, exit_of, print_json, run
+from app.cli.lanes import CouncilView
+from app.cli.lines import event_line
+from app.cli.options import DEFAULT_URL, IdArgument, JsonOption, UrlOption
+from app.cli.panels import picture
+from app.cli.ranking import account
+from app.schemas import Deliberation
+
+_FRAME_S = 1 / 8  # no more frames than this: the CPU is left to the work
+_IDLE_FRAME_S = 1.0  # the time that is shown moves on while nothing else does
+
+
+def retry_text(retry: Retry) -> str:
+    """What is told while the stream is opened again."""
+    return f"stream lost: {retry.reason}; attempt {retry.attempt} in {retry.delay_s:.1f} s"
+
+
+class Painter:
+    """Draws a view when it changed, at most every `_FRAME_S` seconds, and once more when the block is left."""
+
+    def __init__(self, console: Console, view: CouncilView) -> None:
+        self._console = console
+        self._view = view
+        self._live = Live(console=console, auto_refresh=False, vertical_overflow="crop")
+        self._drawn_at = 0.0
+        self._timer: asyncio.TimerHandle | None = None
+
+    def __enter__(self) -> Self:
+        self._live.start()
+        self._draw()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._draw(again=False)
+        self._live.stop()
+
+    def changed(self) -> None:
+        """The view is another one now: draw it as soon as the frame rate allows."""
+        self._draw_at(self._drawn_at + _FRAME_S)
+
+    def _draw_at(self, when: float) -> None:
+        if self._timer is not None:
+            if self._timer.when() <= when:
+                return
+            self._timer.cancel()
+        self._timer = asyncio.get_running_loop().call_at(when, self._draw)
+
+    def _draw(self, *, again: bool = True) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._live.update(picture(self._console, self._view, datetime.now(UTC)), refresh=True)
+        self._drawn_at = asyncio.get_running_loop().time()
+        if again:
+            self._draw_at(self._drawn_at + _IDLE_FRAME_S)
+
+
+async def show_lanes(gateway: Gateway, deliberation_id: str, console: Console, *, after: str = "0") -> None:
+    """Draw the lanes of a deliberation until its end."""
+    view = CouncilView()
+    with Painter(console, view) as painter:
+
+        def lost(retry: Retry) -> None:
+            view.notice = retry_text(retry)
+            painter.changed()
+
+        async with aclosing(gateway.follow(deliberation_id, after=after, on_retry=lost)) as frames:
+            async for frame in frames:
+                view.apply(frame)
+                painter.changed()
+
+
+async def show_lines(gateway: Gateway, deliberation_id: str, console: Console, *, after: str = "0") -> None:
+    """Print a line for each event of a deliberation until its end."""
+    view = CouncilView()
+
+    def tell(line: str) -> None:
+        console.print(line, markup=False, soft_wrap=True)
+
+    follow = gateway.follow(deliberation_id, after=after, deltas=False, on_retry=lambda retry: tell(retry_text(retry)))
+    async with aclosing(follow) as frames:
+        async for frame in frames:
+            event = view.apply(frame)
+            line = event_line(event, view.accepted_at) if event is not None else view.notice
+            if line:
+                tell(line)
+
+
+async def print_events(gateway: Gateway, deliberation_id: str, *, after: str = "0", deltas: bool = True) -> None:
+    """Print the JSON of each event on a line until the end; what concerns the connection goes to stderr."""
+    errors = Console(stderr=True, highlight=False)
+    follow = gateway.follow(
+        deliberation_id,
+        after=after,
+        deltas=deltas,
+        on_retry=lambda retry: errors.print(retry_text(retry), markup=False),
+    )
+    async with aclosing(follow) as frames:
+        async for frame in frames:
+            print_json(frame.fields())
+
+
+async def until_ended(gateway: Gateway, deliberation_id: str) -> None:
+    """Wait for a deliberation's end without showing anything."""
+    async with aclosing(gateway.follow(deliberation_id, deltas=False)) as frames:
+        async for _ in frames:
+            pass
+
+
+async def watch_deliberation(
+    gateway: Gateway, deliberation_id: str, console: Console, *, after: str = "0"
+) -> JsonObject:
+    """Show a deliberation until its end, then its account; live where the console can redraw. Returns the resource."""
+    show = show_lanes if console.is_terminal and not console.is_dumb_terminal else show_lines
+    await show(gateway, deliberation_id, console, after=after)
+    resource = await gateway.deliberation(deliberation_id)
+    console.print(account(understood(Deliberation, resource)))
+    return resource
+
+
+async def _watch(url: str, deliberation_id: str, after: str, *, deltas: bool, as_json: bool) -> Exit:
+    async with Gateway(url) as gateway:
+        # Asked first, so that an unknown id or a gateway that is not there is told at once, and not after retries.
+        await gateway.deliberation(deliberation_id)
+        if as_json:
+            await print_events(gateway, deliberation_id, after=after, deltas=deltas)
+            resource = await gateway.deliberation(deliberation_id)
+        else:
+            resource = await watch_deliberation(gateway, deliberation_id, Console(highlight=False), after=after)
+        return exit_of(understood(Deliberation, resource).status)
+
+
+def watch(
+    deliberation_id: IdArgument,
+    url: UrlOption = DEFAULT_URL,
+    as_json: JsonOption = False,
+    after: Annotated[str, typer.Option(metavar="CURSOR", help="Begin after this cursor; 0 is the beginning.")] = "0",
+    deltas: Annotated[bool, typer.Option(help="With --json: print the pieces of text too.")] = True,
+) -> None:
+    """Watch a deliberation live, until it ends.
+
+    In a terminal: a lane with a progress bar for each agent, then the ranking, its scores and the winning text.
+    Elsewhere: a line for each event. The stream is resumed where it stood when the gateway restarts.
+    Leaving never stops the work.
+    """
+    run(lambda: _watch(url, deliberation_id, after, deltas=deltas, as_json=as_json), as_json=as_json)

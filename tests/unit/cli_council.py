@@ -1,0 +1,289 @@
+"""A council as its events tell it, made by the real engine from scripted answers; and a stub gateway that serves it."""
+
+import json
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from datetime import timedelta
+from functools import cached_property
+from typing import Any, assert_never
+
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.routing import Route
+
+from app.cli.sse import Frame
+from app.deliberation.calls import Call, FactProblem, Usage
+from app.deliberation.engine import CloseStage, Done, Finish, OpenStage, RunStage, decide
+from app.deliberation.facts import Accepted, CallDelta, CallFinished, CallStarted, Event, StageOpened, encode
+from app.deliberation.fold import State, apply, begin
+from app.deliberation.specification import DEFAULT_RUBRIC, AgentSpec, Budget, Constraints, Specification
+from app.deliberation.strategies import STRATEGIES
+from app.projection import resource
+from app.testing import FakeClock
+
+ID = "council-1"
+EPOCH = "e1"
+MODEL = "simulated-normal"
+PIECE_CHARS = 9
+
+Script = Callable[[Call], str | None]
+
+
+def answer_text(call: Call) -> str:
+    """A valid output of the call's kind, which names the agent in its human part."""
+    match call.output.kind:
+        case "answer":
+            return json.dumps(
+                {"reasoning": f"{call.agent_id} thinks.", "answer": f"# {call.agent_id}", "confidence": 80}
+            )
+        case "critique":
+            issue = {
+                "severity": "major",
+                "where": "line 1",
+                "claim": f"{call.agent_id} objects",
+                "evidence": "seen",
+                "fix": "mend it",
+            }
+            return json.dumps({"issues": [issue], "verdict": "revise"})
+        case "revision":
+            response = {"issue": 1, "decision": "accept", "reason": "right"}
+            return json.dumps({"responses": [response], "answer": f"# {call.agent_id} again", "confidence": 90})
+        case "score":
+            return json.dumps(
+                {
+                    label: {
+                        "criteria": [
+                            {
+                                "id": criterion,
+                                "rationale": f"{label} shows it",
+                                "score": 3 + len(call.labels[label]) % 7,
+                            }
+                            for criterion in call.output.criteria
+                        ]
+                    }
+                    for label in call.output.labels
+                }
+            )
+        case "pair":
+            return json.dumps({"notes_a": "a", "notes_b": "b", "winner": "A", "margin": 1})
+
+
+def specification(strategy: str = "council", agents: int = 3, rounds: int = 1) -> Specification:
+    return Specification(
+        task="Write a rate limiter.",
+        agents=tuple(AgentSpec(agent_id=f"dev-{number:03d}", role="DEV") for number in range(1, agents + 1)),
+        strategy=strategy,
+        strategy_version=STRATEGIES[strategy].version,
+        rounds=rounds,
+        constraints=Constraints(rubric=DEFAULT_RUBRIC, timeout_seconds=300),
+        quorum=min(2, agents),
+        budget=Budget(),
+        seed=7,
+    )
+
+
+@dataclass
+class Council:
+    """A whole run: its events in the order of the log, and the state they fold to."""
+
+    events: list[Event] = field(default_factory=list[Event])
+    state: State | None = None
+    clock: FakeClock = field(default_factory=FakeClock)
+
+    def write(self, event: Event) -> None:
+        self.clock.advance(0.25)
+        event = event.model_copy(update={"ts": self.clock.now()})
+        self.events.append(event)
+        if isinstance(event, Accepted):
+            self.state = begin(event, len(self.events))
+        elif not isinstance(event, CallStarted | CallDelta):
+            assert self.state is not None
+            self.state = apply(self.state, event, len(self.events))
+
+    @cached_property
+    def frames(self) -> list[Frame]:
+        return [
+            Frame(event.type, encode(event).decode(), f"{EPOCH}-{place}") for place, event in enumerate(self.events, 1)
+        ]
+
+    @property
+    def resource(self) -> dict[str, Any]:
+        assert self.state is not None
+        return resource(self.state, epoch=EPOCH, retention_s=86_400).model_dump(mode="json")
+
+
+def _run(council: Council, opened: StageOpened, calls: Iterable[Call], script: Script) -> None:
+    for call in calls:
+        about: dict[str, Any] = {
+            "deliberation_id": ID,
+            "ts": council.clock.now(),
+            "call_id": call.call_id,
+            "agent_id": call.agent_id,
+        }
+        council.write(CallStarted(**about, role=call.role, model=MODEL, attempt=1))
+        text = script(call)
+        for offset in range(0, len(text or ""), PIECE_CHARS):
+            piece = (text or "")[offset : offset + PIECE_CHARS]
+            council.write(CallDelta(**about, attempt=1, offset=offset, text=piece))
+        problem = None if text else FactProblem(code="engine_unavailable", detail="refused", retryable=True)
+        council.write(
+            CallFinished(
+                **about,
+                role=call.role,
+                stage=opened.stage,
+                attempt=1,
+                text=text,
+                problem=problem,
+                model=MODEL,
+                usage=Usage(prompt_tokens=100, completion_tokens=20, cached_tokens=64, calls=1),
+                duration_ms=1_500,
+            )
+        )
+
+
+def council_of(asked: Specification | None = None, script: Script = answer_text) -> Council:
+    """Run a council to its end; `script` answers each call, None is a failure."""
+    asked = asked or specification()
+    council = Council()
+    deadline = council.clock.now() + timedelta(seconds=300)
+    council.write(
+        Accepted(
+            deliberation_id=ID, ts=council.clock.now(), specification=asked, deadline_at=deadline, body_sha256="0" * 64
+        )
+    )
+    while True:
+        assert council.state is not None
+        decision = decide(council.state, council.clock.now(), STRATEGIES[asked.strategy])
+        match decision:
+            case OpenStage() | CloseStage() | Finish():
+                council.write(decision.fact)
+            case RunStage():
+                _run(council, decision.opened, decision.calls, script)
+            case Done():
+                return council
+            case _:
+                assert_never(decision)
+
+
+def wire(frame: Frame) -> bytes:
+    """A frame as the gateway sends it."""
+    head = "" if frame.id is None else f"id: {frame.id}\n"
+    return f"{head}event: {frame.event}\ndata: {frame.data}\n\n".encode()
+
+
+def problem(code: str, status: int, errors: list[dict[str, str]] | None = None) -> JSONResponse:
+    body = {
+        "type": f"urn:deliberation-gateway:problem:{code}",
+        "title": code,
+        "status": status,
+        "detail": f"this is {code}",
+        "instance": "/deliberations",
+        "code": code,
+        "request_id": "req-1",
+        "retryable": False,
+        "errors": errors or [],
+    }
+    headers = {"Retry-After": "7"} if status in (429, 503) else {}
+    return JSONResponse(body, status, headers, media_type="application/problem+json")
+
+
+@dataclass
+class StubGateway:
+    """Serves one council. `cut_after` breaks each stream after so many frames; `answers` replaces the next answers."""
+
+    council: Council = field(default_factory=council_of)
+    cut_after: int | None = None
+    answers: list[Response] = field(default_factory=list[Response])
+    bodies: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
+    requests: list[tuple[str, str, dict[str, str]]] = field(default_factory=list[tuple[str, str, dict[str, str]]])
+
+    @property
+    def app(self) -> Starlette:
+        path = "/deliberations/{id}"
+        return Starlette(
+            routes=[
+                Route("/deliberations", self._wrapped(self._submit), methods=["POST"]),
+                Route("/deliberations", self._wrapped(self._list), methods=["GET"]),
+                Route(path, self._wrapped(self._read), methods=["GET"]),
+                Route(f"{path}/events", self._wrapped(self._events), methods=["GET"]),
+                Route(f"{path}/cancel", self._wrapped(self._cancel), methods=["POST"]),
+                Route("/roles", self._wrapped(self._roles), methods=["GET"]),
+                Route("/strategies", self._wrapped(self._strategies), methods=["GET"]),
+            ]
+        )
+
+    def _wrapped(self, respond: Callable[[Request], Response]) -> Callable[[Request], Any]:
+        async def endpoint(request: Request) -> Response:
+            self.requests.append((request.method, str(request.url.path), dict(request.headers)))
+            if request.method == "POST":
+                self.bodies.append(await request.json())
+            if self.answers:
+                return self.answers.pop(0)
+            if request.path_params.get("id", ID) != ID:
+                return problem("not_found", 404)
+            return respond(request)
+
+        return endpoint
+
+    def _submit(self, _: Request) -> Response:
+        return JSONResponse({**self.council.resource, "status": "pending"}, 202)
+
+    def _list(self, _: Request) -> Response:
+        told = self.council.resource
+        summary = {key: told[key] for key in ("id", "status", "role", "strategy", "task", "metadata", "links")}
+        times = {key: told[key] for key in ("created_at", "started_at", "ended_at")}
+        agents = [{"role": "DEV", "count": len(told["agents"])}]
+        return JSONResponse({"items": [{**summary, **times, "agents": agents}], "next_cursor": "c-2"})
+
+    def _read(self, _: Request) -> Response:
+        return JSONResponse(self.council.resource)
+
+    def _events(self, request: Request) -> Response:
+        cursor = request.headers.get("Last-Event-ID") or request.query_params.get("after", "0")
+        seen = int(cursor.rpartition("-")[2])
+        if seen >= len(self.council.events):
+            return Response(status_code=204)
+        deltas = request.query_params.get("deltas") != "false"
+        frames = [frame for frame in self.council.frames[seen:] if deltas or frame.event != "call.delta"]
+        opened = Frame("stream.opened", json.dumps({"type": "stream.opened"}))
+        pieces = [b"retry: 1\n" + wire(opened), *map(wire, frames[: self.cut_after])]
+        return StreamingResponse(iter(pieces), media_type="text/event-stream")
+
+    def _cancel(self, _: Request) -> Response:
+        return JSONResponse({**self.council.resource, "status": "cancelling"}, 202)
+
+    def _roles(self, _: Request) -> Response:
+        live: dict[str, Any] = {
+            "replicas": 1,
+            "models": [MODEL],
+            "simulated": True,
+            "in_flight": 0,
+            "engines": [{"url": "http://engine", "healthy": True, "models": [MODEL]}],
+        }
+        role: dict[str, Any] = {
+            "name": "DEV",
+            "persona": "You are a developer.",
+            "model": None,
+            "engines": [],
+            "sampling": {"temperature": 0.7, "max_tokens": 2048, "top_p": None},
+            "replicas": {"min": 1, "max": 2},
+            "concurrency": 256,
+            "live": live,
+        }
+        return JSONResponse({"items": [role, {**role, "name": "QA", "live": None}]})
+
+    def _strategies(self, _: Request) -> Response:
+        items: list[dict[str, Any]] = [
+            {
+                "name": definition.name,
+                "version": definition.version,
+                "summary": definition.summary,
+                "steps": definition.steps,
+                "calls": definition.formula,
+                "source": definition.source,
+                "parameters": {},
+            }
+            for definition in STRATEGIES.values()
+        ]
+        return JSONResponse({"items": items})

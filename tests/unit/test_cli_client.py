@@ -1,0 +1,169 @@
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import aclosing
+
+import httpx
+import pytest
+from starlette.responses import JSONResponse, PlainTextResponse, Response
+
+from app.cli import client
+from app.cli.client import Gateway, GatewayRefused, GatewayUnreachable, Retry, understood
+from app.cli.exits import CommandError, Exit, FieldFault
+from app.cli.sse import Frame
+from app.schemas import Deliberation
+from tests.unit.cli_council import ID, StubGateway, problem
+
+URL = "http://gateway"
+
+
+@pytest.fixture
+def stub() -> StubGateway:
+    return StubGateway()
+
+
+@pytest.fixture
+async def gateway(stub: StubGateway) -> AsyncIterator[Gateway]:
+    async with Gateway(URL, transport=httpx.ASGITransport(stub.app)) as opened:
+        yield opened
+
+
+@pytest.fixture(autouse=True)
+def no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client, "_BACKOFF_FIRST_S", 0.001)
+    monkeypatch.setattr(client, "_BACKOFF_MAX_S", 0.004)
+
+
+async def followed(gateway: Gateway, **options: object) -> list[Frame]:
+    async with aclosing(gateway.follow(ID, **options)) as frames:  # pyright: ignore[reportArgumentType]
+        return [frame async for frame in frames]
+
+
+FAULTS = [
+    {"location": "body", "pointer": "/rounds", "code": "less_than_equal", "detail": "too many", "remedy": "Give 5."},
+    {"location": "body", "pointer": "/task", "code": "missing", "detail": "is missing", "remedy": "Add it."},
+]
+
+
+@pytest.mark.parametrize(
+    ("answer", "exit_code", "code", "remedy"),
+    [
+        (problem("not_found", 404), Exit.REFUSED, "not_found", "deliberate list"),
+        (problem("unknown_role", 422), Exit.REFUSED, "unknown_role", "deliberate roles"),
+        (problem("queue_full", 429), Exit.REFUSED, "queue_full", "in 7 s"),
+        (problem("journal_unavailable", 503), Exit.UNREACHABLE, "journal_unavailable", "NATS"),
+        (problem("internal_error", 500), Exit.UNREACHABLE, "internal_error", None),
+        (PlainTextResponse("<html>", 502), Exit.UNREACHABLE, "http_502", None),
+        (JSONResponse(["odd"], 404), Exit.REFUSED, "http_404", None),
+        (PlainTextResponse("hello"), Exit.UNREACHABLE, "not_a_gateway", "--url"),
+        (JSONResponse(["odd"]), Exit.UNREACHABLE, "not_a_gateway", "--url"),
+    ],
+)
+async def test_what_the_gateway_refuses_is_told_with_a_remedy(
+    stub: StubGateway, gateway: Gateway, answer: Response, exit_code: Exit, code: str, remedy: str | None
+) -> None:
+    stub.answers = [answer]
+    with pytest.raises(CommandError) as raised:
+        await gateway.deliberation(ID)
+    assert (raised.value.exit_code, raised.value.code) == (exit_code, code)
+    assert (remedy or "") in (raised.value.remedy or "")
+
+
+async def test_every_field_at_fault_is_named(stub: StubGateway, gateway: Gateway) -> None:
+    stub.answers = [problem("invalid_request", 422, FAULTS)]
+    with pytest.raises(GatewayRefused) as raised:
+        await gateway.submit({"rounds": 9}, "key")
+    assert raised.value.fields == (
+        FieldFault("/rounds", "too many", "Give 5."),
+        FieldFault("/task", "is missing", "Add it."),
+    )
+    assert raised.value.request_id == "req-1"
+
+
+async def test_a_submission_in_doubt_is_sent_again_under_the_same_key(stub: StubGateway, gateway: Gateway) -> None:
+    stub.answers = [problem("journal_unavailable", 503), problem("not_ready", 503)]
+    resource = await gateway.submit({"task": "x"}, "the-key")
+    assert resource["id"] == ID
+    assert [headers["idempotency-key"] for _, _, headers in stub.requests] == ["the-key"] * 3
+    assert stub.bodies == [{"task": "x"}] * 3
+
+
+async def test_a_refused_submission_is_not_sent_again(stub: StubGateway, gateway: Gateway) -> None:
+    stub.answers = [problem("queue_full", 429)]
+    with pytest.raises(GatewayRefused):
+        await gateway.submit({"task": "x"}, "key")
+    assert len(stub.requests) == 1
+
+
+async def test_nobody_there_is_told_at_once() -> None:
+    async with Gateway("http://127.0.0.1:1") as gateway:
+        with pytest.raises(GatewayUnreachable) as raised:
+            await gateway.submit({"task": "x"}, "key")
+    assert "http://127.0.0.1:1" in raised.value.detail
+    assert "deliberate up" in (raised.value.remedy or "")
+
+
+@pytest.mark.parametrize("url", ["", "localhost:8080", "ftp://x", "http://", "http://[::", "http://a b:x"])
+def test_what_is_no_url_is_a_usage_error(url: str) -> None:
+    with pytest.raises(CommandError) as raised:
+        Gateway(url)
+    assert raised.value.exit_code == Exit.USAGE
+
+
+async def test_the_whole_stream_is_followed_to_its_terminal_event(stub: StubGateway, gateway: Gateway) -> None:
+    frames = await followed(gateway)
+    assert frames[0].event == "stream.opened"
+    assert frames[1:] == stub.council.frames
+
+
+@pytest.mark.parametrize("cut_after", [7, 50])
+async def test_a_broken_stream_is_resumed_at_the_cursor(stub: StubGateway, gateway: Gateway, cut_after: int) -> None:
+    stub.cut_after = cut_after
+    retries: list[Retry] = []
+    frames = await followed(gateway, on_retry=retries.append)
+    assert [frame for frame in frames if frame.id] == stub.council.frames, "no gap and no duplicate"
+    assert len(retries) == -(-len(stub.council.frames) // cut_after) - 1
+    cursors = [headers.get("last-event-id") for _, path, headers in stub.requests if path.endswith("/events")]
+    assert cursors[:2] == [None, stub.council.frames[cut_after - 1].id]
+
+
+async def test_filters_are_sent_again_on_reconnect(stub: StubGateway, gateway: Gateway) -> None:
+    stub.cut_after = 3
+    frames = await followed(gateway, deltas=False)
+    assert {frame.event for frame in frames} >= {"call.finished", "deliberation.completed"}
+    assert "call.delta" not in {frame.event for frame in frames}
+
+
+async def test_nothing_is_left_after_the_terminal_event(stub: StubGateway, gateway: Gateway) -> None:
+    assert await followed(gateway, after=stub.council.frames[-1].id) == []
+
+
+async def test_a_gateway_that_is_away_for_a_while_is_waited_for(stub: StubGateway, gateway: Gateway) -> None:
+    stub.answers = [problem("not_ready", 503)] * 5
+    retries: list[Retry] = []
+    frames = await followed(gateway, on_retry=retries.append)
+    assert frames[-1].event == "deliberation.completed"
+    assert [retry.attempt for retry in retries] == [1, 2, 3, 4, 5]
+
+
+async def test_patience_ends() -> None:
+    async with Gateway("http://127.0.0.1:1") as gateway:
+        with pytest.raises(GatewayUnreachable):
+            async with asyncio.timeout(10):
+                await followed(gateway, patience_s=0.01)
+
+
+async def test_a_refusal_ends_the_following(stub: StubGateway, gateway: Gateway) -> None:
+    stub.answers = [problem("invalid_cursor", 400)]
+    with pytest.raises(GatewayRefused) as raised:
+        await followed(gateway, after="nonsense")
+    assert raised.value.code == "invalid_cursor"
+
+
+def test_a_resource_of_another_version_is_told(stub: StubGateway) -> None:
+    resource = stub.council.resource
+    assert understood(Deliberation, resource | {"newer": 1}).id == ID
+    del resource["status"]
+    with pytest.raises(CommandError) as raised:
+        understood(Deliberation, resource)
+    assert raised.value.code == "not_understood"
+    assert "status" in raised.value.detail

@@ -1,0 +1,286 @@
+import json
+import os
+import socket
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import uvicorn
+from starlette.types import Receive, Scope, Send
+from typer.testing import CliRunner, Result
+
+from app.cli import cli
+from app.cli import openapi as openapi_command
+from app.cli.ask import Question, request_body
+from tests.unit.cli_council import ID, Council, StubGateway, council_of, problem
+
+runner = CliRunner()
+COMMANDS = ["ask", "watch", "list", "show", "cancel", "roles", "strategies", "openapi"]
+
+
+class Served:
+    """A server for the whole module, in a thread of its own (a command runs its own event loop), and whom it serves."""
+
+    def __init__(self) -> None:
+        self.stub = StubGateway()
+        listener = socket.create_server(("127.0.0.1", 0))
+        self.url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        self.server = uvicorn.Server(uvicorn.Config(self, log_level="critical", lifespan="off"))
+        self.thread = threading.Thread(target=self.server.run, kwargs={"sockets": [listener]})
+        self.thread.start()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await self.stub.app(scope, receive, send)
+
+    def stop(self) -> None:
+        self.server.should_exit = True
+        self.thread.join()
+
+
+@pytest.fixture(scope="module")
+def served() -> Iterator[Served]:
+    one = Served()
+    yield one
+    one.stop()
+
+
+@pytest.fixture(scope="module")
+def ended() -> Council:
+    return council_of()
+
+
+@pytest.fixture
+def stub(served: Served, ended: Council) -> StubGateway:
+    served.stub = StubGateway(ended)
+    return served.stub
+
+
+@pytest.fixture
+def url(served: Served, stub: StubGateway) -> str:
+    return served.url
+
+
+def invoke(*arguments: str, stdin: str | None = None) -> Result:
+    return runner.invoke(cli, arguments, input=stdin)
+
+
+def documents(output: str) -> list[dict[str, object]]:
+    return [json.loads(line) for line in output.splitlines()]
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_documents_itself_and_its_exit_codes(command: str) -> None:
+    told = invoke(command, "--help")
+    assert told.exit_code == 0
+    assert "Exit codes" in told.stdout
+    assert "--json" in told.stdout
+
+
+def test_ask_waits_and_prints_the_verdict(stub: StubGateway, url: str) -> None:
+    told = invoke("ask", "Write a rate limiter.", "--url", url)
+    assert told.exit_code == 0
+    assert "Ranking" in told.stdout and "The council's answer" in told.stdout
+    assert stub.bodies == [{"task": "Write a rate limiter."}]
+
+
+def test_ask_prints_json_and_nothing_else(stub: StubGateway, url: str) -> None:
+    told = invoke("ask", "x", "--url", url, "--json")
+    assert [document["status"] for document in documents(told.stdout)] == ["completed"]
+    assert told.stderr == ""
+
+
+def test_ask_watching_prints_every_event(stub: StubGateway, url: str) -> None:
+    told = invoke("ask", "x", "--url", url, "--json", "--watch")
+    types = [document["type"] for document in documents(told.stdout)]
+    assert types == ["stream.opened", *(event.type for event in stub.council.events)]
+
+
+def test_ask_detached_prints_the_id_and_leaves(stub: StubGateway, url: str) -> None:
+    told = invoke("ask", "x", "--url", url, "--detach", "--idempotency-key", "mine")
+    assert (told.exit_code, told.stdout) == (0, f"{ID}\n")
+    assert [(method, headers.get("idempotency-key")) for method, _, headers in stub.requests] == [("POST", "mine")]
+    assert documents(invoke("ask", "x", "--url", url, "--no-wait", "--json").stdout)[0]["status"] == "pending"
+
+
+def test_ask_reads_the_task_from_a_file_or_stdin(stub: StubGateway, url: str, tmp_path: Path) -> None:
+    file = tmp_path / "task.txt"
+    file.write_text("from a file")
+    assert invoke("ask", "--file", str(file), "--url", url).exit_code == 0
+    assert invoke("ask", "--file", "-", "--url", url, stdin="from stdin").exit_code == 0
+    assert [body["task"] for body in stub.bodies] == ["from a file", "from stdin"]
+
+
+def test_every_option_reaches_the_request(stub: StubGateway, url: str) -> None:
+    options = [
+        *("--council", "DEV:2,QA", "--strategy", "best_of_n", "--rounds", "0", "--rubric", "be right"),
+        *("--requirement", "tested", "--requirement", "small", "--timeout", "60", "--seed", "0", "--max-tokens", "99"),
+        *("--temperature", "0", "--quorum", "2", "--budget-tokens", "5000", "--budget-calls", "9"),
+        *("--meta", "team=core", "--meta", "note=a=b"),
+    ]
+    assert invoke("ask", "x", "--url", url, *options).exit_code == 0
+    assert stub.bodies == [
+        {
+            "task": "x",
+            "agents": [{"role": "DEV", "count": 2}, {"role": "QA", "count": 1}],
+            "strategy": "best_of_n",
+            "rounds": 0,
+            "constraints": {"rubric": "be right", "requirements": ["tested", "small"], "timeout_seconds": 60},
+            "quorum": 2,
+            "budget": {"max_tokens": 5000, "max_calls": 9},
+            "sampling": {"temperature": 0.0, "max_tokens": 99},
+            "seed": 0,
+            "metadata": {"team": "core", "note": "a=b"},
+        }
+    ]
+
+
+def test_an_empty_or_structured_rubric_is_sent_as_it_is(tmp_path: Path) -> None:
+    file = tmp_path / "rubric.json"
+    file.write_text('[{"id": "right", "description": "Is it right?", "weight": 2}]')
+    for given in (f"@{file}", file.read_text()):
+        rubric = request_body(Question(task="x", rubric=given))["constraints"]["rubric"]
+        assert rubric == [{"id": "right", "description": "Is it right?", "weight": 2}]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["ask"],
+        ["ask", "x", "--file", "y"],
+        ["ask", "--file", "/nowhere/task.txt"],
+        ["ask", "x", "--council", "DEV:two"],
+        ["ask", "x", "--council", ":2"],
+        ["ask", "x", "--council", "DEV:2", "--agents", "3"],
+        ["ask", "x", "--meta", "novalue"],
+        ["ask", "x", "--rubric", "[not json"],
+        ["ask", "x", "--agents", "many"],
+        ["ask", "x", "--url", "localhost:1"],
+        ["watch", "../etc"],
+        ["show", "a b"],
+        ["show", "*"],
+        ["cancel", ">"],
+        ["watch"],
+        ["cancel", ID, "--wait", "61"],
+        ["list", "--meta", "=x"],
+        ["nonsense"],
+    ],
+)
+def test_wrong_usage_ends_with_2_and_sends_nothing(arguments: list[str]) -> None:
+    told = invoke(*arguments)
+    assert (told.exit_code, told.stdout) == (2, "")
+    assert told.stderr != ""
+
+
+@pytest.mark.parametrize("command", [["ask", "x"], ["watch", ID], ["list"], ["show", ID], ["cancel", ID], ["roles"]])
+def test_nobody_there_ends_with_3(command: list[str]) -> None:
+    told = invoke(*command, "--url", "http://127.0.0.1:1")
+    assert (told.exit_code, told.stdout) == (3, "")
+    assert "error unreachable" in told.stderr and "deliberate up" in told.stderr
+
+
+@pytest.mark.parametrize("command", [["ask", "x"], ["watch", ID], ["list"], ["show", ID], ["cancel", ID], ["roles"]])
+def test_a_refusal_ends_with_4_and_tells_the_fields(stub: StubGateway, url: str, command: list[str]) -> None:
+    faults = [{"location": "body", "pointer": "/rounds", "code": "le", "detail": "too many", "remedy": "Give 5."}]
+    stub.answers = [problem("invalid_request", 422, faults)]
+    told = invoke(*command, "--url", url)
+    assert (told.exit_code, told.stdout) == (4, "")
+    assert "error invalid_request" in told.stderr and "/rounds: too many Give 5." in told.stderr
+    stub.answers = [problem("invalid_request", 422, faults)]
+    assert documents(invoke(*command, "--url", url, "--json").stderr)[0]["code"] == "invalid_request"
+
+
+@pytest.mark.parametrize(("terminal", "exit_code"), [("failed", 1), ("timeout", 1), ("cancelled", 5)])
+@pytest.mark.parametrize("command", [["ask", "x"], ["watch", ID]])
+def test_how_it_ended_is_the_exit_code(
+    stub: StubGateway, url: str, monkeypatch: pytest.MonkeyPatch, terminal: str, exit_code: int, command: list[str]
+) -> None:
+    resource = stub.council.resource | {"status": terminal}
+    monkeypatch.setattr(Council, "resource", resource)
+    assert invoke(*command, "--url", url).exit_code == exit_code
+
+
+def test_watch_without_a_terminal_prints_lines_then_the_account(url: str) -> None:
+    told = invoke("watch", ID, "--url", url)
+    assert told.exit_code == 0
+    assert "stage 1 propose: 3 calls, quorum 2" in told.stdout
+    assert told.stdout.index("  completed") < told.stdout.index("Ranking")
+
+
+def test_watch_goes_on_over_a_broken_stream(stub: StubGateway, url: str) -> None:
+    stub.cut_after = 100
+    told = invoke("watch", ID, "--url", url, "--json")
+    ids = [document for document in documents(told.stdout) if document["type"] != "stream.opened"]
+    assert len(ids) == len(stub.council.events)
+    assert "stream lost" in told.stderr
+
+
+def test_watch_without_deltas(url: str) -> None:
+    told = invoke("watch", ID, "--url", url, "--json", "--no-deltas")
+    assert "call.delta" not in {document["type"] for document in documents(told.stdout)}
+
+
+def test_the_url_comes_from_the_environment(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DELIBERATE_URL", url)
+    assert invoke("show", ID).exit_code == 0
+
+
+def test_list_tells_what_is_there_and_how_to_go_on(url: str) -> None:
+    told = invoke("list", "--url", url, "--status", "completed", "--meta", "team=core")
+    assert told.exit_code == 0
+    assert ID in told.stdout and "3 DEV" in told.stdout and "--cursor c-2" in told.stdout
+    assert documents(invoke("list", "--url", url, "--json").stdout)[0]["next_cursor"] == "c-2"
+
+
+def test_show_roles_and_strategies(url: str) -> None:
+    assert "Ranking" in invoke("show", ID, "--url", url).stdout
+    told = invoke("roles", "--url", url).stdout
+    assert "simulated" in told and "no answer" in told
+    told = invoke("strategies", "--url", url).stdout
+    assert "best_of_n" in told and "critique × R" in told
+
+
+def test_cancel_tells_the_status(stub: StubGateway, url: str) -> None:
+    told = invoke("cancel", ID, "--url", url, "--reason", "enough", "--wait", "2")
+    assert (told.exit_code, told.stdout) == (0, f"{ID} is cancelling\n")
+    assert stub.bodies == [{"reason": "enough"}]
+    assert stub.requests[0][2]["prefer"] == "wait=2"
+
+
+def test_the_simulator_takes_every_argument(monkeypatch: pytest.MonkeyPatch) -> None:
+    executed: list[list[str]] = []
+
+    def execv(_: str, arguments: list[str]) -> None:
+        executed.append(arguments)
+
+    monkeypatch.setattr(os, "execv", execv)
+    invoke("simulator", "--port", "0", "--help", "-x", "y")
+    assert executed == [[sys.executable, "-m", "serve_deployments.simulator", "--port", "0", "--help", "-x", "y"]]
+
+
+class TestOpenapi:
+    @pytest.fixture(autouse=True)
+    def generated(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(
+            openapi_command, "rendered", lambda: {"openapi.json": "{\n}\n", "events.schema.json": "[]\n"}
+        )
+
+    def test_it_writes_what_the_code_generates(self, tmp_path: Path) -> None:
+        directory = tmp_path / "made"
+        assert invoke("openapi", "--dir", str(directory), "--check").exit_code == 1
+        assert not directory.exists(), "a check writes nothing"
+        assert documents(invoke("openapi", "--dir", str(directory), "--json").stdout) == [
+            {"written": ["events.schema.json", "openapi.json"]}
+        ]
+        assert (directory / "openapi.json").read_text() == "{\n}\n"
+        assert invoke("openapi", "--dir", str(directory), "--check").exit_code == 0
+        assert "up to date" in invoke("openapi", "--dir", str(directory)).stdout
+
+    def test_a_check_names_the_file_that_differs(self, tmp_path: Path) -> None:
+        invoke("openapi", "--dir", str(tmp_path))
+        (tmp_path / "openapi.json").write_text("{\n  edited\n}\n")
+        told = invoke("openapi", "--dir", str(tmp_path), "--check")
+        assert told.exit_code == 1
+        assert "-  edited" in told.stdout
+        assert "openapi.json" in told.stderr and "events.schema.json" not in told.stderr

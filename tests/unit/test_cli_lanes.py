@@ -1,0 +1,184 @@
+import json
+import random
+
+import pytest
+
+from app.cli.lanes import CouncilView, StreamedText, expected_stages
+from app.cli.sse import Frame
+from app.deliberation.calls import Call
+from app.deliberation.facts import CallDelta, CallFinished, CallStarted, StageOpened
+from tests.unit.cli_council import ID, MODEL, answer_text, council_of, specification
+
+
+def folded(frames: list[Frame]) -> CouncilView:
+    view = CouncilView()
+    for frame in frames:
+        view.apply(frame)
+    return view
+
+
+@pytest.mark.parametrize(
+    ("strategy", "rounds", "stages"),
+    [
+        ("single", 1, ["propose"]),
+        ("best_of_n", 3, ["propose", "score"]),
+        ("council", 0, ["propose", "score"]),
+        ("council", 2, ["propose", "critique", "revise", "critique", "revise", "score"]),
+        ("not known here", 2, []),
+    ],
+)
+def test_the_stages_that_a_strategy_may_open(strategy: str, rounds: int, stages: list[str]) -> None:
+    assert [purpose for purpose, _ in expected_stages(strategy, rounds)] == stages
+
+
+def test_a_finished_council_leaves_full_lanes() -> None:
+    council = council_of()
+    view = folded(council.frames)
+    assert view.ended and view.status == "completed"
+    assert view.simulated
+    assert view.tokens == council.resource["usage"]["prompt_tokens"] + council.resource["usage"]["completion_tokens"]
+    assert [lane.agent_id for lane in view.lanes.values()] == ["dev-001", "dev-002", "dev-003"]
+    for lane in view.lanes.values():
+        assert (lane.calls_done, lane.calls_failed, view.planned(lane), view.share(lane)) == (4, 0, 4, 1.0)
+
+
+@pytest.mark.parametrize("strategy", ["single", "independent", "best_of_n", "council"])
+def test_progress_never_goes_back_and_is_never_above_one(strategy: str) -> None:
+    council = council_of(specification(strategy, 1 if strategy == "single" else 3, 2))
+    view = CouncilView()
+    before: dict[str, float] = {}
+    for frame in council.frames:
+        view.apply(frame)
+        for lane in view.lanes.values():
+            share = view.share(lane)
+            assert before.get(lane.agent_id, 0.0) <= share <= 1.0, frame.event
+            before[lane.agent_id] = share
+
+
+def test_an_agent_that_need_not_revise_has_fewer_calls_planned() -> None:
+    def nobody_objects(call: Call) -> str:
+        return json.dumps({"issues": [], "verdict": "accept"}) if call.output.kind == "critique" else answer_text(call)
+
+    council = council_of(script=nobody_objects)
+    view = CouncilView()
+    planned: list[int] = []
+    for event, frame in zip(council.events, council.frames, strict=True):
+        view.apply(frame)
+        if isinstance(event, StageOpened):
+            planned.append(view.planned(view.lanes["dev-001"]))
+    assert planned == [4, 4, 3]
+
+
+def test_a_failed_call_is_told_and_counts_as_done() -> None:
+    council = council_of(script=lambda call: None if call.agent_id == "dev-002" else answer_text(call))
+    view = CouncilView()
+    for event, frame in zip(council.events, council.frames, strict=True):
+        view.apply(frame)
+        if isinstance(event, CallFinished) and event.agent_id == "dev-002":
+            break
+    lane = view.lanes["dev-002"]
+    assert (lane.state, lane.problem, lane.calls_failed, lane.calls_done) == ("failed", "engine_unavailable", 1, 1)
+
+
+def test_lanes_show_the_human_part_while_it_streams() -> None:
+    council = council_of()
+    view = CouncilView()
+    for event, frame in zip(council.events, council.frames, strict=True):
+        view.apply(frame)
+        if isinstance(event, CallDelta) and event.offset > 20:
+            break
+    lane = view.lanes["dev-001"]
+    assert (lane.state, lane.purpose, lane.model) == ("writing", "propose", MODEL)
+    assert lane.streamed.prose.text == "dev-001 thinks.\n\n"
+    assert 0 < view.share(lane) < 0.25
+
+
+def test_deltas_that_come_twice_or_in_disorder_rebuild_the_recorded_text() -> None:
+    council = council_of()
+    frames = council.frames
+    views = [frame for frame in frames if frame.event == "call.delta"]
+    shuffled = [frame for frame in frames if frame.event == "stage.opened"][:1] + views * 2
+    random.Random(3).shuffle(shuffled)
+    view = folded([frames[0], *shuffled])
+    for event in council.events:
+        if isinstance(event, CallFinished):
+            assert view._text(event.call_id).text == event.text  # pyright: ignore[reportPrivateUsage]
+
+
+class TestStreamedText:
+    @pytest.mark.parametrize(
+        ("pieces", "text"),
+        [
+            ([(1, 0, "ab"), (1, 2, "cd")], "abcd"),
+            ([(1, 0, "ab"), (1, 0, "ab"), (1, 2, "cd"), (1, 1, "bc")], "abcd"),
+            ([(1, 2, "cd"), (1, 0, "ab")], "abcd"),
+            ([(1, 2, "cd")], ""),
+            ([(1, 0, "abc"), (1, 1, "bcde")], "abcde"),
+            ([(1, 3, "d"), (1, 3, "def"), (1, 0, "abc")], "abcdef"),
+            ([(1, 0, "old"), (2, 0, "new")], "new"),
+            ([(2, 0, "new"), (1, 3, "late")], "new"),
+            ([(1, 5, "ahead"), (2, 0, "new")], "new"),
+        ],
+    )
+    def test_pieces_are_placed_by_offset(self, pieces: list[tuple[int, int, str]], text: str) -> None:
+        streamed = StreamedText()
+        for attempt, offset, piece in pieces:
+            streamed.apply(attempt, offset, piece)
+        assert streamed.text == text
+        assert streamed.prose.text == text
+
+    @pytest.mark.parametrize("streamed_before", ["", "the wh", "something else", "the whole and more"])
+    def test_the_recorded_text_stands(self, streamed_before: str) -> None:
+        streamed = StreamedText()
+        streamed.apply(1, 0, streamed_before)
+        streamed.finish(1, "the whole")
+        assert (streamed.text, streamed.prose.text) == ("the whole", "the whole")
+
+
+def test_a_snapshot_after_a_gap_restores_lanes_and_texts() -> None:
+    council = council_of()
+    started = next(event for event in council.events if isinstance(event, CallStarted))
+    snapshot = {
+        "type": "deliberation.snapshot",
+        "deliberation_id": ID,
+        "ts": "2026-01-01T00:00:00Z",
+        "deliberation": council.resource
+        | {
+            "status": "in_progress",
+            "ended_at": None,
+            "progress": {"stage": 2, "purpose": "critique", "round": 1, "calls_finished": 1, "calls_total": 3},
+        },
+        "unfinished": [
+            {"call_id": started.call_id, "agent_id": "dev-001", "attempt": 1, "text": '{"answer":"half', "offset": 15}
+        ],
+    }
+    gap = Frame("stream.gap", json.dumps({"type": "stream.gap", "reason": "epoch"}))
+    view = CouncilView()
+    view.apply(gap)
+    assert view.notice == "gap: epoch"
+    view.apply(Frame("deliberation.snapshot", json.dumps(snapshot)))
+    assert (view.stage, view.purpose, view.calls_seen, view.status) == (2, "critique", 1, "in_progress")
+    assert view.lanes["dev-001"].streamed.prose.text == "half"
+    view.apply(
+        Frame(
+            "call.delta",
+            CallDelta(
+                deliberation_id=ID,
+                ts=started.ts,
+                call_id=started.call_id,
+                agent_id="dev-001",
+                attempt=1,
+                offset=15,
+                text=" done",
+            ).model_dump_json(),
+        )
+    )
+    assert view.lanes["dev-001"].streamed.prose.text == "half done"
+
+
+@pytest.mark.parametrize("data", ["", "{}", "not json", '{"type":"deliberation.postponed","deliberation_id":"x"}'])
+@pytest.mark.parametrize("event", ["deliberation.postponed", "deliberation.snapshot", "stream.gap", "stream.opened"])
+def test_what_is_not_known_is_passed_over(event: str, data: str) -> None:
+    view = CouncilView()
+    assert view.apply(Frame(event, data)) is None
+    assert view.lanes == {}

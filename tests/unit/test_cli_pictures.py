@@ -1,0 +1,171 @@
+import io
+import json
+from datetime import timedelta
+from functools import cache
+
+import pytest
+from rich.console import Console, RenderableType
+
+from app.cli.exits import CommandError, Exit, FieldFault, exit_of, print_error
+from app.cli.lanes import CouncilView
+from app.cli.lines import event_line
+from app.cli.panels import picture, seconds
+from app.cli.ranking import account
+from app.deliberation.calls import Call
+from app.deliberation.facts import StageOpened
+from app.schemas import Deliberation
+from tests.unit.cli_council import Council, answer_text, council_of, specification
+
+
+def shown(content: RenderableType, width: int = 100, height: int = 30) -> str:
+    console = Console(width=width, height=height, file=io.StringIO(), force_terminal=False, highlight=False)
+    console.print(content)
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue()
+
+
+def drawn(council: Council, events: int, width: int = 100, height: int = 30) -> str:
+    view = CouncilView()
+    for frame in council.frames[:events]:
+        view.apply(frame)
+    console = Console(width=width, height=height, file=io.StringIO())
+    return shown(picture(console, view, council.clock.now()), width, height)
+
+
+@pytest.fixture(scope="module")
+def council() -> Council:
+    return council_of()
+
+
+def deliberation(council: Council) -> Deliberation:
+    return Deliberation.model_validate(council.resource)
+
+
+@cache
+def council_with(agents: int) -> Council:
+    return council_of(specification(agents=agents))
+
+
+@pytest.mark.parametrize(("width", "height"), [(40, 5), (60, 10), (80, 24), (200, 120), (20, 2)])
+@pytest.mark.parametrize("agents", [1, 3, 16])
+def test_every_frame_fits_the_terminal(width: int, height: int, agents: int) -> None:
+    council = council_with(agents)
+    for events in (0, len(council.frames) // 3, len(council.frames) - 9):
+        lines = drawn(council, events, width, height).splitlines()
+        assert len(lines) <= max(height, 4)
+        assert max(map(len, lines), default=0) <= width
+
+
+def test_a_running_council_shows_a_lane_for_each_agent(council: Council) -> None:
+    opened = [place for place, event in enumerate(council.events) if isinstance(event, StageOpened)]
+    text = drawn(council, opened[1] + 12)
+    assert "stage 2: critique, round 1" in text
+    assert "0 of 3 answered" in text
+    assert "simulated engine" in text
+    for agent in ("dev-001", "dev-002", "dev-003"):
+        assert f"{agent} DEV simulated-normal" in text
+    assert "1/4 calls" in text
+    assert '{"' not in text, "no JSON in the lanes"
+
+
+def test_a_council_that_waits_says_so(council: Council) -> None:
+    assert "waits for a coordinator" in drawn(council, 1)
+
+
+def test_an_ended_council_keeps_one_line_per_agent(council: Council) -> None:
+    lines = drawn(council, len(council.frames)).splitlines()
+    assert "completed" in lines[0]
+    assert sum("dev-00" in line for line in lines) == 3
+
+
+def test_the_account_tells_ranking_scores_doubts_cost_and_text(council: Council) -> None:
+    told = deliberation(council)
+    assert told.verdict is not None and told.verdict.winner is not None
+    text = shown(account(told), width=140)
+    rows = [line for line in text.splitlines() if "│ dev-" in line]
+    assert [row.split("│")[2].split()[0] for row in rows] == [proposal.agent_id for proposal in told.proposals]
+    assert f"{told.verdict.winner} ★" in rows[0]
+    for expected in ("correctness", "completeness", "clarity", "agreement", "12 engine calls", "1,440 tokens"):
+        assert expected in text
+    assert f"The council's answer, by {told.verdict.winner}" in text
+    assert "Simulated" in text
+
+
+def test_an_unranked_council_shows_every_answer() -> None:
+    text = shown(account(deliberation(council_of(specification("independent")))), width=140)
+    assert "Ranking" not in text
+    for agent in ("dev-001", "dev-002", "dev-003"):
+        assert f"─ {agent} DEV ─" in text
+
+
+def test_a_failure_tells_its_problem() -> None:
+    text = shown(account(deliberation(council_of(script=lambda call: None))), width=140)
+    assert "failed" in text
+    assert "engine_unavailable" in text
+    assert "no_answers" in text
+
+
+def test_a_degraded_verdict_tells_why() -> None:
+    def one_fails(call: Call) -> str | None:
+        return None if call.agent_id == "dev-003" else answer_text(call)
+
+    text = shown(account(deliberation(council_of(script=one_fails))), width=140)
+    assert "degraded" in text
+
+
+def test_neither_markup_nor_control_characters_in_answers_act() -> None:
+    evil = json.dumps({"reasoning": "[red]r", "answer": "[bold]x[/nope] \x1b[31m", "confidence": 1})
+    council = council_of(
+        specification("independent"),
+        script=lambda call: evil if call.output.kind == "answer" else answer_text(call),
+    )
+    text = shown(account(deliberation(council)), width=140) + drawn(council, len(council.frames) - 4)
+    assert "[bold]x[/nope]" in text
+    assert "\x1b" not in text
+
+
+def test_events_become_lines(council: Council) -> None:
+    begun_at = council.events[0].ts
+    lines = [line for event in council.events if (line := event_line(event, begun_at))]
+    assert len(lines) == sum(event.type != "call.delta" for event in council.events)
+    assert "council of dev-001 (DEV), dev-002 (DEV), dev-003 (DEV)" in lines[0]
+    assert any("stage 1 propose: 3 calls, quorum 2" in line for line in lines)
+    assert any("dev-002 answered in 1.5 s" in line and "120 tokens" in line for line in lines)
+    assert lines[-1].endswith("completed")
+
+
+@pytest.mark.parametrize(("value", "text"), [(0, "0.0 s"), (59.94, "59.9 s"), (60, "1:00 min"), (3_601, "60:01 min")])
+def test_seconds(value: float, text: str) -> None:
+    assert seconds(value) == text
+
+
+@pytest.mark.parametrize(
+    ("status", "code"),
+    [("completed", 0), ("failed", 1), ("timeout", 1), ("cancelled", 5), ("pending", 0), ("in_progress", 0)],
+)
+def test_exit_codes_by_status(status: str, code: int) -> None:
+    assert exit_of(status) == code
+
+
+def test_errors_name_code_fields_and_remedy(capsys: pytest.CaptureFixture[str]) -> None:
+    faults = [FieldFault("/rounds", "too many", "Give 5 or less.")]
+    error = CommandError(Exit.REFUSED, "invalid_request", "not valid", fields=faults, remedy="mend it", request_id="r1")
+    print_error(error, as_json=False)
+    told = capsys.readouterr()
+    assert told.out == ""
+    assert told.err.splitlines() == [
+        "error invalid_request: not valid",
+        "  /rounds: too many Give 5 or less.",
+        "  → mend it",
+        "  request r1",
+    ]
+    print_error(error, as_json=True)
+    document = json.loads(capsys.readouterr().err)
+    assert document["code"] == "invalid_request" and document["exit_code"] == 4
+    assert document["errors"] == [{"field": "/rounds", "detail": "too many", "remedy": "Give 5 or less."}]
+
+
+def test_a_line_never_breaks(council: Council) -> None:
+    opened = council.events[1].model_copy(update={"ts": council.events[0].ts + timedelta(seconds=3)})
+    line = event_line(opened, council.events[0].ts)
+    assert line is not None and line.startswith("   3.0 s  stage 1")

@@ -1,0 +1,91 @@
+import json
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from app.cli.prose import Prose, printable, prose_of
+
+bounded = settings(max_examples=60, deadline=None, derandomize=True)
+
+ANSWER = {"reasoning": "First, then.", "answer": 'Say "hi"\n\tand é 😀 \\ go', "confidence": 80}
+CRITIQUE = {
+    "issues": [
+        {"severity": "major", "where": "line 3", "claim": "It leaks", "evidence": "no close", "fix": "close it"}
+    ],
+    "verdict": "revise",
+}
+REVISION = {
+    "responses": [{"issue": 1, "decision": "reject", "reason": "It does not"}],
+    "answer": "New",
+    "confidence": 5,
+}
+SCORES = {"A": {"criteria": [{"id": "clarity", "rationale": "Reads well", "score": 8}]}}
+PAIR = {"notes_a": "short", "notes_b": "long", "winner": "A", "margin": 2}
+
+
+@pytest.mark.parametrize(
+    ("output", "human"),
+    [
+        (ANSWER, 'First, then.\n\nSay "hi"\n\tand é 😀 \\ go\nconfidence 80 %'),
+        (CRITIQUE, "major · line 3: It leaks\nno close\nfix: close it\nverdict: revise"),
+        (REVISION, "issue 1 reject: It does not\nNew\nconfidence 5 %"),
+        (SCORES, "A – clarity: Reads well → 8 of 10"),
+        (PAIR, "A: short\nB: long\nwinner: A\nmargin: 2"),
+        ({"consensus": "yes"}, "consensus: yes"),
+        ({"tags": ["a", "b"]}, "tags: a\ntags: b"),
+        ({"issues": [], "verdict": "accept"}, "verdict: accept"),
+    ],
+)
+@pytest.mark.parametrize("ascii_only", [True, False])
+@pytest.mark.parametrize("indent", [None, 2])
+def test_the_human_part_of_each_output(output: object, human: str, ascii_only: bool, indent: int | None) -> None:
+    assert prose_of(json.dumps(output, ensure_ascii=ascii_only, indent=indent)) == human
+
+
+@pytest.mark.parametrize(
+    ("partial", "human"),
+    [
+        ("", ""),
+        ('{"reas', ""),
+        ('{"reasoning": "Because it', "Because it"),
+        ('{"reasoning": "tab\\', "tab"),
+        ('{"reasoning": "euro \\u20', "euro"),
+        ('{"reasoning": "euro \\u20ac', "euro €"),
+        ('{"reasoning":"smile \\ud83d', "smile"),
+        ('{"reasoning":"smile \\ud83d\\ude00', "smile 😀"),
+        ('{"A": {"criteria": [{"id": "clarity", "ratio', "A – clarity:"),
+        ('{"A": {"criteria": [{"id": "clarity", "rationale": "ok", "score": 1', "A – clarity: ok → 1"),
+        ("  plain words, no JSON", "plain words, no JSON"),
+        ('"just a string', '"just a string'),
+        ("}{]", "}{]"),
+        ('{"a": }}]] "x', "a: x"),
+    ],
+)
+def test_an_unfinished_output_shows_what_is_there(partial: str, human: str) -> None:
+    assert prose_of(partial) == human
+
+
+@bounded
+@given(st.sampled_from([ANSWER, CRITIQUE, REVISION, SCORES]), st.lists(st.integers(0, 400), max_size=8), st.booleans())
+def test_where_the_text_is_cut_does_not_matter(output: object, cuts: list[int], ascii_only: bool) -> None:
+    text = json.dumps(output, ensure_ascii=ascii_only)
+    prose = Prose()
+    before = ""
+    for begin, end in zip([0, *sorted(cuts)], [*sorted(cuts), len(text)], strict=True):
+        prose.feed(text[begin:end])
+        assert prose.text.startswith(before), "what is shown only grows"
+        before = prose.text
+    assert prose.text.strip() == prose_of(text)
+
+
+@bounded
+@given(st.text())
+def test_no_text_makes_it_fail_or_lets_a_control_character_through(text: str) -> None:
+    for candidate in (text, "{" + text, json.dumps({"answer": text})):
+        shown = prose_of(candidate)
+        assert shown == printable(shown)
+
+
+def test_an_answer_cannot_drive_the_terminal() -> None:
+    assert prose_of(json.dumps({"answer": "\x1b[2Jgone\x9b0m\r"})) == "[2Jgone0m"
