@@ -1,0 +1,1 @@
+"""Measurements: each prints its floor beside the product, in one run, and asserts no time."""

@@ -1,0 +1,211 @@
+"""`make bench`: the product beside its floor, in one run, on one machine, with the simulator at 500 ms per call.
+
+The floor is a bare script in this process: httpx over aiohttp makes the same three calls at once and keeps nothing; it
+has no server, no queue and no record. The product is the whole stack as `deliberate up` starts it, asked over HTTP
+(`POST /deliberations` with `Prefer: wait`, strategy `independent`, N = 3). Engine, load and product share the machine's
+cores, so only the ratios within a run mean anything.
+"""
+
+import asyncio
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import httpx
+import uvloop
+from httpx_aiohttp import AiohttpTransport
+from rich.console import Console
+from rich.table import Table
+
+from app.cli.stack import StackOptions, running_stack
+from app.deliberation.calls import Call
+from app.deliberation.specification import DEFAULT_RUBRIC, AgentSpec, Constraints, Specification
+from app.deliberation.strategies import STRATEGIES
+from serve_deployments.engine import Engines
+
+AGENTS = 3
+CALL_MS = 500
+TOKENS_PER_CHUNK = 8
+TASK = "Write a function that merges two sorted lists, and say how you would test it."
+ROUNDS = ((1, 20), (50, 500), (200, 1_600))
+SIMULATOR = ("--duration-ms", str(CALL_MS), "--chunk-tokens", str(TOKENS_PER_CHUNK))
+
+
+@dataclass
+class Sample:
+    """Latencies in seconds of one round, and how long the round took."""
+
+    in_flight: int
+    latencies_s: list[float] = field(default_factory=list[float])
+    took_s: float = 0.0
+
+    @property
+    def p50_ms(self) -> float:
+        return statistics.median(self.latencies_s) * 1_000
+
+    @property
+    def p99_ms(self) -> float:
+        return sorted(self.latencies_s)[int(len(self.latencies_s) * 0.99)] * 1_000
+
+    @property
+    def per_second(self) -> float:
+        return len(self.latencies_s) / self.took_s
+
+
+async def closed_loop(in_flight: int, total: int, one: Callable[[], Awaitable[None]]) -> Sample:
+    """Run `one` `total` times, `in_flight` at once."""
+    sample = Sample(in_flight)
+    numbers = iter(range(total))
+
+    async def worker() -> None:
+        for _ in numbers:
+            began = time.perf_counter()
+            await one()
+            sample.latencies_s.append(time.perf_counter() - began)
+
+    began = time.perf_counter()
+    async with asyncio.TaskGroup() as group:
+        for _ in range(in_flight):
+            group.create_task(worker())
+    sample.took_s = time.perf_counter() - began
+    return sample
+
+
+def calls() -> tuple[Call, ...]:
+    """The three calls that `independent` makes for the task: the floor sends the same prompts."""
+    specification = Specification(
+        task=TASK,
+        agents=tuple(AgentSpec(agent_id=f"dev-{n:03d}", role="DEV") for n in range(1, AGENTS + 1)),
+        strategy="independent",
+        strategy_version=1,
+        rounds=0,
+        constraints=Constraints(rubric=DEFAULT_RUBRIC, timeout_seconds=300),
+        quorum=2,
+        seed=1,
+    )
+    return next(STRATEGIES["independent"].run(specification)).calls
+
+
+class Floor:
+    """The same calls without a product."""
+
+    def __init__(self, engine_url: str) -> None:
+        self._engines = Engines([engine_url], connections=2_000)
+        self._calls = calls()
+
+    async def once(self) -> None:
+        engine = self._engines.engines[0]
+        model = await self._engines.model_of(engine, None)
+        async with asyncio.TaskGroup() as group:
+            for call in self._calls:
+                trace = f"floor.{call.call_id}.1"
+                group.create_task(
+                    self._engines.complete(engine, call, model, seed=call.seed, trace=trace, on_text=None)
+                )
+
+    async def close(self) -> None:
+        await self._engines.close()
+
+
+class Product:
+    """The stack, asked over HTTP."""
+
+    def __init__(self, url: str) -> None:
+        self._client = httpx.AsyncClient(
+            base_url=url,
+            transport=AiohttpTransport(limits=httpx.Limits(max_connections=2_000)),
+            timeout=httpx.Timeout(120),
+        )
+        self._body = {"task": TASK, "strategy": "independent", "num_agents": AGENTS}
+
+    async def once(self) -> None:
+        response = await self._client.post("/deliberations", json=self._body, headers={"Prefer": "wait=60"})
+        if response.status_code != 200 or response.json()["status"] != "completed":
+            raise SystemExit(f"the product answered {response.status_code}: {response.text[:500]}")
+
+    async def submit(self) -> str:
+        response = await self._client.post("/deliberations", json=self._body)
+        if response.status_code != 202:
+            raise SystemExit(f"the product answered {response.status_code}: {response.text[:500]}")
+        return response.json()["id"]
+
+    async def read(self, deliberation_id: str) -> None:
+        (await self._client.get(f"/deliberations/{deliberation_id}")).raise_for_status()
+
+    async def drained(self) -> None:
+        """Wait until nothing is in flight."""
+        while (await self._client.get("/stats")).json()["active"]:  # noqa: ASYNC110 -- another process
+            await asyncio.sleep(0.2)
+
+    async def close(self) -> None:
+        await self._client.aclose()
+
+
+async def measured(engine_url: str, url: str, *, deltas: bool) -> list[tuple[str, str, str, str]]:
+    """One stack measured: rows of (what, floor, product, ratio)."""
+    floor, product = Floor(engine_url), Product(url)
+    await closed_loop(20, 100, product.once)
+    rows: list[tuple[str, str, str, str]] = []
+    streamed = "tokens streamed to the log" if deltas else "tokens not streamed"
+    for in_flight, total in ROUNDS:
+        below = await closed_loop(in_flight, total, floor.once)
+        above = await closed_loop(in_flight, total, product.once)
+        if in_flight == 1:
+            what, a, b = f"p50 latency, {streamed}", below.p50_ms, above.p50_ms
+            rows.append((what, f"{a:.1f} ms", f"{b:.1f} ms", f"{b / a:.3f}"))
+        else:
+            what, a, b = f"deliberations/s, {in_flight} in flight, {streamed}", below.per_second, above.per_second
+            rows.append((what, f"{a:.0f}", f"{b:.0f}", f"{b / a:.2f}"))
+    if not deltas:
+        rows += await submits(product)
+    await floor.close()
+    await product.close()
+    return rows
+
+
+async def submits(product: Product) -> list[tuple[str, str, str, str]]:
+    """How long accepting and reading take."""
+    ids: list[str] = []
+
+    async def submit() -> None:
+        ids.append(await product.submit())
+
+    async def read() -> None:
+        await product.read(ids[0])
+
+    alone = await closed_loop(1, 100, submit)
+    await product.drained()
+    loaded = await closed_loop(200, 1_000, submit)
+    await product.drained()
+    reads = await closed_loop(1, 200, read)
+    return [
+        ("submit p50, alone", "", f"{alone.p50_ms:.2f} ms", ""),
+        ("submit p99, 200 in flight", "", f"{loaded.p99_ms:.0f} ms", ""),
+        ("GET of a finished deliberation, p50", "", f"{reads.p50_ms:.2f} ms", ""),
+    ]
+
+
+async def main() -> None:
+    console = Console(width=max(100, Console().width))
+    table = Table("what (simulated engine)", "floor", "product", "ratio", title=f"N = {AGENTS}, {CALL_MS} ms per call")
+    for deltas in (False, True):
+        with tempfile.TemporaryDirectory() as data:
+            options = StackOptions(
+                data_dir=Path(data), simulator_args=SIMULATOR, environment={"STREAM_DELTAS": str(deltas).lower()}
+            )
+            began = time.perf_counter()
+            async with running_stack(options) as stack:
+                if not deltas:
+                    took_s = time.perf_counter() - began
+                    table.add_row("cold start to ready, five roles", "", f"{took_s:.1f} s", "")
+                for row in await measured(stack.engine_urls[0], stack.url, deltas=deltas):
+                    table.add_row(*row)
+    console.print(table)
+
+
+if __name__ == "__main__":
+    sys.exit(uvloop.run(main()))
