@@ -7,6 +7,7 @@ cores, so only the ratios within a run mean anything.
 """
 
 import asyncio
+import os
 import statistics
 import sys
 import tempfile
@@ -194,9 +195,8 @@ async def main() -> None:
     table = Table("what (simulated engine)", "floor", "product", "ratio", title=f"N = {AGENTS}, {CALL_MS} ms per call")
     for deltas in (False, True):
         with tempfile.TemporaryDirectory() as data:
-            options = StackOptions(
-                data_dir=Path(data), simulator_args=SIMULATOR, environment={"STREAM_DELTAS": str(deltas).lower()}
-            )
+            os.environ["STREAM_DELTAS"] = str(deltas).lower()
+            options = StackOptions(data_dir=Path(data), port=0, nats_port=0, simulate=SIMULATOR)
             began = time.perf_counter()
             async with running_stack(options) as stack:
                 if not deltas:
