@@ -1,0 +1,164 @@
+"""The command line: `python -m serve_deployments.simulator`."""
+
+import asyncio
+import logging
+import signal
+import socket
+from collections.abc import Callable
+from types import FrameType
+from typing import Annotated
+
+import typer
+import uvicorn
+import uvloop
+
+from serve_deployments.simulator.author import Behaviour
+from serve_deployments.simulator.faults import FAULT_HELP, FaultSyntaxError, parse_fault
+from serve_deployments.simulator.pacing import Latency
+from serve_deployments.simulator.script import Script
+from serve_deployments.simulator.server import Simulator, SimulatorSettings
+
+DRAIN_S = 3
+
+_FAULT_HELP = (
+    "A fault, KIND[:rate|:every=N|:first=N][:match=REGEX]; repeatable. REGEX is searched in the X-Call-Id header and "
+    "the prompt. Kinds: " + "; ".join(f"{kind} ({text})" for kind, text in FAULT_HELP.items()) + "."
+)
+
+
+class _Server(uvicorn.Server):
+    """A uvicorn server that tells when it listens."""
+
+    def __init__(self, config: uvicorn.Config, ready: Callable[[], None]) -> None:
+        super().__init__(config)
+        self._ready = ready
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Start listening, then tell."""
+        await super().startup(sockets)
+        if self.started:
+            self._ready()
+
+
+def _is_not_a_broken_stream(record: logging.LogRecord) -> bool:
+    # A scripted broken stream is an application that ends without completing its answer: uvicorn then closes the
+    # connection, which is wanted, and reports an error, which is not.
+    return "without completing response" not in record.getMessage()
+
+
+def serve(settings: SimulatorSettings, listener: socket.socket) -> None:
+    """Serve on a bound socket until SIGTERM or SIGINT; running requests get 3 s to end.
+
+    Prints one line, `simulator ready http://HOST:PORT model=NAME`, when it listens.
+    """
+    host, port = listener.getsockname()[:2]
+    place = f"[{host}]" if ":" in host else host
+    config = uvicorn.Config(
+        Simulator(settings),
+        loop="uvloop",
+        http="httptools",
+        ws="none",
+        lifespan="off",
+        access_log=False,
+        log_level="warning",
+        server_header=False,
+        date_header=False,
+        # vLLM's own default: what breaks on a closed idle connection shall break here too.
+        timeout_keep_alive=5,
+        timeout_graceful_shutdown=DRAIN_S,
+    )
+    logging.getLogger("uvicorn.error").addFilter(_is_not_a_broken_stream)
+    server = _Server(config, lambda: print(f"simulator ready http://{place}:{port} model={settings.model}", flush=True))
+
+    def end(_number: int, _frame: FrameType | None) -> None:
+        # Before it serves, the process ends at once. Afterwards uvicorn drains and then raises the signal again:
+        # nothing is left to do.
+        if not server.started:
+            raise SystemExit(0)
+
+    signal.signal(signal.SIGTERM, end)
+    signal.signal(signal.SIGINT, end)
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(server.serve(sockets=[listener]))
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """A bound socket; port 0 takes a free one. OSError when the address cannot be taken."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((host, port))
+    except OSError:
+        listener.close()
+        raise
+    return listener
+
+
+def _checked_fault(text: str) -> str:
+    try:
+        parse_fault(text)
+    except FaultSyntaxError as exc:
+        raise typer.BadParameter(str(exc)) from exc
+    return text
+
+
+def simulator(
+    *,
+    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65_535, help="Port to listen on; 0 takes a free one.")] = 8000,
+    model: Annotated[
+        str, typer.Option(help="Model name; “simulated-” is put before it where it does not say so.")
+    ] = "simulated-council-8b",
+    seed: Annotated[int, typer.Option(help="Seed of everything that is written.")] = 0,
+    behaviour: Annotated[Behaviour, typer.Option(help="How the simulated agents work.")] = Behaviour.NORMAL,
+    ttft_ms: Annotated[float, typer.Option(min=0, help="Milliseconds to the first token.")] = 0.0,
+    per_token_ms: Annotated[float, typer.Option(min=0, help="Milliseconds for each further token.")] = 0.0,
+    duration_ms: Annotated[
+        float | None,
+        typer.Option(min=0, help="Milliseconds of a whole completion, spread over its tokens; overrides both above."),
+    ] = None,
+    jitter: Annotated[
+        float, typer.Option(min=0, max=1, help="Share by which a completion's times vary, by its seed.")
+    ] = 0.0,
+    tokens: Annotated[
+        int | None, typer.Option(min=1, help="Fixed length of a completion; JSON is filled up with spaces.")
+    ] = None,
+    chunk_tokens: Annotated[int, typer.Option(min=1, help="Least number of tokens per streamed chunk.")] = 1,
+    max_running: Annotated[
+        int | None, typer.Option(min=1, help="Sequences that run at once; others wait. Unbounded when left out.")
+    ] = None,
+    max_model_len: Annotated[int, typer.Option(min=64, help="Context length in tokens.")] = 32_768,
+    fault: Annotated[list[str] | None, typer.Option(help=_FAULT_HELP, metavar="FAULT")] = None,
+) -> None:
+    """An OpenAI-compatible stand-in for vLLM without weights: seeded text, valid JSON, scripted latency and faults.
+
+    GET /simulator/calls tells what it served; POST /simulator/script changes behaviour, latency and faults meanwhile.
+    """
+    script = Script(
+        behaviour=behaviour,
+        latency=Latency(ttft_ms, per_token_ms, duration_ms, jitter),
+        tokens=tokens,
+        chunk_tokens=chunk_tokens,
+        faults=tuple(_checked_fault(text) for text in fault or ()),
+    )
+    try:
+        listener = listen(host, port)
+    except OSError as exc:
+        typer.echo(f"cannot listen on {host}:{port}: {exc}", err=True)
+        raise typer.Exit(1) from exc
+    serve(
+        SimulatorSettings(
+            model=model if "simulated" in model else f"simulated-{model}",
+            seed=seed,
+            max_model_len=max_model_len,
+            running_max=max_running,
+            script=script,
+        ),
+        listener,
+    )
+
+
+def main() -> None:
+    """Run the command."""
+    typer.run(simulator)
