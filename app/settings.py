@@ -43,6 +43,17 @@ class Settings(BaseSettings):
         ge=60,
         le=31_536_000,
     )
+    stream_replicas: int = _setting(
+        1, "STREAM_REPLICAS", "Servers that hold each stream, as `deliberate streams apply` declared them.", ge=1, le=5
+    )
+    ack_wait_s: float = _setting(
+        10.0,
+        "ACK_WAIT",
+        "Silence of a coordinator after which another takes over, as declared with the streams.",
+        unit="seconds",
+        gt=0,
+        le=600,
+    )
     queue_depth_max: int = _setting(
         2_000,
         "QUEUE_DEPTH_MAX",

@@ -1,0 +1,52 @@
+"""Logging: one JSON object per event on standard output, with a static name and fields."""
+
+import logging
+import sys
+import traceback
+from typing import TextIO
+
+import structlog
+from structlog.typing import EventDict, WrappedLogger
+
+
+class _Told(logging.Filter):
+    """Drops what the server says of a crashed request: `request_crashed` has told it, without the request's content."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        return not record.getMessage().startswith("Exception in ASGI application")
+
+
+def _frames(_: WrappedLogger, __: str, event: EventDict) -> EventDict:
+    """Where an exception came from; its text is left out, as it may quote a task or an answer."""
+    error = event.pop("exc_info", None)
+    if isinstance(error, tuple):
+        error = error[1]  # pyright: ignore[reportUnknownVariableType]
+    if isinstance(error, BaseException):
+        event["error"] = type(error).__name__
+        event["frames"] = [
+            f"{frame.filename}:{frame.lineno} {frame.name}" for frame in traceback.extract_tb(error.__traceback__)
+        ]
+    return event
+
+
+def configure(level: str, output: TextIO | None = None) -> None:
+    """Send structlog's events and the libraries' log records, from `level` upwards, to `output` as JSON lines."""
+    threshold = logging.getLevelNamesMapping()[level.upper()]
+    shared: list[structlog.typing.Processor] = [
+        structlog.processors.add_log_level,
+        structlog.processors.TimeStamper(fmt="iso", utc=True),
+        _frames,
+    ]
+    structlog.configure(
+        processors=[*shared, structlog.processors.JSONRenderer()],
+        wrapper_class=structlog.make_filtering_bound_logger(threshold),
+        logger_factory=structlog.PrintLoggerFactory(output or sys.stdout),
+        cache_logger_on_first_use=False,
+    )
+    handler = logging.StreamHandler(output or sys.stdout)
+    rendered = [structlog.stdlib.ProcessorFormatter.remove_processors_meta, structlog.processors.JSONRenderer()]
+    handler.setFormatter(structlog.stdlib.ProcessorFormatter(foreign_pre_chain=shared, processors=rendered))
+    handler.addFilter(_Told())
+    root = logging.getLogger()
+    root.handlers[:] = [handler]
+    root.setLevel(max(threshold, logging.WARNING))

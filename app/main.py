@@ -1,0 +1,173 @@
+"""The gateway: builds the adapters, ties them to the routes, and serves. `python -m app.main` reads the environment."""
+
+import asyncio
+import signal
+import socket
+import sys
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from types import FrameType
+from typing import Protocol
+
+import structlog
+import uvicorn
+from fastapi import FastAPI
+from pydantic import ValidationError
+
+from app import logs, problems
+from app.catalog import Catalog
+from app.deliberation.errors import InvalidRequest
+from app.deliberation.ports import Clock, Control, Journal
+from app.deliberation.strategies import STRATEGIES
+from app.feed import Feed
+from app.gateway import Gateway, SystemClock
+from app.journal import JetStreamJournal
+from app.metrics import Metrics
+from app.middleware import RequestContext
+from app.openapi import TITLE, document
+from app.roles import read_roles
+from app.routes import ROUTERS
+from app.settings import Settings
+from app.streams import StreamSettings, plan
+
+log = structlog.get_logger(__name__)
+
+
+class Log(Journal, Control, Protocol):
+    """The log and the questions asked over its connection."""
+
+
+async def _follow(journal: Log, catalog: Catalog) -> None:
+    """Wait for the log as long as it takes, then keep the catalog. The gateway answers 503 meanwhile."""
+    if isinstance(journal, JetStreamJournal):
+        await journal.open()
+    await catalog.follow(journal)
+
+
+def _differences(journal: Log, settings: Settings) -> Callable[[], Awaitable[list[str]]]:
+    """Asks for every difference between the declared streams and the log's; a log in memory has none."""
+    declared = StreamSettings(
+        retention_s=settings.retention_s, replicas=settings.stream_replicas, ack_wait_s=settings.ack_wait_s
+    )
+
+    async def differences() -> list[str]:
+        if not isinstance(journal, JetStreamJournal):
+            await journal.state()
+            return []
+        missing, different = await plan(journal, declared)
+        return [*(f"{name} is missing" for name in missing), *different]
+
+    return differences
+
+
+def _lifespan(
+    settings: Settings, journal: Log | None, clock: Clock
+) -> Callable[[FastAPI], AbstractAsyncContextManager[Gateway]]:
+    roles = read_roles(settings.roles_file)
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncGenerator[Gateway, None]:
+        opened = journal or JetStreamJournal(settings.nats_url, name="gateway")
+        catalog = Catalog(clock, retention_s=settings.retention_s, size_max=settings.catalog_size_max)
+        feed = Feed(opened, streams_max=settings.streams_max, streams_per_client_max=settings.streams_per_client_max)
+        async with feed, asyncio.TaskGroup() as group:
+            following = group.create_task(_follow(opened, catalog))
+            app.state.drain = feed.drain
+            yield Gateway(
+                settings=settings,
+                journal=opened,
+                control=opened,
+                clock=clock,
+                catalog=catalog,
+                feed=feed,
+                roles=roles,
+                strategies=STRATEGIES,
+                metrics=Metrics(catalog),
+                streams_differ=_differences(opened, settings),
+            )
+            following.cancel()
+        if isinstance(opened, JetStreamJournal):
+            await opened.close()
+
+    return lifespan
+
+
+def create_app(settings: Settings, journal: Log | None = None, clock: Clock | None = None) -> FastAPI:
+    """The application. Its lifespan opens the log of the settings, unless one is given, and yields `Gateway`.
+
+    Raises InvalidRequest when the roles cannot be read.
+    """
+    app = FastAPI(title=TITLE, lifespan=_lifespan(settings, journal, clock or SystemClock()), redoc_url=None)
+    app.openapi = document  # pyright: ignore[reportAttributeAccessIssue] -- how FastAPI has its document replaced
+    problems.install(app)
+    app.add_middleware(RequestContext)
+    for router in ROUTERS:
+        app.include_router(router)
+    return app
+
+
+class DrainingServer(uvicorn.Server):
+    """A server that says that it is stopping before it stops, and where it listens once it does."""
+
+    def __init__(self, config: uvicorn.Config, app: FastAPI, drain_delay_s: float) -> None:
+        super().__init__(config)
+        self._app = app
+        self._drain_delay_s = drain_delay_s
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._draining = False
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Listen, and tell where: with port 0 nobody knew."""
+        self._loop = asyncio.get_running_loop()
+        await super().startup(sockets)
+        for server in self.servers:
+            for listening in server.sockets:
+                host, port = listening.getsockname()[:2]
+                log.info("gateway_listening", host=host, port=port)
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """First tell viewers and probes, then stop and exit with 0; a second signal stops at once."""
+        if self._draining or self._loop is None:
+            self.should_exit = self.force_exit = True
+            return
+        self._draining = True
+        log.info("gateway_draining", signal=signal.Signals(sig).name)
+        self._loop.call_soon_threadsafe(self._app.state.drain)
+        self._loop.call_soon_threadsafe(self._loop.call_later, self._drain_delay_s, self._stop)
+
+    def _stop(self) -> None:
+        self.should_exit = True
+
+
+def serve(settings: Settings) -> None:
+    """Serve until a signal ends it. Raises InvalidRequest when the roles cannot be read."""
+    app = create_app(settings)
+    config = uvicorn.Config(
+        app,
+        host=settings.host,
+        port=settings.port,
+        loop="uvloop",
+        http="httptools",
+        ws="none",
+        lifespan="on",
+        access_log=False,
+        log_config=None,
+        server_header=False,
+        timeout_graceful_shutdown=settings.drain_timeout_s,
+    )
+    DrainingServer(config, app, settings.drain_delay_s).run()
+
+
+def main() -> None:
+    """Read the settings and serve; exits with 2 when a setting or the roles are not valid."""
+    try:
+        settings = Settings()
+        logs.configure(settings.log_level)
+        serve(settings)
+    except (ValidationError, InvalidRequest) as exc:
+        print(exc, file=sys.stderr)
+        raise SystemExit(2) from exc
+
+
+if __name__ == "__main__":
+    main()
