@@ -1,0 +1,267 @@
+"""An agent replica over the in-memory journal and a scripted engine: attempts, re-asks, recorded answers, stops."""
+
+import asyncio
+import json
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import httpx
+import pytest
+
+from app.deliberation.calls import Call, ChatMessage
+from app.deliberation.facts import CallDelta, CallFinished, CallStarted, CancelRequested, StageClosed, decode
+from app.deliberation.outputs import Output
+from app.deliberation.roles import Role
+from app.testing import InMemoryJournal
+from serve_deployments.agent import AgentReplica, StageRequest
+from serve_deployments.engine import Engines
+from tests.conditions import until
+
+ANSWER = json.dumps({"reasoning": "r", "answer": "forty-two", "confidence": 80})
+USAGE = {"prompt_tokens": 10, "completion_tokens": 5}
+PERSONA = "You are a persona for tests."
+
+Script = Callable[[dict[str, Any], int], httpx.Response]
+
+
+def streamed(text: str, finish: str = "stop", pieces: int = 4) -> httpx.Response:
+    size = max(1, len(text) // pieces)
+    chunks = [text[at : at + size] for at in range(0, len(text), size)]
+    lines = [{"choices": [{"delta": {"content": part}, "finish_reason": None}]} for part in chunks]
+    lines.append({"choices": [{"delta": {}, "finish_reason": finish}]})
+    lines.append({"choices": [], "usage": USAGE})
+    body = "".join(f"data: {json.dumps(line)}\n\n" for line in lines) + "data: [DONE]\n\n"
+    return httpx.Response(200, stream=httpx.ByteStream(body.encode()))
+
+
+class ScriptedEngine:
+    """An engine that answers as its script says, and remembers what reached it."""
+
+    def __init__(self, script: Script) -> None:
+        self.script = script
+        self.bodies: list[dict[str, Any]] = []
+        self.hosts: list[str] = []
+        self.hold: asyncio.Event | None = None
+
+    async def __call__(self, request: httpx.Request) -> httpx.Response:
+        if request.url.path.endswith("/models"):
+            return httpx.Response(200, json={"data": [{"id": "scripted"}]})
+        body = json.loads(request.content)
+        self.bodies.append(body)
+        self.hosts.append(request.url.host)
+        number = len(self.bodies)
+        if self.hold is not None:
+            await self.hold.wait()
+        return self.script(body, number)
+
+
+def call(number: int = 1, output: Output | None = None) -> Call:
+    return Call(
+        call_id=f"s1-dev-{number:03d}",
+        agent_id=f"dev-{number:03d}",
+        role="DEV",
+        messages=(ChatMessage(role="system", content="s"), ChatMessage(role="user", content=f"u{number}")),
+        output=output or Output(kind="answer"),
+        temperature=0.5,
+        max_tokens=64,
+        seed=11,
+    )
+
+
+def request(calls: tuple[Call, ...], *, resumed: bool = False, deadline_s: float = 30) -> StageRequest:
+    return StageRequest(
+        tenant="default",
+        deliberation_id="d1",
+        stage=1,
+        calls=calls,
+        deadline_at=datetime.now(UTC) + timedelta(seconds=deadline_s),
+        resumed=resumed,
+    )
+
+
+def replica(engine: ScriptedEngine, journal: InMemoryJournal, engines: int = 1, *, deltas: bool = True) -> AgentReplica:
+    urls = [f"http://engine{number}" for number in range(engines)]
+    client = Engines(urls, connections=8, transport=httpx.MockTransport(engine))
+    return AgentReplica("DEV", Role(persona=PERSONA), client, journal, stream_deltas=deltas)
+
+
+async def outcomes(agent: AgentReplica, asked: StageRequest) -> list[CallFinished]:
+    found = [decode(data) async for _, data in agent.run_stage(asked)]
+    assert all(isinstance(event, CallFinished) for event in found)
+    return [event for event in found if isinstance(event, CallFinished)]
+
+
+def views(journal: InMemoryJournal, kind: type) -> list[Any]:
+    return [event for record in journal.records if isinstance(event := decode(record.data), kind)]
+
+
+@pytest.mark.parametrize("deltas", [True, False])
+async def test_answers_are_recorded_and_deltas_rebuild_the_text(deltas: bool) -> None:
+    whole = {"choices": [{"message": {"content": ANSWER}, "finish_reason": "stop"}], "usage": USAGE}
+    engine = ScriptedEngine(lambda body, _: streamed(ANSWER) if body.get("stream") else httpx.Response(200, json=whole))
+    journal = InMemoryJournal()
+    found = await outcomes(replica(engine, journal, deltas=deltas), request((call(1), call(2), call(3))))
+    assert sorted(outcome.agent_id for outcome in found) == ["dev-001", "dev-002", "dev-003"]
+    assert all(outcome.text == ANSWER and outcome.attempt == 1 for outcome in found)
+    assert all(outcome.usage.calls == 1 and outcome.usage.prompt_tokens == 10 for outcome in found)
+    assert {event.call_id for event in views(journal, CallFinished)} == {"s1-dev-001", "s1-dev-002", "s1-dev-003"}
+    text: dict[str, str] = {}
+    for delta in views(journal, CallDelta):
+        assert delta.offset == len(text.get(delta.call_id, ""))
+        text[delta.call_id] = text.get(delta.call_id, "") + delta.text
+    assert text == (dict.fromkeys(("s1-dev-001", "s1-dev-002", "s1-dev-003"), ANSWER) if deltas else {})
+
+
+async def test_the_persona_ends_the_prompt_and_starts_name_the_model() -> None:
+    engine = ScriptedEngine(lambda *_: streamed(ANSWER))
+    journal = InMemoryJournal()
+    await outcomes(replica(engine, journal), request((call(),)))
+    assert engine.bodies[0]["messages"][-1]["content"].startswith("u1")
+    assert engine.bodies[0]["messages"][-1]["content"].endswith(PERSONA)
+    (started,) = views(journal, CallStarted)
+    assert (started.model, started.attempt) == ("scripted", 1)
+
+
+INVALID = {
+    "not JSON": ("half a thought", "stop"),
+    "out of range": (json.dumps({"reasoning": "r", "answer": "a", "confidence": 101}), "stop"),
+    "cut off": (ANSWER, "length"),
+}
+
+
+@pytest.mark.parametrize("first", INVALID.values(), ids=INVALID.keys())
+async def test_an_invalid_answer_is_asked_for_once_more_with_another_seed(first: tuple[str, str]) -> None:
+    engine = ScriptedEngine(lambda _, number: streamed(*first) if number == 1 else streamed(ANSWER))
+    journal = InMemoryJournal()
+    (outcome,) = await outcomes(replica(engine, journal), request((call(),)))
+    assert outcome.text == ANSWER and outcome.attempt == 2
+    assert (outcome.usage.calls, outcome.usage.completion_tokens) == (2, 10)
+    assert engine.bodies[0]["seed"] == 11 != engine.bodies[1]["seed"]
+    assert [started.attempt for started in views(journal, CallStarted)] == [1, 2]
+
+
+async def test_invalid_twice_is_a_recorded_failure_not_an_answer() -> None:
+    engine = ScriptedEngine(lambda *_: streamed("nonsense"))
+    (outcome,) = await outcomes(replica(engine, InMemoryJournal()), request((call(),)))
+    assert outcome.text is None and outcome.problem is not None and outcome.problem.code == "invalid_output"
+    assert len(engine.bodies) == 2 and outcome.usage.calls == 2
+
+
+async def test_a_refusal_is_not_asked_again() -> None:
+    engine = ScriptedEngine(lambda *_: httpx.Response(400, text="bad"))
+    (outcome,) = await outcomes(replica(engine, InMemoryJournal()), request((call(),)))
+    assert outcome.problem is not None and outcome.problem.code == "engine_rejected"
+    assert len(engine.bodies) == 1
+
+
+async def test_another_engine_takes_over_from_one_that_fails() -> None:
+    engine = ScriptedEngine(lambda _, number: httpx.Response(500) if number == 1 else streamed(ANSWER))
+    (outcome,) = await outcomes(replica(engine, InMemoryJournal(), engines=2), request((call(),)))
+    assert outcome.text == ANSWER and outcome.attempt == 2
+    assert len(set(engine.hosts)) == 2
+
+
+async def test_three_attempts_and_no_more() -> None:
+    engine = ScriptedEngine(lambda *_: httpx.Response(500))
+    (outcome,) = await outcomes(replica(engine, InMemoryJournal()), request((call(),)))
+    assert outcome.problem is not None and outcome.problem.code == "engine_unavailable" and outcome.problem.retryable
+    assert len(engine.bodies) == 3 == outcome.attempt
+
+
+async def test_a_call_that_hangs_fails_at_its_deadline() -> None:
+    engine = ScriptedEngine(lambda *_: streamed(ANSWER))
+    engine.hold = asyncio.Event()
+    (outcome,) = await outcomes(replica(engine, InMemoryJournal()), request((call(),), deadline_s=0.05))
+    assert outcome.problem is not None and outcome.problem.code == "call_timeout"
+
+
+async def test_a_recorded_answer_is_not_paid_for_again() -> None:
+    journal = InMemoryJournal()
+    first = ScriptedEngine(lambda *_: streamed(ANSWER))
+    before = await outcomes(replica(first, journal), request((call(1),)))
+    second = ScriptedEngine(lambda *_: streamed(ANSWER))
+    after = await outcomes(replica(second, journal), request((call(1), call(2)), resumed=True))
+    assert before[0] in after and len(after) == 2
+    assert [body["messages"][-1]["content"][:2] for body in second.bodies] == ["u2"]
+
+
+async def test_a_repeated_call_goes_on_with_the_next_attempt_number() -> None:
+    journal = InMemoryJournal()
+    lost = CallStarted(
+        deliberation_id="d1", ts=datetime.now(UTC), call_id="s1-dev-001", agent_id="dev-001", role="DEV", model="m",
+        attempt=1,
+    )  # fmt: skip
+    await journal.publish_view("default", lost)
+    (outcome,) = await outcomes(
+        replica(ScriptedEngine(lambda *_: streamed(ANSWER)), journal), request((call(),), resumed=True)
+    )
+    assert outcome.attempt == 2 and outcome.usage.calls == 2
+
+
+async def test_two_requests_for_one_call_share_it() -> None:
+    engine = ScriptedEngine(lambda *_: streamed(ANSWER))
+    engine.hold = asyncio.Event()
+    agent = replica(engine, InMemoryJournal())
+    both = asyncio.gather(outcomes(agent, request((call(),))), outcomes(agent, request((call(),), resumed=True)))
+    await until(lambda: len(engine.bodies) == 1)
+    engine.hold.set()
+    first, second = await both
+    assert first == second and len(engine.bodies) == 1
+
+
+async def test_a_call_outlives_the_request_that_brought_it() -> None:
+    journal = InMemoryJournal()
+    engine = ScriptedEngine(lambda *_: streamed(ANSWER))
+    engine.hold = asyncio.Event()
+    agent = replica(engine, journal)
+    consumer = asyncio.create_task(outcomes(agent, request((call(),))))
+    await until(lambda: len(engine.bodies) == 1)
+    consumer.cancel()
+    await asyncio.wait({consumer})
+    engine.hold.set()
+    await until(lambda: bool(views(journal, CallFinished)))
+
+
+STOPS = {
+    "cancel": CancelRequested(deliberation_id="d1", ts=datetime.now(UTC)),
+    "stage closed": StageClosed(
+        deliberation_id="d1", ts=datetime.now(UTC), stage=1, purpose="propose", round=0, seen=(), reason="deadline"
+    ),
+}
+
+
+class AnsweringJournal(InMemoryJournal):
+    """The in-memory journal, for a replica that listens."""
+
+    async def answer(self, subject: str, describe: object) -> None:
+        self.replies.setdefault(subject, [])
+
+
+@pytest.mark.parametrize("stop", STOPS.values(), ids=STOPS.keys())
+async def test_facts_stop_calls_and_a_stopped_call_records_nothing(stop: CancelRequested | StageClosed) -> None:
+    journal = AnsweringJournal()
+    engine = ScriptedEngine(lambda *_: streamed(ANSWER))
+    engine.hold = asyncio.Event()
+    agent = replica(engine, journal)
+    await agent.listen()
+    running = asyncio.create_task(outcomes(agent, request((call(1), call(2)))))
+    await until(lambda: len(engine.bodies) == 2)
+    await journal.append("default", stop)
+    assert await running == []
+    assert views(journal, CallFinished) == []
+
+
+async def test_facts_of_another_deliberation_or_an_earlier_stage_stop_nothing() -> None:
+    journal = AnsweringJournal()
+    engine = ScriptedEngine(lambda *_: streamed(ANSWER))
+    engine.hold = asyncio.Event()
+    agent = replica(engine, journal)
+    await agent.listen()
+    running = asyncio.create_task(outcomes(agent, request((call(),)).model_copy(update={"stage": 2})))
+    await until(lambda: len(engine.bodies) == 1)
+    await journal.append("default", STOPS["stage closed"])
+    await journal.append("default", CancelRequested(deliberation_id="d2", ts=datetime.now(UTC)))
+    engine.hold.set()
+    (outcome,) = await running
+    assert outcome.text == ANSWER

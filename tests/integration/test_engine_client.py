@@ -1,0 +1,264 @@
+"""The engine client against scripted HTTP: what is sent, what comes back, and what each failure becomes."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+
+import httpx
+import pytest
+import respx
+
+from app.deliberation.calls import Call, ChatMessage
+from app.deliberation.errors import CallTimeout, DeliberationError, EngineRejected, EngineUnavailable
+from app.deliberation.outputs import Output, json_schema
+from serve_deployments.agent import backoff_hook
+from serve_deployments.engine import Completion, Engines, RetryLater, request_body
+
+URL = "http://engine"
+CHAT = f"{URL}/v1/chat/completions"
+CALL = Call(
+    call_id="s1-dev-001",
+    agent_id="dev-001",
+    role="DEV",
+    messages=(ChatMessage(role="system", content="rules"), ChatMessage(role="user", content="task")),
+    output=Output(kind="answer"),
+    temperature=0.7,
+    max_tokens=64,
+    seed=7,
+)
+USAGE = {
+    "prompt_tokens": 10,
+    "completion_tokens": 5,
+    "total_tokens": 15,
+    "prompt_tokens_details": {"cached_tokens": 4},
+}
+
+
+def chunk(text: str | None = None, finish: str | None = None, usage: object = None) -> bytes:
+    choices = [{"index": 0, "delta": {"content": text} if text else {}, "finish_reason": finish}]
+    body = {"choices": [] if usage and text is None and finish is None else choices, "usage": usage}
+    return b"data: " + json.dumps(body, ensure_ascii=False).encode() + b"\n\n"
+
+
+WHOLE_STREAM = [chunk("Hé"), chunk("llo"), chunk(finish="stop"), chunk(usage=USAGE), b"data: [DONE]\n\n"]
+
+
+class Pieces(httpx.AsyncByteStream):
+    """A body in given pieces, optionally broken off or never ending."""
+
+    def __init__(self, pieces: list[bytes], ending: Exception | None = None) -> None:
+        self.pieces = pieces
+        self.ending = ending
+        self.closed = False
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        for piece in self.pieces:
+            yield piece
+        if self.ending is not None:
+            raise self.ending
+
+    async def aclose(self) -> None:
+        self.closed = True
+
+
+@pytest.fixture
+def router() -> respx.MockRouter:
+    return respx.MockRouter(assert_all_called=False)
+
+
+@pytest.fixture
+def engines(router: respx.MockRouter) -> Engines:
+    return Engines([URL], connections=4, transport=httpx.MockTransport(router.async_handler))
+
+
+async def streamed(engines: Engines) -> tuple[Completion, list[str]]:
+    texts: list[str] = []
+
+    async def take(text: str) -> None:
+        texts.append(text)
+
+    engine = engines.engines[0]
+    completion = await engines.complete(engine, CALL, "m", seed=7, trace="d.s1-dev-001.1", on_text=take)
+    return completion, texts
+
+
+async def whole(engines: Engines) -> Completion:
+    return await engines.complete(engines.engines[0], CALL, "m", seed=7, trace="d.s1-dev-001.1", on_text=None)
+
+
+def test_the_request_is_built_from_an_allow_list() -> None:
+    body = json.loads(request_body(CALL, "m", 9, stream=True, chunked=True))
+    assert body == {
+        "model": "m",
+        "messages": [{"role": "system", "content": "rules"}, {"role": "user", "content": "task"}],
+        "temperature": 0.7,
+        "max_tokens": 64,
+        "seed": 9,
+        "response_format": {
+            "type": "json_schema",
+            "json_schema": {"name": "answer", "schema": json_schema(CALL.output), "strict": True},
+        },
+        "stream": True,
+        "stream_options": {"include_usage": True},
+        "stream_interval": 4,
+    }
+    plain = json.loads(request_body(CALL.model_copy(update={"top_p": 0.5}), "m", 9, stream=False))
+    assert plain["top_p"] == 0.5 and not {"stream", "stream_options", "stream_interval"} & set(plain)
+
+
+async def test_a_stream_gives_text_in_pieces_and_usage(router: respx.MockRouter, engines: Engines) -> None:
+    route = router.post(CHAT).mock(return_value=httpx.Response(200, stream=Pieces(WHOLE_STREAM)))
+    completion, texts = await streamed(engines)
+    assert (completion.text, completion.finish_reason, texts) == ("Héllo", "stop", ["Hé", "llo"])
+    usage = completion.usage
+    assert (usage.prompt_tokens, usage.completion_tokens, usage.cached_tokens) == (10, 5, 4)
+    assert route.calls[0].request.headers["X-Call-Id"] == "d.s1-dev-001"
+    assert engines.engines[0].in_flight == 0
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 7, 64])
+async def test_a_stream_may_be_cut_anywhere(router: respx.MockRouter, engines: Engines, size: int) -> None:
+    joined = b": comment\n\n" + b"".join(WHOLE_STREAM)
+    pieces = [joined[at : at + size] for at in range(0, len(joined), size)]
+    router.post(CHAT).mock(return_value=httpx.Response(200, stream=Pieces(pieces)))
+    completion, texts = await streamed(engines)
+    assert completion.text == "Héllo" == "".join(texts)
+
+
+async def test_an_unstreamed_answer(router: respx.MockRouter, engines: Engines) -> None:
+    body = {"choices": [{"message": {"content": "Hi"}, "finish_reason": "length"}], "usage": USAGE}
+    router.post(CHAT).mock(return_value=httpx.Response(200, json=body))
+    completion = await whole(engines)
+    assert (completion.text, completion.finish_reason, completion.usage.completion_tokens) == ("Hi", "length", 5)
+
+
+BROKEN_STREAMS = {
+    "without its end": Pieces(WHOLE_STREAM[:-1]),
+    "without usage": Pieces([chunk("a"), chunk(finish="stop"), b"data: [DONE]\n\n"]),
+    "without finish": Pieces([chunk("a"), chunk(usage=USAGE), b"data: [DONE]\n\n"]),
+    "empty": Pieces([]),
+    "connection reset": Pieces([chunk("a")], httpx.ReadError("reset")),
+    "nonsense": Pieces([b"data: <html>\n\n"]),
+    "nonsense in JSON": Pieces([b'data: {"choices": 7}\n\n']),
+    "a list": Pieces([b"data: [1]\n\n"]),
+    "an error in mid-stream": Pieces([chunk("a"), b'data: {"error": {"message": "boom"}}\n\n']),
+}
+
+
+@pytest.mark.parametrize("stream", BROKEN_STREAMS.values(), ids=BROKEN_STREAMS.keys())
+async def test_a_broken_stream_is_unavailable(router: respx.MockRouter, engines: Engines, stream: Pieces) -> None:
+    router.post(CHAT).mock(return_value=httpx.Response(200, stream=stream))
+    with pytest.raises(EngineUnavailable) as caught:
+        await streamed(engines)
+    assert backoff_hook(caught.value) is True
+    assert stream.closed and engines.engines[0].in_flight == 0
+
+
+STATUSES: list[tuple[httpx.Response, type[DeliberationError], bool | float]] = [
+    (httpx.Response(400, text="bad"), EngineRejected, False),
+    (httpx.Response(401), EngineRejected, False),
+    (httpx.Response(404, json={"error": {"message": "no such model"}}), EngineRejected, False),
+    (httpx.Response(408), EngineUnavailable, True),
+    (httpx.Response(422), EngineRejected, False),
+    (httpx.Response(429), RetryLater, True),
+    (httpx.Response(429, headers={"Retry-After": "2"}), RetryLater, 2.0),
+    (httpx.Response(429, headers={"Retry-After": "999"}), RetryLater, 5.0),
+    (httpx.Response(429, headers={"Retry-After": "Fri, 20 Nov 2026 13:00:00 GMT"}), RetryLater, True),
+    (httpx.Response(500), EngineUnavailable, True),
+    (httpx.Response(503, headers={"Retry-After": "1"}), RetryLater, 1.0),
+    (httpx.Response(302, headers={"Location": "http://elsewhere"}), EngineRejected, False),
+]
+
+
+@pytest.mark.parametrize(("response", "error", "again"), STATUSES)
+async def test_refusals(
+    router: respx.MockRouter,
+    engines: Engines,
+    response: httpx.Response,
+    error: type[DeliberationError],
+    again: bool | float,
+) -> None:
+    router.post(CHAT).mock(return_value=response)
+    with pytest.raises(error) as caught:
+        await whole(engines)
+    assert type(caught.value) is error
+    assert backoff_hook(caught.value) == again
+
+
+TRANSPORT_ERRORS: list[tuple[Exception, type[DeliberationError]]] = [
+    (httpx.ConnectError("refused"), EngineUnavailable),
+    (httpx.RemoteProtocolError("half a header"), EngineUnavailable),
+    (httpx.ConnectTimeout("slow"), CallTimeout),
+    (httpx.ReadTimeout("silent"), CallTimeout),
+    (httpx.PoolTimeout("full"), CallTimeout),
+]
+
+
+@pytest.mark.parametrize(("raised", "error"), TRANSPORT_ERRORS)
+async def test_broken_connections(
+    router: respx.MockRouter, engines: Engines, raised: Exception, error: type[DeliberationError]
+) -> None:
+    router.post(CHAT).mock(side_effect=raised)
+    with pytest.raises(error) as caught:
+        await whole(engines)
+    assert backoff_hook(caught.value) is True and caught.value.__cause__ is raised
+
+
+NONSENSE = [b"", b"<html>", b"{}", b'{"choices": []}', b"null", b'{"choices": [{"message": {}}]}']
+
+
+@pytest.mark.parametrize("content", NONSENSE)
+async def test_a_nonsense_answer_is_unavailable(router: respx.MockRouter, engines: Engines, content: bytes) -> None:
+    router.post(CHAT).mock(return_value=httpx.Response(200, content=content))
+    with pytest.raises(EngineUnavailable, match="nonsense"):
+        await whole(engines)
+
+
+async def test_cancelling_closes_the_connection(router: respx.MockRouter, engines: Engines) -> None:
+    class Endless(Pieces):
+        async def __aiter__(self) -> AsyncIterator[bytes]:
+            yield chunk("a")
+            heard.set()
+            await asyncio.Event().wait()
+
+    heard = asyncio.Event()
+    stream = Endless([])
+    router.post(CHAT).mock(return_value=httpx.Response(200, stream=stream))
+    task = asyncio.create_task(streamed(engines))
+    async with asyncio.timeout(5):
+        await heard.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert stream.closed and engines.engines[0].in_flight == 0
+
+
+async def test_probing_names_models_and_marks_the_unreachable(router: respx.MockRouter) -> None:
+    engines = Engines([URL, "http://other"], connections=4, transport=httpx.MockTransport(router.async_handler))
+    router.get(f"{URL}/v1/models").mock(
+        return_value=httpx.Response(200, json={"data": [{"id": "m1", "owned_by": "vllm"}, {"id": "m2"}]})
+    )
+    router.get("http://other/v1/models").mock(side_effect=httpx.ConnectError("refused"))
+    await engines.probe()
+    first, second = engines.engines
+    assert (first.models, first.healthy, first.chunks_on_request) == (("m1", "m2"), True, True)
+    assert not second.healthy
+    assert await engines.model_of(first, None) == "m1"
+    assert await engines.model_of(first, "named") == "named"
+    with pytest.raises(EngineUnavailable, match="names no model"):
+        await engines.model_of(second, None)
+
+
+def test_the_least_loaded_healthy_engine_that_has_not_failed_is_chosen() -> None:
+    engines = Engines(
+        ["http://a", "http://b", "http://c"],
+        connections=1,
+        transport=httpx.MockTransport(lambda _: httpx.Response(200)),
+    )
+    a, b, c = engines.engines
+    a.in_flight, b.in_flight, c.in_flight = 3, 1, 2
+    assert engines.choose([]) is b
+    assert engines.choose([b]) is c
+    b.healthy = False
+    assert engines.choose([]) is c
+    assert engines.choose([a, b, c]) is c
