@@ -12,6 +12,7 @@ from typing import Protocol
 import structlog
 import uvicorn
 from fastapi import FastAPI
+from prometheus_client import disable_created_metrics
 from pydantic import ValidationError
 
 from app import logs, problems
@@ -99,10 +100,12 @@ def create_app(settings: Settings, journal: Log | None = None, clock: Clock | No
     """
     app = FastAPI(title=TITLE, lifespan=_lifespan(settings, journal, clock or SystemClock()), redoc_url=None)
     app.openapi = document  # pyright: ignore[reportAttributeAccessIssue] -- how FastAPI has its document replaced
-    problems.install(app)
     app.add_middleware(RequestContext)
+    own = list(app.routes)
     for router in ROUTERS:
         app.include_router(router)
+        own += router.routes
+    problems.install(app, own)
     return app
 
 
@@ -141,6 +144,7 @@ class DrainingServer(uvicorn.Server):
 
 def serve(settings: Settings) -> None:
     """Serve until a signal ends it. Raises InvalidRequest when the roles cannot be read."""
+    disable_created_metrics()
     app = create_app(settings)
     config = uvicorn.Config(
         app,

@@ -1,6 +1,6 @@
 """Errors as problem documents (RFC 9457). HTTP statuses live here and nowhere else."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
 import structlog
@@ -9,7 +9,8 @@ from fastapi.exceptions import RequestValidationError
 from pydantic import ValidationError
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
-from starlette.routing import Match
+from starlette.routing import BaseRoute, Match
+from starlette.types import Scope
 
 from app.deliberation.errors import DeliberationError, InvalidRequest, JournalUnavailable, QueueFull
 from app.schemas import FieldProblem, Problem, dump
@@ -239,24 +240,29 @@ async def _on_error(request: Request, error: Exception) -> Response:
     )
 
 
-def _allowed(request: Request) -> str:
+def _allowed(scope: Scope, routes: Sequence[BaseRoute]) -> str:
+    """The methods that the path of a request takes, as the Allow header lists them."""
     methods: set[str] = set()
-    for route in request.app.routes:
-        if route.matches(request.scope)[0] != Match.NONE:
+    for route in routes:
+        if route.matches(scope)[0] != Match.NONE:
             methods |= getattr(route, "methods", None) or set()
     return ", ".join(sorted(methods))
 
 
-async def _on_http_exception(request: Request, error: Exception) -> Response:
-    """What the router itself refuses: an unknown path, a method that the path does not take."""
-    assert isinstance(error, HTTPException)
-    code = _BY_STATUS.get(error.status_code, "internal_error" if error.status_code >= 500 else "invalid_request")
-    if code == "not_found":
-        return problem_response(request, code, "No endpoint has this path; /openapi.json lists them all.")
-    if code == "method_not_allowed":
-        allowed = _allowed(request)
-        return problem_response(request, code, f"This path takes {allowed}.", headers={"Allow": allowed})
-    return problem_response(request, code, str(error.detail))
+def _on_http_exception(routes: Sequence[BaseRoute]) -> Callable[[Request, Exception], Awaitable[Response]]:
+    """Handles what the router itself refuses: an unknown path, a method that the path does not take."""
+
+    async def handle(request: Request, error: Exception) -> Response:
+        assert isinstance(error, HTTPException)
+        code = _BY_STATUS.get(error.status_code, "internal_error" if error.status_code >= 500 else "invalid_request")
+        if code == "not_found":
+            return problem_response(request, code, "No endpoint has this path; /openapi.json lists them all.")
+        if code == "method_not_allowed":
+            allowed = _allowed(request.scope, routes)
+            return problem_response(request, code, f"This path takes {allowed}.", headers={"Allow": allowed})
+        return problem_response(request, code, str(error.detail))
+
+    return handle
 
 
 async def _on_invalid_parameters(request: Request, error: Exception) -> Response:
@@ -269,13 +275,13 @@ async def _on_invalid_parameters(request: Request, error: Exception) -> Response
 async def _on_defect(request: Request, error: Exception) -> Response:
     """A defect: told without any of its inside. This answer bypasses the middleware, so it carries the id itself."""
     request_id = request_id_of(request)
-    log.error("request_crashed", request_id=request_id, error=type(error).__name__, exc_info=error)
+    log.error("request_crashed", request_id=request_id, exc_info=error)
     return problem_response(request, "internal_error", _INTERNAL, headers={"X-Request-Id": request_id})
 
 
-def install(app: FastAPI) -> None:
-    """Answer every error of `app` with a problem document."""
+def install(app: FastAPI, routes: Sequence[BaseRoute]) -> None:
+    """Answer every error of `app` with a problem document. `routes` are all that it serves."""
     app.add_exception_handler(DeliberationError, _on_error)
-    app.add_exception_handler(HTTPException, _on_http_exception)
+    app.add_exception_handler(HTTPException, _on_http_exception(routes))
     app.add_exception_handler(RequestValidationError, _on_invalid_parameters)
     app.add_exception_handler(Exception, _on_defect)

@@ -11,12 +11,12 @@ from pydantic import (
     BeforeValidator,
     ConfigDict,
     Field,
+    GetJsonSchemaHandler,
     ValidationInfo,
-    WithJsonSchema,
     field_validator,
     model_validator,
 )
-from pydantic_core import PydanticCustomError
+from pydantic_core import CoreSchema, PydanticCustomError
 
 from app.deliberation.specification import TOKEN_PATTERN
 from app.problems import ValidationFailed
@@ -57,20 +57,19 @@ def _distinct(rubric: list[CriterionRequest]) -> list[CriterionRequest]:
     return rubric
 
 
-_CRITERION_SCHEMA = {"$ref": "#/components/schemas/CriterionRequest"}
+class _OrText:
+    """Tells the JSON Schema what `_as_rubric` takes beside a list."""
+
+    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+        return {"anyOf": [{"type": "string", "minLength": 1, "maxLength": 2_000}, handler(schema)]}
+
+
 Rubric = Annotated[
     list[CriterionRequest],
     Field(min_length=1, max_length=16),
     BeforeValidator(_as_rubric),
     AfterValidator(_distinct),
-    WithJsonSchema(
-        {
-            "anyOf": [
-                {"type": "string", "minLength": 1, "maxLength": 2_000},
-                {"type": "array", "items": _CRITERION_SCHEMA, "minItems": 1, "maxItems": 16},
-            ]
-        }
-    ),
+    _OrText(),
 ]
 Requirement = Annotated[str, Field(min_length=1, max_length=2_000)]
 MetadataKey = Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]{1,64}$")]
