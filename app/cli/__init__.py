@@ -2,7 +2,7 @@
 
 import typer
 
-from app.cli import ask, openapi, show, simulator, streams, watch
+from app.cli import ask, demo, openapi, show, simulator, streams, up, watch
 from app.cli.exits import EXIT_HELP
 
 cli = typer.Typer(
@@ -15,6 +15,8 @@ cli = typer.Typer(
 
 _ANY_ARGUMENTS = {"allow_extra_args": True, "ignore_unknown_options": True}
 
+cli.command("up", epilog=EXIT_HELP)(up.up)
+cli.command("demo", epilog=EXIT_HELP)(demo.demo)
 cli.command("ask", epilog=EXIT_HELP)(ask.ask)
 cli.command("watch", epilog=EXIT_HELP)(watch.watch)
 cli.command("list", epilog=EXIT_HELP)(show.list_deliberations)

@@ -1,0 +1,147 @@
+"""Where one run of the stack is: its directories, ports and URLs, chosen once and kept through all restarts."""
+
+import os
+import secrets
+import shutil
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from hashlib import sha256
+from pathlib import Path
+
+import yaml
+
+import app
+from app.cli.exits import CommandError, Exit
+from app.cli.processes import Ports, write_private
+from app.cli.progress import PortShifted, Report
+from app.cli.supervisor import Site
+from app.deliberation.errors import InvalidRequest
+from app.deliberation.roles import parse_roles
+
+LOOPBACK = "127.0.0.1"
+PACKAGED_ROLES = Path(app.__file__).with_name("roles.yaml")
+_SOCKET_PATH_BYTES_MAX = 107
+_SOCKET_IN_RAY_DIR = "/session_2026-01-01_00-00-00_000000_4194304/sockets/plasma_store"
+
+
+@dataclass(frozen=True, kw_only=True)
+class StackOptions:
+    """What a stack is started with. Ports: the wanted one, shifted when it is taken; 0 takes any that is free."""
+
+    host: str = LOOPBACK
+    port: int = 8080
+    nats_port: int = 4222
+    data_dir: Path = Path(".deliberate")
+    nats_url: str | None = None
+    engine_urls: tuple[str, ...] = ()
+    roles_file: Path | None = None
+    simulate: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Layout:
+    """Where everything of one run is: chosen once, kept through all restarts."""
+
+    options: StackOptions
+    data_dir: Path
+    ray_dir: Path
+    ray_token: str
+    url: str
+    nats_url: str
+    engine_urls: tuple[str, ...]
+    ray_address: str
+    roles: tuple[str, ...]
+    retention_s: int
+    ports: Mapping[str, int]
+    mark: str = field(default_factory=lambda: secrets.token_hex(8))
+
+    @property
+    def site(self) -> Site:
+        """What the supervisor needs to know of it."""
+        facts: dict[str, object] = {
+            "url": self.url,
+            "nats_url": self.nats_url,
+            "engine_urls": self.engine_urls,
+            "ray_address": self.ray_address,
+            "data_dir": str(self.data_dir),
+            "ray_dir": str(self.ray_dir),
+            "ray_token_file": str(self.data_dir / "ray_token"),
+        }
+        return Site(
+            mark=self.mark, logs_dir=self.data_dir / "logs", state_file=self.data_dir / "stack.json", facts=facts
+        )
+
+
+def plan_stack(options: StackOptions, report: Report) -> Layout:
+    """Choose ports and directories, and create the latter; raises CommandError for roles that cannot be used."""
+    roles = _role_names(options.roles_file or PACKAGED_ROLES)
+    data_dir = options.data_dir.resolve()
+    (data_dir / "logs").mkdir(parents=True, exist_ok=True)
+    ports = {"gateway": _port(Ports(options.host), "gateway", options.port, report)}
+    loopback = Ports(LOOPBACK)
+    if options.nats_url is None:
+        ports["nats"] = _port(loopback, "nats", options.nats_port, report)
+    if not options.engine_urls:
+        ports["simulator"] = loopback.take()
+    ports["ray"] = loopback.take()
+    ports["ray_dashboard"] = loopback.take()
+    reached_at = LOOPBACK if options.host in ("0.0.0.0", "::") else options.host
+    return Layout(
+        options=options,
+        data_dir=data_dir,
+        ray_dir=_ray_dir(data_dir),
+        ray_token=_kept_secret(data_dir / "ray_token"),
+        url=f"http://{f'[{reached_at}]' if ':' in reached_at else reached_at}:{ports['gateway']}",
+        nats_url=options.nats_url or f"nats://{LOOPBACK}:{ports['nats']}",
+        engine_urls=options.engine_urls or (f"http://{LOOPBACK}:{ports['simulator']}",),
+        ray_address=f"{LOOPBACK}:{ports['ray']}",
+        roles=roles,
+        retention_s=_retention_s(),
+        ports=ports,
+    )
+
+
+def _role_names(path: Path) -> tuple[str, ...]:
+    try:
+        return tuple(parse_roles(yaml.safe_load(path.read_text(encoding="utf-8"))))
+    except (OSError, yaml.YAMLError, InvalidRequest) as error:
+        raise CommandError(Exit.USAGE, "invalid_roles", f"{path}: {error}", remedy="correct the file") from error
+
+
+def _retention_s() -> int:
+    # Read here and not by the gateway's settings, which take longer to import than all else that this module does.
+    given = os.environ.get("DELIBERATION_CLEANUP", "86400")
+    if not given.isascii() or not given.isdigit():
+        detail = f"DELIBERATION_CLEANUP is a number of seconds, not {given!r}"
+        raise CommandError(Exit.USAGE, "invalid_setting", detail)
+    return int(given)
+
+
+def _port(ports: Ports, name: str, wanted: int, report: Report) -> int:
+    port = ports.take(wanted)
+    if wanted and port != wanted:
+        report(PortShifted(name, wanted, port))
+    return port
+
+
+def _kept_secret(path: Path) -> str:
+    if not path.exists():
+        write_private(path, secrets.token_hex(32))
+    return path.read_text(encoding="utf-8").strip()
+
+
+def _ray_dir(data_dir: Path) -> Path:
+    """Ray's directory, emptied: in the data directory, or where its socket's path is short enough for the kernel."""
+    own = data_dir / "ray"
+    if len(os.fsencode(f"{own}{_SOCKET_IN_RAY_DIR}")) > _SOCKET_PATH_BYTES_MAX:
+        name = f"deliberate-{os.getuid()}-{sha256(os.fsencode(data_dir)).hexdigest()[:8]}"
+        short = Path(tempfile.gettempdir()) / name
+        own = (
+            short if len(os.fsencode(f"{short}{_SOCKET_IN_RAY_DIR}")) <= _SOCKET_PATH_BYTES_MAX else Path("/tmp") / name
+        )
+    if own.is_dir() and not own.is_symlink() and own.stat().st_uid == os.getuid():
+        shutil.rmtree(own)
+    # Fails if anybody else has put something there: Ray's sockets must not lie in a stranger's directory.
+    own.mkdir(mode=0o700)
+    return own

@@ -1,0 +1,79 @@
+"""What to do when a child of the stack dies. Pure: the supervisor tells what happened and obeys the decision."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+FIRST_DELAY_S = 0.2
+DELAY_MAX_S = 10.0
+STEADY_AFTER_S = 30.0
+START_ATTEMPTS_MAX = 2
+
+
+@dataclass(frozen=True, kw_only=True)
+class Standing:
+    """Where a child stands: what must be ready before it starts, and whose death ends it too."""
+
+    name: str
+    needs: tuple[str, ...] = ()
+    falls_with: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Past:
+    """What is remembered of a child from one life to the next."""
+
+    deaths: int = 0
+    ever_ready: bool = False
+    delay_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Death:
+    """How one life ended: seconds it had been ready (None if it never was), and the child that took it along."""
+
+    ready_for_s: float | None
+    fell_with: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Restart:
+    """Start it again after `delay_s`, as soon as what it needs is ready, remembering `past`."""
+
+    delay_s: float
+    past: Past
+
+
+@dataclass(frozen=True, slots=True)
+class GiveUp:
+    """It never became ready: the stack cannot start."""
+
+
+def on_death(past: Past, death: Death) -> Restart | GiveUp:
+    """Restart with exponential backoff, forgotten after a steady life; give up on what has never become ready.
+
+    A child that fell with another one did nothing wrong: it restarts at once. One that was ready before is restarted
+    for ever, because what it needs may come back; one that never was is most likely told wrong things.
+    """
+    now = replace(past, deaths=past.deaths + 1, ever_ready=past.ever_ready or death.ready_for_s is not None)
+    if death.fell_with is not None:
+        return Restart(0.0, replace(now, deaths=past.deaths))
+    if not now.ever_ready and now.deaths >= START_ATTEMPTS_MAX:
+        return GiveUp()
+    steady = death.ready_for_s is not None and death.ready_for_s >= STEADY_AFTER_S
+    delay_s = FIRST_DELAY_S if steady or not past.delay_s else min(2 * past.delay_s, DELAY_MAX_S)
+    return Restart(delay_s, replace(now, delay_s=delay_s))
+
+
+def check_order(children: Sequence[Standing]) -> None:
+    """Raise ValueError unless each child needs only earlier ones and falls only with what it needs.
+
+    Declared so, the order has no cycle, and the reverse of it is the order in which the stack is stopped.
+    """
+    earlier: set[str] = set()
+    for child in children:
+        unknown = set(child.needs) - earlier
+        if unknown or child.name in earlier:
+            raise ValueError(f"{child.name} is declared twice or needs what is not declared before it: {unknown}")
+        if not set(child.falls_with) <= set(child.needs):
+            raise ValueError(f"{child.name} falls with what it does not need: {child.falls_with}")
+        earlier.add(child.name)

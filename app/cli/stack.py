@@ -1,0 +1,313 @@
+"""The stack of `deliberate up`: nats-server, simulator, Ray, deployer and gateway, and how each is started.
+
+Everything listens on loopback. The parts know each other by URLs only, so each may be restarted without the others.
+"""
+
+import asyncio
+import json
+import os
+import shutil
+import sys
+import time
+from collections.abc import AsyncGenerator, Generator
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import app
+from app.cli.exits import CommandError, Exit
+from app.cli.layout import LOOPBACK, Layout, StackOptions, plan_stack
+from app.cli.probes import answers, greets, status_of, writes
+from app.cli.processes import marked, only_one, sweep
+from app.cli.progress import Noticed, Report, StackReady
+from app.cli.supervisor import Child, StackFailed, Supervisor, supervised
+from app.deliberation.errors import JournalUnavailable, StreamsDiffer
+
+READY_WITHIN_S = 120.0
+_STREAMS_WITHIN_S = 10.0
+_LEFTOVERS_GRACE_S = 3.0
+
+
+__all__ = ["LOOPBACK", "RunningStack", "StackOptions", "running_stack", "stack_children"]
+
+
+@dataclass(frozen=True, slots=True)
+class RunningStack:
+    """A stack that answers: where, and by which processes."""
+
+    layout: Layout
+    supervisor: Supervisor
+
+    @property
+    def url(self) -> str:
+        """Base URL of the gateway."""
+        return self.layout.url
+
+    @property
+    def nats_url(self) -> str:
+        """The log's server."""
+        return self.layout.nats_url
+
+    @property
+    def engine_urls(self) -> tuple[str, ...]:
+        """Base URLs of the engines: those given, or the simulator's."""
+        return self.layout.engine_urls
+
+    def pid_of(self, name: str) -> int:
+        """Process id of `nats`, `simulator`, `ray`, `deployer` or `gateway` as it runs now; KeyError if not started."""
+        return self.supervisor.pid_of(name)
+
+
+def stack_children(layout: Layout) -> list[Child]:
+    """The children in the order in which they are stopped last to first: nats, simulator, ray, deployer, gateway."""
+    log = [] if layout.options.nats_url else [_nats(layout)]
+    engine = [] if layout.options.engine_urls else [_simulator(layout)]
+    needed = tuple(child.name for child in log)
+    return [*log, *engine, _ray(layout), _deployer(layout, (*needed, "ray")), _gateway(layout, needed)]
+
+
+@asynccontextmanager
+async def running_stack(options: StackOptions, report: Report = lambda _: None) -> AsyncGenerator[RunningStack]:
+    """Run the whole stack while the body runs; the body begins when the gateway is ready to serve.
+
+    Raises CommandError when the data directory is in use or the stack cannot be started. State stays in the data
+    directory: the next stack on it goes on with the same log. Cancelling the body stops the stack in order.
+    """
+    began_s = time.monotonic()
+    options.data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with only_one(options.data_dir / "lock", lambda pid: _in_use(options.data_dir, pid)):
+        await _end_leftovers(options.data_dir, report)
+        layout = plan_stack(options, report)
+        _keep_previous_logs(layout)
+        if options.nats_url is not None:
+            await _declare_given(layout)
+        with _ray_logs_kept(layout):
+            async with supervised(stack_children(layout), layout.site, report) as supervisor:
+                await _until_serving(layout)
+                report(_ready(layout, time.monotonic() - began_s))
+                yield RunningStack(layout, supervisor)
+
+
+@contextmanager
+def _ray_logs_kept(layout: Layout) -> Generator[None]:
+    """Ray's logs lie under `logs/ray`: a link while Ray runs, then a copy, because its own directory is removed."""
+    kept = layout.site.logs_dir / "ray"
+    logs = layout.ray_dir / "session_latest" / "logs"
+    _remove(kept)
+    kept.symlink_to(logs)
+    try:
+        yield
+    finally:
+        _remove(kept)
+        if logs.is_dir():
+            shutil.copytree(logs, kept, symlinks=True)
+        shutil.rmtree(layout.ray_dir, ignore_errors=True)
+
+
+def _remove(path: Path) -> None:
+    if path.is_symlink():
+        path.unlink()
+    shutil.rmtree(path, ignore_errors=True)
+
+
+def _ready(layout: Layout, seconds: float) -> StackReady:
+    return StackReady(
+        url=layout.url,
+        nats_url=layout.nats_url,
+        engine_urls=layout.engine_urls,
+        ray_address=layout.ray_address,
+        roles=layout.roles,
+        simulated=not layout.options.engine_urls,
+        data_dir=str(layout.data_dir),
+        seconds=seconds,
+    )
+
+
+async def _until_serving(layout: Layout) -> None:
+    status: int | None = None
+    try:
+        async with asyncio.timeout(READY_WITHIN_S):
+            while (status := await status_of(f"{layout.url}/readyz")) != 200:  # noqa: ASYNC110 -- another process
+                await asyncio.sleep(0.05)
+    except TimeoutError:
+        reason = f"/readyz still answered {status} after {READY_WITHIN_S:g} s"
+        raise StackFailed("gateway", reason, hint=f"see {layout.site.logs_dir}") from None
+
+
+def _in_use(data_dir: Path, pid: str) -> CommandError:
+    detail = f"{data_dir} is in use by process {pid}"
+    return CommandError(Exit.FAILED, "data_dir_in_use", detail, remedy="stop that one, or choose another --data-dir")
+
+
+async def _end_leftovers(data_dir: Path, report: Report) -> None:
+    """End what a supervisor that was itself killed left running; its state file tells the mark."""
+    try:
+        mark = str(json.loads((data_dir / "stack.json").read_text(encoding="utf-8"))["mark"])
+    except (FileNotFoundError, ValueError, KeyError):
+        return
+    if left := marked(mark):
+        report(Noticed(f"an earlier run was cut short: ending {len(left)} processes of it"))
+        await sweep(mark, grace_s=_LEFTOVERS_GRACE_S)
+
+
+def _keep_previous_logs(layout: Layout) -> None:
+    for log in layout.site.logs_dir.glob("*.log"):
+        log.replace(log.with_suffix(".previous"))
+
+
+def _program(name: str) -> str:
+    """A program that was installed with this Python, or is on the path."""
+    beside = Path(sys.executable).with_name(name)
+    return str(beside) if beside.exists() else shutil.which(name) or name
+
+
+def _python_environment(layout: Layout, **more: str) -> dict[str, str]:
+    root = str(Path(app.__file__).parent.parent)
+    inherited = {key: value for key, value in os.environ.items() if not key.startswith("RAY_")}
+    path = os.pathsep.join(filter(None, [root, inherited.get("PYTHONPATH")]))
+    roles = {"ROLES_FILE": str(layout.options.roles_file.resolve())} if layout.options.roles_file else {}
+    return {**inherited, "PYTHONPATH": path, "NATS_URL": layout.nats_url, **roles, **more}
+
+
+def _nats(layout: Layout) -> Child:
+    store = layout.data_dir / "nats"
+    port = layout.ports["nats"]
+    config = layout.data_dir / "nats.conf"
+    lines = [
+        f"listen: {LOOPBACK}:{port}",
+        "max_payload: 4MB",
+        f"jetstream {{ store_dir: {json.dumps(str(store))} }}",
+    ]
+    config.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return Child(
+        name="nats",
+        command=(_program("nats-server"), "-c", str(config)),
+        is_ready=greets(LOOPBACK, port, b"INFO "),
+        environment=dict(os.environ),
+        prepare=lambda: declare_streams(layout.nats_url, layout.retention_s),
+        ready_within_s=30.0,
+        ports={"nats": port},
+        detail=f"{layout.nats_url}  JetStream, streams declared",
+        hint="the store lies in the data directory; is its disk full, or the port taken?",
+    )
+
+
+def _simulator(layout: Layout) -> Child:
+    port = layout.ports["simulator"]
+    command = (sys.executable, "-m", "serve_deployments.simulator", "--port", str(port), *layout.options.simulate)
+    return Child(
+        name="simulator",
+        command=command,
+        is_ready=answers(f"{layout.engine_urls[0]}/health"),
+        environment=_python_environment(layout),
+        stop_within_s=3.0,
+        ports={"simulator": port},
+        detail=f"{layout.engine_urls[0]}  simulated: no weights; --engine-url names a real engine",
+        hint="`deliberate simulator --help` tells what --simulate may hold",
+    )
+
+
+def _ray_environment(layout: Layout) -> dict[str, str]:
+    return _python_environment(
+        layout,
+        VLLM_URL=",".join(layout.engine_urls),
+        RAY_AUTH_MODE="token",
+        RAY_AUTH_TOKEN=layout.ray_token,
+        RAY_SERVE_USE_GRPC_BY_DEFAULT="1",
+        RAY_USAGE_STATS_ENABLED="0",
+        # Named for other systems, but it is what keeps every one of Ray's daemons on loopback.
+        RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER="0",
+        # By default workers run at niceness 15, so that replicas starve beside anything else that is busy.
+        RAY_worker_niceness="0",
+        # Otherwise SIGTERM waits up to 30 s for replicas to leave a node that has no other to go to.
+        RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S="0",
+        RAY_START_HOOK="serve_deployments.ray_start.without_client_server",
+        DASHBOARD_METRIC_PORT="-1",
+        SPT_NOENV="1",
+    )
+
+
+def _ray(layout: Layout) -> Child:
+    options = {
+        "port": layout.ports["ray"],
+        "node-ip-address": LOOPBACK,
+        "temp-dir": layout.ray_dir,
+        "include-dashboard": "false",
+        # Nothing listens there, yet a second Ray on this host complains when the default is taken.
+        "dashboard-port": layout.ports["ray_dashboard"],
+        "include-log-monitor": "false",
+        "dashboard-agent-listen-port": 0,
+        "object-store-memory": 128 * 1024 * 1024,
+        "num-cpus": 64,
+        "num-gpus": 0,
+        "log-color": "false",
+    }
+    flags = [f"--{name}={value}" for name, value in options.items()]
+    return Child(
+        name="ray",
+        command=(_program("ray"), "start", "--head", "--block", "--no-monitor", "--disable-usage-stats", *flags),
+        is_ready=writes(r".*Ray runtime started\."),
+        environment=_ray_environment(layout),
+        ready_within_s=READY_WITHIN_S,
+        ports={"ray": layout.ports["ray"]},
+        detail=layout.ray_address,
+        hint=f"Ray's own logs are in {layout.site.logs_dir}/ray",
+    )
+
+
+def _deployer(layout: Layout, needs: tuple[str, ...]) -> Child:
+    return Child(
+        name="deployer",
+        command=(sys.executable, "-m", "serve_deployments.application"),
+        is_ready=writes("ready"),
+        environment={**_ray_environment(layout), "RAY_ADDRESS": layout.ray_address},
+        needs=needs,
+        falls_with=("ray",),
+        ready_within_s=READY_WITHIN_S,
+        stop_within_s=15.0,
+        detail=f"{len(layout.roles)} roles: {', '.join(layout.roles)}",
+        hint=f"the replicas' logs are in {layout.site.logs_dir}/ray/serve",
+    )
+
+
+def _gateway(layout: Layout, needs: tuple[str, ...]) -> Child:
+    listen = {"HOST": layout.options.host, "PORT": str(layout.ports["gateway"])}
+    return Child(
+        name="gateway",
+        command=(sys.executable, "-m", "app.main"),
+        is_ready=answers(f"{layout.url}/healthz"),
+        environment=_python_environment(layout, **listen),
+        needs=needs,
+        stop_within_s=15.0,
+        ports={"gateway": layout.ports["gateway"]},
+        detail=f"{layout.url}  documentation /docs",
+        hint="a port that was free may have been taken meanwhile: choose another by --port",
+    )
+
+
+async def declare_streams(nats_url: str, retention_s: int) -> None:
+    """Declare the streams, idempotently; raises JournalUnavailable or StreamsDiffer."""
+    # Imported here, so that it happens while the other children are starting.
+    from app.journal import JetStreamJournal
+    from app.streams import StreamSettings, apply
+
+    journal = JetStreamJournal(nats_url, name="deliberate up")
+    try:
+        async with asyncio.timeout(_STREAMS_WITHIN_S):
+            await journal.open()
+            await apply(journal, StreamSettings(retention_s=retention_s))
+    except TimeoutError as error:
+        raise JournalUnavailable(f"no NATS server with JetStream answered at {nats_url}") from error
+    finally:
+        await journal.close()
+
+
+async def _declare_given(layout: Layout) -> None:
+    try:
+        await declare_streams(layout.nats_url, layout.retention_s)
+    except JournalUnavailable as error:
+        remedy = "is it running, with JetStream? without --nats-url one is started"
+        raise CommandError(Exit.UNREACHABLE, error.code, str(error), remedy=remedy) from error
+    except StreamsDiffer as error:
+        remedy = "`deliberate streams plan` tells each difference; nothing was changed"
+        raise CommandError(Exit.FAILED, error.code, str(error), remedy=remedy) from error

@@ -1,0 +1,159 @@
+"""`deliberate up`: the whole stack in the foreground until Ctrl-C, told as a checklist, plain lines or JSON."""
+
+import json
+import shlex
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, NoReturn
+
+import typer
+from rich.console import Console
+from rich.status import Status
+from rich.text import Text
+
+from app.cli.exits import Exit, print_json, run
+from app.cli.options import JsonOption
+from app.cli.progress import (
+    ChildDied,
+    ChildFailed,
+    ChildReady,
+    ChildStarted,
+    Event,
+    Noticed,
+    PortShifted,
+    Report,
+    StackReady,
+    StackStopped,
+    StackStopping,
+    as_document,
+)
+from app.cli.prose import printable
+from app.cli.stack import LOOPBACK, StackOptions, running_stack
+
+TITLES = {
+    "nats": "NATS",
+    "simulator": "Engine simulator",
+    "ray": "Ray",
+    "deployer": "Ray Serve",
+    "gateway": "Gateway",
+}
+_EXAMPLE = {"task": "Write a function that reverses a linked list", "role": "DEV", "num_agents": 3}
+
+EngineOption = Annotated[
+    list[str] | None, typer.Option("--engine-url", metavar="URL", help="An OpenAI-compatible engine; repeatable.")
+]
+NatsOption = Annotated[str | None, typer.Option("--nats-url", metavar="URL", help="Use this NATS server; start none.")]
+PortOption = Annotated[int, typer.Option(min=0, max=65535, help="The gateway's port; a taken one is shifted.")]
+HostOption = Annotated[str, typer.Option(help="Address that the gateway listens on.")]
+DataOption = Annotated[Path, typer.Option("--data-dir", help="Holds the log, which survives a restart.")]
+RolesOption = Annotated[Path | None, typer.Option("--roles", help="Roles of the councils; the packaged ones if unset.")]
+SimulateOption = Annotated[str, typer.Option("--simulate", metavar="ARGS", help="Arguments of the simulator.")]
+
+
+@dataclass(slots=True)
+class Checklist:
+    """Tells progress on a terminal: a line for each child that is ready, and what is awaited in a moving last line.
+
+    Where the output is no terminal the moving line is left out.
+    """
+
+    console: Console
+    starting: dict[str, str] = field(default_factory=dict[str, str])
+    status: Status | None = None
+
+    def __call__(self, event: Event) -> None:
+        """Report one event."""
+        match event:
+            case ChildStarted(name=name):
+                self.starting[name] = TITLES[name]
+            case ChildReady():
+                self.starting.pop(event.name, None)
+                again = " again" if event.attempt > 1 else ""
+                self._line("✔", "green", TITLES[event.name], f"{event.detail}  ({event.seconds:.1f} s{again})")
+            case ChildDied():
+                self._tail(event.log_tail)
+                when = f"starting it again {f'in {event.restart_in_s:g} s' if event.restart_in_s else 'after that one'}"
+                self._line("!", "yellow", TITLES[event.name], f"{event.reason}; {when}")
+            case ChildFailed():
+                self._tail(event.log_tail)
+                self._line("✘", "red", TITLES[event.name], f"{event.reason}; its log: {event.log}")
+            case PortShifted():
+                self._line("!", "yellow", TITLES[event.name], f"port {event.wanted} is taken, using {event.port}")
+            case Noticed(text=text):
+                self._line("!", "yellow", "", text)
+            case StackReady():
+                self.starting.clear()
+                self._ready(event)
+            case StackStopping(name=name):
+                self.starting = {name: f"stopping {TITLES[name]}"}
+            case StackStopped():
+                self.starting.clear()
+                self._line("✔", "green", "Stopped", f"({event.seconds:.1f} s)")
+                self._tail(event.left)
+        self._move()
+
+    def _line(self, sign: str, style: str, title: str, text: str) -> None:
+        self.console.print(Text.assemble((f" {sign} ", style), f"{title:<17}" if title else "", printable(text)))
+
+    def _tail(self, lines: tuple[str, ...]) -> None:
+        for line in lines:
+            self.console.print(Text(f"   │ {printable(line)}", "dim"))
+
+    def _ready(self, event: StackReady) -> None:
+        host = event.url.removeprefix("http://").rpartition(":")[0]
+        open_to = "loopback only" if host in (LOOPBACK, "localhost", "[::1]") else "open to whoever reaches this host"
+        self.console.print(f"   Development mode: no keys, {open_to}; data in {event.data_dir}; up in", end=" ")
+        self.console.print(f"{event.seconds:.1f} s; Ctrl-C stops it.")
+        json_type = "-H 'content-type: application/json'"
+        self.console.print(f"   Try:  curl -sS {event.url}/deliberations {json_type} -d '{json.dumps(_EXAMPLE)}'")
+
+    def _move(self) -> None:
+        if not self.console.is_terminal:
+            return
+        if self.status is None:
+            self.status = self.console.status("")
+        if self.starting:
+            self.status.update(", ".join(self.starting.values()) + " …")
+            self.status.start()
+        else:
+            self.status.stop()
+
+
+def reporter(*, as_json: bool) -> Report:
+    """Where progress goes: one JSON object per line, or a checklist."""
+    if as_json:
+        return lambda event: print_json(as_document(event))
+    return Checklist(Console(highlight=False, soft_wrap=True))
+
+
+async def _up(options: StackOptions, report: Report) -> Exit:
+    async with running_stack(options, report) as stack:
+        await stack.supervisor.forever()
+    return Exit.SUCCESS
+
+
+def up(
+    port: PortOption = 8080,
+    host: HostOption = LOOPBACK,
+    engine_url: EngineOption = None,
+    nats_url: NatsOption = None,
+    data_dir: DataOption = Path(".deliberate"),
+    roles: RolesOption = None,
+    simulate: SimulateOption = "",
+    as_json: JsonOption = False,
+) -> NoReturn:
+    """Start NATS, the engine simulator, Ray Serve and the gateway; keep them alive until Ctrl-C, then stop them."""
+    try:
+        simulator_arguments = tuple(shlex.split(simulate))
+    except ValueError as error:
+        raise typer.BadParameter(f"--simulate: {error}") from error
+    options = StackOptions(
+        host=host,
+        port=port,
+        data_dir=data_dir,
+        nats_url=nats_url,
+        engine_urls=tuple(engine_url or ()),
+        roles_file=roles,
+        simulate=simulator_arguments,
+    )
+    run(lambda: _up(options, reporter(as_json=as_json)), as_json=as_json)
