@@ -1,0 +1,130 @@
+"""Engines as child processes: a real vLLM on the CPU, and the simulator that stands in for it."""
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Generator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx
+
+from tests.conftest import free_port
+from tests.vllm import build
+
+VLLM_START_S = 240.0
+SIMULATOR_START_S = 30.0
+STOP_S = 20.0
+_LOG_TAIL_CHARS = 4_000
+
+
+class EngineFailed(Exception):
+    """An engine could not be started; the text ends with its log."""
+
+
+@dataclass(frozen=True, slots=True)
+class Engine:
+    """A running engine: where it listens, the model that it serves, its log, and how long it took to be ready."""
+
+    url: str
+    model: str
+    log: Path
+    start_s: float
+
+
+@contextlib.contextmanager
+def vllm_server(log: Path) -> Generator[Engine]:
+    """A vLLM that serves the tiny model; all of its processes are gone afterwards.
+
+    VLLM_TEST_URL names one that already runs: then none is started or stopped.
+    """
+    if url := os.environ.get("VLLM_TEST_URL"):
+        yield Engine(url=url, model=_served_model(url), log=log, start_s=0.0)
+        return
+    command = build.venv() / "bin" / "vllm"
+    if not command.is_file():
+        raise EngineFailed(f"{command} is missing: run tests/vllm/build.py, or `make test-vllm`, which does")
+    port = free_port()
+    options = {
+        "--served-model-name": "tiny",
+        "--host": "127.0.0.1",
+        "--port": str(port),
+        "--dtype": "float32",
+        "--max-model-len": "16384",
+        "--block-size": "32",  # prompts share whole blocks, and a block on the CPU has 128 tokens by default
+    }
+    flags = ["--enforce-eager", "--enable-prompt-tokens-details", "--enable-server-load-tracking"]
+    environment = {
+        "HF_HUB_OFFLINE": "1",
+        "VLLM_NO_USAGE_STATS": "1",
+        "VLLM_CPU_KVCACHE_SPACE": "1",
+        "VLLM_CPU_OMP_THREADS_BIND": "nobind",  # else its worker has one core to itself, whatever else runs there
+        "OMP_NUM_THREADS": "1",
+    }
+    arguments = [word for option in options.items() for word in option] + flags
+    with _serving([str(command), "serve", str(build.model()), *arguments], environment, port, log, VLLM_START_S) as it:
+        yield it
+
+
+@contextlib.contextmanager
+def simulator_server(log: Path, *options: str) -> Generator[Engine]:
+    """The shipped simulator, with further command line `options`."""
+    port = free_port()
+    command = [sys.executable, "-m", "serve_deployments.simulator", "--port", str(port), *options]
+    with _serving(command, {}, port, log, SIMULATOR_START_S) as it:
+        yield it
+
+
+@contextlib.contextmanager
+def _serving(
+    command: Sequence[str], environment: Mapping[str, str], port: int, log: Path, within_s: float
+) -> Generator[Engine]:
+    url = f"http://127.0.0.1:{port}"
+    started = time.monotonic()
+    with log.open("wb") as sink:
+        process = subprocess.Popen(
+            command,
+            env={**os.environ, **environment},
+            stdin=subprocess.DEVNULL,
+            stdout=sink,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+    try:
+        _await_health(process, url, log, started + within_s)
+        yield Engine(url=url, model=_served_model(url), log=log, start_s=time.monotonic() - started)
+    finally:
+        _stop(process)
+
+
+def _await_health(process: subprocess.Popen[bytes], url: str, log: Path, until: float) -> None:
+    while True:
+        if process.poll() is not None:
+            raise EngineFailed(f"{url} ended with status {process.returncode}:\n{_tail(log)}")
+        if time.monotonic() > until:
+            raise EngineFailed(f"{url} was not ready in time:\n{_tail(log)}")
+        with contextlib.suppress(httpx.TransportError):
+            if httpx.get(f"{url}/health", timeout=2).status_code == 200:
+                return
+        time.sleep(0.1)
+
+
+def _stop(process: subprocess.Popen[bytes]) -> None:
+    """End the process in order, then whatever is left of its group."""
+    process.terminate()
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(timeout=STOP_S)
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+
+
+def _served_model(url: str) -> str:
+    return str(httpx.get(f"{url}/v1/models", timeout=10).raise_for_status().json()["data"][0]["id"])
+
+
+def _tail(log: Path) -> str:
+    return log.read_text(errors="replace")[-_LOG_TAIL_CHARS:]
