@@ -169,21 +169,21 @@ def ask(
     url: UrlOption = DEFAULT_URL,
     as_json: JsonOption = False,
     file: Annotated[str | None, typer.Option(metavar="PATH", help="Read the task from a file; - is stdin.")] = None,
-    role: Annotated[str | None, typer.Option(help="Role of every agent.  [default: DEV]")] = None,
-    agents: Annotated[int | None, typer.Option(metavar="N", help="Number of agents.  [default: 3]")] = None,
+    role: Annotated[str | None, typer.Option(help="Role of every agent. (default: DEV)")] = None,
+    agents: Annotated[int | None, typer.Option(metavar="N", help="Number of agents. (default: 3)")] = None,
     council: Annotated[
         str | None, typer.Option(metavar="DEV:2,QA:1", help="A mixed council, instead of --role and --agents.")
     ] = None,
-    strategy: Annotated[str | None, typer.Option(help="See `deliberate strategies`.  [default: council]")] = None,
-    rounds: Annotated[int | None, typer.Option(help="Rounds of critique and revision.  [default: 1]")] = None,
+    strategy: Annotated[str | None, typer.Option(help="See `deliberate strategies`. (default: council)")] = None,
+    rounds: Annotated[int | None, typer.Option(help="Rounds of critique and revision. (default: 1)")] = None,
     rubric: Annotated[
         str | None, typer.Option(help="What is scored: a text, a JSON list of criteria, or @file with either.")
     ] = None,
     requirement: Annotated[list[str] | None, typer.Option(help="What an answer must satisfy; may be repeated.")] = None,
-    timeout: Annotated[int | None, typer.Option(metavar="SECONDS", help="Deadline.  [default: 300]")] = None,
+    timeout: Annotated[int | None, typer.Option(metavar="SECONDS", help="Deadline. (default: 300)")] = None,
     seed: Annotated[int | None, typer.Option(help="Same seed and answers, same transcript.")] = None,
-    max_tokens: Annotated[int | None, typer.Option(help="Bound of one completion.  [default: 2048]")] = None,
-    temperature: Annotated[float | None, typer.Option(help="Of the first agent.  [default: 0.7]")] = None,
+    max_tokens: Annotated[int | None, typer.Option(help="Bound of one completion. (default: 2048)")] = None,
+    temperature: Annotated[float | None, typer.Option(help="Of the first agent. (default: 0.7)")] = None,
     quorum: Annotated[int | None, typer.Option(help="Answers that a stage needs.")] = None,
     budget_tokens: Annotated[int | None, typer.Option(help="Ceiling on tokens, over all calls.")] = None,
     budget_calls: Annotated[int | None, typer.Option(help="Ceiling on calls.")] = None,
@@ -192,7 +192,7 @@ def ask(
         bool, typer.Option("--detach", "--no-wait", help="Print the id once it is accepted, and leave.")
     ] = False,
     watch: Annotated[
-        bool | None, typer.Option(help="Show it while it runs.  [default: in a terminal]", show_default=False)
+        bool | None, typer.Option(help="Show it while it runs. (default: in a terminal)", show_default=False)
     ] = None,
     idempotency_key: Annotated[
         str | None, typer.Option(help="Asked again with the same key, it is the same deliberation.")

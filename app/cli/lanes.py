@@ -30,6 +30,7 @@ from app.deliberation.facts import (
 from app.deliberation.strategies import STRATEGIES
 from app.schemas import DeliberationSnapshot
 
+IDLE = "idle"
 _TYPICAL_CHARS = 800
 _UNFINISHED_MAX = 0.95
 
@@ -101,7 +102,7 @@ class Lane:
     agent_id: str
     role: str = ""
     model: str | None = None
-    purpose: str = "waits"
+    purpose: str = IDLE
     state: str = "waiting"
     attempt: int = 1
     calls_opened: int = 0
@@ -233,7 +234,7 @@ class CouncilView:
         self.stage, self.purpose, self.round = event.stage, event.purpose, event.round
         self.calls_total, self.calls_seen = len(event.calls), 0
         for lane in self.lanes.values():
-            lane.purpose, lane.state = "waits", "waiting"
+            lane.purpose, lane.state = IDLE, "waiting"
         for planned in event.calls:
             lane = self._lane(planned.agent_id, planned.role)
             lane.purpose = event.purpose

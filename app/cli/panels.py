@@ -9,12 +9,13 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from app.cli.lanes import CouncilView, Lane
+from app.cli.lanes import IDLE, CouncilView, Lane
 from app.cli.prose import printable
 
 _ROLE_STYLES = {"DEV": "cyan", "QA": "magenta", "ARCHITECT": "yellow", "DEVOPS": "green", "DATA": "blue"}
 _STATE_STYLES = {"writing": "bold", "failed": "red", "stopped": "yellow"}
 _TEXT_LINES_MAX = 8
+_DOING_WIDTH = 42  # so that the bars keep their length while the words beside them change
 _FRAME_LINES = 3  # a panel's two borders and its bar
 _HEADER_LINES = 2
 
@@ -33,7 +34,6 @@ def progress_line(view: CouncilView, now: datetime) -> Text:
     """Where the deliberation is: stage, calls, time, tokens."""
     line = Text(no_wrap=True, overflow="ellipsis")
     line.append(printable(view.strategy or "deliberation"), "bold")
-    line.append(f" {view.deliberation_id}", "dim")
     if view.ended:
         line.append(f" · {view.status}", "bold green" if view.status == "completed" else "bold red")
     elif view.stage:
@@ -47,6 +47,7 @@ def progress_line(view: CouncilView, now: datetime) -> Text:
     if view.accepted_at is not None:
         line.append(f" · {seconds(max(0.0, ((view.ended_at or now) - view.accepted_at).total_seconds()))}")
     line.append(f" · {view.tokens:,} tokens")
+    line.append(f" · {view.deliberation_id}", "dim")
     return line
 
 
@@ -56,13 +57,14 @@ def _title(lane: Lane) -> Text:
 
 def _doing(view: CouncilView, lane: Lane) -> Text:
     text = Text(f"{lane.purpose} ", _STATE_STYLES.get(lane.state, ""))
-    if lane.state in ("answered", "failed", "stopped"):
+    if lane.state != "writing" and lane.purpose != IDLE:
         text.append(f"{lane.state} ")
     if lane.problem is not None:
         text.append(f"({lane.problem}) ", "red")
     if lane.attempt > 1:
         text.append(f"attempt {lane.attempt} ", "yellow")
-    text.append(f"{lane.calls_done}/{view.planned(lane)} calls, {lane.chars:,} chars", "dim")
+    text.append(f"{lane.calls_done}/{view.planned(lane)} calls", "dim")
+    text.append("" if lane.state == "waiting" else f", {lane.chars:,} chars", "dim")
     return text
 
 
@@ -80,7 +82,7 @@ def _last_lines(console: Console, lane: Lane, width: int, count: int) -> Text:
 def _panel(console: Console, view: CouncilView, lane: Lane, text_lines: int) -> Panel:
     row = Table.grid(expand=True, padding=(0, 1))
     row.add_column(ratio=1)
-    row.add_column(justify="right", no_wrap=True)
+    row.add_column(justify="right", no_wrap=True, min_width=_DOING_WIDTH)
     row.add_row(_bar(view, lane), _doing(view, lane))
     content: list[RenderableType] = [row]
     if text_lines:
@@ -93,7 +95,7 @@ def _compact(view: CouncilView, lanes: list[Lane]) -> Table:
     table = Table.grid(expand=True, padding=(0, 1))
     table.add_column(no_wrap=True)
     table.add_column(ratio=1)
-    table.add_column(no_wrap=True, justify="right")
+    table.add_column(no_wrap=True, justify="right", min_width=_DOING_WIDTH)
     for lane in lanes:
         table.add_row(_title(lane), _bar(view, lane), _doing(view, lane))
     return table

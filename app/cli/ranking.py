@@ -44,36 +44,45 @@ def duration_s(created_at: datetime, ended_at: datetime | None) -> float | None:
     return None if ended_at is None else max(0.0, (ended_at - created_at).total_seconds())
 
 
-def _row(proposal: Proposal, criteria: list[str], *, wins: bool) -> list[RenderableType]:
+def _row(proposal: Proposal, criteria: list[str], *, wins: bool, roles: bool, models: bool) -> list[RenderableType]:
     marks = {mark.id: mark.score for mark in proposal.criteria}
     return [
         "–" if proposal.rank is None else str(proposal.rank),
         Text(proposal.agent_id, style_of(proposal.role)).append(" ★" if wins else ""),
-        plain(proposal.role),
+        *([plain(proposal.role)] if roles else []),
         Text(proposal.error.code, "red") if proposal.error else _figure(proposal.score, 3),
         *(_figure(marks.get(criterion), 1) for criterion in criteria),
         f"{proposal.usage.tokens:,}",
-        plain(proposal.model),
+        *([plain(proposal.model)] if models else []),
     ]
 
 
 def ranking_table(deliberation: Deliberation) -> Table:
-    """One row per agent in rank order: its score, and its mean on each criterion out of ten."""
-    criteria = list(dict.fromkeys(mark.id for proposal in deliberation.proposals for mark in proposal.criteria))
-    ranked = any(proposal.rank is not None for proposal in deliberation.proposals)
+    """One row per agent in rank order: its score, and its mean on each criterion out of ten.
+
+    Roles and models have a column where they differ.
+    """
+    proposals = deliberation.proposals
+    criteria = list(dict.fromkeys(mark.id for proposal in proposals for mark in proposal.criteria))
+    roles = len({proposal.role for proposal in proposals}) > 1
+    models = len({proposal.model for proposal in proposals}) > 1
+    ranked = any(proposal.rank is not None for proposal in proposals)
     table = Table(title="Ranking" if ranked else "Council", title_justify="left", title_style="bold")
     table.add_column("rank", justify="right")
     table.add_column("agent", no_wrap=True)
-    table.add_column("role")
+    if roles:
+        table.add_column("role")
     table.add_column("score", justify="right")
     for criterion in criteria:
         table.add_column(plain(criterion), justify="right")
     table.add_column("tokens", justify="right")
-    table.add_column("model", style="dim")
+    if models:
+        table.add_column("model", style="dim")
     winner = deliberation.verdict.winner if deliberation.verdict else None
-    for proposal in deliberation.proposals:
+    for proposal in proposals:
         wins = proposal.agent_id == winner
-        table.add_row(*_row(proposal, criteria, wins=wins), style="bold" if wins else "")
+        row = _row(proposal, criteria, wins=wins, roles=roles, models=models)
+        table.add_row(*row, style="bold" if wins else "")
     return table
 
 
@@ -90,13 +99,15 @@ def _doubts(verdict: Verdict) -> Iterator[Text]:
 
 
 def cost_line(deliberation: Deliberation) -> Text:
-    """Status, time, calls and tokens on one line."""
+    """Status, time, calls, tokens and models on one line."""
     usage = deliberation.usage
     line = Text.assemble(status_text(deliberation.status), (f" {deliberation.id}", "dim"))
     took_s = duration_s(deliberation.created_at, deliberation.ended_at)
     line.append("" if took_s is None else f" in {seconds(took_s)}")
     line.append(f" · {usage.calls} engine calls · {usage.tokens:,} tokens")
     line.append(f" ({usage.prompt_tokens:,} prompt, {usage.cached_tokens:,} of them cached)", "dim")
+    models = dict.fromkeys(proposal.model for proposal in deliberation.proposals if proposal.model)
+    line.append(f" · {printable(', '.join(models))}" if models else "", "dim")
     return line
 
 

@@ -24,15 +24,23 @@ RetentionOption = Annotated[
     int,
     typer.Option("--retention", envvar="DELIBERATION_CLEANUP", metavar="SECONDS", min=60, help="How long facts stay."),
 ]
-ReplicasOption = Annotated[int, typer.Option(min=1, max=5, help="Servers that keep each stream: 1 or 3.")]
+ReplicasOption = Annotated[
+    int, typer.Option(envvar="STREAM_REPLICAS", min=1, max=5, help="Servers that keep each stream: 1 or 3.")
+]
+AckWaitOption = Annotated[
+    float,
+    typer.Option(
+        "--ack-wait",
+        envvar="ACK_WAIT",
+        metavar="SECONDS",
+        min=1,
+        max=600,
+        help="Silence of a coordinator after which another takes over; 20 with three servers.",
+    ),
+]
 WaitOption = Annotated[float, typer.Option("--wait", metavar="SECONDS", min=0, help="Wait for the server so long.")]
 
 DEFAULT_NATS_URL = "nats://127.0.0.1:4222"
-
-
-def _settings(retention_s: int, replicas: int) -> StreamSettings:
-    # With more than one server a leader's election takes seconds, in which no acknowledgement arrives.
-    return StreamSettings(retention_s=retention_s, replicas=replicas, ack_wait_s=10.0 if replicas == 1 else 20.0)
 
 
 async def _connected(nats_url: str, wait_s: float, work: Callable[[JetStreamJournal], Awaitable[Exit]]) -> Exit:
@@ -64,12 +72,13 @@ def plan_streams(
     as_json: JsonOption = False,
     retention_s: RetentionOption = DAY_S,
     replicas: ReplicasOption = 1,
+    ack_wait_s: AckWaitOption = 10.0,
     wait_s: WaitOption = 10.0,
 ) -> None:
     """Tell what is missing and what differs, and change nothing; exits 1 unless all is as declared."""
 
     async def work(journal: JetStreamJournal) -> Exit:
-        missing, different = await plan(journal, _settings(retention_s, replicas))
+        missing, different = await plan(journal, StreamSettings(retention_s, replicas, ack_wait_s))
         if as_json:
             print_json({"missing": missing, "different": different})
         else:
@@ -87,13 +96,14 @@ def apply_streams(
     as_json: JsonOption = False,
     retention_s: RetentionOption = DAY_S,
     replicas: ReplicasOption = 1,
+    ack_wait_s: AckWaitOption = 10.0,
     wait_s: WaitOption = 10.0,
 ) -> None:
     """Create what is missing. When something differs nothing is changed: each difference is told, and it exits 1."""
 
     async def work(journal: JetStreamJournal) -> Exit:
         try:
-            created = await apply(journal, _settings(retention_s, replicas))
+            created = await apply(journal, StreamSettings(retention_s, replicas, ack_wait_s))
         except StreamsDiffer as exc:
             faults = [FieldFault(*line.partition(": ")[::2]) for line in str(exc).split("; ")]
             detail = "streams exist that are not as declared; nothing was changed"

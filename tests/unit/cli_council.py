@@ -1,16 +1,20 @@
 """A council as its events tell it, made by the real engine from scripted answers; and a stub gateway that serves it."""
 
 import json
+import socket
+import threading
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import cached_property
 from typing import Any, assert_never
 
+import uvicorn
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
+from starlette.types import Receive, Scope, Send
 
 from app.cli.sse import Frame
 from app.deliberation.calls import Call, FactProblem, Usage
@@ -287,3 +291,22 @@ class StubGateway:
             for definition in STRATEGIES.values()
         ]
         return JSONResponse({"items": items})
+
+
+class Served:
+    """A server for the whole module, in a thread of its own (a command runs its own event loop), and whom it serves."""
+
+    def __init__(self) -> None:
+        self.stub = StubGateway()
+        listener = socket.create_server(("127.0.0.1", 0))
+        self.url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        self.server = uvicorn.Server(uvicorn.Config(self, log_level="critical", lifespan="off"))
+        self.thread = threading.Thread(target=self.server.run, kwargs={"sockets": [listener]})
+        self.thread.start()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await self.stub.app(scope, receive, send)
+
+    def stop(self) -> None:
+        self.server.should_exit = True
+        self.thread.join()

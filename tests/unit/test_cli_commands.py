@@ -1,42 +1,19 @@
 import json
 import os
-import socket
 import sys
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import uvicorn
-from starlette.types import Receive, Scope, Send
 from typer.testing import CliRunner, Result
 
 from app.cli import cli
 from app.cli import openapi as openapi_command
 from app.cli.ask import Question, request_body
-from tests.unit.cli_council import ID, Council, StubGateway, council_of, problem
+from tests.unit.cli_council import ID, Council, Served, StubGateway, council_of, problem
 
 runner = CliRunner()
 COMMANDS = ["ask", "watch", "list", "show", "cancel", "roles", "strategies", "openapi"]
-
-
-class Served:
-    """A server for the whole module, in a thread of its own (a command runs its own event loop), and whom it serves."""
-
-    def __init__(self) -> None:
-        self.stub = StubGateway()
-        listener = socket.create_server(("127.0.0.1", 0))
-        self.url = f"http://127.0.0.1:{listener.getsockname()[1]}"
-        self.server = uvicorn.Server(uvicorn.Config(self, log_level="critical", lifespan="off"))
-        self.thread = threading.Thread(target=self.server.run, kwargs={"sockets": [listener]})
-        self.thread.start()
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await self.stub.app(scope, receive, send)
-
-    def stop(self) -> None:
-        self.server.should_exit = True
-        self.thread.join()
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,137 @@
+"""`deliberate demo`: the whole stack for one council, shown live, and nothing left behind."""
+
+import asyncio
+import json
+import shutil
+import tempfile
+from collections.abc import Generator
+from contextlib import contextmanager
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+from uuid import uuid4
+
+import typer
+from rich.console import Console
+from rich.text import Text
+
+from app.cli.client import Gateway, JsonObject, understood
+from app.cli.exits import CommandError, Exit, exit_of, print_json, run
+from app.cli.layout import StackOptions
+from app.cli.options import JsonOption
+from app.cli.panels import seconds
+from app.cli.progress import StackReady
+from app.cli.stack import running_stack
+from app.cli.up import Checklist
+from app.cli.watch import until_ended, watch_deliberation
+from app.schemas import Deliberation
+
+TASK = (
+    "Design a rate limiter for a public HTTP API: 100 requests a minute for each client, counted right across several "
+    "gateway processes, and still serving when its store is down."
+)
+QUESTION = "When does an index make a query slower?"
+DEFAULT_PORT = 8080
+# A completion takes about so long, whatever its length: four stages of it can be watched and do not bore.
+_SIMULATE = ("--duration-ms", "3200", "--jitter", "0.35", "--seed", "7")
+
+
+class Case(StrEnum):
+    """Councils of several roles, as the test cases of the predecessor's dashboard had them."""
+
+    BASIC = "basic"
+    MEDIUM = "medium"
+    COMPLEX = "complex"
+
+
+_ROLES = {
+    Case.BASIC: ("DEV", "QA"),
+    Case.MEDIUM: ("ARCHITECT", "DEV", "QA"),
+    Case.COMPLEX: ("ARCHITECT", "DEV", "QA", "DEVOPS"),
+}
+
+
+def demo_body(case: Case | None, task: str) -> JsonObject:
+    """The request that the demo sends: three developers, or one agent of each role of the case."""
+    council: JsonObject = (
+        {"role": "DEV", "num_agents": 3}
+        if case is None
+        else {"agents": [{"role": role, "count": 1} for role in _ROLES[case]]}
+    )
+    return {"task": task, **council, "strategy": "council", "rounds": 1, "seed": 7}
+
+
+class _Start(Checklist):
+    """The checklist of `up`, for a stack that will not stay."""
+
+    def _ready(self, event: StackReady) -> None:
+        self.console.print(Text(f"   ready in {seconds(event.seconds)} at {event.url}\n", "dim"))
+
+
+def way_on(port: int) -> Text:
+    """What to type next, ready to be copied."""
+    at = "" if port == DEFAULT_PORT else f" --url http://127.0.0.1:{port}"
+    text = Text("\nTry it: start the stack to stay, and ask it something in another terminal.\n\n")
+    text.append("  make up\n", "bold cyan")
+    text.append(
+        f"  curl -s http://127.0.0.1:{port}/deliberations -H 'Content-Type: application/json' \\\n", "bold cyan"
+    )
+    text.append(f"    -d '{json.dumps({'task': QUESTION, 'num_agents': 3})}'\n", "bold cyan")
+    text.append(f'  .venv/bin/deliberate ask "{QUESTION}"{at}\n', "bold cyan")
+    return text
+
+
+@contextmanager
+def _directory(chosen: Path | None, console: Console) -> Generator[Path]:
+    """The data directory: the chosen one, or one that is removed unless the stack failed."""
+    if chosen is not None:
+        yield chosen
+        return
+    made = Path(tempfile.mkdtemp(prefix="deliberate-demo-"))
+    try:
+        yield made
+    except CommandError:
+        console.print(Text(f"The logs are in {made / 'logs'}", "yellow"), soft_wrap=True)
+        raise
+    except (KeyboardInterrupt, asyncio.CancelledError):
+        shutil.rmtree(made, ignore_errors=True)
+        raise
+    shutil.rmtree(made, ignore_errors=True)
+
+
+async def _demo(options: StackOptions, body: JsonObject, *, as_json: bool) -> Exit:
+    console = Console(stderr=as_json, highlight=False)
+    async with running_stack(options, _Start(console)) as stack, Gateway(stack.url) as gateway:
+        accepted = await gateway.submit(body, uuid4().hex)
+        if as_json:
+            await until_ended(gateway, str(accepted["id"]))
+            resource = await gateway.deliberation(str(accepted["id"]))
+            print_json(resource)
+        else:
+            console.print(Text.assemble(("Task: ", "bold"), str(body["task"]), "\n"))
+            resource = await watch_deliberation(gateway, str(accepted["id"]), console)
+    if not as_json:
+        console.print(way_on(options.port or DEFAULT_PORT), soft_wrap=True)
+    return exit_of(understood(Deliberation, resource).status)
+
+
+def demo(
+    case: Annotated[Case | None, typer.Option(help="A council of 2, 3 or 4 roles instead of three developers.")] = None,
+    task: Annotated[str, typer.Option(help="What to deliberate about.", show_default=False)] = TASK,
+    data_dir: Annotated[
+        Path | None, typer.Option(file_okay=False, help="Keep logs and facts here; otherwise all is removed.")
+    ] = None,
+    port: Annotated[int, typer.Option(help="Port of the gateway; a taken one is shifted.")] = DEFAULT_PORT,
+    as_json: JsonOption = False,
+) -> None:
+    """Start everything, let one council deliberate before your eyes, and stop everything.
+
+    The engine is a simulator without weights: its text is made up, all the rest is real.
+    """
+
+    async def work() -> Exit:
+        with _directory(data_dir, Console(stderr=True, highlight=False)) as directory:
+            options = StackOptions(data_dir=directory, port=port, simulate=_SIMULATE)
+            return await _demo(options, demo_body(case, task), as_json=as_json)
+
+    run(work, as_json=as_json)

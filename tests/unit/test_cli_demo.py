@@ -1,0 +1,112 @@
+import json
+from collections import Counter
+from collections.abc import AsyncGenerator, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from typer.testing import CliRunner
+
+from app.cli import cli
+from app.cli import demo as demo_command
+from app.cli.demo import Case, demo_body
+from app.cli.exits import CommandError, Exit
+from app.cli.layout import StackOptions
+from app.cli.progress import ChildFailed, ChildReady, Report, StackReady, StackStopped
+from app.requests import DeliberationRequest
+from tests.unit.cli_council import Council, Served, StubGateway, council_of
+
+runner = CliRunner()
+READY = StackReady("http://here", "nats://here", ("http://engine",), "ray", ("DEV",), True, "/data", 7.5)
+
+
+@pytest.fixture(scope="module")
+def served() -> Iterator[Served]:
+    one = Served()
+    one.stub = StubGateway(council_of())
+    yield one
+    one.stop()
+
+
+@pytest.fixture
+def stacks(served: Served, monkeypatch: pytest.MonkeyPatch) -> list[StackOptions]:
+    """Replaces the stack by the stub gateway, and keeps what each was started with."""
+    started: list[StackOptions] = []
+
+    @asynccontextmanager
+    async def running(options: StackOptions, report: Report) -> AsyncGenerator[SimpleNamespace]:
+        started.append(options)
+        (options.data_dir / "logs").mkdir(parents=True)
+        report(ChildReady("gateway", "answers", 1.0, 1))
+        report(READY)
+        yield SimpleNamespace(url=served.url)
+        report(StackStopped(0.5, ()))
+
+    monkeypatch.setattr(demo_command, "running_stack", running)
+    served.stub.bodies.clear()
+    return started
+
+
+@pytest.mark.parametrize(
+    ("case", "roles"),
+    [
+        (None, ["DEV", "DEV", "DEV"]),
+        (Case.BASIC, ["DEV", "QA"]),
+        (Case.MEDIUM, ["ARCHITECT", "DEV", "QA"]),
+        (Case.COMPLEX, ["ARCHITECT", "DEV", "QA", "DEVOPS"]),
+    ],
+)
+def test_each_case_asks_for_its_council(case: Case | None, roles: list[str]) -> None:
+    request = DeliberationRequest.model_validate(demo_body(case, "think"))
+    assert [agent.role for agent in request.roster for _ in range(agent.count)] == roles
+    assert (request.strategy, request.rounds, request.task) == ("council", 1, "think")
+
+
+def test_the_demo_shows_a_council_and_the_way_on(served: Served, stacks: list[StackOptions]) -> None:
+    told = runner.invoke(cli, ["demo", "--case", "basic"])
+    assert told.exit_code == 0
+    for expected in ("ready in 7.5 s", "stage 1 propose", "Ranking", "The council's answer", "make up", "curl -s http"):
+        assert expected in told.stdout
+    assert "Stopped" in told.stdout
+    assert Counter(member["role"] for member in served.stub.bodies[0]["agents"]) == {"DEV": 1, "QA": 1}
+    assert not stacks[0].data_dir.exists(), "nothing is left behind"
+
+
+def test_the_demo_prints_json_and_nothing_else(stacks: list[StackOptions]) -> None:
+    told = runner.invoke(cli, ["demo", "--json"])
+    assert [json.loads(line)["status"] for line in told.stdout.splitlines()] == ["completed"]
+    assert "ready in" in told.stderr
+
+
+def test_a_chosen_data_directory_is_kept(stacks: list[StackOptions], tmp_path: Path) -> None:
+    assert runner.invoke(cli, ["demo", "--data-dir", str(tmp_path / "kept"), "--port", "0"]).exit_code == 0
+    assert (tmp_path / "kept" / "logs").is_dir()
+    assert stacks[0].port == 0
+
+
+def test_how_the_council_ended_is_the_exit_code(
+    served: Served, stacks: list[StackOptions], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Council, "resource", served.stub.council.resource | {"status": "failed"})
+    assert runner.invoke(cli, ["demo"]).exit_code == 1
+    assert not stacks[0].data_dir.exists()
+
+
+def test_a_stack_that_does_not_start_leaves_its_logs(monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[StackOptions] = []
+
+    @asynccontextmanager
+    async def failing(options: StackOptions, report: Report) -> AsyncGenerator[SimpleNamespace]:
+        started.append(options)
+        report(ChildFailed("ray", "no memory", "", "ray.log", ("last words",)))
+        raise CommandError(Exit.FAILED, "ray_failed", "ray: no memory")
+        yield
+
+    monkeypatch.setattr(demo_command, "running_stack", failing)
+    told = runner.invoke(cli, ["demo"])
+    assert told.exit_code == 1
+    assert "ray_failed" in told.stderr and str(started[0].data_dir) in told.stderr
+    assert "last words" in told.stdout
+    assert started[0].data_dir.is_dir()
+    started[0].data_dir.rmdir()
