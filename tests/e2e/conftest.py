@@ -1,0 +1,144 @@
+"""One stack for the whole end-to-end run, started with `deliberate up` as a user would."""
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from app.journal import JetStreamJournal
+
+DELIBERATE = Path(sys.executable).with_name("deliberate")
+SLOW = {"duration_ms": 700, "faults": [], "behaviour": "normal"}
+FAST = {"duration_ms": 0, "faults": [], "behaviour": "normal"}
+TASK = "Write a function that merges two sorted lists."
+
+
+@dataclass
+class Stack:
+    """A running stack: where it is, and ways to look into it and to hurt it."""
+
+    process: subprocess.Popen[str]
+    data_dir: Path
+    ready: dict[str, Any]
+    client: httpx.AsyncClient
+    engine: httpx.AsyncClient
+    journal: JetStreamJournal
+
+    @property
+    def url(self) -> str:
+        return self.ready["url"]
+
+    def child(self, name: str) -> dict[str, Any]:
+        children = json.loads((self.data_dir / "stack.json").read_text())["children"]
+        return next(child for child in children if child["name"] == name)
+
+    async def replica_pid(self, subject: str) -> int:
+        """The process of the replica that answers `subject`, waiting for one that does."""
+        async with asyncio.timeout(60):
+            while True:
+                replies = await self.journal.inquire(subject, timeout_s=2)
+                if replies:
+                    return int(replies[0]["replica"].rpartition("-")[2])
+
+    async def script(self, **script: Any) -> None:
+        (await self.engine.post("/simulator/script", json=script)).raise_for_status()
+
+    async def engine_calls(self) -> dict[str, Any]:
+        return (await self.engine.get("/simulator/calls")).raise_for_status().json()
+
+    async def submit(self, **body: Any) -> str:
+        response = await self.client.post("/deliberations", json={"task": TASK, **body})
+        assert response.status_code == 202, response.text
+        return response.json()["id"]
+
+    async def read(self, deliberation_id: str) -> dict[str, Any]:
+        """The deliberation, also while the gateway is being restarted."""
+        async with asyncio.timeout(60):
+            while True:
+                try:
+                    response = await self.client.get(f"/deliberations/{deliberation_id}")
+                except httpx.TransportError:
+                    await asyncio.sleep(0.1)
+                    continue
+                if response.status_code == 200:
+                    return response.json()
+                assert response.status_code == 503, response.text
+                await asyncio.sleep(0.1)
+
+    async def until(self, deliberation_id: str, timeout_s: float = 90, **wanted: Any) -> dict[str, Any]:
+        """Read until the named fields are as wanted."""
+        async with asyncio.timeout(timeout_s):
+            while True:
+                found = await self.read(deliberation_id)
+                if all(found[key] == value for key, value in wanted.items()):
+                    return found
+                assert found["status"] in ("pending", "in_progress", "cancelling"), found
+                await asyncio.sleep(0.05)
+
+    async def until_ready(self) -> None:
+        async with asyncio.timeout(90):
+            while True:
+                try:
+                    if (await self.client.get("/readyz")).status_code == 200:
+                        return
+                except httpx.TransportError:
+                    pass
+                await asyncio.sleep(0.1)
+
+
+def start_up(data_dir: Path, *options: str) -> tuple[subprocess.Popen[str], dict[str, Any]]:
+    """Run `deliberate up --json` and wait for its word that it is ready."""
+    command = [str(DELIBERATE), "up", "--json", "--port", "0", "--data-dir", str(data_dir), *options]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    for line in process.stdout:
+        said = json.loads(line)
+        if said["event"] == "ready":
+            return process, said
+    raise AssertionError(f"up ended with {process.wait()} before it was ready")
+
+
+def stop_up(process: subprocess.Popen[str], number: int = signal.SIGTERM) -> int:
+    """Stop `up` as a terminal or an init system would; returns its exit code."""
+    process.send_signal(number)
+    process.communicate(timeout=60)
+    return process.returncode
+
+
+@pytest.fixture(scope="session")
+def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[subprocess.Popen[str], Path, dict[str, Any]]]:
+    data_dir = tmp_path_factory.mktemp("up")
+    process, ready = start_up(data_dir)
+    yield process, data_dir, ready
+    if process.poll() is None:
+        stop_up(process)
+
+
+@pytest.fixture(scope="session")
+async def running(up: tuple[subprocess.Popen[str], Path, dict[str, Any]]) -> AsyncIterator[Stack]:
+    process, data_dir, ready = up
+    journal = await JetStreamJournal.connect(ready["nats_url"], name=f"e2e-{os.getpid()}")
+    async with (
+        httpx.AsyncClient(base_url=ready["url"], timeout=70) as client,
+        httpx.AsyncClient(base_url=ready["engine_urls"][0], timeout=10) as engine,
+    ):
+        yield Stack(process, data_dir, ready, client, engine, journal)
+    await journal.close()
+
+
+@pytest.fixture
+async def stack(running: Stack) -> Stack:
+    """The stack, ready, with a fast engine that does as it is told and has forgotten what it was asked before."""
+    await running.until_ready()
+    await running.script(**FAST)
+    (await running.engine.delete("/simulator/calls")).raise_for_status()
+    return running

@@ -1,0 +1,166 @@
+"""One deliberation end to end, on the real parts: HTTP in, facts, agents, engine, stream and verdict out."""
+
+import asyncio
+import json
+from typing import Any
+
+import pytest
+
+from tests.e2e.conftest import SLOW, TASK, Stack
+
+pytestmark = pytest.mark.e2e
+
+
+def frames(text: str) -> list[tuple[str | None, dict[str, Any]]]:
+    """(id, event) of every frame of an SSE text that carries data."""
+    found: list[tuple[str | None, dict[str, Any]]] = []
+    for block in text.replace("\r\n", "\n").split("\n\n"):
+        fields = dict(line.split(": ", 1) for line in block.splitlines() if ": " in line and not line.startswith(":"))
+        if "data" in fields:
+            found.append((fields.get("id"), json.loads(fields["data"])))
+    return found
+
+
+async def test_a_council_reaches_a_verdict_with_every_part_told(stack: Stack) -> None:
+    response = await stack.client.post("/deliberations", json={"task": TASK, "seed": 7}, headers={"Prefer": "wait=60"})
+    assert response.status_code == 200, response.text
+    found = response.json()
+    assert found["status"] == "completed" and found["strategy"] == "council" and found["degraded"] is None
+    assert [place["rank"] for place in found["verdict"]["ranking"]] == [1, 2, 3]
+    assert [proposal["rank"] for proposal in found["proposals"]] == [1, 2, 3]
+    assert found["verdict"]["winner"] == found["proposals"][0]["agent_id"]
+    assert found["verdict"]["content"]
+    for proposal in found["proposals"]:
+        assert proposal["content"] and proposal["critiques"] and proposal["criteria"]
+        assert 0 <= proposal["score"] <= 1
+    assert 9 <= found["usage"]["calls"] <= 12
+    engine = await stack.engine_calls()
+    assert engine["requests"] == found["usage"]["calls"] == found["verdict"]["calls"]
+    for side in ("prompt_tokens", "completion_tokens"):
+        assert engine[side] == found["usage"][side]
+        assert sum(part[side] for part in found["usage"]["by_stage"]) == found["usage"][side]
+        assert sum(part[side] for part in found["usage"]["by_agent"]) == found["usage"][side]
+
+
+async def test_the_stream_tells_everything_and_deltas_rebuild_each_text(stack: Stack) -> None:
+    await stack.script(**{**SLOW, "duration_ms": 200})
+    deliberation_id = await stack.submit(strategy="best_of_n")
+    path = f"/deliberations/{deliberation_id}/events"
+    live = await stack.client.get(path, params={"after": "0"}, headers={"Accept": "text/event-stream"})
+    assert live.status_code == 200 and live.headers["content-type"].startswith("text/event-stream")
+    events = frames(live.text)
+    assert events[0][1]["type"] == "stream.opened" and events[1][1]["type"] == "deliberation.accepted"
+    assert events[-1][1]["type"] == "deliberation.completed"
+    sequences = [int(cursor.rpartition("-")[2]) for cursor, _ in events if cursor]
+    assert sequences == sorted(set(sequences))
+    texts: dict[tuple[str, int], str] = {}
+    for _, event in events:
+        if event["type"] == "call.delta":
+            key = (event["call_id"], event["attempt"])
+            assert event["offset"] == len(texts.get(key, ""))
+            texts[key] = texts.get(key, "") + event["text"]
+    finished = [event for _, event in events if event["type"] == "call.finished"]
+    assert len(finished) == 6
+    for event in finished:
+        assert texts[event["call_id"], event["attempt"]] == event["text"]
+    middle = events[len(events) // 2][0]
+    assert middle is not None
+    resumed = await stack.client.get(path, headers={"Accept": "text/event-stream", "Last-Event-ID": middle})
+    after = [pair for pair in frames(resumed.text) if pair[0]]
+    assert after == [
+        pair for pair in events if pair[0] and int(pair[0].rpartition("-")[2]) > int(middle.rpartition("-")[2])
+    ]
+    over = await stack.client.get(path, headers={"Accept": "text/event-stream", "Last-Event-ID": str(events[-1][0])})
+    assert over.status_code == 204
+    page = await stack.client.get(path, params={"after": "0", "limit": 1000}, headers={"Accept": "application/json"})
+    assert [item["id"] for item in page.json()["items"]] == [cursor for cursor, _ in events if cursor]
+    assert page.json()["ended"] is True
+
+
+async def test_the_same_seed_gives_the_same_verdict(stack: Stack) -> None:
+    first = await stack.until(await stack.submit(seed=11), status="completed")
+    second = await stack.until(await stack.submit(seed=11), status="completed")
+    assert first["verdict"] == second["verdict"]
+    assert [p["content"] for p in first["proposals"]] == [p["content"] for p in second["proposals"]]
+
+
+async def test_no_peer_prompt_shows_an_agent_a_role_or_the_reviewers_own_candidate(stack: Stack) -> None:
+    found = await stack.until(await stack.submit(strategy="best_of_n", seed=5), status="completed")
+    drafts = {proposal["agent_id"]: proposal["content"] for proposal in found["proposals"]}
+    detail = (await stack.engine.get("/simulator/calls", params={"detail": 1})).json()
+    prompts = {
+        entry["call_ids"][0].rpartition(".")[2]: "\n".join(message["content"] for message in entry["messages"])
+        for entry in detail["prompts"]
+    }
+    for agent_id, own in drafts.items():
+        prompt = prompts[f"s2-{agent_id}"]
+        assert own not in prompt
+        for other, text in drafts.items():
+            assert other not in prompt
+            assert (text in prompt) == (other != agent_id)
+
+
+async def test_a_mixed_council_runs_on_each_roles_replicas(stack: Stack) -> None:
+    agents = [{"role": "ARCHITECT", "count": 1}, {"role": "DEV", "count": 2}, {"role": "QA", "count": 1}]
+    found = await stack.until(await stack.submit(agents=agents), status="completed")
+    assert sorted(p["agent_id"] for p in found["proposals"]) == ["architect-001", "dev-001", "dev-002", "qa-001"]
+
+
+async def test_an_idempotency_key_starts_the_work_once(stack: Stack) -> None:
+    headers = {"Idempotency-Key": "order-66"}
+    first, second = await asyncio.gather(
+        *(stack.client.post("/deliberations", json={"task": TASK}, headers=headers) for _ in range(2))
+    )
+    assert first.status_code == second.status_code == 202
+    assert first.json() == second.json()
+    assert {"true"} == {
+        r.headers["Idempotency-Replayed"] for r in (first, second) if "Idempotency-Replayed" in r.headers
+    }
+    other = await stack.client.post("/deliberations", json={"task": "another"}, headers=headers)
+    assert other.status_code == 409 and other.json()["code"] == "idempotency_conflict"
+
+
+async def test_cancelling_closes_the_engines_connections_and_ends_once(stack: Stack) -> None:
+    await stack.script(**{**SLOW, "duration_ms": 60_000})
+    deliberation_id = await stack.submit()
+    async with asyncio.timeout(20):
+        while (await stack.engine_calls())["started"] < 3:
+            await asyncio.sleep(0.02)
+    answer = await stack.client.post(
+        f"/deliberations/{deliberation_id}/cancel", json={"reason": "enough"}, headers={"Prefer": "wait=20"}
+    )
+    assert answer.status_code == 200 and answer.json()["status"] == "cancelled", answer.text
+    async with asyncio.timeout(10):
+        while (await stack.engine_calls())["aborted"] < 3:
+            await asyncio.sleep(0.02)
+    again = await stack.client.post(f"/deliberations/{deliberation_id}/cancel", json={})
+    assert again.status_code == 200 and again.json()["revision"] == answer.json()["revision"]
+
+
+FAULTS = {
+    "refuses at first": (["error:first=3"], {"status": "completed", "degraded": None}),
+    "is overloaded at first": (["rate-limit:first=2"], {"status": "completed", "degraded": None}),
+    "breaks every stream off": (["broken-stream"], {"status": "failed"}),
+    "answers nonsense": (["bad-json"], {"status": "failed"}),
+    "refuses for good": (["bad-request"], {"status": "failed"}),
+    "cuts every answer off": (["truncate"], {"status": "failed"}),
+}
+
+
+@pytest.mark.parametrize(("faults", "wanted"), FAULTS.values(), ids=FAULTS.keys())
+async def test_an_engine_that_misbehaves(stack: Stack, faults: list[str], wanted: dict[str, Any]) -> None:
+    await stack.script(faults=faults)
+    found = await stack.until(await stack.submit(strategy="best_of_n"), **wanted)
+    if wanted["status"] == "failed":
+        assert found["problem"]["code"] == "no_answers" and found["verdict"] is None
+        assert all(proposal["error"]["code"] for proposal in found["proposals"])
+    await stack.script(faults=[])
+    await stack.until(await stack.submit(strategy="single"), status="completed")
+
+
+async def test_a_hanging_engine_ends_in_a_timeout_that_is_told(stack: Stack) -> None:
+    await stack.script(faults=["hang"])
+    deliberation_id = await stack.submit(strategy="best_of_n", constraints={"timeout_seconds": 2}, num_agents=2)
+    found = await stack.until(deliberation_id, status="failed")
+    assert found["problem"]["code"] == "no_answers"
+    assert {proposal["error"]["code"] for proposal in found["proposals"]} == {"call_timeout"}

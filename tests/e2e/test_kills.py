@@ -1,0 +1,70 @@
+"""SIGKILL of each process in the middle of a council: it ends, once, and no recorded answer is asked for again."""
+
+import asyncio
+import os
+import signal
+from typing import Any
+
+import pytest
+
+from app.deliberation.facts import CallFinished, decode
+from tests.e2e.conftest import SLOW, Stack
+
+pytestmark = pytest.mark.e2e
+
+VICTIMS = ["coordinator", "agent", "ray", "nats", "gateway", "deployer"]
+
+
+async def victim_pids(stack: Stack, victim: str) -> list[int]:
+    match victim:
+        case "coordinator":
+            return [await stack.replica_pid("control.coordinator")]
+        case "agent":
+            return [await stack.replica_pid("control.role.DEV")]
+        case _:
+            return [stack.child(victim)["pid"]]
+
+
+def kill(victim: str, pids: list[int]) -> None:
+    for pid in pids:
+        # Of Ray the whole group goes: head, GCS and raylet.
+        os.killpg(pid, signal.SIGKILL) if victim == "ray" else os.kill(pid, signal.SIGKILL)
+
+
+async def recorded(stack: Stack, deliberation_id: str) -> dict[str, CallFinished]:
+    records = await stack.journal.facts("default", deliberation_id)
+    events = [decode(record.data) for record in records]
+    return {event.call_id: event for event in events if isinstance(event, CallFinished)}
+
+
+async def in_the_middle(stack: Stack, deliberation_id: str) -> dict[str, CallFinished]:
+    """Wait until the second stage runs: some answers are recorded, others are on their way."""
+    async with asyncio.timeout(60):
+        while True:
+            progress: dict[str, Any] | None = (await stack.read(deliberation_id))["progress"]
+            if progress and progress["stage"] == 2 and (await stack.engine_calls())["started"] >= 6:
+                return await recorded(stack, deliberation_id)
+            await asyncio.sleep(0.02)
+
+
+@pytest.mark.parametrize("victim", VICTIMS)
+async def test_a_council_survives_the_death_of(stack: Stack, victim: str) -> None:
+    await stack.script(**SLOW)
+    pids = await victim_pids(stack, victim)
+    deliberation_id = await stack.submit(seed=3)
+    before = await in_the_middle(stack, deliberation_id)
+    assert len(before) >= 3
+    kill(victim, pids)
+    found = await stack.until(deliberation_id, status="completed", timeout_s=120)
+    assert found["degraded"] is None and len(found["verdict"]["ranking"]) == 3
+    after = await recorded(stack, deliberation_id)
+    assert {call_id: after[call_id] for call_id in before} == before
+    asked = (await stack.engine_calls())["calls"]
+    for call_id in before:
+        assert asked[f"{deliberation_id}.{call_id}"]["started"] == 1, f"{call_id} was recorded and asked for again"
+    # Usage counts every request that reached the engine, also those that the kill cut off.
+    started = sum(call["started"] for call in asked.values())
+    assert found["usage"]["calls"] == started
+    ends = await stack.journal.last([f"deliberations.default.{deliberation_id}.end"])
+    assert len(ends) == 1
+    await stack.until_ready()
