@@ -112,10 +112,23 @@ def _opened(stages: tuple[Stage, ...], fact: StageOpened) -> tuple[Stage, ...]:
     return (*stages, Stage(opened=fact))
 
 
-def _closed(stages: tuple[Stage, ...], fact: StageClosed) -> tuple[Stage, ...]:
-    if fact.stage != len(stages) or stages[-1].closed is not None:
+def _closed(state: State, fact: StageClosed) -> tuple[Stage, ...]:
+    stage = state.open_stage
+    if stage is None or fact.stage != stage.opened.stage:
         raise UnexpectedFact(f"stage {fact.stage} closes while it is not the open one")
-    return (*stages[:-1], replace(stages[-1], closed=fact))
+    planned = {call.call_id for call in stage.opened.calls}
+    unknown = [call_id for call_id in fact.seen if call_id not in planned or call_id not in state.finished]
+    if unknown:
+        raise UnexpectedFact(f"stage {fact.stage} closes on outcomes that are not recorded: {', '.join(unknown)}")
+    return (*state.stages[:-1], replace(stage, closed=fact))
+
+
+def _finished(state: State, fact: CallFinished) -> dict[str, CallFinished]:
+    stage = next((stage.opened for stage in state.stages if stage.opened.stage == fact.stage), None)
+    if stage is None or fact.call_id not in (call.call_id for call in stage.calls):
+        raise UnexpectedFact(f"stage {fact.stage} has no call {fact.call_id}")
+    # First write wins: an outcome that is told twice is the one that was recorded first.
+    return state.finished if fact.call_id in state.finished else {**state.finished, fact.call_id: fact}
 
 
 def begin(accepted: Accepted, sequence: int = 0) -> State:
@@ -124,21 +137,24 @@ def begin(accepted: Accepted, sequence: int = 0) -> State:
 
 
 def apply(state: State, fact: Fact, sequence: int = 0) -> State:
-    """The state after one more fact; raises UnexpectedFact when the table does not allow it."""
+    """The state after one more fact.
+
+    Raises UnexpectedFact when the table does not allow it, or when it tells of a stage or a call that is not there.
+    """
+    if isinstance(fact, Accepted):
+        raise UnexpectedFact(f"deliberation {fact.deliberation_id} is accepted twice")
     state = replace(
         state, status=_moved(state, fact), revision=state.revision + 1, last_sequence=max(state.last_sequence, sequence)
     )
     match fact:
-        case Accepted():
-            raise UnexpectedFact(f"deliberation {fact.deliberation_id} is accepted twice")
         case StageOpened():
             return replace(state, stages=_opened(state.stages, fact), started_at=state.started_at or fact.ts)
         case CallFinished():
-            return replace(state, finished={**state.finished, fact.call_id: fact})
+            return replace(state, finished=_finished(state, fact))
         case StageClosed():
-            return replace(state, stages=_closed(state.stages, fact))
+            return replace(state, stages=_closed(state, fact))
         case CancelRequested():
-            return replace(state, cancel=fact)
+            return replace(state, cancel=state.cancel or fact)
         case Completed() | Failed() | Cancelled() | TimedOut():
             return replace(state, end=fact)
         case _:
