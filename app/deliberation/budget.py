@@ -1,28 +1,42 @@
 """Admission by budget, and the arithmetic of deadlines."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
 from app.deliberation.calls import Call
+from app.deliberation.facts import CallFinished
 from app.deliberation.specification import Budget
 
-# Characters per token, low on purpose: an estimate that errs towards refusing keeps the ceiling a ceiling.
-CHARACTERS_PER_TOKEN = 3
+# Bytes of UTF-8 per token, low on purpose: an estimate that errs towards refusing keeps the ceiling a ceiling. Bytes,
+# because a character of Chinese or an emoji takes a token or more, and three or four bytes.
+BYTES_PER_TOKEN = 3
 
 
 @dataclass(frozen=True, slots=True)
 class Spent:
-    """What closed stages have cost: requests that were planned, and tokens of the outcomes that were seen."""
+    """What closed stages have cost in engine requests and tokens.
+
+    Only outcomes that were seen count, and one request for each call without: a late answer must not change what a
+    replay admits.
+    """
 
     calls: int = 0
     tokens: int = 0
 
+    def after(self, calls: Sequence[Call], seen: Mapping[str, CallFinished]) -> "Spent":
+        """What is spent after a stage of these calls with these outcomes by call id; attempts count each."""
+        requests = sum(max(1, seen[call.call_id].usage.calls) if call.call_id in seen else 1 for call in calls)
+        return Spent(self.calls + requests, self.tokens + sum(finished.usage.tokens for finished in seen.values()))
+
 
 def predicted_tokens(calls: Iterable[Call]) -> int:
-    """An upper estimate of what calls will cost: their prompts by length, and every completion at its bound."""
+    """What calls will cost, erring upwards: their prompts by length, and every completion at its bound.
+
+    A persona, which a replica adds, and an attempt that is made again are not foreseen; both are counted when spent.
+    """
     return sum(
-        sum(len(message.content) for message in call.messages) // CHARACTERS_PER_TOKEN + call.max_tokens
+        sum(len(message.content.encode()) for message in call.messages) // BYTES_PER_TOKEN + call.max_tokens
         for call in calls
     )
 

@@ -5,7 +5,7 @@ log says were seen. The first Ask that has no `stage.opened` fact is what to do 
 run are one code path.
 """
 
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -143,14 +143,15 @@ def closing_cause(stage: Stage, finished: Mapping[str, CallFinished], now: datet
         return "all"
     answers = sum(outcome.answered for outcome in outcomes)
     if now >= stage.opened.soft_deadline_at and answers >= stage.opened.quorum:
-        return "deadline"
+        return "quorum"
     return "deadline" if now >= stage.opened.call_deadline_at else None
 
 
 def decide(state: State, now: datetime, definition: StrategyDefinition) -> Decision:
     """What to do next.
 
-    Raises StrategyDrift when the replayed strategy asks for other calls than the log records.
+    Raises StrategyDrift when the strategy is at another version than was accepted, or when the replay asks for other
+    stages or calls than the log records.
     """
     if state.ended:
         return Done()
@@ -165,17 +166,12 @@ def decide(state: State, now: datetime, definition: StrategyDefinition) -> Decis
             f"{definition.name} is at version {definition.version} here and was accepted at "
             f"{state.specification.strategy_version}"
         )
-    try:
-        return _replay(state, now, definition)
-    except StrategyDrift:
-        raise
-    except DeliberationError as error:
-        return failed(state, now, error)
+    return _replay(state, now, definition)
 
 
 def _replay(state: State, now: datetime, definition: StrategyDefinition) -> Decision:
     strategy = definition.run(state.specification)
-    recorded = list(state.stages)
+    recorded = iter(state.stages)
     spent = Spent()
     budget_refused = False
     try:
@@ -185,43 +181,62 @@ def _replay(state: State, now: datetime, definition: StrategyDefinition) -> Deci
                 budget_refused = True
                 ask = strategy.send(Outcomes({}, admitted=False))
                 continue
-            if not recorded:
+            stage = next(recorded, None)
+            if stage is None:
                 return OpenStage(_opening(state, now, ask))
-            stage = recorded.pop(0)
-            _same_calls(stage.opened, ask)
+            _same_stage(stage.opened, ask)
             if stage.closed is None:
                 return _run_or_close(state, now, stage, ask)
             seen = {call_id: state.finished[call_id] for call_id in stage.closed.seen}
-            spent = Spent(spent.calls + len(ask.calls), spent.tokens + sum(f.usage.tokens for f in seen.values()))
+            spent = spent.after(ask.calls, seen)
             ask = strategy.send(Outcomes(seen))
     except StopIteration as stop:
+        _all_replayed(recorded)
         return _concluded(state, now, stop.value, budget_refused)
+    except StrategyDrift:
+        raise
+    except DeliberationError as error:
+        _all_replayed(recorded)
+        return failed(state, now, error)
+
+
+def _planned(ask: Ask) -> tuple[PlannedCall, ...]:
+    return tuple(
+        PlannedCall(call_id=call.call_id, agent_id=call.agent_id, role=call.role, labels=call.labels)
+        for call in ask.calls
+    )
 
 
 def _opening(state: State, now: datetime, ask: Ask) -> StageOpened:
     soft_deadline_at, call_deadline_at = stage_deadlines(now, state.accepted.deadline_at, ask.stages_left)
-    planned = (
-        PlannedCall(call_id=call.call_id, agent_id=call.agent_id, role=call.role, labels=call.labels)
-        for call in ask.calls
-    )
     return StageOpened(
         deliberation_id=state.deliberation_id,
         ts=now,
         stage=len(state.stages) + 1,
         purpose=ask.purpose,
         round=ask.round,
-        calls=tuple(planned),
+        calls=_planned(ask),
         quorum=ask.quorum,
         soft_deadline_at=soft_deadline_at,
         call_deadline_at=call_deadline_at,
     )
 
 
-def _same_calls(opened: StageOpened, ask: Ask) -> None:
-    recorded = [call.call_id for call in opened.calls]
-    asked = [call.call_id for call in ask.calls]
-    if recorded != asked:
-        raise StrategyDrift(f"stage {opened.stage} records the calls {recorded}, and the strategy now asks for {asked}")
+def _same_stage(opened: StageOpened, ask: Ask) -> None:
+    # Labels too: a ballot that is read by other labels than its prompt showed would credit the wrong authors.
+    asked = _planned(ask)
+    if (opened.purpose, opened.round, opened.calls) != (ask.purpose, ask.round, asked):
+        raise StrategyDrift(
+            f"stage {opened.stage} records {opened.purpose} in round {opened.round} with the calls "
+            f"{[call.call_id for call in opened.calls]}, and the strategy now asks for {ask.purpose} in round "
+            f"{ask.round} with {[call.call_id for call in asked]}"
+        )
+
+
+def _all_replayed(recorded: Iterator[Stage]) -> None:
+    stage = next(recorded, None)
+    if stage is not None:
+        raise StrategyDrift(f"the log records stage {stage.opened.stage}, and the strategy ends before it")
 
 
 def _run_or_close(state: State, now: datetime, stage: Stage, ask: Ask) -> RunStage | CloseStage:
