@@ -4,10 +4,12 @@ Every string, array and integer is bounded, because constrained decoding of an u
 (vLLM issue 17393: endless whitespace). Rationale fields precede scores, so that a score is written after its reasons.
 """
 
+import json
+from collections.abc import Callable
 from functools import lru_cache
 from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, TypeAdapter, ValidationError
 
 from app.deliberation.errors import InvalidOutput
 from app.deliberation.specification import Value
@@ -21,13 +23,14 @@ OutputKind = Literal["answer", "critique", "revision", "score", "pair"]
 class Output(Value, frozen=True):
     """Which schema a call's answer must satisfy.
 
-    `labels` and `criteria` shape a score; `issues` bounds a revision's responses; `answer_chars_max` bounds an answer.
+    `labels` and `criteria` shape a score; `issues` is how many a revision responds to at most; `answer_chars_max`
+    bounds the answer of a proposal or a revision.
     """
 
     kind: OutputKind
     labels: tuple[str, ...] = ()
     criteria: tuple[str, ...] = ()
-    issues: int = 0
+    issues: int = ISSUES_MAX
     answer_chars_max: int = 8_192
 
 
@@ -37,12 +40,20 @@ class _Parsed(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
 
+def _whole(number: object) -> object:
+    return int(number) if isinstance(number, float) and number.is_integer() else number
+
+
+# JSON has one kind of number, and JSON Schema calls 7.0 an integer.
+_Integer = Annotated[int, BeforeValidator(_whole)]
+
+
 class Answer(_Parsed):
     """A proposal: reasons first, then the answer itself, then the author's confidence in percent."""
 
     reasoning: str = Field(max_length=REASONING_CHARS_MAX)
     answer: str = Field(min_length=1)
-    confidence: int = Field(ge=0, le=100)
+    confidence: _Integer = Field(ge=0, le=100)
 
 
 class Issue(_Parsed):
@@ -70,7 +81,7 @@ class Critique(_Parsed):
 class IssueResponse(_Parsed):
     """What the author makes of one issue, by its number in the prompt."""
 
-    issue: int = Field(ge=1)
+    issue: _Integer = Field(ge=1)
     decision: Literal["accept", "reject"]
     reason: str = Field(max_length=500)
 
@@ -80,7 +91,7 @@ class Revision(_Parsed):
 
     responses: tuple[IssueResponse, ...] = Field(strict=False)
     answer: str = Field(min_length=1)
-    confidence: int = Field(ge=0, le=100)
+    confidence: _Integer = Field(ge=0, le=100)
 
 
 class CriterionScore(_Parsed):
@@ -88,7 +99,7 @@ class CriterionScore(_Parsed):
 
     id: str
     rationale: str = Field(max_length=600)
-    score: int = Field(ge=0, le=10)
+    score: _Integer = Field(ge=0, le=10)
 
 
 class CandidateScore(_Parsed):
@@ -109,11 +120,13 @@ class Pair(_Parsed):
     notes_a: str = Field(max_length=1_500)
     notes_b: str = Field(max_length=1_500)
     winner: Literal["A", "B", "tie"]
-    margin: Annotated[int, Field(ge=1, le=3)]
+    margin: _Integer = Field(ge=1, le=3)
 
 
 ParsedOutput = Answer | Critique | Revision | Scores | Pair
-_Model = TypeVar("_Model", bound=_Parsed)
+_Form = TypeVar("_Form")
+_CANDIDATES: TypeAdapter[dict[str, CandidateScore]] = TypeAdapter(dict[str, CandidateScore])
+_WHERE_CHARS_MAX = 200
 
 
 def _text(chars_max: int, chars_min: int = 0) -> dict[str, Any]:
@@ -207,23 +220,42 @@ def json_schema(output: Output) -> dict[str, Any]:
             )
 
 
-def _validated(model: type[_Model], text: str) -> _Model:
+def _distinct(pairs: list[tuple[str, object]]) -> None:
+    names = [name for name, _ in pairs]
+    if len(set(names)) < len(names):
+        repeated = next(name for place, name in enumerate(names) if name in names[:place])
+        raise InvalidOutput(f"{repeated[:_WHERE_CHARS_MAX]}: stands twice in one object")
+
+
+def _validated(validate: Callable[[str], _Form], text: str) -> _Form:
     try:
-        return model.model_validate_json(text)
+        parsed = validate(text)
     except ValidationError as exc:
         first = exc.errors(include_url=False, include_input=False)[0]
-        where = ".".join(str(part) for part in first["loc"]) or "the document"
+        # A field that should not be there is named by whoever wrote it, at any length.
+        where = ".".join(str(part) for part in first["loc"])[:_WHERE_CHARS_MAX] or "the document"
         raise InvalidOutput(f"{where}: {first['msg']}") from exc
+    # Of two equal names in an object a parser takes one, which one is anybody's guess: such an answer says nothing.
+    json.loads(text, object_pairs_hook=_distinct)
+    return parsed
 
 
 def _scores(output: Output, text: str) -> Scores:
-    scores = _validated(Scores, f'{{"candidates":{text}}}')
-    if set(scores.candidates) != set(output.labels):
+    scores = _validated(_CANDIDATES.validate_json, text)
+    if set(scores) != set(output.labels):
         raise InvalidOutput(f"scores must cover exactly the labels {', '.join(output.labels)}")
-    for label, candidate in scores.candidates.items():
+    for label, candidate in scores.items():
         if tuple(entry.id for entry in candidate.criteria) != output.criteria:
             raise InvalidOutput(f"{label}.criteria: must be exactly {', '.join(output.criteria)}, in this order")
-    return scores
+    return Scores(candidates=scores)
+
+
+def _revision(output: Output, text: str) -> Revision:
+    revision = _validated(Revision.model_validate_json, text)
+    issues = max(1, output.issues)
+    if len(revision.responses) > issues or any(response.issue > issues for response in revision.responses):
+        raise InvalidOutput(f"responses: more than {issues} issues are answered")
+    return revision
 
 
 def _bounded(answer: str, output: Output) -> None:
@@ -235,16 +267,16 @@ def parse_output(output: Output, text: str) -> ParsedOutput:
     """Parse and check an engine's text against `output`; raise InvalidOutput naming the first fault."""
     match output.kind:
         case "answer":
-            answer = _validated(Answer, text)
+            answer = _validated(Answer.model_validate_json, text)
             _bounded(answer.answer, output)
             return answer
         case "critique":
-            return _validated(Critique, text)
+            return _validated(Critique.model_validate_json, text)
         case "revision":
-            revision = _validated(Revision, text)
+            revision = _revision(output, text)
             _bounded(revision.answer, output)
             return revision
         case "score":
             return _scores(output, text)
         case "pair":
-            return _validated(Pair, text)
+            return _validated(Pair.model_validate_json, text)
