@@ -1,6 +1,7 @@
 """`single` and `independent`: what every other strategy is compared with."""
 
 from app.deliberation.engine import Conclusion, Strategy, StrategyDefinition
+from app.deliberation.facts import Standing
 from app.deliberation.specification import Specification
 from app.deliberation.strategies.steps import Course
 
@@ -8,7 +9,8 @@ from app.deliberation.strategies.steps import Course
 def _single(specification: Specification) -> Strategy:
     alone = specification.model_copy(update={"agents": specification.agents[:1], "quorum": 1})
     (draft,) = yield from Course(alone).propose(stages_left=1)
-    return Conclusion(winner=draft.author, content=draft.text)
+    ranking = (Standing(agent_id=draft.author, score=None, rank=1),)
+    return Conclusion(winner=draft.author, content=draft.text, ranking=ranking)
 
 
 def _independent(specification: Specification) -> Strategy:

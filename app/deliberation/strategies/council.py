@@ -22,14 +22,17 @@ def _council(specification: Specification) -> Strategy:
     course = Course(specification)
     drafts = yield from course.propose(stages_left=2 + 2 * specification.rounds)
     latest = {draft.author: draft for draft in drafts}
-    if len(latest) >= min(2, specification.quorum):
-        for round in range(1, specification.rounds + 1):
-            stages_left = 2 + 2 * (specification.rounds - round)
-            issues = yield from _criticised(course, latest, round, stages_left + 1)
-            if not issues:
-                break
-            revised = yield from _revised(course, latest, issues, round, stages_left)
-            latest.update(revised)
+    # Two below the quorum are judged as a pair, which cannot show old and new versions: they are not revised.
+    rounds = 0 if course.is_pair(list(latest)) else specification.rounds
+    for round in range(1, rounds + 1):
+        stages_left = 2 + 2 * (rounds - round)
+        issues = yield from _criticised(course, latest, round, stages_left + 1)
+        if not issues:
+            break
+        revised = yield from _revised(course, latest, issues, round, stages_left)
+        if revised is None:
+            break
+        latest.update(revised)
     versions = [*drafts, *(candidate for candidate in latest.values() if candidate.version > 0)]
     return (yield from course.select(versions, specification.rounds + 1))
 
@@ -37,7 +40,7 @@ def _council(specification: Specification) -> Strategy:
 def _criticised(
     course: Course, latest: Mapping[str, Candidate], round: int, stages_left: int
 ) -> Step[dict[str, list[Issue]]]:
-    """Issues by author, for the authors who have a major issue or a blocker open."""
+    """Issues by author, for the authors who have a major issue or a blocker open; empty for one author alone."""
     specification = course.specification
     calls: list[Call] = []
     for critic, authors in ring(list(latest), CRITICS, specification.seed, round).items():
@@ -72,8 +75,8 @@ def _criticised(
 
 def _revised(
     course: Course, latest: Mapping[str, Candidate], issues: Mapping[str, list[Issue]], round: int, stages_left: int
-) -> Step[dict[str, Candidate]]:
-    """New versions by author; a failed revision keeps the old text."""
+) -> Step[dict[str, Candidate] | None]:
+    """New versions by author, without those whose revision failed: they keep the old text. None: over the budget."""
     specification = course.specification
     calls: list[Call] = []
     for author, open_issues in issues.items():
@@ -83,6 +86,8 @@ def _revised(
         output = Output(kind="revision", issues=len(open_issues), answer_chars_max=limit)
         calls.append(course.call(agent, revise(specification, latest[author].text, open_issues, mark), output))
     outcomes = yield from course.run("revise", round, calls, quorum=1, stages_left=stages_left)
+    if not outcomes.admitted:
+        return None
     revised: dict[str, Candidate] = {}
     for call in calls:
         revision = outcomes.answer(call)
@@ -90,7 +95,7 @@ def _revised(
             before = latest[call.agent_id]
             tokens = outcomes.completion_tokens(call)
             revised[call.agent_id] = Candidate(call.agent_id, before.version + 1, revision.answer, tokens)
-    if outcomes.admitted and len(revised) < len(calls):
+    if len(revised) < len(calls):
         course.degraded.append(f"{len(calls) - len(revised)} of {len(calls)} revisions of round {round} failed")
     return revised
 

@@ -119,17 +119,22 @@ class Course:
             self.degraded.append(f"{len(drafts)} of {len(agents)} agents answered")
         return drafts
 
+    def is_pair(self, authors: Sequence[str]) -> bool:
+        """Whether so few authors are left that they are compared as one pair: two, below the quorum."""
+        return len(authors) == 2 and len(authors) < self.specification.quorum
+
     def select(self, candidates: Sequence[Candidate], round: int) -> Step[Conclusion]:
         """Choose among candidates: listwise by their authors, or as the quorum rules say when too few are left.
 
-        Two authors below the quorum are compared as one pair in both orders; one is taken unreviewed.
+        Two authors below the quorum, with a candidate each, are compared as one pair in both orders by members who
+        have no candidate; one author is taken unreviewed.
         """
         authors = list(dict.fromkeys(candidate.author for candidate in candidates))
         if len(authors) == 1:
             if self.specification.size > 1:
                 self.degraded.append("unreviewed")
             return self._concluded(candidates, [])
-        if len(authors) < self.specification.quorum and len(authors) == 2:
+        if self.is_pair(authors):
             return (yield from self._pair(candidates, round))
         ballots = yield from self._scores(candidates, authors, round)
         return self._concluded(candidates, ballots)
@@ -168,9 +173,8 @@ class Course:
 
     def _pair(self, candidates: Sequence[Candidate], round: int) -> Step[Conclusion]:
         specification = self.specification
-        last = {candidate.author: candidate for candidate in candidates}
-        first, second = sorted(last.values(), key=lambda candidate: candidate.author)
-        outsiders = [agent for agent in specification.agents if agent.agent_id not in last]
+        first, second = sorted(candidates, key=lambda candidate: candidate.author)
+        outsiders = [agent for agent in specification.agents if agent.agent_id not in (first.author, second.author)]
         calls: list[Call] = []
         for part, (a, b) in enumerate([(first, second), (second, first)], start=1):
             judge = outsiders[(part - 1) % len(outsiders)]
@@ -179,12 +183,16 @@ class Course:
             labelled = {"A": a.id, "B": b.id}
             calls.append(self.call(judge, messages, Output(kind="pair"), labelled=labelled, judging=True, part=part))
         outcomes = yield from self.run("judge", round, calls, quorum=len(calls), stages_left=1)
-        self.degraded.append("pair judged: below the quorum")
         winners = [
             call.labels[pair.winner] if pair.winner != "tie" else None
             for call in calls
             if isinstance(pair := outcomes.answer(call), Pair)
         ]
+        if outcomes.admitted and len(winners) < len(calls):
+            self.degraded.append(f"{len(calls) - len(winners)} of {len(calls)} ballots are missing")
+        if not winners:
+            return self._concluded(candidates, [])
+        self.degraded.append("pair judged: below the quorum")
         agreed = winners[0] if len(winners) == 2 and winners[0] == winners[1] else None
         points = {c.id: (0.5 if agreed is None else float(c.id == agreed)) for c in (first, second)}
         return self._standing([first, second], points)
