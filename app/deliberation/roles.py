@@ -5,9 +5,9 @@ Reading the file is an edge's work; here its parsed content is checked.
 
 import re
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from app.deliberation.errors import InvalidRequest
 from app.deliberation.specification import Sampling
@@ -25,6 +25,12 @@ class Replicas(_Declared):
     min: int = Field(default=1, ge=1, le=1_000)
     max: int = Field(default=1, ge=1, le=1_000)
 
+    @model_validator(mode="after")
+    def _ordered(self) -> Self:
+        if self.min > self.max:
+            raise ValueError(f"min is {self.min}, above max, which is {self.max}")
+        return self
+
 
 class Role(_Declared):
     """One role: what its agents are, and what serves them."""
@@ -37,6 +43,14 @@ class Role(_Declared):
     sampling: Sampling = Field(default=Sampling(), description="Used where a request names none")
     replicas: Replicas = Replicas()
     concurrency: int = Field(default=256, ge=1, le=10_000, description="Calls in flight to engines, per replica")
+
+    @field_validator("sampling", mode="before")
+    @classmethod
+    def _known(cls, sampling: Sampling | dict[str, object]) -> Sampling | dict[str, object]:
+        # A Sampling drops what it does not know, because facts may come from newer writers. A file's typo is a fault.
+        if isinstance(sampling, dict) and (unknown := sampling.keys() - Sampling.model_fields.keys()):
+            raise ValueError(f"unknown: {', '.join(sorted(map(str, unknown)))}")
+        return sampling
 
     @field_validator("engines")
     @classmethod
