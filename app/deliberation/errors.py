@@ -15,6 +15,9 @@ DeliberationError
 ├── StreamsDiffer             the declared streams are missing or not as declared
 ├── UnexpectedFact            a fact that its phase does not allow: the log is damaged or foreign
 ├── StrategyDrift             a replay asks for other calls than were recorded
+├── QuorumNotReached          no answer is left to decide on
+├── BudgetExhausted           the budget does not admit even the first stage
+├── DeadlineExceeded          the deadline passed before a verdict
 └── CallFailure               one model request failed; recorded as an outcome, never as an answer
     ├── EngineUnavailable     refused, broken off, 5xx or overloaded after all attempts
     ├── EngineRejected        the engine refuses this request (4xx): asking again cannot help
