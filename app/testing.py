@@ -5,9 +5,13 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from app.deliberation.errors import JournalUnavailable
-from app.deliberation.facts import FACT_SUFFIXES, End, Fact, View, encode, prefix, suffix
+from app.deliberation.calls import Call, FactProblem, Usage
+from app.deliberation.engine import CloseStage, Done, Finish, OpenStage, RunStage, closing_cause, decide
+from app.deliberation.errors import JournalUnavailable, UnexpectedFact
+from app.deliberation.facts import FACT_SUFFIXES, CallFinished, End, Fact, View, encode, prefix, suffix
+from app.deliberation.fold import State, apply, fold
 from app.deliberation.ports import Appended, Record, StreamState
+from app.deliberation.strategies import STRATEGIES
 
 
 def subject_matches(pattern: str, subject: str) -> bool:
@@ -141,3 +145,99 @@ class FakeClock:
     def advance(self, seconds: float) -> None:
         """Move on."""
         self.present += timedelta(seconds=seconds)
+
+
+_COST = Usage(prompt_tokens=100, completion_tokens=50, calls=1)
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """What a scripted agent makes of a call: an answer, a problem, or nothing for ever when it has neither.
+
+    `after_s` is how long that takes, `usage` what it costs. Of replies due at one moment the lowest `place` is first.
+    """
+
+    text: str | None = None
+    problem: FactProblem | None = None
+    after_s: float = 0.0
+    usage: Usage = _COST
+    place: float = 0.0
+
+
+@dataclass
+class ScriptedAgents:
+    """A coordinator and its agents in one loop, without log, engine or waiting: it obeys `decide`, a script answers.
+
+    Time is the clock's, and moves only when there is nothing to do before a reply or a deadline. `calls` are all that
+    were made, prompts included. An agent goes on after its stage has closed, so that its outcome comes late.
+    """
+
+    script: Callable[[Call], Reply]
+    clock: FakeClock = field(default_factory=FakeClock)
+    calls: list[Call] = field(default_factory=list[Call])
+    _under_way: list[tuple[datetime, float, CallFinished]] = field(
+        default_factory=list[tuple[datetime, float, CallFinished]]
+    )
+
+    def deliberate(self, facts: Sequence[Fact]) -> list[Fact]:
+        """These facts and all that follow them, to the end. Raises what `fold` and `decide` raise."""
+        told = list(facts)
+        state = fold(enumerate(told, start=1))
+        if state is None:
+            raise UnexpectedFact("a deliberation begins with its acceptance")
+        definition = STRATEGIES[state.specification.strategy]
+        while True:
+            match decide(state, self.clock.now(), definition):
+                case OpenStage(fact) | CloseStage(fact) | Finish(fact):
+                    new: list[Fact] = [fact]
+                case RunStage() as run:
+                    new = self._run(state, run)
+                case Done():
+                    return told
+            for fact in new:
+                told.append(fact)
+                state = apply(state, fact, len(told))
+
+    def _run(self, state: State, run: RunStage) -> list[Fact]:
+        """The outcomes that come until the open stage may close, or the deliberation's deadline passes."""
+        for call in run.calls:
+            self._begin(state, run, call)
+        stage = state.open_stage
+        assert stage is not None, "only an open stage runs"
+        recorded, new = dict(state.finished), list[Fact]()
+        while self.clock.now() < state.accepted.deadline_at:
+            if closing_cause(stage, recorded, self.clock.now()) is not None:
+                break
+            moments = (stage.opened.soft_deadline_at, stage.opened.call_deadline_at, state.accepted.deadline_at)
+            wake_at = min(moment for moment in moments if moment > self.clock.now())
+            due = min(self._under_way, key=lambda outcome: outcome[:2], default=None)
+            if due is None or due[0] > wake_at:
+                self.clock.present = wake_at
+                continue
+            self._under_way.remove(due)
+            self.clock.present = max(self.clock.now(), due[0])
+            outcome = due[2].model_copy(update={"ts": self.clock.now()})
+            recorded[outcome.call_id] = outcome
+            new.append(outcome)
+        return new
+
+    def _begin(self, state: State, run: RunStage, call: Call) -> None:
+        self.calls.append(call)
+        reply = self.script(call)
+        if reply.text is None and reply.problem is None:
+            return
+        outcome = CallFinished(
+            deliberation_id=state.deliberation_id,
+            ts=self.clock.now(),
+            call_id=call.call_id,
+            agent_id=call.agent_id,
+            role=call.role,
+            stage=run.opened.stage,
+            attempt=max(1, reply.usage.calls),
+            text=reply.text,
+            problem=reply.problem,
+            model=call.model,
+            usage=reply.usage,
+            duration_ms=round(reply.after_s * 1_000),
+        )
+        self._under_way.append((self.clock.now() + timedelta(seconds=reply.after_s), reply.place, outcome))

@@ -1,0 +1,15 @@
+"""The life of a deliberation as a diagram, drawn from the transition table that `fold` obeys."""
+
+from app.deliberation.fold import TERMINAL, TRANSITIONS
+
+_OUTSIDE = "[*]"
+
+
+def mermaid() -> str:
+    """A Mermaid state diagram: one arrow for each pair of statuses, labelled with the facts that lead along it."""
+    facts: dict[tuple[str, str], list[str]] = {}
+    for (status, fact), following in TRANSITIONS.items():
+        facts.setdefault((status or _OUTSIDE, following), []).append(fact)
+    arrows = [f"    {status} --> {following}: {', '.join(told)}" for (status, following), told in facts.items()]
+    ends = [f"    {status} --> {_OUTSIDE}" for status in sorted(TERMINAL)]
+    return "\n".join(["stateDiagram-v2", *arrows, *ends]) + "\n"
