@@ -179,10 +179,13 @@ def _best_versions(council: _Council, state: State) -> dict[str, int]:
     if not ranked_by_ballots or "judge" in closed:
         return {}
     specification = state.specification
+    # A version in between is a candidate only if some ballot shows it: a council scores an author's first and last.
+    shown = {candidate for cast in council.ballots for candidate in cast.scores}
     tokens = {
-        work.candidate(version.version): count
+        candidate: count
         for work in council.works.values()
         for version, count in zip(work.versions, work.tokens, strict=True)
+        if (candidate := work.candidate(version.version)) in shown or version in (work.versions[0], work.versions[-1])
     }
     ranked = rank(list(tokens), council.ballots, specification.constraints.rubric, tokens, specification.seed)
     best: dict[str, int] = {}

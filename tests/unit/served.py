@@ -1,0 +1,150 @@
+"""The gateway in this process over a log in memory, and whole deliberations played by the product's own engine."""
+
+import json
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, cast
+
+import httpx
+from starlette.types import Receive, Scope, Send
+
+from app.deliberation.calls import Call, Usage
+from app.deliberation.engine import CloseStage, Done, Finish, OpenStage, RunStage, decide
+from app.deliberation.facts import Accepted, CallFinished, Fact, decode
+from app.deliberation.fold import State, apply, begin
+from app.deliberation.strategies import STRATEGIES
+from app.gateway import Gateway
+from app.main import create_app
+from app.settings import Settings
+from app.testing import FakeClock, InMemoryJournal
+from tests.conditions import until
+
+COORDINATOR: dict[str, Any] = {"replica": "c1", "in_flight": 0, "slots": 10, "versions": {}}
+
+
+@dataclass
+class Served:
+    """A gateway and what it stands on."""
+
+    client: httpx.AsyncClient
+    journal: InMemoryJournal
+    clock: FakeClock
+    gateway: Gateway
+
+    async def post(self, body: object, **headers: str) -> httpx.Response:
+        named = {name.replace("_", "-"): value for name, value in headers.items()}
+        return await self.client.post("/deliberations", json=body, headers=named)
+
+    async def accepted(self, **body: object) -> str:
+        """The id of a new deliberation."""
+        response = await self.post({"task": "Name a colour.", **body})
+        assert response.status_code == 202, response.text
+        return response.json()["id"]
+
+    async def append(self, fact: Fact) -> None:
+        await self.journal.append("default", fact)
+
+    async def play(self, deliberation_id: str, *, until_stage: int | None = None) -> None:
+        """Append what a coordinator and its agents would, up to the end, or to the opening of a stage."""
+        records = await self.journal.facts("default", deliberation_id)
+        accepted = decode(records[0].data)
+        assert isinstance(accepted, Accepted)
+        for fact in played(accepted, now=self.clock.now, until_stage=until_stage):
+            await self.append(fact)
+
+
+@asynccontextmanager
+async def served(
+    *,
+    journal: InMemoryJournal | None = None,
+    caught_up: bool = True,
+    **settings: Any,
+) -> AsyncGenerator[Served, None]:
+    """A running gateway; by default once it has read its log, and with a coordinator that answers."""
+    journal = journal or InMemoryJournal(replies={"control.coordinator": [COORDINATOR]})
+    clock = FakeClock()
+    app = create_app(Settings(**settings), journal=journal, clock=clock)
+    async with app.router.lifespan_context(app) as state:
+
+        async def with_state(scope: Scope, receive: Receive, send: Send) -> None:
+            await app({**scope, "state": dict(cast(Any, state))}, receive, send)
+
+        transport = httpx.ASGITransport(app=with_state, raise_app_exceptions=False)
+        gateway = cast(Gateway, state)
+        if caught_up:
+            await until(lambda: gateway["catalog"].caught_up)
+        async with httpx.AsyncClient(transport=transport, base_url="http://gateway") as client:
+            yield Served(client, journal, clock, gateway)
+
+
+def written(call: Call) -> str:
+    """An agent's answer, valid for what the call asks; the later a candidate's label, the better it scores."""
+    match call.output.kind:
+        case "answer":
+            answer: Any = {"reasoning": "r", "answer": f"draft {call.call_id}", "confidence": 50}
+        case "critique":
+            issue = {"severity": "major", "where": "w", "claim": "c", "evidence": "e", "fix": "f"}
+            answer = {"issues": [issue], "verdict": "revise"}
+        case "revision":
+            responses = [{"issue": 1, "decision": "accept", "reason": "right"}]
+            answer = {"responses": responses, "answer": f"revision {call.call_id}", "confidence": 60}
+        case "score":
+            answer = {
+                label: {"criteria": [{"id": each, "rationale": "r", "score": score} for each in call.output.criteria]}
+                for score, label in enumerate(call.output.labels, start=1)
+            }
+        case "pair":
+            answer = {"notes_a": "a", "notes_b": "b", "winner": "A", "margin": 1}
+    return json.dumps(answer)
+
+
+def finished(deliberation_id: str, call: Call, stage: int, now: datetime, text: str) -> CallFinished:
+    return CallFinished(
+        deliberation_id=deliberation_id,
+        ts=now,
+        call_id=call.call_id,
+        agent_id=call.agent_id,
+        role=call.role,
+        stage=stage,
+        attempt=1,
+        text=text,
+        finish_reason="stop",
+        model="simulated",
+        usage=Usage(prompt_tokens=10, completion_tokens=len(text), calls=1),
+        duration_ms=7,
+    )
+
+
+def played(
+    accepted: Accepted,
+    *,
+    now: Callable[[], datetime],
+    until_stage: int | None = None,
+    write: Callable[[Call], str] = written,
+    order: Callable[[tuple[Call, ...]], list[Call]] = list,
+) -> list[Fact]:
+    """The facts after `accepted`, as the product's engine decides them over agents that `write` what it asks."""
+    facts: list[Fact] = []
+    state: State = begin(accepted, 1)
+
+    def add(fact: Fact) -> None:
+        nonlocal state
+        facts.append(fact)
+        state = apply(state, fact, state.last_sequence + 1)
+
+    definition = STRATEGIES[accepted.specification.strategy]
+    while True:
+        match decide(state, now(), definition):
+            case OpenStage(fact=fact):
+                add(fact)
+                if fact.stage == until_stage:
+                    return facts
+            case RunStage(opened=opened, calls=calls):
+                for call in order(calls):
+                    add(finished(accepted.deliberation_id, call, opened.stage, now(), write(call)))
+            case CloseStage(fact=fact) | Finish(fact=fact):
+                add(fact)
+            case Done():
+                return facts

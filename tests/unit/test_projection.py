@@ -1,0 +1,246 @@
+"""The resource that clients read, of facts as the product's own engine writes them."""
+
+import json
+import random
+from collections import Counter
+from datetime import timedelta
+
+import pytest
+
+from app.admission import accepted as accept
+from app.admission import specification
+from app.deliberation.calls import Call, FactProblem
+from app.deliberation.errors import UnexpectedFact
+from app.deliberation.facts import (
+    Accepted,
+    CallFinished,
+    Cancelled,
+    CancelRequested,
+    Completed,
+    Fact,
+    StageClosed,
+    StageOpened,
+    encode,
+)
+from app.deliberation.fold import State, apply, begin
+from app.deliberation.ports import Record
+from app.deliberation.strategies import STRATEGIES
+from app.projection import resource, state_of
+from app.requests import DeliberationRequest
+from app.roles import read_roles
+from app.schemas import Deliberation, dump
+from app.testing import FakeClock
+from tests.unit.served import played, written
+
+CLOCK = FakeClock()
+NOW = CLOCK.now()
+ROLES = read_roles(None)
+
+
+def accepted(**body: object) -> Accepted:
+    request = DeliberationRequest.model_validate({"task": "t", "seed": 7, **body})
+    specified = specification(request, ROLES, STRATEGIES, timeout_s=300)
+    return accept(specified, request, id="d1", now=NOW, request_id="r", traceparent=None)
+
+
+def folded(first: Accepted, facts: list[Fact]) -> State:
+    state = begin(first, 1)
+    for sequence, fact in enumerate(facts, start=2):
+        state = apply(state, fact, sequence)
+    return state
+
+
+def told(first: Accepted, facts: list[Fact]) -> Deliberation:
+    return resource(folded(first, facts), epoch="e1", retention_s=60)
+
+
+def test_a_fresh_deliberation_has_its_whole_council_and_nothing_else() -> None:
+    first = accepted(agents=[{"role": "DEV", "count": 2}, {"role": "QA"}], metadata={"team": "a"})
+    read = told(first, [])
+    assert read.status == "pending"
+    assert read.revision == 1
+    assert read.role is None
+    assert [proposal.agent_id for proposal in read.proposals] == ["dev-001", "dev-002", "qa-001"]
+    assert {proposal.status for proposal in read.proposals} == {"pending"}
+    assert (read.started_at, read.ended_at, read.progress, read.verdict, read.problem) == (None,) * 5
+    assert read.created_at == NOW
+    assert read.deadline_at == NOW + timedelta(seconds=300)
+    assert read.retention_until == NOW + timedelta(seconds=60)
+    assert read.last_event_id == "e1-1"
+    assert read.metadata == {"team": "a"}
+    assert read.links.events == "/deliberations/d1/events"
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("size", [2, 3])
+def test_a_council_is_told_in_rank_order_with_the_winning_text_in_its_place(seed: int, size: int) -> None:
+    def opinionated(call: Call) -> str:
+        if call.output.kind != "score" or seed % 5 == 4:
+            return "not a ballot" if call.output.kind == "score" else written(call)
+        dice = random.Random(f"{seed} {call.call_id}")
+        scores = {
+            label: {
+                "criteria": [{"id": c, "rationale": "", "score": dice.randint(0, 10)} for c in call.output.criteria]
+            }
+            for label in call.output.labels
+        }
+        return json.dumps(scores)
+
+    first = accepted(seed=seed, num_agents=size, rounds=2)
+    read = told(first, played(first, now=CLOCK.now, write=opinionated))
+    assert read.status == "completed"
+    assert read.verdict is not None
+    assert [proposal.rank for proposal in read.proposals] == list(range(1, size + 1))
+    assert [proposal.agent_id for proposal in read.proposals] == [each.agent_id for each in read.verdict.ranking]
+    assert [proposal.score for proposal in read.proposals] == [each.score for each in read.verdict.ranking]
+    winner = read.proposals[0]
+    assert (winner.agent_id, winner.content) == (read.verdict.winner, read.verdict.content)
+    for proposal in read.proposals:
+        assert [version.version for version in proposal.revisions] in ([0, 1], [1, 2])
+        assert proposal.content not in [version.content for version in proposal.revisions]
+        assert [critique.round for critique in proposal.critiques] == [1, 2]
+        assert proposal.agent_id not in [critique.agent_id for critique in proposal.critiques]
+
+
+def test_criteria_are_the_means_of_the_ballots_that_show_the_chosen_text() -> None:
+    first = accepted(num_agents=3, rounds=0)
+    facts = played(first, now=CLOCK.now)
+    read = told(first, facts)
+    shown = Counter[str]()
+    points = Counter[str]()
+    for fact in facts:
+        if isinstance(fact, StageOpened) and fact.purpose == "score":
+            for planned in fact.calls:
+                for score, label in enumerate(planned.labels, start=1):
+                    shown[planned.labels[label]] += 1
+                    points[planned.labels[label]] += score
+    for proposal in read.proposals:
+        mean = points[proposal.agent_id] / shown[proposal.agent_id]
+        assert [criterion.id for criterion in proposal.criteria] == ["correctness", "completeness", "clarity"]
+        assert [criterion.score for criterion in proposal.criteria] == [pytest.approx(mean)] * 3
+        assert {criterion.ballots for criterion in proposal.criteria} == {2}
+
+
+def test_usage_by_agent_sums_to_the_total() -> None:
+    first = accepted()
+    read = told(first, played(first, now=CLOCK.now))
+    assert sum(proposal.usage.completion_tokens for proposal in read.proposals) == read.usage.completion_tokens > 0
+    assert sum(proposal.usage.calls for proposal in read.proposals) == read.usage.calls == 12
+
+
+def test_progress_counts_the_calls_of_the_open_stage() -> None:
+    first = accepted()
+    facts = played(first, now=CLOCK.now, until_stage=2)
+    read = told(first, facts)
+    assert read.status == "in_progress"
+    assert read.progress is not None
+    assert read.progress.model_dump() == {
+        "stage": 2,
+        "purpose": "critique",
+        "round": 1,
+        "calls_finished": 0,
+        "calls_total": 3,
+    }
+    assert {proposal.content for proposal in read.proposals} == {f"draft s1-dev-00{n}" for n in (1, 2, 3)}
+    assert {proposal.rank for proposal in read.proposals} == {None}
+
+
+def first_stage(first: Accepted, outcomes: dict[str, str | None]) -> list[Fact]:
+    """The first stage with an outcome for each agent that is named: a text, or None for a failure."""
+    opened = played(first, now=CLOCK.now, until_stage=1)[0]
+    assert isinstance(opened, StageOpened)
+    facts: list[Fact] = [opened]
+    for call in opened.calls:
+        if call.agent_id in outcomes:
+            text = outcomes[call.agent_id]
+            problem = None if text is not None else FactProblem(code="call_timeout", detail="late", retryable=True)
+            facts.append(
+                CallFinished(
+                    deliberation_id="d1",
+                    ts=NOW,
+                    call_id=call.call_id,
+                    agent_id=call.agent_id,
+                    role=call.role,
+                    stage=1,
+                    attempt=1,
+                    text=text,
+                    problem=problem,
+                    duration_ms=1,
+                )
+            )
+    return facts
+
+
+ANSWER = '{"reasoning":"r","answer":"blue","confidence":1}'
+
+
+def close(seen: tuple[str, ...]) -> StageClosed:
+    return StageClosed(deliberation_id="d1", ts=NOW, stage=1, purpose="propose", round=0, seen=seen, reason="deadline")
+
+
+def test_a_failed_call_is_told_as_an_error_and_never_as_an_answer() -> None:
+    first = accepted()
+    read = told(first, first_stage(first, {"dev-001": ANSWER, "dev-002": None}))
+    assert [proposal.status for proposal in read.proposals] == ["answered", "failed", "pending"]
+    assert read.proposals[1].error == FactProblem(code="call_timeout", detail="late", retryable=True)
+    assert read.proposals[1].content is None
+
+
+def test_an_answer_that_its_stage_did_not_wait_for_is_late_and_not_shown_as_a_proposal() -> None:
+    first = accepted()
+    _, *outcomes = first_stage(first, {"dev-001": ANSWER, "dev-002": ANSWER, "dev-003": ANSWER})
+    opened, in_time, late = first_stage(first, {"dev-001": ANSWER})[0], outcomes[:2], outcomes[2]
+    read = told(first, [opened, *in_time, close(("s1-dev-001", "s1-dev-002")), late])
+    assert [proposal.status for proposal in read.proposals] == ["answered", "answered", "late"]
+    assert read.proposals[2].content is None
+
+
+def test_an_answer_of_a_foreign_shape_is_passed_over() -> None:
+    first = accepted()
+    read = told(first, first_stage(first, {"dev-001": '{"other":1}'}))
+    assert read.proposals[0].content is None
+
+
+@pytest.mark.parametrize(
+    ("facts", "status", "reason"),
+    [
+        ([CancelRequested(deliberation_id="d1", ts=NOW, reason="enough")], "cancelling", "enough"),
+        (
+            [
+                CancelRequested(deliberation_id="d1", ts=NOW, reason="enough"),
+                Cancelled(deliberation_id="d1", ts=NOW),
+            ],
+            "cancelled",
+            "enough",
+        ),
+    ],
+)
+def test_a_stopped_deliberation_tells_why_and_skips_who_never_answered(
+    facts: list[Fact], status: str, reason: str
+) -> None:
+    read = told(accepted(), facts)
+    assert (read.status, read.status_reason) == (status, reason)
+    assert {proposal.status for proposal in read.proposals} == {"skipped" if status == "cancelled" else "pending"}
+
+
+def test_equal_facts_give_equal_bytes() -> None:
+    first = accepted()
+    facts = played(first, now=CLOCK.now)
+    assert dump(told(first, facts)) == dump(told(first, facts))
+
+
+def test_damaged_facts_are_told_without_quoting_them() -> None:
+    with pytest.raises(UnexpectedFact) as told_error:
+        state_of([Record("deliberations.t.d.accepted", 1, b'{"type":"deliberation.accepted","task":"canary"}')])
+    assert "canary" not in str(told_error.value)
+    assert told_error.value.__cause__ is None
+
+
+def test_records_fold_into_the_same_state() -> None:
+    first = accepted()
+    facts = [first, *played(first, now=CLOCK.now)]
+    records = [Record("s", sequence, encode(fact)) for sequence, fact in enumerate(facts, start=1)]
+    state = state_of(records)
+    assert state is not None
+    assert isinstance(state.end, Completed)
+    assert state_of([]) is None
