@@ -8,7 +8,7 @@
 | 3    | unreachable: no gateway (or NATS) answers there, or it cannot serve now (5xx) |
 | 4    | refused: the gateway answered 4xx; the fields and the remedy are on stderr |
 | 5    | the deliberation was cancelled |
-| 130  | interrupted by Ctrl-C (143: by SIGTERM); a deliberation that was submitted goes on |
+| 130  | interrupted by Ctrl-C (128 + the signal: 143 by SIGTERM); what was submitted goes on |
 
 With `--json`, stdout carries JSON only, one document per line, and an error is one JSON document on stderr.
 """
@@ -43,7 +43,6 @@ class Exit(IntEnum):
     REFUSED = 4
     CANCELLED = 5
     INTERRUPTED = 130
-    TERMINATED = 143
 
 
 _EXIT_OF_STATUS = {"failed": Exit.FAILED, "timeout": Exit.FAILED, "cancelled": Exit.CANCELLED}
@@ -110,27 +109,40 @@ def print_error(error: CommandError, *, as_json: bool) -> None:
     Console(stderr=True, soft_wrap=True, highlight=False).print(text)
 
 
-async def _ended_by_sigterm(work: Coroutine[Any, Any, Exit]) -> Exit:
-    task = asyncio.current_task()
-    assert task is not None, "asyncio.run gives every coroutine a task"
-    loop = asyncio.get_running_loop()
-    # Ctrl-C is asyncio.run's own business; without these two, what a command started would outlive it.
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        loop.add_signal_handler(number, task.cancel)
-    return await work
+class _Signals:
+    """Cancels the command at the first signal; later ones must not cut its cleaning up short, and are passed over."""
+
+    def __init__(self) -> None:
+        self.first: int | None = None
+
+    async def guard(self, work: Coroutine[Any, Any, Exit]) -> Exit:
+        task = asyncio.current_task()
+        assert task is not None, "asyncio.run gives every coroutine a task"
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            loop.add_signal_handler(number, self._take, number, task)
+        return await work
+
+    def _take(self, number: int, task: asyncio.Task[Any]) -> None:
+        if self.first is None:
+            self.first = number
+            task.cancel()
 
 
 def run(work: Callable[[], Coroutine[Any, Any, Exit]], *, as_json: bool) -> NoReturn:
     """Run a command's coroutine to its end and leave with its exit code; Ctrl-C and SIGTERM cancel it first."""
+    signals = _Signals()
     try:
-        code = asyncio.run(_ended_by_sigterm(work()))
+        code: int = asyncio.run(signals.guard(work()))
     except CommandError as error:
         print_error(error, as_json=as_json)
         code = error.exit_code
-    except KeyboardInterrupt:
+    except KeyboardInterrupt:  # before the loop had begun to listen
         code = Exit.INTERRUPTED
     except asyncio.CancelledError:
-        code = Exit.TERMINATED
+        if signals.first is None:
+            raise
+        code = 128 + signals.first
     raise typer.Exit(code)
 
 

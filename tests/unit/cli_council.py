@@ -1,9 +1,10 @@
 """A council as its events tell it, made by the real engine from scripted answers; and a stub gateway that serves it."""
 
+import asyncio
 import json
 import socket
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import cached_property
@@ -194,10 +195,15 @@ def problem(code: str, status: int, errors: list[dict[str, str]] | None = None) 
 
 @dataclass
 class StubGateway:
-    """Serves one council. `cut_after` breaks each stream after so many frames; `answers` replaces the next answers."""
+    """Serves one council.
+
+    `cut_after` breaks each stream after so many frames, or with `hold` leaves it open and silent there; `answers`
+    replaces the next answers.
+    """
 
     council: Council = field(default_factory=council_of)
     cut_after: int | None = None
+    hold: bool = False
     answers: list[Response] = field(default_factory=list[Response])
     bodies: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
     requests: list[tuple[str, str, dict[str, str]]] = field(default_factory=list[tuple[str, str, dict[str, str]]])
@@ -252,7 +258,13 @@ class StubGateway:
         frames = [frame for frame in self.council.frames[seen:] if deltas or frame.event != "call.delta"]
         opened = Frame("stream.opened", json.dumps({"type": "stream.opened"}))
         pieces = [b"retry: 1\n" + wire(opened), *map(wire, frames[: self.cut_after])]
-        return StreamingResponse(iter(pieces), media_type="text/event-stream")
+        return StreamingResponse(self._sent(pieces), media_type="text/event-stream")
+
+    async def _sent(self, pieces: list[bytes]) -> AsyncIterator[bytes]:
+        for piece in pieces:
+            yield piece
+        if self.hold:
+            await asyncio.Event().wait()
 
     def _cancel(self, _: Request) -> Response:
         return JSONResponse({**self.council.resource, "status": "cancelling"}, 202)

@@ -1,0 +1,75 @@
+"""What only a process of its own can show: signals, and commands beside a real nats-server."""
+
+import asyncio
+import json
+import signal
+import sys
+from asyncio.subprocess import PIPE, Process
+from collections.abc import Iterator
+
+import pytest
+
+from app.streams import StreamSettings, declared_streams
+from tests.conftest import NatsServer
+from tests.unit.cli_council import ID, Served, StubGateway, council_of
+
+
+@pytest.fixture
+def served() -> Iterator[Served]:
+    one = Served()
+    one.stub = StubGateway(council_of(), cut_after=5, hold=True)
+    yield one
+    one.stop()
+
+
+async def started(*arguments: str) -> Process:
+    return await asyncio.create_subprocess_exec(
+        sys.executable, "-c", "from app.cli import main; main()", *arguments, stdout=PIPE, stderr=PIPE
+    )
+
+
+async def finished(*arguments: str) -> tuple[int | None, str, str]:
+    process = await started(*arguments)
+    out, err = await asyncio.wait_for(process.communicate(), 60)
+    return process.returncode, out.decode(), err.decode()
+
+
+@pytest.mark.parametrize(("number", "exit_code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)])
+async def test_a_signal_ends_the_watching_and_not_the_work(served: Served, number: int, exit_code: int) -> None:
+    process = await started("ask", "x", "--watch", "--url", served.url)
+    assert process.stdout is not None
+    assert b"accepted" in await asyncio.wait_for(process.stdout.readline(), 30)
+    process.send_signal(number)
+    _, told = await asyncio.wait_for(process.communicate(), 30)
+    assert process.returncode == exit_code
+    assert f"deliberate watch {ID} --url {served.url}" in told.decode()
+    assert b"Traceback" not in told
+    assert [method for method, _, _ in served.stub.requests] == ["POST", "GET"], "nothing asked the gateway to stop"
+
+
+class TestStreams:
+    async def test_what_is_missing_is_told_then_created_then_as_declared(self, own_nats_server: NatsServer) -> None:
+        at = ("--nats-url", own_nats_server.url, "--json")
+        code, out, _ = await finished("streams", "plan", *at)
+        declared = [stream["name"] for stream in declared_streams(StreamSettings())]
+        assert code == 1
+        assert json.loads(out) == {"missing": [*declared, "DELIBERATIONS/coordinator"], "different": []}
+        code, out, _ = await finished("streams", "apply", *at)
+        assert (code, json.loads(out)["created"][0]) == (0, "DELIBERATIONS")
+        assert await finished("streams", "apply", *at) == (0, '{"created":[]}\n', "")
+        assert await finished("streams", "plan", *at) == (0, '{"missing":[],"different":[]}\n', "")
+
+    async def test_what_differs_is_refused_and_named(self, own_nats_server: NatsServer) -> None:
+        at = ("--nats-url", own_nats_server.url)
+        assert (await finished("streams", "apply", *at))[0] == 0
+        code, out, err = await finished("streams", "apply", *at, "--retention", "3600")
+        assert (code, out) == (1, "")
+        assert "error streams_differ" in err and "DELIBERATIONS.max_age: declared 3600000000000, found" in err
+        code, out, _ = await finished("streams", "plan", *at, "--retention", "3600")
+        assert code == 1 and out.startswith("differs: DELIBERATIONS.max_age")
+
+    async def test_no_server_there_ends_with_3(self) -> None:
+        code, out, err = await finished("streams", "plan", "--nats-url", "nats://127.0.0.1:1", "--wait", "0.5")
+        assert (code, out) == (3, "")
+        assert "error journal_unavailable" in err and "--nats-url" in err
+        assert "Traceback" not in err
