@@ -38,8 +38,7 @@ class Stack:
         return self.ready["url"]
 
     def child(self, name: str) -> dict[str, Any]:
-        children = json.loads((self.data_dir / "stack.json").read_text())["children"]
-        return next(child for child in children if child["name"] == name)
+        return json.loads((self.data_dir / "stack.json").read_text())["children"][name]
 
     async def replica_pid(self, subject: str) -> int:
         """The process of the replica that answers `subject`, waiting for one that does."""
