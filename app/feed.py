@@ -238,7 +238,8 @@ class Feed:
         self._announcer.cancel()
         for subject, watch in list(self._watches.items()):
             self._close(subject, watch)
-        await self._group.__aexit__(kind, error, trace)
+        # What ended the context goes on as it is: only a watch that crashed makes an exception group.
+        await self._group.__aexit__(None, None, None)
 
     @property
     def watched(self) -> int:

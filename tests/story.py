@@ -1,0 +1,99 @@
+"""A deliberation told in facts: what tests append where a coordinator and agents would."""
+
+from datetime import UTC, datetime, timedelta
+
+from app.deliberation.facts import (
+    Accepted,
+    CallDelta,
+    CallFinished,
+    CallStarted,
+    Completed,
+    PlannedCall,
+    StageClosed,
+    StageOpened,
+)
+from app.deliberation.specification import DEFAULT_RUBRIC, AgentSpec, Constraints, Specification
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+class Story:
+    """Builds the facts and views of one deliberation whose agents are dev-001, dev-002, …"""
+
+    def __init__(self, deliberation_id: str, size: int = 2) -> None:
+        self.id = deliberation_id
+        self.agents = [f"dev-{number:03d}" for number in range(1, size + 1)]
+
+    def accepted(self) -> Accepted:
+        specification = Specification(
+            task="Name a colour.",
+            agents=tuple(AgentSpec(agent_id=agent, role="DEV") for agent in self.agents),
+            strategy="independent",
+            strategy_version=1,
+            rounds=0,
+            constraints=Constraints(rubric=DEFAULT_RUBRIC, timeout_seconds=300),
+            quorum=1,
+            seed=1,
+        )
+        deadline = NOW + timedelta(seconds=300)
+        return Accepted(
+            deliberation_id=self.id, ts=NOW, specification=specification, deadline_at=deadline, body_sha256="0" * 64
+        )
+
+    def opened(self, stage: int = 1) -> StageOpened:
+        calls = tuple(PlannedCall(call_id=f"s{stage}-{agent}", agent_id=agent, role="DEV") for agent in self.agents)
+        return StageOpened(
+            deliberation_id=self.id,
+            ts=NOW,
+            stage=stage,
+            purpose="propose",
+            round=0,
+            calls=calls,
+            quorum=1,
+            soft_deadline_at=NOW,
+            call_deadline_at=NOW,
+        )
+
+    def started(self, agent: str, attempt: int = 1, stage: int = 1) -> CallStarted:
+        return CallStarted(
+            deliberation_id=self.id,
+            ts=NOW,
+            call_id=f"s{stage}-{agent}",
+            agent_id=agent,
+            role="DEV",
+            model="simulated",
+            attempt=attempt,
+        )
+
+    def delta(self, agent: str, offset: int, text: str, attempt: int = 1, stage: int = 1) -> CallDelta:
+        return CallDelta(
+            deliberation_id=self.id,
+            ts=NOW,
+            call_id=f"s{stage}-{agent}",
+            agent_id=agent,
+            attempt=attempt,
+            offset=offset,
+            text=text,
+        )
+
+    def finished(self, agent: str, text: str = "{}", attempt: int = 1, stage: int = 1) -> CallFinished:
+        return CallFinished(
+            deliberation_id=self.id,
+            ts=NOW,
+            call_id=f"s{stage}-{agent}",
+            agent_id=agent,
+            role="DEV",
+            stage=stage,
+            attempt=attempt,
+            text=text,
+            duration_ms=5,
+        )
+
+    def closed(self, stage: int = 1) -> StageClosed:
+        seen = tuple(f"s{stage}-{agent}" for agent in self.agents)
+        return StageClosed(
+            deliberation_id=self.id, ts=NOW, stage=stage, purpose="propose", round=0, seen=seen, reason="all"
+        )
+
+    def completed(self) -> Completed:
+        return Completed(deliberation_id=self.id, ts=NOW)

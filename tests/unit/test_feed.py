@@ -1,0 +1,468 @@
+"""Live fan-out: every viewer gets every event exactly once, in order, whatever is lost on the way."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import dataclass, field
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from app.deliberation.facts import Fact, View, encode
+from app.deliberation.ports import Record, StreamState
+from app.feed import Feed, Limits, Viewer, Watch
+from app.frames import EVENT_TYPES, VIEW_TYPES, Frame, Ring, Selection, chunks, frame_of
+from app.testing import InMemoryJournal
+from tests.conditions import until
+from tests.story import Story
+
+TENANT = "default"
+SMALL = Limits(frames_max=4, bytes_max=100_000, page_records=3, linger_s=0, retry_s=0)
+
+
+@dataclass
+class LossyJournal(InMemoryJournal):
+    """A log whose live events get lost while `live` is False, and which lets others run while it answers."""
+
+    live: bool = True
+    opened: int = 0
+    reads: int = field(default=0)
+
+    async def subscribe(self, patterns: Sequence[str], deliver: Callable[[Record], None]):  # noqa: ANN201 -- as inherited
+        self.opened += 1
+        await asyncio.sleep(0)
+
+        def through(record: Record) -> None:
+            if self.live:
+                deliver(record)
+
+        return await super().subscribe(patterns, through)
+
+    async def read(self, pattern: str, after: int, *, limit: int | None = None) -> AsyncIterator[Record]:
+        self.reads += 1
+        await asyncio.sleep(0)
+        async for record in super().read(pattern, after, limit=limit):
+            yield record
+            await asyncio.sleep(0)
+
+    async def state(self) -> StreamState:
+        state = await super().state()
+        await asyncio.sleep(0)
+        return state
+
+    @property
+    def subscriptions(self) -> int:
+        return len(self._subscriptions)
+
+    def lose(self) -> None:
+        self.live = False
+
+    def heal(self) -> None:
+        self.reconnect()
+        self.live = True
+
+
+def frame(sequence: int, size: int = 10, kind: str = "call.delta") -> Frame:
+    return Frame(sequence, kind, b"x" * size)
+
+
+async def begun(watch: Watch) -> Watch:
+    await until(lambda: watch.ring is not None)
+    return watch
+
+
+async def gathered(viewer: Viewer, count: int) -> list[Frame]:
+    """The next `count` frames or more, within a moment."""
+    frames: list[Frame] = []
+    loop = asyncio.get_running_loop()
+    async with asyncio.timeout(5):
+        while len(frames) < count:
+            frames += await viewer.batch(loop.time() + 5)
+    return frames
+
+
+async def write(journal: InMemoryJournal, *events: Fact | View) -> list[int]:
+    """Store events; their sequences."""
+    for event in events:
+        if event.type in VIEW_TYPES:
+            await journal.publish_view(TENANT, event)  # pyright: ignore[reportArgumentType]
+        else:
+            await journal.append(TENANT, event)  # pyright: ignore[reportArgumentType]
+    return [record.sequence for record in journal.records[-len(events) :]]
+
+
+@pytest.mark.parametrize(
+    ("sizes", "frames_max", "bytes_max", "kept", "floor"),
+    [
+        ([10, 10], 3, 100, [12, 13], 11),
+        ([10, 10, 10, 10], 3, 100, [13, 14, 15], 12),
+        ([60, 60], 3, 100, [13], 12),
+        ([60, 30, 60], 3, 100, [13, 14], 12),
+        ([500], 3, 100, [12], 11),
+        ([10, 500], 3, 100, [13], 12),
+    ],
+)
+def test_a_ring_keeps_the_newest_within_both_bounds_and_knows_where_it_is_complete(
+    sizes: list[int], frames_max: int, bytes_max: int, kept: list[int], floor: int
+) -> None:
+    ring = Ring(11, frames_max, bytes_max)
+    for place, size in enumerate(sizes):
+        ring.push(frame(12 + place, size))
+    assert [each.sequence for each in ring.after(floor)] == kept
+    assert (ring.floor, ring.last, len(ring)) == (floor, 11 + len(sizes), len(kept))
+    assert [each.sequence for each in ring.after(kept[0])] == kept[1:]
+
+
+def test_a_frame_is_the_stored_bytes_behind_id_and_type() -> None:
+    data = encode(Story("a").delta("dev-001", 3, "line\nbreak \u2028 ü"))
+    made = frame_of("ab12", Record("deliberations.default.a.call.c.delta", 41, data))
+    assert made is not None
+    assert made.data == b"id: ab12-41\nevent: call.delta\ndata: " + data + b"\n\n"
+    assert made.data.count(b"\n") == 4 and not made.ends
+    end = frame_of("ab12", Record("s", 42, encode(Story("a").completed())))
+    assert end is not None and end.ends
+
+
+@pytest.mark.parametrize("data", [b"", b"{}", b"hello", b'{"type":"call.delta', b'{"type":"call.delta",\n"x":1}'])
+def test_bytes_that_are_no_event_make_no_frame(data: bytes) -> None:
+    assert frame_of("e", Record("deliberations.default.a.accepted", 1, data)) is None
+
+
+def test_event_types_are_those_of_the_log() -> None:
+    assert {"deliberation.accepted", "call.delta", "deliberation.timeout"} <= EVENT_TYPES
+    assert VIEW_TYPES == {"call.started", "call.delta"}
+
+
+@pytest.mark.parametrize(
+    ("kinds", "selection", "sent"),
+    [
+        (["call.delta", "stage.opened"], Selection(), ["call.delta", "stage.opened"]),
+        (["call.delta", "stage.opened"], Selection(deltas=False), ["stage.opened"]),
+        (["stage.opened", "call.delta"], Selection(deltas=False), ["stage.opened", "id: e-1"]),
+        (["call.delta"] * 5, Selection(deltas=False), ["id: e-4"]),
+        (["call.delta"], Selection(deltas=False, types=frozenset({"call.delta"})), ["id: e-0"]),
+        (["call.delta", "stage.opened"], Selection(types=frozenset({"call.delta"})), ["call.delta", "id: e-1"]),
+        ([], Selection(), []),
+    ],
+)
+def test_filtered_events_move_the_cursor_once(kinds: list[str], selection: Selection, sent: list[str]) -> None:
+    frames = [Frame(place, kind, kind.encode() + b"\n\n") for place, kind in enumerate(kinds)]
+    assert b"".join(chunks(frames, selection, "e")).decode().split("\n\n")[:-1] == sent
+
+
+def test_chunks_are_bounded_and_cut_between_frames() -> None:
+    frames = [frame(sequence, 40) for sequence in range(1, 6)] + [frame(6, 500), frame(7, 1)]
+    assert [len(chunk) for chunk in chunks(frames, Selection(), "e", bytes_max=100)] == [80, 80, 40, 500, 1]
+
+
+async def test_a_replay_joins_the_live_events() -> None:
+    journal, story = LossyJournal(), Story("a")
+    stored = await write(journal, story.accepted(), story.opened(), story.started("dev-001"))
+    async with Feed(journal, limits=SMALL) as feed, feed.watch(TENANT, "a") as watch:
+        viewer = feed.viewer(await begun(watch), 0)
+        assert [each.sequence for each in await gathered(viewer, 3)] == stored
+        live = await write(journal, *(story.delta("dev-001", offset, "x") for offset in range(3)))
+        assert [each.sequence for each in await gathered(viewer, 3)] == live
+        assert viewer.position == live[-1]
+
+
+async def test_others_in_the_log_leave_gaps_that_mean_nothing() -> None:
+    journal, story, other = LossyJournal(), Story("a"), Story("b")
+    await write(journal, other.accepted(), story.accepted())
+    async with Feed(journal, limits=SMALL) as feed, feed.watch(TENANT, "a") as watch:
+        viewer = feed.viewer(await begun(watch), 0)
+        for offset in range(20):
+            await write(journal, *(other.delta("dev-001", offset, "x") for _ in range(9)))
+            await write(journal, story.delta("dev-001", offset, "x"))
+        assert [each.sequence for each in await gathered(viewer, 21)] == [2, *range(12, 203, 10)]
+
+
+async def test_a_frame_is_encoded_once_for_all_viewers() -> None:
+    journal, story = LossyJournal(), Story("a")
+    await write(journal, story.accepted())
+    async with Feed(journal, limits=SMALL) as feed, feed.watch(TENANT, "a") as watch:
+        await begun(watch)
+        first, second = feed.viewer(watch, 1), feed.viewer(watch, 1)
+        await write(journal, story.opened())
+        [one], [two] = await gathered(first, 1), await gathered(second, 1)
+        assert one is two
+        assert journal.reads == 0
+
+
+async def test_a_viewer_behind_the_ring_reads_the_log() -> None:
+    journal, story = LossyJournal(), Story("a")
+    await write(journal, story.accepted())
+    async with Feed(journal, limits=SMALL) as feed, feed.watch(TENANT, "a") as watch:
+        viewer = feed.viewer(await begun(watch), 1)
+        stored = await write(journal, *(story.delta("dev-001", offset, "x") for offset in range(10)))
+        assert watch.ring is not None and len(watch.ring) == SMALL.frames_max
+        assert [each.sequence for each in await gathered(viewer, 10)] == stored
+
+
+@pytest.mark.parametrize("turns", range(6))
+async def test_what_the_ring_drops_while_a_viewer_reads_the_log_is_read_too(turns: int) -> None:
+    journal, story = LossyJournal(), Story("a")
+    await write(journal, story.accepted())
+    async with Feed(journal, limits=SMALL) as feed, feed.watch(TENANT, "a") as watch:
+        reading = asyncio.create_task(gathered(feed.viewer(await begun(watch), 0), 10))
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        await write(journal, *(story.delta("dev-001", offset, "x") for offset in range(9)))
+        assert [each.sequence for each in await reading] == list(range(1, 11))
+
+
+async def test_viewers_share_one_subscription_that_ends_after_the_last_of_them() -> None:
+    journal, story = LossyJournal(), Story("a")
+    await write(journal, story.accepted())
+    async with Feed(journal, limits=SMALL) as feed:
+        async with feed.watch(TENANT, "a") as first, feed.watch(TENANT, "a") as second:
+            await begun(first)
+            assert first is second and first.viewers == 2 and journal.subscriptions == 1
+        await until(lambda: feed.watched == 0 and journal.subscriptions == 0)
+
+
+async def test_a_watch_lingers_for_the_next_viewer() -> None:
+    journal = LossyJournal()
+    async with Feed(journal, limits=Limits(linger_s=60)) as feed:
+        async with feed.watch(TENANT, "a") as first:
+            await begun(first)
+        async with feed.watch(TENANT, "a") as second:
+            assert second is first
+        assert journal.opened == 1 and feed.watched == 1
+    assert journal.subscriptions == 0
+
+
+async def test_what_a_lost_connection_swallowed_is_read_from_the_log() -> None:
+    journal, story = LossyJournal(), Story("a")
+    await write(journal, story.accepted())
+    async with Feed(journal, limits=SMALL) as feed, feed.watch(TENANT, "a") as watch:
+        viewer = feed.viewer(await begun(watch), 1)
+        journal.lose()
+        missed = await write(journal, *(story.delta("dev-001", offset, "x") for offset in range(6)))
+        journal.heal()
+        heard = await write(journal, story.finished("dev-001"))
+        assert [each.sequence for each in await gathered(viewer, 7)] == missed + heard
+
+
+async def test_a_log_that_is_away_is_waited_for() -> None:
+    journal, story = LossyJournal(), Story("a")
+    await write(journal, story.accepted())
+    journal.available = False
+    async with Feed(journal, limits=SMALL) as feed, feed.watch(TENANT, "a") as watch:
+        viewer = feed.viewer(watch, 0)
+        assert await viewer.batch(asyncio.get_running_loop().time() + 0.02) == ()
+        journal.available = True
+        assert [each.sequence for each in await gathered(viewer, 1)] == [1]
+
+
+@pytest.mark.parametrize("change", ["epoch", "tail"])
+async def test_another_log_makes_a_watch_foreign_and_the_next_viewer_gets_a_new_one(change: str) -> None:
+    journal, story = LossyJournal(), Story("a")
+    await write(journal, story.accepted(), story.opened())
+    async with Feed(journal, limits=SMALL) as feed, feed.watch(TENANT, "a") as watch:
+        await begun(watch)
+        if change == "epoch":
+            journal.epoch = "another"
+        else:
+            journal.records.pop()
+            journal._last_sequence -= 1  # pyright: ignore[reportPrivateUsage] -- a crash took what was not on disk yet
+        journal.heal()
+        await until(lambda: watch.foreign)
+        async with feed.watch(TENANT, "a") as anew:
+            await begun(anew)
+            assert anew is not watch and anew.epoch == journal.epoch
+    assert journal.subscriptions == 0
+
+
+async def test_draining_wakes_every_viewer_also_when_only_the_event_is_set() -> None:
+    journal = LossyJournal()
+    async with Feed(journal, limits=SMALL) as feed, feed.watch(TENANT, "a") as watch:
+        await begun(watch)
+        viewer = feed.viewer(watch, 10)
+        waiting = asyncio.create_task(viewer.batch(asyncio.get_running_loop().time() + 60))
+        await asyncio.sleep(0)
+        feed.draining.set()
+        async with asyncio.timeout(5):
+            assert await waiting == ()
+
+
+async def test_a_cancelled_viewer_disturbs_no_other() -> None:
+    journal, story = LossyJournal(), Story("a")
+    async with Feed(journal, limits=SMALL) as feed, feed.watch(TENANT, "a") as watch:
+        await begun(watch)
+        leaves, stays = (asyncio.create_task(gathered(feed.viewer(watch, 0), 1)) for _ in range(2))
+        await asyncio.sleep(0)
+        leaves.cancel()
+        await write(journal, story.accepted())
+        async with asyncio.timeout(5):
+            assert [each.sequence for each in await stays] == [1]
+
+
+@pytest.mark.parametrize(
+    ("before", "during", "expected"),
+    [
+        ([], [], False),
+        (["fact"], [], True),
+        (["view"], [], False),
+        ([], ["fact"], True),
+        ([], ["view"], False),
+        ([], ["view", "fact"], True),
+        ([], ["missed"], True),
+    ],
+)
+async def test_changed_hears_facts_stored_before_and_during_the_call(
+    before: list[str], during: list[str], expected: bool
+) -> None:
+    journal, story = LossyJournal(), Story("a")
+    events: dict[str, Fact | View] = {"fact": story.opened(), "view": story.started("dev-001")}
+    [known] = await write(journal, story.accepted())
+    async with Feed(journal, limits=SMALL) as feed:
+        for kind in before:
+            await write(journal, events[kind])
+        waiting = asyncio.create_task(feed.changed(TENANT, "a", known, 60 if expected else 0.05))
+        await until(lambda: waiting.done() or journal.subscriptions == 1)
+        for kind in during:
+            if kind == "missed":
+                journal.lose()
+                await write(journal, events["fact"])
+                journal.heal()
+            else:
+                await write(journal, events[kind])
+        async with asyncio.timeout(5):
+            assert await waiting is expected
+
+
+async def test_changed_asks_the_log_only_for_what_was_before_its_watch() -> None:
+    journal, story = LossyJournal(), Story("a")
+    await write(journal, story.accepted())
+    async with Feed(journal, limits=SMALL) as feed, feed.watch(TENANT, "a") as watch:
+        await begun(watch)
+        [known] = await write(journal, story.opened())
+        waiting = asyncio.create_task(feed.changed(TENANT, "a", known, 60))
+        await write(journal, story.finished("dev-001"))
+        async with asyncio.timeout(5):
+            assert await waiting
+        assert await feed.changed(TENANT, "a", known, 0)
+        feed.drain()
+        assert not await feed.changed(TENANT, "a", known + 1, 60)
+
+
+def test_seats_are_bounded_by_client_and_in_all() -> None:
+    feed = Feed(InMemoryJournal(), streams_max=3, streams_per_client_max=2)
+    assert [feed.admit(client) for client in ("a", "a", "a", "b", "c")] == [True, True, False, True, False]
+    feed.dismiss("a")
+    assert feed.streams == 2 and feed.admit("c") and not feed.admit("c")
+
+
+OPERATIONS = st.lists(
+    st.one_of(
+        st.tuples(st.just("write"), st.integers(1, 7)),
+        st.tuples(st.just("other"), st.integers(1, 7)),
+        st.tuples(st.just("turns"), st.integers(1, 9)),
+        st.tuples(st.sampled_from(["outage", "overrun"]), st.integers(0, 12 * 7)),
+        st.tuples(st.sampled_from(["lose", "heal", "reconnect", "away", "back", "join", "leave"]), st.integers(0, 40)),
+        st.tuples(st.sampled_from(["look", "resume"]), st.integers(0, 5)),
+    ),
+    max_size=60,
+)
+
+
+@dataclass(eq=False)
+class Reader:
+    """A viewer over all of its reconnects, and what it was given."""
+
+    viewer: Viewer
+    after: int
+    given: list[int] = field(default_factory=list[int])
+    looking: asyncio.Task[None] | None = None
+
+    def look(self) -> None:
+        """Begin to look, unless it looks already; others go on meanwhile."""
+        if self.looking is None or self.looking.done():
+            self.looking = asyncio.create_task(self._look())
+
+    async def _look(self) -> None:
+        self.given += [each.sequence for each in await self.viewer.batch(asyncio.get_running_loop().time() + 0.001)]
+
+    async def stop(self) -> None:
+        if self.looking is not None:
+            self.looking.cancel()
+            await asyncio.wait([self.looking])
+
+
+@settings(max_examples=150, deadline=None)
+@given(operations=OPERATIONS, begins=st.booleans(), tail=st.integers(0, 5))
+async def test_every_viewer_gets_every_event_exactly_once_in_order(
+    operations: list[tuple[str, int]], begins: bool, tail: int
+) -> None:
+    journal, story, other = LossyJournal(), Story("a"), Story("b")
+    await write(journal, story.accepted(), other.accepted())
+    offset = 0
+
+    async def tell(teller: Story, count: int) -> None:
+        nonlocal offset
+        was, journal.available = journal.available, True
+        for _ in range(count):
+            offset += 1
+            await write(journal, teller.delta("dev-001", offset, "x"))
+        journal.available = was
+
+    async def turns(count: int) -> None:
+        for _ in range(count):
+            await asyncio.sleep(0)
+
+    async with Feed(journal, limits=SMALL) as feed, feed.watch(TENANT, "a") as watch:
+        readers = [Reader(feed.viewer(watch, 0), 0)]
+        if begins:
+            await begun(watch)
+        for operation, number in [*operations, ("back", 0), ("heal", 0), ("write", tail)]:
+            match operation:
+                case "write":
+                    await tell(story, number)
+                case "other":
+                    await tell(other, number)
+                case "turns":
+                    await turns(number)
+                case "outage":
+                    journal.lose()
+                    await tell(story, 3)
+                    journal.heal()
+                    await turns(number % 12)
+                    await tell(story, 1 + number // 12)  # in the middle of the mending, as it may happen
+                    await turns(12)
+                    await tell(story, 1)
+                case "overrun":
+                    readers[-1].look()
+                    await turns(number % 12)
+                    await tell(story, 1 + number // 12)  # in the middle of a read, as it may happen
+                case "lose":
+                    journal.lose()
+                case "heal":
+                    journal.heal()
+                case "reconnect":
+                    journal.reconnect()
+                case "away" | "back":
+                    journal.available = operation == "back"
+                case "join":
+                    after = min(number, len(journal.records))
+                    readers.append(Reader(feed.viewer(watch, after), after))
+                case "leave":
+                    for reader in readers[1:2]:
+                        await reader.stop()
+                    del readers[1:2]
+                case "resume":
+                    reader = readers[number % len(readers)]
+                    await reader.stop()
+                    seen = reader.given[-1] if reader.given else reader.after
+                    reader.viewer = feed.viewer(watch, seen)
+                case _:
+                    readers[number % len(readers)].look()
+        stored = [record.sequence for record in journal.records if record.tokens[2] == "a"]
+        async with asyncio.timeout(2):
+            for reader in readers:
+                while sum(sequence > reader.after for sequence in stored) > len(reader.given):
+                    reader.look()
+                    await asyncio.sleep(0)
+        for reader in readers:
+            await reader.stop()
+            assert reader.given == [sequence for sequence in stored if sequence > reader.after]
