@@ -48,6 +48,10 @@ FAULT_HELP = {
 }
 
 
+# Before Python 3.12 a plain string cannot be looked for in an enumeration.
+_KINDS = frozenset(str(kind) for kind in FaultKind)
+
+
 class FaultSyntaxError(ValueError):
     """A fault that cannot be read; the text says what was expected."""
 
@@ -67,7 +71,7 @@ def parse_fault(text: str) -> Fault:
     """Read `KIND[:rate|:every=N|:first=N][:match=REGEX]`; FaultSyntaxError tells what is wrong."""
     rest, marker, pattern = text.partition(":match=")
     name, *bounds = rest.split(":")
-    if name not in FaultKind:
+    if name not in _KINDS:
         raise FaultSyntaxError(f"{text!r}: the kind is one of {', '.join(FaultKind)}, not {name!r}")
     if len(bounds) > 1:
         raise FaultSyntaxError(f"{text!r}: only one of a rate, every=N and first=N can be given")

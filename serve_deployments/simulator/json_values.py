@@ -86,8 +86,8 @@ def fit(text: str, chars_min: int, chars_max: int | None) -> str:
     if chars_max is None or len(text) <= chars_max:
         return text
     cut = text[:chars_max]
-    space = cut.rfind(" ")
-    return cut[:space].rstrip() if space >= max(chars_min, chars_max * 2 // 3) + 1 else cut
+    whole_words = cut[: cut.rfind(" ") + 1].rstrip()
+    return whole_words if len(whole_words) >= max(1, chars_min, chars_max * 2 // 3) else cut
 
 
 def generate(schema: Schema, dice: Dice, author: Author) -> Json:
@@ -219,7 +219,9 @@ class _Generator:
                 return suggested
             limit = 65_536 if high is None else high
             return draw_match(str(pattern), self._dice, length_min=low, length_max=limit)
-        except (PatternUnsupported, re.error) as exc:
+        except re.error as exc:
+            raise SchemaRefused(f"{_at(path)}: pattern {pattern!r}: {exc}") from exc
+        except PatternUnsupported as exc:
             raise SchemaRefused(f"{_at(path)}: {exc}") from exc
 
     def _number(self, schema: Mapping[str, Json], path: Path, *, whole: bool) -> float:
@@ -232,7 +234,8 @@ class _Generator:
                 return self._dice.between(floor, ceiling) if wanted is None else min(ceiling, max(floor, round(wanted)))
         low, high, open_low, open_high = _bounds(schema, path)
         if whole or step is not None:
-            return self._stepped(Fraction(str(step or 1)), (low, high, open_low, open_high), path, whole=whole)
+            exact = Fraction(1 if step is None else str(step))
+            return self._stepped(exact, (low, high, open_low, open_high), path, whole=whole)
         value = self._author.number(path, float(low), float(high))
         if value is None:
             value = round(float(low) + self._dice.unit() * float(high - low), 3)

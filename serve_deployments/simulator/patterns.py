@@ -238,8 +238,11 @@ def draw_match(pattern: str, dice: Dice, *, length_min: int = 0, length_max: int
     node, compiled = _parsed(pattern)
     for attempt in range(_ATTEMPTS):
         spread = (4, 0, length_min, length_max, 1, 12, length_min // 2 + 1, length_min * 2)[attempt % 8]
-        text = _Drawing(dice, min(spread, 4_096), length_max).draw(node)
-        found = compiled.fullmatch(text) if whole else compiled.search(text)
-        if found and length_min <= len(text) <= length_max:
-            return text
+        drawn = _Drawing(dice, min(spread, 4_096), length_max).draw(node)
+        # A search, unlike a whole match, lets other text stand before or after.
+        padding = "" if whole else "a" * (length_min - len(drawn))
+        for text in (drawn + padding, padding + drawn):
+            found = compiled.fullmatch(text) if whole else compiled.search(text)
+            if found and length_min <= len(text) <= length_max:
+                return text
     raise PatternUnsupported(f"pattern {pattern!r}: found no string of {length_min} to {length_max} characters")

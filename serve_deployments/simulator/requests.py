@@ -124,12 +124,16 @@ class Constraint:
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """A checked request: conversations, how many completions of each, and how they are made and sent."""
+    """A checked request: conversations, how many completions of each, and how they are made and sent.
+
+    `max_tokens_field` is the name under which `max_tokens` was given.
+    """
 
     conversations: tuple[tuple[tuple[str, str], ...], ...]
     model: str | None
     sequences: int
     max_tokens: int | None
+    max_tokens_field: str
     seed: int | None
     stop: tuple[str, ...]
     keep_stop: bool
@@ -178,8 +182,13 @@ def _validated(model: type[_Model], body: bytes) -> _Model:
         errors = exc.errors(include_url=False, include_input=False, include_context=False)
         told = "".join(f"\n  {error}" for error in errors[:_ERRORS_TOLD_MAX])
         label = "error" if len(errors) == 1 else "errors"
-        param = ".".join(str(step) for step in ("body", *errors[0]["loc"]))
+        param = ".".join(("body", *(str(step) for step in errors[0]["loc"] if not _is_branch(step))))
         raise Refusal(400, f"{len(errors)} validation {label}:{told}", param=param, kind="Bad Request") from exc
+
+
+def _is_branch(step: int | str) -> bool:
+    # Of a union, pydantic tells the branch that it tried; that is no field of the body.
+    return isinstance(step, str) and (step in ("str", "Part") or "[" in step)
 
 
 def _conversation(turns: list[Turn]) -> tuple[tuple[str, str], ...]:
@@ -199,13 +208,14 @@ def _work(request: ChatRequest | BatchRequest, conversations: tuple[tuple[tuple[
     _check_bounds(request)
     options = request.stream_options
     include_usage = bool(options and options.include_usage)
-    limit = request.max_completion_tokens if request.max_completion_tokens is not None else request.max_tokens
+    limit_field = "max_tokens" if request.max_completion_tokens is None else "max_completion_tokens"
     stop = (request.stop,) if isinstance(request.stop, str) else tuple(request.stop or ())
     return Work(
         conversations=conversations,
         model=request.model,
         sequences=1 if request.n is None else request.n,
-        max_tokens=limit,
+        max_tokens=getattr(request, limit_field),
+        max_tokens_field=limit_field,
         seed=request.seed,
         stop=stop,
         keep_stop=request.include_stop_str_in_output,

@@ -123,17 +123,9 @@ class Simulator:
             self._load -= 1
 
     async def _admitted(self, exchange: Exchange, served: Served, work: Work, header: str) -> None:
-        if work.model is not None and work.model != self._model.name:
-            raise Refusal(404, f"The model `{work.model}` does not exist.", param="model")
+        self._check_model(work.model)
         prompts = [render(conversation) for conversation in work.conversations]
-        longest = max(prompt.tokens for prompt in prompts)
-        if longest >= self._model.max_model_len:
-            raise bad_request(
-                f"This model's maximum context length is {self._model.max_model_len} tokens. However, your prompt "
-                f"contains {longest} input tokens, which exceeds this limit even without any output tokens. "
-                "Please reduce the length of the input prompt.",
-                "input_tokens",
-            )
+        self._check_length(work, max(prompt.tokens for prompt in prompts))
         script = self._script
         fault = self._fault(work, prompts, header)
         if fault is not None and fault in _REFUSALS:
@@ -145,6 +137,27 @@ class Simulator:
             await self._run(exchange, served, _Running(work, prompts, completions, script, fault))
         finally:
             self._slots.release(work.size)
+
+    def _check_model(self, asked: str | None) -> None:
+        if asked is not None and asked != self._model.name:
+            raise Refusal(404, f"The model `{asked}` does not exist.", param="model")
+
+    def _check_length(self, work: Work, prompt_tokens: int) -> None:
+        limit = self._model.max_model_len
+        if work.max_tokens is not None and work.max_tokens > limit:
+            field = work.max_tokens_field
+            raise bad_request(
+                f"{field}={work.max_tokens} cannot be greater than max_model_len={limit}. "
+                "Please request fewer output tokens.",
+                field,
+            )
+        if prompt_tokens >= limit:
+            raise bad_request(
+                f"This model's maximum context length is {limit} tokens. However, your prompt contains "
+                f"{prompt_tokens} input tokens, which exceeds this limit even without any output tokens. "
+                "Please reduce the length of the input prompt.",
+                "input_tokens",
+            )
 
     def _fault(self, work: Work, prompts: list[Prompt], header: str) -> FaultKind | None:
         text = "\n".join((header, *(prompt.rendered for prompt in prompts)))
@@ -232,8 +245,7 @@ class Simulator:
 
     async def _tokenize(self, exchange: Exchange) -> None:
         request, conversation = parse_tokenize(await exchange.body(BODY_BYTES_MAX))
-        if request.model is not None and request.model != self._model.name:
-            raise Refusal(404, f"The model `{request.model}` does not exist.", param="model")
+        self._check_model(request.model)
         text = request.prompt
         if text is None:
             text = render(conversation, generation=request.add_generation_prompt).rendered

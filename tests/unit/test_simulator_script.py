@@ -1,0 +1,389 @@
+"""What the simulator is told to do, and how it counts: faults, latency, slots, the prefix cache, the ledger."""
+
+import asyncio
+import json
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from serve_deployments.simulator import calls
+from serve_deployments.simulator.author import Behaviour
+from serve_deployments.simulator.calls import CallLedger
+from serve_deployments.simulator.dice import Dice, digest, fraction
+from serve_deployments.simulator.errors import Refusal
+from serve_deployments.simulator.faults import Fault, FaultKind, FaultPlan, FaultSyntaxError, parse_fault
+from serve_deployments.simulator.pacing import Latency, Schedule, schedule
+from serve_deployments.simulator.prefix_cache import PrefixCache
+from serve_deployments.simulator.requests import parse_batch, parse_chat, parse_tokenize
+from serve_deployments.simulator.schemas import Json
+from serve_deployments.simulator.script import Script, ScriptChange
+from serve_deployments.simulator.slots import Slots
+from serve_deployments.simulator.tokens import split_blocks
+
+bounded = settings(max_examples=100, deadline=None, derandomize=True)
+
+
+# --- chance ---------------------------------------------------------------------------------------------------------
+
+
+def test_dice_are_even_and_stay_within_their_bounds() -> None:
+    dice = Dice("even")
+    thrown = [dice.between(1, 6) for _ in range(6_000)]
+    assert {thrown.count(face) // 100 for face in range(1, 7)} <= set(range(9, 12))
+    assert all(0 <= dice.unit() < 1 for _ in range(1_000))
+
+
+def test_a_sample_has_different_places_and_never_more_than_there_are() -> None:
+    for seed in range(50):
+        assert len(set(Dice(seed).sample(range(5), 3))) == 3
+        assert sorted(Dice(seed).sample("abc", 9)) == ["a", "b", "c"]
+
+
+def test_parts_of_a_key_are_kept_apart() -> None:
+    assert digest("a", "bc") != digest("ab", "c")
+    assert fraction("x", 1) == fraction("x", 1) != fraction("x", 2)
+
+
+# --- faults ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("error", Fault(FaultKind.ERROR)),
+        ("rate-limit:0.25", Fault(FaultKind.RATE_LIMIT, rate=0.25)),
+        ("slow:1", Fault(FaultKind.SLOW, rate=1.0)),
+        ("hang:every=3", Fault(FaultKind.HANG, every=3)),
+        ("empty:first=2", Fault(FaultKind.EMPTY, first=2)),
+    ],
+)
+def test_faults_are_read(text: str, expected: Fault) -> None:
+    assert parse_fault(text) == expected
+
+
+def test_a_match_may_hold_colons_and_stand_beside_a_bound() -> None:
+    fault = parse_fault("bad-json:first=1:match=a:b|c")
+    assert (fault.kind, fault.first) == (FaultKind.BAD_JSON, 1)
+    assert fault.match is not None
+    assert fault.match.pattern == "a:b|c"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("", "nonsense", "error:", "error:2", "error:-0.1", "error:x", "error:every=0", "error:first=x"),
+        *("error:0.1:0.2", "error:last=3", "error:match=["),
+    ],
+)
+def test_a_fault_that_cannot_be_read_is_refused(text: str) -> None:
+    with pytest.raises(FaultSyntaxError):
+        parse_fault(text)
+
+
+def decisions(faults: list[str], requests: list[str], seed: int = 0) -> list[str | None]:
+    plan = FaultPlan(map(parse_fault, faults), seed)
+    return [plan.decide(text.encode(), text) for text in requests]
+
+
+@pytest.mark.parametrize(
+    ("faults", "hit"),
+    [
+        ([], []),
+        (["error"], [0, 1, 2, 3, 4, 5]),
+        (["error:first=2"], [0, 1]),
+        (["error:every=3"], [2, 5]),
+        (["error:match=[bd]"], [1, 3]),
+        (["error:first=1:match=[bd]"], [1]),
+        (["error:every=2:match=[bcd]"], [2]),
+        (["error:0"], []),
+        (["error:1"], [0, 1, 2, 3, 4, 5]),
+    ],
+    ids=str,
+)
+def test_counted_and_matched_faults_hit_what_they_say(faults: list[str], hit: list[int]) -> None:
+    found = decisions(faults, list("abcdef"))
+    assert [place for place, kind in enumerate(found) if kind == "error"] == hit
+
+
+def test_of_two_faults_the_first_that_hits_wins() -> None:
+    assert decisions(["hang:first=1", "error"], ["a", "b"]) == ["hang", "error"]
+
+
+def test_a_rate_hits_its_share_by_request_whatever_the_order() -> None:
+    requests = [f"request {number}" for number in range(2_000)]
+    found = dict(zip(requests, decisions(["error:0.2"], requests), strict=True))
+    assert 0.17 < sum(kind is not None for kind in found.values()) / 2_000 < 0.23
+    backwards = requests[::-1]
+    assert dict(zip(backwards, decisions(["error:0.2"], backwards), strict=True)) == found
+    assert decisions(["error:0.2"], requests, seed=1) != list(found.values())
+
+
+def test_a_retry_draws_anew() -> None:
+    found = decisions(["error:0.5"], ["the same request"] * 64)
+    assert set(found) == {None, FaultKind.ERROR}
+
+
+# --- latency --------------------------------------------------------------------------------------------------------
+
+
+@bounded
+@given(st.floats(0, 5_000), st.integers(1, 400), st.floats(0, 1, exclude_max=True))
+def test_a_duration_is_exact_whatever_the_number_of_tokens(duration_ms: float, tokens: int, chance: float) -> None:
+    found = schedule(Latency(ttft_ms=9, per_token_ms=9, duration_ms=duration_ms), tokens, chance)
+    assert found.total_s == pytest.approx(duration_ms / 1_000)
+    assert found.tokens_due(found.total_s) == tokens
+
+
+@bounded
+@given(st.floats(0, 500), st.floats(0, 50), st.integers(0, 200), st.floats(0, 1), st.floats(0, 1, exclude_max=True))
+def test_jitter_stays_within_its_share(
+    ttft_ms: float, step_ms: float, tokens: int, jitter: float, chance: float
+) -> None:
+    plain = schedule(Latency(ttft_ms, step_ms), tokens, chance)
+    found = schedule(Latency(ttft_ms, step_ms, jitter=jitter), tokens, chance)
+    assert plain.total_s == pytest.approx((ttft_ms + step_ms * max(0, tokens - 1)) / 1_000)
+    assert (1 - jitter) * plain.total_s - 1e-9 <= found.total_s <= (1 + jitter) * plain.total_s + 1e-9
+
+
+def test_tokens_fall_due_one_by_one() -> None:
+    found = Schedule(first_s=1.0, step_s=0.5, tokens=4)
+    assert [found.tokens_due(at) for at in (0, 0.9, 1.0, 1.4, 1.5, 2.5, 99)] == [0, 0, 1, 1, 2, 4, 4]
+    assert found.slowed().total_s >= 10 * found.total_s
+
+
+def test_an_instant_schedule_has_everything_due_at_once() -> None:
+    found = schedule(Latency(), 7, 0.5)
+    assert found.instant
+    assert found.tokens_due(0.0) == 7
+
+
+# --- slots ----------------------------------------------------------------------------------------------------------
+
+
+async def test_slots_are_given_in_order_of_arrival() -> None:
+    slots = Slots(2)
+    assert slots.try_take(1)
+    assert slots.try_take(1)
+    assert not slots.try_take(1)
+    first, second = slots.join(1), slots.join(1)
+    assert (slots.running, slots.waiting) == (2, 2)
+    slots.release(1)
+    assert (first.done(), second.done(), slots.running, slots.waiting) == (True, False, 2, 1)
+    assert not slots.try_take(1), "nobody overtakes the queue"
+    slots.release(1)
+    slots.release(1)
+    assert (second.done(), slots.running, slots.waiting) == (True, 1, 0)
+
+
+async def test_who_leaves_the_queue_takes_nothing() -> None:
+    slots = Slots(1)
+    assert slots.try_take(1)
+    gone, granted, last = slots.join(1), slots.join(1), slots.join(1)
+    slots.abandon(1, gone)
+    assert slots.waiting == 2
+    slots.release(1)
+    assert granted.done()
+    slots.abandon(1, granted)
+    assert last.done()
+    slots.release(1)
+    assert (slots.running, slots.waiting) == (0, 0)
+
+
+async def test_a_request_larger_than_the_bound_runs_alone() -> None:
+    slots = Slots(2)
+    assert slots.try_take(1)
+    large, small = slots.join(5), slots.join(1)
+    assert not large.done()
+    slots.release(1)
+    assert (large.done(), small.done(), slots.running) == (True, False, 5)
+    slots.release(5)
+    assert small.done()
+
+
+async def test_without_a_bound_nobody_waits() -> None:
+    slots = Slots(None)
+    assert all(slots.try_take(9) for _ in range(100))
+    await asyncio.sleep(0)
+
+
+# --- the prefix cache -----------------------------------------------------------------------------------------------
+
+
+def admitted(cache: PrefixCache, text: str, salt: str | None = None) -> int:
+    tokens, blocks = split_blocks(text)
+    return cache.admit(blocks, tokens, salt)
+
+
+def test_whole_blocks_from_the_start_are_shared() -> None:
+    cache = PrefixCache()
+    shared = "word " * 40
+    assert admitted(cache, shared + "one ending") == 0
+    hits = admitted(cache, shared + "another ending")
+    assert 0 < hits <= 40
+    assert hits % 16 == 0
+    assert admitted(cache, "x" + shared + "one ending") == 0
+
+
+def test_the_last_token_is_always_computed() -> None:
+    cache = PrefixCache()
+    text = "word" + " word" * 31
+    assert split_blocks(text)[0] == 32
+    assert [admitted(cache, text), admitted(cache, text)] == [0, 16]
+
+
+def test_another_salt_shares_nothing() -> None:
+    cache = PrefixCache()
+    text = "word " * 64
+    assert [admitted(cache, text, salt) for salt in ("a", "b", "a", None)][:2] == [0, 0]
+    assert admitted(cache, text, "a") > 0
+
+
+def test_the_least_recently_used_blocks_are_forgotten() -> None:
+    first, second = "first " * 33, "second " * 33
+    for blocks_max, hits in ((4, 32), (3, 0)):
+        cache = PrefixCache(blocks_max)
+        admitted(cache, first)
+        admitted(cache, second)
+        assert admitted(cache, first) == hits
+
+
+# --- the ledger -----------------------------------------------------------------------------------------------------
+
+
+def test_every_request_is_counted_by_its_call_and_its_end() -> None:
+    ledger = CallLedger()
+    ledger.finish(ledger.start(("a",), "chat"), [10], [5], 0)
+    ledger.finish(ledger.start(("a",), "chat"), [10], [6], 8)
+    ledger.abort(ledger.start(("b",), "chat"), 3)
+    ledger.fail(ledger.start((), "chat"))
+    told: Json = ledger.told("simulated", detail=False)
+    ended = {"finished": 2, "aborted": 1, "failed": 1, "started": 4, "requests": 4}
+    tokens = {"prompt_tokens": 20, "completion_tokens": 11, "cached_tokens": 8, "aborted_tokens": 3}
+    assert {name: told[name] for name in (*ended, *tokens)} == {**ended, **tokens}
+    assert told["calls"]["a"] == {
+        **{"started": 2, "finished": 2, "aborted": 0, "failed": 0},
+        **{"prompt_tokens": 20, "completion_tokens": 11},
+    }
+    assert (told["calls"]["b"]["started"], told["calls"]["b"]["aborted"]) == (1, 1)
+
+
+@pytest.mark.parametrize(
+    ("prompt_tokens", "completion_tokens", "charged"),
+    [([7], [1, 2], [(7, 1), (0, 2)]), ([3, 4], [1, 2], [(3, 1), (4, 2)]), ([7], [3], [(7, 3), (0, 0)])],
+)
+def test_calls_that_share_a_request_share_its_tokens(
+    prompt_tokens: list[int], completion_tokens: list[int], charged: list[tuple[int, int]]
+) -> None:
+    ledger = CallLedger()
+    ledger.finish(ledger.start(("a", "b"), "batch"), prompt_tokens, completion_tokens, 0)
+    told: Json = ledger.told("simulated", detail=False)["calls"]
+    assert [(told[call]["prompt_tokens"], told[call]["completion_tokens"]) for call in ("a", "b")] == charged
+
+
+def test_memory_is_bounded_and_what_is_forgotten_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(calls, "CALLS_MAX", 3)
+    monkeypatch.setattr(calls, "PROMPTS_MAX", 2)
+    ledger = CallLedger()
+    for number in range(5):
+        ledger.keep_prompt(ledger.start((f"c{number}",), "chat"), json.dumps({"messages": [number]}).encode())
+    told: Json = ledger.told("simulated", detail=True)
+    assert list(told["calls"]) == ["c2", "c3", "c4"]
+    assert [prompt["messages"] for prompt in told["prompts"]] == [[3], [4]]
+    assert (told["calls_forgotten"], told["prompts_forgotten"], told["requests"]) == (2, 3, 5)
+
+
+def test_a_reset_forgets_everything() -> None:
+    ledger = CallLedger()
+    ledger.keep_prompt(ledger.start(("a",), "chat"), b'{"messages": []}')
+    ledger.reset()
+    told: Json = ledger.told("simulated", detail=True)
+    assert (told["requests"], told["calls"], told["prompts"]) == (0, {}, [])
+
+
+# --- script and requests --------------------------------------------------------------------------------------------
+
+
+def test_a_change_of_the_script_touches_only_what_it_names() -> None:
+    script = Script(behaviour=Behaviour.POOR, latency=Latency(ttft_ms=5, duration_ms=9), tokens=3, faults=("error",))
+    changed = ScriptChange.model_validate_json('{"duration_ms": null, "tokens": null}').applied_to(script)
+    assert changed == Script(behaviour=Behaviour.POOR, latency=Latency(ttft_ms=5), faults=("error",))
+    told = script.told()
+    assert ScriptChange.model_validate(told).applied_to(Script()) == script
+
+
+@pytest.mark.parametrize(
+    "body", ['{"ttft": 1}', '{"faults": ["nonsense"]}', '{"jitter": 2}', '{"tokens": 0}', '{"behaviour": "kind"}', "[]"]
+)
+def test_a_change_that_cannot_be_is_refused(body: str) -> None:
+    with pytest.raises(ValueError, match="validation error"):
+        ScriptChange.model_validate_json(body)
+
+
+MESSAGES = [{"role": "user", "content": "hello"}]
+
+
+OUT_OF_BOUNDS: list[tuple[dict[str, Json], str | None]] = [
+    ({"messages": []}, "body.messages"),
+    ({"messages": "hello"}, "body.messages"),
+    ({"messages": [{"content": "x"}]}, "body.messages.0.role"),
+    ({"max_tokens": "many"}, "body.max_tokens"),
+    ({"seed": 2**63}, "body.seed"),
+    ({"stop": ["a"] * 5}, "body.stop"),
+    ({"max_tokens": 0}, "max_tokens"),
+    ({"max_completion_tokens": -1}, "max_completion_tokens"),
+    ({"temperature": 2.1}, "temperature"),
+    ({"top_p": 0}, "top_p"),
+    ({"n": 0}, "n"),
+    ({"n": 2, "temperature": 0}, "n"),
+    ({"stop": ["a", ""]}, "stop"),
+    ({"cache_salt": ""}, "cache_salt"),
+    ({"stream_interval": 0}, "stream_interval"),
+    ({"stream_options": {"include_usage": True}}, "stream_options"),
+    ({"response_format": {"type": "json_schema"}}, "response_format"),
+    ({"response_format": {"type": "structural_tag"}}, "response_format"),
+    ({"structured_outputs": {}}, "structured_outputs"),
+    ({"structured_outputs": {"choice": ["a"], "regex": "b"}}, "structured_outputs"),
+    ({"structured_outputs": {"grammar": "root ::= x"}}, "structured_outputs"),
+    ({"structured_outputs": {"json": "{"}}, "structured_outputs"),
+    ({"structured_outputs": {"json": "[]"}}, "structured_outputs"),
+    ({"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}]}, None),
+]
+
+
+@pytest.mark.parametrize(("fields", "param"), OUT_OF_BOUNDS, ids=str)
+def test_a_field_out_of_bounds_is_refused_by_its_name(fields: dict[str, Json], param: str | None) -> None:
+    with pytest.raises(Refusal) as refused:
+        parse_chat(json.dumps({"messages": MESSAGES, **fields}).encode())
+    assert (refused.value.status, refused.value.param) == (400, param)
+
+
+@pytest.mark.parametrize("body", [b"", b"{", b"[]", b'"x"', b"\xff\xfe", b'{"messages":', b"[" * 10_000])
+def test_a_body_that_is_no_request_is_refused(body: bytes) -> None:
+    with pytest.raises(Refusal) as refused:
+        parse_chat(body)
+    assert refused.value.status == 400
+
+
+def test_unknown_fields_and_parts_of_text_are_taken() -> None:
+    content = [{"type": "text", "text": "one"}, {"type": "text", "text": "two"}]
+    messages = [{"role": "user", "content": content, "name": "x"}]
+    body: dict[str, Json] = {"messages": messages, "frobnicate": True, "guided_json": {}}
+    work = parse_chat(json.dumps(body).encode())
+    assert work.conversations == ((("user", "one\ntwo"),),)
+    assert work.constraint is None
+
+
+NO_BATCH: list[dict[str, Json]] = [{"stream": True}, {"n": 2}, {"messages": [[]]}, {"messages": []}]
+
+
+@pytest.mark.parametrize("fields", NO_BATCH, ids=str)
+def test_a_batch_is_whole_and_has_one_choice_for_each(fields: dict[str, Json]) -> None:
+    with pytest.raises(Refusal):
+        parse_batch(json.dumps({"messages": [MESSAGES], **fields}).encode())
+
+
+@pytest.mark.parametrize("body", [b"{}", b'{"prompt": "a", "messages": []}'])
+def test_tokenize_takes_a_prompt_or_messages(body: bytes) -> None:
+    with pytest.raises(Refusal):
+        parse_tokenize(body)

@@ -1,0 +1,360 @@
+"""What the simulator writes: tokens, voices, behaviours, and judgements that agree."""
+
+import itertools
+import json
+import statistics
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from app.deliberation.calls import ChatMessage
+from app.deliberation.outputs import Answer, Critique, Issue, Output, Pair, Revision, Scores, json_schema, parse_output
+from app.deliberation.prompts import critique, judge_pair, persona_section, propose, revise, score
+from app.deliberation.specification import DEFAULT_RUBRIC, AgentSpec, Budget, Constraints, Specification
+from serve_deployments.simulator.author import Behaviour
+from serve_deployments.simulator.completion import Completion, Model, render
+from serve_deployments.simulator.faults import FaultKind
+from serve_deployments.simulator.quality import REVISED_HEADING, quality
+from serve_deployments.simulator.reading import Reading
+from serve_deployments.simulator.requests import parse_chat
+from serve_deployments.simulator.schemas import Json
+from serve_deployments.simulator.script import Script
+from serve_deployments.simulator.tokens import BLOCK_TOKENS, count, split_blocks, token_id, tokenize
+
+bounded = settings(max_examples=100, deadline=None, derandomize=True)
+
+TASK = "Design a rate limiter for a multi-tenant HTTP API. It must survive restarts and be fair between tenants."
+NONCE = "0123456789ab"
+ROLES = Path(__file__).parents[2] / "app" / "roles.yaml"
+PERSONAS = {name: role["persona"] for name, role in yaml.safe_load(ROLES.read_text())["roles"].items()}
+SPECIFICATION = Specification(
+    task=TASK,
+    agents=(AgentSpec(agent_id="dev-001", role="DEV"),),
+    strategy="council",
+    strategy_version=1,
+    rounds=1,
+    constraints=Constraints(rubric=DEFAULT_RUBRIC, timeout_seconds=60),
+    quorum=1,
+    budget=Budget(),
+    seed=1,
+)
+CRITERIA = tuple(criterion.id for criterion in DEFAULT_RUBRIC)
+
+
+def completions(
+    messages: Sequence[ChatMessage] | str,
+    *,
+    role: str | None = None,
+    script: Script | None = None,
+    fault: FaultKind | None = None,
+    server_seed: int = 0,
+    **fields: Json,
+) -> list[Completion]:
+    """What a model answers to one request."""
+    if isinstance(messages, str):
+        turns = [{"role": "user", "content": messages}]
+    else:
+        turns = [{"role": message.role, "content": message.content} for message in messages]
+    if role is not None:
+        turns[-1]["content"] += persona_section(PERSONAS[role])
+    work = parse_chat(json.dumps({"messages": turns, **fields}).encode())
+    model = Model("simulated-test", server_seed, 32_768)
+    return model.complete(work, [render(each) for each in work.conversations], script or Script(), fault)
+
+
+def text(messages: Sequence[ChatMessage] | str, **options: Json) -> str:
+    return completions(messages, **options)[0].text
+
+
+def parsed(messages: Sequence[ChatMessage], output: Output, **options: Json) -> Json:
+    wanted = {"type": "json_schema", "json_schema": {"name": "output", "schema": json_schema(output)}}
+    return parse_output(output, text(messages, response_format=wanted, **options))
+
+
+def behaving(behaviour: str, **fields: Json) -> Script:
+    return Script(behaviour=Behaviour(behaviour), **fields)
+
+
+# --- tokens ---------------------------------------------------------------------------------------------------------
+
+
+@bounded
+@given(st.text(max_size=400))
+def test_every_character_is_in_exactly_one_token(written: str) -> None:
+    tokens = tokenize(written)
+    assert "".join(tokens) == written
+    assert count(written) == len(tokens)
+
+
+@bounded
+@given(st.text(max_size=400), st.integers(0, 100))
+def test_a_text_cut_between_tokens_keeps_its_tokens(written: str, kept: int) -> None:
+    tokens = tokenize(written)[:kept]
+    assert tokenize("".join(tokens)) == tokens
+
+
+@bounded
+@given(st.text(alphabet=st.characters(codec="utf-8"), max_size=900))
+def test_blocks_hold_sixteen_tokens_each_but_the_last(written: str) -> None:
+    total, blocks = split_blocks(written)
+    assert "".join(blocks) == written
+    assert total == len(tokenize(written))
+    assert all(len(tokenize(block)) == BLOCK_TOKENS for block in blocks[:-1])
+
+
+def test_token_ids_are_stable() -> None:
+    assert [token_id(token) for token in tokenize("a rate limiter")] == [114_243, 79_932, 33_079]
+
+
+# --- reading --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("role", "voice"),
+    [("DEV", "developer"), ("QA", "tester"), ("ARCHITECT", "architect"), ("DEVOPS", "operator"), ("DATA", "data")],
+)
+def test_each_role_is_heard_by_its_persona(role: str, voice: str) -> None:
+    prompt = propose(SPECIFICATION, 0)[-1].content + persona_section(PERSONAS[role])
+    assert Reading(prompt, prompt).voice.name == voice
+
+
+def test_a_peer_that_speaks_like_another_role_does_not_change_the_voice() -> None:
+    foreign = "A quality engineer would think in test strategy and edge cases: what could break."
+    prompt = critique(SPECIFICATION, foreign, NONCE)[-1].content + persona_section(PERSONAS["DATA"])
+    assert Reading(prompt, prompt).voice.name == "data"
+
+
+def test_without_a_persona_the_voice_is_neutral() -> None:
+    assert Reading("What is a rate limiter?", "What is a rate limiter?").voice.name == "neutral"
+
+
+def test_the_prompts_of_the_product_are_read() -> None:
+    shown = score(SPECIFICATION, [("A", "first\n\ntext"), ("B", "second")], NONCE)[-1].content
+    reading = Reading(shown, shown)
+    assert reading.candidates == {"A": "first\n\ntext", "B": "second"}
+    assert reading.criteria == list(CRITERIA)
+    assert reading.subject.title == "Design a rate limiter for a multi-tenant HTTP API"
+    assert reading.subject.terms[:2] == ("rate limiter", "multi-tenant HTTP API")
+
+
+def test_an_author_s_text_and_issues_are_read() -> None:
+    issues = [
+        Issue(severity="major", where="line 1", claim="wrong.", evidence="none.", fix="Say why."),
+        Issue(severity="minor", where="line 2", claim="long.", evidence="seen.", fix="Cut it."),
+    ]
+    shown = revise(SPECIFICATION, "my own\ntext", issues, NONCE)[-1].content
+    reading = Reading(shown, shown)
+    assert reading.own == "my own\ntext"
+    assert reading.fixes == ["Say why.", "Cut it."]
+
+
+@pytest.mark.parametrize(
+    "prompt", ["", " \n", "# Task\n", "# Task\n# Rubric\n- x: y", "你好", "?" * 5_000, "\u0000{a}%s{}"]
+)
+def test_any_prompt_gets_an_answer(prompt: str) -> None:
+    assert text(prompt)
+
+
+# --- determinism ----------------------------------------------------------------------------------------------------
+
+
+def test_equal_requests_get_equal_answers_in_any_order() -> None:
+    asked = [{"seed": seed, "role": role} for seed, role in itertools.product((1, 2, None), ("DEV", "QA"))]
+    first = [text(propose(SPECIFICATION, 0), **fields) for fields in asked]
+    again = [text(propose(SPECIFICATION, 0), **fields) for fields in reversed(asked)]
+    assert first == again[::-1]
+
+
+def test_the_words_are_those_of_every_earlier_run() -> None:
+    """A golden line: drawing with a process-wide hash or the clock would change it."""
+    assert text("# Task\nPlan the roll-out of a payment service.", seed=7).splitlines()[0] == (
+        "The answer to “Plan the roll-out of a payment service” depends most on the roll-out."
+    )
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [{"seed": 2}, {"server_seed": 1}, {"script": behaving("excellent")}, {"role": "QA"}],
+    ids=lambda changed: next(iter(changed)),
+)
+def test_an_answer_depends_on(changed: dict[str, Json]) -> None:
+    fixed: dict[str, Json] = {"seed": 1, "role": "DEV"}
+    assert text(propose(SPECIFICATION, 0), **fixed) != text(propose(SPECIFICATION, 0), **{**fixed, **changed})
+
+
+def test_the_choices_of_one_request_differ() -> None:
+    assert len({choice.text for choice in completions(TASK, n=4, seed=1)}) > 1
+
+
+# --- behaviours -----------------------------------------------------------------------------------------------------
+
+
+def test_answers_are_about_the_task() -> None:
+    for role in PERSONAS:
+        answer: Answer = parsed(propose(SPECIFICATION, 0), Output(kind="answer"), role=role, seed=1)
+        assert "rate limiter" in answer.answer
+        assert 60 <= answer.confidence <= 95
+
+
+def test_excellent_is_long_and_poor_is_vague() -> None:
+    written = {str(name): text(propose(SPECIFICATION, 0), role="DEV", script=behaving(name)) for name in Behaviour}
+    assert len(written["excellent"]) > 1.5 * len(written["normal"]) > 3 * len(written["poor"])
+    grades = {name: quality(answer) for name, answer in written.items()}
+    assert grades["excellent"] > grades["poor"] + 2
+    assert grades["normal"] > grades["poor"] + 1
+
+
+def test_mixed_behaves_in_every_way_by_its_seed() -> None:
+    pure = [name for name in Behaviour if name is not Behaviour.MIXED]
+    drawn: list[Behaviour] = []
+    for seed in range(30):
+        by_text = {text(TASK, seed=seed, script=behaving(name)): name for name in pure}
+        drawn.append(by_text[text(TASK, seed=seed, script=behaving("mixed"))])
+    assert set(drawn) == set(pure)
+
+
+def test_a_critique_agrees_with_its_own_verdict() -> None:
+    for seed in range(40):
+        found: Critique = parsed(critique(SPECIFICATION, "Some text.", NONCE), Output(kind="critique"), seed=seed)
+        severities = {issue.severity for issue in found.issues}
+        expected = "reject" if "blocker" in severities else "revise" if "major" in severities else "accept"
+        assert found.verdict == expected
+
+
+def test_most_critiques_of_a_draft_demand_a_revision_and_few_of_a_revised_one() -> None:
+    def demanding(candidate: str) -> float:
+        asked = critique(SPECIFICATION, candidate, NONCE)
+        return statistics.mean(parsed(asked, Output(kind="critique"), seed=seed).demands_revision for seed in range(60))
+
+    assert demanding("A first draft.") > 0.6
+    assert demanding(f"A draft.\n\n{REVISED_HEADING}\n\n- More.") == 0
+
+
+def test_the_stubborn_find_nothing_and_keep_their_text() -> None:
+    stubborn = behaving("stubborn")
+    found: Critique = parsed(critique(SPECIFICATION, "Any text.", NONCE), Output(kind="critique"), script=stubborn)
+    assert (found.issues, found.verdict) == ((), "accept")
+    issues = [Issue(severity="major", where="x", claim="y", evidence="z", fix="Say why.")] * 3
+    asked = revise(SPECIFICATION, "My own text.", issues, NONCE)
+    revised: Revision = parsed(asked, Output(kind="revision", issues=3), script=stubborn)
+    assert revised.answer == "My own text."
+    assert [(each.issue, each.decision) for each in revised.responses] == [(1, "reject"), (2, "reject"), (3, "reject")]
+
+
+def test_a_revision_answers_each_issue_and_takes_in_what_it_accepts() -> None:
+    issues = [Issue(severity="major", where="x", claim="y", evidence="z", fix=f"Mend {place}.") for place in range(4)]
+    for seed in range(20):
+        asked = revise(SPECIFICATION, "My own text.", issues, NONCE)
+        revised: Revision = parsed(asked, Output(kind="revision", issues=4), seed=seed)
+        assert [each.issue for each in revised.responses] == [1, 2, 3, 4]
+        accepted = [each.decision == "accept" for each in revised.responses]
+        assert [f"Mend {place}." in revised.answer for place in range(4)] == accepted
+        assert revised.answer.startswith("My own text.")
+
+
+# --- judging --------------------------------------------------------------------------------------------------------
+
+GOOD = text(propose(SPECIFICATION, 0), role="DEV", seed=1, script=behaving("excellent"))
+FAIR = text(propose(SPECIFICATION, 0), role="DATA", seed=2)
+POOR = text(propose(SPECIFICATION, 0), role="QA", seed=3, script=behaving("poor"))
+
+
+def mean_scores(shown: Sequence[tuple[str, str]], seed: int) -> dict[str, float]:
+    """Each candidate's mean score, by its text."""
+    output = Output(kind="score", labels=tuple(label for label, _ in shown), criteria=CRITERIA)
+    ballot: Scores = parsed(score(SPECIFICATION, shown, NONCE), output, seed=seed)
+    return {
+        candidate: statistics.mean(entry.score for entry in ballot.candidates[label].criteria)
+        for label, candidate in shown
+    }
+
+
+@pytest.mark.parametrize("order", list(itertools.permutations([GOOD, FAIR, POOR])))
+def test_reviewers_agree_on_the_order_whatever_the_labels(order: tuple[str, ...]) -> None:
+    shown = list(zip("ABC", order, strict=True))
+    for seed in range(10):
+        grades = mean_scores(shown, seed)
+        assert grades[GOOD] > grades[FAIR] > grades[POOR]
+
+
+def test_the_same_text_gets_nearly_the_same_score_from_everyone() -> None:
+    grades = [
+        mean_scores(list(zip("AB", order, strict=True)), seed)[FAIR]
+        for order in ((GOOD, FAIR), (FAIR, GOOD), (FAIR, POOR))
+        for seed in range(20)
+    ]
+    assert max(grades) - min(grades) <= 1.5
+
+
+def test_a_pair_is_judged_alike_in_both_orders() -> None:
+    for seed in range(20):
+        forth: Pair = parsed(judge_pair(SPECIFICATION, GOOD, POOR, NONCE), Output(kind="pair"), seed=seed)
+        back: Pair = parsed(judge_pair(SPECIFICATION, POOR, GOOD, NONCE), Output(kind="pair"), seed=seed)
+        assert (forth.winner, back.winner) == ("A", "B")
+        assert forth.margin >= 2
+    same: Pair = parsed(judge_pair(SPECIFICATION, GOOD, GOOD, NONCE), Output(kind="pair"))
+    assert same.winner == "tie"
+
+
+def test_a_choice_between_candidates_takes_the_better_one() -> None:
+    shown = judge_pair(SPECIFICATION, POOR, GOOD, NONCE)
+    assert text(shown, structured_outputs={"choice": ["A", "B"]}) == "B"
+
+
+# --- length ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("length", [1, 5, 32, 400, 3_000])
+def test_a_fixed_length_holds_for_text(length: int) -> None:
+    (choice,) = completions(TASK, script=Script(tokens=length))
+    assert (count(choice.text), choice.finish_reason) == (length, "stop")
+
+
+def test_a_fixed_length_holds_for_json_by_white_space_at_its_end() -> None:
+    wanted = {"type": "json_schema", "json_schema": {"name": "x", "schema": json_schema(Output(kind="answer"))}}
+    (choice,) = completions(TASK, script=Script(tokens=64), response_format=wanted)
+    assert count(choice.text) == 64
+    parse_output(Output(kind="answer"), choice.text)
+
+
+@pytest.mark.parametrize("limit", [1, 7, 20])
+def test_max_tokens_cuts_and_says_so(limit: int) -> None:
+    whole = completions(TASK)[0]
+    (choice,) = completions(TASK, max_tokens=limit)
+    assert choice.tokens == whole.tokens[:limit]
+    assert choice.finish_reason == "length"
+
+
+def test_ignore_eos_writes_up_to_the_limit() -> None:
+    (choice,) = completions(TASK, max_tokens=700, ignore_eos=True)
+    assert (len(choice.tokens), choice.finish_reason) == (700, "length")
+
+
+def test_a_stop_string_ends_the_text_before_it() -> None:
+    whole = completions(TASK)[0].text
+    (choice,) = completions(TASK, stop=["never there", "**"])
+    assert choice.text == whole.split("**")[0]
+    assert (choice.finish_reason, choice.stop_reason) == ("stop", "**")
+    (kept,) = completions(TASK, stop="**", include_stop_str_in_output=True)
+    assert kept.text == choice.text + "**"
+
+
+@pytest.mark.parametrize(("pattern", "field"), [(r"[A-C]\d{3}", "regex")])
+def test_a_regex_constraint_is_matched_from_end_to_end(pattern: str, field: str) -> None:
+    assert len(text(TASK, structured_outputs={field: pattern})) == 4
+
+
+def test_faults_spoil_the_text_as_scripted() -> None:
+    wanted = {"type": "json_schema", "json_schema": {"name": "x", "schema": json_schema(Output(kind="answer"))}}
+    whole = completions(TASK)[0]
+    assert completions(TASK, fault=FaultKind.EMPTY)[0].tokens == []
+    (cut,) = completions(TASK, fault=FaultKind.TRUNCATE)
+    assert (cut.tokens, cut.finish_reason) == (whole.tokens[: len(whole.tokens) // 2], "length")
+    (spoilt,) = completions(TASK, fault=FaultKind.BAD_JSON, response_format=wanted)
+    assert spoilt.finish_reason == "stop"
+    with pytest.raises(json.JSONDecodeError):
+        json.loads(spoilt.text)
