@@ -1,9 +1,10 @@
 """`deliberate streams plan | apply`: the one place where streams are declared; no service does it while serving."""
 
 import asyncio
-import sys
+import logging
 from collections.abc import Awaitable, Callable
 from typing import Annotated
+from urllib.parse import urlsplit
 
 import structlog
 import typer
@@ -19,7 +20,21 @@ from app.streams import DAY_S, StreamSettings, apply, plan
 
 streams_cli = typer.Typer(no_args_is_help=True, help="Declare the streams that the log lives in.", epilog=EXIT_HELP)
 
-NatsOption = Annotated[str, typer.Option("--nats-url", envvar="NATS_URL", help="Server that holds the log.")]
+
+def _checked_url(value: str) -> str:
+    try:
+        parsed = urlsplit(value)
+        usable = parsed.scheme in ("nats", "tls", "ws", "wss") and bool(parsed.hostname) and parsed.port != 0
+    except ValueError:
+        usable = False
+    if not usable:
+        raise typer.BadParameter(f"a NATS server is nats://host:port, not {value!r}")
+    return value
+
+
+NatsOption = Annotated[
+    str, typer.Option("--nats-url", envvar="NATS_URL", callback=_checked_url, help="Server that holds the log.")
+]
 RetentionOption = Annotated[
     int,
     typer.Option("--retention", envvar="DELIBERATION_CLEANUP", metavar="SECONDS", min=60, help="How long facts stay."),
@@ -44,7 +59,8 @@ DEFAULT_NATS_URL = "nats://127.0.0.1:4222"
 
 
 async def _connected(nats_url: str, wait_s: float, work: Callable[[JetStreamJournal], Awaitable[Exit]]) -> Exit:
-    structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
+    # What fails is told once, at the end, and not at every attempt to connect.
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
     journal = JetStreamJournal(nats_url, name="deliberate streams")
     remedy = "name the server by --nats-url or NATS_URL; `deliberate up` starts one"
     try:

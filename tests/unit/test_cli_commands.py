@@ -141,6 +141,10 @@ def test_an_empty_or_structured_rubric_is_sent_as_it_is(tmp_path: Path) -> None:
         ["watch"],
         ["cancel", ID, "--wait", "61"],
         ["list", "--meta", "=x"],
+        ["streams", "plan", "--nats-url", "http://x"],
+        ["streams", "plan", "--nats-url", "nats://[::"],
+        ["streams", "plan", "--nats-url", "nats://127.0.0.1:notaport"],
+        ["streams", "apply", "--nats-url", ""],
         ["nonsense"],
     ],
 )
