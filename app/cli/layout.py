@@ -74,7 +74,7 @@ class Layout:
 
 
 def plan_stack(options: StackOptions, report: Report) -> Layout:
-    """Choose ports and directories, and create the latter; raises CommandError for roles that cannot be used."""
+    """Choose ports and directories, and create the data directory; raises CommandError for roles that are no use."""
     roles = _role_names(options.roles_file or PACKAGED_ROLES)
     data_dir = options.data_dir.resolve()
     (data_dir / "logs").mkdir(parents=True, exist_ok=True)
@@ -132,16 +132,19 @@ def _kept_secret(path: Path) -> str:
 
 
 def _ray_dir(data_dir: Path) -> Path:
-    """Ray's directory, emptied: in the data directory, or where its socket's path is short enough for the kernel."""
-    own = data_dir / "ray"
-    if len(os.fsencode(f"{own}{_SOCKET_IN_RAY_DIR}")) > _SOCKET_PATH_BYTES_MAX:
-        name = f"deliberate-{os.getuid()}-{sha256(os.fsencode(data_dir)).hexdigest()[:8]}"
-        short = Path(tempfile.gettempdir()) / name
-        own = (
-            short if len(os.fsencode(f"{short}{_SOCKET_IN_RAY_DIR}")) <= _SOCKET_PATH_BYTES_MAX else Path("/tmp") / name
-        )
-    if own.is_dir() and not own.is_symlink() and own.stat().st_uid == os.getuid():
-        shutil.rmtree(own)
-    # Fails if anybody else has put something there: Ray's sockets must not lie in a stranger's directory.
-    own.mkdir(mode=0o700)
-    return own
+    """Ray's directory: in the data directory, or where the paths of its sockets are short enough for the kernel."""
+    name = f"deliberate-{os.getuid()}-{sha256(os.fsencode(data_dir)).hexdigest()[:8]}"
+    candidates = [data_dir / "ray", Path(tempfile.gettempdir()) / name]
+    short = (path for path in candidates if len(os.fsencode(f"{path}{_SOCKET_IN_RAY_DIR}")) <= _SOCKET_PATH_BYTES_MAX)
+    return next(short, Path("/tmp") / name)
+
+
+def make_ray_dir(path: Path) -> None:
+    """Create Ray's directory, empty and for its owner only; raises CommandError when somebody else's is there."""
+    if path.is_dir() and not path.is_symlink() and path.stat().st_uid == os.getuid():
+        shutil.rmtree(path)
+    try:
+        path.mkdir(mode=0o700)
+    except FileExistsError as error:
+        detail = f"{path} belongs to somebody else, and Ray's sockets must not lie there"
+        raise CommandError(Exit.FAILED, "directory_in_use", detail, remedy="choose another --data-dir") from error

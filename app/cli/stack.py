@@ -16,7 +16,7 @@ from pathlib import Path
 
 import app
 from app.cli.exits import CommandError, Exit
-from app.cli.layout import LOOPBACK, Layout, StackOptions, plan_stack
+from app.cli.layout import LOOPBACK, Layout, StackOptions, make_ray_dir, plan_stack
 from app.cli.probes import answers, greets, status_of, writes
 from app.cli.processes import marked, only_one, sweep
 from app.cli.progress import Noticed, Report, StackReady
@@ -81,7 +81,7 @@ async def running_stack(options: StackOptions, report: Report = lambda _: None) 
         _keep_previous_logs(layout)
         if options.nats_url is not None:
             await _declare_given(layout)
-        with _ray_logs_kept(layout):
+        with _ray_dir_made(layout):
             async with supervised(stack_children(layout), layout.site, report) as supervisor:
                 await _until_serving(layout)
                 report(_ready(layout, time.monotonic() - began_s))
@@ -89,8 +89,9 @@ async def running_stack(options: StackOptions, report: Report = lambda _: None) 
 
 
 @contextmanager
-def _ray_logs_kept(layout: Layout) -> Generator[None]:
-    """Ray's logs lie under `logs/ray`: a link while Ray runs, then a copy, because its own directory is removed."""
+def _ray_dir_made(layout: Layout) -> Generator[None]:
+    """Make Ray's directory, and remove it in the end; `logs/ray` is a link into it, and then a copy of Ray's logs."""
+    make_ray_dir(layout.ray_dir)
     kept = layout.site.logs_dir / "ray"
     logs = layout.ray_dir / "session_latest" / "logs"
     _remove(kept)

@@ -176,7 +176,8 @@ class Supervisor:
             life = await self._begin(child, attempt)
             death, reason = await self._live(child, life, past, footing)
             tail = log_tail(life.log, from_byte=life.log_from_byte)
-            await self._end(child, life, _FALLEN_GRACE_S if death.fell_with else child.stop_within_s)
+            fallen_grace_s = min(_FALLEN_GRACE_S, child.stop_within_s)
+            await self._end(child, life, fallen_grace_s if death.fell_with else child.stop_within_s)
             match on_death(past, death):
                 case GiveUp():
                     self._report(ChildFailed(child.name, reason, child.hint, str(life.log), tail))

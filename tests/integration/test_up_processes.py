@@ -1,0 +1,456 @@
+"""The supervisor over real processes: small ones that die, hang, will not end or leave others; then nats and Ray."""
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncGenerator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pytest
+
+from app.cli.exits import CommandError
+from app.cli.layout import StackOptions, make_ray_dir, plan_stack
+from app.cli.probes import answers, greets, status_of, writes
+from app.cli.processes import marked
+from app.cli.progress import (
+    ChildDied,
+    ChildFailed,
+    ChildReady,
+    ChildStarted,
+    Event,
+    Noticed,
+    StackStopped,
+    StackStopping,
+)
+from app.cli.stack import running_stack, stack_children
+from app.cli.supervisor import Child, Life, Site, StackFailed, Supervisor, supervised
+from app.deliberation.errors import JournalUnavailable
+from app.journal import JetStreamJournal
+from app.streams import StreamSettings, plan
+from tests.conditions import until
+
+READY = "print('ready', flush=True)\n"
+LASTS = "import signal\n" + READY + "signal.pause()\n"
+FAILS = "import sys\nsys.exit('no such setting')\n"
+SILENT = "import signal\nsignal.pause()\n"
+DEAF = "import signal\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n" + LASTS
+ORPHAN = """
+import os, signal
+os.setpgid(0, 0)
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+print("there", flush=True)
+signal.pause()
+"""
+ORPHANS = f"""
+import subprocess, sys
+for _ in range(3):
+    orphan = subprocess.Popen([sys.executable, "-S", "-c", {ORPHAN!r}], stdout=subprocess.PIPE)
+    orphan.stdout.readline()
+"""
+T = TypeVar("T")
+
+
+def child(name: str, code: str, **more: Any) -> Child:
+    defaults: dict[str, Any] = {
+        "is_ready": writes("ready"),
+        "environment": dict(os.environ),
+        "stop_within_s": 5.0,
+        "ready_within_s": 20.0,
+    }
+    return Child(name=name, command=(sys.executable, "-S", "-c", code), **{**defaults, **more})
+
+
+@dataclass
+class Told:
+    """The events that were reported, and what tests ask about them."""
+
+    events: list[Event] = field(default_factory=list[Event])
+
+    def __call__(self, event: Event) -> None:
+        self.events.append(event)
+
+    def of(self, kind: type[T], name: str | None = None) -> list[T]:
+        return [e for e in self.events if isinstance(e, kind) and name in (None, getattr(e, "name", None))]
+
+    def lives(self, name: str) -> int:
+        return len(self.of(ChildReady, name))
+
+    async def until_ready(self, name: str, lives: int) -> None:
+        await until(lambda: self.lives(name) >= lives, timeout_s=60)
+
+
+@dataclass
+class Stand:
+    """Children that run under a supervisor, and where to look at them."""
+
+    supervisor: Supervisor
+    told: Told
+    site: Site
+
+    def state(self) -> dict[str, Any]:
+        return json.loads(self.site.state_file.read_text())
+
+    def kill(self, name: str) -> int:
+        pid = self.supervisor.pid_of(name)
+        os.kill(pid, signal.SIGKILL)
+        return pid
+
+
+Run = Callable[..., AbstractAsyncContextManager[Stand]]
+
+
+@pytest.fixture
+def told() -> Told:
+    return Told()
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Site:
+    logs_dir = tmp_path / "logs"
+    logs_dir.mkdir()
+    return Site(mark=os.urandom(8).hex(), logs_dir=logs_dir, state_file=tmp_path / "stack.json", facts={"url": "here"})
+
+
+@pytest.fixture
+async def run(site: Site, told: Told) -> AsyncGenerator[Run]:
+    @asynccontextmanager
+    async def running(*children: Child) -> AsyncGenerator[Stand]:
+        async with supervised(children, site, told) as supervisor:
+            yield Stand(supervisor, told, site)
+
+    yield running
+    assert marked(site.mark) == [], "a supervisor leaves nothing behind, whatever happened"
+
+
+def alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+async def test_a_child_starts_when_what_it_needs_is_ready_and_all_stop_in_reverse(run: Run, told: Told) -> None:
+    async with run(child("log", LASTS), child("engine", LASTS), child("gateway", LASTS, needs=("log",))) as stand:
+        told_in_order = [(type(e), getattr(e, "name", "")) for e in told.events]
+        assert told_in_order.index((ChildReady, "log")) < told_in_order.index((ChildStarted, "gateway"))
+        state = stand.state()
+        assert state["url"] == "here"
+        assert state["supervisor_pid"] == os.getpid()
+        assert {name: entry["pid"] for name, entry in state["children"].items()} == {
+            name: stand.supervisor.pid_of(name) for name in ("log", "engine", "gateway")
+        }
+    assert [event.name for event in told.of(StackStopping)] == ["gateway", "engine", "log"]
+    assert told.of(StackStopped)[0].left == ()
+    assert not stand.site.state_file.exists()
+
+
+async def test_a_killed_child_comes_back_and_the_others_do_not_notice(run: Run, told: Told) -> None:
+    async with run(child("log", LASTS), child("gateway", LASTS, needs=("log",))) as stand:
+        gateway = stand.supervisor.pid_of("gateway")
+        killed = stand.kill("log")
+        await told.until_ready("log", 2)
+        assert stand.supervisor.pid_of("log") != killed
+        assert stand.state()["children"]["log"]["pid"] == stand.supervisor.pid_of("log")
+        assert stand.supervisor.pid_of("gateway") == gateway
+        assert [(d.name, d.reason, d.restart_in_s) for d in told.of(ChildDied)] == [
+            ("log", "was killed by SIGKILL", 0.2)
+        ]
+
+
+async def test_a_child_that_keeps_dying_is_restarted_less_and_less_often(run: Run, told: Told) -> None:
+    async with run(child("gateway", LASTS)) as stand:
+        for life in (1, 2, 3):
+            await told.until_ready("gateway", life)
+            stand.kill("gateway")
+        await told.until_ready("gateway", 4)
+    assert [died.restart_in_s for died in told.of(ChildDied)] == pytest.approx([0.2, 0.4, 0.8])
+
+
+async def test_what_stands_on_a_dead_child_is_ended_and_started_after_it(run: Run, told: Told) -> None:
+    async with run(
+        child("ray", LASTS), child("deployer", DEAF, needs=("ray",), falls_with=("ray",), stop_within_s=0.2)
+    ) as stand:
+        first = stand.supervisor.pid_of("deployer")
+        stand.kill("ray")
+        await told.until_ready("deployer", 2)
+        assert not alive(first)
+        assert [(d.name, d.reason) for d in told.of(ChildDied, "deployer")] == [("deployer", "ended because ray did")]
+        readiness = [event.name for event in told.of(ChildReady)]
+        assert readiness == ["ray", "deployer", "ray", "deployer"]
+
+
+async def test_the_death_of_one_that_stands_on_another_leaves_that_alone(run: Run, told: Told) -> None:
+    async with run(child("ray", LASTS), child("deployer", LASTS, needs=("ray",), falls_with=("ray",))) as stand:
+        ray = stand.supervisor.pid_of("ray")
+        stand.kill("deployer")
+        await told.until_ready("deployer", 2)
+        assert stand.supervisor.pid_of("ray") == ray
+
+
+async def test_orphans_of_a_dead_child_are_ended_before_it_starts_again(run: Run, told: Told, site: Site) -> None:
+    async with run(child("ray", ORPHANS + LASTS)) as stand:
+        first = {process.pid for process in marked(site.mark)}
+        assert len(first) == 4
+        stand.kill("ray")
+        await until(lambda: len(told.of(ChildStarted, "ray")) == 2)
+        assert not any(alive(pid) for pid in first)
+        await told.until_ready("ray", 2)
+
+
+async def test_a_child_that_will_not_stop_is_killed_after_its_bound(run: Run, told: Told, site: Site) -> None:
+    async with run(child("deaf", ORPHANS + DEAF, stop_within_s=0.2)):
+        pass
+    assert told.of(StackStopped)[0].left == ()
+    assert marked(site.mark) == []
+
+
+async def test_a_second_cancellation_does_not_wait_for_those_that_will_not_stop(run: Run, told: Told) -> None:
+    ready = asyncio.Event()
+
+    async def body() -> None:
+        async with run(child("deaf", DEAF, stop_within_s=1e6)):
+            ready.set()
+            await asyncio.Event().wait()
+
+    task = asyncio.create_task(body())
+    await ready.wait()
+    task.cancel()
+    await until(lambda: bool(told.of(StackStopping)))
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await asyncio.wait_for(task, 10)
+
+
+@pytest.mark.parametrize(
+    ("code", "more", "reason", "tail"),
+    [
+        (FAILS, {}, "ended with status 1", ("no such setting",)),
+        (SILENT, {"ready_within_s": 0.3}, "was not ready within 0.3 s", ()),
+        ("raise SystemExit(0)", {}, "ended with status 0", ()),
+    ],
+)
+async def test_a_child_that_never_gets_ready_ends_the_start_and_its_log_is_shown(
+    run: Run, told: Told, code: str, more: dict[str, Any], reason: str, tail: tuple[str, ...]
+) -> None:
+    with pytest.raises(StackFailed, match=reason) as raised:
+        async with run(child("log", LASTS), child("gateway", code, hint="choose another --port", **more)):
+            pytest.fail("the body must not run")
+    assert (raised.value.name, raised.value.remedy) == ("gateway", "choose another --port")
+    [failed] = told.of(ChildFailed)
+    assert (failed.name, failed.log_tail) == ("gateway", tail)
+    assert len(told.of(ChildStarted, "gateway")) == 2, "one more attempt, as a port may be lost for a moment"
+
+
+async def test_a_program_that_is_not_there_is_told(run: Run) -> None:
+    with pytest.raises(StackFailed, match="cannot be run"):
+        async with run(replace(child("nats", LASTS), command=("/no/such/program",))):
+            pytest.fail("the body must not run")
+
+
+async def test_preparation_comes_before_those_that_need_it_and_after_each_restart(run: Run, told: Told) -> None:
+    prepared = list[int]()
+
+    async def prepare() -> None:
+        assert not told.of(ChildStarted, "gateway") or prepared
+        prepared.append(len(told.of(ChildStarted, "log")))
+
+    async with run(child("log", LASTS, prepare=prepare), child("gateway", LASTS, needs=("log",))) as stand:
+        assert prepared == [1]
+        stand.kill("log")
+        await told.until_ready("log", 2)
+        assert prepared == [1, 2]
+
+
+@pytest.mark.parametrize("fails_at_first", [True, False])
+async def test_a_preparation_that_fails_stops_the_start_but_not_what_served_before(
+    run: Run, told: Told, fails_at_first: bool
+) -> None:
+    async def prepare() -> None:
+        if fails_at_first or told.lives("log"):
+            raise JournalUnavailable("the log does not answer")
+
+    async def restart() -> None:
+        async with run(child("log", LASTS, prepare=prepare)) as stand:
+            stand.kill("log")
+            await told.until_ready("log", 2)
+
+    if fails_at_first:
+        with pytest.raises(StackFailed, match="the log does not answer"):
+            await restart()
+    else:
+        await restart()
+        assert [noticed.text for noticed in told.of(Noticed)] == ["log: the log does not answer"]
+
+
+async def test_errors_of_the_body_are_its_own(run: Run) -> None:
+    with pytest.raises(LookupError):
+        async with run(child("log", LASTS)):
+            raise LookupError
+
+
+@asynccontextmanager
+async def program(code: str, place: Path) -> AsyncGenerator[tuple[asyncio.subprocess.Process, str]]:
+    """A Python program that has written its first line, which is given; killed at the end."""
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", code, cwd=place, env=environment, stdout=subprocess.PIPE
+    )
+    assert process.stdout is not None
+    try:
+        yield process, (await asyncio.wait_for(process.stdout.readline(), 30)).decode().strip()
+    finally:
+        with suppress(ProcessLookupError):
+            process.kill()
+        await process.wait()
+
+
+async def test_a_data_directory_serves_one_stack_at_a_time(tmp_path: Path) -> None:
+    code = f"""
+import fcntl
+file = open("lock", "w")
+fcntl.flock(file, fcntl.LOCK_EX)
+file.write("4711")
+file.flush()
+{LASTS}"""
+    async with program(code, tmp_path):
+        with pytest.raises(CommandError, match="is in use by process 4711"):
+            async with running_stack(StackOptions(data_dir=tmp_path)):
+                pytest.fail("two stacks on one log")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+async def test_what_a_killed_supervisor_left_is_ended_by_the_next_one(tmp_path: Path, told: Told) -> None:
+    code = f"""
+import asyncio, os, sys
+from pathlib import Path
+from app.cli.probes import writes
+from app.cli.supervisor import Child, Site, supervised
+async def main():
+    site = Site(mark="{tmp_path.name}", logs_dir=Path("."), state_file=Path("stack.json"))
+    command = (sys.executable, "-c", {ORPHANS + LASTS!r})
+    async with supervised([Child(name="ray", command=command, is_ready=writes("ready"))], site, lambda _: None):
+        print("up", flush=True)
+        await asyncio.Event().wait()
+asyncio.run(main())
+"""
+    async with program(code, tmp_path) as (supervisor, line):
+        assert line == "up"
+        child_pid = json.loads((tmp_path / "stack.json").read_text())["children"]["ray"]["pid"]
+        assert len(marked(tmp_path.name)) == 4
+        supervisor.kill()
+    await until(lambda: not alive(child_pid))
+    assert len(marked(tmp_path.name)) == 3, "its own children end with the supervisor, theirs may not"
+
+    roles = tmp_path / "roles.yaml"
+    roles.write_text("roles: {}")
+    with pytest.raises(CommandError, match="roles"):
+        async with running_stack(StackOptions(data_dir=tmp_path, roles_file=roles), told):
+            pytest.fail("these roles are no use")
+    assert marked(tmp_path.name) == []
+    assert [noticed.text for noticed in told.of(Noticed)] == ["an earlier run was cut short: ending 3 processes of it"]
+
+
+@pytest.mark.parametrize(
+    ("said", "status", "greeted"),
+    [
+        (b"HTTP/1.1 200 OK\r\n\r\n", 200, False),
+        (b"HTTP/1.1 503 Service Unavailable\r\n\r\n", 503, False),
+        (b"INFO {}\r\n", None, True),
+        (b"", None, False),
+        (b"\n", None, False),
+        (b"HTTP/1.1 maybe\r\n", None, False),
+    ],
+)
+async def test_probes_believe_only_what_they_asked_for(said: bytes, status: int | None, greeted: bool) -> None:
+    async def speak(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(said)
+        await writer.drain()
+        writer.close()
+
+    async with await asyncio.start_server(speak, "127.0.0.1", 0) as server:
+        port = server.sockets[0].getsockname()[1]
+        url = f"http://127.0.0.1:{port}/healthz"
+        life = Life.__new__(Life)
+        assert await status_of(url) == status
+        assert await answers(url)(life) is (status == 200)
+        assert await greets("127.0.0.1", port, b"INFO ")(life) is greeted
+    assert await status_of(url) is None
+    assert await greets("127.0.0.1", port, b"INFO ")(life) is False
+
+
+async def test_nats_keeps_its_port_and_its_store_through_a_kill_and_a_new_stack(tmp_path: Path, told: Told) -> None:
+    async def write_and_read(url: str, write: bool) -> bytes:
+        journal = await JetStreamJournal.connect(url)
+        try:
+            async with asyncio.timeout(10):
+                assert await plan(journal, StreamSettings()) == ([], [])
+                if write:
+                    await journal.client.jetstream().publish("planning.kept", b"kept")
+                return (await journal.client.jetstream().get_last_msg("PLANNING_EVENTS", "planning.kept")).data or b""
+        finally:
+            await journal.close()
+
+    layout = plan_stack(StackOptions(port=0, nats_port=0, data_dir=tmp_path), told)
+    [nats] = [child for child in stack_children(layout) if child.name == "nats"]
+    async with supervised([nats], layout.site, told) as supervisor:
+        assert await write_and_read(layout.nats_url, write=True) == b"kept"
+        os.kill(supervisor.pid_of("nats"), signal.SIGKILL)
+        await told.until_ready("nats", 2)
+        assert await write_and_read(layout.nats_url, write=False) == b"kept"
+    async with supervised([nats], layout.site, told):
+        assert await write_and_read(layout.nats_url, write=False) == b"kept"
+    assert marked(layout.mark) == []
+
+
+ACTOR = """
+import os, ray, signal
+ray.init(address=os.environ["RAY_ADDRESS"], log_to_driver=False)
+@ray.remote(num_cpus=0)
+class Replica:
+    def pid(self): return os.getpid()
+replica = Replica.remote()
+print("replica", ray.get(replica.pid.remote()), flush=True)
+print("ready", flush=True)
+signal.pause()
+"""
+
+
+def listening_elsewhere(pids: set[int]) -> list[str]:
+    """Addresses that these processes listen on, other than loopback, as /proc writes them."""
+    sockets = {os.readlink(link) for pid in pids for link in Path(f"/proc/{pid}/fd").iterdir() if link.is_symlink()}
+    loopback = ("0100007F", "00000000000000000000000001000000", "0000000000000000FFFF00000100007F")
+    rows = [row.split() for table in ("tcp", "tcp6") for row in Path(f"/proc/net/{table}").read_text().splitlines()[1:]]
+    return [
+        row[1] for row in rows if row[3] == "0A" and f"socket:[{row[9]}]" in sockets and not row[1].startswith(loopback)
+    ]
+
+
+@pytest.mark.serve
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+async def test_ray_listens_on_loopback_and_comes_back_whole_when_its_raylet_is_killed(
+    tmp_path: Path, told: Told
+) -> None:
+    layout = plan_stack(StackOptions(port=0, nats_url="nats://127.0.0.1:1", data_dir=tmp_path), told)
+    make_ray_dir(layout.ray_dir)
+    ray, deployer = (child for child in stack_children(layout) if child.name in ("ray", "deployer"))
+    stub = replace(deployer, command=(sys.executable, "-c", ACTOR), stop_within_s=3.0)
+
+    async with supervised([ray, stub], layout.site, told) as supervisor:
+        first = {process.pid: process.command for process in marked(layout.mark)}
+        [replica] = [pid for pid, command in first.items() if command.startswith("ray::Replica")]
+        [raylet] = [pid for pid, command in first.items() if command.split()[0].endswith("/raylet")]
+        assert listening_elsewhere(set(first)) == []
+        assert replica not in {supervisor.pid_of("ray"), supervisor.pid_of("deployer")}
+
+        os.kill(raylet, signal.SIGKILL)
+        await told.until_ready("deployer", 2)
+        assert not [command for pid, command in first.items() if alive(pid)]
+        assert layout.ray_address in {told.of(ChildReady, "ray")[-1].detail}
+    assert told.of(StackStopped)[0].left == ()
+    assert marked(layout.mark) == []

@@ -1,0 +1,268 @@
+import io
+import socket
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from app.cli.exits import CommandError
+from app.cli.layout import PACKAGED_ROLES, StackOptions, make_ray_dir, plan_stack
+from app.cli.processes import Ports, log_tail, marked, output_since, write_private
+from app.cli.progress import (
+    ChildDied,
+    ChildFailed,
+    ChildReady,
+    ChildStarted,
+    Event,
+    Noticed,
+    PortShifted,
+    StackReady,
+    StackStopped,
+    StackStopping,
+    as_document,
+)
+from app.cli.restarts import DELAY_MAX_S, FIRST_DELAY_S, Death, GiveUp, Past, Restart, Standing, check_order, on_death
+from app.cli.stack import stack_children
+from app.cli.up import Checklist
+
+STEADY = Death(ready_for_s=30.0)
+BRIEF = Death(ready_for_s=0.5)
+NEVER_READY = Death(ready_for_s=None)
+
+
+def delays_after(*deaths: Death) -> list[float]:
+    past, delays = Past(), list[float]()
+    for death in deaths:
+        decision = on_death(past, death)
+        assert isinstance(decision, Restart)
+        past = decision.past
+        delays.append(decision.delay_s)
+    return delays
+
+
+@pytest.mark.parametrize(
+    ("deaths", "delays"),
+    [
+        ([BRIEF], [0.2]),
+        ([BRIEF] * 4, [0.2, 0.4, 0.8, 1.6]),
+        ([BRIEF, BRIEF, STEADY, BRIEF], [0.2, 0.4, 0.2, 0.4]),
+        ([BRIEF, BRIEF, NEVER_READY, NEVER_READY, NEVER_READY], [0.2, 0.4, 0.8, 1.6, 3.2]),
+        ([STEADY, STEADY], [0.2, 0.2]),
+        ([BRIEF, Death(0.5, "ray"), BRIEF], [0.2, 0.0, 0.4]),
+    ],
+)
+def test_restarts_back_off_until_a_life_was_steady(deaths: list[Death], delays: list[float]) -> None:
+    assert delays_after(*deaths) == pytest.approx(delays)
+
+
+def test_the_delay_has_an_upper_bound() -> None:
+    assert delays_after(*[BRIEF] * 12)[-1] == DELAY_MAX_S
+
+
+@pytest.mark.parametrize(
+    ("deaths", "gives_up"),
+    [
+        ([NEVER_READY], False),
+        ([NEVER_READY, NEVER_READY], True),
+        ([Death(None, "ray"), Death(None, "ray"), NEVER_READY], False),
+        ([BRIEF, *[NEVER_READY] * 5], False),
+    ],
+)
+def test_only_what_never_became_ready_by_its_own_fault_is_given_up(deaths: list[Death], gives_up: bool) -> None:
+    past, decisions = Past(), list[Restart | GiveUp]()
+    for death in deaths:
+        decisions.append(on_death(past, death))
+        past = decisions[-1].past if isinstance(decisions[-1], Restart) else past
+    assert isinstance(decisions[-1], GiveUp) is gives_up
+
+
+def test_a_child_that_fell_with_another_restarts_at_once() -> None:
+    assert on_death(Past(delay_s=3.2, ever_ready=True), Death(100.0, "ray")) == Restart(
+        0.0, Past(delay_s=3.2, ever_ready=True)
+    )
+    assert FIRST_DELAY_S > 0
+
+
+@pytest.mark.parametrize(
+    "children",
+    [
+        [Standing(name="gateway", needs=("nats",)), Standing(name="nats")],
+        [Standing(name="nats"), Standing(name="nats")],
+        [Standing(name="ray"), Standing(name="deployer", falls_with=("ray",))],
+        [Standing(name="ray", needs=("ray",))],
+    ],
+)
+def test_an_order_that_cannot_be_started_is_refused(children: list[Standing]) -> None:
+    with pytest.raises(ValueError, match=r"declared|need"):
+        check_order(children)
+
+
+def test_the_stack_can_be_started_whatever_is_given(tmp_path: Path) -> None:
+    cases = [
+        (StackOptions(), ["nats", "simulator", "ray", "deployer", "gateway"]),
+        (StackOptions(nats_url="nats://elsewhere:4222"), ["simulator", "ray", "deployer", "gateway"]),
+        (StackOptions(engine_urls=("http://gpu:8000",)), ["nats", "ray", "deployer", "gateway"]),
+        (StackOptions(nats_url="nats://n", engine_urls=("http://e",)), ["ray", "deployer", "gateway"]),
+    ]
+    for number, (given, names) in enumerate(cases):
+        options = StackOptions(
+            port=0,
+            nats_port=0,
+            data_dir=tmp_path / str(number),
+            nats_url=given.nats_url,
+            engine_urls=given.engine_urls,
+        )
+        children = stack_children(plan_stack(options, lambda _: None))
+        check_order(children)
+        assert [child.name for child in children] == names
+        by_name = {child.name: child for child in children}
+        assert by_name["deployer"].falls_with == ("ray",)
+        assert by_name["gateway"].needs == by_name["deployer"].needs[:-1] == (() if given.nats_url else ("nats",))
+
+
+def test_each_part_is_told_where_the_others_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RAY_ADDRESS", "auto")
+    options = StackOptions(
+        port=0, nats_port=0, data_dir=tmp_path, engine_urls=("http://a", "http://b"), roles_file=PACKAGED_ROLES
+    )
+    layout = plan_stack(options, lambda _: None)
+    environment = {child.name: child.environment for child in stack_children(layout)}
+
+    assert environment["deployer"]["RAY_ADDRESS"] == layout.ray_address
+    assert environment["deployer"]["VLLM_URL"] == "http://a,http://b"
+    assert environment["gateway"]["NATS_URL"] == environment["deployer"]["NATS_URL"] == layout.nats_url
+    assert environment["gateway"]["ROLES_FILE"] == environment["deployer"]["ROLES_FILE"] == str(PACKAGED_ROLES)
+    assert environment["gateway"]["PORT"] == layout.url.rpartition(":")[2]
+    assert "RAY_ADDRESS" not in environment["ray"], "an address makes `ray start --head` join instead of begin"
+    assert "RAY_AUTH_TOKEN" not in environment["gateway"]
+
+
+def test_rays_token_is_private_and_kept(tmp_path: Path) -> None:
+    options = StackOptions(port=0, nats_port=0, data_dir=tmp_path)
+    tokens = {plan_stack(options, lambda _: None).ray_token for _ in range(2)}
+    assert len(tokens) == 1
+    assert (tmp_path / "ray_token").stat().st_mode & 0o777 == 0o600
+
+
+@pytest.mark.parametrize("depth", [0, 40])
+def test_rays_sockets_have_paths_that_the_kernel_takes(tmp_path: Path, depth: int) -> None:
+    options = StackOptions(port=0, nats_port=0, data_dir=tmp_path / "/".join(["directory"] * depth))
+    ray_dir = plan_stack(options, lambda _: None).ray_dir
+    socket_path = f"{ray_dir}/session_2026-11-20_13-27-15_037509_4194304/sockets/plasma_store"
+    assert len(socket_path.encode()) <= 107
+
+
+def test_rays_directory_is_emptied_and_private_and_never_a_strangers(tmp_path: Path) -> None:
+    ray_dir = tmp_path / "ray"
+    ray_dir.mkdir()
+    (ray_dir / "session_latest").touch()
+    make_ray_dir(ray_dir)
+    assert ray_dir.stat().st_mode & 0o777 == 0o700
+    assert list(ray_dir.iterdir()) == []
+
+    laid_out = tmp_path / "link"
+    laid_out.symlink_to(ray_dir)
+    with pytest.raises(CommandError, match="belongs to somebody else"):
+        make_ray_dir(laid_out)
+
+
+@pytest.mark.parametrize("content", ["roles: {}\n", "roles: [\n", "nothing", "roles:\n  DEV: {persona: 3}\n"])
+def test_roles_that_cannot_be_used_are_told_before_anything_starts(tmp_path: Path, content: str) -> None:
+    roles = tmp_path / "roles.yaml"
+    roles.write_text(content)
+    with pytest.raises(CommandError, match=r"roles\.yaml"):
+        plan_stack(StackOptions(roles_file=roles, data_dir=tmp_path / "data"), lambda _: None)
+    assert not (tmp_path / "data").exists()
+
+
+def test_a_taken_port_is_shifted_and_told(tmp_path: Path) -> None:
+    events = list[Event]()
+    with socket.socket() as holder:
+        holder.bind(("127.0.0.1", 0))
+        holder.listen()
+        taken = holder.getsockname()[1]
+        layout = plan_stack(StackOptions(port=taken, nats_port=0, data_dir=tmp_path), events.append)
+    assert events == [PortShifted("gateway", taken, layout.ports["gateway"])]
+    assert layout.url != f"http://127.0.0.1:{taken}"
+
+
+def test_a_free_port_is_given_once() -> None:
+    ports = Ports("127.0.0.1")
+    first = ports.take()
+    assert ports.take(first) != first
+
+
+@pytest.mark.parametrize("given", ["soon", "-5", "1e3", "²"])
+def test_a_retention_that_is_no_number_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: str) -> None:
+    monkeypatch.setenv("DELIBERATION_CLEANUP", given)
+    with pytest.raises(CommandError, match="DELIBERATION_CLEANUP"):
+        plan_stack(StackOptions(port=0, nats_port=0, data_dir=tmp_path), lambda _: None)
+
+
+@pytest.mark.parametrize(
+    ("host", "url"),
+    [("0.0.0.0", "http://127.0.0.1:"), ("::1", "http://[::1]:"), ("127.0.0.1", "http://127.0.0.1:")],
+)
+def test_the_url_is_one_that_this_machine_reaches(tmp_path: Path, host: str, url: str) -> None:
+    layout = plan_stack(StackOptions(host=host, port=0, nats_port=0, data_dir=tmp_path), lambda _: None)
+    assert layout.url.startswith(url)
+
+
+def test_a_logs_tail_is_of_the_present_life_only(tmp_path: Path) -> None:
+    log = tmp_path / "child.log"
+    log.write_text("old\n")
+    with log.open("a") as file:
+        file.write("first\n" + "line\n" * 20 + "last\n")
+    assert log_tail(log, from_byte=4, lines=2) == ("line", "last")
+    assert output_since(log, 4).startswith("first")
+    assert log_tail(tmp_path / "none") == ()
+
+
+def test_a_file_is_replaced_at_once_and_private(tmp_path: Path) -> None:
+    path = tmp_path / "stack.json"
+    for text in ("one", "two"):
+        write_private(path, text)
+    assert path.read_text() == "two"
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert [entry.name for entry in tmp_path.iterdir()] == ["stack.json"]
+
+
+def test_nothing_carries_a_mark_that_was_never_given() -> None:
+    assert marked("0" * 32) == []
+
+
+READY = StackReady("http://127.0.0.1:8080", "nats://n", ("http://e",), "127.0.0.1:6", ("DEV",), True, "/data", 8.4)
+EVENTS: list[tuple[Event, str, str]] = [
+    (ChildStarted("nats", 7, 1), "child_started", ""),
+    (ChildReady("nats", "nats://n", 0.31, 1), "child_ready", "✔ NATS             nats://n  (0.3 s)"),
+    (ChildReady("ray", "", 6.0, 2), "child_ready", "(6.0 s again)"),
+    (ChildDied("ray", "was killed by SIGKILL", 0.2, ("tail",)), "child_died", "starting it again in 0.2 s"),
+    (ChildDied("deployer", "ended because ray did", 0.0, ()), "child_died", "starting it again after that one"),
+    (ChildFailed("gateway", "ended with status 2", "", "g.log", ("why",)), "child_failed", "│ why"),
+    (PortShifted("gateway", 8080, 8081), "port_shifted", "port 8080 is taken, using 8081"),
+    (Noticed("an [odd] \x1b[31mthing"), "noticed", "an [odd] "),
+    (READY, "ready", "curl -sS http://127.0.0.1:8080/deliberations"),
+    (READY, "ready", "no keys, loopback only"),
+    (StackStopping("ray"), "stopping", ""),
+    (StackStopped(1.0, ("77 ray::IDLE",)), "stopped", "77 ray::IDLE"),
+]
+
+
+@pytest.mark.parametrize(("event", "name", "line"), EVENTS)
+@pytest.mark.parametrize("terminal", [False, True])
+def test_every_event_is_told_in_words_and_as_json(event: Event, name: str, line: str, terminal: bool) -> None:
+    assert as_document(event)["event"] == name
+    written = io.StringIO()
+    checklist = Checklist(Console(file=written, force_terminal=terminal, color_system=None, soft_wrap=True))
+    checklist(event)
+    if checklist.status is not None:
+        checklist.status.stop()
+    assert line in written.getvalue()
+    assert "\x1b[31m" not in written.getvalue()
+
+
+def test_an_open_host_is_called_open() -> None:
+    written = io.StringIO()
+    event = StackReady("http://192.0.2.7:8080", "nats://n", (), "127.0.0.1:6", ("DEV",), True, "/data", 8.4)
+    Checklist(Console(file=written, soft_wrap=True))(event)
+    assert "no keys, open to whoever reaches this host" in written.getvalue()
