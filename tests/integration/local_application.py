@@ -1,0 +1,21 @@
+"""Run by test_application.py in a process of its own: Ray's local testing mode cannot stop what it ran."""
+
+import os
+import sys
+
+from ray import serve
+
+from serve_deployments.application import ApplicationArgs, build
+
+
+def main(nats_url: str, engine_url: str, roles_file: str) -> None:
+    """Run the application in this process, say `ready`, and end when standard input does."""
+    arguments = ApplicationArgs(nats_url=nats_url, engine_urls=[engine_url], roles_file=roles_file)
+    serve.run(build(arguments), name="local", _local_testing_mode=True)
+    print("ready", flush=True)
+    sys.stdin.read()
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,99 @@
+"""The Serve application in Ray's local testing mode: the real deployments, wired by the real `build`."""
+
+import asyncio
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from pydantic import ValidationError
+
+from app.deliberation.errors import InvalidRequest
+from app.deliberation.facts import Accepted, Completed, decode
+from app.deliberation.specification import DEFAULT_RUBRIC, AgentSpec, Constraints, Specification
+from app.journal import JetStreamJournal
+from app.streams import StreamSettings, apply
+from serve_deployments.application import ApplicationArgs, build, load_roles
+from tests.conftest import NatsServer
+
+ROLES = {"roles": {"DEV": {"persona": "You develop."}, "QA": {"persona": "You test."}}}
+
+
+@pytest.fixture(scope="module")
+def engine_url() -> Iterator[str]:
+    """A simulator of this module's own."""
+    command = [sys.executable, "-m", "serve_deployments.simulator", "--port", "0"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    yield process.stdout.readline().split()[2]
+    process.terminate()
+    process.communicate(timeout=10)
+
+
+@pytest.fixture
+def roles_file(tmp_path: Path) -> str:
+    path = tmp_path / "roles.yaml"
+    path.write_text(json.dumps(ROLES))
+    return str(path)
+
+
+def accepted(deliberation_id: str) -> Accepted:
+    now = datetime.now(UTC)
+    agents = (AgentSpec(agent_id="dev-001", role="DEV"), AgentSpec(agent_id="dev-002", role="DEV"))
+    specification = Specification(
+        task="Name three properties of a good name.",
+        agents=(*agents, AgentSpec(agent_id="qa-001", role="QA")),
+        strategy="council",
+        strategy_version=1,
+        rounds=1,
+        constraints=Constraints(rubric=DEFAULT_RUBRIC, timeout_seconds=60),
+        quorum=2,
+        seed=5,
+    )
+    deadline_at = now + timedelta(seconds=60)
+    return Accepted(
+        deliberation_id=deliberation_id, ts=now, specification=specification, deadline_at=deadline_at, body_sha256="0"
+    )
+
+
+async def test_an_accepted_deliberation_ends_in_a_verdict(
+    own_nats_server: NatsServer, engine_url: str, roles_file: str, fresh_id: str
+) -> None:
+    journal = await JetStreamJournal.connect(own_nats_server.url)
+    await apply(journal, StreamSettings())
+    command = [sys.executable, "-m", "tests.integration.local_application", own_nats_server.url, engine_url, roles_file]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdin is not None and process.stdout is not None
+        assert any(line == "ready\n" for line in process.stdout)
+        ended = asyncio.Event()
+        await journal.subscribe([f"deliberations.default.{fresh_id}.end"], lambda _: ended.set())
+        await journal.append("default", accepted(fresh_id))
+        async with asyncio.timeout(30):
+            await ended.wait()
+        process.stdin.close()
+    (record,) = await journal.last([f"deliberations.default.{fresh_id}.end"])
+    await journal.close()
+    end = decode(record.data)
+    assert isinstance(end, Completed) and end.verdict is not None
+    assert len(end.verdict.ranking) == 3 and end.degraded is None
+
+
+def test_the_packaged_roles_are_the_five_and_each_has_a_persona() -> None:
+    roles = load_roles(None)
+    assert list(roles) == ["DEV", "QA", "ARCHITECT", "DEVOPS", "DATA"]
+    assert all(len(role.persona) > 100 for role in roles.values())
+
+
+def test_roles_that_cannot_be_used_are_refused_by_name(tmp_path: Path) -> None:
+    path = tmp_path / "roles.yaml"
+    path.write_text("roles: {DEV: {persona: x, concurency: 3}}")
+    with pytest.raises(InvalidRequest, match=r"roles\.DEV\.concurency"):
+        build(ApplicationArgs(roles_file=str(path)))
+
+
+def test_arguments_are_typed_and_closed() -> None:
+    with pytest.raises(ValidationError, match="coordinator_slot"):
+        ApplicationArgs.model_validate({"coordinator_slot": 3})
