@@ -98,7 +98,8 @@ def create_app(settings: Settings, journal: Log | None = None, clock: Clock | No
 
     Raises InvalidRequest when the roles cannot be read.
     """
-    app = FastAPI(title=TITLE, lifespan=_lifespan(settings, journal, clock or SystemClock()), redoc_url=None)
+    lifespan = _lifespan(settings, journal, clock or SystemClock())
+    app = FastAPI(title=TITLE, lifespan=lifespan, redoc_url=None, redirect_slashes=False)
     app.openapi = document  # pyright: ignore[reportAttributeAccessIssue] -- how FastAPI has its document replaced
     app.add_middleware(RequestContext)
     own = list(app.routes)

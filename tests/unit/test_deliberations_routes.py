@@ -1,0 +1,539 @@
+"""The HTTP contract of deliberations: accepted durably or not at all, read, listed, stopped."""
+
+import asyncio
+import io
+import json
+import logging
+from collections.abc import AsyncGenerator, Iterator
+from datetime import timedelta
+from typing import Any
+
+import pytest
+import structlog
+
+from app import logs
+from app.admission import deliberation_id
+from app.deliberation.errors import JournalUnavailable
+from app.deliberation.facts import Cancelled, CancelRequested, Completed, decode
+from tests.conditions import until
+from tests.story import Story
+from tests.unit.served import Served, served
+
+BODY = {"task": "Name a colour."}
+
+
+@pytest.fixture
+async def gateway() -> AsyncGenerator[Served, None]:
+    async with served() as running:
+        yield running
+
+
+def problem_of(response: Any) -> dict[str, Any]:
+    """The problem document, after checking that it is one."""
+    assert response.headers["content-type"] == "application/problem+json"
+    problem = response.json()
+    assert problem["status"] == response.status_code
+    assert problem["request_id"] == response.headers["x-request-id"]
+    assert problem["type"].endswith(problem["code"])
+    return problem
+
+
+async def test_an_accepted_deliberation_is_in_the_log_when_the_client_hears_of_it(gateway: Served) -> None:
+    response = await gateway.post(BODY)
+    assert response.status_code == 202
+    body = response.json()
+    assert response.headers["location"] == f"/deliberations/{body['id']}" == body["links"]["self"]
+    assert response.headers["retry-after"] == "1"
+    assert response.headers["etag"] == f'"{body["id"]}-1"'
+    assert "idempotency-replayed" not in response.headers
+    (record,) = gateway.journal.records
+    assert record.subject == f"deliberations.default.{body['id']}.accepted"
+    assert (body["status"], body["revision"]) == ("pending", 1)
+    assert (await gateway.client.get(response.headers["location"])).json() == body
+
+
+async def test_request_id_and_trace_are_recorded_with_the_acceptance(gateway: Served) -> None:
+    trace = f"00-{'a' * 32}-{'b' * 16}-01"
+    response = await gateway.post(BODY, X_Request_Id="mine-1", traceparent=trace)
+    assert response.headers["x-request-id"] == "mine-1"
+    fact: Any = decode(gateway.journal.records[0].data)
+    assert (fact.request_id, fact.traceparent) == ("mine-1", trace)
+
+
+@pytest.mark.parametrize("given", ["", "a b", "x" * 129, "a\tb"])
+async def test_an_unusable_request_id_is_replaced(gateway: Served, given: str) -> None:
+    response = await gateway.client.get("/healthz", headers={"X-Request-Id": given})
+    assert response.headers["x-request-id"] != given
+    assert len(response.headers["x-request-id"]) == 24
+
+
+async def test_a_key_used_again_with_the_same_body_starts_nothing(gateway: Served) -> None:
+    first = await gateway.post(BODY, Idempotency_Key="k")
+    again = await gateway.post({**BODY, "rounds": 1}, Idempotency_Key="k")
+    assert (again.status_code, again.headers["idempotency-replayed"]) == (202, "true")
+    assert again.content == first.content
+    assert again.headers["etag"] == first.headers["etag"]
+    assert len(gateway.journal.records) == 1
+
+
+async def test_a_replay_is_the_first_answer_also_after_the_end(gateway: Served) -> None:
+    first = await gateway.post(BODY, Idempotency_Key="k")
+    await gateway.play(first.json()["id"])
+    again = await gateway.post(BODY, Idempotency_Key="k")
+    assert (again.status_code, again.content) == (202, first.content)
+    waited = await gateway.post(BODY, Idempotency_Key="k", Prefer="wait=5")
+    assert (waited.status_code, waited.json()["status"]) == (200, "completed")
+    assert waited.headers["idempotency-replayed"] == "true"
+
+
+async def test_a_replay_is_found_by_another_gateway_too(gateway: Served) -> None:
+    first = await gateway.post(BODY, Idempotency_Key="k")
+    async with served(journal=gateway.journal) as other:
+        again = await other.post(BODY, Idempotency_Key="k")
+    assert again.content == first.content
+
+
+async def test_two_at_once_with_one_key_are_one_deliberation(gateway: Served) -> None:
+    answers = await asyncio.gather(*(gateway.post(BODY, Idempotency_Key="k") for _ in range(5)))
+    assert len({answer.content for answer in answers}) == 1
+    assert len(gateway.journal.records) == 1
+    assert sum("idempotency-replayed" in answer.headers for answer in answers) == 4
+
+
+async def test_a_key_used_again_with_another_body_is_a_conflict(gateway: Served) -> None:
+    await gateway.post(BODY, Idempotency_Key="k")
+    for _ in range(2):
+        response = await gateway.post({**BODY, "rounds": 2}, Idempotency_Key="k")
+        assert response.status_code == 409
+        assert problem_of(response)["code"] == "idempotency_conflict"
+
+
+@pytest.mark.parametrize("key", ["", "x" * 256, "a b", "é"])
+async def test_an_unusable_key_is_refused(gateway: Served, key: str) -> None:
+    response = await gateway.client.post(
+        "/deliberations", json=BODY, headers=[(b"Idempotency-Key", key.encode("latin-1"))]
+    )
+    assert response.status_code == 422
+    (fault,) = problem_of(response)["errors"]
+    assert (fault["location"], fault["pointer"]) == ("header", "Idempotency-Key")
+    assert gateway.journal.records == []
+
+
+@pytest.mark.parametrize("key", ["x" * 255, '"8e03978e-40d5-43e8-bc93-6894a57f9324"', "!~"])
+async def test_every_visible_key_is_usable(gateway: Served, key: str) -> None:
+    response = await gateway.post(BODY, Idempotency_Key=key)
+    assert response.json()["id"] == deliberation_id("default", key)
+
+
+@pytest.mark.parametrize(
+    ("content", "media", "status", "code"),
+    [
+        (b"{", "application/json", 400, "invalid_json"),
+        (b'{"task":"a","task":"b"}', "application/json", 400, "invalid_json"),
+        (b'{"task":"a","seed":NaN}', "application/json", 400, "invalid_json"),
+        (b'{"task":"\\ud800"}', "application/json", 400, "invalid_json"),
+        (b"[" * 1_000, "application/json", 400, "invalid_json"),
+        (b'"task"', "application/json", 422, "invalid_request"),
+        (b"null", "application/json", 422, "invalid_request"),
+        (b"", "application/json", 422, "invalid_request"),
+        (b'{"task":"a"}', "text/plain", 415, "unsupported_media_type"),
+        (b'{"task":"a"}', "", 415, "unsupported_media_type"),
+        (b'{"task":"' + b"x" * 262_144 + b'"}', "application/json", 413, "body_too_large"),
+        (b'{"task":"' + b"x" * 32_769 + b'"}', "application/json", 422, "invalid_request"),
+    ],
+    ids=lambda value: repr(value[:20]) if isinstance(value, bytes) else None,
+)
+async def test_a_bad_body_gets_its_problem_and_leaves_no_trace(
+    gateway: Served, content: bytes, media: str, status: int, code: str
+) -> None:
+    response = await gateway.client.post("/deliberations", content=content, headers={"Content-Type": media})
+    assert response.status_code == status
+    assert problem_of(response)["code"] == code
+    assert gateway.journal.records == []
+    assert (await gateway.post(BODY)).status_code == 202
+
+
+async def test_a_body_without_a_declared_length_is_refused_while_it_is_read(gateway: Served) -> None:
+    sent = 0
+
+    async def endless() -> AsyncGenerator[bytes, None]:
+        nonlocal sent
+        while sent < 10_000_000:
+            sent += 65_536
+            yield b" " * 65_536
+
+    response = await gateway.client.post("/deliberations", content=endless())
+    assert response.status_code == 413
+    assert problem_of(response)["code"] == "body_too_large"
+    assert response.headers["connection"] == "close"
+
+
+async def test_a_body_that_does_not_arrive_is_not_waited_for(gateway: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("app.bodies.BODY_TIMEOUT_S", 0.01)
+
+    async def stalled() -> AsyncGenerator[bytes, None]:
+        yield b"{"
+        await asyncio.Event().wait()
+
+    response = await gateway.client.post("/deliberations", content=stalled())
+    assert response.status_code == 408
+    assert problem_of(response)["retryable"] is True
+
+
+async def test_every_bad_field_is_named(gateway: Served) -> None:
+    response = await gateway.post({"role": "NOBODY", "rounds": 6, "surprise": 1})
+    assert response.status_code == 422
+    errors = problem_of(response)["errors"]
+    assert {error["pointer"] for error in errors} == {"/task", "/role", "/rounds", "/surprise"}
+    assert all(error["remedy"] for error in errors)
+
+
+async def test_an_unreachable_log_is_never_answered_with_202(gateway: Served) -> None:
+    gateway.journal.available = False
+    response = await gateway.post(BODY)
+    assert (response.status_code, response.headers["retry-after"]) == (503, "2")
+    assert problem_of(response)["code"] == "journal_unavailable"
+    gateway.journal.available = True
+    assert (await gateway.post(BODY)).status_code == 202
+
+
+async def test_before_the_log_has_been_read_nothing_is_accepted_or_listed() -> None:
+    async with served(caught_up=False, journal=None) as gateway:
+        gateway.gateway["catalog"].caught_up = False
+        for response in (await gateway.post(BODY), await gateway.client.get("/deliberations")):
+            assert (response.status_code, response.headers["retry-after"]) == (503, "2")
+
+
+async def test_a_full_queue_is_told_with_an_honest_time_and_lets_replays_pass() -> None:
+    async with served(queue_depth_max=2) as gateway:
+        await gateway.post(BODY, Idempotency_Key="k")
+        second = await gateway.accepted()
+        response = await gateway.post(BODY)
+        assert (response.status_code, response.headers["retry-after"]) == (429, "60")
+        assert problem_of(response)["code"] == "queue_full"
+        assert (await gateway.post(BODY, Idempotency_Key="k")).status_code == 202
+        await gateway.play(second)
+        assert (await gateway.post(BODY)).status_code == 202
+        response = await gateway.post(BODY)
+        assert (response.status_code, response.headers["retry-after"]) == (429, "2")
+
+
+async def test_the_answer_waits_for_the_end_when_asked_to(gateway: Served) -> None:
+    waiting = asyncio.create_task(gateway.post(BODY, Prefer="respond-async, wait=30"))
+    await until(lambda: len(gateway.journal.records) == 1)
+    await gateway.play(gateway.journal.records[0].tokens[2])
+    response = await waiting
+    assert response.status_code == 200
+    assert response.headers["preference-applied"] == "wait=30"
+    assert response.json()["status"] == "completed"
+
+
+@pytest.mark.parametrize(("preference", "applied"), [("wait=0", "wait=0"), ("wait=x", None), ("return=minimal", None)])
+async def test_a_wait_that_is_over_answers_with_what_there_is(
+    gateway: Served, preference: str, applied: str | None
+) -> None:
+    response = await gateway.post(BODY, Prefer=preference)
+    assert response.status_code == 202
+    assert response.headers.get("preference-applied") == applied
+
+
+async def test_an_etag_saves_reading_until_something_happens(gateway: Served) -> None:
+    path = f"/deliberations/{await gateway.accepted()}"
+    first = await gateway.client.get(path)
+    for given in (first.headers["etag"], f'"x", W/{first.headers["etag"]}', "*"):
+        same = await gateway.client.get(path, headers={"If-None-Match": given})
+        assert (same.status_code, same.content, same.headers["etag"]) == (304, b"", first.headers["etag"])
+    await gateway.play(first.json()["id"], until_stage=1)
+    changed = await gateway.client.get(path, headers={"If-None-Match": first.headers["etag"]})
+    assert (changed.status_code, changed.json()["revision"]) == (200, 2)
+    assert changed.headers["etag"] != first.headers["etag"]
+
+
+async def test_a_long_poll_answers_as_soon_as_the_revision_changes(gateway: Served) -> None:
+    id = await gateway.accepted()
+    etag = f'"{id}-1"'
+    waiting = asyncio.create_task(
+        gateway.client.get(f"/deliberations/{id}", headers={"If-None-Match": etag, "Prefer": "wait=60"})
+    )
+    await until(lambda: gateway.gateway["feed"].watched == 1)
+    await gateway.play(id, until_stage=1)
+    response = await waiting
+    assert (response.status_code, response.json()["status"]) == (200, "in_progress")
+    assert response.headers["preference-applied"] == "wait=60"
+
+
+async def test_a_long_poll_with_an_old_etag_does_not_wait(gateway: Served) -> None:
+    id = await gateway.accepted()
+    response = await gateway.client.get(f"/deliberations/{id}", headers={"If-None-Match": '"old"', "Prefer": "wait=60"})
+    assert response.status_code == 200
+
+
+async def test_draining_ends_a_long_poll(gateway: Served) -> None:
+    id = await gateway.accepted()
+    waiting = asyncio.create_task(gateway.client.get(f"/deliberations/{id}", headers={"Prefer": "wait=60"}))
+    await until(lambda: gateway.gateway["feed"].watched == 1)
+    gateway.gateway["feed"].drain()
+    assert (await waiting).status_code == 200
+
+
+async def test_a_log_that_goes_away_ends_a_wait_with_what_is_known(
+    gateway: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def gone(*_: object) -> bool:
+        raise JournalUnavailable("gone")
+
+    monkeypatch.setattr(gateway.gateway["feed"], "changed", gone)
+    assert (await gateway.post(BODY, Prefer="wait=60")).status_code == 202
+
+
+HOSTILE = ["*", ">", "..%2f", "a.b", "a%20b", "%00", "A", "é", "x" * 65, "x" * 10_000, "deliberations.default.>", "%2A"]
+
+
+@pytest.mark.parametrize("hostile", HOSTILE, ids=lambda hostile: hostile[:12])
+@pytest.mark.parametrize(("method", "tail"), [("GET", ""), ("POST", "/cancel"), ("GET", "/events")])
+async def test_an_id_that_cannot_exist_is_not_found(gateway: Served, hostile: str, method: str, tail: str) -> None:
+    response = await gateway.client.request(method, f"/deliberations/{hostile}{tail}")
+    assert response.status_code == 404
+    problem = problem_of(response)
+    assert problem["code"] == "not_found"
+    assert len(response.content) < 1_000
+
+
+async def test_an_id_that_could_exist_and_does_not_is_not_found(gateway: Served) -> None:
+    for response in (
+        await gateway.client.get("/deliberations/nope"),
+        await gateway.client.post("/deliberations/nope/cancel"),
+    ):
+        assert problem_of(response)["detail"] == "There is no deliberation nope."
+
+
+async def test_facts_whose_beginning_is_past_retention_are_gone(gateway: Served) -> None:
+    id = await gateway.accepted()
+    await gateway.play(id)
+    gateway.journal.forget(1)
+    response = await gateway.client.get(f"/deliberations/{id}")
+    assert (response.status_code, problem_of(response)["code"]) == (410, "gone")
+
+
+@pytest.fixture
+def logged() -> Iterator[io.StringIO]:
+    """What the gateway logs, as it logs it."""
+    root = logging.getLogger()
+    handlers, level = list(root.handlers), root.level
+    output = io.StringIO()
+    logs.configure("info", output)
+    yield output
+    structlog.reset_defaults()
+    root.handlers[:] = handlers
+    root.setLevel(level)
+
+
+async def test_a_damaged_fact_is_the_gateways_fault_and_leaks_nothing(gateway: Served) -> None:
+    id = await gateway.accepted()
+    await gateway.append(Completed(deliberation_id=id, ts=gateway.clock.now()))
+    await gateway.append(Story(id, 1).opened(stage=7))
+    response = await gateway.client.get(f"/deliberations/{id}")
+    problem = problem_of(response)
+    assert (response.status_code, problem["code"]) == (500, "internal_error")
+    assert "stage" not in problem["detail"]
+
+
+async def test_a_crash_is_a_problem_too_and_its_log_says_where_and_not_what(
+    gateway: Served, monkeypatch: pytest.MonkeyPatch, logged: io.StringIO
+) -> None:
+    async def crash(*_: object) -> None:
+        raise RuntimeError("canary")
+
+    monkeypatch.setattr(gateway.journal, "facts", crash)
+    response = await gateway.client.get("/deliberations/d1")
+    assert response.status_code == 500
+    assert problem_of(response)["code"] == "internal_error"
+    assert b"canary" not in response.content
+    events = [json.loads(line) for line in logged.getvalue().splitlines()]
+    (crashed,) = [event for event in events if event["event"] == "request_crashed"]
+    assert crashed["request_id"] == response.headers["x-request-id"]
+    assert crashed["error"] == "RuntimeError"
+    assert any(frame.endswith(" crash") for frame in crashed["frames"])
+    assert "canary" not in logged.getvalue()
+
+
+async def test_requests_are_logged_as_events_without_their_content(gateway: Served, logged: io.StringIO) -> None:
+    id = await gateway.accepted(task="canary")
+    await gateway.client.get(f"/deliberations/{id}")
+    events = [json.loads(line) for line in logged.getvalue().splitlines()]
+    assert [(event["event"], event["method"], event["route"], event["status"]) for event in events] == [
+        ("request", "POST", "/deliberations", 202),
+        ("request", "GET", "/deliberations/{deliberation_id}", 200),
+    ]
+    assert "canary" not in logged.getvalue()
+
+
+async def test_cancelling_is_recorded_once_and_answered_alike_every_time(gateway: Served) -> None:
+    id = await gateway.accepted()
+    first = await gateway.client.post(f"/deliberations/{id}/cancel", json={"reason": "enough"})
+    again = await gateway.client.post(f"/deliberations/{id}/cancel", json={"reason": "really"})
+    assert first.status_code == again.status_code == 202
+    assert first.json() == again.json()
+    assert (first.json()["status"], first.json()["status_reason"]) == ("cancelling", "enough")
+    assert first.headers["retry-after"] == "1"
+    assert len(gateway.journal.records) == 2
+
+
+async def test_cancelling_what_has_ended_answers_with_how_it_ended(gateway: Served) -> None:
+    id = await gateway.accepted()
+    await gateway.play(id)
+    before = len(gateway.journal.records)
+    response = await gateway.client.post(f"/deliberations/{id}/cancel")
+    assert (response.status_code, response.json()["status"]) == (200, "completed")
+    assert len(gateway.journal.records) == before
+
+
+async def test_cancelling_can_wait_for_the_end(gateway: Served) -> None:
+    id = await gateway.accepted()
+    waiting = asyncio.create_task(gateway.client.post(f"/deliberations/{id}/cancel", headers={"Prefer": "wait=60"}))
+    await until(lambda: len(gateway.journal.records) == 2)
+    await gateway.append(Cancelled(deliberation_id=id, ts=gateway.clock.now()))
+    response = await waiting
+    assert (response.status_code, response.json()["status"]) == (200, "cancelled")
+
+
+async def test_two_who_cancel_at_once_agree(gateway: Served) -> None:
+    id = await gateway.accepted()
+    answers = await asyncio.gather(
+        *(gateway.client.post(f"/deliberations/{id}/cancel", json={"reason": str(n)}) for n in range(4))
+    )
+    assert len({answer.content for answer in answers}) == 1
+
+
+@pytest.mark.parametrize("body", [{"reason": "x" * 501}, {"because": "x"}, [], {"reason": 5}])
+async def test_a_bad_reason_is_refused(gateway: Served, body: object) -> None:
+    id = await gateway.accepted()
+    response = await gateway.client.post(f"/deliberations/{id}/cancel", json=body)
+    assert response.status_code == 422
+    assert len(gateway.journal.records) == 1
+
+
+async def listed(gateway: Served, query: str = "") -> list[str]:
+    response = await gateway.client.get(f"/deliberations{query}")
+    assert response.status_code == 200, response.text
+    return [item["task"] for item in response.json()["items"]]
+
+
+async def test_lists_are_newest_first_and_filtered(gateway: Served) -> None:
+    begin = gateway.clock.now()
+    await gateway.accepted(task="a", role="QA", metadata={"team": "x", "a.b": "1"})
+    gateway.clock.advance(10)
+    started = await gateway.accepted(task="b", strategy="single", num_agents=1, metadata={"team": "y"})
+    gateway.clock.advance(10)
+    ended = await gateway.accepted(task="c", agents=[{"role": "DEV"}, {"role": "QA"}], metadata={"team": "x"})
+    stopped = await gateway.accepted(task="d" * 300)
+    await gateway.play(started, until_stage=1)
+    await gateway.play(ended)
+    await gateway.append(CancelRequested(deliberation_id=stopped, ts=gateway.clock.now()))
+    later = (begin + timedelta(seconds=5)).isoformat().replace("+00:00", "Z")
+    cases = {
+        "": ["d" * 200, "c", "b", "a"],
+        "?status=pending": ["a"],
+        "?status=in_progress": ["b"],
+        "?status=completed": ["c"],
+        "?status=cancelling": ["d" * 200],
+        "?status=failed": [],
+        "?role=QA": ["c", "a"],
+        "?strategy=single": ["b"],
+        "?metadata.team=x": ["c", "a"],
+        "?metadata.team=x&metadata.a.b=1": ["a"],
+        "?metadata.team=z": [],
+        f"?created_after={later}": ["d" * 200, "c", "b"],
+        f"?created_before={later}": ["a"],
+        f"?created_after={later}&status=completed": ["c"],
+        "?limit=2": ["d" * 200, "c"],
+    }
+    for query, tasks in cases.items():
+        assert await listed(gateway, query) == tasks, query
+
+
+async def test_a_listed_deliberation_is_a_summary(gateway: Served) -> None:
+    id = await gateway.accepted(agents=[{"role": "DEV", "count": 2}, {"role": "QA"}], metadata={"team": "x"})
+    await gateway.play(id)
+    (item,) = (await gateway.client.get("/deliberations")).json()["items"]
+    now = "2026-01-01T00:00:00Z"
+    assert item == {
+        "id": id,
+        "status": "completed",
+        "role": None,
+        "agents": [{"role": "DEV", "count": 2}, {"role": "QA", "count": 1}],
+        "strategy": "council",
+        "task": "Name a colour.",
+        "metadata": {"team": "x"},
+        "created_at": now,
+        "started_at": now,
+        "ended_at": now,
+        "links": {
+            "self": f"/deliberations/{id}",
+            "events": f"/deliberations/{id}/events",
+            "cancel": f"/deliberations/{id}/cancel",
+        },
+    }
+
+
+async def test_pages_follow_each_other_without_gap_or_repetition_while_new_work_arrives(gateway: Served) -> None:
+    for number in range(7):
+        await gateway.accepted(task=f"t{number}", metadata={"a.b": "c&d"} if number != 3 else {})
+    path = "/deliberations?limit=2&metadata.a.b=c%26d"
+    seen: list[str] = []
+    while path:
+        response = await gateway.client.get(path)
+        page = response.json()
+        seen += [item["task"] for item in page["items"]]
+        link = response.headers.get("link", "")
+        assert (page["next_cursor"] is None) == (link == "")
+        path = link.partition("<")[2].partition(">")[0]
+        await gateway.accepted(task="new", metadata={"a.b": "c&d"})
+    assert seen == ["t6", "t5", "t4", "t2", "t1", "t0"]
+
+
+async def test_lists_are_the_same_from_every_gateway_also_just_after_a_start(gateway: Served) -> None:
+    for number in range(5):
+        await gateway.play(await gateway.accepted(task=f"t{number}"))
+    page = (await gateway.client.get("/deliberations?limit=2")).json()
+    async with served(journal=gateway.journal) as other:
+        assert (await other.client.get("/deliberations?limit=2")).json() == page
+        rest = await other.client.get(f"/deliberations?cursor={page['next_cursor']}")
+    assert [item["task"] for item in rest.json()["items"]] == ["t2", "t1", "t0"]
+
+
+@pytest.mark.parametrize(
+    ("query", "pointer"),
+    [
+        ("?status=done", "status"),
+        ("?limit=0", "limit"),
+        ("?limit=201", "limit"),
+        ("?limit=x", "limit"),
+        ("?created_after=yesterday", "created_after"),
+        ("?created_after=2026-01-01T00:00:00", "created_after"),
+        ("?unknown=1", "unknown"),
+        ("?metadata.=1", "metadata."),
+        ("?metadata=1", "metadata"),
+        ("?limit=1&limit=2", "limit"),
+        ("?metadata.a=1&metadata.a=2", "metadata.a"),
+    ],
+)
+async def test_a_bad_query_is_refused_by_name(gateway: Served, query: str, pointer: str) -> None:
+    response = await gateway.client.get(f"/deliberations{query}")
+    assert response.status_code == 422
+    (fault,) = problem_of(response)["errors"]
+    assert (fault["location"], fault["pointer"]) == ("query", pointer)
+    assert fault["remedy"]
+
+
+@pytest.mark.parametrize("cursor", ["x", "%00", "é", "MTptZW1vcnk6eA", "MTpvdGhlcjoz", "a" * 100])
+async def test_a_malformed_or_foreign_cursor_is_refused(gateway: Served, cursor: str) -> None:
+    response = await gateway.client.get(f"/deliberations?cursor={cursor}")
+    assert response.status_code == 400
+    assert problem_of(response)["code"] == "invalid_cursor"
+
+
+async def test_the_body_is_json_with_its_own_type(gateway: Served) -> None:
+    response = await gateway.post(BODY)
+    assert response.headers["content-type"] == "application/json"
+    assert json.loads(response.content)["task"] == BODY["task"]

@@ -1,0 +1,265 @@
+"""What is taken and what is given: every bound of a request, strict JSON, and events told apart by their type."""
+
+import json
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from app.admission import agents, body_sha256, default_quorum, deliberation_id, specification
+from app.bodies import checked_json
+from app.deliberation.facts import Envelope, encode
+from app.deliberation.specification import DEFAULT_RUBRIC
+from app.deliberation.strategies import STRATEGIES
+from app.problems import InvalidJson, ValidationFailed, body_problems
+from app.requests import DeliberationRequest
+from app.roles import read_roles
+from app.schemas import DeliberationEvent, FieldProblem, StreamGap, dump
+from tests.story import Story
+
+ROLES = read_roles(None)
+KNOWN = {"roles": ROLES, "strategies": STRATEGIES}
+CRITERION = {"id": "c", "description": "d"}
+
+
+def read(body: object) -> DeliberationRequest:
+    return DeliberationRequest.model_validate_json(json.dumps(body), context=KNOWN)
+
+
+def faults(body: object) -> dict[str, FieldProblem]:
+    """The faults by pointer; empty when there are none."""
+    try:
+        read(body)
+    except ValidationError as exc:
+        return {fault.pointer: fault for fault in body_problems(exc).errors}
+    except ValidationFailed as exc:
+        return {fault.pointer: fault for fault in exc.errors}
+    return {}
+
+
+BOUNDS: list[tuple[str, object, bool]] = [
+    ("/task", "x", True),
+    ("/task", "x" * 32_768, True),
+    ("/task", "x" * 32_769, False),
+    ("/task", "", False),
+    ("/task", " \n", False),
+    ("/task", 5, False),
+    ("/role", "DEV", True),
+    ("/role", "NOBODY", False),
+    ("/role", "dev", False),
+    ("/num_agents", 1, True),
+    ("/num_agents", 32, True),
+    ("/num_agents", 0, False),
+    ("/num_agents", 33, False),
+    ("/num_agents", "3", False),
+    ("/num_agents", 2.5, False),
+    ("/num_agents", True, False),
+    ("/agents", [{"role": "DEV", "count": 32}], True),
+    ("/agents", [{"role": "DEV", "count": 31}, {"role": "QA", "count": 2}], False),
+    ("/agents", [], False),
+    ("/agents/0/role", [{"role": "NOBODY"}], False),
+    ("/agents/0/count", [{"role": "DEV", "count": 0}], False),
+    ("/agents/1/temperature", [{"role": "DEV"}, {"role": "QA", "temperature": 2.1}], False),
+    ("/agents/0/model", [{"role": "DEV", "model": ""}], False),
+    ("/agents/0/extra", [{"role": "DEV", "extra": 1}], False),
+    ("/strategy", "council", True),
+    ("/strategy", "prayer", False),
+    ("/rounds", 0, True),
+    ("/rounds", 5, True),
+    ("/rounds", -1, False),
+    ("/rounds", 6, False),
+    ("/constraints/rubric", {"rubric": "Is it short?"}, True),
+    ("/constraints/rubric", {"rubric": [CRITERION]}, True),
+    ("/constraints/rubric", {"rubric": []}, False),
+    ("/constraints/rubric", {"rubric": [CRITERION, CRITERION]}, False),
+    ("/constraints/rubric", {"rubric": 5}, False),
+    ("/constraints/rubric/0/description", {"rubric": "x" * 2_001}, False),
+    ("/constraints/rubric/0/id", {"rubric": [{"id": "C C", "description": "d"}]}, False),
+    ("/constraints/rubric/0/weight", {"rubric": [{**CRITERION, "weight": 0}]}, False),
+    ("/constraints/requirements", {"requirements": ["a"] * 32}, True),
+    ("/constraints/requirements", {"requirements": ["a"] * 33}, False),
+    ("/constraints/requirements/0", {"requirements": [""]}, False),
+    ("/constraints/timeout_seconds", {"timeout_seconds": 1}, True),
+    ("/constraints/timeout_seconds", {"timeout_seconds": 3_600}, True),
+    ("/constraints/timeout_seconds", {"timeout_seconds": 0}, False),
+    ("/constraints/timeout_seconds", {"timeout_seconds": 3_601}, False),
+    ("/constraints/metadata/k", {"metadata": {"k": 1}}, False),
+    ("/constraints/extra", {"extra": 1}, False),
+    ("/quorum", 3, True),
+    ("/quorum", 0, False),
+    ("/quorum", 4, False),
+    ("/budget/max_tokens", {"max_tokens": 0}, False),
+    ("/budget/max_calls", {"max_calls": 0}, False),
+    ("/sampling/temperature", {"temperature": 2}, True),
+    ("/sampling/temperature", {"temperature": 2.01}, False),
+    ("/sampling/temperature", {"temperature": -0.1}, False),
+    ("/sampling/max_tokens", {"max_tokens": 32_768}, True),
+    ("/sampling/max_tokens", {"max_tokens": 32_769}, False),
+    ("/sampling/max_tokens", {"max_tokens": 0}, False),
+    ("/sampling/top_p", {"top_p": 1}, True),
+    ("/sampling/top_p", {"top_p": 0}, False),
+    ("/seed", 0, True),
+    ("/seed", 2**63 - 1, True),
+    ("/seed", 2**63, False),
+    ("/seed", -1, False),
+    ("/seed", "1", False),
+    ("/metadata", {f"k{n}": "v" for n in range(16)}, True),
+    ("/metadata", {f"k{n}": "v" for n in range(17)}, False),
+    ("/metadata/k", {"k": 1}, False),
+    ("/metadata/k", {"k": "v" * 513}, False),
+    ("/metadata/a key", {"a key": "v"}, False),
+    ("/unknown", 1, False),
+    ("/a~1b~0c", 1, False),
+]
+
+
+@pytest.mark.parametrize(("pointer", "value", "valid"), BOUNDS)
+def test_a_field_is_taken_within_its_bounds_and_named_outside_them(pointer: str, value: object, valid: bool) -> None:
+    field = pointer.split("/")[1].replace("~1", "/").replace("~0", "~")
+    found = faults({"task": "t", field: value})
+    assert (not found) == valid, found
+    if not valid:
+        assert list(found) == [pointer]
+        assert found[pointer].location == "body"
+        assert found[pointer].remedy
+
+
+def test_every_bad_field_is_named_at_once() -> None:
+    found = faults({"role": "NOBODY", "strategy": "prayer", "rounds": 9, "agents": [{"role": "X"}], "other": 1})
+    assert set(found) == {"/task", "/role", "/strategy", "/rounds", "/agents/0/role", "/other"}
+    assert "DEV" in found["/role"].remedy
+    assert "council" in found["/strategy"].remedy
+    assert found["/task"].code == "missing"
+
+
+def test_two_ways_to_name_the_council_exclude_each_other() -> None:
+    found = faults({"task": "t", "agents": [{"role": "QA"}], "role": "DEV", "num_agents": 2, "quorum": 2})
+    assert set(found) == {"/role", "/num_agents", "/quorum"}
+
+
+def test_a_gateway_without_the_default_role_asks_for_one() -> None:
+    with pytest.raises(ValidationFailed) as refused:
+        DeliberationRequest.model_validate_json('{"task":"t"}', context={**KNOWN, "roles": {"QA": ROLES["QA"]}})
+    assert [(fault.pointer, fault.code) for fault in refused.value.errors] == [("/role", "unknown_role")]
+
+
+def test_problems_never_quote_the_value_and_are_few_and_short() -> None:
+    found = faults({"task": "t", **{f"{'k' * 1_000}{n}": "canary" for n in range(500)}})
+    assert len(found) == 1  # they differ beyond the length that is shown
+    assert all(len(pointer) <= 256 and "canary" not in fault.detail for pointer, fault in found.items())
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"{",
+        b"{'task':1}",
+        b'{"task":NaN}',
+        b'{"task":Infinity}',
+        b'{"task":"a","task":"b"}',
+        b'{"a":{"b":1,"b":2}}',
+        b'{"task":"\xff"}',
+        b"\xef\xbb\xbf{}",
+        b'{"task":"a"} {}',
+        b"[" * 33 + b"]" * 33,
+        b"[" * 200_000,
+        b'{"n":' + b"9" * 5_000 + b"}",
+        b'{"a":"\x01"}',
+    ],
+    ids=lambda content: repr(content[:24]),
+)
+def test_json_that_parsers_differ_about_is_refused(content: bytes) -> None:
+    with pytest.raises(InvalidJson):
+        checked_json(content)
+
+
+@pytest.mark.parametrize(
+    "content", [b"{}", b"[" * 32 + b"]" * 32, b"[" * 32 + b"1" + b"]" * 32, b'{"a":[[1]],"b":[[1]]}']
+)
+def test_strict_json_passes_as_it_is(content: bytes) -> None:
+    assert checked_json(content) is content
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "same"),
+    [
+        ({"task": "t", "rounds": 1}, {"rounds": 1, "task": "t"}, True),
+        ({"task": "t"}, {"task": "t", "rounds": 1, "strategy": "council"}, True),
+        ({"task": "t", "metadata": {"a": "1", "b": "2"}}, {"task": "t", "metadata": {"b": "2", "a": "1"}}, True),
+        ({"task": "t"}, {"task": "u"}, False),
+        ({"task": "t"}, {"task": "t", "seed": 1}, False),
+    ],
+)
+def test_bodies_have_the_same_hash_when_they_mean_the_same(one: object, other: object, same: bool) -> None:
+    assert (body_sha256(read(one)) == body_sha256(read(other))) == same
+
+
+@pytest.mark.parametrize(("size", "quorum"), [(1, 1), (2, 2), (3, 2), (4, 2), (5, 3), (9, 5), (32, 16)])
+def test_the_default_quorum_is_half_and_two_at_least(size: int, quorum: int) -> None:
+    assert default_quorum(size) == quorum
+
+
+def test_the_first_agent_is_at_the_baseline_and_the_others_vary_within_bounds() -> None:
+    members = [{"role": "DEV", "count": 2}, {"role": "QA", "temperature": 0.1, "model": "m"}, {"role": "DEV"}]
+    council = agents(read({"task": "t", "agents": members, "sampling": {"temperature": 1.8, "top_p": 0.5}}), ROLES)
+    assert [agent.agent_id for agent in council] == ["dev-001", "dev-002", "qa-001", "dev-003"]
+    assert [agent.sampling.temperature for agent in council] == [1.8, 2.0, 0.1, 2.0]
+    assert {agent.sampling.top_p for agent in council} == {0.5}
+    assert [agent.model for agent in council] == [None, None, "m", None]
+
+
+def specified(body: dict[str, Any]) -> Any:
+    return specification(read(body), ROLES, STRATEGIES, timeout_s=77)
+
+
+def test_defaults_are_filled_in_at_acceptance() -> None:
+    made = specified({"task": "t"})
+    assert made.size == 3
+    assert {agent.role for agent in made.agents} == {"DEV"}
+    assert (made.strategy, made.rounds, made.quorum) == ("council", 1, 2)
+    assert made.constraints.rubric == DEFAULT_RUBRIC
+    assert made.constraints.timeout_seconds == 77
+    assert made.agents[0].sampling.model_dump() == {"temperature": 0.7, "max_tokens": 2_048, "top_p": None}
+    assert made.agents[1].sampling.temperature == 0.91
+    assert 0 <= made.seed < 2**63
+    assert made.seed != specified({"task": "t"}).seed
+
+
+def test_a_rubric_in_one_sentence_is_one_criterion() -> None:
+    rubric = specified({"task": "t", "constraints": {"rubric": "Is it short?"}}).constraints.rubric
+    assert [(criterion.id, criterion.description) for criterion in rubric] == [("rubric", "Is it short?")]
+
+
+def test_ids_come_from_tenant_and_key_or_from_chance() -> None:
+    assert deliberation_id("a", "k") == deliberation_id("a", "k")
+    ids = {deliberation_id("a", "k"), deliberation_id("b", "k"), deliberation_id("a", "l"), deliberation_id("a", None)}
+    assert len(ids | {deliberation_id("a", None)}) == 5
+    assert all(len(each) == 26 and set(each) <= set("0123456789abcdefghijklmnopqrstuv") for each in ids)
+
+
+def test_the_event_union_takes_every_logged_event_and_tells_them_apart() -> None:
+    story = Story("d1")
+    events = [
+        story.accepted(),
+        story.opened(),
+        story.started("dev-001"),
+        story.delta("dev-001", 0, "a"),
+        story.finished("dev-001"),
+        story.closed(),
+        story.completed(),
+    ]
+    for event in events:
+        assert DeliberationEvent.model_validate_json(encode(event)).root == event
+
+
+def test_a_gap_names_its_bounds_as_the_contract_does() -> None:
+    told = {"deliberation_id": "d", "ts": "2026-01-01T00:00:00Z", "from": "a-1", "to": "b-2", "reason": "epoch"}
+    written = json.loads(dump(StreamGap.model_validate(told)))
+    assert next(iter(written)) == "type"
+    assert written == {"type": "stream.gap", **told}
+
+
+def test_every_event_requires_its_envelope() -> None:
+    schema = DeliberationEvent.model_json_schema(mode="serialization")
+    for name in schema["discriminator"]["mapping"].values():
+        assert {*Envelope.model_fields} <= {*schema["$defs"][name.rpartition("/")[2]]["required"]}
