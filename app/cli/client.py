@@ -73,9 +73,15 @@ def _is_loopback(host: str) -> bool:
 
 
 def _unreachable(url: str, exc: httpx.TransportError) -> GatewayUnreachable:
-    reason = str(exc) or type(exc).__name__
+    match exc:
+        case httpx.ConnectError() | httpx.ConnectTimeout():
+            detail = f"no gateway answers at {url}"
+        case httpx.TimeoutException():
+            detail = f"nothing was heard from {url} in time"
+        case _:
+            detail = f"the connection to {url} broke"
     remedy = "start one with `deliberate up`, or name another by --url or DELIBERATE_URL"
-    return GatewayUnreachable(Exit.UNREACHABLE, "unreachable", f"no gateway answers at {url}: {reason}", remedy=remedy)
+    return GatewayUnreachable(Exit.UNREACHABLE, "unreachable", detail, remedy=remedy)
 
 
 def _not_a_gateway(url: str, detail: str) -> GatewayUnreachable:

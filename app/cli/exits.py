@@ -101,7 +101,8 @@ def print_error(error: CommandError, *, as_json: bool) -> None:
         return
     text = Text.assemble(("error ", "bold red"), (error.code, "red"), f": {printable(error.detail)}")
     for fault in error.fields:
-        text.append(f"\n  {printable(fault.field)}: {printable(fault.detail)} {printable(fault.remedy)}".rstrip())
+        remedy = f". {fault.remedy}" if fault.remedy else ""
+        text.append(printable(f"\n  {fault.field}: {fault.detail.rstrip('.')}{remedy}"))
     if error.remedy is not None:
         text.append(f"\n  → {error.remedy}", "dim")
     if error.request_id is not None:

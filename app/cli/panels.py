@@ -97,7 +97,8 @@ def _compact(view: CouncilView, lanes: list[Lane]) -> Table:
     table.add_column(ratio=1)
     table.add_column(no_wrap=True, justify="right", min_width=_DOING_WIDTH)
     for lane in lanes:
-        table.add_row(_title(lane), _bar(view, lane), _doing(view, lane))
+        name = Text.assemble((lane.agent_id, style_of(lane.role)), f" {lane.role}")
+        table.add_row(name, _bar(view, lane), _doing(view, lane))
     return table
 
 

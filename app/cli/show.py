@@ -5,7 +5,8 @@ from datetime import UTC, datetime
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console, RenderableType
+from rich.console import Console, Group, RenderableType
+from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
@@ -14,10 +15,11 @@ from app.cli.exits import Exit, print_json, run
 from app.cli.lanes import is_simulated
 from app.cli.options import DEFAULT_URL, IdArgument, JsonOption, UrlOption, pairs
 from app.cli.panels import seconds, style_of
+from app.cli.prose import printable
 from app.cli.ranking import account, duration_s, plain, status_text
-from app.schemas import Deliberation, DeliberationPage, RoleList, RoleResource, StrategyList
+from app.schemas import Deliberation, DeliberationPage, DeliberationSummary, RoleList, RoleResource, StrategyList
 
-_TASK_CHARS_MAX = 60
+_TASK_CHARS_MAX = 50
 
 
 def _output(document: JsonObject, rendered: Callable[[], RenderableType], *, as_json: bool) -> Exit:
@@ -36,25 +38,34 @@ def _age(then: datetime, now: datetime) -> str:
     return f"{int(passed_s)} s"
 
 
+def _row(found: DeliberationSummary, now: datetime) -> list[RenderableType]:
+    took_s = duration_s(found.created_at, found.ended_at)
+    council = (entry.role if entry.count == 1 else f"{entry.count}×{entry.role}" for entry in found.agents)
+    return [
+        plain(found.id),
+        status_text(found.status),
+        _age(found.created_at, now),
+        "–" if took_s is None else seconds(took_s),
+        plain(" ".join(council)),
+    ]
+
+
 def deliberations_table(page: DeliberationPage, now: datetime) -> Table:
-    """One row per deliberation of a page, and how the next page is asked for."""
+    """One row per deliberation of a page, its strategy where they differ, and how the next page is asked for."""
+    strategies_differ = len({found.strategy for found in page.items}) > 1
     more = f"more: --cursor {page.next_cursor}" if page.next_cursor else None
     table = Table(box=None, pad_edge=False, caption=more, caption_justify="left")
-    for column in ("id", "status", "strategy", "council", "age", "took"):
-        table.add_column(column, no_wrap=True)
+    for column, chars in (("id", 26), ("status", 9), ("age", 5), ("took", 6)):
+        table.add_column(column, no_wrap=True, min_width=chars)
+    table.add_column("council", min_width=8)
+    if strategies_differ:
+        table.add_column("strategy", min_width=8)
     table.add_column("task", ratio=1)
     for found in page.items:
+        strategy = [plain(found.strategy)] if strategies_differ else []
         task = " ".join(found.task.split())
-        took_s = duration_s(found.created_at, found.ended_at)
-        table.add_row(
-            plain(found.id),
-            status_text(found.status),
-            plain(found.strategy),
-            plain(", ".join(f"{agents.count} {agents.role}" for agents in found.agents)),
-            _age(found.created_at, now),
-            "–" if took_s is None else seconds(took_s),
-            plain(task if len(task) <= _TASK_CHARS_MAX else task[: _TASK_CHARS_MAX - 1] + "…"),
-        )
+        brief = task if len(task) <= _TASK_CHARS_MAX else task[: _TASK_CHARS_MAX - 1] + "…"
+        table.add_row(*_row(found, now), *strategy, plain(brief))
     return table
 
 
@@ -122,40 +133,23 @@ def cancel(
     run(work, as_json=as_json)
 
 
-def _models(role: RoleResource) -> Text:
-    names = role.live.models if role.live is not None else (role.model,)
-    text = plain("\n".join(name for name in names if name) or "–")
-    if role.live is not None and (role.live.simulated or any(is_simulated(name) for name in names)):
-        text.stylize("yellow")
-        text.append("\nsimulated", "black on yellow")
+def _served(role: RoleResource) -> Text:
+    if role.live is None:
+        return Text("no replica answers", "yellow")
+    text = plain(", ".join(role.live.models) or "no model")
+    if role.live.simulated or any(is_simulated(name) for name in role.live.models):
+        text.append(" simulated ", "black on yellow")
+    for engine in role.live.engines:
+        text.append(f" at {printable(engine.url)}").append("" if engine.healthy else " (down)", "red")
     return text
 
 
-def _engines(role: RoleResource) -> Text:
-    if role.live is None:
-        return plain("\n".join(role.engines) or "default")
-    return Text("\n").join(
-        plain(engine.url).append("" if engine.healthy else " down", "red") for engine in role.live.engines
-    )
-
-
-def roles_table(roles_found: RoleList) -> Table:
-    """One row per role: what serves it now, how it samples, and who it is."""
-    table = Table()
-    for column in ("role", "model", "engines", "replicas", "temperature"):
-        table.add_column(column)
-    table.add_column("persona", ratio=1)
-    for role in roles_found.items:
-        alive = "no answer" if role.live is None else str(role.live.replicas)
-        table.add_row(
-            Text(role.name, style_of(role.name)),
-            _models(role),
-            _engines(role),
-            f"{alive} of {role.replicas.min}–{role.replicas.max}",
-            f"{role.sampling.temperature:g}",
-            plain(" ".join(role.persona.split())),
-        )
-    return table
+def role_text(role: RoleResource) -> RenderableType:
+    """A role: what serves it now, its bounds, how it samples, and who it is."""
+    replicas = f"{role.live.replicas if role.live else 0} of {role.replicas.min}–{role.replicas.max} replicas"
+    figures = f" · {replicas} · temperature {role.sampling.temperature:g}"
+    head = Text.assemble((role.name, f"bold {style_of(role.name)}"), "  ", _served(role), (figures, "dim"))
+    return Group(head, Padding(plain(" ".join(role.persona.split())), (0, 0, 1, 2)))
 
 
 def roles(url: UrlOption = DEFAULT_URL, as_json: JsonOption = False) -> None:
@@ -164,7 +158,7 @@ def roles(url: UrlOption = DEFAULT_URL, as_json: JsonOption = False) -> None:
     async def work() -> Exit:
         async with Gateway(url) as gateway:
             document = await gateway.read("/roles")
-        return _output(document, lambda: roles_table(understood(RoleList, document)), as_json=as_json)
+        return _output(document, lambda: Group(*map(role_text, understood(RoleList, document).items)), as_json=as_json)
 
     run(work, as_json=as_json)
 

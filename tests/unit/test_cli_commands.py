@@ -167,7 +167,7 @@ def test_a_refusal_ends_with_4_and_tells_the_fields(stub: StubGateway, url: str,
     stub.answers = [problem("invalid_request", 422, faults)]
     told = invoke(*command, "--url", url)
     assert (told.exit_code, told.stdout) == (4, "")
-    assert "error invalid_request" in told.stderr and "/rounds: too many Give 5." in told.stderr
+    assert "error invalid_request" in told.stderr and "/rounds: too many. Give 5." in told.stderr
     stub.answers = [problem("invalid_request", 422, faults)]
     assert documents(invoke(*command, "--url", url, "--json").stderr)[0]["code"] == "invalid_request"
 
@@ -210,14 +210,14 @@ def test_the_url_comes_from_the_environment(url: str, monkeypatch: pytest.Monkey
 def test_list_tells_what_is_there_and_how_to_go_on(url: str) -> None:
     told = invoke("list", "--url", url, "--status", "completed", "--meta", "team=core")
     assert told.exit_code == 0
-    assert ID in told.stdout and "3 DEV" in told.stdout and "--cursor c-2" in told.stdout
+    assert ID in told.stdout and "3×DEV" in told.stdout and "--cursor c-2" in told.stdout
     assert documents(invoke("list", "--url", url, "--json").stdout)[0]["next_cursor"] == "c-2"
 
 
 def test_show_roles_and_strategies(url: str) -> None:
     assert "Ranking" in invoke("show", ID, "--url", url).stdout
     told = invoke("roles", "--url", url).stdout
-    assert "simulated" in told and "no answer" in told
+    assert "simulated" in told and "no replica answers" in told
     told = invoke("strategies", "--url", url).stdout
     assert "best_of_n" in told and "critique × R" in told
 

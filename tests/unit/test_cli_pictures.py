@@ -155,7 +155,7 @@ def test_errors_name_code_fields_and_remedy(capsys: pytest.CaptureFixture[str]) 
     assert told.out == ""
     assert told.err.splitlines() == [
         "error invalid_request: not valid",
-        "  /rounds: too many Give 5 or less.",
+        "  /rounds: too many. Give 5 or less.",
         "  → mend it",
         "  request r1",
     ]
