@@ -1,0 +1,274 @@
+"""What tests of the core are told in: specifications, facts, answers, and agents that answer as they are told."""
+
+import json
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import TypeVar
+
+from app.deliberation.calls import Call, FactProblem, Usage
+from app.deliberation.facts import (
+    Accepted,
+    CallFinished,
+    Cancelled,
+    CancelRequested,
+    Completed,
+    Fact,
+    Failed,
+    PlannedCall,
+    StageClosed,
+    StageOpened,
+    TimedOut,
+)
+from app.deliberation.specification import AgentSpec, Budget, Constraints, Criterion, Sampling, Specification
+from app.deliberation.strategies import STRATEGIES
+from app.testing import FakeClock, Reply, ScriptedAgents
+
+ID = "d1"
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+TIMEOUT_S = 100
+RUBRIC = (Criterion(id="right", description="Is it right?", weight=2), Criterion(id="clear", description="Is it?"))
+BROKEN = FactProblem(code="engine_unavailable", detail="broken off", retryable=True)
+
+_Fact = TypeVar("_Fact", bound=Fact)
+
+
+def quorum_of(size: int) -> int:
+    """The quorum that a gateway fills in."""
+    return 1 if size == 1 else max(2, (size + 1) // 2)
+
+
+def agent_ids(size: int) -> list[str]:
+    return [f"dev-{number:03d}" for number in range(1, size + 1)]
+
+
+def specification(
+    size: int = 3,
+    *,
+    strategy: str = "council",
+    rounds: int = 1,
+    quorum: int | None = None,
+    budget: Budget | None = None,
+    seed: int = 7,
+    agents: Sequence[AgentSpec] | None = None,
+) -> Specification:
+    default = [AgentSpec(agent_id=each, role="DEV", sampling=Sampling(max_tokens=500)) for each in agent_ids(size)]
+    return Specification(
+        task="Name a colour.",
+        agents=tuple(agents or default),
+        strategy=strategy,
+        strategy_version=STRATEGIES[strategy].version if strategy in STRATEGIES else 1,
+        rounds=rounds,
+        constraints=Constraints(rubric=RUBRIC, timeout_seconds=TIMEOUT_S),
+        quorum=quorum or quorum_of(len(agents) if agents else size),
+        budget=budget or Budget(),
+        seed=seed,
+    )
+
+
+def accepted(asked: Specification | None = None) -> Accepted:
+    return Accepted(
+        deliberation_id=ID,
+        ts=NOW,
+        specification=asked or specification(),
+        deadline_at=NOW + timedelta(seconds=TIMEOUT_S),
+        body_sha256="0" * 64,
+    )
+
+
+def opened(stage: int = 1, size: int = 3) -> StageOpened:
+    return StageOpened(
+        deliberation_id=ID,
+        ts=NOW,
+        stage=stage,
+        purpose="propose",
+        round=0,
+        calls=tuple(PlannedCall(call_id=f"s{stage}-{each}", agent_id=each, role="DEV") for each in agent_ids(size)),
+        quorum=2,
+        soft_deadline_at=NOW + timedelta(seconds=25),
+        call_deadline_at=NOW + timedelta(seconds=60),
+    )
+
+
+def finished(
+    agent: str = "dev-001", stage: int = 1, text: str | None = "{}", usage: Usage | None = None
+) -> CallFinished:
+    return CallFinished(
+        deliberation_id=ID,
+        ts=NOW,
+        call_id=f"s{stage}-{agent}",
+        agent_id=agent,
+        role="DEV",
+        stage=stage,
+        attempt=1,
+        text=text,
+        problem=BROKEN if text is None else None,
+        usage=usage or Usage(calls=1),
+        duration_ms=5,
+    )
+
+
+def closed(stage: int = 1, seen: Sequence[str] = ()) -> StageClosed:
+    return StageClosed(
+        deliberation_id=ID,
+        ts=NOW,
+        stage=stage,
+        purpose="propose",
+        round=0,
+        seen=tuple(f"s{stage}-{agent}" for agent in seen),
+        reason="all",
+    )
+
+
+def cancelling(reason: str | None = None) -> CancelRequested:
+    return CancelRequested(deliberation_id=ID, ts=NOW, reason=reason)
+
+
+def end(kind: type[Completed | Failed | Cancelled | TimedOut] = Completed) -> Completed | Failed | Cancelled | TimedOut:
+    return kind(deliberation_id=ID, ts=NOW)
+
+
+def answer(text: str, confidence: int = 50) -> str:
+    return json.dumps({"reasoning": "because", "answer": text, "confidence": confidence})
+
+
+def critique(*severities: str) -> str:
+    issue = {"where": "line 1", "claim": "wrong", "evidence": "seen", "fix": "mend"}
+    issues = [{"severity": severity, **issue} for severity in severities]
+    return json.dumps({"issues": issues, "verdict": "revise" if issues else "accept"})
+
+
+def revision(text: str, issues: int = 1) -> str:
+    responses = [{"issue": number, "decision": "accept", "reason": "true"} for number in range(1, issues + 1)]
+    return json.dumps({"responses": responses, "answer": text, "confidence": 60})
+
+
+def ballot(call: Call, score: Callable[[str], int]) -> str:
+    """A ballot that gives every criterion of a candidate `score(candidate id)`."""
+    return json.dumps(
+        {
+            letter: {
+                "criteria": [
+                    {"id": each, "rationale": "seen", "score": score(call.labels[letter])}
+                    for each in call.output.criteria
+                ]
+            }
+            for letter in call.output.labels
+        }
+    )
+
+
+def pair(winner: str) -> str:
+    return json.dumps({"notes_a": "a", "notes_b": "b", "winner": winner, "margin": 1})
+
+
+def by_number(candidate: str) -> int:
+    """A taste: the lower an agent's number, the better; a revision is a little better than what it replaces."""
+    agent, _, version = candidate.partition("#")
+    return max(0, 9 - int(agent[-3:])) + (1 if version else 0)
+
+
+@dataclass
+class Minds:
+    """A script for a whole council. `failing` calls end in a problem, `silent` ones never end, `garbled` in nonsense.
+
+    Call ids are `s<stage>-<agent>`. `issues` is what a critic finds, by call id; `score` what a reviewer gives, by
+    candidate; `text` what an author writes, by call id.
+    """
+
+    issues: Callable[[str], Sequence[str]] = lambda _: ("major",)
+    score: Callable[[str], int] = by_number
+    text: Callable[[str], str] = "text of {}".format
+    failing: Collection[str] = ()
+    silent: Collection[str] = ()
+    garbled: Collection[str] = ()
+    after_s: Mapping[str, float] = field(default_factory=dict[str, float])
+    place: Mapping[str, float] = field(default_factory=dict[str, float])
+    usage: Callable[[str], Usage] = lambda _: Usage(prompt_tokens=100, completion_tokens=50, calls=1)
+
+    def __call__(self, call: Call) -> Reply:
+        if call.call_id in self.silent:
+            return Reply()
+        failed = call.call_id in self.failing
+        return Reply(
+            text=None if failed else "nonsense" if call.call_id in self.garbled else self._said(call),
+            problem=BROKEN if failed else None,
+            after_s=self.after_s.get(call.call_id, 0.0),
+            place=self.place.get(call.call_id, 0.0),
+            usage=self.usage(call.call_id),
+        )
+
+    def _said(self, call: Call) -> str:
+        match call.output.kind:
+            case "answer":
+                return answer(self.text(call.call_id))
+            case "critique":
+                return critique(*self.issues(call.call_id))
+            case "revision":
+                return revision(self.text(call.call_id), call.output.issues)
+            case "score":
+                return ballot(call, self.score)
+            case "pair":
+                a, b = self.score(call.labels["A"]), self.score(call.labels["B"])
+                return pair("A" if a > b else "B" if b > a else "tie")
+
+
+@dataclass
+class Run:
+    """A deliberation that has ended."""
+
+    facts: list[Fact]
+    calls: list[Call]
+
+    def all(self, kind: type[_Fact]) -> list[_Fact]:
+        return [fact for fact in self.facts if isinstance(fact, kind)]
+
+    @property
+    def end(self) -> Completed | Failed | Cancelled | TimedOut:
+        last = self.facts[-1]
+        assert isinstance(last, Completed | Failed | Cancelled | TimedOut)
+        return last
+
+    @property
+    def completed(self) -> Completed:
+        assert isinstance(self.end, Completed), self.end
+        return self.end
+
+    @property
+    def winner(self) -> str | None:
+        assert self.completed.verdict is not None
+        return self.completed.verdict.winner
+
+    @property
+    def content(self) -> str | None:
+        assert self.completed.verdict is not None
+        return self.completed.verdict.content
+
+    @property
+    def order(self) -> list[str]:
+        assert self.completed.verdict is not None
+        return [standing.agent_id for standing in self.completed.verdict.ranking]
+
+    @property
+    def degraded(self) -> tuple[str, ...]:
+        return self.completed.degraded.reasons if self.completed.degraded else ()
+
+    @property
+    def purposes(self) -> list[str]:
+        return [stage.purpose for stage in self.all(StageOpened)]
+
+    def asked(self, purpose: str) -> list[Call]:
+        """The calls of all stages with this purpose."""
+        ids = {call.call_id for stage in self.all(StageOpened) if stage.purpose == purpose for call in stage.calls}
+        return [call for call in self.calls if call.call_id in ids]
+
+
+def run(asked: Specification, minds: Callable[[Call], Reply] | None = None) -> Run:
+    """The whole deliberation, from its acceptance."""
+    return resumed([accepted(asked)], minds)
+
+
+def resumed(facts: Sequence[Fact], minds: Callable[[Call], Reply] | None = None, clock: FakeClock | None = None) -> Run:
+    """The rest of a deliberation, as a coordinator finds it that knows only these facts; the clock is at the last."""
+    agents = ScriptedAgents(minds or Minds(), clock or FakeClock(facts[-1].ts))
+    return Run(agents.deliberate(facts), agents.calls)

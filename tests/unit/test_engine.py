@@ -1,0 +1,337 @@
+"""The engine: what to do next, decided again from the facts alone at every step."""
+
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from app.deliberation.calls import Usage
+from app.deliberation.engine import (
+    CloseStage,
+    Decision,
+    Done,
+    Finish,
+    OpenStage,
+    RunStage,
+    StrategyDefinition,
+    decide,
+)
+from app.deliberation.errors import StrategyDrift, UnexpectedFact
+from app.deliberation.facts import (
+    CallFinished,
+    Cancelled,
+    Completed,
+    Fact,
+    Failed,
+    StageClosed,
+    StageOpened,
+    TimedOut,
+    encode,
+)
+from app.deliberation.fold import fold
+from app.deliberation.specification import Budget
+from app.deliberation.strategies import STRATEGIES
+from app.testing import FakeClock, ScriptedAgents
+from tests.unit.facts_of import NOW, TIMEOUT_S, Minds, Run, accepted, cancelling, finished, resumed, run, specification
+
+NAMES = tuple(STRATEGIES)
+
+
+def decided(
+    facts: Sequence[Fact], now: datetime | None = None, definition: StrategyDefinition | None = None
+) -> Decision:
+    state = fold(enumerate(facts, start=1))
+    assert state is not None
+    return decide(state, now or facts[-1].ts, definition or STRATEGIES[state.specification.strategy])
+
+
+def in_seconds(seconds: float) -> datetime:
+    return NOW + timedelta(seconds=seconds)
+
+
+def without_times(facts: Sequence[Fact]) -> list[bytes]:
+    """The facts as they stand in the log, but for when each was written and what follows from that."""
+    fixed = {"ts": NOW, "soft_deadline_at": NOW, "call_deadline_at": NOW, "duration_ms": 0}
+    return [
+        encode(fact.model_copy(update={name: fixed[name] for name in fixed.keys() & type(fact).model_fields.keys()}))
+        for fact in facts
+    ]
+
+
+# Crash recovery
+
+
+@pytest.mark.parametrize("strategy", NAMES)
+def test_whoever_goes_on_from_any_prefix_of_the_log_comes_to_the_same_end(strategy: str) -> None:
+    whole = run(specification(strategy=strategy), Minds(failing=["s1-dev-003", "s3-dev-001"]))
+    for cut in range(1, len(whole.facts) + 1):
+        again = resumed(whole.facts[:cut], Minds(failing=["s1-dev-003", "s3-dev-001"]))
+        assert again.facts == whole.facts
+        recorded = {fact.call_id for fact in whole.facts[:cut] if isinstance(fact, CallFinished)}
+        made = [call.call_id for call in again.calls]
+        assert recorded.isdisjoint(made)
+        assert len(set(made)) == len(made)
+        assert recorded | set(made) == {call.call_id for call in whole.calls}
+
+
+def test_a_crash_in_the_middle_of_a_degraded_run_changes_nothing() -> None:
+    """Five agents of whom two are left, a pair to judge, and a judge who fails."""
+    minds = Minds(failing=["s1-dev-001", "s1-dev-003", "s1-dev-005", "s2-dev-001-1"])
+    whole = run(specification(5), minds)
+    assert "pair judged: below the quorum" in whole.degraded
+    for cut in range(1, len(whole.facts)):
+        assert resumed(whole.facts[:cut], minds).facts == whole.facts
+
+
+def test_an_ended_deliberation_needs_nothing() -> None:
+    assert decided(run(specification()).facts) == Done()
+
+
+def test_a_stage_that_runs_lacks_only_what_is_not_recorded() -> None:
+    whole = run(specification())
+    opening = decided(whole.facts[:1])
+    assert isinstance(opening, OpenStage)
+    for count in range(3):
+        running = decided(whole.facts[: 2 + count])
+        assert isinstance(running, RunStage)
+        assert running.opened == opening.fact
+        lacking = ["s1-dev-001", "s1-dev-002", "s1-dev-003"][count:]
+        assert [call.call_id for call in running.calls] == lacking
+    closing = decided(whole.facts[:5])
+    assert isinstance(closing, CloseStage)
+    assert (closing.fact.reason, closing.fact.seen) == ("all", ("s1-dev-001", "s1-dev-002", "s1-dev-003"))
+
+
+# Order of arrival
+
+
+@pytest.mark.parametrize("strategy", ["best_of_n", "council"])
+@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_the_same_seed_and_answers_give_the_same_facts_in_whatever_order_they_arrive(
+    strategy: str, data: st.DataObject
+) -> None:
+    asked = specification(4, strategy=strategy)
+    minds = Minds(failing=["s1-dev-002"], issues=lambda call_id: ["major"] if call_id.endswith("3") else ["minor"])
+    straight = run(asked, minds)
+    ids = [call.call_id for call in straight.calls]
+    minds.after_s = dict(
+        zip(ids, data.draw(st.lists(st.floats(0, 2), min_size=len(ids), max_size=len(ids))), strict=True)
+    )
+    shuffled = run(asked, minds)
+    assert sorted(without_times(shuffled.all(CallFinished))) == sorted(without_times(straight.all(CallFinished)))
+    for kind in (StageOpened, StageClosed, Completed):
+        assert without_times(shuffled.all(kind)) == without_times(straight.all(kind))
+
+
+@settings(max_examples=10, deadline=None)
+@given(st.permutations([f"s1-dev-00{number}" for number in range(1, 6)]))
+def test_facts_that_arrive_at_one_moment_in_another_order_are_equal_byte_for_byte(order: list[str]) -> None:
+    asked = specification(5, strategy="best_of_n")
+    shuffled = run(asked, Minds(place={call_id: place for place, call_id in enumerate(order)}))
+    assert [fact.call_id for fact in shuffled.all(CallFinished)[:5]] == order
+    assert sorted(map(encode, shuffled.facts)) == sorted(map(encode, run(asked).facts))
+
+
+def test_another_seed_shows_candidates_in_another_order() -> None:
+    shown = {
+        tuple(str(call.labels) for call in run(specification(5, strategy="best_of_n", seed=seed)).asked("score"))
+        for seed in range(4)
+    }
+    assert len(shown) == 4
+
+
+# Late answers
+
+
+def decisions_of(ended: Run) -> list[bytes]:
+    """What was decided, without what it cost: cost counts a late answer too."""
+    verdict = ended.completed.verdict
+    assert verdict is not None
+    decided_facts: list[Fact] = [*ended.all(StageOpened), *ended.all(StageClosed)]
+    return [*without_times(decided_facts), verdict.model_copy(update={"calls": 0}).model_dump_json().encode()]
+
+
+@pytest.mark.parametrize("place", range(1, 20))
+def test_a_late_answer_never_changes_the_verdict(place: int) -> None:
+    """Whenever the answer that the first stage did not wait for is recorded, and whether or not it ever is."""
+    minds = Minds(silent=["s1-dev-002"])
+    whole = run(specification(), minds)
+    first_close = next(i for i, fact in enumerate(whole.facts) if isinstance(fact, StageClosed))
+    cut = min(first_close + place, len(whole.facts))
+    late = finished("dev-002", text=None).model_copy(
+        update={"text": "{}", "problem": None, "ts": whole.facts[cut - 1].ts}
+    )
+    after = [*whole.facts[:cut], late]
+    if cut == len(whole.facts):
+        assert decided(after) == Done()
+        return
+    assert decisions_of(resumed(after, minds)) == decisions_of(whole)
+
+
+def test_an_answer_that_comes_while_the_next_stage_runs_is_late() -> None:
+    """The first stage closes with its quorum after 25 s; the third answer comes 2 s into the critiques."""
+    slow = {f"s2-dev-00{number}": 5.0 for number in (1, 3)}
+    late = run(specification(), Minds(after_s={"s1-dev-002": 27.0, **slow}))
+    never = run(specification(), Minds(silent=["s1-dev-002"], after_s=slow))
+    place = [fact.call_id for fact in late.all(CallFinished)].index("s1-dev-002")
+    assert place == 2, "after both answers of its stage, before the critiques"
+    assert "s1-dev-002" not in late.all(StageClosed)[0].seen
+    assert decisions_of(late) == decisions_of(never)
+    assert late.end.usage.calls == never.end.usage.calls + 1
+
+
+def test_what_a_late_answer_costs_does_not_change_what_a_replay_admits() -> None:
+    minds = Minds(silent=["s1-dev-002"])
+    whole = run(specification(budget=Budget(max_tokens=20_000)), minds)
+    assert whole.purposes == ["propose", "critique", "revise", "score"]
+    first_close = next(i for i, fact in enumerate(whole.facts) if isinstance(fact, StageClosed))
+    late = finished("dev-002", usage=Usage(prompt_tokens=1_000_000, calls=50))
+    after = [*whole.facts[: first_close + 1], late.model_copy(update={"ts": whole.facts[first_close].ts})]
+    assert decisions_of(resumed(after, minds)) == decisions_of(whole)
+
+
+# Deadlines
+
+
+@pytest.mark.parametrize(
+    ("silent", "closings"),
+    [
+        ([], [(0, "all")]),
+        (["s1-dev-001"], [(25, "quorum")]),
+        (["s1-dev-001", "s1-dev-002"], [(62.5, "deadline")]),
+    ],
+)
+def test_a_stage_closes_at_its_soft_deadline_with_a_quorum_and_else_when_its_calls_are_given_up(
+    silent: list[str], closings: list[tuple[float, str]]
+) -> None:
+    """100 s for four stages: the first one's soft deadline is at 25 s, its calls' half-way between that and 100 s."""
+    ended = run(specification(), Minds(silent=silent))
+    first = ended.all(StageClosed)[0]
+    assert [(first.ts, first.reason)] == [(in_seconds(at), reason) for at, reason in closings]
+    assert first.seen == tuple(
+        call_id for call_id in ("s1-dev-001", "s1-dev-002", "s1-dev-003") if call_id not in silent
+    )
+
+
+def test_a_quorum_that_is_there_too_late_for_the_soft_deadline_closes_the_stage_when_it_is() -> None:
+    ended = run(specification(), Minds(silent=["s1-dev-001"], after_s={"s1-dev-002": 40}))
+    first = ended.all(StageClosed)[0]
+    assert (first.ts, first.reason) == (in_seconds(40), "quorum")
+
+
+def test_a_problem_is_no_answer_for_the_quorum() -> None:
+    ended = run(specification(), Minds(failing=["s1-dev-001"], after_s={"s1-dev-003": 30}))
+    first = ended.all(StageClosed)[0]
+    assert (first.ts, first.reason) == (in_seconds(30), "all"), "one answer and one problem are no quorum of two"
+
+
+def test_the_deliberations_deadline_ends_it_with_what_it_cost() -> None:
+    """Coordinators were away too long, so that calls which would have been given up are not even looked at."""
+    whole = run(specification())
+    for cut in range(1, len(whole.facts)):
+        decision = decided(whole.facts[:cut], now=in_seconds(TIMEOUT_S))
+        assert isinstance(decision, Finish)
+        assert isinstance(decision.fact, TimedOut)
+        assert decision.fact.problem is not None
+        assert (decision.fact.problem.code, decision.fact.problem.retryable) == ("deadline_exceeded", True)
+        assert decision.fact.verdict is None
+        assert decision.fact.usage.calls == sum(isinstance(fact, CallFinished) for fact in whole.facts[:cut])
+
+
+@pytest.mark.parametrize("stage", [1, 2, 3, 4])
+def test_agents_that_never_answer_do_not_keep_a_deliberation_from_ending_in_time(stage: int) -> None:
+    ended = run(specification(), Minds(silent=[f"s{stage}-dev-00{number}" for number in (1, 2, 3)]))
+    assert ended.end.ts < in_seconds(TIMEOUT_S)
+    assert isinstance(ended.end, Failed if stage == 1 else Completed)
+
+
+# Stopping
+
+
+def test_a_request_to_stop_ends_it_in_every_phase() -> None:
+    whole = run(specification())
+    for cut in range(1, len(whole.facts)):
+        facts = [*whole.facts[:cut], cancelling("enough")]
+        decision = decided(facts)
+        assert isinstance(decision, Finish)
+        assert isinstance(decision.fact, Cancelled)
+        assert decision.fact.verdict is decision.fact.problem is None
+        assert decision.fact.usage.calls == sum(isinstance(fact, CallFinished) for fact in whole.facts[:cut])
+        assert resumed(facts).facts == [*facts, decision.fact]
+
+
+def test_a_request_to_stop_that_lost_the_race_changes_nothing() -> None:
+    whole = run(specification())
+    assert decided([*whole.facts, cancelling()]) == Done()
+
+
+# Drift
+
+
+def test_another_version_of_the_strategy_is_refused() -> None:
+    other = specification().model_copy(update={"strategy_version": 0})
+    with pytest.raises(StrategyDrift, match="version"):
+        decided([accepted(other)])
+
+
+def changed(whole: Run, **update: object) -> list[Fact]:
+    """The log with a first score stage that was opened otherwise."""
+    place = next(i for i, fact in enumerate(whole.facts) if isinstance(fact, StageOpened) and fact.purpose == "score")
+    return [*whole.facts[:place], whole.facts[place].model_copy(update=update)]
+
+
+def test_a_log_that_records_other_calls_or_labels_than_the_replay_asks_for_is_refused() -> None:
+    whole = run(specification(strategy="best_of_n"))
+    scoring = whole.all(StageOpened)[1]
+    swapped = [
+        call.model_copy(update={"labels": dict(zip(call.labels, reversed(call.labels.values()), strict=True))})
+        for call in scoring.calls
+    ]
+    renamed = [call.model_copy(update={"call_id": f"{call.call_id}x"}) for call in scoring.calls]
+    for update in (
+        {"calls": tuple(renamed)},
+        {"calls": scoring.calls[:-1]},
+        {"calls": (*scoring.calls[1:], scoring.calls[0])},
+        {"calls": tuple(swapped)},
+        {"purpose": "judge"},
+        {"round": 2},
+    ):
+        with pytest.raises(StrategyDrift, match="stage 2 records"):
+            decided(changed(whole, **update))
+    assert isinstance(decided(changed(whole)), RunStage)
+
+
+def test_a_log_that_records_more_stages_than_the_strategy_asks_for_is_refused() -> None:
+    two_stages = run(specification(strategy="best_of_n")).facts
+    for first in (
+        accepted(specification(strategy="independent")),
+        accepted(specification(strategy="best_of_n", budget=Budget(max_calls=1))),
+    ):
+        with pytest.raises(StrategyDrift, match="ends before it"):
+            decided([first, *two_stages[1:-1]])
+
+
+# What counts as an answer
+
+
+def test_an_answer_that_does_not_satisfy_its_schema_is_missing() -> None:
+    garbled = run(specification(), Minds(garbled=["s1-dev-001", "s4-dev-002"]))
+    failing = run(specification(), Minds(failing=["s1-dev-001", "s4-dev-002"]))
+    assert decisions_of(garbled) == decisions_of(failing)
+
+
+def test_a_scripted_deliberation_begins_with_its_acceptance() -> None:
+    with pytest.raises(UnexpectedFact):
+        ScriptedAgents(Minds(), FakeClock()).deliberate([])
+
+
+def test_stages_share_the_time_that_is_left() -> None:
+    """A council of one round has four stages; each may close with its quorum after its share of what is left."""
+    shares = [
+        (stage.soft_deadline_at - stage.ts) / (in_seconds(TIMEOUT_S) - stage.ts)
+        for stage in run(specification(), Minds(after_s={"s1-dev-001": 10, "s2-dev-001": 20})).all(StageOpened)
+    ]
+    assert shares == pytest.approx([1 / 4, 1 / 3, 1 / 2, 0.98])
