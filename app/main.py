@@ -61,9 +61,10 @@ def _differences(journal: Log, settings: Settings) -> Callable[[], Awaitable[lis
     return differences
 
 
-def _lifespan(
+def lifespan_of(
     settings: Settings, journal: Log | None, clock: Clock
 ) -> Callable[[FastAPI], AbstractAsyncContextManager[Gateway]]:
+    """The lifespan of an application with these parts. Raises InvalidRequest when the roles cannot be read."""
     roles = read_roles(settings.roles_file)
 
     @asynccontextmanager
@@ -98,7 +99,7 @@ def create_app(settings: Settings, journal: Log | None = None, clock: Clock | No
 
     Raises InvalidRequest when the roles cannot be read.
     """
-    lifespan = _lifespan(settings, journal, clock or SystemClock())
+    lifespan = lifespan_of(settings, journal, clock or SystemClock())
     app = FastAPI(title=TITLE, lifespan=lifespan, redoc_url=None, redirect_slashes=False)
     app.openapi = document  # pyright: ignore[reportAttributeAccessIssue] -- how FastAPI has its document replaced
     app.add_middleware(RequestContext)

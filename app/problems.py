@@ -99,6 +99,7 @@ STATUSES: Mapping[str, tuple[int, str]] = {
     "idempotency_conflict": (409, "The Idempotency-Key was used with another body"),
     "gone": (410, "The deliberation has been removed"),
     "body_too_large": (413, "The body is too large"),
+    "fact_too_large": (413, "The log cannot hold this in one piece"),
     "unsupported_media_type": (415, "The body must be JSON"),
     "queue_full": (429, "Too much work is waiting"),
     "too_many_streams": (429, "Too many open streams"),

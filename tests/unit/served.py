@@ -16,12 +16,15 @@ from app.deliberation.facts import Accepted, CallFinished, Fact, decode
 from app.deliberation.fold import State, apply, begin
 from app.deliberation.strategies import STRATEGIES
 from app.gateway import Gateway
-from app.main import create_app
+from app.main import create_app, lifespan_of
 from app.settings import Settings
 from app.testing import FakeClock, InMemoryJournal
 from tests.conditions import until
 
 COORDINATOR: dict[str, Any] = {"replica": "c1", "in_flight": 0, "slots": 10, "versions": {}}
+
+# The routes are the same for every gateway, and take longer to build than most tests to run.
+APP = create_app(Settings())
 
 
 @dataclass
@@ -65,14 +68,13 @@ async def served(
     """A running gateway; by default once it has read its log, and with a coordinator that answers."""
     journal = journal or InMemoryJournal(replies={"control.coordinator": [COORDINATOR]})
     clock = FakeClock()
-    app = create_app(Settings(**settings), journal=journal, clock=clock)
-    async with app.router.lifespan_context(app) as state:
+    async with lifespan_of(Settings(**settings), journal, clock)(APP) as state:
 
         async def with_state(scope: Scope, receive: Receive, send: Send) -> None:
-            await app({**scope, "state": dict(cast(Any, state))}, receive, send)
+            await APP({**scope, "state": dict(cast(Any, state))}, receive, send)
 
         transport = httpx.ASGITransport(app=with_state, raise_app_exceptions=False)
-        gateway = cast(Gateway, state)
+        gateway = state
         if caught_up:
             await until(lambda: gateway["catalog"].caught_up)
         async with httpx.AsyncClient(transport=transport, base_url="http://gateway") as client:

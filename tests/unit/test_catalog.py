@@ -1,0 +1,251 @@
+"""The catalog: the same, whatever the order in which it hears of facts, and bounded."""
+
+import asyncio
+import random
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from app.catalog import PATTERNS, Catalog, Selection, percentile
+from app.deliberation.calls import Usage
+from app.deliberation.errors import QueueFull
+from app.deliberation.facts import Cancelled, CancelRequested, Completed, Fact, Failed, TotalUsage
+from app.deliberation.ports import Record
+from app.testing import FakeClock, InMemoryJournal, subject_matches
+from tests.conditions import until
+from tests.story import NOW, Story
+
+EVERYTHING = Selection()
+
+
+def catalog(clock: FakeClock | None = None, **bounds: int) -> Catalog:
+    return Catalog(clock or FakeClock(NOW), **{"retention_s": 3_600, "size_max": 1_000, **bounds})
+
+
+def told(kept: Catalog, tenant: str = "default") -> list[tuple[str, str]]:
+    return [(entry.id, entry.status) for entry in kept.page(tenant, EVERYTHING, limit=1_000)[0]]
+
+
+async def journal_of(*facts: Fact, tenant: str = "default") -> InMemoryJournal:
+    journal = InMemoryJournal()
+    for fact in facts:
+        await journal.append(tenant, fact)
+    return journal
+
+
+def life(id: str, end: Fact | None = None) -> list[Fact]:
+    story = Story(id)
+    return [story.accepted(), story.opened(), *([end] if end is not None else [])]
+
+
+@asynccontextmanager
+async def following(kept: Catalog, journal: InMemoryJournal) -> AsyncGenerator[None, None]:
+    async with asyncio.TaskGroup() as group:
+        task = group.create_task(kept.follow(journal))
+        await until(lambda: kept.caught_up)
+        yield
+        task.cancel()
+
+
+@pytest.mark.parametrize("seed", range(20))
+async def test_facts_make_the_same_catalog_in_any_order_and_any_number_of_times(seed: int) -> None:
+    journal = await journal_of(
+        *life("a", Completed(deliberation_id="a", ts=NOW)),
+        *life("b", Failed(deliberation_id="b", ts=NOW)),
+        *life("c"),
+        Story("d").accepted(),
+        CancelRequested(deliberation_id="c", ts=NOW),
+        Story("e").accepted(),
+        Cancelled(deliberation_id="e", ts=NOW),
+    )
+    records = [r for r in journal.records if any(subject_matches(pattern, r.subject) for pattern in PATTERNS)]
+    heard = records + random.Random(seed).choices(records, k=5)
+    random.Random(seed).shuffle(heard)
+    kept = catalog()
+    for record in heard:
+        kept.apply(record)
+    expected = [("e", "cancelled"), ("d", "pending"), ("c", "cancelling"), ("b", "failed"), ("a", "completed")]
+    assert told(kept) == expected
+    assert kept.active_by_status() == {"pending": 1, "in_progress": 0, "cancelling": 1}
+    assert kept.ended_heard == {"completed": 1, "failed": 1, "cancelled": 1}
+
+
+async def test_it_knows_what_was_stored_before_and_what_comes_after() -> None:
+    journal = await journal_of(*life("old"))
+    kept = catalog()
+    async with following(kept, journal):
+        await journal.append("default", Story("new").accepted())
+        assert told(kept) == [("new", "pending"), ("old", "in_progress")]
+        assert kept.epoch == journal.epoch
+
+
+async def test_what_arrives_while_it_reads_is_not_missed() -> None:
+    journal = await journal_of(Story("first").accepted())
+    read = journal.read
+
+    async def slow(pattern: str, after: int, *, limit: int | None = None) -> AsyncIterator[Record]:
+        async for record in read(pattern, after, limit=limit):
+            yield record
+        if pattern == PATTERNS[0]:
+            await journal.append("default", Story("meanwhile").accepted())
+            await journal.append("default", Completed(deliberation_id="first", ts=NOW))
+
+    journal.read = slow  # pyright: ignore[reportAttributeAccessIssue]
+    kept = catalog()
+    async with following(kept, journal):
+        assert told(kept) == [("meanwhile", "pending"), ("first", "completed")]
+
+
+async def test_what_a_lost_connection_swallowed_is_read_again() -> None:
+    journal = await journal_of(Story("a").accepted())
+    kept = catalog()
+    async with following(kept, journal):
+        deaf, journal._subscriptions[:] = list(journal._subscriptions), []  # pyright: ignore[reportPrivateUsage]
+        await journal.append("default", Story("b").accepted())
+        assert told(kept) == [("a", "pending")]
+        journal._subscriptions[:] = deaf  # pyright: ignore[reportPrivateUsage]
+        journal.reconnect()
+        await until(lambda: len(told(kept)) == 2)
+
+
+async def test_a_log_that_was_made_anew_starts_a_new_catalog() -> None:
+    journal = await journal_of(Story("a").accepted())
+    kept = catalog()
+    async with following(kept, journal):
+        journal.records.clear()
+        journal.epoch = "another"
+        journal.reconnect()
+        await until(lambda: kept.epoch == "another")
+        assert told(kept) == []
+
+
+async def test_it_waits_for_a_log_that_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("app.catalog.RETRY_S", 0.001)
+    journal = await journal_of(Story("a").accepted())
+    journal.available = False
+    kept = catalog()
+    async with asyncio.TaskGroup() as group:
+        task = group.create_task(kept.follow(journal))
+        await asyncio.sleep(0)
+        assert not kept.caught_up
+        journal.available = True
+        await until(lambda: kept.caught_up)
+        task.cancel()
+    assert told(kept) == [("a", "pending")]
+
+
+async def test_an_unreadable_fact_is_left_out() -> None:
+    kept = catalog()
+    kept.apply(Record("deliberations.default.x.accepted", 1, b"not json"))
+    assert told(kept) == []
+
+
+async def test_tenants_do_not_see_each_other() -> None:
+    kept = catalog()
+    for tenant in ("one", "two"):
+        for record in (await journal_of(Story(f"of-{tenant}").accepted(), tenant=tenant)).records:
+            kept.apply(record)
+    assert told(kept, "one") == [("of-one", "pending")]
+    assert kept.stats("two").total == 1
+    assert not kept.knows("one", "of-two")
+
+
+async def test_what_is_older_than_the_retention_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("app.catalog.CHECK_S", 0.001)
+    clock = FakeClock(NOW)
+    journal = await journal_of(*life("old"))
+    kept = catalog(clock)
+    async with following(kept, journal):
+        clock.advance(3_601)
+        await until(lambda: told(kept) == [])
+        assert sum(kept.active_by_status().values()) == 0
+
+
+async def test_too_many_are_forgotten_the_oldest_ended_first() -> None:
+    facts: list[Fact] = []
+    for number in range(30):
+        end = None if number == 0 else Completed(deliberation_id=f"d{number}", ts=NOW)
+        facts += life(f"d{number}", end)
+    kept = catalog(size_max=20)
+    for record in (await journal_of(*facts)).records:
+        kept.apply(record)
+    ids = [id for id, _ in told(kept)]
+    assert len(ids) <= 20
+    assert ids[0] == "d29"
+    assert ids[-1] == "d0"  # it has not ended
+
+
+async def test_admission_counts_what_is_being_written() -> None:
+    kept = catalog()
+    for record in (await journal_of(Story("a").accepted())).records:
+        kept.apply(record)
+    with kept.admission(2):
+        with pytest.raises(QueueFull), kept.admission(2):
+            pass
+    with kept.admission(2):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("ends", "within_s", "active", "retry_after_s"),
+    [
+        (0, 0, 5, 60),  # nothing ends: no promise below the longest
+        (10, 10, 5, 5),  # one a second
+        (60, 6, 5, 1),
+        (2, 60, 5, 60),
+        (50, 10, 100, 20),
+    ],
+)
+async def test_retry_after_is_the_backlog_over_the_rate_of_the_last_minute(
+    ends: int, within_s: int, active: int, retry_after_s: int
+) -> None:
+    clock = FakeClock(NOW)
+    kept = catalog(clock)
+    facts: list[Fact] = [Story(f"a{number}").accepted() for number in range(active)]
+    for number in range(ends):
+        facts += life(f"e{number}", Completed(deliberation_id=f"e{number}", ts=clock.now()))
+    for record in (await journal_of(*facts)).records:
+        kept.apply(record)
+    clock.advance(within_s)
+    assert kept.retry_after_s() == retry_after_s
+    clock.advance(61)
+    assert kept.retry_after_s() == 60
+
+
+async def test_statistics_cover_counts_durations_and_tokens() -> None:
+    clock = FakeClock(NOW)
+    kept = catalog(clock)
+    facts: list[Fact] = []
+    for number in range(1, 101):
+        clock.present = NOW
+        clock.advance(number)
+        usage = TotalUsage(prompt_tokens=10, completion_tokens=5, cached_tokens=1, calls=1)
+        facts += life(f"d{number}", Completed(deliberation_id=f"d{number}", ts=clock.now(), usage=usage))
+    facts += life("f", Failed(deliberation_id="f", ts=clock.now()))
+    facts += [Story("p").accepted()]
+    for record in (await journal_of(*facts)).records:
+        kept.apply(record)
+    stats = kept.stats("default")
+    assert stats.model_dump() == {
+        "total": 102,
+        "active": 1,
+        "completed": 100,
+        "failed": 1,
+        "cancelled": 0,
+        "timeout": 0,
+        "seconds": {"mean": 50.5, "p50": 50.0, "p95": 95.0, "p99": 99.0},
+        "tokens": {"prompt_tokens": 1_000, "completion_tokens": 500, "cached_tokens": 100},
+    }
+    empty: Any = catalog().stats("default")
+    assert (empty.seconds.mean, empty.seconds.p99) == (None, None)
+    assert kept.page("default", EVERYTHING, limit=1)[0][0].usage == Usage()
+
+
+@pytest.mark.parametrize(
+    ("values", "share", "expected"),
+    [([], 0.5, None), ([1.0], 0.01, 1.0), ([1.0, 2.0], 0.5, 1.0), ([1.0, 2.0, 3.0], 0.99, 3.0)],
+)
+def test_percentiles_are_of_the_nearest_rank(values: list[float], share: float, expected: float | None) -> None:
+    assert percentile(values, share) == expected

@@ -1,0 +1,119 @@
+"""The OpenAPI document: valid, stable names, every refusal declared, and what is served is what is declared."""
+
+import json
+from collections.abc import Iterator
+from typing import Any, cast
+
+import pytest
+from openapi_spec_validator import validate
+
+from app.openapi import document, events_schema
+from app.problems import STATUSES
+from tests.unit.served import served
+
+# SDKs are generated from these names: changing one breaks its users.
+OPERATIONS = {
+    "create_deliberation": "POST /deliberations",
+    "list_deliberations": "GET /deliberations",
+    "get_deliberation": "GET /deliberations/{deliberation_id}",
+    "cancel_deliberation": "POST /deliberations/{deliberation_id}/cancel",
+    "read_deliberation_events": "GET /deliberations/{deliberation_id}/events",
+    "list_roles": "GET /roles",
+    "get_role": "GET /roles/{role}",
+    "list_strategies": "GET /strategies",
+    "get_health": "GET /healthz",
+    "get_readiness": "GET /readyz",
+    "get_stats": "GET /stats",
+    "get_metrics": "GET /metrics",
+}
+
+
+def operations() -> Iterator[tuple[str, str, dict[str, Any]]]:
+    for path, methods in document()["paths"].items():
+        for method, operation in methods.items():
+            if method != "parameters":
+                yield method.upper(), path, operation
+
+
+def test_it_is_a_valid_3_1_document() -> None:
+    assert document()["openapi"] == "3.1.0"
+    validate(document())
+
+
+def test_operation_ids_are_the_ones_that_sdks_know() -> None:
+    assert {operation["operationId"]: f"{method} {path}" for method, path, operation in operations()} == OPERATIONS
+
+
+def test_schemas_have_one_name_each() -> None:
+    assert [name for name in document()["components"]["schemas"] if name.endswith(("-Input", "-Output"))] == []
+    assert "HTTPValidationError" not in document()["components"]["schemas"]
+    assert "HTTPValidationError" not in json.dumps(document())
+
+
+def test_every_refusal_is_a_problem_document() -> None:
+    declared = {str(status) for status, _ in STATUSES.values()}
+    for method, path, operation in operations():
+        for status, answer in operation["responses"].items():
+            if int(status) >= 400:
+                assert status in declared
+                schema = answer["content"]["application/problem+json"]["schema"]
+                assert schema == {"$ref": "#/components/schemas/Problem"}, (method, path, status)
+
+
+def test_every_answer_declares_the_request_id() -> None:
+    for method, path, operation in operations():
+        for status, answer in operation["responses"].items():
+            assert "X-Request-Id" in answer.get("headers", {}), (method, path, status)
+
+
+def test_the_headers_of_the_contract_are_declared() -> None:
+    create = document()["paths"]["/deliberations"]["post"]
+    assert {"Location", "Retry-After", "ETag", "Preference-Applied", "Idempotency-Replayed"} <= {
+        *create["responses"]["202"]["headers"]
+    }
+    assert {parameter["name"] for parameter in create["parameters"]} == {"Idempotency-Key", "Prefer"}
+    assert "Retry-After" in create["responses"]["429"]["headers"]
+    assert "Retry-After" in create["responses"]["503"]["headers"]
+    assert "Link" in document()["paths"]["/deliberations"]["get"]["responses"]["200"]["headers"]
+
+
+def test_events_are_a_named_union_told_apart_by_type() -> None:
+    for schema in (document()["components"]["schemas"]["DeliberationEvent"], events_schema()):
+        assert schema["discriminator"]["propertyName"] == "type"
+        assert len(schema["oneOf"]) == len(schema["discriminator"]["mapping"]) == 15
+    schemas = document()["components"]["schemas"]
+    for reference in schemas["DeliberationEvent"]["discriminator"]["mapping"].values():
+        assert "type" in schemas[reference.rpartition("/")[2]]["required"]
+    assert "itemSchema" not in json.dumps(document())
+
+
+def test_every_reference_leads_somewhere() -> None:
+    schemas = document()["components"]["schemas"]
+
+    def references(node: object) -> Iterator[str]:
+        match node:
+            case {"$ref": str(reference)}:
+                yield reference
+            case dict():
+                for value in cast("dict[str, object]", node).values():
+                    yield from references(value)
+            case list():
+                for value in cast("list[object]", node):
+                    yield from references(value)
+            case _:
+                return
+
+    for reference in references(document()):
+        _, _, kind, name = reference.split("/")
+        assert name in document()["components"][kind], reference
+    used = {reference.rpartition("/")[2] for reference in references(document()) if "/schemas/" in reference}
+    assert schemas.keys() - used == set()
+
+
+@pytest.mark.parametrize("path", ["/openapi.json", "/docs"])
+async def test_the_document_is_served_as_it_is_generated(path: str) -> None:
+    async with served() as gateway:
+        response = await gateway.client.get(path)
+    assert response.status_code == 200
+    if path == "/openapi.json":
+        assert response.json() == json.loads(json.dumps(document()))

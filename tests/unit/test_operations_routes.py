@@ -1,0 +1,176 @@
+"""Roles, strategies, health, statistics, metrics: what operators and clients read beside deliberations."""
+
+from collections.abc import AsyncGenerator
+from pathlib import Path
+
+import pytest
+
+from app.deliberation.errors import InvalidRequest, JournalUnavailable, StreamsDiffer
+from app.deliberation.strategies import STRATEGIES
+from app.roles import read_roles, without_credentials
+from app.testing import InMemoryJournal
+from tests.unit.served import COORDINATOR, Served, served
+
+
+@pytest.fixture
+async def gateway() -> AsyncGenerator[Served, None]:
+    async with served() as running:
+        yield running
+
+
+async def test_roles_are_told_as_declared_and_as_they_live(gateway: Served) -> None:
+    engine = {"url": "http://user:secret@e1:8000", "healthy": True, "models": ["sim-1"]}
+    gateway.journal.replies["control.role.QA"] = [
+        {"role": "QA", "replica": "a", "model": "sim-1", "simulated": True, "engines": [engine], "in_flight": 2}
+    ]
+    items = {item["name"]: item for item in (await gateway.client.get("/roles")).json()["items"]}
+    assert list(items) == ["DEV", "QA", "ARCHITECT", "DEVOPS", "DATA"]
+    assert items["DEV"]["live"] is None
+    assert items["DEV"]["persona"].startswith("You are a senior software developer.")
+    assert items["QA"]["live"] == {
+        "replicas": 1,
+        "models": ["sim-1"],
+        "simulated": True,
+        "in_flight": 2,
+        "engines": [{"url": "http://e1:8000", "healthy": True, "models": ["sim-1"]}],
+    }
+    assert (await gateway.client.get("/roles/QA")).json() == items["QA"]
+
+
+async def test_an_unknown_role_is_not_found_and_the_known_ones_are_named(gateway: Served) -> None:
+    response = await gateway.client.get("/roles/dev")
+    assert response.status_code == 404
+    assert "ARCHITECT, DATA, DEV, DEVOPS, QA" in response.json()["detail"]
+
+
+async def test_roles_of_a_file_replace_the_packaged_ones(tmp_path: Path) -> None:
+    roles = tmp_path / "roles.yaml"
+    roles.write_text("roles:\n  JUDGE:\n    persona: You judge.\n    sampling: {temperature: 0}\n")
+    async with served(roles_file=roles) as gateway:
+        assert [item["name"] for item in (await gateway.client.get("/roles")).json()["items"]] == ["JUDGE"]
+        refused = await gateway.post({"task": "t"})
+        assert refused.json()["errors"][0]["pointer"] == "/role"
+        taken = await gateway.post({"task": "t", "role": "JUDGE", "num_agents": 2})
+        assert [agent["agent_id"] for agent in taken.json()["agents"]] == ["judge-001", "judge-002"]
+        assert taken.json()["agents"][0]["sampling"]["temperature"] == 0
+
+
+@pytest.mark.parametrize(
+    "content",
+    ["roles: [", "roles: {}", "roles: {dev: {persona: x}}", "roles: {DEV: {persona: x, extra: 1}}", "", "\x00"],
+)
+def test_roles_that_cannot_be_read_are_refused(tmp_path: Path, content: str) -> None:
+    path = tmp_path / "roles.yaml"
+    path.write_text(content)
+    with pytest.raises(InvalidRequest):
+        read_roles(path)
+    with pytest.raises(InvalidRequest):
+        read_roles(tmp_path / "missing.yaml")
+
+
+def test_credentials_in_an_url_are_not_shown() -> None:
+    assert without_credentials("http://u:p@h:1/v1") == "http://h:1/v1"
+    assert without_credentials("http://h:1") == "http://h:1"
+
+
+async def test_strategies_tell_their_steps_calls_and_parameters(gateway: Served) -> None:
+    items = {item["name"]: item for item in (await gateway.client.get("/strategies")).json()["items"]}
+    assert list(items) == list(STRATEGIES)
+    for name, definition in STRATEGIES.items():
+        assert items[name]["calls"] == definition.formula
+        assert items[name]["steps"] == list(definition.steps)
+        assert items[name]["source"]
+    assert "rounds" in items["council"]["parameters"]["properties"]
+    assert "rounds" not in items["single"]["parameters"]["properties"]
+
+
+async def test_the_process_is_alive_whatever_else_is_not(gateway: Served) -> None:
+    gateway.journal.available = False
+    assert (await gateway.client.get("/healthz")).json() == {"status": "ok"}
+
+
+async def test_ready_means_that_work_is_accepted_and_will_be_done(gateway: Served) -> None:
+    response = await gateway.client.get("/readyz")
+    assert (response.status_code, response.json()["status"]) == (200, "ready")
+    assert response.headers["cache-control"] == "no-store"
+
+
+async def missing(gateway: Served) -> list[str]:
+    response = await gateway.client.get("/readyz")
+    assert response.status_code == 503
+    problem = response.json()
+    assert (problem["code"], response.headers["retry-after"]) == ("not_ready", "2")
+    assert all(error["remedy"] for error in problem["errors"])
+    return [error["pointer"] for error in problem["errors"]]
+
+
+async def test_each_thing_that_is_missing_is_named(gateway: Served) -> None:
+    gateway.journal.replies.clear()
+    assert await missing(gateway) == ["coordinator"]
+    gateway.journal.available = False
+    assert await missing(gateway) == ["journal", "coordinator"]
+    gateway.gateway["catalog"].caught_up = False
+    assert await missing(gateway) == ["journal", "catalog", "coordinator"]
+    gateway.journal.available = True
+    gateway.journal.replies["control.coordinator"] = [COORDINATOR]
+    gateway.gateway["catalog"].caught_up = True
+    gateway.gateway["feed"].drain()
+    assert await missing(gateway) == ["draining"]
+
+
+@pytest.mark.parametrize(
+    ("lines", "expected"),
+    [
+        (["DELIBERATIONS is missing", "X.max_age: declared 1, found 2"], ["streams", "streams"]),
+        (StreamsDiffer("odd"), ["streams"]),
+        (JournalUnavailable("away"), ["journal"]),
+    ],
+)
+async def test_streams_that_are_not_as_declared_are_named(
+    gateway: Served, lines: list[str] | Exception, expected: list[str]
+) -> None:
+    async def differences() -> list[str]:
+        if isinstance(lines, Exception):
+            raise lines
+        return lines
+
+    gateway.gateway["streams_differ"] = differences
+    assert await missing(gateway) == expected
+
+
+async def test_statistics_count_what_happened(gateway: Served) -> None:
+    await gateway.play(await gateway.accepted())
+    await gateway.accepted()
+    stats = (await gateway.client.get("/stats")).json()
+    assert (stats["total"], stats["active"], stats["completed"]) == (2, 1, 1)
+    assert stats["seconds"]["p95"] == 0
+    assert stats["tokens"]["completion_tokens"] > 0
+
+
+async def test_metrics_count_requests_by_route_and_deliberations_by_status(gateway: Served) -> None:
+    ended = await gateway.accepted()
+    await gateway.play(ended)
+    for _ in range(2):
+        await gateway.client.get(f"/deliberations/{ended}")
+    await gateway.client.get(f"/nothing/{ended}")
+    response = await gateway.client.get("/metrics")
+    assert response.headers["content-type"].startswith("text/plain; version=0.0.4")
+    lines = response.text.splitlines()
+    for expected in (
+        'gateway_requests_total{method="GET",route="/deliberations/{deliberation_id}",status="200"} 2.0',
+        'gateway_requests_total{method="GET",route="unmatched",status="404"} 1.0',
+        'gateway_request_seconds_count{method="POST",route="/deliberations"} 1.0',
+        "deliberations_accepted_total 1.0",
+        'deliberations_ended_total{status="completed"} 1.0',
+        'deliberations_active{status="pending"} 0.0',
+        "sse_viewers 0.0",
+    ):
+        assert expected in lines
+
+
+async def test_a_gateway_that_starts_on_a_full_log_knows_it_before_it_is_ready() -> None:
+    journal = InMemoryJournal(replies={"control.coordinator": [COORDINATOR]})
+    async with served(journal=journal) as first:
+        await first.play(await first.accepted())
+    async with served(journal=journal) as second:
+        assert (await second.client.get("/stats")).json()["completed"] == 1

@@ -1,0 +1,99 @@
+"""Errors as problem documents: every code of the tree has its status, and every refusal is one."""
+
+from collections.abc import AsyncGenerator, Iterator
+
+import pytest
+
+from app.deliberation.errors import (
+    CallFailure,
+    DeliberationError,
+    QueueFull,
+    StrategyDrift,
+    UnexpectedFact,
+)
+from app.problems import STATUSES, pointer
+from tests.unit.served import Served, served
+
+# These never meet a client: they are recorded as facts, or are the gateway's own fault.
+INTERNAL = {
+    "internal_error",
+    "unexpected_fact",
+    "strategy_drift",
+    "no_answers",
+    "budget_exhausted",
+    "deadline_exceeded",
+}
+
+
+def tree(error: type[DeliberationError]) -> Iterator[type[DeliberationError]]:
+    yield error
+    for narrower in error.__subclasses__():
+        yield from tree(narrower)
+
+
+@pytest.fixture
+async def gateway() -> AsyncGenerator[Served, None]:
+    async with served() as running:
+        yield running
+
+
+def test_every_error_that_a_client_can_meet_has_a_status() -> None:
+    codes = {error.code for error in tree(DeliberationError) if not issubclass(error, CallFailure)}
+    assert codes - STATUSES.keys() - INTERNAL == set()
+    assert {UnexpectedFact.code, StrategyDrift.code} & STATUSES.keys() == set()
+
+
+def test_what_may_be_tried_again_is_told_with_a_status_that_says_so() -> None:
+    for error in tree(DeliberationError):
+        if error.retryable and error.code in STATUSES:
+            assert STATUSES[error.code][0] in (408, 429, 503), error
+
+
+@pytest.mark.parametrize(
+    ("location", "expected"),
+    [
+        (("a", 0, "b"), "/a/0/b"),
+        (("a/b", "c~d"), "/a~1b/c~0d"),
+        (("metadata", "k", "[key]"), "/metadata/k"),
+        ((), ""),
+        (("x" * 1_000,), "/" + "x" * 255),
+    ],
+)
+def test_pointers_are_rfc_6901_and_short(location: tuple[int | str, ...], expected: str) -> None:
+    assert pointer(location) == expected
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status", "code", "allow"),
+    [
+        ("GET", "/", 404, "not_found", None),
+        ("GET", "/nothing", 404, "not_found", None),
+        ("GET", "/deliberations/", 404, "not_found", None),
+        ("GET", "/deliberations/a/b/c", 404, "not_found", None),
+        ("PUT", "/deliberations", 405, "method_not_allowed", "GET, POST"),
+        ("PATCH", "/deliberations/d1", 405, "method_not_allowed", "GET"),
+        ("GET", "/deliberations/d1/cancel", 405, "method_not_allowed", "POST"),
+        ("POST", "/healthz", 405, "method_not_allowed", "GET"),
+        ("BREW", "/roles", 405, "method_not_allowed", "GET"),
+        ("GET", "/roles/NOBODY", 404, "not_found", None),
+    ],
+)
+async def test_the_routers_refusals_are_problems(
+    gateway: Served, method: str, path: str, status: int, code: str, allow: str | None
+) -> None:
+    response = await gateway.client.request(method, path)
+    assert response.status_code == status
+    assert response.headers["content-type"] == "application/problem+json"
+    problem = response.json()
+    assert (problem["code"], problem["status"], problem["instance"]) == (code, status, path)
+    assert problem["request_id"] == response.headers["x-request-id"]
+    assert response.headers.get("allow") == allow
+
+
+async def test_an_endless_path_is_cut_where_it_is_told(gateway: Served) -> None:
+    response = await gateway.client.get("/" + "x" * 20_000)
+    assert len(response.json()["instance"]) == 256
+
+
+def test_a_full_queue_says_when_to_come_back() -> None:
+    assert QueueFull("full", 7).retry_after_s == 7
