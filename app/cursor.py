@@ -24,11 +24,11 @@ BEGINNING = Cursor("", 0)
 """The place before the first event, in every epoch: written `0`."""
 
 
-def parse_cursor(text: str, field: str) -> Cursor:
-    """The cursor in `text`; raises InvalidCursor, naming `field`, unless it is `0` or `<epoch>-<sequence>`."""
+def parse_cursor(text: str, name: str) -> Cursor:
+    """The cursor in `text`; raises InvalidCursor, telling `name`, unless it is `0` or `<epoch>-<sequence>`."""
     if text == "0":
         return BEGINNING
     match = _CURSOR.fullmatch(text)
     if match is None:
-        raise InvalidCursor(f"{field} must be 0 or <epoch>-<sequence>, as the id of an event has it", field)
+        raise InvalidCursor(f"{name} must be 0 or <epoch>-<sequence>, as the id of an event has it.")
     return Cursor(match[1], int(match[2]))

@@ -8,18 +8,19 @@ is answered with `stream.gap`; or because the viewer left, which touches nothing
 import asyncio
 import random
 from collections.abc import AsyncGenerator
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import structlog
-from fastapi import APIRouter, Depends, Query, Request, Response
+from fastapi import APIRouter, Depends, Request, Response
 from sse_starlette import EventSourceResponse, ServerSentEvent
 from sse_starlette.sse import SendTimeoutError
 from starlette.types import Receive, Scope, Send
 
+from app.answers import answer, headers, problems
 from app.cursor import Cursor
 from app.frames import Selection, chunks, control_frame, frame_of
 from app.gateway import Gateway, InGateway
-from app.openings import RETRY_MS, Media, Opening, head_of, negotiated, opening, selected, snapshot_of
+from app.openings import RETRY_MS, Asked, Opening, asked, head_of, opening, snapshot_of
 from app.problems import TooManyStreams
 from app.schemas import EventPage, StreamReconnect, dump
 
@@ -45,10 +46,10 @@ class EventStream(EventSourceResponse):
 
 
 async def seated(
-    request: Request, gateway: InGateway, media: Annotated[Media, Depends(negotiated)]
+    request: Request, gateway: InGateway, wanted: Annotated[Asked, Depends(asked)]
 ) -> AsyncGenerator[None, None]:
     """A seat for the stream until its last byte is sent or its viewer has left; raises TooManyStreams."""
-    if media != "text/event-stream":
+    if wanted.media != "text/event-stream":
         yield
         return
     feed, viewers = gateway["feed"], gateway["metrics"].sse_viewers
@@ -102,10 +103,12 @@ async def stream(opened: Opening, head: bytes, selection: Selection, gateway: Ga
 async def page(opened: Opening, selection: Selection, gateway: Gateway, limit: int) -> bytes:
     """An EventPage as JSON. Events are put in as they are stored, each with its cursor; nothing is parsed.
 
-    A page may hold less than `limit` although there is more: so many events at most are looked at.
+    Without a cursor it begins at the beginning. A page may hold less than `limit` although there is more: only so many
+    events are looked at.
     """
     items: list[bytes] = []
-    position, ended, epoch = opened.start, opened.over, opened.log.epoch
+    position = 0 if opened.cursor is None and opened.gap is None else opened.start
+    ended, epoch = opened.over, opened.log.epoch
     if opened.gap is not None:
         snapshot = await snapshot_of(opened, gateway)
         items = [_item(Cursor(epoch, position), dump(opened.gap)), _item(Cursor(epoch, position), dump(snapshot))]
@@ -134,13 +137,15 @@ def _item(cursor: Cursor, event: bytes) -> bytes:
     return f'{{"id":"{cursor}",'.encode() + event[1:]
 
 
-_ANSWERS: dict[int | str, dict[str, Any]] = {
+_ANSWERS = {
     200: {
         "model": EventPage,
-        "description": "A stream of events, or a page of them",
+        "description": "A stream that replays, then goes on live; or a page, as `Accept` asks",
+        "headers": headers(),
         "content": {"text/event-stream": {"schema": {"$ref": "#/components/schemas/DeliberationEvent"}}},
     },
-    204: {"description": "The cursor is at the terminal event: there is nothing left to stream"},
+    204: answer("The cursor is at the terminal event: there is nothing left to stream"),
+    **problems(400, 404, 406, 410, 422, 429, 503),
 }
 
 
@@ -154,19 +159,18 @@ _ANSWERS: dict[int | str, dict[str, Any]] = {
 )
 async def read_events(
     gateway: InGateway,
-    media: Annotated[Media, Depends(negotiated)],
-    selection: Annotated[Selection, Depends(selected)],
+    wanted: Annotated[Asked, Depends(asked)],
     opened: Annotated[Opening, Depends(opening)],
-    limit: Annotated[int, Query(ge=1, le=1_000, description="Events on a JSON page; streams have no limit")] = 200,
 ) -> Response:
-    """Replay, then live: without gap or duplicate, in the order of the log."""
-    if media == "application/json":
-        return Response(await page(opened, selection, gateway, limit), media_type=media, headers=_HEADERS)
+    """Every event once, in the order of the log. A page after the terminal event is empty, and says that it ended."""
+    if wanted.media == "application/json":
+        content = await page(opened, wanted.selection, gateway, wanted.limit)
+        return Response(content, media_type=wanted.media, headers=_HEADERS)
     if opened.over:
         return Response(status_code=204, headers=_HEADERS)
     settings = gateway["settings"]
     return EventStream(
-        stream(opened, await head_of(opened, gateway), selection, gateway),
+        stream(opened, await head_of(opened, gateway), wanted.selection, gateway),
         headers=_HEADERS,
         sep="\n",
         ping=settings.heartbeat_s,

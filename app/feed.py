@@ -99,9 +99,10 @@ class Watch:
         """Hold the subscription, and mend whatever a lost connection tears, until cancelled."""
         subscription = await self._subscribed()
         try:
+            await self._mend()
             while not self.foreign:
-                await self._mend()
                 await self._doubted.wait()
+                await self._mend()
         finally:
             await subscription.close()
 
@@ -121,14 +122,21 @@ class Watch:
                 async with self._mending:
                     await self._catch_up()
             except JournalUnavailable:
-                self._doubted.set()
-                await asyncio.sleep(self._limits.retry_s)
+                await self._patience()
         held, self._held = self._held, []
         self._certain = True
         if not self.foreign:
             for record in held:
                 self._store(record)
         self.wake()
+
+    async def _patience(self) -> None:
+        """Wait for a word that the log is back, but not for ever; then doubt still."""
+        try:
+            async with asyncio.timeout(self._limits.retry_s):
+                await self._doubted.wait()
+        except TimeoutError:
+            self._doubted.set()
 
     async def _catch_up(self) -> None:
         state = await self._journal.state()

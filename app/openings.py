@@ -4,6 +4,8 @@ from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from fastapi import Depends, Header, Query
+from pydantic import BaseModel, ConfigDict, Field
+from pydantic.json_schema import SkipJsonSchema
 
 from app.cursor import BEGINNING, Cursor, parse_cursor
 from app.deliberation.errors import Gone, NotFound
@@ -29,7 +31,7 @@ _OFFERS: tuple[tuple[str, Media], ...] = (
 )
 
 
-def negotiated(accept: Annotated[str | None, Header()] = None) -> Media:
+def negotiated(accept: str | None) -> Media:
     """The representation to answer with; raises NotAcceptable when neither is accepted.
 
     A named type beats a wildcard, whatever the weights are; weight 0 refuses.
@@ -45,40 +47,63 @@ def negotiated(accept: Annotated[str | None, Header()] = None) -> Media:
     for pattern, media in _OFFERS:
         if pattern in accepted:
             return media
-    raise NotAcceptable("This resource is a text/event-stream, or application/json in pages.", "Accept")
+    raise NotAcceptable("This resource is a text/event-stream, or application/json in pages.")
 
 
-def selected(
-    deltas: Annotated[bool, Query(description="Whether `call.delta` events are wanted")] = True,
-    types: Annotated[
-        list[str] | None, Query(description="Only logged events of these types, separated by commas or repeated")
-    ] = None,
-) -> Selection:
-    """The filter in the URL; it holds for reconnects too, because they repeat the URL."""
-    if types is None:
-        return Selection(deltas)
-    named = frozenset(kind.strip() for entry in types for kind in entry.split(","))
-    unknown = sorted(named - EVENT_TYPES)
-    if unknown:
-        detail = f"no logged event has the type {', '.join(map(repr, unknown))}"[:500]
-        remedy = f"Give some of {', '.join(sorted(EVENT_TYPES))}."
-        fault = FieldProblem(location="query", pointer="types", code="unknown_type", detail=detail, remedy=remedy)
-        raise ValidationFailed([fault])
-    return Selection(deltas, named)
+class EventsQuery(BaseModel):
+    """The query of a stream or page. Being in the URL, it holds for reconnects too."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    after: str | SkipJsonSchema[None] = Field(None, description="Cursor to continue after; 0 reads from the beginning")
+    deltas: bool = Field(True, description="Whether `call.delta` events are wanted")
+    types: list[str] = Field(
+        [], max_length=32, description="Only logged events of these types, separated by commas or repeated"
+    )
+    limit: int = Field(200, ge=1, le=1_000, description="Events on a JSON page; streams have no limit")
+
+    def selection(self) -> Selection:
+        """The filter; raises ValidationFailed when it names a type that the log does not have."""
+        if not self.types:
+            return Selection(self.deltas)
+        named = frozenset(kind.strip() for entry in self.types for kind in entry.split(","))
+        unknown = sorted(named - EVENT_TYPES)
+        if unknown:
+            detail = f"No logged event has the type {', '.join(map(repr, unknown))}"[:500]
+            remedy = f"Give some of {', '.join(sorted(EVENT_TYPES))}."
+            fault = FieldProblem(location="query", pointer="types", code="unknown_type", detail=detail, remedy=remedy)
+            raise ValidationFailed([fault])
+        return Selection(self.deltas, named)
 
 
-def asked_cursor(
-    after: Annotated[
-        str | None, Query(description="Cursor to continue after; 0 reads from the beginning", max_length=64)
-    ] = None,
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What a viewer asks for. `cursor` is None when it names none; `limit` is for pages."""
+
+    media: Media
+    selection: Selection
+    cursor: Cursor | None
+    limit: int
+
+
+def asked(
+    query: Annotated[EventsQuery, Query()],
     last_event_id: Annotated[
-        str | None, Header(description="Cursor to continue after; beats `after`, as a reconnect repeats the old URL")
+        str | SkipJsonSchema[None],
+        Header(
+            alias="Last-Event-ID",
+            description="Cursor to continue after; beats `after`, because a reconnect repeats the old URL",
+        ),
     ] = None,
-) -> Cursor | None:
-    """Where the client wants to go on; None when it names no cursor. Raises InvalidCursor."""
+    accept: Annotated[str | None, Header(include_in_schema=False)] = None,
+) -> Asked:
+    """The request, checked; raises NotAcceptable, InvalidCursor and ValidationFailed."""
+    cursor = None
     if last_event_id:
-        return parse_cursor(last_event_id, "Last-Event-ID")
-    return None if after is None else parse_cursor(after, "after")
+        cursor = parse_cursor(last_event_id, "Last-Event-ID")
+    elif query.after is not None:
+        cursor = parse_cursor(query.after, "after")
+    return Asked(negotiated(accept), query.selection(), cursor, query.limit)
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,20 +159,20 @@ async def opening(
     gateway: InGateway,
     tenant: OfTenant,
     deliberation_id: DeliberationId,
-    cursor: Annotated[Cursor | None, Depends(asked_cursor)],
+    wanted: Annotated[Asked, Depends(asked)],
 ) -> Opening:
     """Everything a stream or page needs to know before it opens.
 
     Raises NotFound, Gone when retention took the beginning of its facts, and JournalUnavailable. The stream's state is
     asked before the facts, so that all that is stored up to `position` is in them.
     """
-    journal = gateway["journal"]
+    journal, cursor = gateway["journal"], wanted.cursor
     log_state = await journal.state()
     records = await journal.facts(tenant, deliberation_id)
     if not records:
-        raise NotFound(f"no deliberation {deliberation_id}")
+        raise NotFound(f"There is no deliberation {deliberation_id}.")
     if records[0].tokens[-1] != "accepted":
-        raise Gone(f"the facts of deliberation {deliberation_id} are no longer complete")
+        raise Gone(f"The facts of deliberation {deliberation_id} are past their retention.")
     state = state_of(records)
     assert state is not None
     position = max(log_state.last_sequence, records[-1].sequence)

@@ -267,7 +267,7 @@ async def test_another_log_makes_a_watch_foreign_and_the_next_viewer_gets_a_new_
             journal.records.pop()
             journal._last_sequence -= 1  # pyright: ignore[reportPrivateUsage] -- a crash took what was not on disk yet
         journal.heal()
-        await until(lambda: watch.foreign)
+        await until(lambda: watch.foreign and journal.subscriptions == 0)
         async with feed.watch(TENANT, "a") as anew:
             await begun(anew)
             assert anew is not watch and anew.epoch == journal.epoch
