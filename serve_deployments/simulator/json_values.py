@@ -22,6 +22,7 @@ from serve_deployments.simulator.schemas import (
     is_valid,
     items_of,
     merge,
+    number_bounds,
     object_of,
     property_schemas,
     resolve,
@@ -35,7 +36,6 @@ Path = tuple[str | int, ...]
 _ATTEMPTS = 40
 _UNIQUE_ATTEMPTS = 60
 _SHALLOW_FROM = 6
-_NUMBER_SPAN = 100
 _EXTRA_ITEMS = 3
 _FILLER = ("and", "so", "on", "as", "noted", "above")
 
@@ -232,7 +232,7 @@ class _Generator:
             if floor <= ceiling and not {"exclusiveMinimum", "exclusiveMaximum"}.intersection(schema):
                 wanted = self._author.number(path, floor, ceiling)
                 return self._dice.between(floor, ceiling) if wanted is None else min(ceiling, max(floor, round(wanted)))
-        low, high, open_low, open_high = _bounds(schema, path)
+        low, high, open_low, open_high = number_bounds(schema)
         if whole or step is not None:
             exact = Fraction(1 if step is None else str(step))
             return self._stepped(exact, (low, high, open_low, open_high), path, whole=whole)
@@ -301,12 +301,17 @@ class _Generator:
     def _item(self, schema: Schema, path: Path, depth: int, seen: set[object] | None) -> Json:
         if seen is None:
             return self.node(schema, path, depth)
-        for attempt in range(_UNIQUE_ATTEMPTS):
-            place = path if attempt == 0 else (*path[:-1], f"{path[-1]}+{attempt}")
-            item = self.node(schema, place, depth)
-            if identity(item) not in seen:
-                seen.add(identity(item))
-                return item
+        author = self._author
+        try:
+            for _ in range(_UNIQUE_ATTEMPTS):
+                item = self.node(schema, path, depth)
+                if identity(item) not in seen:
+                    seen.add(identity(item))
+                    return item
+                # The author would say the same again: chance decides from here on.
+                self._author = _Chance(self._dice)
+        finally:
+            self._author = author
         return _NONE_LEFT
 
     def _object(self, schema: Mapping[str, Json], path: Path, depth: int) -> dict[str, Json]:
@@ -338,6 +343,25 @@ class _Generator:
         return value
 
 
+class _Chance:
+    """An author without opinions, who never says the same twice."""
+
+    def __init__(self, dice: Dice) -> None:
+        self._dice = dice
+
+    def text(self, path: Path, chars_max: int | None) -> str | None:
+        return f"{self._dice.bits():x} more"
+
+    def number(self, path: Path, low: float, high: float) -> float | None:
+        return None
+
+    def option(self, path: Path, options: Sequence[Json]) -> int | None:
+        return None
+
+    def size(self, path: Path, low: int, high: int) -> int | None:
+        return None
+
+
 _NONE_LEFT = object()
 
 
@@ -350,29 +374,3 @@ def _weight(schema: Schema) -> int:
         return 0
     heavy = ("$ref", "properties", "items", "anyOf", "oneOf", "allOf")
     return sum(word in schema for word in heavy) + sum(kind in ("object", "array") for kind in types_of(schema))
-
-
-def _bounds(schema: Mapping[str, Json], path: Path) -> tuple[Fraction, Fraction, bool, bool]:
-    """Lower and upper bound, and whether each is itself excluded."""
-
-    def bound(inclusive: str, exclusive: str, *, lower: bool) -> tuple[Fraction | None, bool]:
-        found: list[tuple[Fraction, bool]] = []
-        for keyword in (inclusive, exclusive):
-            value = schema.get(keyword)
-            if value is None:
-                continue
-            if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-                raise SchemaRefused(f"{_at(path)}: `{keyword}` must be a number, not {value!r:.80}")
-            found.append((Fraction(str(value)), keyword == exclusive))
-        if not found:
-            return None, False
-        chosen = max(found) if lower else min(found, key=lambda each: (each[0], not each[1]))
-        return chosen
-
-    low, open_low = bound("minimum", "exclusiveMinimum", lower=True)
-    high, open_high = bound("maximum", "exclusiveMaximum", lower=False)
-    if low is None:
-        low = Fraction(0) if high is None or high > 0 else high - _NUMBER_SPAN
-    if high is None:
-        high = max(low, Fraction(0)) + _NUMBER_SPAN
-    return low, high, open_low, open_high

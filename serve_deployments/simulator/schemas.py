@@ -4,6 +4,7 @@ The check exists because some keywords (`oneOf`, `not`, `if`, `contains`, …) c
 a value is drawn and kept when it is valid.
 """
 
+import math
 import re
 from collections.abc import Callable, Hashable, Mapping
 from fractions import Fraction
@@ -15,6 +16,7 @@ Json: TypeAlias = Any
 Schema: TypeAlias = Mapping[str, Json] | bool
 
 NESTING_MAX = 64
+_NUMBER_SPAN = 100
 
 # Keywords that the generator cannot build towards: a value drawn under one of them is checked afterwards.
 TRIED_KEYWORDS = frozenset(
@@ -54,6 +56,32 @@ def whole_number(schema: Mapping[str, Json], keyword: str, default: int) -> int:
     if isinstance(value, bool) or not isinstance(value, _NUMBER) or value < 0 or value != int(value):
         raise SchemaRefused(f"`{keyword}` must be a whole number, not {value!r:.80}")
     return int(value)
+
+
+def number_bounds(schema: Mapping[str, Json]) -> tuple[Fraction, Fraction, bool, bool]:
+    """A number's lower and upper bound (small ones where none is named), and whether each is itself excluded."""
+
+    def bound(inclusive: str, exclusive: str, *, lower: bool) -> tuple[Fraction | None, bool]:
+        found: list[tuple[Fraction, bool]] = []
+        for keyword in (inclusive, exclusive):
+            value = schema.get(keyword)
+            if value is None:
+                continue
+            if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+                raise SchemaRefused(f"`{keyword}` must be a number, not {value!r:.80}")
+            found.append((Fraction(str(value)), keyword == exclusive))
+        if not found:
+            return None, False
+        chosen = max(found) if lower else min(found, key=lambda each: (each[0], not each[1]))
+        return chosen
+
+    low, open_low = bound("minimum", "exclusiveMinimum", lower=True)
+    high, open_high = bound("maximum", "exclusiveMaximum", lower=False)
+    if low is None:
+        low = Fraction(0) if high is None or high > 0 else high - _NUMBER_SPAN
+    if high is None:
+        high = max(low, Fraction(0)) + _NUMBER_SPAN
+    return low, high, open_low, open_high
 
 
 def resolve(reference: object, root: Schema) -> Schema:

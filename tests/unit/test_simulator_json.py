@@ -35,6 +35,16 @@ class Rambler:
         return None
 
 
+class Boaster(Rambler):
+    """An author whose every number and list is beyond all bounds."""
+
+    def number(self, path: Path, low: float, high: float) -> float | None:
+        return 1e9 if len(path) % 2 else -1e9
+
+    def size(self, path: Path, low: int, high: int) -> int | None:
+        return 99
+
+
 def value_of(schema: Schema | bool, seed: int = 0) -> Json:
     return generate(schema, Dice(seed), Rambler())
 
@@ -148,6 +158,31 @@ def test_any_bounded_schema_gets_a_valid_value(schema: Schema, seed: int) -> Non
     value = json.loads(json.dumps(value_of(whole, seed)))
     jsonschema.Draft202012Validator(whole).validate(value)
     assert is_valid(whole, value, whole)
+
+
+@bounded
+@given(schemas, st.integers(0, 10**9))
+def test_an_author_beyond_all_bounds_is_kept_within_them(schema: Schema, seed: int) -> None:
+    whole = {**schema, "$defs": DEFS}
+    jsonschema.Draft202012Validator(whole).validate(generate(whole, Dice(seed), Boaster()))
+
+
+@pytest.mark.parametrize(
+    ("schema", "only"),
+    [
+        ({"type": "integer", "exclusiveMinimum": 0, "exclusiveMaximum": 2}, 1),
+        ({"type": "integer", "minimum": 0.5, "maximum": 1.5}, 1),
+        ({"type": "integer", "minimum": 5, "maximum": 7, "multipleOf": 3}, 6),
+        ({"type": "number", "exclusiveMinimum": 0, "exclusiveMaximum": 0.5, "multipleOf": 0.25}, 0.25),
+        ({"type": "number", "minimum": 0.12345, "maximum": 0.12345}, 0.12345),
+        ({"type": "array", "items": {"const": 1}, "minItems": 2, "maxItems": 2}, [1, 1]),
+        ({"type": "array", "items": {"enum": [3]}, "uniqueItems": True, "minItems": 1, "maxItems": 9}, [3]),
+        ({"type": "array", "items": {"type": "string", "maxLength": 0}, "uniqueItems": True, "minItems": 1}, [""]),
+    ],
+    ids=str,
+)
+def test_where_one_value_is_left_it_is_found(schema: Schema, only: Json) -> None:
+    assert all(value_of(schema, seed) == only for seed in range(20))
 
 
 @bounded

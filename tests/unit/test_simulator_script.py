@@ -195,6 +195,7 @@ async def test_a_request_larger_than_the_bound_runs_alone() -> None:
     assert slots.try_take(1)
     large, small = slots.join(5), slots.join(1)
     assert not large.done()
+    assert not slots.try_take(1), "nobody overtakes it, though a slot is free"
     slots.release(1)
     assert (large.done(), small.done(), slots.running) == (True, False, 5)
     slots.release(5)

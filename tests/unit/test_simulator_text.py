@@ -243,6 +243,7 @@ def test_the_stubborn_find_nothing_and_keep_their_text() -> None:
     revised: Revision = parsed(asked, Output(kind="revision", issues=3), script=stubborn)
     assert revised.answer == "My own text."
     assert [(each.issue, each.decision) for each in revised.responses] == [(1, "reject"), (2, "reject"), (3, "reject")]
+    assert text(revise(SPECIFICATION, "My own text.", [], NONCE), script=stubborn) == "My own text."
 
 
 def test_a_revision_answers_each_issue_and_takes_in_what_it_accepts() -> None:

@@ -1,0 +1,535 @@
+"""The simulator as a process: its protocol, its time, its faults and its own count, over real HTTP."""
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Generator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
+
+import httpx
+import jsonschema
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from app.deliberation.outputs import Output, json_schema
+from serve_deployments.simulator.schemas import Json
+
+Fields = dict[str, Json]
+
+CHAT = "/v1/chat/completions"
+MODEL = "simulated-council-8b"
+TASK = "# Task\nDesign a rate limiter for a multi-tenant HTTP API.\n\n# Who you are\nYou are a quality engineer."
+ANSWER_FORMAT = {"type": "json_schema", "json_schema": {"name": "answer", "schema": json_schema(Output(kind="answer"))}}
+
+
+@dataclass
+class Simulator:
+    """A running simulator."""
+
+    process: subprocess.Popen[str]
+    ready_line: str
+
+    @property
+    def url(self) -> str:
+        return self.ready_line.split()[2]
+
+
+@contextmanager
+def running(*options: str) -> Generator[Simulator]:
+    command = [sys.executable, "-m", "serve_deployments.simulator", "--port", "0", *options]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        try:
+            yield Simulator(process, process.stdout.readline().strip())
+        finally:
+            process.kill()
+
+
+@pytest.fixture(scope="module")
+def shared() -> Iterator[Simulator]:
+    """One simulator for the module; each test begins with an instant script and no counts."""
+    with running("--seed", "5") as simulator:
+        yield simulator
+
+
+@pytest.fixture
+async def client(shared: Simulator) -> AsyncIterator[httpx.AsyncClient]:
+    async with httpx.AsyncClient(base_url=shared.url, timeout=30) as client:
+        await script(client, behaviour="normal", faults=[], duration_ms=None, ttft_ms=0, per_token_ms=0, tokens=None)
+        await client.delete("/simulator/calls")
+        yield client
+
+
+@asynccontextmanager
+async def connected(simulator: Simulator) -> AsyncGenerator[httpx.AsyncClient]:
+    async with httpx.AsyncClient(base_url=simulator.url, timeout=30) as client:
+        yield client
+
+
+def body(content: str = TASK, **fields: Json) -> Fields:
+    return {"model": MODEL, "messages": [{"role": "user", "content": content}], **fields}
+
+
+async def ask(client: httpx.AsyncClient, path: str = CHAT, call: str = "", **fields: Json) -> Fields:
+    """A completion that must be answered."""
+    response = await client.post(path, json=body(**fields), headers={"x-call-id": call} if call else {})
+    assert response.status_code == 200, response.text
+    return response.json()
+
+
+async def text(client: httpx.AsyncClient, **fields: Json) -> str:
+    return (await ask(client, **fields))["choices"][0]["message"]["content"]
+
+
+async def stream(client: httpx.AsyncClient, **fields: Json) -> list[Fields]:
+    """The chunks of a stream that must end with [DONE]."""
+    async with client.stream("POST", CHAT, json=body(stream=True, **fields)) as response:
+        assert response.status_code == 200
+        assert response.headers["content-type"].startswith("text/event-stream")
+        events = [line.removeprefix("data: ") async for line in response.aiter_lines() if line]
+    assert events[-1] == "[DONE]"
+    return [json.loads(event) for event in events[:-1]]
+
+
+def told(chunks: list[Fields], index: int = 0) -> str:
+    choices = [choice for chunk in chunks for choice in chunk["choices"] if choice["index"] == index]
+    return "".join(choice["delta"].get("content") or "" for choice in choices)
+
+
+async def script(client: httpx.AsyncClient, **changes: Json) -> Fields:
+    response = await client.post("/simulator/script", json=changes)
+    assert response.status_code == 200, response.text
+    return response.json()
+
+
+async def calls(client: httpx.AsyncClient, **query: str) -> Fields:
+    return (await client.get("/simulator/calls", params=query)).json()
+
+
+async def metrics(client: httpx.AsyncClient) -> dict[str, float]:
+    """Samples by name; those with a finished reason as name{reason}."""
+    families = text_string_to_metric_families((await client.get("/metrics")).text)
+    found: dict[str, float] = {}
+    for sample in (sample for family in families for sample in family.samples):
+        assert sample.labels["model_name"] == MODEL
+        reason = sample.labels.get("finished_reason")
+        found[f"{sample.name}{{{reason}}}" if reason else sample.name] = sample.value
+    return found
+
+
+async def until(condition: Callable[[], Awaitable[bool]], deadline_s: float = 10) -> None:
+    async with asyncio.timeout(deadline_s):
+        while not await condition():
+            await asyncio.sleep(0.005)
+
+
+# --- the protocol ---------------------------------------------------------------------------------------------------
+
+
+async def test_it_tells_where_it_listens_and_that_its_model_is_simulated(client: httpx.AsyncClient) -> None:
+    with running("--model", "llama-70b") as simulator:
+        assert simulator.ready_line.startswith("simulator ready http://127.0.0.1:")
+        assert simulator.ready_line.endswith(" model=simulated-llama-70b")
+        async with connected(simulator) as other:
+            (card,) = (await other.get("/v1/models")).json()["data"]
+    assert (card["id"], card["owned_by"], card["max_model_len"]) == ("simulated-llama-70b", "simulator", 32_768)
+    assert "simulated" in (await client.get("/version")).json()["version"]
+    assert (await client.get("/health")).status_code == 200
+    assert (await client.get("/load")).json() == {"server_load": 0}
+
+
+async def test_a_stream_says_what_a_whole_answer_says_and_counts_the_same(client: httpx.AsyncClient) -> None:
+    whole = await ask(client, seed=3)
+    chunks = await stream(client, seed=3, stream_options={"include_usage": True})
+    assert told(chunks) == whole["choices"][0]["message"]["content"]
+    opening, *pieces, usage = chunks
+    assert opening["choices"][0]["delta"] == {"role": "assistant", "content": ""}
+    assert [piece["choices"][0]["finish_reason"] for piece in pieces] == [None] * (len(pieces) - 1) + ["stop"]
+    assert usage["choices"] == []
+    for name in ("prompt_tokens", "completion_tokens", "total_tokens"):
+        assert usage["usage"][name] == whole["usage"][name]
+    assert len(pieces) == whole["usage"]["completion_tokens"]
+    assert {chunk["model"] for chunk in chunks} == {whole["model"]} == {MODEL}
+
+
+async def test_usage_is_what_tokenize_counts(client: httpx.AsyncClient) -> None:
+    whole = await ask(client, seed=3)
+    answer = whole["choices"][0]["message"]["content"]
+    counted = (await client.post("/tokenize", json={"prompt": answer, "return_token_strs": True})).json()
+    assert counted["count"] == len(counted["tokens"]) == whole["usage"]["completion_tokens"]
+    assert "".join(counted["token_strs"]) == answer
+    prompt = (await client.post("/tokenize", json={"messages": body()["messages"]})).json()
+    assert prompt["count"] == whole["usage"]["prompt_tokens"]
+
+
+async def test_continuous_usage_counts_up(client: httpx.AsyncClient) -> None:
+    options = {"include_usage": True, "continuous_usage_stats": True}
+    chunks = await stream(client, max_tokens=5, stream_options=options)
+    assert [chunk["usage"]["completion_tokens"] for chunk in chunks] == [0, 1, 2, 3, 4, 5, 5]
+
+
+async def test_a_stream_interval_makes_chunks_of_so_many_tokens(client: httpx.AsyncClient) -> None:
+    chunks = await stream(client, max_tokens=10, stream_interval=4)
+    sizes = [len(await tokens(client, told([chunk]))) for chunk in chunks[1:]]
+    assert sizes == [1, 4, 4, 1]
+    assert told(chunks) == await text(client, max_tokens=10)
+
+
+async def tokens(client: httpx.AsyncClient, written: str) -> list[int]:
+    return (await client.post("/tokenize", json={"prompt": written})).json()["tokens"]
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+async def test_n_choices_differ_and_the_prompt_is_counted_once(client: httpx.AsyncClient, *, streamed: bool) -> None:
+    single = await ask(client, max_tokens=6)
+    if streamed:
+        chunks = await stream(client, n=3, max_tokens=6, stream_options={"include_usage": True})
+        written, usage = [told(chunks, index) for index in range(3)], chunks[-1]["usage"]
+    else:
+        whole = await ask(client, n=3, max_tokens=6)
+        assert [choice["index"] for choice in whole["choices"]] == [0, 1, 2]
+        written, usage = [choice["message"]["content"] for choice in whole["choices"]], whole["usage"]
+    assert written[0] == single["choices"][0]["message"]["content"]
+    assert len(set(written)) > 1
+    assert (usage["prompt_tokens"], usage["completion_tokens"]) == (single["usage"]["prompt_tokens"], 18)
+
+
+async def test_a_schema_is_met_in_a_stream_too(client: httpx.AsyncClient) -> None:
+    chunks = await stream(client, response_format=ANSWER_FORMAT, seed=2)
+    jsonschema.validate(json.loads(told(chunks)), json_schema(Output(kind="answer")))
+    assert told(chunks) == await text(client, response_format=ANSWER_FORMAT, seed=2)
+    assert await text(client, structured_outputs={"choice": ["yes", "no"]}) in ("yes", "no")
+    assert isinstance(json.loads(await text(client, response_format={"type": "json_object"})), dict)
+
+
+async def test_a_batch_says_what_its_conversations_say_alone(client: httpx.AsyncClient) -> None:
+    conversations = [[{"role": "user", "content": f"{TASK} {number}"}] for number in range(3)]
+    batch = await ask(client, f"{CHAT}/batch", messages=conversations, seed=4, response_format=ANSWER_FORMAT)
+    alone = [await ask(client, messages=each, seed=4, response_format=ANSWER_FORMAT) for each in conversations]
+    assert [choice["index"] for choice in batch["choices"]] == [0, 1, 2]
+    said = [choice["message"]["content"] for choice in batch["choices"]]
+    assert said == [each["choices"][0]["message"]["content"] for each in alone]
+    for name in ("prompt_tokens", "completion_tokens", "total_tokens"):
+        assert batch["usage"][name] == sum(each["usage"][name] for each in alone)
+
+
+@pytest.mark.parametrize(
+    ("fields", "status", "kind", "param"),
+    [
+        ({"model": "gpt"}, 404, "NotFoundError", "model"),
+        ({"max_tokens": 0}, 400, "BadRequestError", "max_tokens"),
+        ({"max_tokens": 32_769}, 400, "BadRequestError", "max_tokens"),
+        ({"messages": "hello"}, 400, "Bad Request", "body.messages"),
+        ({"content": "word " * 40_000}, 400, "BadRequestError", "input_tokens"),
+        ({"structured_outputs": {"regex": "(?=a)"}}, 400, "BadRequestError", "structured_outputs"),
+        (
+            {"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": "odd"}}}},
+            *(400, "BadRequestError", "response_format"),
+        ),
+        ({"content": "x" * (17 * 1024 * 1024)}, 413, "Request Entity Too Large", None),
+    ],
+    ids=lambda value: str(value)[:40],
+)
+async def test_refusals_have_the_shape_of_vllm(
+    client: httpx.AsyncClient, fields: Fields, status: int, kind: str, param: str | None
+) -> None:
+    response = await client.post(CHAT, json=body(**fields))
+    assert response.status_code == status
+    error = response.json()["error"]
+    assert (error["code"], error["type"], error["param"]) == (status, kind, param)
+    assert error["message"]
+    assert await text(client, max_tokens=2), "the next request works"
+
+
+async def test_other_paths_and_methods_are_refused_in_the_same_shape(client: httpx.AsyncClient) -> None:
+    for method, path, status in (("GET", "/nowhere", 404), ("GET", CHAT, 405), ("DELETE", "/health", 405)):
+        response = await client.request(method, path)
+        assert (response.status_code, response.json()["error"]["code"]) == (status, status)
+
+
+# --- determinism ----------------------------------------------------------------------------------------------------
+
+
+async def test_processes_with_one_seed_write_the_same_in_any_order(client: httpx.AsyncClient) -> None:
+    asked: list[Fields] = [
+        {"seed": 1},
+        {"seed": 2, "response_format": ANSWER_FORMAT},
+        {"content": "Another question?"},
+        {"seed": 1, "n": 2},
+    ]
+    first = [(await ask(client, **fields))["choices"] for fields in asked]
+    with running("--seed", "5") as same, running("--seed", "6") as other:
+        async with connected(same) as twin, connected(other) as stranger:
+            again = await asyncio.gather(*(ask(twin, **fields) for fields in reversed(asked)))
+            assert [each["choices"] for each in reversed(again)] == first
+            assert (await ask(stranger, **asked[0]))["choices"] != first[0]
+
+
+# --- time -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+async def test_a_completion_takes_no_less_than_its_scripted_time(client: httpx.AsyncClient, *, streamed: bool) -> None:
+    for changes, least_s in (
+        ({"duration_ms": 150, "tokens": 32}, 0.150),
+        ({"duration_ms": None, "ttft_ms": 60, "per_token_ms": 5, "tokens": 11}, 0.110),
+    ):
+        await script(client, **changes)
+        started = time.monotonic()
+        await (stream(client) if streamed else ask(client))
+        assert time.monotonic() - started >= least_s
+
+
+async def test_the_first_token_comes_in_its_own_time_before_the_rest(client: httpx.AsyncClient) -> None:
+    await script(client, ttft_ms=40, per_token_ms=20, tokens=12)
+    started = time.monotonic()
+    arrived: list[float] = []
+    async with client.stream("POST", CHAT, json=body(stream=True)) as response:
+        async for line in response.aiter_lines():
+            if '"delta":{"content"' in line:
+                arrived.append(time.monotonic() - started)
+    assert arrived[0] >= 0.040
+    assert arrived[-1] >= 0.040 + 11 * 0.020
+    assert arrived[-1] - arrived[0] >= 0.1, "the rest is not held back for the end"
+
+
+async def test_jitter_is_the_same_for_the_same_request(client: httpx.AsyncClient) -> None:
+    await script(client, duration_ms=40, jitter=1.0, tokens=4)
+
+    async def took_s(seed: int) -> float:
+        started = time.monotonic()
+        await ask(client, seed=seed)
+        return time.monotonic() - started
+
+    fastest = {seed: min([await took_s(seed) for _ in range(3)]) for seed in range(6)}
+    await script(client, jitter=0.0)
+    assert max(fastest.values()) - min(fastest.values()) > 0.015
+
+
+# --- disconnects, waiting, counting ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+async def test_a_client_that_leaves_ends_its_generation_at_once(client: httpx.AsyncClient, *, streamed: bool) -> None:
+    await script(client, duration_ms=20_000, tokens=1_000)
+    took_s: list[float] = []
+    for attempt in range(3):
+        before = await metrics(client)
+        request = asyncio.create_task(ask(client, stream=streamed, call=f"gone-{attempt}"))
+        await until(lambda: running_is(client, 1))
+        request.cancel()
+        left = time.monotonic()
+        await until(lambda: running_is(client, 0))
+        took_s.append(time.monotonic() - left)
+        after = await metrics(client)
+        aborts = "vllm:request_success_total{abort}"
+        assert after[aborts] - before[aborts] == 1
+        assert after["vllm:generation_tokens_total"] - before["vllm:generation_tokens_total"] < 900
+        assert (await calls(client))["calls"][f"gone-{attempt}"]["aborted"] == 1
+    assert min(took_s) < 0.25
+    counted = await calls(client)
+    assert (counted["started"], counted["aborted"], counted["finished"]) == (3, 3, 0)
+
+
+async def running_is(client: httpx.AsyncClient, running: int) -> bool:
+    return (await metrics(client))["vllm:num_requests_running"] == running
+
+
+async def waiting_is(client: httpx.AsyncClient, waiting: int) -> bool:
+    return (await metrics(client))["vllm:num_requests_waiting"] == waiting
+
+
+async def test_beyond_max_running_requests_wait_their_turn_or_leave() -> None:
+    with running("--max-running", "2", "--duration-ms", "20000") as simulator:
+        async with connected(simulator) as client:
+            async with asyncio.TaskGroup() as group:
+                first = [group.create_task(ask(client, call=f"first-{place}")) for place in range(2)]
+                await until(lambda: running_is(client, 2))
+                leaver = group.create_task(ask(client, call="leaver"))
+                await until(lambda: waiting_is(client, 1))
+                patient = group.create_task(ask(client, call="patient", max_tokens=1))
+                await until(lambda: waiting_is(client, 2))
+                assert (await client.get("/load")).json() == {"server_load": 4}
+                leaver.cancel()
+                await until(lambda: waiting_is(client, 1))
+                first[0].cancel()
+                await until(lambda: waiting_is(client, 0))
+                assert await running_is(client, 2)
+                first[1].cancel()
+                patient.cancel()
+            await until(lambda: running_is(client, 0))
+            counted = await calls(client)
+    assert (counted["started"], counted["aborted"]) == (4, 4)
+
+
+async def test_prompts_that_share_their_start_hit_the_prefix_cache(client: httpx.AsyncClient) -> None:
+    shared = f"{os.urandom(8).hex()} " + "The same rules hold for every agent. " * 20
+    before = await metrics(client)
+    first = await ask(client, content=shared + "Be a tester.", max_tokens=1)
+    second = await ask(client, content=shared + "Be an architect.", max_tokens=1)
+    salted = await ask(client, content=shared + "Be a tester.", max_tokens=1, cache_salt="another tenant")
+    after = await metrics(client)
+    cached = [each["usage"]["prompt_tokens_details"]["cached_tokens"] for each in (first, second, salted)]
+    assert (cached[0], cached[2]) == (0, 0)
+    assert cached[1] % 16 == 0
+    assert cached[1] >= len(await tokens(client, shared)) - 32
+    assert after["vllm:prefix_cache_hits_total"] - before["vllm:prefix_cache_hits_total"] == sum(cached)
+    queried = sum(each["usage"]["prompt_tokens"] for each in (first, second, salted))
+    assert after["vllm:prefix_cache_queries_total"] - before["vllm:prefix_cache_queries_total"] == queried
+
+
+async def test_its_metrics_and_its_own_count_tell_what_usage_told(client: httpx.AsyncClient) -> None:
+    before = await metrics(client)
+    whole = [
+        await ask(client, call="a"),
+        await ask(client, call="a", max_tokens=3),
+        await ask(client, f"{CHAT}/batch", call="b,c", messages=[body()["messages"]] * 2),
+    ]
+    await client.post(CHAT, json=body(max_tokens=0), headers={"x-call-id": "d"})
+    after, counted = await metrics(client), await calls(client, detail="1")
+    for name, metric in (("prompt_tokens", "prompt_tokens"), ("completion_tokens", "generation_tokens")):
+        expected = sum(each["usage"][name] for each in whole)
+        assert after[f"vllm:{metric}_total"] - before[f"vllm:{metric}_total"] == expected == counted[name]
+    for reason, expected in (("stop", 3), ("length", 1), ("abort", 0)):
+        ended = f"vllm:request_success_total{{{reason}}}"
+        assert after[ended] - before[ended] == expected
+    for histogram in ("e2e_request_latency", "time_to_first_token"):
+        assert after[f"vllm:{histogram}_seconds_count"] - before[f"vllm:{histogram}_seconds_count"] == 3
+    by_call = {call: (each["started"], each["finished"], each["failed"]) for call, each in counted["calls"].items()}
+    assert by_call == {"a": (2, 2, 0), "b": (1, 1, 0), "c": (1, 1, 0), "d": (1, 0, 1)}
+    assert (counted["requests"], counted["finished"], counted["failed"]) == (4, 3, 1)
+    assert [prompt["call_ids"] for prompt in counted["prompts"]] == [["a"], ["a"], ["b", "c"]]
+    assert counted["prompts"][0]["messages"] == body()["messages"]
+    assert "prompts" not in await calls(client)
+    assert (await client.delete("/simulator/calls")).status_code == 200
+    assert (await calls(client))["requests"] == 0
+
+
+async def test_each_of_n_sequences_computes_the_prompt_in_the_metrics(client: httpx.AsyncClient) -> None:
+    before = await metrics(client)
+    usage = (await ask(client, n=3, max_tokens=2))["usage"]
+    after = await metrics(client)
+    for name in ("vllm:prompt_tokens_total", "vllm:prefix_cache_queries_total"):
+        assert after[name] - before[name] == 3 * usage["prompt_tokens"]
+    assert after["vllm:request_success_total{length}"] - before["vllm:request_success_total{length}"] == 3
+
+
+# --- faults ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("fault", "status", "retry_after"),
+    [("rate-limit", 429, "1"), ("error", 500, None), ("unavailable", 503, "1"), ("bad-request", 400, None)],
+)
+async def test_a_refusing_fault_hits_once_and_the_retry_works(
+    client: httpx.AsyncClient, fault: str, status: int, retry_after: str | None
+) -> None:
+    await script(client, faults=[f"{fault}:first=1:match=^hit-me"])
+    assert await text(client, call="leave-me", max_tokens=2)
+    response = await client.post(CHAT, json=body(), headers={"x-call-id": "hit-me"})
+    assert (response.status_code, response.json()["error"]["code"]) == (status, status)
+    assert response.headers.get("retry-after") == retry_after
+    assert await text(client, call="hit-me", max_tokens=2)
+    counted = (await calls(client))["calls"]["hit-me"]
+    assert (counted["started"], counted["failed"], counted["finished"]) == (2, 1, 1)
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+async def test_a_broken_stream_breaks_in_the_middle(client: httpx.AsyncClient, *, streamed: bool) -> None:
+    await script(client, faults=["broken-stream:first=1"])
+    received = ""
+    with pytest.raises(httpx.RemoteProtocolError):
+        async with client.stream("POST", CHAT, json=body(stream=streamed), headers={"x-call-id": "x"}) as response:
+            assert response.status_code == 200
+            async for piece in response.aiter_text():
+                received += piece
+    assert '"content":' in received
+    assert "[DONE]" not in received
+    assert (await calls(client))["calls"]["x"]["failed"] == 1
+    assert await text(client, call="x")
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+async def test_a_stalled_or_hanging_answer_waits_until_the_client_leaves(
+    client: httpx.AsyncClient, *, streamed: bool
+) -> None:
+    for fault in ("hang", "stall"):
+        await script(client, faults=[f"{fault}:first=1"])
+        request = asyncio.create_task(ask(client, stream=streamed, call=fault))
+        await until(lambda: running_is(client, 1))
+        request.cancel()
+        await until(lambda: running_is(client, 0))
+        assert (await calls(client))["calls"][fault]["aborted"] == 1
+
+
+async def test_faults_that_spoil_the_text(client: httpx.AsyncClient) -> None:
+    whole = await ask(client, response_format=ANSWER_FORMAT)
+    await script(client, faults=["bad-json:first=1", "truncate:first=2", "empty:first=3"])
+    spoilt, cut, empty = [await ask(client, response_format=ANSWER_FORMAT) for _ in range(3)]
+    with pytest.raises(json.JSONDecodeError):
+        json.loads(spoilt["choices"][0]["message"]["content"])
+    assert spoilt["choices"][0]["finish_reason"] == "stop"
+    assert cut["choices"][0]["finish_reason"] == "length"
+    assert cut["usage"]["completion_tokens"] == whole["usage"]["completion_tokens"] // 2
+    assert (empty["choices"][0]["message"]["content"], empty["usage"]["completion_tokens"]) == ("", 0)
+    await script(client, faults=["empty"])
+    assert told(await stream(client)) == ""
+
+
+async def test_a_slow_answer_takes_a_second_more(client: httpx.AsyncClient) -> None:
+    await script(client, faults=["slow:first=1"])
+    started = time.monotonic()
+    assert await text(client, max_tokens=2)
+    assert time.monotonic() - started >= 1.0
+
+
+async def test_the_script_is_told_and_a_wrong_change_leaves_it(client: httpx.AsyncClient) -> None:
+    changed = await script(client, behaviour="poor", ttft_ms=1, faults=["error:0.5"])
+    assert (changed["behaviour"], changed["ttft_ms"], changed["faults"]) == ("poor", 1, ["error:0.5"])
+    for wrong in ({"behaviour": "kind"}, {"faults": ["nonsense"]}, {"unknown": 1}):
+        response = await client.post("/simulator/script", json=wrong)
+        assert (response.status_code, response.json()["error"]["param"]) == (400, next(iter(wrong)))
+    assert (await client.get("/simulator/script")).json() == changed
+
+
+# --- the process ----------------------------------------------------------------------------------------------------
+
+
+async def test_sigterm_lets_a_running_answer_end_and_exits_well() -> None:
+    with running("--duration-ms", "500") as simulator:
+        async with connected(simulator) as client:
+            answer = asyncio.create_task(ask(client))
+            await until(lambda: running_is(client, 1))
+            simulator.process.send_signal(signal.SIGTERM)
+            assert (await answer)["choices"][0]["finish_reason"] == "stop"
+        assert simulator.process.wait(timeout=10) == 0
+
+
+async def test_sigterm_does_not_wait_for_what_never_ends() -> None:
+    with running("--fault", "hang") as simulator:
+        async with connected(simulator) as client:
+            answer = asyncio.create_task(ask(client))
+            await until(lambda: running_is(client, 1))
+            simulator.process.send_signal(signal.SIGTERM)
+            assert await asyncio.to_thread(simulator.process.wait, 15) == 0
+            answer.cancel()
+
+
+@pytest.mark.parametrize(
+    ("options", "status", "said"),
+    [
+        (["--fault", "nonsense"], 2, "rate-limit"),
+        (["--behaviour", "kind"], 2, "stubborn"),
+        (["--host", "192.0.2.1"], 1, "cannot listen on 192.0.2.1"),
+    ],
+)
+def test_a_command_line_that_cannot_be_is_refused(options: list[str], status: int, said: str) -> None:
+    command = [sys.executable, "-m", "serve_deployments.simulator", "--port", "0", *options]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+    assert ended.returncode == status
+    assert said in ended.stderr
