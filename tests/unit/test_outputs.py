@@ -1,0 +1,316 @@
+"""Structured outputs: what the schema allows and what is parsed are the same, and nothing else counts."""
+
+import json
+from collections.abc import Callable
+from copy import deepcopy
+from typing import Any, cast
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from jsonschema import Draft202012Validator
+
+from app.deliberation.errors import InvalidOutput
+from app.deliberation.outputs import (
+    ISSUES_MAX,
+    Answer,
+    Critique,
+    Output,
+    Pair,
+    ParsedOutput,
+    Revision,
+    Scores,
+    json_schema,
+    parse_output,
+)
+
+OUTPUTS: dict[str, Output] = {
+    "answer": Output(kind="answer", answer_chars_max=40),
+    "critique": Output(kind="critique"),
+    "revision": Output(kind="revision", issues=2, answer_chars_max=40),
+    "score": Output(kind="score", labels=("A", "B"), criteria=("right", "clear")),
+    "pair": Output(kind="pair"),
+}
+FORMS: dict[str, type[ParsedOutput]] = {
+    "answer": Answer,
+    "critique": Critique,
+    "revision": Revision,
+    "score": Scores,
+    "pair": Pair,
+}
+VALIDATORS = {name: Draft202012Validator(json_schema(output)) for name, output in OUTPUTS.items()}
+
+
+def criterion(name: str, score: object = 7) -> dict[str, Any]:
+    return {"id": name, "rationale": "seen", "score": score}
+
+
+def candidate() -> dict[str, Any]:
+    return {"criteria": [criterion("right"), criterion("clear", 3)]}
+
+
+ISSUE = {"severity": "major", "where": "line 1", "claim": "wrong", "evidence": "seen", "fix": "mend"}
+RESPONSE = {"issue": 1, "decision": "accept", "reason": "true"}
+VALID: dict[str, dict[str, Any]] = {
+    "answer": {"reasoning": "r", "answer": "a", "confidence": 50},
+    "critique": {"issues": [ISSUE, {**ISSUE, "severity": "minor"}], "verdict": "revise"},
+    "revision": {"responses": [RESPONSE, {**RESPONSE, "issue": 2}], "answer": "a", "confidence": 0},
+    "score": {"A": candidate(), "B": candidate()},
+    "pair": {"notes_a": "a", "notes_b": "b", "winner": "tie", "margin": 3},
+}
+
+
+def parsed(name: str, value: object) -> ParsedOutput | None:
+    try:
+        return parse_output(OUTPUTS[name], json.dumps(value))
+    except InvalidOutput:
+        return None
+
+
+def agree(name: str, value: Any) -> bool:
+    """Whether the value is valid; the schema and the parser must say the same."""
+    valid = VALIDATORS[name].is_valid(value)
+    assert (parsed(name, value) is not None) == valid, value
+    return valid
+
+
+def _members(value: Any) -> list[tuple[Any, Any]]:
+    """What is directly inside an object or an array, with its name or place."""
+    if isinstance(value, dict):
+        return list(cast("dict[Any, Any]", value).items())
+    return list(enumerate(cast("list[Any]", value))) if isinstance(value, list) else []
+
+
+@pytest.mark.parametrize("name", OUTPUTS)
+def test_each_schema_is_one_and_takes_its_form(name: str) -> None:
+    Draft202012Validator.check_schema(json_schema(OUTPUTS[name]))
+    assert isinstance(parse_output(OUTPUTS[name], json.dumps(VALID[name])), FORMS[name])
+    assert agree(name, VALID[name])
+
+
+def unbounded(schema: Any, where: str = "$") -> list[str]:
+    """Places in a schema where a value could grow without end."""
+    needed = {
+        "string": ["maxLength"],
+        "array": ["maxItems"],
+        "integer": ["minimum", "maximum"],
+        "object": ["additionalProperties"],
+    }
+    members = dict(_members(schema))
+    faults = [f"{where}: {missing}" for missing in needed.get(str(members.get("type")), []) if missing not in members]
+    return faults + [fault for key, each in members.items() for fault in unbounded(each, f"{where}.{key}")]
+
+
+@pytest.mark.parametrize("name", OUTPUTS)
+def test_every_string_array_and_integer_of_a_schema_is_bounded(name: str) -> None:
+    assert unbounded(json_schema(OUTPUTS[name])) == []
+    assert unbounded({"type": "object", "properties": {"a": {"type": "string"}}}) != []
+
+
+@pytest.mark.parametrize("name", OUTPUTS)
+def test_reasons_come_before_what_they_lead_to(name: str) -> None:
+    order = list(json_schema(OUTPUTS[name])["properties"])
+    expected = {
+        "answer": ["reasoning", "answer", "confidence"],
+        "critique": ["issues", "verdict"],
+        "revision": ["responses", "answer", "confidence"],
+        "score": ["A", "B"],
+        "pair": ["notes_a", "notes_b", "winner", "margin"],
+    }
+    assert order == expected[name]
+    if name == "score":
+        listing = json_schema(OUTPUTS[name])["properties"]["A"]["properties"]["criteria"]["prefixItems"]
+        assert [list(each["properties"]) for each in listing] == [["id", "rationale", "score"]] * 2
+
+
+# What is near a valid value: one thing changed
+
+
+def _paths(value: Any) -> list[tuple[Any, ...]]:
+    return [(), *((key, *path) for key, each in _members(value) for path in _paths(each))]
+
+
+def _changed(value: Any, path: tuple[Any, ...], change: Callable[[Any, Any], None]) -> Any:
+    copy = deepcopy(value)
+    target = copy
+    for key in path[:-1]:
+        target = target[key]
+    change(target, path[-1])
+    return copy
+
+
+REPLACEMENTS: list[Any] = [
+    *(None, True, -1, 0, 1, 4, 7.0, 7.5, 10, 11, 101),
+    *("7", "", "x" * 41, "x" * 3_000),
+    *([], {}, [{}] * 9),
+]
+
+
+def _replaced(value: Any, path: tuple[Any, ...], by: Any) -> Any:
+    return _changed(value, path, lambda target, key: target.__setitem__(key, by))
+
+
+def near_misses(value: Any) -> list[Any]:
+    """Copies of a value with one thing left out, added, or replaced at each place."""
+    found: list[Any] = [None, 1, "text", [], {}, [value]]
+    for path in _paths(value)[1:]:
+        found.append(_changed(value, path, lambda target, key: target.pop(key)))
+        found += [_replaced(value, path, by) for by in REPLACEMENTS]
+    for path in _paths(value):
+        inner = value
+        for key in path:
+            inner = inner[key]
+        if isinstance(inner, dict):
+            found.append(_replaced(value, (*path, "more"), 1))
+        if isinstance(inner, list):
+            found.append(_changed(value, (*path, 0), lambda target, _: target.append(deepcopy(target[0]))))
+            found.append(_changed(value, (*path, 0), lambda target, _: target.reverse()))
+    return found
+
+
+@pytest.mark.parametrize("name", OUTPUTS)
+def test_schema_and_parser_agree_on_all_that_is_nearly_valid(name: str) -> None:
+    verdicts = [agree(name, value) for value in near_misses(VALID[name])]
+    assert verdicts.count(False) > 50
+    assert verdicts.count(True) > 3
+
+
+_SHORT = st.text(max_size=45)
+_WHOLE = st.integers(-1, 102)
+_RESPONSES = st.lists(
+    st.fixed_dictionaries({"issue": st.integers(0, 3), "decision": st.just("reject"), "reason": _SHORT}), max_size=3
+)
+_CRITERIA = st.lists(
+    st.fixed_dictionaries(
+        {"id": st.sampled_from(["right", "clear"]), "rationale": _SHORT, "score": st.integers(-1, 11)}
+    ),
+    min_size=1,
+    max_size=3,
+)
+_SEVERITY = st.sampled_from(["blocker", "major", "minor", "nit"])
+_VALUES = {
+    "answer": st.fixed_dictionaries({"reasoning": _SHORT, "answer": _SHORT, "confidence": _WHOLE}),
+    "critique": st.fixed_dictionaries(
+        {
+            "issues": st.lists(
+                _SEVERITY.map(lambda severity: {**ISSUE, "severity": severity}), max_size=ISSUES_MAX + 1
+            ),
+            "verdict": st.sampled_from(["accept", "revise", "reject", "maybe"]),
+        }
+    ),
+    "revision": st.fixed_dictionaries({"responses": _RESPONSES, "answer": _SHORT, "confidence": _WHOLE}),
+    "score": st.dictionaries(
+        st.sampled_from(["A", "B", "B", "C"]), st.fixed_dictionaries({"criteria": _CRITERIA}), max_size=3
+    ),
+    "pair": st.fixed_dictionaries(
+        {
+            "notes_a": _SHORT,
+            "notes_b": _SHORT,
+            "winner": st.sampled_from(["A", "B", "tie", "C"]),
+            "margin": st.integers(0, 4),
+        }
+    ),
+}
+
+
+@pytest.mark.parametrize("name", OUTPUTS)
+@settings(max_examples=30, deadline=None)
+@given(data=st.data())
+def test_schema_and_parser_agree_on_values_of_the_right_shape(name: str, data: st.DataObject) -> None:
+    agree(name, data.draw(_VALUES[name]))
+
+
+# What is no answer at all
+
+NONSENSE = ["", " ", "{", "null", "[]", "nonsense", "```json\n{}\n```", "{} {}", '{"a": NaN}', "\x00", "[" * 100_000]
+
+
+@pytest.mark.parametrize("name", OUTPUTS)
+def test_what_is_no_whole_document_of_the_form_is_invalid(name: str) -> None:
+    whole = json.dumps(VALID[name])
+    truncated = [whole[:cut] for cut in range(0, len(whole), 7)]
+    for text in [*NONSENSE, *truncated, whole + "}", whole + " and more", f"Here it is: {whole}"]:
+        with pytest.raises(InvalidOutput):
+            parse_output(OUTPUTS[name], text)
+    assert parse_output(OUTPUTS[name], f"\n {whole}\n ") == parse_output(OUTPUTS[name], whole)
+
+
+@pytest.mark.parametrize("name", OUTPUTS)
+def test_a_name_that_stands_twice_in_an_object_is_invalid(name: str) -> None:
+    """Parsers take the first or the last of the two; a ballot must not depend on which."""
+    whole = json.dumps(VALID[name])
+    first = next(iter(VALID[name]))
+    member = f"{json.dumps(first)}: {json.dumps(VALID[name][first])}"
+    twice = f"{{{member}, {whole[1:]}"
+    assert json.loads(twice) == VALID[name]
+    with pytest.raises(InvalidOutput, match=f"{first}: stands twice"):
+        parse_output(OUTPUTS[name], twice)
+
+
+def test_a_score_that_stands_twice_deep_inside_is_invalid() -> None:
+    text = json.dumps(VALID["score"]).replace('"score": 7', '"score": 0, "score": 7', 1)
+    with pytest.raises(InvalidOutput, match="score: stands twice"):
+        parse_output(OUTPUTS["score"], text)
+
+
+def test_a_ballot_that_only_becomes_one_inside_another_document_is_invalid() -> None:
+    with pytest.raises(InvalidOutput):
+        parse_output(OUTPUTS["score"], f'null, "candidates": {json.dumps(VALID["score"])}')
+
+
+@pytest.mark.parametrize(
+    ("value", "fault"),
+    [
+        ({"A": candidate()}, "exactly the labels A, B"),
+        ({"A": candidate(), "B": candidate(), "C": candidate()}, "exactly the labels A, B"),
+        ({"A": candidate(), "B": {"criteria": [criterion("right")]}}, "B.criteria: must be exactly right, clear"),
+        ({"A": candidate(), "B": {"criteria": [criterion("clear"), criterion("right")]}}, "in this order"),
+        ({"A": candidate(), "B": {"criteria": [criterion("right")] * 2}}, "in this order"),
+        ({"A": candidate(), "B": {"criteria": [criterion("right", 11), criterion("clear")]}}, "B.criteria.0.score"),
+        ({"A": candidate(), "B": {"criteria": [criterion("right", "7"), criterion("clear")]}}, "B.criteria.0.score"),
+    ],
+)
+def test_a_ballot_is_told_what_is_wrong_with_it(value: object, fault: str) -> None:
+    with pytest.raises(InvalidOutput, match=fault):
+        parse_output(OUTPUTS["score"], json.dumps(value))
+
+
+def test_a_fault_is_told_in_a_few_words_however_long_the_output_is() -> None:
+    long = "x" * 500_000
+    for text in (json.dumps({**VALID["pair"], long: 1}), f'{{"{long}": 1, "{long}": 1}}', long):
+        with pytest.raises(InvalidOutput) as caught:
+            parse_output(OUTPUTS["pair"], text)
+        assert len(str(caught.value)) < 500
+
+
+def test_a_revision_answers_no_more_issues_than_there_are() -> None:
+    for responses in ([RESPONSE] * 3, [{**RESPONSE, "issue": 3}]):
+        with pytest.raises(InvalidOutput, match="more than 2 issues"):
+            parse_output(OUTPUTS["revision"], json.dumps({**VALID["revision"], "responses": responses}))
+    as_read_back = Output(kind="revision", answer_chars_max=40)
+    eight = [{**RESPONSE, "issue": number} for number in range(1, ISSUES_MAX + 1)]
+    assert parse_output(as_read_back, json.dumps({**VALID["revision"], "responses": eight}))
+
+
+@pytest.mark.parametrize("name", ["answer", "revision"])
+def test_an_answer_has_the_length_that_its_author_may_write(name: str) -> None:
+    assert parse_output(OUTPUTS[name], json.dumps({**VALID[name], "answer": "x" * 40}))
+    with pytest.raises(InvalidOutput, match="longer than 40"):
+        parse_output(OUTPUTS[name], json.dumps({**VALID[name], "answer": "x" * 41}))
+
+
+def test_characters_are_counted_and_not_bytes() -> None:
+    value = {**VALID["answer"], "answer": "\U0001f600" * 40}
+    assert agree("answer", value)
+    assert parse_output(OUTPUTS["answer"], json.dumps(value, ensure_ascii=False))
+
+
+@pytest.mark.parametrize(
+    ("severities", "demanded"),
+    [([], False), (["minor", "minor"], False), (["minor", "major"], True), (["blocker"], True)],
+)
+def test_a_critique_demands_a_revision_for_a_major_issue_or_a_blocker(severities: list[str], demanded: bool) -> None:
+    value = {"issues": [{**ISSUE, "severity": severity} for severity in severities], "verdict": "accept"}
+    found = parse_output(OUTPUTS["critique"], json.dumps(value))
+    assert isinstance(found, Critique)
+    assert found.demands_revision == demanded
