@@ -17,7 +17,7 @@ _VAGUE = re.compile(r"\b(?:somehow|maybe|probably|perhaps|later|stuff|things|etc
 _LOW, _HIGH = 0.5, 9.6
 
 
-@lru_cache(maxsize=4_096)
+@lru_cache(maxsize=1_024)
 def quality(text: str) -> float:
     """A grade between 0.5 and 9.6."""
     lowered = text.lower()
@@ -29,7 +29,7 @@ def quality(text: str) -> float:
     return min(_HIGH, max(_LOW, grade))
 
 
-@lru_cache(maxsize=16_384)
+@lru_cache(maxsize=4_096)
 def criterion_grade(text: str, criterion: str) -> float:
     """The grade on one criterion: the text's own, moved by less than 0.8 either way."""
     return quality(text) + 0.8 * (2.0 * fraction("criterion", criterion, text) - 1.0)
