@@ -74,6 +74,8 @@ def lifespan_of(
         feed = Feed(opened, streams_max=settings.streams_max, streams_per_client_max=settings.streams_per_client_max)
         async with feed, asyncio.TaskGroup() as group:
             following = group.create_task(_follow(opened, catalog))
+            # Connecting must have begun before the first request: until then the client takes none, not even to fail.
+            await asyncio.sleep(0)
             app.state.drain = feed.drain
             yield Gateway(
                 settings=settings,

@@ -59,6 +59,18 @@ class Served:
 
 
 @asynccontextmanager
+async def answering(state: Gateway) -> AsyncGenerator[httpx.AsyncClient, None]:
+    """A client of the gateway with these parts."""
+
+    async def with_state(scope: Scope, receive: Receive, send: Send) -> None:
+        await APP({**scope, "state": dict(cast(Any, state))}, receive, send)
+
+    transport = httpx.ASGITransport(app=with_state, raise_app_exceptions=False)
+    async with httpx.AsyncClient(transport=transport, base_url="http://gateway") as client:
+        yield client
+
+
+@asynccontextmanager
 async def served(
     *,
     journal: InMemoryJournal | None = None,
@@ -68,16 +80,10 @@ async def served(
     """A running gateway; by default once it has read its log, and with a coordinator that answers."""
     journal = journal or InMemoryJournal(replies={"control.coordinator": [COORDINATOR]})
     clock = FakeClock()
-    async with lifespan_of(Settings(**settings), journal, clock)(APP) as state:
-
-        async def with_state(scope: Scope, receive: Receive, send: Send) -> None:
-            await APP({**scope, "state": dict(cast(Any, state))}, receive, send)
-
-        transport = httpx.ASGITransport(app=with_state, raise_app_exceptions=False)
-        gateway = state
+    async with lifespan_of(Settings(**settings), journal, clock)(APP) as gateway:
         if caught_up:
             await until(lambda: gateway["catalog"].caught_up)
-        async with httpx.AsyncClient(transport=transport, base_url="http://gateway") as client:
+        async with answering(gateway) as client:
             yield Served(client, journal, clock, gateway)
 
 

@@ -1,0 +1,97 @@
+"""The gateway over a real nats-server: one that is not there yet, and one that is killed."""
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+
+import httpx
+
+from app.deliberation.facts import Completed
+from app.gateway import Gateway, SystemClock
+from app.journal import JetStreamJournal
+from app.main import lifespan_of
+from app.settings import Settings
+from app.streams import StreamSettings, apply
+from tests.conditions import until
+from tests.conftest import NatsServer
+from tests.story import NOW
+from tests.unit.served import APP, answering
+
+BODY = {"task": "Name a colour."}
+
+
+@asynccontextmanager
+async def gateway_on(server: NatsServer) -> AsyncGenerator[tuple[Gateway, httpx.AsyncClient], None]:
+    async with lifespan_of(Settings(nats_url=server.url), None, SystemClock())(APP) as gateway:
+        async with answering(gateway) as client:
+            yield gateway, client
+
+
+async def declare(server: NatsServer) -> JetStreamJournal:
+    journal = await JetStreamJournal.connect(server.url, name="tests")
+    async with asyncio.timeout(10):
+        await apply(journal, StreamSettings())
+    return journal
+
+
+async def missing(client: httpx.AsyncClient) -> set[str]:
+    return {error["pointer"] for error in (await client.get("/readyz")).json()["errors"]}
+
+
+async def test_a_log_that_is_not_there_yet_is_waited_for(own_nats_server: NatsServer) -> None:
+    own_nats_server.kill()
+    async with gateway_on(own_nats_server) as (gateway, client):
+        assert (await client.get("/healthz")).status_code == 200
+        assert {"journal", "catalog"} <= await missing(client)
+        for response in (await client.post("/deliberations", json=BODY), await client.get("/deliberations/d1")):
+            assert (response.status_code, response.headers["retry-after"]) == (503, "2")
+            assert response.json()["code"] == "journal_unavailable"
+
+        own_nats_server.start()
+        journal = await JetStreamJournal.connect(own_nats_server.url, name="tests")
+        await until(
+            lambda: not isinstance(gateway["journal"], JetStreamJournal) or gateway["journal"].client.is_connected
+        )
+        assert "streams" in await missing(client)
+        await apply(journal, StreamSettings())
+        await until(lambda: gateway["catalog"].caught_up)
+        assert await missing(client) == {"coordinator"}
+        assert (await client.post("/deliberations", json=BODY)).status_code == 202
+        await journal.close()
+
+
+async def test_a_killed_log_loses_nothing_and_the_next_request_works(own_nats_server: NatsServer) -> None:
+    journal = await declare(own_nats_server)
+    async with gateway_on(own_nats_server) as (gateway, client):
+        await until(lambda: gateway["catalog"].caught_up)
+        before = (await client.post("/deliberations", json=BODY, headers={"Idempotency-Key": "k"})).json()
+        own_nats_server.kill()
+        refused = await client.post("/deliberations", json=BODY)
+        assert (refused.status_code, refused.json()["code"]) == (503, "journal_unavailable")
+
+        own_nats_server.start()
+        async with asyncio.timeout(20):
+            while (again := await client.post("/deliberations", json=BODY)).status_code != 202:
+                assert again.status_code == 503
+        assert (await client.get(f"/deliberations/{before['id']}")).json() == before
+        replayed = await client.post("/deliberations", json=BODY, headers={"Idempotency-Key": "k"})
+        assert (replayed.headers["idempotency-replayed"], replayed.json()) == ("true", before)
+        await journal.append("default", Completed(deliberation_id=before["id"], ts=NOW))
+        async with asyncio.timeout(20):
+            while (await client.get("/stats")).json()["completed"] != 1:
+                await asyncio.sleep(0.01)
+        assert (await client.get("/deliberations")).json()["items"][0]["id"] == again.json()["id"]
+        await journal.close()
+
+
+async def test_a_wait_ends_with_the_fact_that_it_waits_for(own_nats_server: NatsServer) -> None:
+    journal = await declare(own_nats_server)
+    async with gateway_on(own_nats_server) as (gateway, client):
+        await until(lambda: gateway["catalog"].caught_up)
+        id = (await client.post("/deliberations", json=BODY)).json()["id"]
+        async with asyncio.timeout(20), asyncio.TaskGroup() as group:
+            waiting = group.create_task(client.get(f"/deliberations/{id}", headers={"Prefer": "wait=60"}))
+            await until(lambda: gateway["feed"].watched == 1)
+            await journal.append("default", Completed(deliberation_id=id, ts=NOW))
+        assert waiting.result().json()["status"] == "completed"
+        await journal.close()
