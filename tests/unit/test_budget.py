@@ -1,0 +1,88 @@
+"""What a budget admits, and how the time that is left is shared."""
+
+from datetime import timedelta
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from app.deliberation.budget import BYTES_PER_TOKEN, Spent, admits, predicted_tokens, stage_deadlines
+from app.deliberation.calls import Call, ChatMessage, Usage
+from app.deliberation.outputs import Output
+from app.deliberation.specification import Budget
+from tests.unit.facts_of import NOW, finished
+
+
+def call(agent: str = "dev-001", prompt: str = "x" * 297, max_tokens: int = 100) -> Call:
+    """By default a call that is foreseen to cost 200 tokens: a system message of 3 bytes and a prompt of 297."""
+    return Call(
+        call_id=f"s1-{agent}",
+        agent_id=agent,
+        role="DEV",
+        messages=(ChatMessage(role="system", content="Hi."), ChatMessage(role="user", content=prompt)),
+        output=Output(kind="answer"),
+        temperature=0.7,
+        max_tokens=max_tokens,
+        seed=1,
+    )
+
+
+TWO = (call("dev-001"), call("dev-002"))
+
+
+@pytest.mark.parametrize(
+    ("budget", "spent", "admitted"),
+    [
+        (Budget(), Spent(10**9, 10**9), True),
+        (Budget(max_calls=2), Spent(), True),
+        (Budget(max_calls=2), Spent(calls=1), False),
+        (Budget(max_calls=1), Spent(), False),
+        (Budget(max_tokens=400), Spent(), True),
+        (Budget(max_tokens=399), Spent(), False),
+        (Budget(max_tokens=400), Spent(tokens=1), False),
+        (Budget(max_tokens=400), Spent(calls=100), True),
+        (Budget(max_calls=2), Spent(tokens=10**9), True),
+        (Budget(max_calls=2, max_tokens=399), Spent(), False),
+        (Budget(max_calls=1, max_tokens=400), Spent(), False),
+        (Budget(max_calls=2, max_tokens=400), Spent(), True),
+    ],
+)
+def test_a_stage_is_admitted_when_what_is_spent_and_what_is_foreseen_fit(
+    budget: Budget, spent: Spent, admitted: bool
+) -> None:
+    assert admits(budget, spent, TWO) == admitted
+
+
+def test_every_completion_is_foreseen_at_its_bound_and_every_prompt_by_its_bytes() -> None:
+    assert predicted_tokens([]) == 0
+    assert predicted_tokens([call()]) == 200
+    assert predicted_tokens([*TWO, call(max_tokens=1)]) == 501
+    longer = {
+        text: predicted_tokens([call(prompt=text * 300)]) - predicted_tokens([call(prompt="")]) for text in "x颜😀"
+    }
+    assert longer == {"x": 100, "颜": 300, "😀": 400}
+    assert BYTES_PER_TOKEN == 3
+
+
+def test_attempts_count_and_a_call_without_an_outcome_counts_once() -> None:
+    seen = {
+        "s1-dev-001": finished("dev-001", usage=Usage(prompt_tokens=10, completion_tokens=5, calls=3)),
+        "s1-dev-002": finished("dev-002", text=None, usage=Usage()),
+    }
+    assert Spent(1, 2).after([*TWO, call("dev-003")], seen) == Spent(1 + 3 + 1 + 1, 2 + 15)
+
+
+@pytest.mark.parametrize(
+    ("stages_left", "soft_s", "hard_s"), [(1, 98, 98), (2, 50, 75), (4, 25, 62.5), (12, 100 / 12, 54.166667)]
+)
+def test_what_is_left_is_shared_among_the_stages_that_may_come(stages_left: int, soft_s: float, hard_s: float) -> None:
+    soft, hard = stage_deadlines(NOW, NOW + timedelta(seconds=100), stages_left)
+    assert ((soft - NOW).total_seconds(), (hard - NOW).total_seconds()) == pytest.approx((soft_s, hard_s))
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.floats(0.001, 3_600), st.integers(1, 12))
+def test_a_stage_always_ends_before_the_deliberation_does(left_s: float, stages_left: int) -> None:
+    deadline_at = NOW + timedelta(seconds=left_s)
+    soft, hard = stage_deadlines(NOW, deadline_at, stages_left)
+    assert NOW < soft <= hard < deadline_at

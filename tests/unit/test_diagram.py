@@ -1,0 +1,26 @@
+"""The diagram of a deliberation's life, and its copy in ARCHITECTURE.md."""
+
+import re
+from pathlib import Path
+
+from app.deliberation.diagram import mermaid
+from app.deliberation.fold import TERMINAL, TRANSITIONS
+
+ARCHITECTURE = Path(__file__).parents[2] / "ARCHITECTURE.md"
+REMEDY = "put ```mermaid, the output of app.deliberation.diagram.mermaid(), and ``` between the markers"
+
+
+def test_the_diagram_has_an_arrow_for_every_transition_and_no_other() -> None:
+    drawn = {
+        ("" if status == "[*]" else status, fact): following
+        for status, following, facts in re.findall(r"^    (\S+) --> (\S+): (.+)$", mermaid(), re.MULTILINE)
+        for fact in facts.split(", ")
+    }
+    assert drawn == TRANSITIONS
+    assert set(re.findall(r"^    (\S+) --> \[\*\]$", mermaid(), re.MULTILINE)) == TERMINAL
+
+
+def test_the_architecture_shows_the_diagram_as_the_code_draws_it() -> None:
+    found = re.search(r"<!-- transitions -->\n(.*?)<!-- /transitions -->", ARCHITECTURE.read_text(), re.DOTALL)
+    assert found is not None, "ARCHITECTURE.md has the markers <!-- transitions --> and <!-- /transitions -->"
+    assert found[1].strip() == f"```mermaid\n{mermaid()}```", REMEDY

@@ -1,0 +1,198 @@
+"""Facts as bytes, and the subjects that they live on."""
+
+import json
+from datetime import UTC, datetime, timedelta, timezone
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from jsonschema import Draft202012Validator
+from pydantic import ValidationError
+
+from app.deliberation.calls import Usage
+from app.deliberation.errors import InvalidToken
+from app.deliberation.facts import (
+    FACT_SUFFIXES,
+    TERMINAL_STATUS,
+    AgentUsage,
+    CallDelta,
+    CallStarted,
+    Cancelled,
+    Completed,
+    Degraded,
+    Dissent,
+    Event,
+    Failed,
+    StageUsage,
+    Standing,
+    StrategyRef,
+    TimedOut,
+    TotalUsage,
+    Verdict,
+    decode,
+    encode,
+    event_schema,
+    event_type,
+    milliseconds_between,
+    prefix,
+    suffix,
+)
+from app.testing import subject_matches
+from tests.unit.facts_of import BROKEN, ID, NOW, accepted, cancelling, closed, finished, opened
+
+VERDICT = Verdict(
+    winner="dev-001",
+    content='Ultramarine «quoted " \\ \u2028».',
+    ranking=(Standing(agent_id="dev-001", score=0.75, rank=1), Standing(agent_id="dev-002", score=None, rank=2)),
+    margin=0.1,
+    tie=False,
+    dissent=(Dissent(agent_id="dev-003", preferred="dev-002"),),
+    agreement=-0.5,
+    strategy=StrategyRef(name="council", version=1),
+    calls=3,
+)
+USAGE = TotalUsage(
+    prompt_tokens=1,
+    calls=1,
+    by_stage=(StageUsage(stage=1, purpose="propose", prompt_tokens=1, calls=1),),
+    by_agent=(AgentUsage(agent_id="dev-001", prompt_tokens=1, calls=1),),
+)
+EVENTS: list[tuple[Event, str]] = [
+    (accepted(), "accepted"),
+    (opened(), "stage.1.opened"),
+    (
+        CallStarted(
+            deliberation_id=ID, ts=NOW, call_id="s1-dev-001", agent_id="dev-001", role="DEV", model="m", attempt=2
+        ),
+        "call.s1-dev-001.started",
+    ),
+    (
+        CallDelta(
+            deliberation_id=ID, ts=NOW, call_id="s1-dev-001", agent_id="dev-001", attempt=1, offset=3, text="é\n"
+        ),
+        "call.s1-dev-001.delta",
+    ),
+    (finished(usage=Usage(prompt_tokens=5, calls=1)), "call.s1-dev-001.finished"),
+    (finished(text=None), "call.s1-dev-001.finished"),
+    (closed(12, seen=["dev-001"]), "stage.12.closed"),
+    (cancelling("enough"), "cancel"),
+    (
+        Completed(deliberation_id=ID, ts=NOW, verdict=VERDICT, usage=USAGE, degraded=Degraded(reasons=("budget",))),
+        "end",
+    ),
+    (Failed(deliberation_id=ID, ts=NOW, problem=BROKEN), "end"),
+    (Cancelled(deliberation_id=ID, ts=NOW), "end"),
+    (TimedOut(deliberation_id=ID, ts=NOW, problem=BROKEN), "end"),
+]
+IDS = [f"{event.type}-{tail}" for event, tail in EVENTS]
+VIEWS = {"call.started", "call.delta"}
+
+
+@pytest.mark.parametrize(("event", "_"), EVENTS, ids=IDS)
+def test_an_event_survives_its_bytes(event: Event, _: str) -> None:
+    data = encode(event)
+    assert decode(data) == event
+    assert encode(decode(data)) == data
+
+
+@pytest.mark.parametrize(("event", "_"), EVENTS, ids=IDS)
+def test_an_events_bytes_begin_with_its_type(event: Event, _: str) -> None:
+    data = encode(event)
+    assert event_type(data) == event.type
+    assert list(json.loads(data))[:3] == ["type", "deliberation_id", "ts"]
+    assert b"\n" not in data, "one line of a stream"
+
+
+@pytest.mark.parametrize(("event", "tail"), EVENTS, ids=IDS)
+def test_each_event_has_a_subject_of_its_own_and_the_patterns_know_facts_from_views(event: Event, tail: str) -> None:
+    assert suffix(event) == tail
+    assert any(subject_matches(pattern, tail) for pattern in FACT_SUFFIXES) == (event.type not in VIEWS)
+
+
+def test_every_type_of_event_is_tried_and_described_by_the_schema() -> None:
+    schema = event_schema()
+    assert {event.type for event, _ in EVENTS} == set(schema["discriminator"]["mapping"])
+    validator = Draft202012Validator(schema)
+    for event, _ in EVENTS:
+        validator.validate(json.loads(encode(event)))
+    assert set(TERMINAL_STATUS) == {event.type for event, tail in EVENTS if tail == "end"}
+
+
+def test_fields_of_a_newer_writer_are_dropped() -> None:
+    told = json.loads(encode(finished()))
+    told["colour"] = "blue"
+    told["usage"]["joules"] = 3
+    assert decode(json.dumps(told).encode()) == finished()
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"{}",
+        b"nonsense",
+        b'{"type":"deliberation.exploded","deliberation_id":"d1","ts":"2026-01-01T00:00:00Z"}',
+        b'{"type":"deliberation.cancelling","deliberation_id":"a.b","ts":"2026-01-01T00:00:00Z"}',
+        b'{"type":"deliberation.cancelling","deliberation_id":"d1","ts":"2026-01-01T00:00:00"}',
+    ],
+)
+def test_what_is_no_event_does_not_decode(data: bytes) -> None:
+    with pytest.raises(ValidationError):
+        decode(data)
+
+
+@pytest.mark.parametrize("data", [b"", b'{"ts":"x","type":"call.delta"}', b'{"type": "call.delta"}', b'{"type":"call'])
+def test_bytes_that_do_not_begin_with_a_type_have_none(data: bytes) -> None:
+    with pytest.raises(ValueError, match=r"begins with its type|not found"):
+        event_type(data)
+
+
+def test_a_deliberation_lives_under_its_tenant_and_id() -> None:
+    assert prefix("acme", "01hx") == "deliberations.acme.01hx"
+
+
+HOSTILE = ["", "*", ">", "..", "a.b", "a b", "A", "é", "a\n", "\n", "a" * 65, "a" * 10_000, "a\x00", "$js", "a*"]
+
+
+@pytest.mark.parametrize("token", HOSTILE)
+def test_no_hostile_token_becomes_part_of_a_subject(token: str) -> None:
+    for tenant, deliberation_id, field in ((token, "d1", "tenant"), ("t", token, "id")):
+        with pytest.raises(InvalidToken) as caught:
+            prefix(tenant, deliberation_id)
+        assert caught.value.field == field
+    for name in ("call_id", "agent_id", "deliberation_id"):
+        with pytest.raises(ValidationError):
+            finished().model_validate({**finished().model_dump(), name: token})
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.text(max_size=70))
+def test_a_token_is_what_a_subject_may_carry_and_nothing_else(token: str) -> None:
+    allowed = 1 <= len(token) <= 64 and set(token) <= set("abcdefghijklmnopqrstuvwxyz0123456789_-")
+    try:
+        subject = prefix("t", token)
+    except InvalidToken:
+        assert not allowed
+    else:
+        assert allowed
+        assert subject == f"deliberations.t.{token}"
+
+
+@pytest.mark.parametrize(
+    ("seconds", "expected"), [(0, 0), (0.0004, 0), (0.0006, 1), (1.5, 1_500), (-3, 0), (3_600, 3_600_000)]
+)
+def test_durations_are_whole_milliseconds_and_never_negative(seconds: float, expected: int) -> None:
+    assert milliseconds_between(NOW, NOW + timedelta(seconds=seconds)) == expected
+    elsewhere = (NOW + timedelta(seconds=seconds)).astimezone(timezone(timedelta(hours=5)))
+    assert milliseconds_between(NOW, elsewhere) == expected
+
+
+def test_times_are_told_in_utc() -> None:
+    assert json.loads(encode(cancelling()))["ts"] == "2026-01-01T00:00:00Z"
+    assert decode(encode(cancelling())).ts == datetime(2026, 1, 1, tzinfo=UTC)
+
+
+@pytest.mark.parametrize("tokens", [Usage(prompt_tokens=2, completion_tokens=3, cached_tokens=1, calls=1)])
+def test_cached_tokens_are_part_of_the_prompt_and_not_counted_again(tokens: Usage) -> None:
+    assert tokens.tokens == 5
+    assert tokens + tokens == Usage(prompt_tokens=4, completion_tokens=6, cached_tokens=2, calls=2)
