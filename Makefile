@@ -25,13 +25,13 @@ up: $(STAMP) ## Start everything in the foreground; Ctrl-C drains and stops it
 	@$(BIN)/deliberate up
 
 test: $(STAMP) ## Run the whole test suite: real nats-server, real Ray Serve, the whole stack
-	$(BIN)/pytest
+	$(BIN)/pytest -m "not vllm"
 
 test-unit: $(STAMP) ## Run the pure tests alone, in seconds
 	$(BIN)/pytest tests/unit tests/test_architecture.py
 
 test-vllm: $(STAMP) ## Build an environment with vLLM for CPU, and run the engine contract and a council against it
-	tests/vllm/build.sh
+	$(BIN)/python tests/vllm/build.py
 	$(BIN)/pytest tests/vllm
 
 lint: $(STAMP) ## Check style, types, and that generated documents are what the code says

@@ -38,9 +38,6 @@ from app.schemas import (
     TextVersion,
 )
 
-# A recorded answer was within its stage's bound when it was recorded; here it is only read.
-_ANY_LENGTH = 1 << 30
-
 Labels = Mapping[str, str]
 
 
@@ -98,11 +95,11 @@ def common_role(specification: Specification) -> str | None:
 def _output(purpose: str, planned: PlannedCall, specification: Specification) -> Output | None:
     match purpose:
         case "propose":
-            return Output(kind="answer", answer_chars_max=_ANY_LENGTH)
+            return Output(kind="answer")
         case "critique":
             return Output(kind="critique")
         case "revise":
-            return Output(kind="revision", answer_chars_max=_ANY_LENGTH)
+            return Output(kind="revision")
         case "score":
             criteria = tuple(criterion.id for criterion in specification.constraints.rubric)
             return Output(kind="score", labels=tuple(planned.labels), criteria=criteria)

@@ -1,7 +1,9 @@
-"""Structured outputs: the JSON Schema that an engine is given, and the same bounds checked again on what comes back.
+"""Structured outputs: the JSON Schema that an engine is given, and what comes back checked again.
 
-Every string, array and integer is bounded, because constrained decoding of an unbounded schema may never end
-(vLLM issue 17393: endless whitespace). Rationale fields precede scores, so that a score is written after its reasons.
+Every array and integer is bounded. Texts are bounded by `max_tokens` and by the check here, not in the schema: under
+`minLength` or `maxLength` the grammars of vLLM 0.32 (xgrammar 0.2.8, its issue 800) let no escape through, so that no
+agent could write a line break or a quotation mark (`tests/vllm/test_grammar.py`). Rationale fields precede scores, so
+that a score is written after its reasons.
 """
 
 import json
@@ -14,7 +16,8 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, TypeAdapter,
 from app.deliberation.errors import InvalidOutput
 from app.deliberation.specification import Value
 
-REASONING_CHARS_MAX = 2_000
+# Four characters for each of the 32,768 tokens that a completion may have at most.
+TEXT_CHARS_MAX = 131_072
 ISSUES_MAX = 8
 
 OutputKind = Literal["answer", "critique", "revision", "score", "pair"]
@@ -23,15 +26,13 @@ OutputKind = Literal["answer", "critique", "revision", "score", "pair"]
 class Output(Value, frozen=True):
     """Which schema a call's answer must satisfy.
 
-    `labels` and `criteria` shape a score; `issues` is how many a revision responds to at most; `answer_chars_max`
-    bounds the answer of a proposal or a revision.
+    `labels` and `criteria` shape a score; `issues` is how many a revision responds to at most.
     """
 
     kind: OutputKind
     labels: tuple[str, ...] = ()
     criteria: tuple[str, ...] = ()
     issues: int = ISSUES_MAX
-    answer_chars_max: int = 8_192
 
 
 class _Parsed(BaseModel):
@@ -46,13 +47,14 @@ def _whole(number: object) -> object:
 
 # JSON has one kind of number, and JSON Schema calls 7.0 an integer.
 _Integer = Annotated[int, BeforeValidator(_whole)]
+_Text = Annotated[str, Field(max_length=TEXT_CHARS_MAX)]
 
 
 class Answer(_Parsed):
     """A proposal: reasons first, then the answer itself, then the author's confidence in percent."""
 
-    reasoning: str = Field(max_length=REASONING_CHARS_MAX)
-    answer: str = Field(min_length=1)
+    reasoning: _Text
+    answer: Annotated[_Text, Field(min_length=1)]
     confidence: _Integer = Field(ge=0, le=100)
 
 
@@ -60,10 +62,10 @@ class Issue(_Parsed):
     """One falsifiable fault that a critic found."""
 
     severity: Literal["blocker", "major", "minor"]
-    where: str = Field(max_length=200)
-    claim: str = Field(max_length=500)
-    evidence: str = Field(max_length=800)
-    fix: str = Field(max_length=800)
+    where: _Text
+    claim: _Text
+    evidence: _Text
+    fix: _Text
 
 
 class Critique(_Parsed):
@@ -83,14 +85,14 @@ class IssueResponse(_Parsed):
 
     issue: _Integer = Field(ge=1)
     decision: Literal["accept", "reject"]
-    reason: str = Field(max_length=500)
+    reason: _Text
 
 
 class Revision(_Parsed):
     """An author's new version, with a response to each issue."""
 
     responses: tuple[IssueResponse, ...] = Field(strict=False)
-    answer: str = Field(min_length=1)
+    answer: Annotated[_Text, Field(min_length=1)]
     confidence: _Integer = Field(ge=0, le=100)
 
 
@@ -98,7 +100,7 @@ class CriterionScore(_Parsed):
     """Evidence and a score out of ten for one criterion."""
 
     id: str
-    rationale: str = Field(max_length=600)
+    rationale: _Text
     score: _Integer = Field(ge=0, le=10)
 
 
@@ -117,8 +119,8 @@ class Scores(_Parsed):
 class Pair(_Parsed):
     """A comparison of two candidates: notes on each before the winner."""
 
-    notes_a: str = Field(max_length=1_500)
-    notes_b: str = Field(max_length=1_500)
+    notes_a: _Text
+    notes_b: _Text
     winner: Literal["A", "B", "tie"]
     margin: _Integer = Field(ge=1, le=3)
 
@@ -127,11 +129,6 @@ ParsedOutput = Answer | Critique | Revision | Scores | Pair
 _Form = TypeVar("_Form")
 _CANDIDATES: TypeAdapter[dict[str, CandidateScore]] = TypeAdapter(dict[str, CandidateScore])
 _WHERE_CHARS_MAX = 200
-
-
-def _text(chars_max: int, chars_min: int = 0) -> dict[str, Any]:
-    bound: dict[str, Any] = {"type": "string", "maxLength": chars_max}
-    return bound if not chars_min else {**bound, "minLength": chars_min}
 
 
 def _object(properties: dict[str, Any]) -> dict[str, Any]:
@@ -143,20 +140,14 @@ def _object(properties: dict[str, Any]) -> dict[str, Any]:
     }
 
 
+_TEXT = {"type": "string"}
 _SCORE = {"type": "integer", "minimum": 0, "maximum": 10}
 _CONFIDENCE = {"type": "integer", "minimum": 0, "maximum": 100}
 
 
 def _score_schema(output: Output) -> dict[str, Any]:
     criteria = [
-        _object(
-            {
-                "id": {"const": criterion},
-                "rationale": _text(600),
-                "score": {"type": "integer", "minimum": 0, "maximum": 10},
-            }
-        )
-        for criterion in output.criteria
+        _object({"id": {"const": criterion}, "rationale": _TEXT, "score": _SCORE}) for criterion in output.criteria
     ]
     size = len(criteria)
     # prefixItems, not items with an enum of ids: constrained decoding then cannot leave a criterion out or repeat one.
@@ -166,13 +157,13 @@ def _score_schema(output: Output) -> dict[str, Any]:
 
 @lru_cache(maxsize=256)
 def json_schema(output: Output) -> dict[str, Any]:
-    """The bounded JSON Schema of `output`, for `response_format: json_schema`. Callers must not change it."""
+    """The JSON Schema of `output`, for `response_format: json_schema`. Callers must not change it."""
     match output.kind:
         case "answer":
             return _object(
                 {
-                    "reasoning": _text(REASONING_CHARS_MAX),
-                    "answer": _text(output.answer_chars_max, 1),
+                    "reasoning": _TEXT,
+                    "answer": _TEXT,
                     "confidence": _CONFIDENCE,
                 }
             )
@@ -180,10 +171,10 @@ def json_schema(output: Output) -> dict[str, Any]:
             issue = _object(
                 {
                     "severity": {"enum": ["blocker", "major", "minor"]},
-                    "where": _text(200),
-                    "claim": _text(500),
-                    "evidence": _text(800),
-                    "fix": _text(800),
+                    "where": _TEXT,
+                    "claim": _TEXT,
+                    "evidence": _TEXT,
+                    "fix": _TEXT,
                 }
             )
             return _object(
@@ -197,13 +188,13 @@ def json_schema(output: Output) -> dict[str, Any]:
                 {
                     "issue": {"type": "integer", "minimum": 1, "maximum": max(1, output.issues)},
                     "decision": {"enum": ["accept", "reject"]},
-                    "reason": _text(500),
+                    "reason": _TEXT,
                 }
             )
             return _object(
                 {
                     "responses": {"type": "array", "items": response, "minItems": 0, "maxItems": max(1, output.issues)},
-                    "answer": _text(output.answer_chars_max, 1),
+                    "answer": _TEXT,
                     "confidence": _CONFIDENCE,
                 }
             )
@@ -212,8 +203,8 @@ def json_schema(output: Output) -> dict[str, Any]:
         case "pair":
             return _object(
                 {
-                    "notes_a": _text(1_500),
-                    "notes_b": _text(1_500),
+                    "notes_a": _TEXT,
+                    "notes_b": _TEXT,
                     "winner": {"enum": ["A", "B", "tie"]},
                     "margin": {"type": "integer", "minimum": 1, "maximum": 3},
                 }
@@ -258,24 +249,15 @@ def _revision(output: Output, text: str) -> Revision:
     return revision
 
 
-def _bounded(answer: str, output: Output) -> None:
-    if len(answer) > output.answer_chars_max:
-        raise InvalidOutput(f"answer: longer than {output.answer_chars_max} characters")
-
-
 def parse_output(output: Output, text: str) -> ParsedOutput:
     """Parse and check an engine's text against `output`; raise InvalidOutput naming the first fault."""
     match output.kind:
         case "answer":
-            answer = _validated(Answer.model_validate_json, text)
-            _bounded(answer.answer, output)
-            return answer
+            return _validated(Answer.model_validate_json, text)
         case "critique":
             return _validated(Critique.model_validate_json, text)
         case "revision":
-            revision = _revision(output, text)
-            _bounded(revision.answer, output)
-            return revision
+            return _revision(output, text)
         case "score":
             return _scores(output, text)
         case "pair":

@@ -342,8 +342,6 @@ def test_a_call_carries_what_its_agent_is_asked_with() -> None:
     assert told["s2-a"] == ("DEV", "one", 0.3, 0.9, 100), "judging is cooler"
     assert told["s2-b"] == ("QA", None, 0.1, None, 200), "and never warmer than the agent is"
     assert told["s3-a"] == ("DEV", "one", 0.7, 0.9, 100)
-    bounds = {call.call_id: call.output.answer_chars_max for call in ended.calls if call.call_id[:2] in ("s1", "s3")}
-    assert bounds == {"s1-a": 400, "s1-b": 800, "s3-a": 400, "s3-b": 800}
     assert len({call.seed for call in ended.calls}) == len(ended.calls)
     again = run(specification(agents=agents), lambda call: Minds(score=lambda _: 5)(call))
     assert [call.seed for call in again.calls] == [call.seed for call in ended.calls]

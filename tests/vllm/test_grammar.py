@@ -78,17 +78,9 @@ def test_every_output_can_be_written_in_plain_words(verdicts: Verdicts) -> None:
     assert all(verdicts.plain)
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="xgrammar 0.2.8 allows no escape in a string with minLength or maxLength (mlc-ai/xgrammar issue 800)",
-)
 def test_every_output_can_hold_code(verdicts: Verdicts) -> None:
     assert all(verdicts.code)
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="xgrammar 0.2.8 allows raw control characters in a string with maxLength (mlc-ai/xgrammar issue 800)",
-)
 def test_no_output_can_hold_what_json_forbids(verdicts: Verdicts) -> None:
     assert not any(verdicts.tab)

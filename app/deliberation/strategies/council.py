@@ -13,7 +13,7 @@ from app.deliberation.engine import Strategy, StrategyDefinition
 from app.deliberation.outputs import Critique, Issue, Output, Revision
 from app.deliberation.prompts import critique, revise
 from app.deliberation.specification import Specification
-from app.deliberation.strategies.steps import CHARACTERS_PER_TOKEN_MAX, Candidate, Course, Step
+from app.deliberation.strategies.steps import Candidate, Course, Step
 
 CRITICS = 1
 
@@ -82,8 +82,7 @@ def _revised(
     for author, open_issues in issues.items():
         agent = course.agent(author)
         mark = nonce(specification.seed, "revise", round, author)
-        limit = CHARACTERS_PER_TOKEN_MAX * agent.sampling.max_tokens
-        output = Output(kind="revision", issues=len(open_issues), answer_chars_max=limit)
+        output = Output(kind="revision", issues=len(open_issues))
         calls.append(course.call(agent, revise(specification, latest[author].text, open_issues, mark), output))
     outcomes = yield from course.run("revise", round, calls, quorum=1, stages_left=stages_left)
     if not outcomes.admitted:

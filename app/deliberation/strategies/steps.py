@@ -17,7 +17,6 @@ from app.deliberation.outputs import Answer, Output, Pair, Scores
 from app.deliberation.prompts import judge_pair, propose, score
 from app.deliberation.specification import AgentSpec, Purpose, Specification
 
-CHARACTERS_PER_TOKEN_MAX = 4
 # Ballots and critiques should vary little between runs, and still differ when one is asked for again.
 JUDGING_TEMPERATURE_MAX = 0.3
 
@@ -94,15 +93,11 @@ class Course:
             self.stage += 1
         return outcomes
 
-    def answer_output(self, agent: AgentSpec) -> Output:
-        """The form of a proposal, its length bounded by what the agent may write."""
-        return Output(kind="answer", answer_chars_max=CHARACTERS_PER_TOKEN_MAX * agent.sampling.max_tokens)
-
     def propose(self, stages_left: int) -> Step[list[Candidate]]:
         """Every agent answers alone. Raises QuorumNotReached when none does, BudgetExhausted when none may."""
         agents = self.specification.agents
         calls = [
-            self.call(agent, propose(self.specification, place), self.answer_output(agent))
+            self.call(agent, propose(self.specification, place), Output(kind="answer"))
             for place, agent in enumerate(agents)
         ]
         outcomes = yield from self.run("propose", 0, calls, quorum=self.specification.quorum, stages_left=stages_left)
