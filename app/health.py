@@ -33,8 +33,8 @@ async def _stream_faults(gateway: Gateway) -> list[FieldProblem]:
     ]
 
 
-async def _faults(gateway: Gateway) -> tuple[list[FieldProblem], int]:
-    """Everything that serving needs and is not there, and how many coordinators answered."""
+async def _faults(gateway: Gateway) -> list[FieldProblem]:
+    """Everything that serving needs and is not there."""
     faults: list[FieldProblem] = []
     if gateway["feed"].draining.is_set():
         faults.append(_missing("draining", "This process is stopping", "Use another replica."))
@@ -45,7 +45,7 @@ async def _faults(gateway: Gateway) -> tuple[list[FieldProblem], int]:
     if not replies:
         remedy = "Deploy the coordinator; what is accepted meanwhile waits in the log."
         faults.append(_missing("coordinator", f"No coordinator answered within {INQUIRY_TIMEOUT_S:g} s", remedy))
-    return faults, len(replies)
+    return faults
 
 
 @router.get(
@@ -69,10 +69,10 @@ async def get_health() -> Response:
 )
 async def get_readiness(gateway: InGateway) -> Response:
     """The log reachable, its streams as declared, the catalog caught up, a coordinator alive, and not draining."""
-    faults, coordinators = await _faults(gateway)
+    faults = await _faults(gateway)
     if faults:
         raise NotReady(f"Not ready: {', '.join(dict.fromkeys(fault.pointer for fault in faults))}", faults)
-    ready = Ready(coordinators=coordinators, checks=("journal", "streams", "catalog", "coordinator"))
+    ready = Ready(checks=("journal", "streams", "catalog", "coordinator"))
     return Response(dump(ready), headers=_NO_STORE, media_type="application/json")
 
 

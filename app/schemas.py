@@ -292,8 +292,7 @@ class Ready(Resource):
     """Work can be accepted and will be done."""
 
     status: Literal["ready"] = "ready"
-    coordinators: int
-    checks: tuple[str, ...]
+    checks: tuple[str, ...] = Field(description="What was found in order")
 
 
 class StreamOpened(Envelope, frozen=True):
