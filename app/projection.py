@@ -173,7 +173,8 @@ def _best_versions(council: _Council, state: State) -> dict[str, int]:
     closed = {stage.opened.purpose for stage in state.stages if stage.closed is not None}
     verdict = None if state.end is None else state.end.verdict
     ranked_by_ballots = "score" in closed or (verdict is not None and len(verdict.ranking) > 0)
-    if not ranked_by_ballots or "judge" in closed:
+    revised = any(len(work.versions) > 1 for work in council.works.values())
+    if not revised or not ranked_by_ballots or "judge" in closed:
         return {}
     specification = state.specification
     # A version in between is a candidate only if some ballot shows it: a council scores an author's first and last.
