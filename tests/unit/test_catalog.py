@@ -121,6 +121,38 @@ async def test_a_log_that_was_made_anew_starts_a_new_catalog() -> None:
         assert told(kept) == []
 
 
+async def test_a_log_that_was_made_anew_is_noticed_without_a_lost_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("app.catalog.CHECK_S", 0.001)
+    journal = await journal_of(Story("a").accepted())
+    kept = catalog()
+    async with following(kept, journal):
+        journal.records.clear()
+        journal.epoch = "another"
+        await until(lambda: kept.epoch == "another")
+        assert told(kept) == []
+
+
+async def test_after_a_lost_connection_only_what_was_uncertain_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("app.catalog.CHECK_S", 0.001)
+    journal = await journal_of(Story("a").accepted())
+    kept = catalog()
+    read, asked = journal.read, list[int]()
+
+    def recorded(pattern: str, after: int, *, limit: int | None = None) -> AsyncIterator[Record]:
+        asked.append(after)
+        return read(pattern, after, limit=limit)
+
+    monkeypatch.setattr(journal, "read", recorded)
+    async with following(kept, journal):
+        for number in range(5):
+            await journal.append("default", Story(f"b{number}").accepted())
+        await until(lambda: kept._certain == 6)  # pyright: ignore[reportPrivateUsage]
+        asked.clear()
+        journal.reconnect()
+        await until(lambda: len(asked) == len(PATTERNS))
+    assert set(asked) == {6}
+
+
 async def test_it_waits_for_a_log_that_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("app.catalog.RETRY_S", 0.001)
     journal = await journal_of(Story("a").accepted())
