@@ -1,0 +1,269 @@
+"""The stream over a real log: what a viewer rebuilds after many broken connections, a killed server, and a drain."""
+
+import asyncio
+import json
+import os
+import random
+import signal
+import socket
+import subprocess
+import sys
+import uuid
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from contextlib import aclosing, asynccontextmanager
+from dataclasses import dataclass, field
+from math import inf
+from typing import Any
+
+import httpx
+import pytest
+import uvicorn
+
+from app.cli.sse import Frame, SseDecoder
+from app.journal import JetStreamJournal
+from app.main import create_app
+from app.settings import Settings
+from app.streams import StreamSettings, apply
+from tests.conditions import until
+from tests.conftest import NatsServer
+from tests.story import Story
+
+TENANT = "default"
+TEXT = "Grün ist die Farbe, 緑は色, \u2028\x85 and 𝄞 is not; "
+
+
+@asynccontextmanager
+async def gateway(nats_url: str) -> AsyncGenerator[httpx.AsyncClient, None]:
+    """A gateway with a connection of its own to the log."""
+    app = create_app(Settings(nats_url=nats_url, heartbeat_s=1))
+    config = uvicorn.Config(app, port=0, lifespan="on", ws="none", log_config=None, timeout_graceful_shutdown=5)
+    server = uvicorn.Server(config)
+    serving = asyncio.create_task(server.serve())
+    await until(lambda: server.started or serving.done())
+    port = server.servers[0].sockets[0].getsockname()[1]
+    async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=10) as client:
+        while (await client.get("/deliberations/none/events")).status_code == 503:
+            await asyncio.sleep(0.02)
+        yield client
+    server.should_exit = True
+    await serving
+
+
+@dataclass
+class Rebuilt:
+    """What a client makes of the stream: every id, and texts by call and attempt, each piece put at its offset."""
+
+    texts: dict[tuple[str, int], str] = field(default_factory=dict[tuple[str, int], str])
+    answers: dict[tuple[str, int], str] = field(default_factory=dict[tuple[str, int], str])
+    ids: list[str] = field(default_factory=list[str])
+    last_id: str | None = None
+    ended: bool = False
+
+    def take(self, frame: Frame) -> None:
+        if frame.id is not None:
+            self.last_id = frame.id
+        if not frame.data:
+            return
+        if frame.id is not None:
+            self.ids.append(frame.id)
+        event: dict[str, Any] = json.loads(frame.data)
+        match frame.event:
+            case "call.delta":
+                self.put(event, event["offset"], event["text"])
+            case "deliberation.snapshot":
+                for call in event["unfinished"]:
+                    self.put(call, call["offset"] - len(call["text"]), call["text"])
+            case "call.finished":
+                self.answers[event["call_id"], event["attempt"]] = event["text"]
+            case "deliberation.completed":
+                self.ended = True
+            case _:
+                return
+
+    def newest(self) -> dict[str, str]:
+        """The text of each call's newest attempt; a later one comes later."""
+        return {call_id: text for (call_id, _), text in self.texts.items()}
+
+    def put(self, call: dict[str, Any], offset: int, piece: str) -> None:
+        key = call["call_id"], call["attempt"]
+        text = self.texts.get(key, "")
+        assert offset <= len(text), f"a hole before {offset} in {text!r}"
+        self.texts[key] = text[:offset] + piece
+
+
+async def frames_of(response: httpx.Response) -> AsyncGenerator[Frame, None]:
+    decoder = SseDecoder()
+    async for chunk in response.aiter_bytes():
+        for frame in decoder.feed(chunk):
+            yield frame
+
+
+async def look(client: httpx.AsyncClient, path: str, rebuilt: Rebuilt, frames_max: int, resume: bool) -> None:
+    """One connection, broken off after so many frames."""
+    headers = {"Last-Event-ID": rebuilt.last_id} if resume and rebuilt.last_id else {}
+    query = {"after": "0"} if resume else {}
+    async with client.stream("GET", path, params=query, headers=headers) as response:
+        if response.status_code == 204:
+            rebuilt.ended = True
+            return
+        assert response.status_code == 200
+        async with aclosing(frames_of(response)) as frames:
+            async for frame in frames:
+                rebuilt.take(frame)
+                frames_max -= 1
+                if frames_max <= 0:
+                    return
+
+
+async def tell(
+    journal: JetStreamJournal, story: Story, pieces: int, pace: Callable[[dict[str, str], bool], Any]
+) -> dict[str, str]:
+    """Write a deliberation whose agents speak `pieces` times each; the first breaks off once and begins anew.
+
+    `pace` is told the texts so far after each piece, and once more, with True, when they are whole.
+    """
+    texts = dict.fromkeys(story.agents, "")
+    attempts = dict.fromkeys(story.agents, 1)
+    await journal.append(TENANT, story.accepted())
+    await journal.append(TENANT, story.opened())
+    for agent in story.agents:
+        await journal.publish_view(TENANT, story.started(agent))
+    for number in range(pieces):
+        for agent in story.agents:
+            if number == pieces // 2 and agent == story.agents[0]:
+                texts[agent], attempts[agent] = "", 2
+                await journal.publish_view(TENANT, story.started(agent, attempt=2))
+            piece = TEXT[number % len(TEXT) :][: 1 + number % 5]
+            await journal.publish_view(TENANT, story.delta(agent, len(texts[agent]), piece, attempts[agent]))
+            texts[agent] += piece
+            await pace(texts, False)
+    await pace(texts, True)
+    for agent in story.agents:
+        await journal.append(TENANT, story.finished(agent, texts[agent], attempts[agent]))
+    await journal.append(TENANT, story.closed())
+    await journal.append(TENANT, story.completed())
+    return texts
+
+
+async def stored_ids(journal: JetStreamJournal, deliberation_id: str) -> list[str]:
+    epoch = (await journal.state()).epoch
+    return [f"{epoch}-{r.sequence}" async for r in journal.read(f"deliberations.{TENANT}.{deliberation_id}.>", 0)]
+
+
+@pytest.mark.parametrize(
+    ("resume", "ahead", "pieces"), [(True, 200, 300), (False, 15, 350)], ids=["by cursor", "by snapshot"]
+)
+async def test_texts_are_rebuilt_exactly_after_two_hundred_broken_connections(
+    nats_server: NatsServer, jetstream_journal: JetStreamJournal, fresh_id: str, resume: bool, ahead: int, pieces: int
+) -> None:
+    story, rebuilt, chance, looks = Story(fresh_id, size=4), Rebuilt(), random.Random(7), 0
+
+    async def pace(texts: dict[str, str], whole: bool) -> None:
+        # Writer and viewer stay near each other, so that connections break in replays and in live events alike.
+        enough = sum(map(len, texts.values())) - (0 if whole else ahead)
+        await until(lambda: sum(map(len, rebuilt.newest().values())) >= enough)
+
+    async with gateway(nats_server.url) as client, asyncio.timeout(60):
+        telling = asyncio.create_task(tell(jetstream_journal, story, pieces, pace))
+        path = f"/deliberations/{fresh_id}/events"
+        while (await client.get(path, headers={"Accept": "application/json"})).status_code == 404:
+            await asyncio.sleep(0.01)
+        while not rebuilt.ended:
+            await look(client, path, rebuilt, chance.choice([1, 2, 3, 5, 8] if resume else [1, 2, 3, 4, 5]), resume)
+            looks += 1
+        texts = await telling
+    assert looks >= 200
+    final = rebuilt.newest()
+    assert final == {f"s1-{agent}": text for agent, text in texts.items()}
+    if resume:
+        assert rebuilt.ids == await stored_ids(jetstream_journal, fresh_id)
+        assert {call: text for (call, _), text in rebuilt.answers.items()} == final
+
+
+@pytest.fixture
+async def own_journal(own_nats_server: NatsServer) -> AsyncIterator[JetStreamJournal]:
+    journal = await JetStreamJournal.connect(own_nats_server.url, name="writer", patience_s=20)
+    async with asyncio.timeout(10):
+        await apply(journal, StreamSettings())
+    yield journal
+    await journal.close()
+
+
+async def test_streams_stay_open_while_the_log_is_killed_and_miss_nothing_that_it_kept(
+    own_nats_server: NatsServer, own_journal: JetStreamJournal
+) -> None:
+    deliberation_id = uuid.uuid4().hex[:26]
+    story, viewers = Story(deliberation_id, size=3), [Rebuilt() for _ in range(5)]
+    kills: list[float] = [300, 600, 900, inf]
+    path = f"/deliberations/{deliberation_id}/events"
+
+    async def pace(texts: dict[str, str], whole: bool) -> None:
+        if sum(map(len, texts.values())) >= kills[0]:
+            del kills[0]
+            own_nats_server.kill()
+            own_nats_server.start()
+        await asyncio.sleep(0.002)  # gives the viewers the time that engines take between tokens
+
+    async with gateway(own_nats_server.url) as client, asyncio.timeout(60):
+        telling = asyncio.create_task(tell(own_journal, story, 150, pace))
+        while (await client.get(path, headers={"Accept": "application/json"})).status_code != 200:
+            await asyncio.sleep(0.01)
+        async with asyncio.TaskGroup() as group:
+            for viewer in viewers:
+                group.create_task(look_leniently(client, path, viewer))
+        await telling
+    stored = await stored_ids(own_journal, deliberation_id)
+    assert [viewer.ids for viewer in viewers] == [stored] * len(viewers)
+
+
+async def look_leniently(client: httpx.AsyncClient, path: str, rebuilt: Rebuilt) -> None:
+    """One connection from beginning to end. Views that the killed log never took leave holes in texts."""
+    async with client.stream("GET", path, params={"after": "0"}) as response, aclosing(frames_of(response)) as frames:
+        async for frame in frames:
+            if frame.id is not None and frame.data:
+                rebuilt.ids.append(frame.id)
+
+
+async def test_sigterm_tells_viewers_to_reconnect_and_the_process_ends_soon(
+    nats_server: NatsServer, jetstream_journal: JetStreamJournal, fresh_id: str
+) -> None:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    story = Story(fresh_id)
+    await jetstream_journal.append(TENANT, story.accepted())
+    environment = {**os.environ, "NATS_URL": nats_server.url, "PORT": str(port)}
+    command = [sys.executable, "-m", "app.main"]
+    process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=10) as client:
+            path = f"/deliberations/{fresh_id}/events"
+            async with asyncio.timeout(20):
+                await answering(client, path)
+            async with asyncio.timeout(10), client.stream("GET", path) as response:
+                async with aclosing(frames_of(response)) as frames:
+                    assert [(await anext(frames)).event for _ in range(2)] == [
+                        "stream.opened",
+                        "deliberation.snapshot",
+                    ]
+                    await anext(frames)
+                    process.send_signal(signal.SIGTERM)
+                    assert [(frame.event, frame.fields()["reason"]) async for frame in frames] == [
+                        ("stream.reconnect", "draining")
+                    ]
+        await until(lambda: process.poll() is not None, timeout_s=5)
+        assert process.returncode == 0
+    finally:
+        if process.poll() is None:
+            process.kill()
+        process.wait()
+
+
+async def answering(client: httpx.AsyncClient, path: str) -> None:
+    """Wait until the gateway listens and has its log."""
+    while True:
+        try:
+            if (await client.get(path, headers={"Accept": "application/json"})).status_code == 200:
+                return
+        except httpx.TransportError:
+            await asyncio.sleep(0.05)
