@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import yaml
 
@@ -37,6 +38,13 @@ class StackOptions:
     engine_urls: tuple[str, ...] = ()
     roles_file: Path | None = None
     simulate: tuple[str, ...] = ()
+
+
+def shown(url: str) -> str:
+    """A URL without the credentials that it may carry: a password, or a token in the place of a user."""
+    parts = urlsplit(url)
+    _, sign, host = parts.netloc.rpartition("@")
+    return parts._replace(netloc=f"***@{host}").geturl() if sign else url
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -56,6 +56,15 @@ class PortShifted:
 
 
 @dataclass(frozen=True, slots=True)
+class PartGiven:
+    """A part that is not ours to start, `nats` or `engine`, and whether it answers."""
+
+    name: str
+    url: str
+    answers: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Noticed:
     """Something worth a line."""
 
@@ -97,6 +106,7 @@ Event = (
     | ChildDied
     | ChildFailed
     | PortShifted
+    | PartGiven
     | Noticed
     | StackReady
     | StackStopping

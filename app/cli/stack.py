@@ -16,10 +16,10 @@ from pathlib import Path
 
 import app
 from app.cli.exits import CommandError, Exit
-from app.cli.layout import LOOPBACK, Layout, StackOptions, make_ray_dir, plan_stack
+from app.cli.layout import LOOPBACK, Layout, StackOptions, make_ray_dir, plan_stack, shown
 from app.cli.probes import answers, greets, status_of, writes
 from app.cli.processes import marked, only_one, sweep
-from app.cli.progress import Noticed, Report, StackReady
+from app.cli.progress import Noticed, PartGiven, Report, StackReady
 from app.cli.supervisor import Child, StackFailed, Supervisor, supervised
 from app.deliberation.errors import JournalUnavailable, StreamsDiffer
 
@@ -81,9 +81,11 @@ async def running_stack(options: StackOptions, report: Report = lambda _: None) 
         _keep_previous_logs(layout)
         if options.nats_url is not None:
             await _declare_given(layout)
+            report(PartGiven("nats", shown(options.nats_url), answers=True))
         with _ray_dir_made(layout):
             async with supervised(stack_children(layout), layout.site, report) as supervisor:
                 await _until_serving(layout)
+                await _look_at_engines(options.engine_urls, report)
                 report(_ready(layout, time.monotonic() - began_s))
                 yield RunningStack(layout, supervisor)
 
@@ -114,8 +116,8 @@ def _remove(path: Path) -> None:
 def _ready(layout: Layout, seconds: float) -> StackReady:
     return StackReady(
         url=layout.url,
-        nats_url=layout.nats_url,
-        engine_urls=layout.engine_urls,
+        nats_url=shown(layout.nats_url),
+        engine_urls=tuple(shown(url) for url in layout.engine_urls),
         ray_address=layout.ray_address,
         roles=layout.roles,
         simulated=not layout.options.engine_urls,
@@ -133,6 +135,13 @@ async def _until_serving(layout: Layout) -> None:
     except TimeoutError:
         reason = f"/readyz still answered {status} after {READY_WITHIN_S:g} s"
         raise StackFailed("gateway", reason, hint=f"see {layout.site.logs_dir}") from None
+
+
+async def _look_at_engines(urls: tuple[str, ...], report: Report) -> None:
+    # Last, and without consequence: an engine may take minutes to load, or come and go as it likes.
+    found = await asyncio.gather(*(status_of(f"{url.rstrip('/')}/v1/models") for url in urls))
+    for url, status in zip(urls, found, strict=True):
+        report(PartGiven("engine", shown(url), answers=status is not None))
 
 
 def _in_use(data_dir: Path, pid: str) -> CommandError:
@@ -298,7 +307,7 @@ async def declare_streams(nats_url: str, retention_s: int) -> None:
             await journal.open()
             await apply(journal, StreamSettings(retention_s=retention_s))
     except TimeoutError as error:
-        raise JournalUnavailable(f"no NATS server with JetStream answered at {nats_url}") from error
+        raise JournalUnavailable(f"no NATS server with JetStream answered at {shown(nats_url)}") from error
     finally:
         await journal.close()
 
@@ -307,7 +316,7 @@ async def _declare_given(layout: Layout) -> None:
     try:
         await declare_streams(layout.nats_url, layout.retention_s)
     except JournalUnavailable as error:
-        remedy = "is it running, with JetStream? without --nats-url one is started"
+        remedy = "is it running, with JetStream, and do the credentials fit? without --nats-url one is started"
         raise CommandError(Exit.UNREACHABLE, error.code, str(error), remedy=remedy) from error
     except StreamsDiffer as error:
         remedy = "`deliberate streams plan` tells each difference; nothing was changed"

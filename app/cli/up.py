@@ -1,11 +1,16 @@
 """`deliberate up`: the whole stack in the foreground until Ctrl-C, told as a checklist, plain lines or JSON."""
 
+import asyncio
 import json
+import logging
 import shlex
+import signal
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, NoReturn
+from urllib.parse import urlsplit
 
+import structlog
 import typer
 from rich.console import Console
 from rich.status import Status
@@ -20,6 +25,7 @@ from app.cli.progress import (
     ChildStarted,
     Event,
     Noticed,
+    PartGiven,
     PortShifted,
     Report,
     StackReady,
@@ -32,6 +38,7 @@ from app.cli.stack import LOOPBACK, StackOptions, running_stack
 
 TITLES = {
     "nats": "NATS",
+    "engine": "Engine",
     "simulator": "Engine simulator",
     "ray": "Ray",
     "deployer": "Ray Serve",
@@ -39,10 +46,35 @@ TITLES = {
 }
 _EXAMPLE = {"task": "Write a function that reverses a linked list", "role": "DEV", "num_agents": 3}
 
+
+def _checked_url(value: str, schemes: tuple[str, ...]) -> str:
+    try:
+        parts = urlsplit(value)
+        if parts.scheme in schemes and parts.hostname and parts.port != 0 and not value.split()[1:]:
+            return value
+    except ValueError:
+        pass
+    raise typer.BadParameter(f"{value!r} is no URL that begins with {' or '.join(f'{s}://' for s in schemes)}")
+
+
+def _checked_engines(values: list[str] | None) -> list[str]:
+    return [_checked_url(value, ("http", "https")) for value in values or []]
+
+
+def _checked_nats(value: str | None) -> str | None:
+    return None if value is None else _checked_url(value, ("nats", "tls", "ws", "wss"))
+
+
 EngineOption = Annotated[
-    list[str] | None, typer.Option("--engine-url", metavar="URL", help="An OpenAI-compatible engine; repeatable.")
+    list[str] | None,
+    typer.Option(
+        "--engine-url", metavar="URL", callback=_checked_engines, help="An OpenAI-compatible engine; repeatable."
+    ),
 ]
-NatsOption = Annotated[str | None, typer.Option("--nats-url", metavar="URL", help="Use this NATS server; start none.")]
+NatsOption = Annotated[
+    str | None,
+    typer.Option("--nats-url", metavar="URL", callback=_checked_nats, help="Use this NATS server; start none."),
+]
 PortOption = Annotated[int, typer.Option(min=0, max=65535, help="The gateway's port; a taken one is shifted.")]
 HostOption = Annotated[str, typer.Option(help="Address that the gateway listens on.")]
 DataOption = Annotated[Path, typer.Option("--data-dir", help="Holds the log, which survives a restart.")]
@@ -79,6 +111,10 @@ class Checklist:
                 self._line("✘", "red", TITLES[event.name], f"{event.reason}; its log: {event.log}")
             case PortShifted():
                 self._line("!", "yellow", TITLES[event.name], f"port {event.wanted} is taken, using {event.port}")
+            case PartGiven(url=url, answers=True):
+                self._line("✔", "green", TITLES[event.name], f"{url}  given")
+            case PartGiven(url=url):
+                self._line("!", "yellow", TITLES[event.name], f"{url}  given, but it does not answer now")
             case Noticed(text=text):
                 self._line("!", "yellow", "", text)
             case StackReady():
@@ -127,7 +163,17 @@ def reporter(*, as_json: bool) -> Report:
 
 
 async def _up(options: StackOptions, report: Report) -> Exit:
-    async with running_stack(options, report) as stack:
+    task = asyncio.current_task()
+    assert task is not None, "asyncio.run gives every coroutine a task"
+
+    def told(event: Event) -> None:
+        report(event)
+        if isinstance(event, StackStopping):
+            # `run` passes over a second signal; here it means that the stopping takes too long.
+            for number in (signal.SIGINT, signal.SIGTERM):
+                asyncio.get_running_loop().add_signal_handler(number, task.cancel)
+
+    async with running_stack(options, told) as stack:
         await stack.supervisor.forever()
     return Exit.SUCCESS
 
@@ -142,7 +188,10 @@ def up(
     simulate: SimulateOption = "",
     as_json: JsonOption = False,
 ) -> NoReturn:
-    """Start NATS, the engine simulator, Ray Serve and the gateway; keep them alive until Ctrl-C, then stop them."""
+    """Start NATS, the engine simulator, Ray Serve and the gateway; keep them alive until Ctrl-C, then stop them.
+
+    Ctrl-C and SIGTERM end it with 0 once everything was ready and has been stopped; a second one does not wait.
+    """
     try:
         simulator_arguments = tuple(shlex.split(simulate))
     except ValueError as error:
@@ -156,4 +205,17 @@ def up(
         roles_file=roles,
         simulate=simulator_arguments,
     )
-    run(lambda: _up(options, reporter(as_json=as_json)), as_json=as_json)
+    # The log's client would tell on stdout about every attempt to connect; what fails is told once.
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
+    report = reporter(as_json=as_json)
+    told = list[type[Event]]()
+
+    def remember(event: Event) -> None:
+        told.append(type(event))
+        report(event)
+
+    try:
+        run(lambda: _up(options, remember), as_json=as_json)
+    except typer.Exit as exit_:
+        asked = exit_.exit_code > 128
+        raise typer.Exit(0 if asked and {StackReady, StackStopped} <= set(told) else exit_.exit_code) from None

@@ -4,9 +4,11 @@ from pathlib import Path
 
 import pytest
 from rich.console import Console
+from typer.testing import CliRunner
 
+from app.cli import cli
 from app.cli.exits import CommandError
-from app.cli.layout import PACKAGED_ROLES, StackOptions, make_ray_dir, plan_stack
+from app.cli.layout import PACKAGED_ROLES, StackOptions, make_ray_dir, plan_stack, shown
 from app.cli.processes import Ports, log_tail, marked, output_since, write_private
 from app.cli.progress import (
     ChildDied,
@@ -15,6 +17,7 @@ from app.cli.progress import (
     ChildStarted,
     Event,
     Noticed,
+    PartGiven,
     PortShifted,
     StackReady,
     StackStopped,
@@ -240,6 +243,8 @@ EVENTS: list[tuple[Event, str, str]] = [
     (ChildDied("deployer", "ended because ray did", 0.0, ()), "child_died", "starting it again after that one"),
     (ChildFailed("gateway", "ended with status 2", "", "g.log", ("why",)), "child_failed", "│ why"),
     (PortShifted("gateway", 8080, 8081), "port_shifted", "port 8080 is taken, using 8081"),
+    (PartGiven("nats", "nats://n:4222", True), "part_given", "✔ NATS             nats://n:4222  given"),
+    (PartGiven("engine", "http://gpu", False), "part_given", "http://gpu  given, but it does not answer now"),
     (Noticed("an [odd] \x1b[31mthing"), "noticed", "an [odd] "),
     (READY, "ready", "curl -sS http://127.0.0.1:8080/deliberations"),
     (READY, "ready", "no keys, loopback only"),
@@ -266,3 +271,37 @@ def test_an_open_host_is_called_open() -> None:
     event = StackReady("http://192.0.2.7:8080", "nats://n", (), "127.0.0.1:6", ("DEV",), True, "/data", 8.4)
     Checklist(Console(file=written, soft_wrap=True))(event)
     assert "no keys, open to whoever reaches this host" in written.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (["--engine-url", "gpu:8000"], "no URL"),
+        (["--engine-url", "http://gpu:x"], "no URL"),
+        (["--engine-url", "http://gpu 8000"], "no URL"),
+        (["--engine-url", "nats://gpu"], "no URL"),
+        (["--engine-url", "http://gpu", "--engine-url", "http://"], "no URL"),
+        (["--nats-url", "http://log:4222"], "no URL"),
+        (["--nats-url", ""], "no URL"),
+        (["--simulate", "'--seed"], "No closing quotation"),
+        (["--port", "65536"], "--port"),
+        (["--roles", "/no/such/file.yaml"], "No such file"),
+    ],
+)
+def test_options_that_make_no_sense_are_a_usage_error(tmp_path: Path, arguments: list[str], complaint: str) -> None:
+    outcome = CliRunner().invoke(cli, ["up", "--data-dir", str(tmp_path / "data"), *arguments])
+    assert outcome.exit_code == 2
+    assert complaint in outcome.output
+    assert not (tmp_path / "data" / "logs").exists()
+
+
+@pytest.mark.parametrize(
+    ("url", "as_shown"),
+    [
+        ("nats://me:secret@log:4222", "nats://***@log:4222"),
+        ("nats://token@log:4222", "nats://***@log:4222"),
+        ("http://127.0.0.1:8000/v1", "http://127.0.0.1:8000/v1"),
+    ],
+)
+def test_credentials_in_urls_are_not_shown(url: str, as_shown: str) -> None:
+    assert shown(url) == as_shown
