@@ -20,6 +20,7 @@ import pytest
 import uvicorn
 
 from app.cli.sse import Frame, SseDecoder
+from app.feed import Feed
 from app.journal import JetStreamJournal
 from app.main import create_app
 from app.settings import Settings
@@ -214,6 +215,86 @@ async def test_streams_stay_open_while_the_log_is_killed_and_miss_nothing_that_i
         await telling
     stored = await stored_ids(own_journal, deliberation_id)
     assert [viewer.ids for viewer in viewers] == [stored] * len(viewers)
+
+
+class Cable:
+    """A way to a server that can be cut: connections break, and none is made until it is mended."""
+
+    def __init__(self, server_port: int) -> None:
+        self._server_port = server_port
+        self._whole = asyncio.Event()
+        self._whole.set()
+        self._ends: set[asyncio.StreamWriter] = set()
+
+    @asynccontextmanager
+    async def laid(self) -> AsyncGenerator[str, None]:
+        """The URL that leads through the cable."""
+        server = await asyncio.start_server(self._join, "127.0.0.1", 0)
+        host, port = server.sockets[0].getsockname()
+        yield f"nats://{host}:{port}"
+        server.close()
+        self.cut()
+
+    def cut(self) -> None:
+        self._whole.clear()
+        for end in self._ends:
+            end.close()
+
+    def mend(self) -> None:
+        self._whole.set()
+
+    async def _join(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await self._whole.wait()
+        far_reader, far_writer = await asyncio.open_connection("127.0.0.1", self._server_port)
+        self._ends |= {writer, far_writer}
+        await asyncio.gather(_pump(reader, far_writer), _pump(far_reader, writer))
+        self._ends -= {writer, far_writer}
+
+
+async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    try:
+        while data := await reader.read(65_536):
+            writer.write(data)
+            await writer.drain()
+    except ConnectionError:
+        pass
+    writer.close()
+
+
+async def test_live_events_that_come_before_the_word_of_a_reconnect_hide_nothing(
+    nats_server: NatsServer,
+    jetstream_journal: JetStreamJournal,
+    fresh_id: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The client subscribes anew first and tells later: in between, live events follow on ones that were missed."""
+    story, cable, told = Story(fresh_id), Cable(nats_server.port), asyncio.Event()
+    first = (await jetstream_journal.append(TENANT, story.accepted())).record.sequence
+    async with cable.laid() as url, asyncio.timeout(30):
+        journal = await JetStreamJournal.connect(url, name="viewer")
+        flush = journal.client.flush
+
+        async def slow_flush(*arguments: Any, **named: Any) -> None:
+            await flush(*arguments, **named)
+            await told.wait()
+
+        async with Feed(journal) as feed, feed.watch(TENANT, fresh_id) as watch:
+            await until(lambda: watch.ring is not None)
+            monkeypatch.setattr(journal.client, "flush", slow_flush)
+            cable.cut()
+            await until(lambda: not journal.client.is_connected)
+            missed = (await jetstream_journal.append(TENANT, story.opened())).record.sequence
+            cable.mend()
+            await until(lambda: journal.client.is_connected)
+            await flush()
+            heard = (await jetstream_journal.append(TENANT, story.finished("dev-001"))).record.sequence
+            await flush()  # the server sends in order: what it answers to this comes after the live event
+            told.set()
+            viewer, seen = feed.viewer(watch, first), list[int]()
+            while heard not in seen:
+                seen += [frame.sequence for frame in await viewer.batch(asyncio.get_running_loop().time() + 1)]
+            assert seen == [missed, heard]
+        await journal.close()
 
 
 async def look_leniently(client: httpx.AsyncClient, path: str, rebuilt: Rebuilt) -> None:
