@@ -118,6 +118,9 @@ class Catalog:
         self._retention = timedelta(seconds=retention_s)
         self._size_max = size_max
         self._writing = 0
+        # Left in place when time is up, since others may wait on it; the end, or the process's, takes it away.
+        self._waiters: dict[Key, asyncio.Event] = {}
+        self._dismissed = False
         self._clear()
 
     def _clear(self) -> None:
@@ -227,11 +230,42 @@ class Catalog:
         if len(self._order) > self._size_max:
             self._forget_surplus()
 
+    async def ended(self, tenant: str, deliberation_id: str, timeout_s: float) -> bool:
+        """Whether the deliberation's end was heard before `timeout_s` is over; at once when it was before.
+
+        However many wait, the log is not asked: this hears the ends of all deliberations anyway. False at once when the
+        waiters are dismissed.
+        """
+        key = (tenant, deliberation_id)
+        entry = self._entries.get(key)
+        if entry is not None and entry.ended is not None:
+            return True
+        if self._dismissed:
+            return False
+        waiter = self._waiters.setdefault(key, asyncio.Event())
+        try:
+            async with asyncio.timeout(timeout_s):
+                await waiter.wait()
+        except TimeoutError:
+            return False
+        entry = self._entries.get(key)
+        return entry is not None and entry.ended is not None
+
+    def dismiss_waiters(self) -> None:
+        """Let everyone who waits for an end go, now and from now on: the process stops."""
+        self._dismissed = True
+        for waiter in self._waiters.values():
+            waiter.set()
+        self._waiters.clear()
+
     def _end(self, entry: Entry, fact: End) -> None:
         entry.ended, entry.ended_at = TERMINAL_STATUS[fact.type], fact.ts
         entry.usage = fact.usage
         self.ended_heard[entry.ended] += 1
         self._ends.append(fact.ts)
+        waiter = self._waiters.pop((entry.tenant, entry.id), None)
+        if waiter is not None:
+            waiter.set()
 
     def _drop(self, gone: list[Entry]) -> None:
         for entry in gone:

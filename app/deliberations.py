@@ -1,10 +1,8 @@
 """Routes: accept a deliberation, read it, list them, ask one to stop."""
 
-import asyncio
 import base64
 import binascii
 import re
-from collections.abc import Callable
 from typing import Any, get_args
 from urllib.parse import urlencode
 
@@ -81,25 +79,26 @@ async def _loaded(gateway: Gateway, tenant: str, deliberation_id: str) -> State:
     return state
 
 
-async def _awaited(
-    gateway: Gateway, tenant: str, state: State, enough: Callable[[State], bool], wait_s: int | None
-) -> State:
-    """The state once `enough` holds, or as it is when time is up, the process drains or the log goes away."""
-    loop = asyncio.get_running_loop()
-    until_s = loop.time() + (wait_s or 0)
-    while not enough(state) and (left_s := until_s - loop.time()) > 0:
-        try:
-            changed = await gateway["feed"].changed(tenant, state.deliberation_id, state.last_sequence, left_s)
-            if not changed:
-                return state
-            state = await _loaded(gateway, tenant, state.deliberation_id)
-        except JournalUnavailable:
-            return state
-    return state
+async def _ended(gateway: Gateway, tenant: str, state: State, wait_s: int | None) -> State:
+    """The state once it has ended, or as it is when time is up or the process drains."""
+    if state.ended or not wait_s:
+        return state
+    await gateway["catalog"].ended(tenant, state.deliberation_id, wait_s)
+    try:
+        return await _loaded(gateway, tenant, state.deliberation_id)
+    except JournalUnavailable:
+        return state
 
 
-def _has_ended(state: State) -> bool:
-    return state.ended
+async def _revised(gateway: Gateway, tenant: str, state: State, wait_s: int) -> State:
+    """The state once it has another fact, or as it is when time is up, the process drains or the log goes away."""
+    if state.ended:
+        return state
+    try:
+        changed = await gateway["feed"].changed(tenant, state.deliberation_id, state.last_sequence, wait_s)
+        return await _loaded(gateway, tenant, state.deliberation_id) if changed else state
+    except JournalUnavailable:
+        return state
 
 
 def _acceptance(record: Record, sha256: str) -> State:
@@ -168,7 +167,7 @@ async def create_deliberation(request: Request, gateway: InGateway, tenant: OfTe
     asked = await body_of(request, DeliberationRequest, known)
     state, replayed = await _accept(gateway, tenant, request, asked)
     wait_s = wait_of(request)
-    state = await _awaited(gateway, tenant, state, _has_ended, wait_s)
+    state = await _ended(gateway, tenant, state, wait_s)
     headers = {"Location": f"/deliberations/{state.deliberation_id}"}
     if replayed:
         headers["Idempotency_Replayed"] = "true"
@@ -195,9 +194,9 @@ async def get_deliberation(
     """The fold of its facts. With `Prefer: wait`, a long poll: until the revision differs from the one known."""
     state = await _loaded(gateway, tenant, deliberation_id)
     wait_s = wait_of(request)
-    known, revision = request.headers.get("if-none-match"), state.revision
+    known = request.headers.get("if-none-match")
     if wait_s is not None and (known is None or _matches(request, _etag(state))):
-        state = await _awaited(gateway, tenant, state, lambda now: now.ended or now.revision != revision, wait_s)
+        state = await _revised(gateway, tenant, state, wait_s)
     if _matches(request, _etag(state)):
         headers = {"ETag": _etag(state), "Cache-Control": "private, no-cache"}
         return Response(status_code=304, headers=headers)
@@ -228,7 +227,7 @@ async def cancel_deliberation(
         await gateway["journal"].append(tenant, fact)
         state = await _loaded(gateway, tenant, deliberation_id)
     wait_s = wait_of(request)
-    state = await _awaited(gateway, tenant, state, _has_ended, wait_s)
+    state = await _ended(gateway, tenant, state, wait_s)
     if state.ended:
         return _resource_response(gateway, state, 200, wait_s)
     return _resource_response(gateway, state, 202, wait_s, Retry_After=str(POLL_AFTER_S))

@@ -105,7 +105,6 @@ class JetStreamJournal:
         self._name = name
         self._patience_s = patience_s
         self.client = Client()
-        self._epoch: str | None = None
         self._batches: dict[str, _Batch] = {}
         self._batch_inbox = ""
         self._batch_number = 0
@@ -129,6 +128,7 @@ class JetStreamJournal:
             ping_interval=5,
             max_outstanding_pings=2,
             pending_size=-1,  # fail fast while offline: a buffered publish would be an unkept promise
+            disconnected_cb=self._disconnected,
             reconnected_cb=self._reconnected,
             error_cb=self._failed,
         )
@@ -140,8 +140,11 @@ class JetStreamJournal:
         if not self.client.is_closed:
             await self.client.close()
 
+    async def _disconnected(self) -> None:
+        # Told at once, because live events may be delivered before nats-py says that it is connected again.
+        self._missed()
+
     async def _reconnected(self) -> None:
-        self._epoch = None
         log.info("journal_reconnected", url=self._url)
         self._missed()
 

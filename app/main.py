@@ -76,7 +76,7 @@ def lifespan_of(
             following = group.create_task(_follow(opened, catalog))
             # Connecting must have begun before the first request: until then the client takes none, not even to fail.
             await asyncio.sleep(0)
-            app.state.drain = feed.drain
+            app.state.drain = lambda: (feed.drain(), catalog.dismiss_waiters())
             yield Gateway(
                 settings=settings,
                 journal=opened,
