@@ -1,4 +1,4 @@
-"""The supervisor over real processes: small ones that die, hang, will not end or leave others; then nats and Ray."""
+"""The supervisor over real processes: small ones that die, hang, will not end, or leave others."""
 
 import asyncio
 import json
@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 import pytest
 
 from app.cli.exits import CommandError
-from app.cli.layout import StackOptions, make_ray_dir, plan_stack
+from app.cli.layout import StackOptions
 from app.cli.probes import answers, greets, status_of, writes
 from app.cli.processes import marked
 from app.cli.progress import (
@@ -28,11 +28,9 @@ from app.cli.progress import (
     StackStopped,
     StackStopping,
 )
-from app.cli.stack import running_stack, stack_children
+from app.cli.stack import running_stack
 from app.cli.supervisor import Child, Life, Site, StackFailed, Supervisor, supervised
 from app.deliberation.errors import JournalUnavailable
-from app.journal import JetStreamJournal
-from app.streams import StreamSettings, plan
 from tests.conditions import until
 
 READY = "print('ready', flush=True)\n"
@@ -382,75 +380,3 @@ async def test_probes_believe_only_what_they_asked_for(said: bytes, status: int 
         assert await greets("127.0.0.1", port, b"INFO ")(life) is greeted
     assert await status_of(url) is None
     assert await greets("127.0.0.1", port, b"INFO ")(life) is False
-
-
-async def test_nats_keeps_its_port_and_its_store_through_a_kill_and_a_new_stack(tmp_path: Path, told: Told) -> None:
-    async def write_and_read(url: str, write: bool) -> bytes:
-        journal = await JetStreamJournal.connect(url)
-        try:
-            async with asyncio.timeout(10):
-                assert await plan(journal, StreamSettings()) == ([], [])
-                if write:
-                    await journal.client.jetstream().publish("planning.kept", b"kept")
-                return (await journal.client.jetstream().get_last_msg("PLANNING_EVENTS", "planning.kept")).data or b""
-        finally:
-            await journal.close()
-
-    layout = plan_stack(StackOptions(port=0, nats_port=0, data_dir=tmp_path), told)
-    [nats] = [child for child in stack_children(layout) if child.name == "nats"]
-    async with supervised([nats], layout.site, told) as supervisor:
-        assert await write_and_read(layout.nats_url, write=True) == b"kept"
-        os.kill(supervisor.pid_of("nats"), signal.SIGKILL)
-        await told.until_ready("nats", 2)
-        assert await write_and_read(layout.nats_url, write=False) == b"kept"
-    async with supervised([nats], layout.site, told):
-        assert await write_and_read(layout.nats_url, write=False) == b"kept"
-    assert marked(layout.mark) == []
-
-
-ACTOR = """
-import os, ray, signal
-ray.init(address=os.environ["RAY_ADDRESS"], log_to_driver=False)
-@ray.remote(num_cpus=0)
-class Replica:
-    def pid(self): return os.getpid()
-replica = Replica.remote()
-print("replica", ray.get(replica.pid.remote()), flush=True)
-print("ready", flush=True)
-signal.pause()
-"""
-
-
-def listening_elsewhere(pids: set[int]) -> list[str]:
-    """Addresses that these processes listen on, other than loopback, as /proc writes them."""
-    sockets = {os.readlink(link) for pid in pids for link in Path(f"/proc/{pid}/fd").iterdir() if link.is_symlink()}
-    loopback = ("0100007F", "00000000000000000000000001000000", "0000000000000000FFFF00000100007F")
-    rows = [row.split() for table in ("tcp", "tcp6") for row in Path(f"/proc/net/{table}").read_text().splitlines()[1:]]
-    return [
-        row[1] for row in rows if row[3] == "0A" and f"socket:[{row[9]}]" in sockets and not row[1].startswith(loopback)
-    ]
-
-
-@pytest.mark.serve
-@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
-async def test_ray_listens_on_loopback_and_comes_back_whole_when_its_raylet_is_killed(
-    tmp_path: Path, told: Told
-) -> None:
-    layout = plan_stack(StackOptions(port=0, nats_url="nats://127.0.0.1:1", data_dir=tmp_path), told)
-    make_ray_dir(layout.ray_dir)
-    ray, deployer = (child for child in stack_children(layout) if child.name in ("ray", "deployer"))
-    stub = replace(deployer, command=(sys.executable, "-c", ACTOR), stop_within_s=3.0)
-
-    async with supervised([ray, stub], layout.site, told) as supervisor:
-        first = {process.pid: process.command for process in marked(layout.mark)}
-        [replica] = [pid for pid, command in first.items() if command.startswith("ray::Replica")]
-        [raylet] = [pid for pid, command in first.items() if command.split()[0].endswith("/raylet")]
-        assert listening_elsewhere(set(first)) == []
-        assert replica not in {supervisor.pid_of("ray"), supervisor.pid_of("deployer")}
-
-        os.kill(raylet, signal.SIGKILL)
-        await told.until_ready("deployer", 2)
-        assert not [command for pid, command in first.items() if alive(pid)]
-        assert layout.ray_address in {told.of(ChildReady, "ray")[-1].detail}
-    assert told.of(StackStopped)[0].left == ()
-    assert marked(layout.mark) == []
