@@ -71,6 +71,8 @@ def _options(cpus: float) -> dict[str, Any]:
         "health_check_period_s": 2.0,
         "health_check_timeout_s": 5.0,
         "graceful_shutdown_timeout_s": 5.0,
+        # How often a stopping replica looks whether requests are still under way; calls go on elsewhere anyhow.
+        "graceful_shutdown_wait_loop_s": 0.2,
         "ray_actor_options": {"num_cpus": cpus},
     }
 

@@ -227,7 +227,7 @@ class CoordinatorReplica:
 
     async def _run(self, work: Work, state: State, run: RunStage) -> State:
         """Run a stage's lacking calls until it may close, somebody cancels, or the deliberation's deadline passes."""
-        work.alive_until = run.opened.call_deadline_at + 2 * GRACE
+        work.alive_until = run.deadline_at + 2 * GRACE
         by_role: dict[str, list[Call]] = {}
         for call in run.calls:
             by_role.setdefault(call.role, []).append(call)
@@ -276,7 +276,7 @@ class CoordinatorReplica:
                 deliberation_id=work.deliberation_id,
                 stage=run.opened.stage,
                 calls=tuple(lacking.values()),
-                deadline_at=run.opened.call_deadline_at,
+                deadline_at=run.deadline_at,
                 resumed=work.resumed,
             )
             try:

@@ -97,10 +97,11 @@ class OpenStage:
 
 @dataclass(frozen=True, slots=True)
 class RunStage:
-    """Run these calls, which have no recorded outcome, until one is recorded or a deadline passes."""
+    """Run these calls, which have no recorded outcome, until one is recorded or `deadline_at` passes."""
 
     opened: StageOpened
     calls: tuple[Call, ...]
+    deadline_at: datetime
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +145,9 @@ def closing_cause(stage: Stage, finished: Mapping[str, CallFinished], now: datet
     answers = sum(outcome.answered for outcome in outcomes)
     if now >= stage.opened.soft_deadline_at and answers >= stage.opened.quorum:
         return "quorum"
-    return "deadline" if now >= stage.opened.call_deadline_at else None
+    # Without one answer there is nothing to go on with: the first stage then waits for the deliberation's own deadline.
+    may_go_on = answers > 0 or stage.opened.stage > 1
+    return "deadline" if now >= stage.opened.call_deadline_at and may_go_on else None
 
 
 def decide(state: State, now: datetime, definition: StrategyDefinition) -> Decision:
@@ -243,7 +246,9 @@ def _run_or_close(state: State, now: datetime, stage: Stage, ask: Ask) -> RunSta
     cause = closing_cause(stage, state.finished, now)
     if cause is None:
         lacking = tuple(call for call in ask.calls if call.call_id not in state.finished)
-        return RunStage(stage.opened, lacking)
+        first = stage.opened.stage == 1
+        deadline_at = state.accepted.deadline_at if first else stage.opened.call_deadline_at
+        return RunStage(stage.opened, lacking, deadline_at)
     opened = stage.opened
     seen = tuple(call.call_id for call in opened.calls if call.call_id in state.finished)
     fact = StageClosed(

@@ -8,7 +8,7 @@ import pytest
 from app.deliberation.anonymity import ring
 from app.deliberation.ballots import author
 from app.deliberation.calls import Call, Usage
-from app.deliberation.facts import Failed, Verdict
+from app.deliberation.facts import Failed, TimedOut, Verdict
 from app.deliberation.outputs import Revision, parse_output
 from app.deliberation.specification import AgentSpec, Budget, Sampling
 from app.deliberation.strategies import STRATEGIES
@@ -158,13 +158,10 @@ def test_every_pattern_of_failed_proposals_comes_to_the_end_that_the_quorum_rule
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
-def test_agents_that_never_answer_are_as_good_as_failed_ones(strategy: str) -> None:
-    asked = specification(3, strategy=strategy)
-    ended = run(asked, Minds(silent=all_failing(1)))
-    assert isinstance(ended.end, Failed)
-    assert ended.end.problem is not None
-    assert ended.end.problem.code == "no_answers"
-    assert ended.end.problem.detail.endswith("no outcome before the stage's deadline")
+def test_agents_that_never_answer_end_in_a_timeout(strategy: str) -> None:
+    ended = run(specification(3, strategy=strategy), Minds(silent=all_failing(1)))
+    assert isinstance(ended.end, TimedOut)
+    assert ended.end.problem is not None and ended.end.problem.code == "deadline_exceeded"
 
 
 # Two below the quorum
