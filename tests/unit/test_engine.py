@@ -341,10 +341,21 @@ def test_a_scripted_deliberation_begins_with_its_acceptance() -> None:
         ScriptedAgents(Minds(), FakeClock()).deliberate([])
 
 
-def test_stages_share_the_time_that_is_left() -> None:
-    """A council of one round has four stages; each may close with its quorum after its share of what is left."""
-    shares = [
-        (stage.soft_deadline_at - stage.ts) / (in_seconds(TIMEOUT_S) - stage.ts)
-        for stage in run(specification(), Minds(after_s={"s1-dev-001": 10, "s2-dev-001": 20})).all(StageOpened)
-    ]
-    assert shares == pytest.approx([1 / 4, 1 / 3, 1 / 2, 0.98])
+@pytest.mark.parametrize(
+    ("strategy", "rounds", "shares"),
+    [
+        ("single", 1, [0.98]),
+        ("independent", 1, [0.98]),
+        ("best_of_n", 1, [1 / 2, 0.98]),
+        ("council", 0, [1 / 2, 0.98]),
+        ("council", 1, [1 / 4, 1 / 3, 1 / 2, 0.98]),
+        ("council", 2, [1 / 6, 1 / 5, 1 / 4, 1 / 3, 1 / 2, 0.98]),
+    ],
+)
+def test_each_stage_may_take_its_share_of_the_time_that_is_left(
+    strategy: str, rounds: int, shares: list[float]
+) -> None:
+    slow = Minds(after_s={"s1-dev-001": 10, "s2-dev-001": 5})
+    opened = run(specification(strategy=strategy, rounds=rounds), slow).all(StageOpened)
+    taken = [(stage.soft_deadline_at - stage.ts) / (in_seconds(TIMEOUT_S) - stage.ts) for stage in opened]
+    assert taken == pytest.approx(shares)

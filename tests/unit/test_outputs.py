@@ -304,9 +304,18 @@ def test_a_revision_answers_no_more_issues_than_there_are() -> None:
     for responses in ([RESPONSE] * 3, [{**RESPONSE, "issue": 3}]):
         with pytest.raises(InvalidOutput, match="more than 2 issues"):
             parse_output(OUTPUTS["revision"], json.dumps({**VALID["revision"], "responses": responses}))
+    one = Output(kind="revision", issues=1)
+    assert parse_output(one, json.dumps({**VALID["revision"], "responses": [RESPONSE]}))
+    with pytest.raises(InvalidOutput, match="more than 1 issues"):
+        parse_output(one, json.dumps({**VALID["revision"], "responses": [RESPONSE] * 2}))
     as_read_back = Output(kind="revision")
-    eight = [{**RESPONSE, "issue": number} for number in range(1, ISSUES_MAX + 1)]
+    eight = [{**RESPONSE, "issue": number} for number in range(1, 9)]
     assert parse_output(as_read_back, json.dumps({**VALID["revision"], "responses": eight}))
+
+
+def test_a_critique_has_eight_issues_at_most() -> None:
+    assert agree("critique", {"issues": [ISSUE] * 8, "verdict": "revise"})
+    assert not agree("critique", {"issues": [ISSUE] * 9, "verdict": "revise"})
 
 
 @pytest.mark.parametrize("name", OUTPUTS)

@@ -8,7 +8,7 @@ import pytest
 from app.deliberation.anonymity import ring
 from app.deliberation.ballots import author
 from app.deliberation.calls import Call, Usage
-from app.deliberation.facts import Failed, TimedOut, Verdict
+from app.deliberation.facts import Failed, StageOpened, TimedOut, Verdict
 from app.deliberation.outputs import Revision, parse_output
 from app.deliberation.specification import AgentSpec, Budget, Sampling
 from app.deliberation.strategies import STRATEGIES
@@ -78,8 +78,34 @@ def test_only_the_authors_with_a_major_issue_or_a_blocker_are_asked_to_revise(re
 
 def test_stages_follow_each_other_by_purpose_and_round() -> None:
     ended = run(specification(rounds=2))
-    assert ended.purposes == ["propose", "critique", "revise", "critique", "revise", "score"]
+    assert [(stage.stage, stage.purpose, stage.round) for stage in ended.all(StageOpened)] == [
+        (1, "propose", 0),
+        (2, "critique", 1),
+        (3, "revise", 1),
+        (4, "critique", 2),
+        (5, "revise", 2),
+        (6, "score", 3),
+    ]
     assert [call.call_id for call in ended.asked("score")] == all_failing(6)
+
+
+@pytest.mark.parametrize(
+    ("strategy", "size", "failing", "quorums"),
+    [
+        ("single", 3, (), [1]),
+        ("independent", 5, (), [3]),
+        ("best_of_n", 5, ["s1-dev-001", "s1-dev-002"], [3, 3]),
+        ("best_of_n", 4, ["s1-dev-001", "s1-dev-002"], [2, 2]),
+        ("best_of_n", 9, [f"s1-dev-00{number}" for number in range(1, 7)], [5, 3]),
+        ("council", 3, (), [2, 2, 1, 2]),
+        ("council", 5, ["s1-dev-001", "s1-dev-002", "s1-dev-003"], [3, 2]),
+    ],
+)
+def test_a_stage_waits_for_the_quorum_or_all_that_are_left_and_a_revision_for_one(
+    strategy: str, size: int, failing: Sequence[str], quorums: list[int]
+) -> None:
+    ended = run(specification(size, strategy=strategy), Minds(failing=failing))
+    assert [stage.quorum for stage in ended.all(StageOpened)] == quorums
 
 
 def test_a_critic_meets_another_author_in_the_next_round() -> None:
@@ -162,6 +188,15 @@ def test_agents_that_never_answer_end_in_a_timeout(strategy: str) -> None:
     ended = run(specification(3, strategy=strategy), Minds(silent=all_failing(1)))
     assert isinstance(ended.end, TimedOut)
     assert ended.end.problem is not None and ended.end.problem.code == "deadline_exceeded"
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_agents_whose_answers_all_break_their_form_fail_the_deliberation(strategy: str) -> None:
+    ended = run(specification(3, strategy=strategy), Minds(garbled=all_failing(1)))
+    assert isinstance(ended.end, Failed)
+    assert ended.end.problem is not None
+    assert ended.end.problem.code == "no_answers"
+    assert ended.end.problem.detail.endswith("no answer has the form that was asked for")
 
 
 # Two below the quorum

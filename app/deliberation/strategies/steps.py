@@ -245,4 +245,4 @@ def _first_problem(calls: Sequence[Call], outcomes: Outcomes) -> str:
         finished = outcomes.seen.get(call.call_id)
         if finished is not None and finished.problem is not None:
             return f"{finished.problem.code}: {finished.problem.detail}"
-    return "no outcome before the stage's deadline"
+    return "no answer has the form that was asked for"
