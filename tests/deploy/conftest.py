@@ -1,0 +1,31 @@
+"""The manifests as `kubectl apply -k` would send them, rendered once per variant."""
+
+import copy
+
+import pytest
+
+from tests.deploy.manifests import Document, combined
+
+VARIANTS: dict[str, tuple[list[str], list[str]]] = {
+    "local": (["overlays/local"], []),
+    "gpu": (["overlays/gpu"], []),
+    "everything": (["overlays/local"], ["components/nats-r3", "components/nats-users", "components/gcs-ft"]),
+}
+
+
+@pytest.fixture(scope="session")
+def variants(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Document]]:
+    """The resources of every variant; skipped, with the reason, where nothing can render them."""
+    return {name: combined(tmp_path_factory.mktemp(name), *parts) for name, parts in VARIANTS.items()}
+
+
+@pytest.fixture(params=list(VARIANTS))
+def variant(request: pytest.FixtureRequest, variants: dict[str, list[Document]]) -> list[Document]:
+    """The resources of each variant in turn."""
+    return variants[request.param]
+
+
+@pytest.fixture
+def local(variants: dict[str, list[Document]]) -> list[Document]:
+    """A copy of the local variant, to be broken."""
+    return copy.deepcopy(variants["local"])

@@ -1,0 +1,236 @@
+"""The Compose files, without a Docker daemon: the specification's schema, wiring, bounds, and faults that are found."""
+
+import copy
+import re
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.deploy import schemas, wiring
+from tests.deploy.commands import command_faults
+from tests.deploy.manifests import COMPOSE, IMAGE, Document, compose_services, gpu_services, project
+
+SERVICES = compose_services()
+GPU = {name: service for name, service in gpu_services().items() if name not in SERVICES}
+ALL = SERVICES | GPU
+# They give a new volume to the user whose program writes to it, and end.
+OWNERS_OF_VOLUMES = {"nats-volume", "vllm-volume"}
+
+
+def document(name: str) -> Document:
+    return yaml.safe_load((COMPOSE / name).read_text())
+
+
+def part_of(service: Document) -> str:
+    return wiring.part_of({"command": service.get("command", []), "image": service["image"]})
+
+
+def listens_at(service: Document) -> str | None:
+    """The port that a service is told to listen on."""
+    told = " ".join(service.get("command", []))
+    return (re.findall(r"--port (\d+)", told) or [service.get("environment", {}).get("PORT")])[0]
+
+
+def hardening_faults(name: str, service: Document) -> list[str]:
+    """What a service may do beyond its need."""
+    one_shot = name in OWNERS_OF_VOLUMES
+    rules = (
+        (one_shot or service.get("user", "0").partition(":")[0] not in ("0", "root"), "runs as root"),
+        (service.get("read_only") is True or part_of(service) in wiring.MAY_WRITE_ITS_ROOT, "can write to its root"),
+        (service.get("cap_drop") == ["ALL"], "keeps capabilities"),
+        (service.get("cap_add", []) == (["CHOWN"] if one_shot else []), "takes capabilities"),
+        (service.get("security_opt") == ["no-new-privileges:true"], "may gain privileges"),
+        (not one_shot or service.get("network_mode") == "none", "has a network"),
+    )
+    return [f"{name} {what}" for holds, what in rules if not holds]
+
+
+def dependency_faults(services: dict[str, Document]) -> list[str]:
+    """Dependencies that are not there, or whose condition can never hold."""
+    faults: list[str] = []
+    for name, service in services.items():
+        for other, how in service.get("depends_on", {}).items():
+            if other not in services:
+                faults.append(f"{name} depends on {other}, which is not there")
+            elif how["condition"] == "service_healthy" and "healthcheck" not in services[other]:
+                faults.append(f"{name} waits for {other}'s health, which is never checked")
+            elif how["condition"] == "service_completed_successfully" and services[other].get("restart", "no") != "no":
+                faults.append(f"{name} waits for {other}'s end, which is started again for ever")
+    return faults
+
+
+def address_faults(services: dict[str, Document]) -> list[str]:
+    """URLs in the environment that name no service, or one that shares no network or listens elsewhere."""
+    faults: list[str] = []
+    for name, service in services.items():
+        for value in service.get("environment", {}).values():
+            for host, port in re.findall(r"^(?:nats|http)://([\w-]+):(\d+)$", str(value)):
+                other = services.get(host)
+                if other is None:
+                    faults.append(f"{name}: there is no service {host}")
+                elif not set(service["networks"]) & set(other["networks"]):
+                    faults.append(f"{name} cannot reach {host}: they share no network")
+                elif port != (listens_at(other) or "4222"):
+                    faults.append(f"{name}: {host} does not listen on {port}")
+    return faults
+
+
+@pytest.mark.parametrize("name", ["compose.yaml", "gpu.yaml"])
+def test_the_files_fit_the_compose_specification(name: str) -> None:
+    assert schemas.violations(document(name), schemas.compose_schema()) == []
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_a_service_may_do_no_more_than_it_needs(name: str) -> None:
+    assert hardening_faults(name, ALL[name]) == []
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_somebody_reads_every_variable(name: str) -> None:
+    service = ALL[name]
+    assert wiring.variable_faults(name, part_of(service), service.get("environment", {})) == []
+
+
+@pytest.mark.parametrize("name", sorted(set(ALL) - OWNERS_OF_VOLUMES))
+def test_commands_exist_and_take_their_options(name: str) -> None:
+    service = ALL[name]
+    assert command_faults(name, part_of(service), service["command"]) == []
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_images_are_pinned_and_ours_is_built_here(name: str) -> None:
+    service = ALL[name]
+    assert wiring.image_faults(name, service["image"]) == []
+    assert service.get("build") == ({"context": "../.."} if IMAGE in service["image"] else None)
+
+
+def test_dependencies_can_be_met() -> None:
+    assert dependency_faults(ALL) == []
+
+
+def test_parts_reach_each_other() -> None:
+    assert address_faults(SERVICES) == []
+    with_gpu = copy.deepcopy(ALL)
+    with_gpu["ray"]["environment"] |= gpu_services()["ray"]["environment"]
+    assert address_faults(with_gpu) == []
+    assert with_gpu["ray"]["environment"]["VLLM_URL"] == "http://vllm:8000"
+
+
+def test_with_a_gpu_the_simulator_stays_away() -> None:
+    assert gpu_services()["simulator"] == {"profiles": ["simulator"]}
+    assert [name for name, service in ALL.items() if "simulator" in service.get("depends_on", {})] == []
+
+
+def test_only_the_gateway_is_published_and_only_on_loopback() -> None:
+    published = {name: service["ports"] for name, service in ALL.items() if "ports" in service}
+    assert published == {"gateway": ["127.0.0.1:${GATEWAY_PORT:-8080}:8080"]}
+    networks = document("compose.yaml")["networks"]
+    assert {name for name, network in networks.items() if network.get("internal")} == {"log", "engines"}
+
+
+def test_rays_daemons_stay_on_loopback_and_ask_for_a_token() -> None:
+    environment = SERVICES["ray"]["environment"]
+    assert environment["RAY_ADDRESS"] == "local"
+    assert environment["RAY_AUTH_MODE"] == "token"
+    assert environment["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] == "0"
+
+
+def test_every_file_volume_and_network_is_there() -> None:
+    compose = document("compose.yaml") | {"services": ALL}
+    compose["volumes"] |= document("gpu.yaml")["volumes"]
+    for entry in compose["configs"].values():
+        assert (COMPOSE / entry["file"]).is_file()
+    for name, service in ALL.items():
+        assert {config["source"] for config in service.get("configs", [])} <= set(compose["configs"]), name
+        assert {volume.partition(":")[0] for volume in service.get("volumes", [])} <= set(compose["volumes"]), name
+        assert set(service.get("networks", [])) <= set(compose["networks"]), name
+
+
+def test_the_streams_are_declared_as_the_gateway_expects_them() -> None:
+    declared, expected = SERVICES["streams"]["environment"], SERVICES["gateway"]["environment"]
+    shared = wiring.streams_variables()
+    assert {key: declared.get(key) for key in shared} == {key: expected.get(key) for key in shared}
+
+
+def test_a_service_is_killed_only_after_it_has_drained() -> None:
+    gateway = SERVICES["gateway"]
+    assert int(gateway["stop_grace_period"].removesuffix("s")) > int(gateway["environment"]["DRAIN_TIMEOUT"])
+
+
+def test_the_project_is_named_as_its_image() -> None:
+    assert document("compose.yaml")["name"] == IMAGE == project()["project"]["name"]
+
+
+@pytest.mark.parametrize(
+    ("service", "key", "value"),
+    [("gateway", "enviroment", {}), ("nats", "healthcheck", {"tests": []}), ("ray", "shm_size", [])],
+)
+def test_a_misspelt_key_is_told(service: str, key: str, value: object) -> None:
+    broken = document("compose.yaml")
+    broken["services"][service][key] = value
+    assert schemas.violations(broken, schemas.compose_schema())
+
+
+def _broken(service: str, key: str, value: object) -> dict[str, Any]:
+    broken = copy.deepcopy(ALL)
+    broken[service][key] = value
+    return broken
+
+
+@pytest.mark.parametrize(
+    ("check", "broken", "told"),
+    [
+        (
+            dependency_faults,
+            _broken("ray", "depends_on", {"stream": {"condition": "service_started"}}),
+            "stream, which",
+        ),
+        (dependency_faults, _broken("streams", "restart", "always"), "started again for ever"),
+        (dependency_faults, _broken("gateway", "depends_on", {"streams": {"condition": "service_healthy"}}), "health"),
+        (address_faults, _broken("ray", "environment", {"VLLM_URL": "http://simulater:8000"}), "no service simulater"),
+        (address_faults, _broken("ray", "environment", {"VLLM_URL": "http://simulator:8001"}), "listen on 8001"),
+        (address_faults, _broken("gateway", "environment", {"VLLM_URL": "http://simulator:8000"}), "no network"),
+    ],
+)
+def test_a_mistake_is_told(
+    check: Callable[[dict[str, Document]], list[str]], broken: dict[str, Document], told: str
+) -> None:
+    assert any(told in fault for fault in check(broken))
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("user", "0:0"),
+        ("user", "root"),
+        ("read_only", False),
+        ("cap_drop", []),
+        ("cap_add", ["SYS_ADMIN"]),
+        ("security_opt", []),
+    ],
+)
+def test_a_service_that_may_do_more_is_told(key: str, value: object) -> None:
+    assert hardening_faults("gateway", SERVICES["gateway"] | {key: value})
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["deliberate", "streams", "aply"],
+        ["deliberate", "streams", "apply", "--wiat", "30"],
+        ["deliberate", "streams", "apply", "--wait", "soon"],
+        ["python", "-m", "app.gateway"],
+        ["python", "-m", "serve_deployments.simulator", "--per-token", "10"],
+        ["sh", "-c", "true"],
+    ],
+)
+def test_a_command_that_would_not_start_is_told(words: list[str]) -> None:
+    assert command_faults("here", "application", words)
+
+
+def test_a_variable_that_nobody_reads_is_told() -> None:
+    assert wiring.variable_faults("here", "application", ["RAY_AUTH_MODES"]) == ["here: nobody reads RAY_AUTH_MODES"]
+    assert wiring.variable_faults("here", "application", ["RAY_worker_nicenes"])
+    assert wiring.variable_faults("here", "gateway", ["VLLM_URL"])

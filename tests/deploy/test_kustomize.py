@@ -1,0 +1,153 @@
+"""The Kubernetes manifests, without a cluster: schemas, wiring, bounds."""
+
+import re
+from collections.abc import Callable
+
+import pytest
+
+from tests.deploy import manifests, schemas, wiring
+from tests.deploy.commands import command_faults
+from tests.deploy.manifests import KUSTOMIZE, ROOT, Document, of_kind, pod_of, the
+
+UNKNOWN_KINDS = {"ray.io/v1 RayService"}
+
+
+def test_resources_as_written_fit_the_schemas() -> None:
+    """Also where kubectl is absent."""
+    documents = manifests.written("base", "overlays/local", "overlays/gpu", "components/nats-r3")
+    faults, unknown = schemas.kubernetes_faults(documents)
+    assert faults == []
+    assert unknown == UNKNOWN_KINDS
+    present = {manifests.name_of(document) for document in documents}
+    assert present >= {"Deployment/gateway", "StatefulSet/nats", "Job/streams", "RayService/agents", "Deployment/vllm"}
+    assert [fault for service in of_kind(documents, "RayService") for fault in schemas.ray_faults(service)] == []
+
+
+def test_kubernetes_own_kinds_fit_its_strict_schemas(variant: list[Document]) -> None:
+    faults, unknown = schemas.kubernetes_faults(variant)
+    assert faults == []
+    assert unknown == UNKNOWN_KINDS
+
+
+def test_the_ray_service_fits_what_kuberay_knows(variant: list[Document]) -> None:
+    (service,) = of_kind(variant, "RayService")
+    assert schemas.ray_faults(service) == []
+
+
+@pytest.mark.parametrize(
+    "check",
+    [
+        wiring.environment_faults,
+        wiring.selector_faults,
+        wiring.address_faults,
+        wiring.probe_faults,
+        wiring.reference_faults,
+        wiring.hardening_faults,
+        wiring.drain_faults,
+    ],
+)
+def test_the_parts_fit_together(variant: list[Document], check: Callable[[list[Document]], list[str]]) -> None:
+    assert check(variant) == []
+
+
+def test_images_are_pinned_and_ours_is_of_this_version(variant: list[Document]) -> None:
+    faults = [fault for owner, c in manifests.containers(variant) for fault in wiring.image_faults(owner, c["image"])]
+    assert faults == []
+
+
+def test_commands_exist_and_take_their_options(variant: list[Document]) -> None:
+    told = {owner: container for owner, container in manifests.containers(variant) if "command" in container}
+    assert {"Deployment/gateway gateway", "Job/streams streams"} <= set(told)
+    for owner, container in told.items():
+        words = [*container["command"], *container.get("args", [])]
+        assert command_faults(owner, wiring.part_of(container), words) == []
+
+
+def test_everything_is_in_one_namespace(variant: list[Document]) -> None:
+    spaces = {each["metadata"].get("namespace") for each in variant if each["kind"] != "Namespace"}
+    assert spaces == {"deliberations"}
+
+
+def test_a_changed_setting_or_role_reaches_every_part(variant: list[Document]) -> None:
+    """ConfigMaps are named by their content, and a RayService's references to them follow."""
+    names = {each["metadata"]["name"] for each in of_kind(variant, "ConfigMap")}
+    assert {re.sub("-[a-z0-9]{10}$", "", name) for name in names} == {"settings", "roles", "nats"}
+    assert all(re.search("-[a-z0-9]{10}$", name) for name in names)
+    for owner in ("RayService/agents head", "RayService/agents agents"):
+        pod = pod_of(variant, owner)
+        assert pod.containers[0]["envFrom"][0]["configMapRef"]["name"] in names
+        assert pod.spec["volumes"][0]["configMap"]["name"] in names
+
+
+def test_ray_is_of_the_version_that_is_installed_in_its_image(variant: list[Document]) -> None:
+    (service,) = of_kind(variant, "RayService")
+    assert service["spec"]["rayClusterConfig"]["rayVersion"] == manifests.pinned("ray[serve]")
+
+
+def test_rays_ports_are_open_to_ray_and_its_operator_alone(variant: list[Document]) -> None:
+    deny = the(variant, "NetworkPolicy/deny-ingress")["spec"]
+    assert deny == {"podSelector": {}, "policyTypes": ["Ingress"]}
+    agents = the(variant, "NetworkPolicy/agents")["spec"]
+    ours = {"podSelector": {"matchLabels": {"app.kubernetes.io/component": "agents"}}}
+    everywhere = [rule for rule in agents["ingress"] if "ports" not in rule]
+    assert everywhere == [{"from": [ours]}]
+    named = {port["port"] for rule in agents["ingress"] for port in rule.get("ports", [])}
+    assert named & {8265, 10001, 6379} == {8265}
+    (dashboard,) = (rule for rule in agents["ingress"] if {"port": 8265} in rule.get("ports", []))
+    (operator,) = dashboard["from"]
+    assert operator["podSelector"] == {"matchLabels": {"app.kubernetes.io/name": "kuberay-operator"}}
+    assert 10001 not in pod_of(variant, "RayService/agents head").ports
+
+
+def test_kuberay_finds_the_port_and_the_probe_without_which_it_fails(variant: list[Document]) -> None:
+    """It refuses a head without a port `serve`, and its own probe of workers asks an HTTP proxy that is not there."""
+    assert "serve" in pod_of(variant, "RayService/agents head").ports
+    (worker,) = pod_of(variant, "RayService/agents agents").containers
+    assert worker["readinessProbe"]["httpGet"] == {"path": "/api/healthz", "port": 52365}
+    assert "command" not in worker and "args" not in worker
+
+
+def test_the_streams_and_the_gateway_agree_on_their_settings(variant: list[Document]) -> None:
+    shared = [
+        {source["configMapRef"]["name"] for source in pod_of(variant, owner).containers[0]["envFrom"]}
+        for owner in ("Deployment/gateway", "Job/streams")
+    ]
+    assert shared[0] == shared[1]
+    settings = the(variant, "ConfigMap/settings")["data"]
+    servers = the(variant, "StatefulSet/nats")["spec"]["replicas"]
+    assert int(settings["STREAM_REPLICAS"]) == servers
+    assert settings["ACK_WAIT"] == ("10" if servers == 1 else "20")
+
+
+def test_every_server_of_a_cluster_knows_all_of_them() -> None:
+    routes = re.findall(r"nats://([\w.-]+):6222", (KUSTOMIZE / "components/nats-r3/cluster.conf").read_text())
+    assert routes == ["nats-0.nats", "nats-1.nats", "nats-2.nats"]
+
+
+def test_nats_leaves_room_on_its_volume(variant: list[Document]) -> None:
+    (claim,) = the(variant, "StatefulSet/nats")["spec"]["volumeClaimTemplates"]
+    (size,) = re.findall(r"^(\d+)Gi$", claim["spec"]["resources"]["requests"]["storage"])
+    (bound,) = re.findall(r"max_file_store: (\d+)GB", (KUSTOMIZE / "base/nats.conf").read_text())
+    assert int(bound) <= 0.7 * int(size)
+
+
+def test_the_roles_are_the_packaged_ones() -> None:
+    """A copy, because kustomize reads nothing outside its directory."""
+    assert (KUSTOMIZE / "base/roles.yaml").read_bytes() == (ROOT / "app/roles.yaml").read_bytes()
+
+
+def test_passwords_come_from_a_secret_and_stand_nowhere_else(variants: dict[str, list[Document]]) -> None:
+    documents = variants["everything"]
+    assert of_kind(documents, "Secret") == []
+    for owner, user in {
+        "Deployment/gateway": "gateway",
+        "Job/streams": "streams",
+        "RayService/agents head": "agents",
+        "RayService/agents agents": "agents",
+    }.items():
+        entries = pod_of(documents, owner).containers[0]["env"]
+        names = [entry["name"] for entry in entries]
+        assert names.index("NATS_PASSWORD") < names.index("NATS_URL"), "Kubernetes expands what stands before"
+        by_name = {entry["name"]: entry for entry in entries}
+        assert by_name["NATS_URL"]["value"] == f"nats://{user}:$(NATS_PASSWORD)@nats:4222"
+        assert by_name["NATS_PASSWORD"]["valueFrom"] == {"secretKeyRef": {"name": "nats-users", "key": user}}

@@ -1,0 +1,257 @@
+"""Checks across files: names, ports, labels, images and bounds that no schema can know. Each returns what is wrong."""
+
+import ast
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from app.settings import CLUSTER_VARIABLES, Settings
+from tests.deploy.manifests import IMAGE, ROOT, Document, Pod, containers, name_of, of_kind, pods, project
+
+# What others' programs read, and no code of ours.
+FOREIGN_VARIABLES = {
+    "nats": {"POD_NAME", "GOMEMLIMIT", "GATEWAY_PASSWORD", "AGENTS_PASSWORD", "STREAMS_PASSWORD"},
+    "vllm": {"HF_HOME", "HF_TOKEN"},
+}
+DAEMON_SETTINGS = ("worker_niceness",)
+VLLM_MIN = (0, 33, 0)
+NATS_MIN = (2, 15, 1)
+MAY_WRITE_ITS_ROOT = {"vllm"}
+
+
+def strings_in(path: Path) -> set[str]:
+    """Every string constant of a Python file."""
+    nodes = ast.walk(ast.parse(path.read_text()))
+    return {node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str)}
+
+
+def gateway_variables() -> set[str]:
+    """The environment variables that the gateway reads."""
+    fields = Settings.model_json_schema(by_alias=False)["properties"].values()
+    return {field["env"] for field in fields}
+
+
+def application_variables() -> set[str]:
+    """The environment variables that the deploying process and the Serve application read."""
+    known = {
+        name for name in strings_in(ROOT / "serve_deployments/application.py") if re.fullmatch("[A-Z][A-Z_]+", name)
+    }
+    return known | {name for name, *_ in CLUSTER_VARIABLES}
+
+
+def streams_variables() -> set[str]:
+    """The environment variables that stand for options of `deliberate streams apply`."""
+    source = (ROOT / "app/cli/streams.py").read_text()
+    return set(re.findall(r'envvar="([A-Z_]+)"', source))
+
+
+@cache
+def ray_variables() -> frozenset[str]:
+    """The variables that the installed Ray reads: named in its Python files, or settings of its C++ daemons."""
+    spec = find_spec("ray")
+    assert spec is not None and spec.origin is not None
+    root = Path(spec.origin).parent
+    places = (
+        "_private/ray_constants.py",
+        "_private/authentication/authentication_token_setup.py",
+        "_common/usage/usage_constants.py",
+        "serve/_private/constants.py",
+    )
+    named = {name for place in places for name in strings_in(root / place) if re.fullmatch("RAY_[A-Z_]+", name)}
+    daemon = (root / "core/src/ray/raylet/raylet").read_bytes()
+    return frozenset(named | {f"RAY_{setting}" for setting in DAEMON_SETTINGS if setting.encode() in daemon})
+
+
+def part_of(container: Document) -> str:
+    """Which part a container is: gateway, application, streams, simulator, nats or vllm."""
+    command = " ".join([*container.get("command", []), *container.get("args", [])])
+    image = container["image"].partition(":")[0].rpartition("/")[2]
+    if image != IMAGE:
+        return "vllm" if image == "vllm-openai" else image
+    for part, mark in {"gateway": "app.main", "simulator": "simulator", "streams": "streams apply"}.items():
+        if mark in command:
+            return part
+    return "application"
+
+
+def known_variables(part: str) -> set[str]:
+    """The environment variables that a part reads."""
+    readers = {
+        "gateway": gateway_variables,
+        "streams": streams_variables,
+        "simulator": set[str],
+        "application": lambda: application_variables() | ray_variables(),
+    }
+    return readers[part]() if part in readers else FOREIGN_VARIABLES[part]
+
+
+def variable_faults(owner: str, part: str, names: Iterable[str], values: Iterable[str] = ()) -> list[str]:
+    """Names that nobody reads; a name may also be there for another variable's value, as `$(NAME)`."""
+    quoted = {name for value in values for name in re.findall(r"\$\((\w+)\)", value)}
+    unread = set(names) - known_variables(part) - quoted
+    return [f"{owner}: nobody reads {name}" for name in sorted(unread)]
+
+
+def environment_faults(documents: Sequence[Document]) -> list[str]:
+    """Environment variables, in containers and in the ConfigMap that they share, that nothing reads."""
+    faults: list[str] = []
+    shared: set[str] = set()
+    readers: set[str] = set()
+    for config in of_kind(documents, "ConfigMap"):
+        if config["metadata"]["name"].startswith("settings"):
+            shared |= set(config["data"])
+    for owner, container in containers(documents):
+        part = part_of(container)
+        entries: list[Document] = container.get("env", [])
+        faults += variable_faults(owner, part, [e["name"] for e in entries], [e.get("value", "") for e in entries])
+        if "envFrom" in container:
+            readers |= known_variables(part)
+    return faults + [f"settings: nobody reads {name}" for name in sorted(shared - readers) if shared]
+
+
+def _matches(selector: Mapping[str, Any], labels: Mapping[str, str]) -> bool:
+    wanted: Mapping[str, str] = selector.get("matchLabels", {})
+    expressions: list[Document] = selector.get("matchExpressions", [])
+    return all(labels.get(key) == value for key, value in wanted.items()) and all(
+        each["operator"] == "In" and labels.get(each["key"]) in each["values"] for each in expressions
+    )
+
+
+def selector_faults(documents: Sequence[Document]) -> list[str]:
+    """Selectors that select no pod, and ports that no selected pod has."""
+    templates = list(pods(documents))
+    faults: list[str] = []
+
+    def selected(owner: str, selector: Mapping[str, Any]) -> list[Pod]:
+        found = [pod for pod in templates if _matches(selector, pod.labels)]
+        if not found:
+            faults.append(f"{owner}: selects no pod: {selector}")
+        return found
+
+    for document in documents:
+        owner, spec = name_of(document), document.get("spec", {})
+        match document["kind"]:
+            case "Service":
+                ports = {port for pod in selected(owner, {"matchLabels": spec["selector"]}) for port in pod.ports}
+                faults += [
+                    f"{owner}: no such port: {p['targetPort']}" for p in spec["ports"] if p["targetPort"] not in ports
+                ]
+            case "PodDisruptionBudget":
+                selected(owner, spec["selector"])
+            case "Deployment" | "StatefulSet":
+                if not _matches(spec["selector"], spec["template"]["metadata"]["labels"]):
+                    faults.append(f"{owner}: does not select its own pods")
+            case "NetworkPolicy":
+                reached = selected(owner, spec["podSelector"])
+                ports = {port for pod in reached for port in pod.ports}
+                for rule in spec.get("ingress", []):
+                    faults += [
+                        f"{owner}: no such port: {p['port']}" for p in rule.get("ports", []) if p["port"] not in ports
+                    ]
+                    for peer in rule["from"]:
+                        if "podSelector" in peer and "namespaceSelector" not in peer:
+                            selected(owner, peer["podSelector"])
+            case _:
+                pass
+    return faults
+
+
+def address_faults(documents: Sequence[Document]) -> list[str]:
+    """URLs in the environment that name a Service or a port which is not there."""
+    services = of_kind(documents, "Service")
+    reachable = {(each["metadata"]["name"], port["port"]) for each in services for port in each["spec"]["ports"]}
+    values = [value for each in of_kind(documents, "ConfigMap") for value in each["data"].values()]
+    values += [entry.get("value", "") for _, container in containers(documents) for entry in container.get("env", [])]
+    urls = [found for value in values for found in re.findall(r"^(?:nats|http)://(?:[^@\s]*@)?([\w-]+):(\d+)$", value)]
+    return [f"no Service {host} has port {port}" for host, port in urls if (host, int(port)) not in reachable]
+
+
+def probe_faults(documents: Sequence[Document]) -> list[str]:
+    """Probes of named ports that the container does not declare."""
+    faults: list[str] = []
+    for owner, container in containers(documents):
+        names = {port["name"] for port in container.get("ports", [])}
+        for probe in ("startupProbe", "readinessProbe", "livenessProbe"):
+            port = container.get(probe, {}).get("httpGet", {}).get("port")
+            if isinstance(port, str) and port not in names:
+                faults.append(f"{owner}: {probe} asks port {port}, which is not there")
+    return faults
+
+
+def reference_faults(documents: Sequence[Document]) -> list[str]:
+    """Volumes, ConfigMaps, claims and accounts that are named and not there."""
+    have = {(each["kind"], each["metadata"]["name"]) for each in documents}
+    sets = of_kind(documents, "StatefulSet")
+    claimed = {each["metadata"]["name"] for owner in sets for each in owner["spec"]["volumeClaimTemplates"]}
+    faults: list[str] = []
+    for pod in pods(documents):
+        volumes: list[Document] = pod.spec.get("volumes", [])
+        mounts = {mount["name"] for container in pod.containers for mount in container.get("volumeMounts", [])}
+        faults += [f"{pod.owner}: no volume {name}" for name in sorted(mounts - {v["name"] for v in volumes} - claimed)]
+        named = [("ConfigMap", v["configMap"]["name"]) for v in volumes if "configMap" in v]
+        claims = [v["persistentVolumeClaim"] for v in volumes if "persistentVolumeClaim" in v]
+        named += [("PersistentVolumeClaim", claim["claimName"]) for claim in claims]
+        named += [("ConfigMap", e["configMapRef"]["name"]) for c in pod.containers for e in c.get("envFrom", [])]
+        named += [("ServiceAccount", pod.spec["serviceAccountName"])] if "serviceAccountName" in pod.spec else []
+        faults += [f"{pod.owner}: no {kind} {name}" for kind, name in named if (kind, name) not in have]
+    return faults
+
+
+def _numbers(tag: str) -> tuple[int, ...]:
+    found = re.match(r"v?(\d+)\.(\d+)\.(\d+)(?![\w.])", tag)
+    return tuple(map(int, found.groups())) if found else ()
+
+
+def image_faults(owner: str, image: str) -> list[str]:
+    """An image that is not pinned, not of this version, or older than what is known to be safe."""
+    name, _, tag = image.rpartition("@")[0].rpartition(":") if "@" in image else image.rpartition(":")
+    short = name.rpartition("/")[2]
+    if short == IMAGE:
+        version = project()["project"]["version"]
+        return [] if tag == version else [f"{owner}: {image} is not of version {version}"]
+    least = {"nats": NATS_MIN, "vllm-openai": VLLM_MIN}.get(short)
+    if least is None:
+        return [f"{owner}: {image} is not an image that was chosen"]
+    return [] if _numbers(tag) >= least else [f"{owner}: {image} is older than {'.'.join(map(str, least))}"]
+
+
+def hardening_faults(documents: Sequence[Document]) -> list[str]:
+    """Pods and containers that may do more than they need."""
+    faults: list[str] = []
+    for pod in pods(documents):
+        context = pod.spec.get("securityContext", {})
+        for holds, what in (
+            (context.get("runAsNonRoot") is True and context.get("runAsUser", 0) > 0, "runs as root"),
+            (context.get("seccompProfile") == {"type": "RuntimeDefault"}, "has no seccomp profile"),
+            (pod.spec.get("automountServiceAccountToken") is False, "has a service account's token"),
+            # A Service named `vllm` or `port` would set VLLM_PORT or PORT_…: names that programs read.
+            (pod.spec.get("enableServiceLinks") is False, "has every Service in its environment"),
+        ):
+            faults += [] if holds else [f"{pod.owner} {what}"]
+    for owner, container in containers(documents):
+        context = container.get("securityContext", {})
+        for holds, what in (
+            (context.get("allowPrivilegeEscalation") is False, "may gain privileges"),
+            (context.get("capabilities") == {"drop": ["ALL"]}, "keeps capabilities"),
+            (
+                context.get("readOnlyRootFilesystem") is True or part_of(container) in MAY_WRITE_ITS_ROOT,
+                "can write to its root file system",
+            ),
+            ("memory" in container.get("resources", {}).get("limits", {}), "has no memory limit"),
+            ("requests" in container.get("resources", {}), "requests nothing"),
+        ):
+            faults += [] if holds else [f"{owner} {what}"]
+    return faults
+
+
+def drain_faults(documents: Sequence[Document]) -> list[str]:
+    """A grace period that ends before the gateway has drained."""
+    (gateway,) = (each for each in of_kind(documents, "Deployment") if each["metadata"]["name"] == "gateway")
+    spec = gateway["spec"]["template"]["spec"]
+    values = {entry["name"]: entry.get("value") for entry in spec["containers"][0]["env"]}
+    needed = int(values["DRAIN_DELAY"]) + int(values["DRAIN_TIMEOUT"])
+    grace: int = spec["terminationGracePeriodSeconds"]
+    return [] if grace > needed else [f"{grace} s of grace for {needed} s of draining"]

@@ -1,0 +1,197 @@
+"""The users of deploy/kustomize/components/nats-users, on a real nats-server that reads the deployed configuration."""
+
+import asyncio
+import os
+import re
+import subprocess
+import uuid
+from collections.abc import AsyncGenerator, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import nats
+import nats.errors
+import pytest
+from nats.aio.client import Client
+
+from app.deliberation.facts import CancelRequested
+from app.journal import JetStreamJournal
+from app.queue import Delivery, WorkQueue
+from app.streams import StreamSettings, apply, plan
+from tests.conditions import until
+from tests.conftest import NATS_SERVER, free_port
+from tests.story import NOW, Story
+
+KUSTOMIZE = Path(__file__).parents[2] / "deploy/kustomize"
+PASSWORDS = {"gateway": "gAAAA", "agents": "aBBBB", "streams": "sCCCC"}
+
+
+@pytest.fixture(scope="module")
+def port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
+    """A server with the deployed configuration, its users' rights included; only the places are the test's own."""
+    place = tmp_path_factory.mktemp("nats-users")
+    port = free_port()
+    config = (KUSTOMIZE / "base/nats.conf").read_text()
+    for written, ours in {
+        'listen: "0.0.0.0:4222"': f'listen: "127.0.0.1:{port}"',
+        'http: "0.0.0.0:8222"': f'http: "127.0.0.1:{free_port()}"',
+        'store_dir: "/data"': f'store_dir: "{place}/data"',
+    }.items():
+        assert written in config
+        config = config.replace(written, ours)
+    (place / "nats.conf").write_text(config)
+    (place / "cluster.conf").write_bytes((KUSTOMIZE / "base/cluster.conf").read_bytes())
+    (place / "users.conf").write_bytes((KUSTOMIZE / "components/nats-users/users.conf").read_bytes())
+    secrets = {f"{user.upper()}_PASSWORD": password for user, password in PASSWORDS.items()}
+    with (place / "log").open("wb") as log:
+        process = subprocess.Popen(
+            [NATS_SERVER, "-c", place / "nats.conf"],
+            env={**os.environ, "POD_NAME": "nats-0", **secrets},
+            stdout=log,
+            stderr=log,
+        )
+    yield port
+    process.terminate()
+    process.wait(timeout=10)
+
+
+@asynccontextmanager
+async def journal_of(port: int, user: str) -> AsyncGenerator[JetStreamJournal]:
+    journal = JetStreamJournal(f"nats://{user}:{PASSWORDS[user]}@127.0.0.1:{port}", name=user)
+    async with asyncio.timeout(10):
+        await journal.open()
+    try:
+        yield journal
+    finally:
+        await journal.close()
+
+
+async def violations(port: int, user: str, subject: str, *, subscribe: bool = False) -> list[str]:
+    """What the server says when `user` publishes on `subject` (or subscribes to it); empty when it may."""
+    said: list[str] = []
+
+    async def heard(error: Exception) -> None:
+        said.append(str(error))
+
+    url = f"nats://{user}:{PASSWORDS[user]}@127.0.0.1:{port}"
+    client = await nats.connect(url, error_cb=heard)
+    if subscribe:
+        await client.subscribe(subject)
+    else:
+        await client.publish(subject, b"x")
+    await client.flush()
+    await client.flush()
+    await client.close()
+    return said
+
+
+async def test_every_part_can_do_its_work_with_its_own_rights(port: int) -> None:
+    """From the streams' declaration to the announced end: everything that the parts do to the log."""
+    settings = StreamSettings()
+    async with journal_of(port, "streams") as streams, asyncio.timeout(30):
+        assert await apply(streams, settings)
+        assert await apply(streams, settings) == []
+    story = Story(uuid.uuid4().hex[:26])
+    delivered: list[Delivery] = []
+    heard: list[str] = []
+    async with journal_of(port, "gateway") as gateway, journal_of(port, "agents") as agents, asyncio.timeout(30):
+        assert await plan(gateway, settings) == ([], [])
+        watching = await gateway.subscribe([f"deliberations.default.{story.id}.>"], lambda r: heard.append(r.subject))
+        stopping = await agents.subscribe(["deliberations.*.*.cancel"], lambda r: heard.append(f"agents {r.subject}"))
+
+        async def describe() -> dict[str, object]:
+            return {"replica": "here"}
+
+        await agents.answer("control.coordinator", describe)
+        await agents.answer("control.role.DEV", describe)
+        queue = WorkQueue(agents, 4, delivered.append)
+        await queue.start()
+        assert (await gateway.append("default", story.accepted())).mine
+        assert not (await gateway.append("default", story.accepted().model_copy(update={"body_sha256": "1" * 64}))).mine
+        await until(lambda: bool(delivered))
+        await agents.append("default", story.opened())
+        await agents.publish_view("default", story.started("dev-001"))
+        await agents.publish_view("default", story.delta("dev-001", 0, "blue"))
+        for agent in story.agents:
+            await agents.append("default", story.finished(agent))
+        await queue.working(delivered[0])
+        await gateway.append("default", CancelRequested(deliberation_id=story.id, ts=NOW, reason="enough"))
+        await agents.append("default", story.closed())
+        await agents.append("default", story.completed())
+        await agents.announce(story.completed())
+        await queue.ack(delivered[0])
+        queue.stop()
+        assert len(await gateway.facts("default", story.id)) == 7
+        assert len(await agents.facts("default", story.id)) == 7
+        assert [record async for record in gateway.read(f"deliberations.default.{story.id}.>", 0)]
+        assert (await gateway.state()).last_sequence >= 9
+        assert await gateway.inquire("control.coordinator", timeout_s=2) == [{"replica": "here"}]
+        assert await gateway.inquire("control.role.DEV", timeout_s=2) == [{"replica": "here"}]
+        await until(lambda: len(heard) >= 10)
+        assert f"agents deliberations.default.{story.id}.cancel" in heard
+
+        async def unacknowledged() -> int:
+            reply = await gateway.request("$JS.API.CONSUMER.INFO.DELIBERATIONS.coordinator")
+            return reply["num_ack_pending"]
+
+        while await unacknowledged():
+            await asyncio.sleep(0.01)
+        await watching.close()
+        await stopping.close()
+
+
+@pytest.mark.parametrize(
+    ("user", "subject"),
+    [
+        ("agents", "deliberations.default.x.accepted"),
+        ("agents", "deliberations.default.x.cancel"),
+        ("agents", "$JS.API.STREAM.DELETE.DELIBERATIONS"),
+        ("agents", "$JS.API.STREAM.PURGE.DELIBERATIONS"),
+        ("agents", "$JS.API.STREAM.CREATE.OTHER"),
+        ("agents", "planning.plan.approved"),
+        ("agents", "live.deliberations.default.x.end"),
+        ("gateway", "deliberations.default.x.end"),
+        ("gateway", "deliberations.default.x.stage.1.opened"),
+        ("gateway", "deliberations.default.x.call.s1-dev-001.finished"),
+        ("gateway", "orchestration.deliberation.completed"),
+        ("gateway", "$JS.API.CONSUMER.MSG.NEXT.DELIBERATIONS.coordinator"),
+        ("gateway", "$JS.API.STREAM.DELETE.DELIBERATIONS"),
+        ("gateway", "$JS.API.STREAM.UPDATE.DELIBERATIONS"),
+        ("streams", "deliberations.default.x.accepted"),
+        ("streams", "$JS.API.STREAM.DELETE.DELIBERATIONS"),
+        ("streams", "$JS.API.STREAM.UPDATE.DELIBERATIONS"),
+    ],
+)
+async def test_no_part_can_publish_what_another_one_says(port: int, user: str, subject: str) -> None:
+    (said,) = await violations(port, user, subject)
+    assert re.search("permissions violation for publish", said, re.IGNORECASE)
+
+
+@pytest.mark.parametrize(
+    ("user", "subject"),
+    [
+        ("gateway", "control.coordinator"),
+        ("gateway", ">"),
+        ("agents", ">"),
+        ("streams", "live.deliberations.>"),
+    ],
+)
+async def test_no_part_can_listen_where_it_has_no_business(port: int, user: str, subject: str) -> None:
+    (said,) = await violations(port, user, subject, subscribe=True)
+    assert re.search("permissions violation for subscription", said, re.IGNORECASE)
+
+
+async def test_what_a_part_may_publish_is_not_reported_as_a_violation(port: int) -> None:
+    """The two tests above can fail."""
+    assert await violations(port, "gateway", "control.coordinator") == []
+    assert await violations(port, "gateway", "live.deliberations.>", subscribe=True) == []
+
+
+@pytest.mark.parametrize("login", ["", "gateway:wrong@", "stranger:gAAAA@"])
+async def test_a_stranger_is_not_let_in(port: int, login: str) -> None:
+    client = Client()
+    try:
+        with pytest.raises(nats.errors.Error, match=r"(?i)authorization violation"):
+            await client.connect(f"nats://{login}127.0.0.1:{port}", allow_reconnect=False)
+    finally:
+        await client.close()
