@@ -1,6 +1,7 @@
 """The gateway: builds the adapters, ties them to the routes, and serves. `python -m app.main` reads the environment."""
 
 import asyncio
+import gc
 import signal
 import socket
 import sys
@@ -127,6 +128,10 @@ class DrainingServer(uvicorn.Server):
         """Listen, and tell where: with port 0 nobody knew."""
         self._loop = asyncio.get_running_loop()
         await super().startup(sockets)
+        # What was loaded at start stays: no collection needs to walk it again.
+        gc.collect()
+        gc.freeze()
+        gc.set_threshold(50_000, 20, 50)
         for server in self.servers:
             for listening in server.sockets:
                 host, port = listening.getsockname()[:2]

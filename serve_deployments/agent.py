@@ -6,6 +6,7 @@ stage, the end) that every replica hears, because what Ray does with a cancelled
 """
 
 import asyncio
+import gc
 import os
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime
@@ -21,19 +22,31 @@ from app.deliberation.engine import problem_of
 from app.deliberation.errors import CallFailure, CallTimeout, DeliberationError, FactTooLarge, InvalidOutput
 from app.deliberation.facts import CallDelta, CallFinished, CallStarted, decode, prefix
 from app.deliberation.outputs import parse_output
-from app.deliberation.ports import Record
+from app.deliberation.ports import Record, Subscription
 from app.deliberation.prompts import persona_section
 from app.deliberation.roles import Role
 from app.deliberation.specification import Value
 from app.journal import JetStreamJournal
 from serve_deployments.engine import Completion, Engines, EngineState, RetryLater
 
+STOPS = ("deliberations.*.*.cancel", "deliberations.*.*.stage.*.closed", "deliberations.*.*.end")
+IDLE_AFTER_S = 10.0
 ATTEMPTS_MAX = 3
 FRAME_S = 0.05
 APPEND_PATIENCE_S = 120.0
 RETRY_WAIT_MAX_S = 5.0
 
 log = structlog.get_logger(__name__)
+
+
+def settle_heap() -> None:
+    """Leave what was loaded at start out of garbage collection, and collect the rest less often.
+
+    Ray, pydantic and grpc are some 500,000 objects, which every full collection would walk.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 50)
 
 
 class StageRequest(Value, frozen=True):
@@ -135,11 +148,18 @@ class CallRun:
 
     async def _completed(self) -> Completion:
         """One completion, from whichever engine gives it within the allowed attempts."""
+        try:
+            return await self._requested()
+        except CallFailure as exc:
+            failures = [exc]
+        # Entered only after a failure, which counts as its first attempt: to build the context costs 0.1 ms a call.
         retries = stamina.retry_context(
             on=backoff_hook, attempts=ATTEMPTS_MAX, timeout=None, wait_initial=0.1, wait_max=RETRY_WAIT_MAX_S
         )
         async for attempt in retries:
             with attempt:
+                if failures:
+                    raise failures.pop()
                 return await self._requested()
         raise AssertionError("a retry context ends by returning or raising")
 
@@ -221,13 +241,27 @@ class AgentReplica:
         self.stream_deltas = stream_deltas
         self.slots = asyncio.Semaphore(role.concurrency)
         self._running: dict[tuple[str, str], tuple[int, asyncio.Task[Record]]] = {}
+        self._stops: Subscription | None = None
 
     async def listen(self) -> None:
-        """Hear the facts that stop calls, and the questions that coordinators and gateways ask."""
-        await self.journal.subscribe(
-            ["deliberations.*.*.cancel", "deliberations.*.*.stage.*.closed", "deliberations.*.*.end"], self._heard
-        )
+        """Answer the questions that coordinators and gateways ask."""
         await self.journal.answer(f"control.role.{self.name}", self.describe)
+
+    async def hear_stops(self) -> None:
+        """Hear the facts that stop calls, from now until the replica has been idle for a while.
+
+        Every stage of every deliberation closes by such a fact: an idle role should not pay for the busy ones.
+        """
+        if self._stops is None:
+            self._stops = await self.journal.subscribe(STOPS, self._heard)
+
+    async def rest(self) -> None:
+        """Stop hearing what stops calls while there are none. Runs until cancelled."""
+        while True:
+            await asyncio.sleep(IDLE_AFTER_S)
+            if self._stops is not None and not self._running:
+                stops, self._stops = self._stops, None
+                await stops.close()
 
     def _heard(self, record: Record) -> None:
         tokens = record.tokens
@@ -254,6 +288,7 @@ class AgentReplica:
 
         A call that a fact stops yields nothing. Raises JournalUnavailable when an outcome cannot be recorded.
         """
+        await self.hear_stops()
         attempts: dict[str, int] = {}
         recorded: list[Record] = []
         if request.resumed:
@@ -322,6 +357,8 @@ class Agent:
         await engines.probe()
         self._replica = AgentReplica(name, role, engines, journal, stream_deltas=stream_deltas)
         await self._replica.listen()
+        self._resting = asyncio.get_running_loop().create_task(self._replica.rest())
+        settle_heap()
 
     async def run_stage(self, request: bytes) -> AsyncIterator[tuple[int, bytes]]:
         """See `AgentReplica.run_stage`; `request` is a StageRequest as JSON."""

@@ -73,6 +73,8 @@ def _options(cpus: float) -> dict[str, Any]:
         "graceful_shutdown_timeout_s": 5.0,
         # How often a stopping replica looks whether requests are still under way; calls go on elsewhere anyhow.
         "graceful_shutdown_wait_loop_s": 0.2,
+        # A line for every handle call would be the busiest log of all, and says nothing that the facts do not.
+        "logging_config": {"enable_access_log": False},
         "ray_actor_options": {"num_cpus": cpus},
     }
 

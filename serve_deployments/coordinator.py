@@ -37,7 +37,7 @@ from app.deliberation.ports import Record
 from app.deliberation.strategies import STRATEGIES
 from app.journal import JetStreamJournal
 from app.queue import Delivery, WorkQueue
-from serve_deployments.agent import StageRequest
+from serve_deployments.agent import StageRequest, settle_heap
 
 HEARTBEAT_S = 3.0
 APPEND_PATIENCE_S = 60.0
@@ -210,7 +210,11 @@ class CoordinatorReplica:
                     assert state.end is not None
                     await self._journal.announce(state.end)
                     return
-                case OpenStage(fact) | CloseStage(fact) | Finish(fact):
+                case OpenStage(fact, run):
+                    state = await self._appended(work, state, fact)
+                    if state.open_stage and state.open_stage.opened == fact:
+                        state = await self._run(work, state, run)
+                case CloseStage(fact) | Finish(fact):
                     state = await self._appended(work, state, fact)
                 case RunStage():
                     state = await self._run(work, state, decision)
@@ -310,6 +314,7 @@ class Coordinator:
         await asyncio.wait({self._serving, waiter}, return_when=asyncio.FIRST_COMPLETED)
         waiter.cancel()
         self.check_health()
+        settle_heap()
 
     def check_health(self) -> None:
         """Called by Serve; raises when the pull loop has ended, so that the replica is replaced."""

@@ -22,6 +22,9 @@ from app.deliberation.outputs import json_schema
 CONNECT_TIMEOUT_S = 2.0
 IDLE_TIMEOUT_S = 20.0
 PROBE_TIMEOUT_S = 2.0
+TIMEOUT_S = {"connect": CONNECT_TIMEOUT_S, "pool": CONNECT_TIMEOUT_S, "write": IDLE_TIMEOUT_S}
+# `identity`, because the stream is read as it comes over the wire.
+HEADERS = [("Content-Type", "application/json"), ("Accept", "*/*"), ("Accept-Encoding", "identity")]
 STREAM_INTERVAL_TOKENS = 4
 # Engines (by `owned_by` in /v1/models) that take vLLM's request field `stream_interval`; others might refuse it.
 CHUNKING_ENGINES = frozenset({"vllm", "simulator"})
@@ -47,11 +50,14 @@ class EngineState:
     """One engine of a role: where it is, what it serves, and how much of ours it is working on."""
 
     url: str
+    completions: httpx.URL = field(init=False)
     models: tuple[str, ...] = ()
     chunks_on_request: bool = False
     in_flight: int = 0
     healthy: bool = True
-    failures: int = 0
+
+    def __post_init__(self) -> None:
+        self.completions = httpx.URL(f"{self.url}/v1/chat/completions")
 
 
 @dataclass
@@ -80,10 +86,8 @@ class Engines:
     ) -> None:
         self.engines = [EngineState(url) for url in urls]
         limits = httpx.Limits(max_connections=connections, max_keepalive_connections=connections, keepalive_expiry=30)
-        self._client = httpx.AsyncClient(
-            transport=transport or AiohttpTransport(limits=limits),
-            timeout=httpx.Timeout(IDLE_TIMEOUT_S, connect=CONNECT_TIMEOUT_S, pool=CONNECT_TIMEOUT_S),
-        )
+        self._transport = transport or AiohttpTransport(limits=limits)
+        self._client = httpx.AsyncClient(transport=self._transport)
 
     async def close(self) -> None:
         """Close every connection."""
@@ -140,10 +144,8 @@ class Engines:
         try:
             completion = await self._exchange(engine, body, trace, on_text)
         except httpx.TimeoutException as exc:
-            engine.failures += 1
             raise CallTimeout(f"{engine.url} was silent for too long ({type(exc).__name__})") from exc
         except httpx.HTTPError as exc:
-            engine.failures += 1
             engine.healthy = False
             raise EngineUnavailable(f"{engine.url} broke off: {type(exc).__name__} {exc}") from exc
         finally:
@@ -152,18 +154,17 @@ class Engines:
         return completion
 
     async def _exchange(self, engine: EngineState, body: bytes, trace: str, on_text: OnText | None) -> Completion:
-        headers = {"Content-Type": "application/json", "X-Request-Id": trace, "X-Call-Id": trace.rpartition(".")[0]}
+        headers = [*HEADERS, ("X-Request-Id", trace), ("X-Call-Id", trace.rpartition(".")[0])]
         # Unstreamed, the first byte comes with the last: only the call's own deadline can tell slow from hung.
-        timeout = httpx.USE_CLIENT_DEFAULT if on_text else httpx.Timeout(None, connect=CONNECT_TIMEOUT_S)
-        request = self._client.build_request(
-            "POST", f"{engine.url}/v1/chat/completions", content=body, headers=headers, timeout=timeout
-        )
+        timeout = {**TIMEOUT_S, "read": IDLE_TIMEOUT_S if on_text else None}
         began_s = asyncio.get_running_loop().time()
-        response = await self._client.send(request, stream=True)
+        # Straight to the transport: redirects, cookies and authentication have no place here, and cost as much again.
+        response = await self._transport.handle_async_request(
+            httpx.Request("POST", engine.completions, headers=headers, content=body, extensions={"timeout": timeout})
+        )
         try:
             if response.status_code != 200:
-                await response.aread()
-                raise _refusal(engine.url, response)
+                raise _refusal(engine.url, response, await response.aread())
             if on_text is None:
                 return _whole(engine.url, await response.aread())
             return await _streamed(engine.url, response.aiter_raw(), on_text, began_s)
@@ -195,9 +196,9 @@ def request_body(call: Call, model: str, seed: int, *, stream: bool, chunked: bo
     return to_json(body)
 
 
-def _refusal(url: str, response: httpx.Response) -> EngineUnavailable | EngineRejected:
+def _refusal(url: str, response: httpx.Response, content: bytes) -> EngineUnavailable | EngineRejected:
     status = response.status_code
-    detail = f"{url} answered {status}: {response.text[:_DETAIL_CHARACTERS]}"
+    detail = f"{url} answered {status}: {content.decode(errors='replace')[:_DETAIL_CHARACTERS]}"
     if status == 429 or status == 503:
         after = response.headers.get("Retry-After", "")
         return RetryLater(detail, float(after) if after.isdigit() else 0.0)

@@ -89,19 +89,20 @@ class StrategyDefinition:
 
 
 @dataclass(frozen=True, slots=True)
-class OpenStage:
-    """Append this fact; the stage's calls may run then."""
-
-    fact: StageOpened
-
-
-@dataclass(frozen=True, slots=True)
 class RunStage:
     """Run these calls, which have no recorded outcome, until one is recorded or `deadline_at` passes."""
 
     opened: StageOpened
     calls: tuple[Call, ...]
     deadline_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class OpenStage:
+    """Append this fact; once it stands as one's own, the stage's calls may `run`."""
+
+    fact: StageOpened
+    run: RunStage
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,7 +170,9 @@ def decide(state: State, now: datetime, definition: StrategyDefinition) -> Decis
             f"{definition.name} is at version {definition.version} here and was accepted at "
             f"{state.specification.strategy_version}"
         )
-    return _replay(state, now, definition)
+    stage = state.open_stage
+    cause = closing_cause(stage, state.finished, now) if stage else None
+    return _closing(state, now, stage, cause) if stage and cause else _replay(state, now, definition)
 
 
 def _replay(state: State, now: datetime, definition: StrategyDefinition) -> Decision:
@@ -186,10 +189,12 @@ def _replay(state: State, now: datetime, definition: StrategyDefinition) -> Deci
                 continue
             stage = next(recorded, None)
             if stage is None:
-                return OpenStage(_opening(state, now, ask))
+                opened = _opening(state, now, ask)
+                return OpenStage(opened, RunStage(opened, ask.calls, _call_deadline(state, opened)))
             _same_stage(stage.opened, ask)
             if stage.closed is None:
-                return _run_or_close(state, now, stage, ask)
+                lacking = tuple(call for call in ask.calls if call.call_id not in state.finished)
+                return RunStage(stage.opened, lacking, _call_deadline(state, stage.opened))
             seen = {call_id: state.finished[call_id] for call_id in stage.closed.seen}
             spent = spent.after(ask.calls, seen)
             ask = strategy.send(Outcomes(seen))
@@ -242,22 +247,19 @@ def _all_replayed(recorded: Iterator[Stage]) -> None:
         raise StrategyDrift(f"the log records stage {stage.opened.stage}, and the strategy ends before it")
 
 
-def _run_or_close(state: State, now: datetime, stage: Stage, ask: Ask) -> RunStage | CloseStage:
-    cause = closing_cause(stage, state.finished, now)
-    if cause is None:
-        lacking = tuple(call for call in ask.calls if call.call_id not in state.finished)
-        first = stage.opened.stage == 1
-        deadline_at = state.accepted.deadline_at if first else stage.opened.call_deadline_at
-        return RunStage(stage.opened, lacking, deadline_at)
+def _call_deadline(state: State, opened: StageOpened) -> datetime:
+    return state.accepted.deadline_at if opened.stage == 1 else opened.call_deadline_at
+
+
+def _closing(state: State, now: datetime, stage: Stage, cause: Cause) -> CloseStage:
     opened = stage.opened
-    seen = tuple(call.call_id for call in opened.calls if call.call_id in state.finished)
     fact = StageClosed(
         deliberation_id=state.deliberation_id,
         ts=now,
         stage=opened.stage,
         purpose=opened.purpose,
         round=opened.round,
-        seen=seen,
+        seen=tuple(call.call_id for call in opened.calls if call.call_id in state.finished),
         reason=cause,
     )
     return CloseStage(fact)
