@@ -1,0 +1,24 @@
+#!/bin/sh
+# Post a task, watch the council think, read the verdict. Needs curl only.
+#   examples/curl.sh "Name three risks of a big rewrite." [http://127.0.0.1:8080]
+set -eu
+
+task=${1:-Name three risks of a big rewrite, and what to do about each.}
+url=${2:-${DELIBERATE_URL:-http://127.0.0.1:8080}}
+# With a key of its own the request may be sent again: a second one starts nothing.
+key=$(od -An -N16 -tx1 /dev/urandom | tr -d ' \n')
+# JSON wants these escaped.
+text=$(printf '%s' "$task" | sed 's/\\/\\\\/g; s/"/\\"/g' | tr '\n\t' '  ')
+
+location=$(curl -sS --fail-with-body --retry 3 --retry-connrefused -D - -o /dev/null "$url/deliberations" \
+    -H 'Content-Type: application/json' -H "Idempotency-Key: $key" \
+    -d "{\"task\": \"$text\", \"num_agents\": 3}" | tr -d '\r' | sed -n 's/^[Ll]ocation: //p')
+[ -n "$location" ] || exit 1
+echo "accepted: $url$location"
+
+# Everything that happens, without the single tokens; -N prints each event as it comes. Ends with the deliberation.
+curl -sSN --fail-with-body "$url$location/events?deltas=false&after=0" -H 'Accept: text/event-stream' \
+    | sed -n 's/^event: //p'
+
+curl -sS --fail-with-body "$url$location"
+echo
