@@ -188,8 +188,9 @@ class Viewer:
         frames = ring.after(self.position)
         if not frames:
             await self._watch.changed(until_s)
-            return ()
-        self.position = frames[-1].sequence
+            frames = ring.after(self.position) if self.position >= ring.floor else ()
+        if frames:
+            self.position = frames[-1].sequence
         return frames
 
     async def _page(self, floor: int, until_s: float) -> Sequence[Frame]:

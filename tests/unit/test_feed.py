@@ -283,7 +283,7 @@ async def test_draining_wakes_every_viewer_also_when_only_the_event_is_set() -> 
         await asyncio.sleep(0)
         feed.draining.set()
         async with asyncio.timeout(5):
-            assert await waiting == ()
+            assert not await waiting
 
 
 async def test_a_cancelled_viewer_disturbs_no_other() -> None:

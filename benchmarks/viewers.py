@@ -1,0 +1,208 @@
+"""`python -m benchmarks.viewers [VIEWERS]`: how many may watch one gateway process, beside a floor of the same run.
+
+VIEWERS sockets are opened to one process and each gets two frames a second; the lag is from the publish of a delta to
+the frame's arrival, and all of it (log, server, viewers) shares the machine's cores. The floor is a bare asyncio server
+that writes what it hears from NATS to every socket: no HTTP, no cursor, no replay, nothing that can be resumed.
+"""
+
+import asyncio
+import os
+import re
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import cast
+
+import nats
+import uvloop
+from nats.aio.msg import Msg
+from rich.console import Console
+from rich.table import Table
+
+from app.deliberation.facts import CallDelta
+from app.journal import JetStreamJournal
+from app.streams import StreamSettings, apply
+from tests.conftest import NatsServer, free_port
+from tests.story import Story
+
+FRAMES_PER_S = 2
+SECONDS = 10
+_SENT = re.compile(rb'"text":"(\d+)"')
+
+
+class Viewer(asyncio.Protocol):
+    """A socket that measures the lag of every frame that reaches it."""
+
+    def __init__(self, request: bytes, lags_ms: list[float]) -> None:
+        self._request = request
+        self._lags_ms = lags_ms
+        self.begun = False
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Ask."""
+        cast(asyncio.Transport, transport).write(self._request)  # uvloop's are no subclass
+
+    def data_received(self, data: bytes) -> None:
+        """Note when what was sent."""
+        self.begun = True
+        now = time.monotonic_ns()
+        self._lags_ms += [(now - int(sent)) / 1e6 for sent in _SENT.findall(data)]
+
+
+def _memory_kb(pid: int) -> int:
+    status = Path(f"/proc/{pid}/status").read_text(encoding="ascii")
+    return int(status.partition("VmRSS:")[2].split()[0])
+
+
+def _cpu_s(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+async def _connected(port: int, count: int, request: Callable[[int], bytes], lags_ms: list[float]) -> list[Viewer]:
+    loop, viewers = asyncio.get_running_loop(), list[Viewer]()
+    for number in range(count):
+        _, viewer = await loop.create_connection(lambda n=number: Viewer(request(n), lags_ms), "127.0.0.1", port)
+        viewers.append(viewer)
+    async with asyncio.timeout(60):
+        while not all(viewer.begun for viewer in viewers):  # noqa: ASYNC110 -- another process decides
+            await asyncio.sleep(0.05)
+    return viewers
+
+
+async def _tell(journal: JetStreamJournal, stories: list[Story], seconds: float) -> None:
+    """Two deltas a second for each deliberation, evenly spread over time."""
+    began = time.monotonic()
+    for number in range(round(seconds * FRAMES_PER_S)):
+        for place, story in enumerate(stories):
+            due = began + (number + place / len(stories)) / FRAMES_PER_S
+            await asyncio.sleep(max(0, due - time.monotonic()))
+            delta = CallDelta(
+                deliberation_id=story.id,
+                ts=datetime.now(UTC),
+                call_id="s1-dev-001",
+                agent_id="dev-001",
+                attempt=1,
+                offset=number * 20,
+                text=str(time.monotonic_ns()),
+            )
+            await journal.publish_view("default", delta)
+    await asyncio.sleep(1)
+
+
+async def _bare_server(nats_url: str, port: int) -> None:
+    """The floor."""
+    sockets: dict[str, list[asyncio.StreamWriter]] = {}
+
+    async def join(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        sockets.setdefault((await reader.readline()).decode().strip(), []).append(writer)
+        writer.write(b": \n\n")
+
+    async def take(message: Msg) -> None:
+        for writer in sockets.get(message.subject.split(".")[3], ()):
+            writer.write(message.data)
+
+    client = await nats.connect(nats_url)
+    await client.subscribe("live.deliberations.>", cb=take)
+    server = await asyncio.start_server(join, "127.0.0.1", port)
+    await server.serve_forever()
+
+
+@asynccontextmanager
+async def _process(command: list[str], port: int, **environment: str) -> AsyncGenerator[int, None]:
+    """A child that listens on `port`; its process id."""
+    process = await asyncio.create_subprocess_exec(
+        *command, env={**os.environ, **environment}, stdout=subprocess.DEVNULL
+    )
+    try:
+        while True:
+            try:
+                _, writer = await asyncio.open_connection("127.0.0.1", port)
+                writer.close()
+                break
+            except ConnectionError:
+                await asyncio.sleep(0.05)
+        await asyncio.sleep(1)
+        yield process.pid
+    finally:
+        process.terminate()
+        await process.wait()
+
+
+async def _measured(
+    name: str, pid: int, port: int, journal: JetStreamJournal, stories: list[Story], count: int, ask: str
+) -> tuple[str, ...]:
+    lags_ms: list[float] = []
+    before_kb = _memory_kb(pid)
+    began = time.monotonic()
+    await _connected(port, count, lambda number: ask.format(stories[number % len(stories)].id).encode(), lags_ms)
+    opened_s = time.monotonic() - began
+    lags_ms.clear()
+    cpu_s = _cpu_s(pid)
+    await _tell(journal, stories, SECONDS)
+    cpu_s = _cpu_s(pid) - cpu_s
+    lags_ms.sort()
+    expected = count * SECONDS * FRAMES_PER_S
+    return (
+        name,
+        str(len(stories)),
+        f"{len(lags_ms)} of {expected}",
+        *(f"{lags_ms[int(len(lags_ms) * part)]:.1f}" for part in (0.5, 0.99)),
+        f"{lags_ms[-1]:.1f}",
+        f"{(_memory_kb(pid) - before_kb) / count:.1f}",
+        f"{cpu_s / SECONDS * 100:.0f} %",
+        f"{opened_s:.1f}",
+    )
+
+
+async def measure(count: int) -> None:
+    """Print the table."""
+    console = Console(width=140)
+    table = Table(title=f"{count} viewers of one process, {FRAMES_PER_S} frames a second each")
+    for column in ("server", "deliberations", "frames", "p50 ms", "p99 ms", "max ms", "KB a viewer", "CPU", "opened s"):
+        table.add_column(column, justify="right")
+    with tempfile.TemporaryDirectory() as store:
+        server = NatsServer(Path(store))
+        server.start()
+        try:
+            journal = await JetStreamJournal.connect(server.url, name="benchmark")
+            await apply(journal, StreamSettings())
+            for number in (1, max(1, count // 10)):
+                stories = [Story(f"{time.time_ns():x}-{number}-{place}") for place in range(number)]
+                for story in stories:
+                    await journal.append("default", story.accepted())
+                    await journal.append("default", story.opened())
+                port = free_port()
+                floor = [sys.executable, "-m", "benchmarks.viewers", "--floor", server.url, str(port)]
+                async with _process(floor, port) as pid:
+                    table.add_row(*await _measured("floor", pid, port, journal, stories, count, "{}\n"))
+                port, limit = free_port(), str(max(1, count))
+                product = [sys.executable, "-m", "app.main"]
+                names = {"NATS_URL": server.url, "PORT": str(port), "STREAMS_PER_CLIENT_MAX": limit}
+                ask = "GET /deliberations/{}/events HTTP/1.1\r\nHost: gateway\r\n\r\n"
+                async with _process(product, port, **names) as pid:
+                    table.add_row(*await _measured("gateway", pid, port, journal, stories, count, ask))
+            await journal.close()
+        finally:
+            server.stop()
+    console.print(table)
+
+
+def main() -> None:
+    """Measure, or be the floor."""
+    if sys.argv[1:2] == ["--floor"]:
+        uvloop.run(_bare_server(sys.argv[2], int(sys.argv[3])))
+        return
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    uvloop.run(measure(int(sys.argv[1]) if len(sys.argv) > 1 else 1_000))
+
+
+if __name__ == "__main__":
+    main()
