@@ -254,7 +254,7 @@ class CoordinatorReplica:
         return closing_cause(stage, state.finished, now) is not None
 
     async def _heard_of(self, work: Work, state: State) -> State:
-        """The state after the next fact, or after the next moment at which time alone may decide."""
+        """The state after the next facts, or after the next moment at which time alone may decide."""
         stage = state.open_stage
         assert stage is not None
         now = datetime.now(UTC)
@@ -262,13 +262,17 @@ class CoordinatorReplica:
         wake_at = min((moment for moment in moments if moment > now), default=now)
         try:
             async with asyncio.timeout((wake_at - now).total_seconds()):
-                record = await work.inbox.get()
+                records = [await work.inbox.get()]
         except TimeoutError:
             return state
-        if record is None:
-            return await self._state(work)
-        fact = fact_of(record)
-        return state if _known(state, fact) else apply(state, fact, record.sequence)
+        while not work.inbox.empty():
+            records.append(work.inbox.get_nowait())
+        for record in records:
+            if record is None:
+                return await self._state(work)
+            fact = fact_of(record)
+            state = state if _known(state, fact) else apply(state, fact, record.sequence)
+        return state
 
     async def _ask(self, work: Work, run: RunStage, role: str, calls: list[Call]) -> None:
         """Have one role's replicas make the calls, again when one dies; outcomes go to the work's inbox."""

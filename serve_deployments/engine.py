@@ -164,12 +164,17 @@ class Engines:
         )
         try:
             if response.status_code != 200:
-                raise _refusal(engine.url, response, await response.aread())
+                raise _refusal(engine.url, response, await _raw(response))
             if on_text is None:
-                return _whole(engine.url, await response.aread())
+                return _whole(engine.url, await _raw(response))
             return await _streamed(engine.url, response.aiter_raw(), on_text, began_s)
         finally:
             await response.aclose()
+
+
+async def _raw(response: httpx.Response) -> bytes:
+    # Asked for unencoded: what httpx does to find out about encodings costs more than to read the body.
+    return b"".join([part async for part in response.aiter_raw()])
 
 
 def request_body(call: Call, model: str, seed: int, *, stream: bool, chunked: bool = False) -> bytes:

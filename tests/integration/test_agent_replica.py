@@ -99,7 +99,13 @@ def views(journal: InMemoryJournal, kind: type) -> list[Any]:
 @pytest.mark.parametrize("deltas", [True, False])
 async def test_answers_are_recorded_and_deltas_rebuild_the_text(deltas: bool) -> None:
     whole = {"choices": [{"message": {"content": ANSWER}, "finish_reason": "stop"}], "usage": USAGE}
-    engine = ScriptedEngine(lambda body, _: streamed(ANSWER) if body.get("stream") else httpx.Response(200, json=whole))
+    engine = ScriptedEngine(
+        lambda body, _: (
+            streamed(ANSWER)
+            if body.get("stream")
+            else httpx.Response(200, stream=httpx.ByteStream(json.dumps(whole).encode()))
+        )
+    )
     journal = InMemoryJournal()
     found = await outcomes(replica(engine, journal, deltas=deltas), request((call(1), call(2), call(3))))
     assert sorted(outcome.agent_id for outcome in found) == ["dev-001", "dev-002", "dev-003"]
@@ -149,21 +155,23 @@ async def test_invalid_twice_is_a_recorded_failure_not_an_answer() -> None:
 
 
 async def test_a_refusal_is_not_asked_again() -> None:
-    engine = ScriptedEngine(lambda *_: httpx.Response(400, text="bad"))
+    engine = ScriptedEngine(lambda *_: httpx.Response(400, stream=httpx.ByteStream(b"bad")))
     (outcome,) = await outcomes(replica(engine, InMemoryJournal()), request((call(),)))
     assert outcome.problem is not None and outcome.problem.code == "engine_rejected"
     assert len(engine.bodies) == 1
 
 
 async def test_another_engine_takes_over_from_one_that_fails() -> None:
-    engine = ScriptedEngine(lambda _, number: httpx.Response(500) if number == 1 else streamed(ANSWER))
+    engine = ScriptedEngine(
+        lambda _, number: httpx.Response(500, stream=httpx.ByteStream(b"")) if number == 1 else streamed(ANSWER)
+    )
     (outcome,) = await outcomes(replica(engine, InMemoryJournal(), engines=2), request((call(),)))
     assert outcome.text == ANSWER and outcome.attempt == 2
     assert len(set(engine.hosts)) == 2
 
 
 async def test_three_attempts_and_no_more() -> None:
-    engine = ScriptedEngine(lambda *_: httpx.Response(500))
+    engine = ScriptedEngine(lambda *_: httpx.Response(500, stream=httpx.ByteStream(b"")))
     (outcome,) = await outcomes(replica(engine, InMemoryJournal()), request((call(),)))
     assert outcome.problem is not None and outcome.problem.code == "engine_unavailable" and outcome.problem.retryable
     assert len(engine.bodies) == 3 == outcome.attempt

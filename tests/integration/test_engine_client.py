@@ -61,6 +61,12 @@ class Pieces(httpx.AsyncByteStream):
         self.closed = True
 
 
+def refused(status: int, text: str = "", **headers: str) -> httpx.Response:
+    """An answer as it comes over the wire: not read yet."""
+    named = {name.replace("_", "-"): value for name, value in headers.items()}
+    return httpx.Response(status, headers=named, stream=Pieces([text.encode()]))
+
+
 @pytest.fixture
 def router() -> respx.MockRouter:
     return respx.MockRouter(assert_all_called=False)
@@ -127,7 +133,7 @@ async def test_a_stream_may_be_cut_anywhere(router: respx.MockRouter, engines: E
 
 async def test_an_unstreamed_answer(router: respx.MockRouter, engines: Engines) -> None:
     body = {"choices": [{"message": {"content": "Hi"}, "finish_reason": "length"}], "usage": USAGE}
-    router.post(CHAT).mock(return_value=httpx.Response(200, json=body))
+    router.post(CHAT).mock(return_value=refused(200, json.dumps(body)))
     completion = await whole(engines)
     assert (completion.text, completion.finish_reason, completion.usage.completion_tokens) == ("Hi", "length", 5)
 
@@ -155,18 +161,18 @@ async def test_a_broken_stream_is_unavailable(router: respx.MockRouter, engines:
 
 
 STATUSES: list[tuple[httpx.Response, type[DeliberationError], bool | float]] = [
-    (httpx.Response(400, text="bad"), EngineRejected, False),
-    (httpx.Response(401), EngineRejected, False),
-    (httpx.Response(404, json={"error": {"message": "no such model"}}), EngineRejected, False),
-    (httpx.Response(408), EngineUnavailable, True),
-    (httpx.Response(422), EngineRejected, False),
-    (httpx.Response(429), RetryLater, True),
-    (httpx.Response(429, headers={"Retry-After": "2"}), RetryLater, 2.0),
-    (httpx.Response(429, headers={"Retry-After": "999"}), RetryLater, 5.0),
-    (httpx.Response(429, headers={"Retry-After": "Fri, 20 Nov 2026 13:00:00 GMT"}), RetryLater, True),
-    (httpx.Response(500), EngineUnavailable, True),
-    (httpx.Response(503, headers={"Retry-After": "1"}), RetryLater, 1.0),
-    (httpx.Response(302, headers={"Location": "http://elsewhere"}), EngineRejected, False),
+    (refused(400, "bad"), EngineRejected, False),
+    (refused(401), EngineRejected, False),
+    (refused(404, '{"error": {"message": "no such model"}}'), EngineRejected, False),
+    (refused(408), EngineUnavailable, True),
+    (refused(422), EngineRejected, False),
+    (refused(429), RetryLater, True),
+    (refused(429, Retry_After="2"), RetryLater, 2.0),
+    (refused(429, Retry_After="999"), RetryLater, 5.0),
+    (refused(429, Retry_After="Fri, 20 Nov 2026 13:00:00 GMT"), RetryLater, True),
+    (refused(500), EngineUnavailable, True),
+    (refused(503, Retry_After="1"), RetryLater, 1.0),
+    (refused(302, Location="http://elsewhere"), EngineRejected, False),
 ]
 
 
@@ -209,7 +215,7 @@ NONSENSE = [b"", b"<html>", b"{}", b'{"choices": []}', b"null", b'{"choices": [{
 
 @pytest.mark.parametrize("content", NONSENSE)
 async def test_a_nonsense_answer_is_unavailable(router: respx.MockRouter, engines: Engines, content: bytes) -> None:
-    router.post(CHAT).mock(return_value=httpx.Response(200, content=content))
+    router.post(CHAT).mock(return_value=refused(200, content.decode()))
     with pytest.raises(EngineUnavailable, match="nonsense"):
         await whole(engines)
 
