@@ -297,12 +297,19 @@ def test_a_missing_ballot_is_missing_and_never_zero() -> None:
     assert [(each.agent_id, each.score) for each in verdict(both).ranking] == [("dev-001", 0.8), ("dev-002", None)]
 
 
+def brief(agent: str) -> Minds:
+    """A council in which all work is equal, but this agent took fewer tokens for it."""
+    cost = {f"s1-{agent}": 5}
+    return Minds(score=lambda _: 5, usage=lambda call_id: Usage(completion_tokens=cost.get(call_id, 50), calls=1))
+
+
 @pytest.mark.parametrize("kind", ["failing", "garbled", "silent"])
-def test_without_any_ballot_the_answers_stand_unscored(kind: str) -> None:
-    minds = Minds(usage=lambda call_id: Usage(completion_tokens=10 if "dev-002" in call_id else 20, calls=1))
+@pytest.mark.parametrize("agent", agent_ids(3))
+def test_without_any_ballot_the_answers_stand_unscored(kind: str, agent: str) -> None:
+    minds = brief(agent)
     setattr(minds, kind, all_failing(2))
     ended = run(specification(strategy="best_of_n"), minds)
-    assert ended.winner == "dev-002", "the chain of ties goes on to fewer tokens"
+    assert ended.winner == agent, "the chain of ties goes on to fewer tokens"
     assert {standing.score for standing in verdict(ended).ranking} == {None}
     assert (verdict(ended).margin, verdict(ended).tie, verdict(ended).agreement) == (None, False, None)
     assert ended.degraded == ("3 of 3 ballots are missing", "unscored")
@@ -349,13 +356,23 @@ def test_reviewers_who_preferred_another_are_named() -> None:
     assert [(each.agent_id, each.preferred) for each in verdict(ended).dissent] == [("dev-003", "dev-004")]
 
 
-def test_equal_scores_are_a_tie_that_fewer_tokens_break() -> None:
-    minds = Minds(
-        score=lambda _: 5,
-        usage=lambda call_id: Usage(completion_tokens=5 if call_id == "s1-dev-002" else 50, calls=1),
-    )
-    ended = run(specification(strategy="best_of_n"), minds)
-    assert (ended.winner, verdict(ended).tie, verdict(ended).margin) == ("dev-002", True, 0.0)
+@pytest.mark.parametrize("agent", agent_ids(3))
+def test_equal_scores_are_a_tie_that_fewer_tokens_break(agent: str) -> None:
+    ended = run(specification(strategy="best_of_n"), brief(agent))
+    assert (ended.winner, verdict(ended).tie, verdict(ended).margin) == (agent, True, 0.0)
+
+
+@pytest.mark.parametrize("agent", agent_ids(2))
+def test_a_tied_pair_is_broken_by_fewer_tokens(agent: str) -> None:
+    minds = brief(agent)
+    minds.failing = all_failing(1, 5)[2:]
+    ended = run(specification(5), minds)
+    assert (ended.winner, ended.purposes) == (agent, ["propose", "judge"])
+
+
+def test_what_no_figure_tells_apart_is_decided_by_the_seed() -> None:
+    winners = {run(specification(2, strategy="best_of_n", seed=seed), brief("none")).winner for seed in range(12)}
+    assert winners == set(agent_ids(2))
 
 
 # Calls
