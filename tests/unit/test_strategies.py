@@ -295,6 +295,14 @@ def test_a_missing_ballot_is_missing_and_never_zero() -> None:
     assert ended.degraded == ("2 of 3 ballots are missing",)
     both = run(specification(2, strategy="best_of_n"), Minds(failing=["s2-dev-001"]))
     assert [(each.agent_id, each.score) for each in verdict(both).ranking] == [("dev-001", 0.8), ("dev-002", None)]
+    assert (verdict(both).margin, verdict(both).tie) == (None, False)
+
+
+def test_two_agents_are_ranked_by_what_each_gave_the_other() -> None:
+    ended = run(specification(2, strategy="best_of_n"))
+    assert [(each.agent_id, each.score) for each in verdict(ended).ranking] == [("dev-001", 0.8), ("dev-002", 0.7)]
+    assert verdict(ended).margin == pytest.approx(0.1)
+    assert not verdict(ended).tie
 
 
 def brief(agent: str) -> Minds:
