@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.deliberation.facts import Fact, View, encode
+from app.deliberation.facts import Fact, View
 from app.deliberation.ports import Record, StreamState
 from app.feed import Feed, Limits, Viewer, Watch
-from app.frames import EVENT_TYPES, VIEW_TYPES, Frame, Ring, Selection, chunks, frame_of
+from app.frames import VIEW_TYPES, Frame
 from app.testing import InMemoryJournal
 from tests.conditions import until
 from tests.story import Story
@@ -62,10 +62,6 @@ class LossyJournal(InMemoryJournal):
         self.live = True
 
 
-def frame(sequence: int, size: int = 10, kind: str = "call.delta") -> Frame:
-    return Frame(sequence, kind, b"x" * size)
-
-
 async def begun(watch: Watch) -> Watch:
     await until(lambda: watch.ring is not None)
     return watch
@@ -89,70 +85,6 @@ async def write(journal: InMemoryJournal, *events: Fact | View) -> list[int]:
         else:
             await journal.append(TENANT, event)  # pyright: ignore[reportArgumentType]
     return [record.sequence for record in journal.records[-len(events) :]]
-
-
-@pytest.mark.parametrize(
-    ("sizes", "frames_max", "bytes_max", "kept", "floor"),
-    [
-        ([10, 10], 3, 100, [12, 13], 11),
-        ([10, 10, 10, 10], 3, 100, [13, 14, 15], 12),
-        ([60, 60], 3, 100, [13], 12),
-        ([60, 30, 60], 3, 100, [13, 14], 12),
-        ([500], 3, 100, [12], 11),
-        ([10, 500], 3, 100, [13], 12),
-    ],
-)
-def test_a_ring_keeps_the_newest_within_both_bounds_and_knows_where_it_is_complete(
-    sizes: list[int], frames_max: int, bytes_max: int, kept: list[int], floor: int
-) -> None:
-    ring = Ring(11, frames_max, bytes_max)
-    for place, size in enumerate(sizes):
-        ring.push(frame(12 + place, size))
-    assert [each.sequence for each in ring.after(floor)] == kept
-    assert (ring.floor, ring.last, len(ring)) == (floor, 11 + len(sizes), len(kept))
-    assert [each.sequence for each in ring.after(kept[0])] == kept[1:]
-
-
-def test_a_frame_is_the_stored_bytes_behind_id_and_type() -> None:
-    data = encode(Story("a").delta("dev-001", 3, "line\nbreak \u2028 ü"))
-    made = frame_of("ab12", Record("deliberations.default.a.call.c.delta", 41, data))
-    assert made is not None
-    assert made.data == b"id: ab12-41\nevent: call.delta\ndata: " + data + b"\n\n"
-    assert made.data.count(b"\n") == 4 and not made.ends
-    end = frame_of("ab12", Record("s", 42, encode(Story("a").completed())))
-    assert end is not None and end.ends
-
-
-@pytest.mark.parametrize("data", [b"", b"{}", b"hello", b'{"type":"call.delta', b'{"type":"call.delta",\n"x":1}'])
-def test_bytes_that_are_no_event_make_no_frame(data: bytes) -> None:
-    assert frame_of("e", Record("deliberations.default.a.accepted", 1, data)) is None
-
-
-def test_event_types_are_those_of_the_log() -> None:
-    assert {"deliberation.accepted", "call.delta", "deliberation.timeout"} <= EVENT_TYPES
-    assert VIEW_TYPES == {"call.started", "call.delta"}
-
-
-@pytest.mark.parametrize(
-    ("kinds", "selection", "sent"),
-    [
-        (["call.delta", "stage.opened"], Selection(), ["call.delta", "stage.opened"]),
-        (["call.delta", "stage.opened"], Selection(deltas=False), ["stage.opened"]),
-        (["stage.opened", "call.delta"], Selection(deltas=False), ["stage.opened", "id: e-1"]),
-        (["call.delta"] * 5, Selection(deltas=False), ["id: e-4"]),
-        (["call.delta"], Selection(deltas=False, types=frozenset({"call.delta"})), ["id: e-0"]),
-        (["call.delta", "stage.opened"], Selection(types=frozenset({"call.delta"})), ["call.delta", "id: e-1"]),
-        ([], Selection(), []),
-    ],
-)
-def test_filtered_events_move_the_cursor_once(kinds: list[str], selection: Selection, sent: list[str]) -> None:
-    frames = [Frame(place, kind, kind.encode() + b"\n\n") for place, kind in enumerate(kinds)]
-    assert b"".join(chunks(frames, selection, "e")).decode().split("\n\n")[:-1] == sent
-
-
-def test_chunks_are_bounded_and_cut_between_frames() -> None:
-    frames = [frame(sequence, 40) for sequence in range(1, 6)] + [frame(6, 500), frame(7, 1)]
-    assert [len(chunk) for chunk in chunks(frames, Selection(), "e", bytes_max=100)] == [80, 80, 40, 500, 1]
 
 
 async def test_a_replay_joins_the_live_events() -> None:

@@ -1,0 +1,112 @@
+"""A gateway on a socket in this process, over a log in memory, and what a client sees of its streams."""
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing, asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import httpx
+import uvicorn
+
+from app.cli.sse import Frame, SseDecoder
+from app.deliberation.facts import Fact, View
+from app.feed import Feed
+from app.main import create_app
+from app.settings import Settings
+from app.testing import FakeClock, InMemoryJournal
+from tests.conditions import until
+from tests.story import Story
+
+TENANT = "default"
+
+
+@dataclass
+class Gateway:
+    """A gateway on a socket, and what it stands on."""
+
+    client: httpx.AsyncClient
+    journal: InMemoryJournal
+    feed: Feed
+    server: uvicorn.Server
+    serving: asyncio.Task[None]
+
+    async def write(self, *events: Fact | View) -> None:
+        for event in events:
+            if event.type in ("call.started", "call.delta"):
+                await self.journal.publish_view(TENANT, event)  # pyright: ignore[reportArgumentType]
+            else:
+                await self.journal.append(TENANT, event)  # pyright: ignore[reportArgumentType]
+
+    def id_of(self, place: int = -1) -> str:
+        """The SSE id of a stored event."""
+        return f"{self.journal.epoch}-{self.journal.records[place].sequence}"
+
+    async def page(self, deliberation_id: str, **query: Any) -> httpx.Response:
+        return await self.client.get(
+            f"/deliberations/{deliberation_id}/events", params=query, headers={"Accept": "application/json"}
+        )
+
+    @asynccontextmanager
+    async def watching(
+        self, deliberation_id: str, last_event_id: str | None = None, **query: Any
+    ) -> AsyncGenerator[AsyncGenerator[Frame, None], None]:
+        headers = {} if last_event_id is None else {"Last-Event-ID": last_event_id}
+        path = f"/deliberations/{deliberation_id}/events"
+        async with asyncio.timeout(10), self.client.stream("GET", path, params=query, headers=headers) as response:
+            assert response.status_code == 200, await response.aread()
+            async with aclosing(frames_of(response)) as frames:
+                yield frames
+
+    async def watched(self, deliberation_id: str, last_event_id: str | None = None, **query: Any) -> list[Frame]:
+        """Everything until the stream ends by itself."""
+        async with self.watching(deliberation_id, last_event_id, **query) as frames:
+            return [frame async for frame in frames]
+
+
+async def frames_of(response: httpx.Response) -> AsyncGenerator[Frame, None]:
+    decoder = SseDecoder()
+    async for chunk in response.aiter_bytes():
+        for frame in decoder.feed(chunk):
+            yield frame
+
+
+async def following(frames: AsyncIterator[Frame], count: int) -> list[Frame]:
+    return [await anext(frames) for _ in range(count)]
+
+
+@asynccontextmanager
+async def listening(journal: InMemoryJournal | None = None, **settings: Any) -> AsyncGenerator[Gateway, None]:
+    journal = journal or InMemoryJournal()
+    app = create_app(Settings(**settings), journal=journal, clock=FakeClock())
+    config = uvicorn.Config(app, port=0, lifespan="on", ws="none", log_config=None, timeout_graceful_shutdown=5)
+    server = uvicorn.Server(config)
+    serving = asyncio.create_task(server.serve())
+    await until(lambda: server.started or serving.done())
+    port = server.servers[0].sockets[0].getsockname()[1]
+    async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=10) as client:
+        yield Gateway(client, journal, server.lifespan.state["feed"], server, serving)
+    server.should_exit = True
+    await serving
+
+
+def whole(story: Story) -> list[Fact | View]:
+    """A deliberation from beginning to end."""
+    first, second = story.agents
+    return [
+        story.accepted(),
+        story.opened(),
+        story.started(first),
+        story.delta(first, 0, "re"),
+        story.started(second),
+        story.delta(first, 2, "d"),
+        story.finished(first, "red"),
+        story.delta(second, 0, "blue"),
+        story.finished(second, "blue"),
+        story.closed(),
+        story.completed(),
+    ]
+
+
+def types(frames: list[Frame]) -> list[str]:
+    return [frame.event if frame.data else "-" for frame in frames]

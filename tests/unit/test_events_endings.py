@@ -1,0 +1,140 @@
+"""How a stream ends, and what it leaves behind."""
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator
+
+import pytest
+
+from app.cli.sse import SseDecoder
+from app.testing import InMemoryJournal
+from tests.conditions import until
+from tests.story import Story
+from tests.unit.listening import TENANT, Gateway, following, listening, types, whole
+
+
+@pytest.fixture(scope="module")
+async def gateway() -> AsyncIterator[Gateway]:
+    """One gateway for all tests that need no settings of their own."""
+    async with listening() as made:
+        yield made
+
+
+@pytest.fixture
+def story(fresh_id: str) -> Story:
+    return Story(fresh_id)
+
+
+async def test_a_viewer_that_leaves_gives_back_its_seat_and_its_watch_and_stops_nothing(
+    gateway: Gateway, story: Story
+) -> None:
+    await gateway.write(*whole(story)[:4])
+    stored = len(gateway.journal.records)
+    async with gateway.feed.watch(TENANT, story.id) as watch:
+        async with gateway.watching(story.id) as frames:
+            await following(frames, 3)
+            await until(lambda: watch.viewers == 2)
+            assert gateway.feed.streams == 1
+        await until(lambda: watch.viewers == 1 and gateway.feed.streams == 0)
+    assert len(gateway.journal.records) == stored
+
+
+async def test_streams_of_one_client_are_bounded() -> None:
+    story = Story("a")
+    async with listening(streams_per_client_max=2) as gateway:
+        await gateway.write(*whole(story)[:2])
+        async with gateway.watching("a") as first, gateway.watching("a") as second:
+            await following(first, 1)
+            await following(second, 1)
+            refused = await gateway.client.get("/deliberations/a/events")
+            assert (refused.status_code, refused.json()["code"]) == (429, "too_many_streams")
+            assert int(refused.headers["retry-after"]) > 0
+            assert (await gateway.page("a")).status_code == 200
+        await until(lambda: gateway.feed.streams == 0)
+        async with gateway.watching("a") as again:
+            await following(again, 1)
+
+
+async def test_a_lost_log_leaves_the_stream_open_and_is_caught_up_with() -> None:
+    story = Story("a")
+    events = whole(story)
+    async with listening(heartbeat_s=0.02) as gateway:
+        await gateway.write(*events[:3])
+        path = "/deliberations/a/events?after=0"
+        async with asyncio.timeout(10), gateway.client.stream("GET", path) as response:
+            chunks = response.aiter_bytes()
+            seen = await anext(chunks)
+            gateway.journal.available = False
+            gateway.journal.reconnect()
+            while not seen.endswith(b": \n\n"):
+                seen += await anext(chunks)
+            gateway.journal.available = True
+            await gateway.write(*events[3:])
+            gateway.journal.reconnect()
+            async for chunk in chunks:
+                seen += chunk
+        frames = SseDecoder().feed(seen)
+        assert types(frames) == ["stream.opened", *(event.type for event in events)]
+
+
+async def test_draining_tells_viewers_to_reconnect_and_the_server_ends() -> None:
+    story = Story("a")
+    async with listening() as gateway:
+        await gateway.write(*whole(story)[:2])
+        async with gateway.watching("a", after="0") as frames:
+            await following(frames, 3)
+            gateway.server.should_exit = True  # as uvicorn's own handler of SIGTERM does
+            [farewell] = [frame async for frame in frames]
+            assert farewell.event == "stream.reconnect" and farewell.fields()["reason"] == "draining"
+            assert farewell.id is None and 1_000 <= (farewell.retry_ms or 0) <= 3_000
+        async with asyncio.timeout(4):
+            await gateway.serving
+
+
+async def test_a_drained_feed_tells_viewers_at_once() -> None:
+    async with listening() as gateway:
+        await gateway.write(*whole(Story("a"))[:2])
+        async with gateway.watching("a", after="0") as frames:
+            await following(frames, 3)
+            gateway.feed.drain()
+            assert types([frame async for frame in frames]) == ["stream.reconnect"]
+
+
+async def test_an_old_stream_is_told_to_reconnect() -> None:
+    async with listening(stream_age_max_s=0.05) as gateway:
+        await gateway.write(*whole(Story("a"))[:2])
+        *_, farewell = await gateway.watched("a", after="0")
+        assert farewell.event == "stream.reconnect" and farewell.fields()["reason"] == "max_age"
+
+
+async def test_a_foreign_log_ends_the_stream_so_that_the_next_one_tells_the_gap() -> None:
+    story, anew = Story("a"), InMemoryJournal(epoch="anew")
+    async with listening() as gateway:
+        journal = gateway.journal
+        await gateway.write(*whole(story)[:4])
+        async with gateway.watching("a", after="0") as frames:
+            *_, last = await following(frames, 5)
+            await anew.append(TENANT, story.accepted())
+            journal.epoch, journal.records[:], journal._last_sequence = anew.epoch, anew.records, 1  # pyright: ignore[reportPrivateUsage]
+            journal.reconnect()
+            assert [frame async for frame in frames] == []
+        async with gateway.watching("a", last.id) as frames:
+            assert types(await following(frames, 3)) == ["stream.opened", "stream.gap", "deliberation.snapshot"]
+            await gateway.write(story.opened())
+            assert types(await following(frames, 2)) == ["-", "stage.opened"]
+
+
+async def test_a_stalled_viewer_is_dropped_and_holds_nothing() -> None:
+    story = Story("a", size=1)
+    async with listening(stream_send_timeout_s=0.3) as gateway:
+        await gateway.write(story.accepted(), story.opened())
+        port = gateway.client.base_url.port
+        async with gateway.feed.watch(TENANT, "a") as watch:
+            with socket.create_connection(("127.0.0.1", port)) as stalled:
+                stalled.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
+                stalled.sendall(b"GET /deliberations/a/events?after=0 HTTP/1.1\r\nHost: g\r\n\r\n")
+                await until(lambda: watch.viewers == 2)
+                for offset in range(200):
+                    await gateway.write(story.delta("dev-001", offset, "x" * 60_000))
+                    await asyncio.sleep(0)
+                await until(lambda: watch.viewers == 1 and gateway.feed.streams == 0)

@@ -1,0 +1,105 @@
+"""What a viewer asks for, and the unfinished texts that a snapshot tells."""
+
+from typing import Any
+
+import pytest
+
+from app.cursor import BEGINNING, Cursor, parse_cursor
+from app.deliberation.errors import InvalidCursor
+from app.deliberation.fold import fold
+from app.openings import negotiated
+from app.problems import NotAcceptable
+from app.unfinished import unfinished_calls
+from tests.story import Story
+
+
+@pytest.mark.parametrize(
+    ("accept", "media"),
+    [
+        (None, "text/event-stream"),
+        ("", "text/event-stream"),
+        ("*/*", "text/event-stream"),
+        ("text/*", "text/event-stream"),
+        ("text/event-stream", "text/event-stream"),
+        ("TEXT/Event-Stream; charset=utf-8", "text/event-stream"),
+        ("application/json", "application/json"),
+        ("application/json, text/plain, */*", "application/json"),
+        ("application/json, text/event-stream;q=0.1", "text/event-stream"),
+        ("text/event-stream;q=0, application/*", "application/json"),
+        ("text/html, */*;q=0.8", "text/event-stream"),
+    ],
+)
+def test_the_accepted_media_type_is_answered(accept: str | None, media: str) -> None:
+    assert negotiated(accept) == media
+
+
+@pytest.mark.parametrize("accept", ["text/html", "image/*, text/plain", "*/*;q=0", "application/json;q=0.0"])
+def test_what_cannot_be_answered_is_refused(accept: str) -> None:
+    with pytest.raises(NotAcceptable):
+        negotiated(accept)
+
+
+@pytest.mark.parametrize(
+    ("text", "cursor"),
+    [
+        ("0", BEGINNING),
+        ("ab12-7", Cursor("ab12", 7)),
+        ("e-0", Cursor("e", 0)),
+        ("e-" + "9" * 19, Cursor("e", 10**19 - 1)),
+    ],
+)
+def test_a_cursor_is_read_as_it_is_written(text: str, cursor: Cursor) -> None:
+    assert parse_cursor(text, "after") == cursor
+    assert cursor == BEGINNING or str(cursor) == text
+
+
+BAD_CURSORS = ["", "1", "00", "-", "e-", "-5", "e--5", "E-5", "e-5 ", "e-٣", "é-5", "e" * 17 + "-5", "e-" + "9" * 20]
+
+
+@pytest.mark.parametrize("text", BAD_CURSORS)
+def test_a_malformed_cursor_is_refused(text: str) -> None:
+    with pytest.raises(InvalidCursor):
+        parse_cursor(text, "after")
+
+
+@pytest.mark.parametrize(
+    ("views", "expected"),
+    [
+        ([], []),
+        (["started 1"], [(1, "", 0)]),
+        (["started 1", "1 0 ab", "1 2 c"], [(1, "abc", 3)]),
+        (["1 0 ab", "1 2 c"], [(1, "abc", 3)]),
+        (["started 1", "1 0 ab", "started 2"], [(2, "", 0)]),
+        (["started 1", "1 0 ab", "started 2", "1 2 c", "2 0 x"], [(2, "x", 1)]),
+        (["1 0 ab", "1 5 f", "1 6 g"], [(1, "fg", 7)]),
+        (["1 0 abc", "1 0 ab", "1 2 x"], [(1, "abx", 3)]),
+        (["1 0 aé𝄞", "1 3 !"], [(1, "aé𝄞!", 4)]),
+    ],
+)
+def test_unfinished_texts_are_the_newest_attempts_by_offset(
+    views: list[str], expected: list[tuple[int, str, int]]
+) -> None:
+    story = Story("a")
+    state = fold([(1, story.accepted()), (2, story.opened())])
+    assert state is not None
+    told: list[Any] = []
+    for view in views:
+        words = view.split()
+        if words[0] == "started":
+            told.append(story.started("dev-001", int(words[1])))
+        else:
+            told.append(story.delta("dev-001", int(words[1]), words[2], int(words[0])))
+    assert [(each.attempt, each.text, each.offset) for each in unfinished_calls(state, told)] == expected
+
+
+def test_no_text_is_unfinished_once_its_outcome_or_the_end_is_there() -> None:
+    story = Story("a")
+    views = [story.delta(agent, 0, "x") for agent in story.agents]
+    facts: list[Any] = [story.accepted(), story.opened(), story.finished("dev-001")]
+    state = fold(enumerate(facts, 1))
+    assert state is not None
+    assert [each.agent_id for each in unfinished_calls(state, views)] == ["dev-002"]
+    closed = story.closed().model_copy(update={"seen": ("s1-dev-001",), "reason": "quorum"})
+    for more in ([closed], [story.completed()]):
+        state = fold(enumerate([*facts, *more], 1))
+        assert state is not None and unfinished_calls(state, views) == ()
