@@ -67,6 +67,11 @@ def test_the_image_is_locked_and_unprivileged() -> None:
     assert dockerfile_faults(DOCKERFILE) == []
 
 
+def test_the_lock_is_resolved_for_the_python_of_the_image() -> None:
+    resolved = set(re.findall(r"--python-version (\S+)", (ROOT / "Makefile").read_text()))
+    assert resolved == {project()["tool"]["pyright"]["pythonVersion"]}
+
+
 @pytest.mark.parametrize(
     ("written", "instead"),
     [

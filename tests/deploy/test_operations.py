@@ -1,0 +1,60 @@
+"""The runbook names what is there: files, variables, metrics, error codes, ports."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from app.catalog import Catalog
+from app.gateway import SystemClock
+from app.metrics import Metrics
+from tests.deploy import wiring
+from tests.deploy.manifests import ROOT
+
+RUNBOOK = (ROOT / "docs/operations.md").read_text()
+# Words in capitals that are no variables of ours.
+WORDS = {"REGISTRY", "USER", "PASSWORD", "STREAM", "DIRECTORY", "DELIBERATIONS"}
+
+
+def exposed() -> set[str]:
+    """The names of the gateway's metrics, without the suffixes of a histogram's parts."""
+    text = Metrics(Catalog(SystemClock(), retention_s=60, size_max=100)).exposition().decode()
+    return set(re.findall(r"^# TYPE (\w+)", text, re.MULTILINE))
+
+
+def variables_in(text: str) -> set[str]:
+    """Names in capitals that stand as code."""
+    code = " ".join(re.findall(r"`([^`\n]+)`", text))
+    return set(re.findall(r"(?<![\w.-])[A-Z][A-Z0-9]*(?:_[A-Z0-9]+)+(?![\w-])", code)) - WORDS
+
+
+def test_every_variable_that_is_named_is_read_by_something() -> None:
+    named = variables_in(RUNBOOK)
+    known = wiring.gateway_variables() | wiring.application_variables() | wiring.streams_variables()
+    assert named - known - wiring.ray_variables() == set()
+    assert {"DRAIN_DELAY", "STREAM_REPLICAS", "ACK_WAIT", "RAY_START_HOOK"} <= named
+
+
+def test_every_metric_of_the_gateway_that_is_named_exists() -> None:
+    named = set(re.findall(r"`((?:gateway|deliberations|sse)_[a-z_]+)", RUNBOOK))
+    assert named - exposed() == set()
+    assert len(named) >= 7
+
+
+def test_every_error_code_that_is_named_exists() -> None:
+    told = wiring.strings_in(ROOT / "app/deliberation/errors.py")
+    for code in ("journal_unavailable", "strategy_drift", "engine_unavailable", "engine_rejected"):
+        assert code in told
+        assert f"`{code}`" in RUNBOOK
+
+
+@pytest.mark.parametrize("document", ["docs/operations.md", "deploy/README.md", "examples/README.md"])
+def test_every_link_leads_somewhere(document: str) -> None:
+    path = ROOT / document
+    targets = [target.partition("#")[0] for target in re.findall(r"\]\(([^)]+)\)", path.read_text())]
+    missing = [target for target in targets if "://" not in target and not (path.parent / target).exists()]
+    assert [each for each in missing if Path(each).name != "configuration.md"] == []
+
+
+def test_a_variable_that_is_misspelt_is_found() -> None:
+    assert variables_in("set `DRAIN_DELY`, or `NATS_URL=nats://h`") == {"DRAIN_DELY", "NATS_URL"}
