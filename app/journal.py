@@ -118,20 +118,26 @@ class JetStreamJournal:
         return journal
 
     async def open(self) -> None:
-        """Connect, waiting for the server as long as it takes; afterwards reconnect for ever."""
-        await self.client.connect(
-            self._url,
-            name=self._name,
-            max_reconnect_attempts=-1,
-            reconnect_time_wait=0.2,  # pyright: ignore[reportArgumentType] -- seconds; a fraction is honoured
-            connect_timeout=2,
-            ping_interval=5,
-            max_outstanding_pings=2,
-            pending_size=-1,  # fail fast while offline: a buffered publish would be an unkept promise
-            disconnected_cb=self._disconnected,
-            reconnected_cb=self._reconnected,
-            error_cb=self._failed,
-        )
+        """Connect, waiting for the server as long as it takes; afterwards reconnect for ever.
+
+        Raises JournalUnavailable when a server is there and refuses: waiting would not help.
+        """
+        try:
+            await self.client.connect(
+                self._url,
+                name=self._name,
+                max_reconnect_attempts=-1,
+                reconnect_time_wait=0.2,  # pyright: ignore[reportArgumentType] -- seconds; a fraction is honoured
+                connect_timeout=2,
+                ping_interval=5,
+                max_outstanding_pings=2,
+                pending_size=-1,  # fail fast while offline: a buffered publish would be an unkept promise
+                disconnected_cb=self._disconnected,
+                reconnected_cb=self._reconnected,
+                error_cb=self._failed,
+            )
+        except nats.errors.Error as exc:
+            raise JournalUnavailable(f"{self._url} refuses the connection: {exc}") from exc
         self._batch_inbox = self.client.new_inbox()
         await self.client.subscribe(f"{self._batch_inbox}.*", cb=self._take_reply)
 

@@ -8,7 +8,6 @@ from urllib.parse import urlsplit
 
 import structlog
 import typer
-from nats.errors import Error as NatsError
 from rich.console import Console
 from rich.text import Text
 
@@ -70,8 +69,6 @@ async def _connected(nats_url: str, wait_s: float, work: Callable[[JetStreamJour
     except (TimeoutError, JournalUnavailable) as exc:
         detail = str(exc) or f"no NATS server with JetStream answered at {nats_url} within {wait_s:g} s"
         raise CommandError(Exit.UNREACHABLE, "journal_unavailable", detail, remedy=remedy) from exc
-    except NatsError as exc:
-        raise CommandError(Exit.UNREACHABLE, "journal_unavailable", f"{nats_url}: {exc}", remedy=remedy) from exc
     finally:
         await journal.close()
 
