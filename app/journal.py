@@ -11,6 +11,7 @@ import json
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Self
+from urllib.parse import urlsplit
 
 import nats
 import nats.errors
@@ -102,6 +103,8 @@ class JetStreamJournal:
 
     def __init__(self, url: str, *, name: str, patience_s: float = REQUEST_TIMEOUT_S) -> None:
         self._url = url
+        # Shown in place of the URL, which may hold a password.
+        self._server = urlsplit(url).netloc.rpartition("@")[2]
         self._name = name
         self._patience_s = patience_s
         self.client = Client()
@@ -137,7 +140,7 @@ class JetStreamJournal:
                 error_cb=self._failed,
             )
         except nats.errors.Error as exc:
-            raise JournalUnavailable(f"{self._url} refuses the connection: {exc}") from exc
+            raise JournalUnavailable(f"{self._server} refuses the connection: {exc}") from exc
         self._batch_inbox = self.client.new_inbox()
         await self.client.subscribe(f"{self._batch_inbox}.*", cb=self._take_reply)
 
@@ -151,7 +154,7 @@ class JetStreamJournal:
         self._missed()
 
     async def _reconnected(self) -> None:
-        log.info("journal_reconnected", url=self._url)
+        log.info("journal_reconnected", server=self._server)
         self._missed()
 
     async def _failed(self, error: Exception) -> None:

@@ -13,6 +13,7 @@ CLUSTER_VARIABLES = (
     ("VLLM_URL", "", "Base URLs of OpenAI-compatible engines, separated by commas, for roles that name none."),
     ("VLLM_MODEL", "", "Model for roles that name none; the first that the engine serves if unset."),
     ("ROLES_FILE", "", "The same roles as the gateway's."),
+    ("STREAM_DELTAS", "`true`", "Whether texts are streamed while they grow; `false` asks engines for whole answers."),
 )
 PACKAGED_ROLES = Path(__file__).with_name("roles.yaml")
 

@@ -147,6 +147,8 @@ def main() -> None:
     sys.stdout.flush()
     asyncio.run(_stay())
     serve.shutdown()
+    # Else a cluster that this process itself started (RAY_ADDRESS=local) ends it with SIGABRT.
+    ray.shutdown()
 
 
 if __name__ == "__main__":

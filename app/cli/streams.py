@@ -67,7 +67,7 @@ async def _connected(nats_url: str, wait_s: float, work: Callable[[JetStreamJour
             await journal.open()
         return await work(journal)
     except (TimeoutError, JournalUnavailable) as exc:
-        detail = str(exc) or f"no NATS server with JetStream answered at {nats_url} within {wait_s:g} s"
+        detail = str(exc) or f"no NATS server with JetStream answered within {wait_s:g} s"
         raise CommandError(Exit.UNREACHABLE, "journal_unavailable", detail, remedy=remedy) from exc
     finally:
         await journal.close()
