@@ -14,6 +14,7 @@ from importlib.metadata import version
 from typing import Any, assert_never, cast
 
 import ray
+import stamina
 import structlog
 from ray.exceptions import RayError
 from ray.serve.exceptions import RayServeException
@@ -182,11 +183,21 @@ class CoordinatorReplica:
             await self._queue.ack(work.delivery)
 
     async def _state(self, work: Work) -> State:
-        records = await self._journal.facts(work.tenant, work.deliberation_id)
+        """Fold what the log holds, waiting for a log that is away as long as an append would."""
+        records = await self._facts(work)
         state = fold((record.sequence, fact_of(record)) for record in records)
         if state is None:
             raise UnexpectedFact("the log holds no fact of an accepted deliberation")
         return state
+
+    async def _facts(self, work: Work) -> list[Record]:
+        retries = stamina.retry_context(
+            on=JournalUnavailable, attempts=None, timeout=APPEND_PATIENCE_S, wait_initial=0.05, wait_max=1.0
+        )
+        async for attempt in retries:
+            with attempt:
+                return await self._journal.facts(work.tenant, work.deliberation_id)
+        raise AssertionError("a retry context ends by returning or raising")
 
     async def _ended_by(self, work: Work, error: DeliberationError) -> None:
         accepted = fact_of(work.delivery.record)
@@ -235,14 +246,18 @@ class CoordinatorReplica:
         by_role: dict[str, list[Call]] = {}
         for call in run.calls:
             by_role.setdefault(call.role, []).append(call)
-        async with asyncio.TaskGroup() as group:
-            asking = [group.create_task(self._ask(work, run, role, calls)) for role, calls in by_role.items()]
-            try:
-                while not self._may_go_on(state):
-                    state = await self._heard_of(work, state)
-            finally:
-                for task in asking:
-                    task.cancel()
+        try:
+            async with asyncio.TaskGroup() as group:
+                asking = [group.create_task(self._ask(work, run, role, calls)) for role, calls in by_role.items()]
+                try:
+                    while not self._may_go_on(state):
+                        state = await self._heard_of(work, state)
+                finally:
+                    for task in asking:
+                        task.cancel()
+        except ExceptionGroup as group:
+            # The first one says what happened; whoever supervises this deliberation tells errors apart by their class.
+            raise group.exceptions[0] from group
         return state
 
     def _may_go_on(self, state: State) -> bool:
