@@ -292,6 +292,7 @@ def test_a_missing_ballot_is_missing_and_never_zero() -> None:
         ("dev-002", 0.0),
         ("dev-003", None),
     ]
+    assert verdict(ended).margin == 1.0
     assert ended.degraded == ("2 of 3 ballots are missing",)
     both = run(specification(2, strategy="best_of_n"), Minds(failing=["s2-dev-001"]))
     assert [(each.agent_id, each.score) for each in verdict(both).ranking] == [("dev-001", 0.8), ("dev-002", None)]
