@@ -63,8 +63,9 @@ async def test_a_council_survives_the_death_of(stack: Stack, victim: str) -> Non
     for call_id in before:
         assert asked[f"{deliberation_id}.{call_id}"]["started"] == 1, f"{call_id} was recorded and asked for again"
     # Usage counts every request that reached the engine, also those that the kill cut off.
-    started = sum(call["started"] for call in asked.values())
-    assert found["usage"]["calls"] == started
+    started = {call_id.partition(".")[2]: call["started"] for call_id, call in asked.items()}
+    assert {call_id: fact.usage.calls for call_id, fact in after.items()} == started
+    assert found["usage"]["calls"] == sum(started.values())
     ends = await stack.journal.last([f"deliberations.default.{deliberation_id}.end"])
     assert len(ends) == 1
     await stack.until_ready()

@@ -276,14 +276,17 @@ async def test_draining_ends_a_long_poll(gateway: Served) -> None:
     assert (await waiting).status_code == 200
 
 
-async def test_a_log_that_goes_away_ends_a_wait_with_what_is_known(
+async def test_a_log_that_goes_away_leaves_a_wait_with_what_is_known(
     gateway: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def gone(*_: object) -> bool:
         raise JournalUnavailable("gone")
 
+    accepted = (await gateway.post(BODY)).json()
     monkeypatch.setattr(gateway.gateway["feed"], "changed", gone)
-    assert (await gateway.post(BODY, Prefer="wait=60")).status_code == 202
+    polled = await gateway.client.get(f"/deliberations/{accepted['id']}", headers={"Prefer": "wait=60"})
+    assert (polled.status_code, polled.json()["revision"]) == (200, 1)
+    assert (await gateway.post(BODY, Prefer="wait=1")).status_code == 202
 
 
 HOSTILE = ["*", ">", "..%2f", "a.b", "a%20b", "%00", "A", "é", "x" * 65, "x" * 10_000, "deliberations.default.>", "%2A"]

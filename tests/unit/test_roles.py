@@ -22,7 +22,7 @@ def test_the_shipped_file_declares_five_roles_with_personas_of_their_own() -> No
 def test_what_a_role_leaves_out_has_a_default() -> None:
     role = parse_roles({"roles": {"COOPER": PERSONA}})["COOPER"]
     assert (role.model, role.engines, role.sampling, role.replicas) == (None, (), Sampling(), Replicas(min=1, max=1))
-    assert role.concurrency == 256
+    assert role.concurrency == 1_024
 
 
 def test_a_role_may_name_all_of_it() -> None:
