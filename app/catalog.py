@@ -192,14 +192,16 @@ class Catalog:
     def apply(self, record: Record) -> None:
         """Take one fact; any order, any number of times. What does not decode is logged and left out."""
         self._heard = max(self._heard, record.sequence)
+        _, tenant, deliberation_id, *tail = record.tokens
+        key = (tenant, deliberation_id)
+        entry = self._entries.get(key)
+        if entry is not None and entry.sequence and tail == ["accepted"]:
+            return
         try:
             fact = decode(record.data)
         except ValidationError:
             log.warning("fact_undecodable", subject=record.subject, sequence=record.sequence)
             return
-        _, tenant, deliberation_id, *_ = record.tokens
-        key = (tenant, deliberation_id)
-        entry = self._entries.get(key)
         if entry is None:
             entry = self._entries[key] = Entry(tenant, deliberation_id, heard_at=fact.ts)
         match fact:

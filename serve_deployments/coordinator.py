@@ -8,6 +8,7 @@ import asyncio
 import os
 import platform
 from collections.abc import AsyncIterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from importlib.metadata import version
@@ -33,7 +34,7 @@ from app.deliberation.engine import (
 )
 from app.deliberation.errors import DeliberationError, JournalUnavailable, UnexpectedFact
 from app.deliberation.facts import Accepted, CallDelta, CallFinished, CallStarted, CancelRequested, Fact, decode
-from app.deliberation.fold import State, apply, fold
+from app.deliberation.fold import State, apply, begin, fold
 from app.deliberation.ports import Record
 from app.deliberation.strategies import STRATEGIES
 from app.journal import JetStreamJournal
@@ -44,6 +45,7 @@ HEARTBEAT_S = 3.0
 APPEND_PATIENCE_S = 60.0
 RETRY_WAIT_S = (0.2, 0.5, 1.0, 2.0)
 GIVE_BACK_DELAY_S = 2.0
+EARLY_CANCELS_MAX = 10_000
 # A stage's calls end by their own deadline; a replica that died is noticed this much later.
 GRACE = timedelta(seconds=2)
 
@@ -97,6 +99,9 @@ class CoordinatorReplica:
         self._slots = slots
         self._works: dict[str, Work] = {}
         self._group: asyncio.TaskGroup | None = None
+        # Requests to stop that came before their deliberation did, and the sequence above which none was missed.
+        self._early_cancels: dict[str, Record] = {}
+        self._heard_from: int | None = None
 
     async def serve(self, ready: asyncio.Event) -> None:
         """Pull and coordinate until cancelled; what is in hand is then given back."""
@@ -106,6 +111,7 @@ class CoordinatorReplica:
                 await self._journal.subscribe(["deliberations.*.*.cancel"], self._heard)
                 await self._journal.answer("control.coordinator", self.describe)
                 self._journal.on_reconnect(self._missed)
+                await self._hear_again()
                 await self._queue.start()
                 group.create_task(self._queue.watch())
                 group.create_task(self._keep_alive())
@@ -133,15 +139,28 @@ class CoordinatorReplica:
         work = self._works.get(record.tokens[2])
         if work is not None:
             work.inbox.put_nowait(record)
+            return
+        self._early_cancels[record.tokens[2]] = record
+        if len(self._early_cancels) > EARLY_CANCELS_MAX:
+            # What is forgotten here is in the log: it is read again for whatever was accepted up to now.
+            self._heard_from = max(self._heard_from or 0, *(early.sequence for early in self._early_cancels.values()))
+            self._early_cancels.clear()
 
     def _missed(self) -> None:
+        self._heard_from = None
         for work in self._works.values():
             work.inbox.put_nowait(None)
+
+    async def _hear_again(self) -> None:
+        if self._heard_from is None:
+            self._heard_from = (await self._journal.state()).last_sequence
 
     async def _keep_alive(self) -> None:
         """Tell the server every few seconds what is still being worked on, but only while a call is within its time."""
         while True:
             await asyncio.sleep(HEARTBEAT_S)
+            with suppress(JournalUnavailable):
+                await self._hear_again()
             now = datetime.now(UTC)
             for work in list(self._works.values()):
                 if now <= work.alive_until:
@@ -190,6 +209,20 @@ class CoordinatorReplica:
             raise UnexpectedFact("the log holds no fact of an accepted deliberation")
         return state
 
+    def _fresh(self, work: Work) -> State | None:
+        """The state of a deliberation that nobody has touched yet; None when the log must tell.
+
+        A request to stop would have been heard, and if a stage was opened all the same, its fact refuses the next.
+        """
+        record = work.delivery.record
+        if work.resumed or self._heard_from is None or record.sequence <= self._heard_from:
+            return None
+        accepted = fact_of(record)
+        assert isinstance(accepted, Accepted), "the queue hands out accepted facts alone"
+        state = begin(accepted, record.sequence)
+        cancel = self._early_cancels.pop(work.deliberation_id, None)
+        return apply(state, fact_of(cancel), cancel.sequence) if cancel else state
+
     async def _facts(self, work: Work) -> list[Record]:
         retries = stamina.retry_context(
             on=JournalUnavailable, attempts=None, timeout=APPEND_PATIENCE_S, wait_initial=0.05, wait_max=1.0
@@ -200,16 +233,18 @@ class CoordinatorReplica:
         raise AssertionError("a retry context ends by returning or raising")
 
     async def _ended_by(self, work: Work, error: DeliberationError) -> None:
-        accepted = fact_of(work.delivery.record)
-        assert isinstance(accepted, Accepted), "the queue hands out accepted facts alone"
-        # The log may be what is damaged, so the end is written over what was accepted, and first write wins.
-        state = fold([(work.delivery.record.sequence, accepted)])
-        assert state is not None
+        try:
+            state = await self._state(work)
+        except UnexpectedFact:
+            # The log itself is damaged: the end is written over what was accepted, and knows of no cost.
+            accepted = fact_of(work.delivery.record)
+            assert isinstance(accepted, Accepted), "the queue hands out accepted facts alone"
+            state = begin(accepted)
         appended = await self._journal.append(work.tenant, failed(state, datetime.now(UTC), error).fact)
         log.error("deliberation_failed", deliberation_id=work.deliberation_id, code=error.code, mine=appended.mine)
 
     async def _deliberated(self, work: Work) -> None:
-        state = await self._state(work)
+        state = self._fresh(work) or await self._state(work)
         work.resumed = work.resumed or bool(state.stages)
         while True:
             definition = STRATEGIES.get(state.specification.strategy)
