@@ -10,8 +10,8 @@ from collections.abc import Iterator
 import pytest
 
 from app.streams import StreamSettings, declared_streams
+from tests.components.cli_council import ID, Served, StubGateway, council_of
 from tests.conftest import NatsServer
-from tests.unit.cli_council import ID, Served, StubGateway, council_of
 
 
 @pytest.fixture

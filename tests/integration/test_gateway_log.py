@@ -12,10 +12,10 @@ from app.journal import JetStreamJournal
 from app.main import lifespan_of
 from app.settings import Settings
 from app.streams import StreamSettings, apply
+from tests.components.served import APP, answering
 from tests.conditions import until
 from tests.conftest import NatsServer
 from tests.story import NOW
-from tests.unit.served import APP, answering
 
 BODY = {"task": "Name a colour."}
 

@@ -8,9 +8,9 @@ import pytest
 
 from app.cli.sse import SseDecoder
 from app.testing import InMemoryJournal
+from tests.components.listening import TENANT, Gateway, following, listening, types, whole
 from tests.conditions import until
 from tests.story import Story
-from tests.unit.listening import TENANT, Gateway, following, listening, types, whole
 
 
 @pytest.fixture(scope="module")

@@ -11,7 +11,7 @@ from app.cli.client import Gateway, GatewayRefused, GatewayUnreachable, Retry, u
 from app.cli.exits import CommandError, Exit, FieldFault
 from app.cli.sse import Frame
 from app.schemas import Deliberation
-from tests.unit.cli_council import ID, StubGateway, problem
+from tests.components.cli_council import ID, StubGateway, problem
 
 URL = "http://gateway"
 

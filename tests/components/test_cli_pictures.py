@@ -14,7 +14,7 @@ from app.cli.ranking import account
 from app.deliberation.calls import Call
 from app.deliberation.facts import StageOpened
 from app.schemas import Deliberation
-from tests.unit.cli_council import Council, answer_text, council_of, specification
+from tests.components.cli_council import Council, answer_text, council_of, specification
 
 
 def shown(content: RenderableType, width: int = 100, height: int = 30) -> str:

@@ -9,7 +9,7 @@ from app.deliberation.errors import InvalidRequest, JournalUnavailable, StreamsD
 from app.deliberation.strategies import STRATEGIES
 from app.roles import read_roles, without_credentials
 from app.testing import InMemoryJournal
-from tests.unit.served import COORDINATOR, Served, served
+from tests.components.served import COORDINATOR, Served, served
 
 
 @pytest.fixture

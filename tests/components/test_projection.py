@@ -30,7 +30,7 @@ from app.requests import DeliberationRequest
 from app.roles import read_roles
 from app.schemas import Deliberation, dump
 from app.testing import FakeClock
-from tests.unit.served import played, written
+from tests.components.served import played, written
 
 CLOCK = FakeClock()
 NOW = CLOCK.now()

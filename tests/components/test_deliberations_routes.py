@@ -15,9 +15,9 @@ from app import logs
 from app.admission import deliberation_id
 from app.deliberation.errors import JournalUnavailable
 from app.deliberation.facts import Cancelled, CancelRequested, Completed, decode
+from tests.components.served import Served, served
 from tests.conditions import until
 from tests.story import Story
-from tests.unit.served import Served, served
 
 BODY = {"task": "Name a colour."}
 

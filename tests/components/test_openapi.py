@@ -9,7 +9,7 @@ from openapi_spec_validator import validate
 
 from app.openapi import document, events_schema
 from app.problems import STATUSES
-from tests.unit.served import served
+from tests.components.served import served
 
 # SDKs are generated from these names: changing one breaks its users.
 OPERATIONS = {

@@ -9,8 +9,8 @@ import pytest
 from app.deliberation.facts import encode
 from app.frames import EVENT_TYPES
 from app.testing import InMemoryJournal
+from tests.components.listening import Gateway, following, listening, types, whole
 from tests.story import Story
-from tests.unit.listening import Gateway, following, listening, types, whole
 
 
 @pytest.fixture(scope="module")

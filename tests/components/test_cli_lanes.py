@@ -7,7 +7,7 @@ from app.cli.lanes import CouncilView, StreamedText, expected_stages
 from app.cli.sse import Frame
 from app.deliberation.calls import Call
 from app.deliberation.facts import CallDelta, CallFinished, CallStarted, StageOpened
-from tests.unit.cli_council import ID, MODEL, answer_text, council_of, specification
+from tests.components.cli_council import ID, MODEL, answer_text, council_of, specification
 
 
 def folded(frames: list[Frame]) -> CouncilView:

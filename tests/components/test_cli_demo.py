@@ -15,7 +15,7 @@ from app.cli.exits import CommandError, Exit
 from app.cli.layout import StackOptions
 from app.cli.progress import ChildFailed, ChildReady, Report, StackReady, StackStopped
 from app.requests import DeliberationRequest
-from tests.unit.cli_council import Council, Served, StubGateway, council_of
+from tests.components.cli_council import Council, Served, StubGateway, council_of
 
 runner = CliRunner()
 READY = StackReady("http://here", "nats://here", ("http://engine",), "ray", ("DEV",), True, "/data", 7.5)
