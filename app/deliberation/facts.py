@@ -10,10 +10,10 @@ Views (`call.started`, `call.delta`) travel on the same stream and decide nothin
 from datetime import datetime
 from typing import Annotated, Any, Literal
 
-from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, TypeAdapter
+from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, TypeAdapter, computed_field
 
 from app.deliberation.calls import FactProblem, Usage
-from app.deliberation.specification import Purpose, Specification, Token, Value, checked_token
+from app.deliberation.specification import AgentSpec, Purpose, Specification, Token, Value, checked_token
 
 Cause = Literal["all", "quorum", "deadline", "unassailable"]
 TerminalStatus = Literal["completed", "failed", "cancelled", "timeout"]
@@ -38,6 +38,18 @@ class Accepted(Envelope, frozen=True):
     body_sha256: str
     request_id: str | None = None
     traceparent: str | None = None
+
+    @computed_field
+    @property
+    def agents(self) -> tuple[AgentSpec, ...]:
+        """The council, where viewers look for it."""
+        return self.specification.agents
+
+    @computed_field
+    @property
+    def strategy(self) -> str:
+        """The method's name, where viewers look for it."""
+        return self.specification.strategy
 
 
 class PlannedCall(Value, frozen=True):
