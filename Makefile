@@ -27,8 +27,8 @@ up: $(STAMP) ## Start everything in the foreground; Ctrl-C drains and stops it
 test: $(STAMP) ## Run the whole test suite: real nats-server, real Ray Serve, the whole stack
 	$(BIN)/pytest -m "not vllm"
 
-test-unit: $(STAMP) ## Run the pure tests alone, in seconds
-	$(BIN)/pytest tests/unit tests/test_architecture.py
+test-unit: $(STAMP) ## Run the pure tests alone, in seconds, and hold the core's branch coverage
+	$(BIN)/pytest tests/unit tests/test_architecture.py --cov=app/deliberation --cov-branch --cov-fail-under=95
 
 test-vllm: $(STAMP) ## Build an environment with vLLM for CPU, and run the engine contract and a council against it
 	$(BIN)/python tests/vllm/build.py

@@ -17,6 +17,7 @@ from typing import Any, assert_never, cast
 import ray
 import stamina
 import structlog
+from pydantic import ValidationError
 from ray.exceptions import RayError
 from ray.serve.exceptions import RayServeException
 from ray.serve.handle import DeploymentHandle
@@ -31,9 +32,10 @@ from app.deliberation.engine import (
     closing_cause,
     decide,
     failed,
+    problem_of,
 )
 from app.deliberation.errors import DeliberationError, JournalUnavailable, UnexpectedFact
-from app.deliberation.facts import Accepted, CallDelta, CallFinished, CallStarted, CancelRequested, Fact, decode
+from app.deliberation.facts import Accepted, CallDelta, CallFinished, CallStarted, CancelRequested, Fact, Failed, decode
 from app.deliberation.fold import State, apply, begin, fold
 from app.deliberation.ports import Record
 from app.deliberation.strategies import STRATEGIES
@@ -71,8 +73,12 @@ class Work:
 
 
 def fact_of(record: Record) -> Fact:
-    """The fact in a record; raises UnexpectedFact when a view stands there."""
-    event = decode(record.data)
+    """The fact in a record; raises UnexpectedFact when something else stands there."""
+    try:
+        event = decode(record.data)
+    except ValidationError:
+        # Not `from`: the validation error quotes what stands there, and with it a client's task.
+        raise UnexpectedFact(f"what stands on {record.subject} is no fact") from None
     if isinstance(event, CallStarted | CallDelta):
         raise UnexpectedFact(f"a view stands on {record.subject}")
     return event
@@ -190,7 +196,7 @@ class CoordinatorReplica:
             except DeliberationError as error:
                 await self._ended_by(work, error)
             except Exception as error:
-                # Named place one of two for a broad except: a defect must end this deliberation, not all of them.
+                # The named place for a broad except: a defect must end this deliberation, not all of them.
                 log.exception("deliberation_broke", deliberation_id=work.deliberation_id)
                 await self._ended_by(work, DeliberationError(f"internal error: {type(error).__name__}"))
         except JournalUnavailable as error:
@@ -233,14 +239,13 @@ class CoordinatorReplica:
         raise AssertionError("a retry context ends by returning or raising")
 
     async def _ended_by(self, work: Work, error: DeliberationError) -> None:
+        now = datetime.now(UTC)
         try:
-            state = await self._state(work)
+            fact = failed(await self._state(work), now, error).fact
         except UnexpectedFact:
-            # The log itself is damaged: the end is written over what was accepted, and knows of no cost.
-            accepted = fact_of(work.delivery.record)
-            assert isinstance(accepted, Accepted), "the queue hands out accepted facts alone"
-            state = begin(accepted)
-        appended = await self._journal.append(work.tenant, failed(state, datetime.now(UTC), error).fact)
+            # The log itself is damaged: the end can still be written, and knows of no cost.
+            fact = Failed(deliberation_id=work.deliberation_id, ts=now, problem=problem_of(error))
+        appended = await self._journal.append(work.tenant, fact)
         log.error("deliberation_failed", deliberation_id=work.deliberation_id, code=error.code, mine=appended.mine)
 
     async def _deliberated(self, work: Work) -> None:

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from app.deliberation.facts import Failed, decode
 from tests.e2e.conftest import SLOW, TASK, Stack
 
 pytestmark = pytest.mark.e2e
@@ -164,4 +165,16 @@ async def test_a_hanging_engine_ends_in_a_timeout_that_is_told(stack: Stack) -> 
     found = await stack.until(deliberation_id, status="timeout")
     assert found["problem"]["code"] == "deadline_exceeded" and found["problem"]["retryable"] is True
     await stack.script(faults=[])
+    await stack.until(await stack.submit(strategy="single"), status="completed")
+
+
+async def test_a_damaged_acceptance_ends_as_failed_and_hurts_nothing_else(stack: Stack, fresh_id: str) -> None:
+    subject = f"deliberations.default.{fresh_id}"
+    await stack.journal.request(f"{subject}.accepted", b"no fact at all")
+    async with asyncio.timeout(20):
+        while not (ends := await stack.journal.last([f"{subject}.end"])):
+            await asyncio.sleep(0.02)
+    end = decode(ends[0].data)
+    assert isinstance(end, Failed) and end.problem is not None and end.problem.code == "unexpected_fact"
+    assert (await stack.client.get(f"/deliberations/{fresh_id}")).status_code == 500
     await stack.until(await stack.submit(strategy="single"), status="completed")
