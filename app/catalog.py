@@ -166,6 +166,8 @@ class Catalog:
             async for record in journal.read(pattern, self._certain):
                 self.apply(record)
         self._certain = max(self._certain, state.last_sequence)
+        if len(self._order) > self._size_max:
+            self._forget_surplus()
         if not self.caught_up:
             log.info("catalog_caught_up", deliberations=len(self._order), epoch=self.epoch)
         self.caught_up = True
@@ -229,7 +231,8 @@ class Catalog:
         entry.strategy, entry.task = specification.strategy, specification.task[:TASK_CHARS_MAX]
         entry.metadata = specification.metadata
         insort(self._order, entry, key=_sequence)
-        if len(self._order) > self._size_max:
+        # While nothing has ended, as when the log is read from its beginning, nothing can be forgotten.
+        if len(self._order) > self._size_max and len(self._order) > len(self._active) + 1:
             self._forget_surplus()
 
     async def ended(self, tenant: str, deliberation_id: str, timeout_s: float) -> bool:
@@ -281,8 +284,8 @@ class Catalog:
         self._drop([entry for entry in self._entries.values() if (entry.created_at or entry.heard_at) < oldest])
 
     def _forget_surplus(self) -> None:
-        # A tenth at once, so that a full catalog does not sweep on every acceptance.
-        surplus = max(1, self._size_max // 10)
+        # A tenth more than needed, so that a full catalog does not sweep on every acceptance.
+        surplus = len(self._order) - self._size_max + max(1, self._size_max // 10)
         self._drop([entry for entry in self._order if entry.ended is not None][:surplus])
 
     def page(

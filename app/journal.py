@@ -276,11 +276,13 @@ class JetStreamJournal:
         status = TERMINAL_STATUS[end.type]
         headers = {"Nats-Msg-Id": f"{end.deliberation_id}.end"}
         try:
-            await self.client.request(
+            message = await self.client.request(
                 f"orchestration.deliberation.{status}", encode(end), timeout=REQUEST_TIMEOUT_S, headers=headers
             )
         except UNREACHABLE as exc:
             raise JournalUnavailable(f"no acknowledgement of the end's announcement: {exc!r}") from exc
+        if error := json.loads(message.data).get("error"):
+            raise JournalUnavailable(f"the log refused the end's announcement: {error.get('description')}")
 
     async def read(self, pattern: str, after: int, *, limit: int | None = None) -> AsyncIterator[Record]:
         """See `ports.Journal.read`."""
@@ -303,12 +305,20 @@ class JetStreamJournal:
             headers = message.headers or {}
             deliver(Record(message.subject.removeprefix("live."), int(headers["Nats-Sequence"]), message.data))
 
+        subscriptions: list[Subscription] = []
+        known = False
         try:
-            subscriptions = [await self.client.subscribe(f"live.{pattern}", cb=take) for pattern in patterns]
+            for pattern in patterns:
+                subscriptions.append(await self.client.subscribe(f"live.{pattern}", cb=take))
             # The round trip makes sure that the server knows the interest before the caller reads the log.
             await self.client.flush(timeout=2)
+            known = True
         except UNREACHABLE as exc:
             raise JournalUnavailable(f"the log cannot be reached: {exc!r}") from exc
+        finally:
+            if not known:
+                # nats-py keeps what it has begun, over every reconnect: what nobody will hold must not live on.
+                await LiveSubscription(tuple(subscriptions)).close()
         return LiveSubscription(tuple(subscriptions))
 
     async def state(self) -> StreamState:

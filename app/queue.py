@@ -97,17 +97,19 @@ class WorkQueue:
         headers = message.headers or {}
         status = headers.get("Status")
         if status is None:
-            self._asked = max(0, self._asked - 1)
-            self._held += 1
             metadata = message.metadata
             record = Record(message.subject, metadata.sequence.stream, message.data)
+            self._asked = max(0, self._asked - 1)
+            self._held += 1
             self._deliver(Delivery(record, metadata.num_delivered or 1, message.reply))
         elif status != "100":
-            # 408 and 409 end a pull and tell how much of it was not served; anything else voids all of them.
+            # What ends a pull tells how much of it was not served; if it does not, all pulls are void.
             left = headers.get("Nats-Pending-Messages")
             self._asked = 0 if left is None else max(0, self._asked - int(left))
-            if status not in ("404", "408"):
+            if status != "408":
+                # Refused, not expired: to ask again at once would be refused at once. `watch` asks later.
                 log.info("pull_ended", status=status, description=headers.get("Description"))
+                return
         await self._pull()
 
     async def working(self, delivery: Delivery) -> None:

@@ -164,32 +164,35 @@ class CallRun:
         raise AssertionError("a retry context ends by returning or raising")
 
     async def _requested(self) -> Completion:
-        self._attempt += 1
+        async with self._agent.slots:
+            engine = self._agent.engines.choose(self._failed_engines)
+            try:
+                return await self._requested_of(engine)
+            except CallFailure:
+                self._failed_engines.append(engine)
+                raise
+
+    async def _requested_of(self, engine: EngineState) -> Completion:
         call, request, journal = self._call, self._request, self._agent.journal
-        engine = self._agent.engines.choose(self._failed_engines)
-        self._model = await self._agent.engines.model_of(engine, call.model or self._agent.role.model)
-        self._engine = engine.url
+        model = await self._agent.engines.model_of(engine, call.model or self._agent.role.model)
+        self._model, self._engine = model, engine.url
+        self._attempt += 1
         started = CallStarted(
             deliberation_id=request.deliberation_id,
             ts=datetime.now(UTC),
             call_id=call.call_id,
             agent_id=call.agent_id,
             role=call.role,
-            model=self._model,
+            model=model,
             attempt=self._attempt,
         )
         await journal.publish_view(request.tenant, started)
         deltas = DeltaPublisher(journal, request, call, self._attempt) if self._agent.stream_deltas else None
         seed = call.seed if self._attempt == 1 else call_seed(call.seed, call.call_id, self._attempt)
         trace = f"{request.deliberation_id}.{call.call_id}.{self._attempt}"
-        try:
-            async with self._agent.slots:
-                completion = await self._agent.engines.complete(
-                    engine, call, self._model, seed=seed, trace=trace, on_text=deltas.take if deltas else None
-                )
-        except CallFailure:
-            self._failed_engines.append(engine)
-            raise
+        completion = await self._agent.engines.complete(
+            engine, call, model, seed=seed, trace=trace, on_text=deltas.take if deltas else None
+        )
         self._usage += completion.usage
         if deltas:
             await deltas.flush()
@@ -241,7 +244,10 @@ class AgentReplica:
         self.stream_deltas = stream_deltas
         self.slots = asyncio.Semaphore(role.concurrency)
         self._running: dict[tuple[str, str], tuple[int, asyncio.Task[Record]]] = {}
+        self._requests = 0
         self._stops: Subscription | None = None
+        # The subscription is shared by requests that come at once, and takes a round trip to make.
+        self._stops_lock = asyncio.Lock()
 
     async def listen(self) -> None:
         """Answer the questions that coordinators and gateways ask."""
@@ -252,16 +258,18 @@ class AgentReplica:
 
         Every stage of every deliberation closes by such a fact: an idle role should not pay for the busy ones.
         """
-        if self._stops is None:
-            self._stops = await self.journal.subscribe(STOPS, self._heard)
+        async with self._stops_lock:
+            if self._stops is None:
+                self._stops = await self.journal.subscribe(STOPS, self._heard)
 
     async def rest(self) -> None:
-        """Stop hearing what stops calls while there are none. Runs until cancelled."""
+        """Stop hearing what stops calls while nobody asks for any. Runs until cancelled."""
         while True:
             await asyncio.sleep(IDLE_AFTER_S)
-            if self._stops is not None and not self._running:
-                stops, self._stops = self._stops, None
-                await stops.close()
+            async with self._stops_lock:
+                if self._stops is not None and not self._requests and not self._running:
+                    await self._stops.close()
+                    self._stops = None
 
     def _heard(self, record: Record) -> None:
         tokens = record.tokens
@@ -288,26 +296,32 @@ class AgentReplica:
 
         A call that a fact stops yields nothing. Raises JournalUnavailable when an outcome cannot be recorded.
         """
-        await self.hear_stops()
+        self._requests += 1
+        try:
+            await self.hear_stops()
+            async for record in self._outcomes(request):
+                yield record.sequence, record.data
+        finally:
+            self._requests -= 1
+
+    async def _outcomes(self, request: StageRequest) -> AsyncIterator[Record]:
         attempts: dict[str, int] = {}
         recorded: list[Record] = []
         if request.resumed:
             recorded, attempts = await self._history(request)
         for record in recorded:
-            yield record.sequence, record.data
+            yield record
         known = {record.tokens[4] for record in recorded}
-        tasks = [
+        waiting = {
             self._task(request, call, attempts.get(call.call_id, 0))
             for call in request.calls
             if call.call_id not in known
-        ]
-        waiting = set(tasks)
+        }
         while waiting:
             done, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
             for task in done:
                 if not task.cancelled():
-                    record = task.result()
-                    yield record.sequence, record.data
+                    yield task.result()
 
     async def _history(self, request: StageRequest) -> tuple[list[Record], dict[str, int]]:
         """Outcomes that are recorded already, and how many attempts each call has had."""

@@ -9,7 +9,6 @@ import os
 import platform
 from collections.abc import AsyncIterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from importlib.metadata import version
 from typing import Any, assert_never, cast
@@ -17,7 +16,6 @@ from typing import Any, assert_never, cast
 import ray
 import stamina
 import structlog
-from pydantic import ValidationError
 from ray.exceptions import RayError
 from ray.serve.exceptions import RayServeException
 from ray.serve.handle import DeploymentHandle
@@ -35,13 +33,19 @@ from app.deliberation.engine import (
     problem_of,
 )
 from app.deliberation.errors import DeliberationError, JournalUnavailable, UnexpectedFact
-from app.deliberation.facts import Accepted, CallDelta, CallFinished, CallStarted, CancelRequested, Fact, Failed, decode
+from app.deliberation.facts import (
+    Accepted,
+    End,
+    Fact,
+    Failed,
+)
 from app.deliberation.fold import State, apply, begin, fold
 from app.deliberation.ports import Record
 from app.deliberation.strategies import STRATEGIES
 from app.journal import JetStreamJournal
 from app.queue import Delivery, WorkQueue
 from serve_deployments.agent import StageRequest, settle_heap
+from serve_deployments.work import Work, fact_of, known
 
 HEARTBEAT_S = 3.0
 APPEND_PATIENCE_S = 60.0
@@ -54,45 +58,6 @@ GRACE = timedelta(seconds=2)
 Handle = DeploymentHandle[Any]
 
 log = structlog.get_logger(__name__)
-
-
-@dataclass(eq=False)
-class Work:
-    """A deliberation in hand: its delivery, and an inbox of facts that others wrote (None: some were missed).
-
-    The delivery is kept alive up to `alive_until`: a stage that hangs beyond its deadline must not hide behind a
-    heartbeat. `resumed` says that calls may have been made before.
-    """
-
-    tenant: str
-    deliberation_id: str
-    delivery: Delivery
-    resumed: bool
-    alive_until: datetime
-    inbox: asyncio.Queue[Record | None] = field(default_factory=asyncio.Queue[Record | None])
-
-
-def fact_of(record: Record) -> Fact:
-    """The fact in a record; raises UnexpectedFact when something else stands there."""
-    try:
-        event = decode(record.data)
-    except ValidationError:
-        # Not `from`: the validation error quotes what stands there, and with it a client's task.
-        raise UnexpectedFact(f"what stands on {record.subject} is no fact") from None
-    if isinstance(event, CallStarted | CallDelta):
-        raise UnexpectedFact(f"a view stands on {record.subject}")
-    return event
-
-
-def _known(state: State, fact: Fact) -> bool:
-    """Whether a fact that was heard is folded already; what is heard twice is one fact."""
-    match fact:
-        case CallFinished():
-            return fact.call_id in state.finished
-        case CancelRequested():
-            return state.cancel is not None
-        case _:
-            return False
 
 
 class CoordinatorReplica:
@@ -175,16 +140,22 @@ class CoordinatorReplica:
     def _delivered(self, delivery: Delivery) -> None:
         _, tenant, deliberation_id, _ = delivery.record.tokens
         held = self._works.get(deliberation_id)
+        now = datetime.now(UTC)
         if held is not None:
-            # Redelivered while in hand: the newer delivery is the one to acknowledge.
-            held.delivery = delivery
             self._queue.drop()
-            return
-        alive_until = datetime.now(UTC) + timedelta(seconds=APPEND_PATIENCE_S)
-        work = Work(tenant, deliberation_id, delivery, delivery.deliveries > 1, alive_until)
+            if now <= held.alive_until:
+                # Redelivered while in hand: the newer delivery is the one to acknowledge.
+                held.delivery = delivery
+                return
+            # It hangs beyond every deadline of its own: begin again from the facts.
+            log.error("deliberation_hung", deliberation_id=deliberation_id)
+            if held.task is not None:
+                held.task.cancel()
+        alive_until = now + timedelta(seconds=APPEND_PATIENCE_S)
+        work = Work(tenant, deliberation_id, delivery, held is not None or delivery.deliveries > 1, alive_until)
         self._works[deliberation_id] = work
         assert self._group is not None, "deliveries come only while serving"
-        self._group.create_task(self._supervised(work))
+        work.task = self._group.create_task(self._supervised(work))
 
     async def _supervised(self, work: Work) -> None:
         """Bring one deliberation to its end; whatever goes wrong is recorded as its end, or the work is given back."""
@@ -201,11 +172,15 @@ class CoordinatorReplica:
                 await self._ended_by(work, DeliberationError(f"internal error: {type(error).__name__}"))
         except JournalUnavailable as error:
             log.warning("deliberation_given_back", deliberation_id=work.deliberation_id, error=str(error))
-            del self._works[work.deliberation_id]
+            self._release(work)
             await self._queue.give_back(work.delivery, GIVE_BACK_DELAY_S)
         else:
-            del self._works[work.deliberation_id]
+            self._release(work)
             await self._queue.ack(work.delivery)
+
+    def _release(self, work: Work) -> None:
+        if self._works.get(work.deliberation_id) is work:
+            del self._works[work.deliberation_id]
 
     async def _state(self, work: Work) -> State:
         """Fold what the log holds, waiting for a log that is away as long as an append would."""
@@ -247,6 +222,9 @@ class CoordinatorReplica:
             fact = Failed(deliberation_id=work.deliberation_id, ts=now, problem=problem_of(error))
         appended = await self._journal.append(work.tenant, fact)
         log.error("deliberation_failed", deliberation_id=work.deliberation_id, code=error.code, mine=appended.mine)
+        end = fact if appended.mine else fact_of(appended.record)
+        if isinstance(end, End):
+            await self._journal.announce(end)
 
     async def _deliberated(self, work: Work) -> None:
         state = self._fresh(work) or await self._state(work)
@@ -326,7 +304,7 @@ class CoordinatorReplica:
             if record is None:
                 return await self._state(work)
             fact = fact_of(record)
-            state = state if _known(state, fact) else apply(state, fact, record.sequence)
+            state = state if known(state, fact) else apply(state, fact, record.sequence)
         return state
 
     async def _ask(self, work: Work, run: RunStage, role: str, calls: list[Call]) -> None:
@@ -350,13 +328,20 @@ class CoordinatorReplica:
                     fact = fact_of(record)
                     lacking.pop(getattr(fact, "call_id", ""), None)
                     work.inbox.put_nowait(record)
-                return
+                failure = "ended early"
             except (RayError, RayServeException) as error:
-                # A replica died or refused: what it recorded is read back by the next, and only the rest is made again.
-                log.warning(
-                    "role_call_failed", role=role, deliberation_id=work.deliberation_id, error=repr(error)[:300]
-                )
+                failure = repr(error)[:300]
+            except asyncio.CancelledError as error:
+                # Ray tells so of a call that it cancelled itself; only our own cancellation ends this task.
+                if (task := asyncio.current_task()) is None or task.cancelling():
+                    raise
+                failure = repr(error)
+            if lacking:
+                # A replica died or refused, or a fact stopped the calls: what stands is read back, and if the stage is
+                # still open, only the rest is made again.
+                log.warning("role_call_failed", role=role, deliberation_id=work.deliberation_id, error=failure)
                 work.resumed = True
+                work.inbox.put_nowait(None)
                 await asyncio.sleep(next(waits, RETRY_WAIT_S[-1]))
 
 

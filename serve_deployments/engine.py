@@ -6,10 +6,12 @@ What is sent is built here from an allow-list of fields; nothing that a client o
 """
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import aiohttp
 import httpx
 import structlog
 from httpx_aiohttp import AiohttpTransport
@@ -22,6 +24,7 @@ from app.deliberation.outputs import json_schema
 CONNECT_TIMEOUT_S = 2.0
 IDLE_TIMEOUT_S = 20.0
 PROBE_TIMEOUT_S = 2.0
+REST_S = 5.0
 TIMEOUT_S = {"connect": CONNECT_TIMEOUT_S, "pool": CONNECT_TIMEOUT_S, "write": IDLE_TIMEOUT_S}
 # `identity`, because the stream is read as it comes over the wire.
 HEADERS = [("Content-Type", "application/json"), ("Accept", "*/*"), ("Accept-Encoding", "identity")]
@@ -54,10 +57,19 @@ class EngineState:
     models: tuple[str, ...] = ()
     chunks_on_request: bool = False
     in_flight: int = 0
-    healthy: bool = True
+    rests_until_s: float = 0.0
 
     def __post_init__(self) -> None:
         self.completions = httpx.URL(f"{self.url}/v1/chat/completions")
+
+    @property
+    def healthy(self) -> bool:
+        """Whether it may be asked; after a failure it rests for some seconds, and is then tried again."""
+        return time.monotonic() >= self.rests_until_s
+
+    def rest(self) -> None:
+        """Prefer others for a while."""
+        self.rests_until_s = time.monotonic() + REST_S
 
 
 @dataclass
@@ -109,9 +121,9 @@ class Engines:
             models = response.json()["data"]
             engine.models = tuple(str(model["id"]) for model in models)
             engine.chunks_on_request = any(model.get("owned_by") in CHUNKING_ENGINES for model in models)
-            engine.healthy = True
-        except (httpx.HTTPError, ValueError, KeyError, TypeError, AttributeError) as exc:
-            engine.healthy = False
+            engine.rests_until_s = 0.0
+        except (httpx.HTTPError, aiohttp.ClientError, ValueError, KeyError, TypeError, AttributeError) as exc:
+            engine.rest()
             log.warning("engine_unreachable", engine=engine.url, error=repr(exc))
 
     async def model_of(self, engine: EngineState, wanted: str | None) -> str:
@@ -143,14 +155,15 @@ class Engines:
         engine.in_flight += 1
         try:
             completion = await self._exchange(engine, body, trace, on_text)
-        except httpx.TimeoutException as exc:
-            raise CallTimeout(f"{engine.url} was silent for too long ({type(exc).__name__})") from exc
-        except httpx.HTTPError as exc:
-            engine.healthy = False
-            raise EngineUnavailable(f"{engine.url} broke off: {type(exc).__name__} {exc}") from exc
+        except httpx.ReadTimeout as exc:
+            raise CallTimeout(f"{engine.url} was silent for {IDLE_TIMEOUT_S:g} seconds") from exc
+        except (httpx.HTTPError, aiohttp.ClientError) as exc:
+            # The transport leaves some of aiohttp's errors as they are, and calls a refused connection a time-out.
+            engine.rest()
+            raise EngineUnavailable(f"{engine.url} refused or broke off: {type(exc).__name__} {exc}") from exc
         finally:
             engine.in_flight -= 1
-        engine.healthy = True
+        engine.rests_until_s = 0.0
         return completion
 
     async def _exchange(self, engine: EngineState, body: bytes, trace: str, on_text: OnText | None) -> Completion:

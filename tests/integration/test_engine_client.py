@@ -2,8 +2,11 @@
 
 import asyncio
 import json
+import socket
 from collections.abc import AsyncIterator
+from unittest.mock import Mock
 
+import aiohttp
 import httpx
 import pytest
 import respx
@@ -194,9 +197,10 @@ async def test_refusals(
 TRANSPORT_ERRORS: list[tuple[Exception, type[DeliberationError]]] = [
     (httpx.ConnectError("refused"), EngineUnavailable),
     (httpx.RemoteProtocolError("half a header"), EngineUnavailable),
-    (httpx.ConnectTimeout("slow"), CallTimeout),
+    (httpx.ConnectTimeout("slow"), EngineUnavailable),
     (httpx.ReadTimeout("silent"), CallTimeout),
-    (httpx.PoolTimeout("full"), CallTimeout),
+    (httpx.PoolTimeout("full"), EngineUnavailable),
+    (aiohttp.ClientResponseError(Mock(), ()), EngineUnavailable),
 ]
 
 
@@ -265,6 +269,23 @@ def test_the_least_loaded_healthy_engine_that_has_not_failed_is_chosen() -> None
     a.in_flight, b.in_flight, c.in_flight = 3, 1, 2
     assert engines.choose([]) is b
     assert engines.choose([b]) is c
-    b.healthy = False
+    b.rest()
+    assert not b.healthy
     assert engines.choose([]) is c
     assert engines.choose([a, b, c]) is c
+
+
+async def test_a_closed_port_is_an_engine_that_is_away_and_is_tried_again_after_a_rest() -> None:
+    """Over the real transport, which calls a refused connection a time-out."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    engines = Engines([f"http://127.0.0.1:{port}", "http://127.0.0.1:1"], connections=4)
+    first, second = engines.engines
+    with pytest.raises(EngineUnavailable) as caught:
+        await engines.complete(first, CALL, "m", seed=7, trace="d.s1-dev-001.1", on_text=None)
+    assert backoff_hook(caught.value) is True
+    assert not first.healthy and engines.choose([]) is second
+    first.rests_until_s = 0.0
+    assert engines.choose([]) is first
+    await engines.close()

@@ -1,0 +1,53 @@
+"""A deliberation in a coordinator's hands, and the facts that reach it."""
+
+import asyncio
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from pydantic import ValidationError
+
+from app.deliberation.errors import UnexpectedFact
+from app.deliberation.facts import CallDelta, CallFinished, CallStarted, CancelRequested, Fact, decode
+from app.deliberation.fold import State
+from app.deliberation.ports import Record
+from app.queue import Delivery
+
+
+@dataclass(eq=False)
+class Work:
+    """A deliberation in hand: its delivery, and an inbox of facts that others wrote (None: some were missed).
+
+    The delivery is kept alive up to `alive_until`: a stage that hangs beyond its deadline must not hide behind a
+    heartbeat. `resumed` says that calls may have been made before.
+    """
+
+    tenant: str
+    deliberation_id: str
+    delivery: Delivery
+    resumed: bool
+    alive_until: datetime
+    task: asyncio.Task[None] | None = None
+    inbox: asyncio.Queue[Record | None] = field(default_factory=asyncio.Queue[Record | None])
+
+
+def fact_of(record: Record) -> Fact:
+    """The fact in a record; raises UnexpectedFact when something else stands there."""
+    try:
+        event = decode(record.data)
+    except ValidationError:
+        # Not `from`: the validation error quotes what stands there, and with it a client's task.
+        raise UnexpectedFact(f"what stands on {record.subject} is no fact") from None
+    if isinstance(event, CallStarted | CallDelta):
+        raise UnexpectedFact(f"a view stands on {record.subject}")
+    return event
+
+
+def known(state: State, fact: Fact) -> bool:
+    """Whether a fact that was heard is folded already; what is heard twice is one fact."""
+    match fact:
+        case CallFinished():
+            return fact.call_id in state.finished
+        case CancelRequested():
+            return state.cancel is not None
+        case _:
+            return False
