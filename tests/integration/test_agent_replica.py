@@ -273,3 +273,33 @@ async def test_facts_of_another_deliberation_or_an_earlier_stage_stop_nothing() 
     engine.hold.set()
     (outcome,) = await running
     assert outcome.text == ANSWER
+
+
+class DistantJournal(AnsweringJournal):
+    """A journal that takes a turn of the loop to subscribe, as a server does."""
+
+    subscribed = 0
+
+    async def subscribe(self, patterns: Any, deliver: Any) -> Any:
+        self.subscribed += 1
+        await asyncio.sleep(0)
+        return await super().subscribe(patterns, deliver)
+
+
+async def test_requests_that_come_at_once_share_what_stops_them() -> None:
+    journal = DistantJournal()
+    agent = replica(ScriptedEngine(lambda *_: streamed(ANSWER)), journal)
+    await asyncio.gather(*(outcomes(agent, request((call(number),))) for number in range(1, 9)))
+    assert journal.subscribed == 1
+
+
+async def test_a_call_that_waits_for_a_slot_chooses_its_engine_when_it_has_one() -> None:
+    engine = ScriptedEngine(lambda *_: streamed(ANSWER))
+    engine.hold = asyncio.Event()
+    agent = replica(engine, InMemoryJournal(), engines=2)
+    agent.slots = asyncio.Semaphore(2)
+    running = asyncio.create_task(outcomes(agent, request(tuple(call(number) for number in range(1, 7)))))
+    await until(lambda: len(engine.bodies) == 2)
+    assert sorted(engine.hosts) == ["engine0", "engine1"]
+    engine.hold.set()
+    assert all(outcome.attempt == 1 for outcome in await running)

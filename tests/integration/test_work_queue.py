@@ -1,0 +1,46 @@
+"""The work queue over a real nats-server."""
+
+import asyncio
+
+from app.deliberation.facts import Accepted, decode
+from app.journal import JetStreamJournal
+from app.queue import Delivery, WorkQueue
+from app.streams import StreamSettings, apply
+from tests.conditions import until
+from tests.conftest import NatsServer
+from tests.contracts.test_journal import accepted
+
+
+async def test_a_refused_pull_is_not_repeated_at_once(own_nats_server: NatsServer) -> None:
+    """Without stream and consumer the server refuses each pull within a round trip."""
+    journal = await JetStreamJournal.connect(own_nats_server.url)
+    queue = WorkQueue(journal, 10, lambda _: None)
+    await queue.start()
+    for _ in range(20):
+        await journal.client.flush()
+    assert journal.client.stats["out_msgs"] <= 2
+    await journal.close()
+
+
+async def test_no_more_than_the_slots_are_handed_out_and_each_until_it_is_acknowledged(
+    own_nats_server: NatsServer,
+) -> None:
+    journal = await JetStreamJournal.connect(own_nats_server.url)
+    await apply(journal, StreamSettings(ack_wait_s=1))
+    for number in range(5):
+        await journal.append("default", accepted(f"d{number}"))
+    handed: list[Delivery] = []
+    queue = WorkQueue(journal, 3, handed.append)
+    await queue.start()
+    watching = asyncio.create_task(queue.watch())
+    await until(lambda: len(handed) == 3)
+    for delivery in handed[:3]:
+        await queue.ack(delivery)
+    await until(lambda: len(handed) >= 5)
+    facts = [decode(delivery.record.data) for delivery in handed[:5]]
+    assert [fact.deliberation_id for fact in facts if isinstance(fact, Accepted)] == [f"d{n}" for n in range(5)]
+    # Neither acknowledged nor kept alive: it is handed out again.
+    await until(lambda: any(delivery.deliveries > 1 for delivery in handed))
+    watching.cancel()
+    await asyncio.wait({watching})
+    await journal.close()
