@@ -164,6 +164,8 @@ def serve(settings: Settings) -> None:
         ws="none",
         lifespan="on",
         access_log=False,
+        # Above what clients and proxies keep idle connections for: they should be the ones who close.
+        timeout_keep_alive=75,
         log_config=None,
         server_header=False,
         timeout_graceful_shutdown=settings.drain_timeout_s,

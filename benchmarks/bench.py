@@ -33,6 +33,8 @@ AGENTS = 3
 CALL_MS = 500
 TOKENS_PER_CHUNK = 8
 TASK = "Write a function that merges two sorted lists, and say how you would test it."
+# The simulator closes idle connections after 5 s, as vLLM does: a request must not meet that moment.
+LIMITS = httpx.Limits(max_connections=2_000, keepalive_expiry=3)
 ROUNDS = ((1, 20), (50, 500), (200, 1_600))
 SIMULATOR = ("--duration-ms", str(CALL_MS), "--chunk-tokens", str(TOKENS_PER_CHUNK))
 
@@ -98,7 +100,7 @@ class Floor:
     def __init__(self, engine_url: str) -> None:
         self._client = httpx.AsyncClient(
             base_url=engine_url,
-            transport=AiohttpTransport(limits=httpx.Limits(max_connections=2_000)),
+            transport=AiohttpTransport(limits=LIMITS),
             timeout=httpx.Timeout(120),
         )
         model = httpx.get(f"{engine_url}/v1/models").json()["data"][0]["id"]
@@ -124,7 +126,7 @@ class Product:
     def __init__(self, url: str) -> None:
         self._client = httpx.AsyncClient(
             base_url=url,
-            transport=AiohttpTransport(limits=httpx.Limits(max_connections=2_000)),
+            transport=AiohttpTransport(limits=LIMITS),
             timeout=httpx.Timeout(120),
         )
         self._body = {"task": TASK, "strategy": "independent", "num_agents": AGENTS}

@@ -25,6 +25,8 @@ CONNECT_TIMEOUT_S = 2.0
 IDLE_TIMEOUT_S = 20.0
 PROBE_TIMEOUT_S = 2.0
 REST_S = 5.0
+# Below the 5 s after which uvicorn, and so vLLM, closes an idle connection: a request must not meet that moment.
+KEEPALIVE_S = 4.0
 TIMEOUT_S = {"connect": CONNECT_TIMEOUT_S, "pool": CONNECT_TIMEOUT_S, "write": IDLE_TIMEOUT_S}
 # `identity`, because the stream is read as it comes over the wire.
 HEADERS = [("Content-Type", "application/json"), ("Accept", "*/*"), ("Accept-Encoding", "identity")]
@@ -97,7 +99,9 @@ class Engines:
         self, urls: Sequence[str], connections: int, transport: httpx.AsyncBaseTransport | None = None
     ) -> None:
         self.engines = [EngineState(url) for url in urls]
-        limits = httpx.Limits(max_connections=connections, max_keepalive_connections=connections, keepalive_expiry=30)
+        limits = httpx.Limits(
+            max_connections=connections, max_keepalive_connections=connections, keepalive_expiry=KEEPALIVE_S
+        )
         self._transport = transport or AiohttpTransport(limits=limits)
         self._client = httpx.AsyncClient(transport=self._transport)
 
