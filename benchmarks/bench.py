@@ -145,6 +145,15 @@ class Product:
     async def read(self, deliberation_id: str) -> None:
         (await self._client.get(f"/deliberations/{deliberation_id}")).raise_for_status()
 
+    async def ended(self, deliberation_id: str) -> None:
+        """Long-poll until it has ended."""
+        headers = {"Prefer": "wait=60"}
+        while True:
+            response = await self._client.get(f"/deliberations/{deliberation_id}", headers=headers)
+            if response.status_code == 200 and response.json()["ended_at"]:
+                return
+            headers["If-None-Match"] = response.headers["ETag"]
+
     async def drained(self) -> None:
         """Wait until nothing is in flight."""
         while (await self._client.get("/stats")).json()["active"]:  # noqa: ASYNC110 -- another process
@@ -180,11 +189,11 @@ async def submits(product: Product) -> list[tuple[str, str, str, str]]:
     """How long accepting and reading take."""
     ids: list[str] = []
     alone = Sample(1)
-    for _ in range(20):
+    for _ in range(30):
         began = time.perf_counter()
         ids.append(await product.submit())
         alone.latencies_s.append(time.perf_counter() - began)
-        await product.drained()
+        await product.ended(ids[-1])
 
     async def submit() -> None:
         await product.submit()
