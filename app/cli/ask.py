@@ -223,5 +223,4 @@ def ask(
     )
     body = request_body(question)
     live = watch if watch is not None else sys.stdout.isatty() and not as_json
-    manner = _Manner(url, idempotency_key, detach, live, as_json)
-    run(lambda: _ask(body, manner), as_json=as_json)
+    run(lambda: _ask(body, _Manner(url, idempotency_key, detach, live, as_json)), as_json=as_json)
