@@ -83,7 +83,7 @@ def specification(
     timeout_s: int,
 ) -> Specification:
     """Everything that the deliberation will be replayed from. Draws a seed when the request names none."""
-    asked = request.constraints
+    asked, definition = request.constraints, strategies[request.strategy]
     rubric = DEFAULT_RUBRIC
     if asked.rubric is not None:
         rubric = tuple(Criterion(**criterion.model_dump()) for criterion in asked.rubric)
@@ -91,7 +91,8 @@ def specification(
         task=request.task,
         agents=agents(request, roles),
         strategy=request.strategy,
-        strategy_version=strategies[request.strategy].version,
+        strategy_version=definition.version,
+        parameters=definition.parameters.model_validate(request.parameters).model_dump(mode="json"),
         rounds=request.rounds,
         constraints=Constraints(
             rubric=rubric,

@@ -154,10 +154,13 @@ def _field_problem(error: Mapping[str, Any], location: Any, path: str) -> FieldP
     )
 
 
-def body_problems(invalid: ValidationError) -> ValidationFailed:
-    """Every fault that pydantic found in a body. The values are left out: they are the client's, and may be secret."""
+def body_problems(invalid: ValidationError, under: str = "") -> ValidationFailed:
+    """Every fault that pydantic found in a body, or in the part of it that the pointer `under` names.
+
+    The values are left out: they are the client's, and may be secret.
+    """
     errors = invalid.errors(include_url=False, include_input=False)
-    return ValidationFailed([_field_problem(error, "body", pointer(error["loc"])) for error in errors])
+    return ValidationFailed([_field_problem(error, "body", under + pointer(error["loc"])) for error in errors])
 
 
 def parameter_problems(invalid: ValidationError) -> ValidationFailed:

@@ -8,7 +8,7 @@ from datetime import timedelta
 from pydantic import ValidationError
 
 from app.catalog import Entry
-from app.deliberation.ballots import Ballot, author, ballot, criterion_means, rank
+from app.deliberation.ballots import Ballot, author, ballot, criterion_means
 from app.deliberation.calls import FactProblem, Usage
 from app.deliberation.errors import InvalidOutput, UnexpectedFact
 from app.deliberation.facts import CallFinished, PlannedCall, StageOpened, Standing, decode
@@ -19,8 +19,10 @@ from app.deliberation.outputs import (
     IssueResponse,
     Output,
     ParsedOutput,
+    Program,
     Revision,
     Scores,
+    Turn,
     parse_output,
 )
 from app.deliberation.ports import Record
@@ -50,13 +52,11 @@ class _Work:
     model: str | None = None
     error: FactProblem | None = None
     versions: list[TextVersion] = field(default_factory=list[TextVersion])
-    tokens: list[int] = field(default_factory=list[int])
     critiques: list[ReceivedCritique] = field(default_factory=list[ReceivedCritique])
 
-    def add(self, round_: int, content: str, tokens: int, responses: tuple[IssueResponse, ...] = ()) -> None:
+    def add(self, round_: int, content: str, responses: tuple[IssueResponse, ...] = ()) -> None:
         number = len(self.versions)
         self.versions.append(TextVersion(version=number, round=round_, content=content, responses=responses))
-        self.tokens.append(tokens)
 
     def candidate(self, version: int) -> str:
         """The id under which a version stands on ballots."""
@@ -92,19 +92,9 @@ def common_role(specification: Specification) -> str | None:
     return roles.pop() if len(roles) == 1 else None
 
 
-def _output(purpose: str, planned: PlannedCall, specification: Specification) -> Output | None:
-    match purpose:
-        case "propose":
-            return Output(kind="answer")
-        case "critique":
-            return Output(kind="critique")
-        case "revise":
-            return Output(kind="revision")
-        case "score":
-            criteria = tuple(criterion.id for criterion in specification.constraints.rubric)
-            return Output(kind="score", labels=tuple(planned.labels), criteria=criteria)
-        case _:
-            return None
+def _output(planned: PlannedCall, specification: Specification) -> Output:
+    criteria = tuple(criterion.id for criterion in specification.constraints.rubric)
+    return Output(kind=planned.output, labels=tuple(planned.labels), criteria=criteria)
 
 
 def _counted(state: State, stage: Stage) -> Iterator[tuple[PlannedCall, CallFinished | None, bool]]:
@@ -114,12 +104,11 @@ def _counted(state: State, stage: Stage) -> Iterator[tuple[PlannedCall, CallFini
         yield planned, state.finished.get(planned.call_id), seen is not None and planned.call_id not in seen
 
 
-def _parsed(state: State, opened: StageOpened, planned: PlannedCall, finished: CallFinished) -> ParsedOutput | None:
-    output = _output(opened.purpose, planned, state.specification)
-    if output is None or finished.text is None:
+def _parsed(state: State, planned: PlannedCall, finished: CallFinished) -> ParsedOutput | None:
+    if finished.text is None:
         return None
     try:
-        return parse_output(output, finished.text)
+        return parse_output(_output(planned, state.specification), finished.text)
     except InvalidOutput:
         return None  # another version of the gateway may have asked in another shape; the rest is still told
 
@@ -136,12 +125,17 @@ def _first_answer(work: _Work, finished: CallFinished | None, late: bool) -> Non
 
 
 def _take(council: _Council, opened: StageOpened, finished: CallFinished, labels: Labels, parsed: ParsedOutput) -> None:
-    work, tokens = council.works.get(finished.agent_id), finished.usage.completion_tokens
+    work = council.works.get(finished.agent_id)
     match parsed:
-        case Answer() if work is not None:
-            work.add(opened.round, parsed.answer, tokens)
+        # A text that is fused from several candidates is nobody's version.
+        case Answer() if work is not None and opened.purpose == "propose":
+            work.add(opened.round, parsed.answer)
+        case Turn() if work is not None:
+            work.add(opened.round, parsed.answer)
+        case Program() if work is not None:
+            work.add(opened.round, parsed.code)
         case Revision() if work is not None:
-            work.add(opened.round, parsed.answer, tokens, parsed.responses)
+            work.add(opened.round, parsed.answer, parsed.responses)
         case Critique():
             critique = ReceivedCritique(
                 agent_id=finished.agent_id, round=opened.round, verdict=parsed.verdict, issues=parsed.issues
@@ -162,35 +156,10 @@ def _council(state: State) -> _Council:
                 _first_answer(council.works[planned.agent_id], finished, left_out)
             if finished is None or left_out:
                 continue
-            parsed = _parsed(state, stage.opened, planned, finished)
+            parsed = _parsed(state, planned, finished)
             if parsed is not None:
                 _take(council, stage.opened, finished, planned.labels, parsed)
     return council
-
-
-def _best_versions(council: _Council, state: State) -> dict[str, int]:
-    """The best version by agent, by the count that makes the verdict; empty while the latest version stands."""
-    closed = {stage.opened.purpose for stage in state.stages if stage.closed is not None}
-    verdict = None if state.end is None else state.end.verdict
-    ranked_by_ballots = "score" in closed or (verdict is not None and len(verdict.ranking) > 0)
-    revised = any(len(work.versions) > 1 for work in council.works.values())
-    if not revised or not ranked_by_ballots or "judge" in closed:
-        return {}
-    specification = state.specification
-    # A version in between is a candidate only if some ballot shows it: a council scores an author's first and last.
-    shown = {candidate for cast in council.ballots for candidate in cast.scores}
-    tokens = {
-        candidate: count
-        for work in council.works.values()
-        for version, count in zip(work.versions, work.tokens, strict=True)
-        if (candidate := work.candidate(version.version)) in shown or version in (work.versions[0], work.versions[-1])
-    }
-    ranked = rank(list(tokens), council.ballots, specification.constraints.rubric, tokens, specification.seed)
-    best: dict[str, int] = {}
-    for candidate in ranked.order:
-        agent_id, _, version = candidate.partition("#")
-        best.setdefault(agent_id, int(version or 0))
-    return best
 
 
 def _criteria(council: _Council, state: State) -> dict[str, tuple[CriterionMean, ...]]:
@@ -209,11 +178,11 @@ def _proposals(state: State, by_agent: dict[str, Usage]) -> tuple[Proposal, ...]
     verdict = None if state.end is None else state.end.verdict
     standings: dict[str, Standing] = {} if verdict is None else {each.agent_id: each for each in verdict.ranking}
     council = _council(state)
-    best, criteria = _best_versions(council, state), _criteria(council, state)
+    criteria = _criteria(council, state)
     proposals: list[Proposal] = []
     for agent_id, work in council.works.items():
-        chosen = best.get(agent_id, len(work.versions) - 1)
         standing = standings.get(agent_id)
+        chosen = len(work.versions) - 1 if standing is None else standing.version
         proposals.append(
             Proposal(
                 agent_id=agent_id,
@@ -270,6 +239,7 @@ def resource(state: State, *, epoch: str, retention_s: int) -> Deliberation:
         role=common_role(specification),
         agents=specification.agents,
         strategy=specification.strategy,
+        parameters=specification.parameters,
         rounds=specification.rounds,
         task=specification.task,
         constraints=specification.constraints,

@@ -12,14 +12,16 @@ from pydantic import (
     ConfigDict,
     Field,
     GetJsonSchemaHandler,
+    ValidationError,
     ValidationInfo,
     field_validator,
     model_validator,
 )
 from pydantic_core import CoreSchema, PydanticCustomError
 
+from app.deliberation.engine import StrategyDefinition
 from app.deliberation.specification import TOKEN_PATTERN
-from app.problems import ValidationFailed
+from app.problems import ValidationFailed, body_problems
 from app.schemas import FieldProblem
 
 AGENTS_MAX = 32
@@ -147,6 +149,9 @@ class DeliberationRequest(Body):
         default=None, min_length=1, max_length=AGENTS_MAX, description="A mixed council, 1 to 32 members in all"
     )
     strategy: StrategyName = "council"
+    parameters: dict[str, Any] = Field(
+        default={}, max_length=32, description="The strategy's own; `GET /strategies` has their schemas"
+    )
     rounds: int = Field(default=1, ge=0, le=5, description="Rounds of critique and revision")
     constraints: ConstraintsRequest = ConstraintsRequest()
     quorum: int | None = Field(
@@ -194,6 +199,7 @@ class DeliberationRequest(Body):
         if self.quorum is not None and self.quorum > self.size:
             told = f"A quorum of {self.quorum} cannot be reached by {self.size} agents"
             faults.append(_fault("/quorum", "quorum_too_large", told, f"Give {self.size} or less."))
+        faults += _parameter_faults(self, info)
         if faults:
             raise ValidationFailed(faults)
         return self
@@ -219,6 +225,19 @@ def _default_role_faults(request: DeliberationRequest, info: ValidationInfo) -> 
             "/role", "unknown_role", f"There is no role {DEFAULT_ROLE} here", f"Give one of {', '.join(sorted(roles))}."
         )
     ]
+
+
+def _parameter_faults(request: DeliberationRequest, info: ValidationInfo) -> list[FieldProblem]:
+    """What the strategy does not take; nothing is checked where a body is read without a gateway."""
+    context: Any = info.context
+    definition: StrategyDefinition | None = None if context is None else context["strategies"].get(request.strategy)
+    if definition is None:
+        return []
+    try:
+        definition.parameters.model_validate(request.parameters)
+    except ValidationError as invalid:
+        return list(body_problems(invalid, "/parameters").errors)
+    return []
 
 
 def wait_of(request: Request) -> int | None:

@@ -15,7 +15,6 @@ from app.deliberation.engine import StrategyDefinition
 from app.deliberation.errors import InvalidRequest, NotFound
 from app.deliberation.roles import Role, parse_roles
 from app.gateway import Gateway, InGateway
-from app.requests import DeliberationRequest
 from app.schemas import (
     EngineView,
     LiveRole,
@@ -30,7 +29,7 @@ from app.settings import PACKAGED_ROLES
 
 INQUIRY_TIMEOUT_S = 0.5
 # What every strategy takes from the request beside task, agents and constraints.
-_COMMON_PARAMETERS = ("quorum", "budget", "sampling", "seed")
+_COMMON_FIELDS = ("quorum", "budget", "sampling", "seed")
 
 router = APIRouter(tags=["roles"])
 
@@ -117,11 +116,7 @@ async def get_role(
 
 
 def strategy_resource(definition: StrategyDefinition) -> StrategyResource:
-    """A strategy as clients read it; its parameters are the request's own fields, with their schemas."""
-    schema = DeliberationRequest.model_json_schema()
-    # The steps of a strategy that has rounds say so: `critique × R`.
-    rounds = ("rounds",) if any("R" in step.split() for step in definition.steps) else ()
-    taken = (*rounds, *_COMMON_PARAMETERS)
+    """A strategy as clients read it, with the schema that its parameters are held to."""
     return StrategyResource(
         name=definition.name,
         version=definition.version,
@@ -129,11 +124,8 @@ def strategy_resource(definition: StrategyDefinition) -> StrategyResource:
         steps=definition.steps,
         calls=definition.formula,
         source=definition.source,
-        parameters={
-            "type": "object",
-            "properties": {name: schema["properties"][name] for name in taken},
-            "$defs": {name: schema["$defs"][name] for name in ("BudgetRequest", "SamplingRequest")},
-        },
+        fields=(("rounds",) if definition.rounds else ()) + _COMMON_FIELDS,
+        parameters=definition.parameters.model_json_schema(),
     )
 
 

@@ -138,6 +138,7 @@ class Deliberation(Resource):
     role: str | None = Field(description="The council's role when all members share it")
     agents: tuple[AgentSpec, ...] = Field(description="The council, sampling resolved")
     strategy: str
+    parameters: dict[str, Any] = Field(description="The strategy's own, defaults filled in")
     rounds: int
     task: str
     constraints: Constraints
@@ -243,7 +244,8 @@ class StrategyResource(Resource):
     steps: tuple[str, ...]
     calls: str = Field(description="Model requests without failures: N agents, R rounds")
     source: str
-    parameters: dict[str, Any] = Field(description="JSON Schema of the request's fields that steer it")
+    fields: tuple[str, ...] = Field(description="The request's fields beside the task and the council that steer it")
+    parameters: dict[str, Any] = Field(description="JSON Schema of the request's `parameters`, with the defaults")
 
 
 class StrategyList(Resource):

@@ -23,7 +23,7 @@ from app.deliberation.errors import CallFailure, CallTimeout, DeliberationError,
 from app.deliberation.facts import CallDelta, CallFinished, CallStarted, decode, prefix
 from app.deliberation.outputs import parse_output
 from app.deliberation.ports import Record, Subscription
-from app.deliberation.prompts import persona_section
+from app.deliberation.prompts.form import persona_section
 from app.deliberation.roles import Role
 from app.deliberation.specification import Value
 from app.journal import JetStreamJournal

@@ -26,12 +26,13 @@ from app.deliberation.facts import (
     StageOpened,
     Standing,
     StrategyRef,
+    Tally,
     TimedOut,
     Verdict,
 )
 from app.deliberation.fold import Stage, State, usage
 from app.deliberation.outputs import ParsedOutput, parse_output
-from app.deliberation.specification import Specification
+from app.deliberation.specification import Parameters, Specification
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,11 +65,14 @@ class Conclusion:
 
     winner: str | None
     content: str | None
+    call_id: str | None = None
     ranking: tuple[Standing, ...] = ()
     margin: float | None = None
     tie: bool = False
     dissent: tuple[Dissent, ...] = ()
     agreement: float | None = None
+    effective_votes: float | None = None
+    tally: tuple[Tally, ...] = ()
     degraded: tuple[str, ...] = ()
 
 
@@ -77,7 +81,10 @@ Strategy = Generator[Ask, Outcomes, Conclusion]
 
 @dataclass(frozen=True, slots=True)
 class StrategyDefinition:
-    """A strategy as `GET /strategies` tells it. `version` changes whenever its calls or prompts would."""
+    """A strategy as `GET /strategies` tells it. `version` changes whenever its calls or prompts would.
+
+    `parameters` is the model of the request's `parameters`; `rounds` says whether the request's rounds mean anything.
+    """
 
     name: str
     version: int
@@ -86,6 +93,8 @@ class StrategyDefinition:
     formula: str
     source: str
     run: Callable[[Specification], Strategy]
+    parameters: type[Parameters] = Parameters
+    rounds: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,7 +219,9 @@ def _replay(state: State, now: datetime, definition: StrategyDefinition) -> Deci
 
 def _planned(ask: Ask) -> tuple[PlannedCall, ...]:
     return tuple(
-        PlannedCall(call_id=call.call_id, agent_id=call.agent_id, role=call.role, labels=call.labels)
+        PlannedCall(
+            call_id=call.call_id, agent_id=call.agent_id, role=call.role, output=call.output.kind, labels=call.labels
+        )
         for call in ask.calls
     )
 
@@ -271,11 +282,14 @@ def _concluded(state: State, now: datetime, conclusion: Conclusion, budget_refus
     verdict = Verdict(
         winner=conclusion.winner,
         content=conclusion.content,
+        call_id=conclusion.call_id,
         ranking=conclusion.ranking,
         margin=conclusion.margin,
         tie=conclusion.tie,
         dissent=conclusion.dissent,
         agreement=conclusion.agreement,
+        effective_votes=conclusion.effective_votes,
+        tally=conclusion.tally,
         strategy=StrategyRef(name=state.specification.strategy, version=state.specification.strategy_version),
         calls=spent.calls,
     )

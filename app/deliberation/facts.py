@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, TypeAdapter, computed_field
 
 from app.deliberation.calls import FactProblem, Usage
+from app.deliberation.outputs import OutputKind
 from app.deliberation.specification import AgentSpec, Purpose, Specification, Token, Value, checked_token
 
 Cause = Literal["all", "quorum", "deadline", "unassailable"]
@@ -53,11 +54,12 @@ class Accepted(Envelope, frozen=True):
 
 
 class PlannedCall(Value, frozen=True):
-    """A call as its stage announces it; `labels` tells who stands behind the letters its prompt shows."""
+    """A call as its stage announces it: what it is to write, and who stands behind the letters its prompt shows."""
 
     call_id: Token
     agent_id: Token
     role: str
+    output: OutputKind = "answer"
     labels: dict[str, str] = {}
 
 
@@ -139,11 +141,23 @@ class CancelRequested(Envelope, frozen=True):
 
 
 class Standing(Value, frozen=True):
-    """One agent's place; `score` is the aggregate it was ranked by, in [0, 1], or null when nobody scored it."""
+    """One agent's place, with the version of its text that stands there (0 is the first).
+
+    `score` is the aggregate it was ranked by, in [0, 1], or null when nobody scored it.
+    """
 
     agent_id: Token
     score: float | None
     rank: int
+    version: int = 0
+
+
+class Tally(Value, frozen=True):
+    """Votes for one answer: the answer as it was compared (normalised, at most 500 characters), and who gave it."""
+
+    answer: str
+    votes: int
+    agents: tuple[Token, ...]
 
 
 class Dissent(Value, frozen=True):
@@ -161,15 +175,24 @@ class StrategyRef(Value, frozen=True):
 
 
 class Verdict(Value, frozen=True):
-    """What was decided; `winner` is null when nothing was ranked, `agreement` is a mean Kendall τ in [-1, 1]."""
+    """What was decided.
+
+    `winner` is null when nothing was ranked. `call_id` names the call whose answer `content` is, null with it.
+    `agreement` is a mean Kendall τ in [-1, 1] where ballots were cast, and the winner's share of the votes, in [0, 1],
+    where answers were counted (`tally`, most votes first). `effective_votes` is N/(1+(N-1)ρ̂): how many independent
+    ballots the ballots are worth, ρ̂ their mean pairwise τ.
+    """
 
     winner: Token | None
     content: str | None
+    call_id: Token | None = None
     ranking: tuple[Standing, ...]
     margin: float | None
     tie: bool
     dissent: tuple[Dissent, ...]
     agreement: float | None
+    effective_votes: float | None = None
+    tally: tuple[Tally, ...] = ()
     strategy: StrategyRef
     calls: int
 

@@ -20,7 +20,12 @@ from app.deliberation.specification import Value
 TEXT_CHARS_MAX = 131_072
 ISSUES_MAX = 8
 
-OutputKind = Literal["answer", "critique", "revision", "score", "pair"]
+TESTS_MAX = 16
+POINTS_MAX = 8
+
+OutputKind = Literal[
+    "answer", "critique", "revision", "score", "pair", "turn", "choice", "analysis", "program", "tests", "report"
+]
 
 
 class Output(Value, frozen=True):
@@ -125,7 +130,68 @@ class Pair(_Parsed):
     margin: _Integer = Field(ge=1, le=3)
 
 
-ParsedOutput = Answer | Critique | Revision | Scores | Pair
+class Turn(_Parsed):
+    """A debater's next answer. A change without a concrete `error` found in the earlier answer does not count."""
+
+    reasoning: _Text
+    error: _Text
+    answer: Annotated[_Text, Field(min_length=1)]
+    confidence: _Integer = Field(ge=0, le=100)
+
+
+class Choice(_Parsed):
+    """One of the candidates that were shown, by its label, or the label of a group."""
+
+    reasoning: _Text
+    choice: str
+
+
+class Analysis(_Parsed):
+    """Where candidates agree, where they contradict each other, and what none of them has."""
+
+    agreements: tuple[_Text, ...] = Field(max_length=POINTS_MAX, strict=False)
+    conflicts: tuple[_Text, ...] = Field(max_length=POINTS_MAX, strict=False)
+    gaps: tuple[_Text, ...] = Field(max_length=POINTS_MAX, strict=False)
+
+
+class Program(_Parsed):
+    """A proposal in code: reasons first, then the whole source."""
+
+    reasoning: _Text
+    code: Annotated[_Text, Field(min_length=1)]
+    confidence: _Integer = Field(ge=0, le=100)
+
+
+class TestCase(_Parsed):
+    """One test: what it checks, and the source that checks it."""
+
+    name: _Text
+    code: Annotated[_Text, Field(min_length=1)]
+
+
+class Tests(_Parsed):
+    """Tests of a task, written without seeing any solution."""
+
+    reasoning: _Text
+    tests: tuple[TestCase, ...] = Field(min_length=1, max_length=TESTS_MAX, strict=False)
+
+
+class CheckOutcome(_Parsed):
+    """What running one test brought; `reason` says why it did not pass, and is empty when it did."""
+
+    name: _Text
+    passed: bool
+    reason: _Text
+    duration_ms: _Integer = Field(ge=0)
+
+
+class Report(_Parsed):
+    """What a sandbox recorded of one program: its tests in the order given. No model writes it."""
+
+    outcomes: tuple[CheckOutcome, ...] = Field(strict=False)
+
+
+ParsedOutput = Answer | Critique | Revision | Scores | Pair | Turn | Choice | Analysis | Program | Tests | Report
 _Form = TypeVar("_Form")
 _CANDIDATES: TypeAdapter[dict[str, CandidateScore]] = TypeAdapter(dict[str, CandidateScore])
 _WHERE_CHARS_MAX = 200
@@ -153,6 +219,29 @@ def _score_schema(output: Output) -> dict[str, Any]:
     # prefixItems, not items with an enum of ids: constrained decoding then cannot leave a criterion out or repeat one.
     listing = {"type": "array", "prefixItems": criteria, "items": False, "minItems": size, "maxItems": size}
     return _object({label: _object({"criteria": listing}) for label in output.labels})
+
+
+def _listed(items: dict[str, Any], most: int, least: int = 0) -> dict[str, Any]:
+    return {"type": "array", "items": items, "minItems": least, "maxItems": most}
+
+
+def _later_schema(output: Output) -> dict[str, Any]:
+    """Schemas of what follows a first answer, and of code."""
+    match output.kind:
+        case "turn":
+            return _object({"reasoning": _TEXT, "error": _TEXT, "answer": _TEXT, "confidence": _CONFIDENCE})
+        case "choice":
+            return _object({"reasoning": _TEXT, "choice": {"enum": list(output.labels)}})
+        case "analysis":
+            points = _listed(_TEXT, POINTS_MAX)
+            return _object({"agreements": points, "conflicts": points, "gaps": points})
+        case "program":
+            return _object({"reasoning": _TEXT, "code": _TEXT, "confidence": _CONFIDENCE})
+        case "tests":
+            test = _object({"name": _TEXT, "code": _TEXT})
+            return _object({"reasoning": _TEXT, "tests": _listed(test, TESTS_MAX, 1)})
+        case _:
+            raise ValueError(f"no engine is asked for a {output.kind}")
 
 
 @lru_cache(maxsize=256)
@@ -209,6 +298,8 @@ def json_schema(output: Output) -> dict[str, Any]:
                     "margin": {"type": "integer", "minimum": 1, "maximum": 3},
                 }
             )
+        case _:
+            return _later_schema(output)
 
 
 def _distinct(pairs: list[tuple[str, object]]) -> None:
@@ -249,6 +340,13 @@ def _revision(output: Output, text: str) -> Revision:
     return revision
 
 
+def _choice(output: Output, text: str) -> Choice:
+    choice = _validated(Choice.model_validate_json, text)
+    if choice.choice not in output.labels:
+        raise InvalidOutput(f"choice: must be one of {', '.join(output.labels)}")
+    return choice
+
+
 def parse_output(output: Output, text: str) -> ParsedOutput:
     """Parse and check an engine's text against `output`; raise InvalidOutput naming the first fault."""
     match output.kind:
@@ -262,3 +360,15 @@ def parse_output(output: Output, text: str) -> ParsedOutput:
             return _scores(output, text)
         case "pair":
             return _validated(Pair.model_validate_json, text)
+        case "turn":
+            return _validated(Turn.model_validate_json, text)
+        case "choice":
+            return _choice(output, text)
+        case "analysis":
+            return _validated(Analysis.model_validate_json, text)
+        case "program":
+            return _validated(Program.model_validate_json, text)
+        case "tests":
+            return _validated(Tests.model_validate_json, text)
+        case "report":
+            return _validated(Report.model_validate_json, text)

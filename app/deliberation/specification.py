@@ -1,7 +1,7 @@
 """What a client asked for, complete: every default is filled in and every choice made before it is accepted."""
 
 import re
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -27,6 +27,12 @@ class Value(BaseModel, frozen=True):
     """Base of every value of the core: frozen. Fields that a newer writer added are dropped on reading."""
 
     model_config = ConfigDict(extra="ignore", json_schema_serialization_defaults_required=True)
+
+
+class Parameters(BaseModel):
+    """Base of a strategy's own parameters: closed and strict. Their JSON Schema is what `GET /strategies` tells."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
 
 class Criterion(Value, frozen=True):
@@ -77,6 +83,7 @@ class Specification(Value, frozen=True):
     agents: tuple[AgentSpec, ...] = Field(min_length=1, max_length=32)
     strategy: str
     strategy_version: int
+    parameters: dict[str, Any] = {}
     rounds: int
     constraints: Constraints
     quorum: int
@@ -96,4 +103,6 @@ DEFAULT_RUBRIC: tuple[Criterion, ...] = (
     Criterion(id="clarity", description="Can the reader act on it without asking back?", weight=1),
 )
 
-Purpose = Literal["propose", "critique", "revise", "score", "judge"]
+Purpose = Literal[
+    "propose", "critique", "revise", "score", "judge", "debate", "pick", "analyse", "fuse", "test", "check", "repair"
+]

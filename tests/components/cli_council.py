@@ -298,6 +298,7 @@ class StubGateway:
                 "steps": definition.steps,
                 "calls": definition.formula,
                 "source": definition.source,
+                "fields": [],
                 "parameters": {},
             }
             for definition in STRATEGIES.values()

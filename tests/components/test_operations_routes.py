@@ -80,8 +80,8 @@ async def test_strategies_tell_their_steps_calls_and_parameters(gateway: Served)
         assert items[name]["calls"] == definition.formula
         assert items[name]["steps"] == list(definition.steps)
         assert items[name]["source"]
-    assert "rounds" in items["council"]["parameters"]["properties"]
-    assert "rounds" not in items["single"]["parameters"]["properties"]
+    assert "rounds" in items["council"]["fields"]
+    assert "rounds" not in items["single"]["fields"]
 
 
 async def test_the_process_is_alive_whatever_else_is_not(gateway: Served) -> None:

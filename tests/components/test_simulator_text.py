@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from app.deliberation.calls import ChatMessage
 from app.deliberation.outputs import Answer, Critique, Issue, Output, Pair, Revision, Scores, json_schema, parse_output
-from app.deliberation.prompts import critique, judge_pair, persona_section, propose, revise, score
+from app.deliberation.prompts.council import critique, judge_pair, propose, revise, score
+from app.deliberation.prompts.form import persona_section
 from app.deliberation.specification import DEFAULT_RUBRIC, AgentSpec, Budget, Constraints, Specification
 from serve_deployments.simulator.author import Behaviour
 from serve_deployments.simulator.completion import Completion, Model, render

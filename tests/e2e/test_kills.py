@@ -38,11 +38,11 @@ async def recorded(stack: Stack, deliberation_id: str) -> dict[str, CallFinished
 
 
 async def in_the_middle(stack: Stack, deliberation_id: str) -> dict[str, CallFinished]:
-    """Wait until the second stage runs: some answers are recorded, others are on their way."""
+    """Wait until a stage after the first runs: some answers are recorded, others are on their way."""
     async with asyncio.timeout(60):
         while True:
             progress: dict[str, Any] | None = (await stack.read(deliberation_id))["progress"]
-            if progress and progress["stage"] == 2 and (await stack.engine_calls())["started"] >= 6:
+            if progress and progress["stage"] >= 2 and (await stack.engine_calls())["started"] >= 6:
                 return await recorded(stack, deliberation_id)
             await asyncio.sleep(0.02)
 
@@ -62,10 +62,11 @@ async def test_a_council_survives_the_death_of(stack: Stack, victim: str) -> Non
     asked = (await stack.engine_calls())["calls"]
     for call_id in before:
         assert asked[f"{deliberation_id}.{call_id}"]["started"] == 1, f"{call_id} was recorded and asked for again"
-    # Usage counts what the kill cut off too; not what an orphan of the dead did besides, and lost to a first write.
-    started = {call_id.partition(".")[2]: call["started"] for call_id, call in asked.items()}
+    # Usage counts every attempt that was announced. A kill may fall between the announcement and the request; and what
+    # an orphan of the dead asked besides, and lost to a first write, is counted by nobody.
     for call_id, fact in after.items():
-        assert 1 <= fact.usage.calls <= started[call_id]
+        started = asked[f"{deliberation_id}.{call_id}"]["started"]
+        assert 1 <= fact.usage.calls <= started + 1, f"{call_id}: {fact.usage.calls} attempts, {started} requests"
     ends = await stack.journal.last([f"deliberations.default.{deliberation_id}.end"])
     assert len(ends) == 1
     await stack.until_ready()

@@ -7,12 +7,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.deliberation import prompts
 from app.deliberation.ballots import author
 from app.deliberation.calls import Call
 from app.deliberation.facts import StageOpened
 from app.deliberation.outputs import Issue
-from app.deliberation.prompts import persona_section
+from app.deliberation.prompts import council as prompts
+from app.deliberation.prompts.form import persona_section
 from app.deliberation.specification import AgentSpec, Constraints, Sampling, Specification
 from tests.unit.facts_of import RUBRIC, Minds, Run, agent_ids, run, specification
 

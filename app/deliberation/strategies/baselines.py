@@ -10,7 +10,7 @@ def _single(specification: Specification) -> Strategy:
     alone = specification.model_copy(update={"agents": specification.agents[:1], "quorum": 1})
     (draft,) = yield from Course(alone).propose(stages_left=1)
     ranking = (Standing(agent_id=draft.author, score=None, rank=1),)
-    return Conclusion(winner=draft.author, content=draft.text, ranking=ranking)
+    return Conclusion(winner=draft.author, content=draft.text, call_id=draft.call_id, ranking=ranking)
 
 
 def _independent(specification: Specification) -> Strategy:

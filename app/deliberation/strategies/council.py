@@ -11,7 +11,7 @@ from app.deliberation.anonymity import nonce, ring
 from app.deliberation.calls import Call
 from app.deliberation.engine import Strategy, StrategyDefinition
 from app.deliberation.outputs import Critique, Issue, Output, Revision
-from app.deliberation.prompts import critique, revise
+from app.deliberation.prompts.council import critique, revise
 from app.deliberation.specification import Specification
 from app.deliberation.strategies.steps import Candidate, Course, Step
 
@@ -93,7 +93,8 @@ def _revised(
         if isinstance(revision, Revision):
             before = latest[call.agent_id]
             tokens = outcomes.completion_tokens(call)
-            revised[call.agent_id] = Candidate(call.agent_id, before.version + 1, revision.answer, tokens)
+            version = before.version + 1
+            revised[call.agent_id] = Candidate(call.agent_id, version, revision.answer, tokens, call.call_id)
     if len(revised) < len(calls):
         course.degraded.append(f"{len(calls) - len(revised)} of {len(calls)} revisions of round {round} failed")
     return revised
@@ -107,4 +108,5 @@ COUNCIL = StrategyDefinition(
     formula="N + R·(N + revisions ≤ N) + N ≤ 2N(R+1); 1 when N is 1",
     source="arXiv:2509.05396, arXiv:2510.07517, arXiv:2512.23213",
     run=_council,
+    rounds=True,
 )

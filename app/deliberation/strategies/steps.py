@@ -14,7 +14,7 @@ from app.deliberation.engine import Conclusion, Outcomes
 from app.deliberation.errors import BudgetExhausted, QuorumNotReached
 from app.deliberation.facts import Dissent, Standing
 from app.deliberation.outputs import Answer, Output, Pair, Scores
-from app.deliberation.prompts import judge_pair, propose, score
+from app.deliberation.prompts.council import judge_pair, propose, score
 from app.deliberation.specification import AgentSpec, Purpose, Specification
 
 # Ballots and critiques should vary little between runs, and still differ when one is asked for again.
@@ -26,12 +26,13 @@ Step = Generator[Ask, Outcomes, _T]
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A text that may win: an author's version, and what it cost to write."""
+    """A text that may win: an author's version, what it cost to write, and the call that wrote it."""
 
     author: str
     version: int
     text: str
     tokens: int
+    call_id: str
 
     @property
     def id(self) -> str:
@@ -104,7 +105,7 @@ class Course:
         if not outcomes.admitted:
             raise BudgetExhausted("the budget does not admit the first stage")
         drafts = [
-            Candidate(call.agent_id, 0, answer.answer, outcomes.completion_tokens(call))
+            Candidate(call.agent_id, 0, answer.answer, outcomes.completion_tokens(call), call.call_id)
             for call in calls
             if isinstance(answer := outcomes.answer(call), Answer)
         ]
@@ -196,11 +197,13 @@ class Course:
         ranked = sorted(candidates, key=lambda c: (-points[c.id], c.tokens, nonce(self.specification.seed, c.id)))
         margin = points[ranked[0].id] - points[ranked[1].id]
         ranking = tuple(
-            Standing(agent_id=c.author, score=points[c.id], rank=place) for place, c in enumerate(ranked, start=1)
+            Standing(agent_id=c.author, score=points[c.id], rank=place, version=c.version)
+            for place, c in enumerate(ranked, start=1)
         )
         return Conclusion(
             winner=ranked[0].author,
             content=ranked[0].text,
+            call_id=ranked[0].call_id,
             ranking=ranking,
             margin=margin,
             tie=margin == 0,
@@ -225,8 +228,14 @@ class Course:
         return Conclusion(
             winner=winner,
             content=by_id[winning].text,
+            call_id=by_id[winning].call_id,
             ranking=tuple(
-                Standing(agent_id=author, score=ranked.scores.get(candidate_id), rank=place)
+                Standing(
+                    agent_id=author,
+                    score=ranked.scores.get(candidate_id),
+                    rank=place,
+                    version=by_id[candidate_id].version,
+                )
                 for place, (author, candidate_id) in enumerate(best.items(), start=1)
             ),
             margin=margin,

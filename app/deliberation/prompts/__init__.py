@@ -1,0 +1,1 @@
+"""The prompts, by intent."""
