@@ -162,6 +162,14 @@ def pair(winner: str) -> str:
     return json.dumps({"notes_a": "a", "notes_b": "b", "winner": winner, "margin": 1})
 
 
+def turn(text: str, error: str = "line 1 was wrong") -> str:
+    return json.dumps({"reasoning": "because", "error": error, "answer": text, "confidence": 60})
+
+
+def choice(label: str) -> str:
+    return json.dumps({"reasoning": "because", "choice": label})
+
+
 def by_number(candidate: str) -> int:
     """A taste: the lower an agent's number, the better; a revision is a little better than what it replaces."""
     agent, _, version = candidate.partition("#")
@@ -211,6 +219,18 @@ class Minds:
             case "pair":
                 a, b = self.score(call.labels["A"]), self.score(call.labels["B"])
                 return pair("A" if a > b else "B" if b > a else "tie")
+            case "turn":
+                return turn(self.text(call.call_id))
+            case "choice":
+                return choice(max(call.output.labels, key=lambda label: self.score(call.labels[label])))
+            case "analysis":
+                return json.dumps({"agreements": ["a colour"], "conflicts": ["which"], "gaps": []})
+            case "program":
+                return json.dumps({"reasoning": "because", "code": self.text(call.call_id), "confidence": 50})
+            case "tests":
+                return json.dumps({"reasoning": "because", "tests": [{"name": "holds", "code": "assert True"}]})
+            case "report":
+                raise AssertionError("a report is written by a sandbox, not by an agent")
 
 
 @dataclass
