@@ -16,6 +16,7 @@ from app.deliberation.facts import (
     Degraded,
     Envelope,
     Failed,
+    Resumed,
     StageClosed,
     StageOpened,
     TimedOut,
@@ -352,6 +353,7 @@ AnyEvent = (
     | CallDelta
     | CallFinished
     | CancelRequested
+    | Resumed
     | Completed
     | Failed
     | Cancelled

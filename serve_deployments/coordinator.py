@@ -38,6 +38,7 @@ from app.deliberation.facts import (
     End,
     Fact,
     Failed,
+    Resumed,
 )
 from app.deliberation.fold import State, apply, begin, fold
 from app.deliberation.ports import Record
@@ -52,8 +53,12 @@ APPEND_PATIENCE_S = 60.0
 RETRY_WAIT_S = (0.2, 0.5, 1.0, 2.0)
 GIVE_BACK_DELAY_S = 2.0
 EARLY_CANCELS_MAX = 10_000
+# After so many takeovers without a step of the work, it is taken up alone: if its coordinator dies, it was this one.
+SUSPECT_TAKEOVERS = 2
 # A stage's calls end by their own deadline; a replica that died is noticed this much later.
 GRACE = timedelta(seconds=2)
+
+REPLICA = f"{os.uname().nodename}-{os.getpid()}"
 
 Handle = DeploymentHandle[Any]
 
@@ -70,6 +75,7 @@ class CoordinatorReplica:
         self._slots = slots
         self._works: dict[str, Work] = {}
         self._group: asyncio.TaskGroup | None = None
+        self._alone = asyncio.Lock()
         # Requests to stop that came before their deliberation did, and the sequence above which none was missed.
         self._early_cancels: dict[str, Record] = {}
         self._heard_from: int | None = None
@@ -95,7 +101,7 @@ class CoordinatorReplica:
     async def describe(self) -> dict[str, Any]:
         """The replica as `GET /cluster` and `/readyz` see it."""
         return {
-            "replica": f"{os.uname().nodename}-{os.getpid()}",
+            "replica": REPLICA,
             "in_flight": len(self._works),
             "slots": self._slots,
             "roles": sorted(self._agents),
@@ -179,6 +185,7 @@ class CoordinatorReplica:
             await self._queue.ack(work.delivery)
 
     def _release(self, work: Work) -> None:
+        work.stepped()
         if self._works.get(work.deliberation_id) is work:
             del self._works[work.deliberation_id]
 
@@ -227,8 +234,9 @@ class CoordinatorReplica:
             await self._journal.announce(end)
 
     async def _deliberated(self, work: Work) -> None:
-        state = self._fresh(work) or await self._state(work)
-        work.resumed = work.resumed or bool(state.stages)
+        state = self._fresh(work)
+        if state is None:
+            state = await self._taken_over(work)
         while True:
             definition = STRATEGIES.get(state.specification.strategy)
             if definition is None:
@@ -250,9 +258,39 @@ class CoordinatorReplica:
                 case _:
                     assert_never(decision)
 
+    async def _taken_over(self, work: Work) -> State:
+        """The state of what somebody else may have begun; that it is taken over is recorded before anything is done.
+
+        Work that seems to kill whoever holds it is begun alone, until it has made a step: what is in hand beside it
+        would be blamed as well.
+        """
+        state = await self._state(work)
+        work.resumed = work.resumed or bool(state.stages) or state.takeovers > 0
+        if not work.resumed or state.ended:
+            return state
+        if state.fruitless >= SUSPECT_TAKEOVERS:
+            work.alive_until = state.accepted.deadline_at + GRACE
+            await self._alone.acquire()
+            work.alone = self._alone
+            state = await self._state(work)
+            if state.ended:
+                return state
+        return await self._appended(
+            work,
+            state,
+            Resumed(
+                deliberation_id=work.deliberation_id,
+                ts=datetime.now(UTC),
+                takeover=state.takeovers + 1,
+                replica=REPLICA,
+            ),
+        )
+
     async def _appended(self, work: Work, state: State, fact: Fact) -> State:
         appended = await self._journal.append(work.tenant, fact)
         if appended.mine:
+            if not isinstance(fact, Resumed):
+                work.stepped()
             return apply(state, fact, appended.record.sequence)
         # Somebody else is ahead: what stands is the truth, and calls may have been made already.
         work.resumed = True
@@ -305,6 +343,8 @@ class CoordinatorReplica:
                 return await self._state(work)
             fact = fact_of(record)
             state = state if known(state, fact) else apply(state, fact, record.sequence)
+        if not state.fruitless:
+            work.stepped()
         return state
 
     async def _ask(self, work: Work, run: RunStage, role: str, calls: list[Call]) -> None:

@@ -18,7 +18,8 @@ class Work:
     """A deliberation in hand: its delivery, and an inbox of facts that others wrote (None: some were missed).
 
     The delivery is kept alive up to `alive_until`: a stage that hangs beyond its deadline must not hide behind a
-    heartbeat. `resumed` says that calls may have been made before.
+    heartbeat. `resumed` says that calls may have been made before. `alone` is held while nothing else that is
+    suspected may run beside it.
     """
 
     tenant: str
@@ -27,7 +28,14 @@ class Work:
     resumed: bool
     alive_until: datetime
     task: asyncio.Task[None] | None = None
+    alone: asyncio.Lock | None = None
     inbox: asyncio.Queue[Record | None] = field(default_factory=asyncio.Queue[Record | None])
+
+    def stepped(self) -> None:
+        """The work has made a step, or is over: it is suspected no longer. Idempotent."""
+        if self.alone is not None:
+            self.alone.release()
+            self.alone = None
 
 
 def fact_of(record: Record) -> Fact:

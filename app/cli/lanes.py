@@ -22,6 +22,7 @@ from app.deliberation.facts import (
     Completed,
     Event,
     Failed,
+    Resumed,
     StageClosed,
     StageOpened,
     TimedOut,
@@ -208,6 +209,8 @@ class CouncilView:
                 self._close()
             case CancelRequested():
                 self.status = "cancelling"
+            case Resumed():
+                self.notice = "another coordinator took over"
             case Completed() | Failed() | Cancelled() | TimedOut():
                 self.status = TERMINAL_STATUS[event.type]
                 self.ended_at = event.ts

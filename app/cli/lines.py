@@ -15,6 +15,7 @@ from app.deliberation.facts import (
     Completed,
     Event,
     Failed,
+    Resumed,
     StageClosed,
     StageOpened,
     TimedOut,
@@ -56,6 +57,8 @@ def _substance(event: Event) -> str | None:
             return f"stage {event.stage} closed ({event.reason}): {len(event.seen)} seen"
         case CancelRequested():
             return f"cancelling{f': {event.reason}' if event.reason else ''}"
+        case Resumed():
+            return f"taken over by {event.replica}: what is recorded stands"
         case Completed() | Failed() | Cancelled() | TimedOut():
             return event.type.removeprefix("deliberation.")
         case _:

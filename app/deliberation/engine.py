@@ -11,7 +11,7 @@ from datetime import datetime
 
 from app.deliberation.budget import Spent, admits, stage_deadlines
 from app.deliberation.calls import Ask, Call, FactProblem
-from app.deliberation.errors import DeadlineExceeded, DeliberationError, InvalidOutput, StrategyDrift
+from app.deliberation.errors import DeadlineExceeded, DeliberationError, InvalidOutput, Poisoned, StrategyDrift
 from app.deliberation.facts import (
     CallFinished,
     Cancelled,
@@ -33,6 +33,9 @@ from app.deliberation.facts import (
 from app.deliberation.fold import Stage, State, usage
 from app.deliberation.outputs import ParsedOutput, parse_output
 from app.deliberation.specification import Parameters, Specification
+
+# Takeovers without one step of the work between them, after which the work itself is to blame.
+POISON_TAKEOVERS = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,6 +177,8 @@ def decide(state: State, now: datetime, definition: StrategyDefinition) -> Decis
         late = DeadlineExceeded(f"no verdict within {state.specification.constraints.timeout_seconds} seconds")
         end = TimedOut(deliberation_id=state.deliberation_id, ts=now, problem=problem_of(late), usage=usage(state))
         return Finish(end)
+    if state.fruitless >= POISON_TAKEOVERS:
+        return failed(state, now, Poisoned(f"{state.fruitless} coordinators in a row died or hung over it"))
     if definition.version != state.specification.strategy_version:
         raise StrategyDrift(
             f"{definition.name} is at version {definition.version} here and was accepted at "

@@ -15,6 +15,7 @@ DeliberationError
 ├── StreamsDiffer             the declared streams are missing or not as declared
 ├── UnexpectedFact            a fact that its phase does not allow: the log is damaged or foreign
 ├── StrategyDrift             a replay asks for other calls than were recorded
+├── Poisoned                  it kills or hangs whoever coordinates it
 ├── QuorumNotReached          no answer is left to decide on
 ├── BudgetExhausted           the budget does not admit even the first stage
 ├── DeadlineExceeded          the deadline passed before a verdict
@@ -131,6 +132,12 @@ class StrategyDrift(DeliberationError):
     """A replayed strategy asks for other calls than the log records."""
 
     code = "strategy_drift"
+
+
+class Poisoned(DeliberationError):
+    """The work kills or hangs whoever coordinates it."""
+
+    code = "poisoned"
 
 
 class QuorumNotReached(DeliberationError):

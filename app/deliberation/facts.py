@@ -140,6 +140,14 @@ class CancelRequested(Envelope, frozen=True):
     reason: str | None = None
 
 
+class Resumed(Envelope, frozen=True):
+    """A coordinator took over from one that died or hung. `takeover` counts from 1 over the deliberation's life."""
+
+    type: Literal["deliberation.resumed"] = "deliberation.resumed"
+    takeover: int = Field(ge=1)
+    replica: str
+
+
 class Standing(Value, frozen=True):
     """One agent's place, with the version of its text that stands there (0 is the first).
 
@@ -255,7 +263,7 @@ class TimedOut(_End, frozen=True):
 
 
 End = Completed | Failed | Cancelled | TimedOut
-Fact = Accepted | StageOpened | CallFinished | StageClosed | CancelRequested | End
+Fact = Accepted | StageOpened | CallFinished | StageClosed | CancelRequested | Resumed | End
 View = CallStarted | CallDelta
 Event = Fact | View
 
@@ -313,11 +321,13 @@ def suffix(event: Event) -> str:
             return f"call.{event.call_id}.finished"
         case CancelRequested():
             return "cancel"
+        case Resumed():
+            return f"takeover.{event.takeover}"
         case Completed() | Failed() | Cancelled() | TimedOut():
             return "end"
 
 
-FACT_SUFFIXES: tuple[str, ...] = ("accepted", "stage.*.*", "call.*.finished", "cancel", "end")
+FACT_SUFFIXES: tuple[str, ...] = ("accepted", "stage.*.*", "call.*.finished", "cancel", "takeover.*", "end")
 """Patterns that together match every fact of a deliberation and no view."""
 
 

@@ -17,6 +17,7 @@ from app.deliberation.facts import (
     End,
     Fact,
     Failed,
+    Resumed,
     StageClosed,
     StageOpened,
     StageUsage,
@@ -30,6 +31,7 @@ COMPLETED, FAILED, CANCELLED, TIMEOUT = "completed", "failed", "cancelled", "tim
 TERMINAL: frozenset[str] = frozenset({COMPLETED, FAILED, CANCELLED, TIMEOUT})
 
 _WORK = ("stage.opened", "call.finished", "stage.closed")
+_LATE = ("deliberation.cancelling", "deliberation.resumed")
 _ENDS = {
     "deliberation.completed": COMPLETED,
     "deliberation.failed": FAILED,
@@ -48,8 +50,10 @@ TRANSITIONS: dict[tuple[str, str], str] = {
     # Work that was under way when the request to stop arrived may still be recorded.
     **{(CANCELLING, kind): CANCELLING for kind in _WORK},
     **{(status, kind): end for status in (PENDING, IN_PROGRESS, CANCELLING) for kind, end in _ENDS.items()},
-    # A late answer, or a request to stop that lost the race, is kept and changes nothing.
-    **{(status, kind): status for status in sorted(TERMINAL) for kind in (*_WORK, "deliberation.cancelling")},
+    # Who takes over begins nothing anew.
+    **{(status, "deliberation.resumed"): status for status in (PENDING, IN_PROGRESS, CANCELLING)},
+    # A late answer, a request to stop or a takeover that lost the race is kept and changes nothing.
+    **{(status, kind): status for status in sorted(TERMINAL) for kind in (*_WORK, *_LATE)},
 }
 
 
@@ -66,6 +70,7 @@ class State:
     """A deliberation as its facts tell it.
 
     `revision` counts the facts that are folded; `last_sequence` is the place of the last one in the stream.
+    `takeovers` counts the coordinators that took over, `fruitless` those of them since the last step of the work.
     """
 
     accepted: Accepted
@@ -77,6 +82,8 @@ class State:
     cancel: CancelRequested | None = None
     end: End | None = None
     started_at: datetime | None = None
+    takeovers: int = 0
+    fruitless: int = 0
 
     @property
     def specification(self) -> Specification:
@@ -148,13 +155,16 @@ def apply(state: State, fact: Fact, sequence: int = 0) -> State:
     )
     match fact:
         case StageOpened():
-            return replace(state, stages=_opened(state.stages, fact), started_at=state.started_at or fact.ts)
+            stages = _opened(state.stages, fact)
+            return replace(state, stages=stages, started_at=state.started_at or fact.ts, fruitless=0)
         case CallFinished():
-            return replace(state, finished=_finished(state, fact))
+            return replace(state, finished=_finished(state, fact), fruitless=0)
         case StageClosed():
-            return replace(state, stages=_closed(state, fact))
+            return replace(state, stages=_closed(state, fact), fruitless=0)
         case CancelRequested():
             return replace(state, cancel=state.cancel or fact)
+        case Resumed():
+            return replace(state, takeovers=state.takeovers + 1, fruitless=state.fruitless + 1)
         case Completed() | Failed() | Cancelled() | TimedOut():
             return replace(state, end=fact)
         case _:

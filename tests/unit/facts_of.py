@@ -16,6 +16,7 @@ from app.deliberation.facts import (
     Fact,
     Failed,
     PlannedCall,
+    Resumed,
     StageClosed,
     StageOpened,
     TimedOut,
@@ -122,6 +123,10 @@ def closed(stage: int = 1, seen: Sequence[str] = ()) -> StageClosed:
 
 def cancelling(reason: str | None = None) -> CancelRequested:
     return CancelRequested(deliberation_id=ID, ts=NOW, reason=reason)
+
+
+def taken_over(number: int = 1) -> Resumed:
+    return Resumed(deliberation_id=ID, ts=NOW, takeover=number, replica="host-1")
 
 
 def end(kind: type[Completed | Failed | Cancelled | TimedOut] = Completed) -> Completed | Failed | Cancelled | TimedOut:

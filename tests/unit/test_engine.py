@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from app.deliberation.calls import Usage
 from app.deliberation.engine import (
+    POISON_TAKEOVERS,
     CloseStage,
     Decision,
     Done,
@@ -24,6 +25,7 @@ from app.deliberation.facts import (
     Cancelled,
     Completed,
     Fact,
+    Failed,
     StageClosed,
     StageOpened,
     TimedOut,
@@ -33,7 +35,19 @@ from app.deliberation.fold import fold
 from app.deliberation.specification import Budget
 from app.deliberation.strategies import STRATEGIES
 from app.testing import FakeClock, ScriptedAgents
-from tests.unit.facts_of import NOW, TIMEOUT_S, Minds, Run, accepted, cancelling, finished, resumed, run, specification
+from tests.unit.facts_of import (
+    NOW,
+    TIMEOUT_S,
+    Minds,
+    Run,
+    accepted,
+    cancelling,
+    finished,
+    resumed,
+    run,
+    specification,
+    taken_over,
+)
 
 NAMES = tuple(STRATEGIES)
 
@@ -238,6 +252,20 @@ def test_the_deliberations_deadline_ends_it_with_what_it_cost() -> None:
         assert (decision.fact.problem.code, decision.fact.problem.retryable) == ("deadline_exceeded", True)
         assert decision.fact.verdict is None
         assert decision.fact.usage.calls == sum(isinstance(fact, CallFinished) for fact in whole.facts[:cut])
+
+
+def test_work_that_nobody_survives_ends_and_work_that_goes_on_does_not() -> None:
+    whole = run(specification())
+    for cut in range(1, len(whole.facts)):
+        takeovers = [taken_over(number) for number in range(1, POISON_TAKEOVERS + 1)]
+        before = [*whole.facts[:cut], *takeovers[:-1]]
+        assert not isinstance(decided(before), Finish) or cut == len(whole.facts) - 1
+        decision = decided([*before, takeovers[-1]])
+        assert isinstance(decision, Finish) and isinstance(decision.fact, Failed)
+        assert decision.fact.problem is not None and decision.fact.problem.code == "poisoned"
+        stepped = [*whole.facts[:cut], *takeovers[:-1], *whole.facts[cut : cut + 1], takeovers[-1]]
+        after = decided(stepped)
+        assert not (isinstance(after, Finish) and isinstance(after.fact, Failed))
 
 
 @pytest.mark.parametrize("stage", [2, 3, 4])

@@ -38,7 +38,7 @@ from app.deliberation.facts import (
     suffix,
 )
 from app.testing import subject_matches
-from tests.unit.facts_of import BROKEN, ID, NOW, accepted, cancelling, closed, finished, opened
+from tests.unit.facts_of import BROKEN, ID, NOW, accepted, cancelling, closed, finished, opened, taken_over
 
 VERDICT = Verdict(
     winner="dev-001",
@@ -76,6 +76,7 @@ EVENTS: list[tuple[Event, str]] = [
     (finished(text=None), "call.s1-dev-001.finished"),
     (closed(12, seen=["dev-001"]), "stage.12.closed"),
     (cancelling("enough"), "cancel"),
+    (taken_over(3), "takeover.3"),
     (
         Completed(deliberation_id=ID, ts=NOW, verdict=VERDICT, usage=USAGE, degraded=Degraded(reasons=("budget",))),
         "end",

@@ -21,6 +21,7 @@ from tests.unit.facts_of import (
     opened,
     run,
     specification,
+    taken_over,
 )
 
 ENDS: dict[str, type[Completed | Failed | Cancelled | TimedOut]] = {
@@ -30,14 +31,24 @@ ENDS: dict[str, type[Completed | Failed | Cancelled | TimedOut]] = {
     "timeout": TimedOut,
 }
 ENDINGS = {f"deliberation.{status}": status for status in ENDS}
-LATE = ("stage.opened", "call.finished", "stage.closed", "deliberation.cancelling")
+LATE = ("stage.opened", "call.finished", "stage.closed", "deliberation.cancelling", "deliberation.resumed")
 WORK = LATE[:3]
 
 # Written out again, on purpose: the table in the code is what is under test.
 ALLOWED: dict[str, dict[str, str]] = {
-    "pending": {"stage.opened": "in_progress", "deliberation.cancelling": "cancelling", **ENDINGS},
-    "in_progress": {**dict.fromkeys(WORK, "in_progress"), "deliberation.cancelling": "cancelling", **ENDINGS},
-    "cancelling": {**dict.fromkeys(WORK, "cancelling"), **ENDINGS},
+    "pending": {
+        "stage.opened": "in_progress",
+        "deliberation.cancelling": "cancelling",
+        "deliberation.resumed": "pending",
+        **ENDINGS,
+    },
+    "in_progress": {
+        **dict.fromkeys(WORK, "in_progress"),
+        "deliberation.cancelling": "cancelling",
+        "deliberation.resumed": "in_progress",
+        **ENDINGS,
+    },
+    "cancelling": {**dict.fromkeys(WORK, "cancelling"), "deliberation.resumed": "cancelling", **ENDINGS},
     **{status: dict.fromkeys(LATE, status) for status in ENDS},
 }
 KINDS = ("deliberation.accepted", *LATE, *ENDINGS)
@@ -66,6 +77,8 @@ def fact_of(kind: str, stage: int) -> Fact:
             return closed(seen=["dev-001"])
         case "deliberation.cancelling":
             return cancelling()
+        case "deliberation.resumed":
+            return taken_over()
         case _:
             return end(ENDS[kind.removeprefix("deliberation.")])
 
@@ -101,6 +114,14 @@ def test_the_table_has_no_status_or_fact_besides() -> None:
     pairs = {(status, kind) for status, moves in ALLOWED.items() for kind in moves}
     assert set(TRANSITIONS) == pairs | {("", "deliberation.accepted")}
     assert TERMINAL == set(ENDS)
+
+
+def test_takeovers_are_fruitless_until_the_work_makes_a_step() -> None:
+    facts: list[Fact] = [accepted(), taken_over(1), opened(), taken_over(2), taken_over(3)]
+    assert (folded(*facts).takeovers, folded(*facts).fruitless) == (3, 2)
+    assert folded(*facts, cancelling()).fruitless == 2
+    assert folded(*facts, finished()).fruitless == 0
+    assert folded(*facts, finished(), closed(seen=["dev-001"])).fruitless == 0
 
 
 def test_no_fact_is_no_state() -> None:
