@@ -1,0 +1,150 @@
+"""A coordinator over a real nats-server, with roles that answer as they are told: who dies is replaced."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Any, cast
+
+from app.deliberation.calls import Call, Usage
+from app.deliberation.facts import Accepted, CallFinished, Completed, Fact, Failed, Resumed, decode
+from app.deliberation.specification import AgentSpec, Constraints, Criterion, Specification
+from app.deliberation.strategies import STRATEGIES
+from app.journal import JetStreamJournal
+from app.streams import StreamSettings, apply
+from serve_deployments.agent import StageRequest
+from serve_deployments.coordinator import CoordinatorReplica, Handle
+from tests.conditions import until
+from tests.conftest import NatsServer
+
+POISON = "poison"
+
+
+def accepted(deliberation_id: str, timeout_s: int = 120) -> Accepted:
+    now = datetime.now(UTC)
+    return Accepted(
+        deliberation_id=deliberation_id,
+        ts=now,
+        deadline_at=now + timedelta(seconds=timeout_s),
+        body_sha256="0" * 64,
+        specification=Specification(
+            task="Name a colour.",
+            agents=(AgentSpec(agent_id="dev-001", role="DEV"),),
+            strategy="single",
+            strategy_version=STRATEGIES["single"].version,
+            rounds=0,
+            constraints=Constraints(rubric=(Criterion(id="right", description="Is it right?"),), timeout_seconds=300),
+            quorum=1,
+            seed=1,
+        ),
+    )
+
+
+@dataclass
+class Role:
+    """Stands in for a role's handle: answers each call for which `answers` is true, and lets the others hang."""
+
+    journal: JetStreamJournal
+    answers: Callable[[StageRequest], bool]
+    asked: list[str] = field(default_factory=list[str])
+
+    def options(self, **_: Any) -> "Role":
+        return self
+
+    @property
+    def run_stage(self) -> "Role":
+        return self
+
+    async def remote(self, payload: bytes) -> AsyncIterator[tuple[int, bytes]]:
+        request = StageRequest.model_validate_json(payload)
+        self.asked.append(request.deliberation_id)
+        if not self.answers(request):
+            await asyncio.Event().wait()
+        for call in request.calls:
+            appended = await self.journal.append(request.tenant, answered(request, call))
+            yield appended.record.sequence, appended.record.data
+
+
+def answered(request: StageRequest, call: Call) -> CallFinished:
+    return CallFinished(
+        deliberation_id=request.deliberation_id,
+        ts=datetime.now(UTC),
+        call_id=call.call_id,
+        agent_id=call.agent_id,
+        role=call.role,
+        stage=request.stage,
+        attempt=1,
+        text=json.dumps({"reasoning": "because", "answer": "blue", "confidence": 50}),
+        usage=Usage(calls=1),
+        duration_ms=1,
+    )
+
+
+@dataclass
+class Replica:
+    """One coordinator with a connection of its own."""
+
+    journal: JetStreamJournal
+    serving: asyncio.Task[None]
+
+    @classmethod
+    async def start(cls, url: str, role: Role) -> "Replica":
+        journal = await JetStreamJournal.connect(url)
+        ready = asyncio.Event()
+        replica = CoordinatorReplica(journal, {"DEV": cast("Handle", role)}, slots=10)
+        serving = asyncio.create_task(replica.serve(ready))
+        await ready.wait()
+        return cls(journal, serving)
+
+    async def die(self) -> None:
+        """As SIGKILL would: the connection goes first, so that nothing can be given back or said."""
+        await self.journal.close()
+        self.serving.cancel()
+        await asyncio.wait({self.serving})
+
+
+async def facts_of(journal: JetStreamJournal, deliberation_id: str) -> list[Fact]:
+    records = await journal.facts("default", deliberation_id)
+    return [cast("Fact", decode(record.data)) for record in records]
+
+
+async def test_work_that_kills_whoever_holds_it_ends_and_what_lay_beside_it_is_not_blamed(
+    own_nats_server: NatsServer,
+) -> None:
+    journal = await JetStreamJournal.connect(own_nats_server.url)
+    await apply(journal, StreamSettings(ack_wait_s=1))
+    innocents = ["innocent1", "innocent2", "innocent3"]
+    deaths = 0
+    # Until two coordinators have died nothing answers, so that all four are equally suspect.
+    role = Role(journal, lambda request: request.deliberation_id != POISON and deaths >= 2)
+    for deliberation_id in (innocents[0], POISON, *innocents[1:]):
+        await journal.append("default", accepted(deliberation_id))
+    begun: list[str] = []
+    subscription = await journal.subscribe(
+        [f"deliberations.default.{POISON}.>"], lambda record: begun.append(record.subject.rpartition(".")[2])
+    )
+    async with asyncio.timeout(60):
+        while "end" not in begun:
+            replica = await Replica.start(own_nats_server.url, role)
+            # It dies as soon as it has begun the poison, the first time by opening its stage.
+            seen = len(begun)
+            await until(lambda seen=seen: len(begun) > seen, timeout_s=30)
+            if "end" not in begun:
+                if not deaths:
+                    await until(lambda: len(role.asked) == 4)
+                await replica.die()
+                deaths += 1
+        for deliberation_id in innocents:
+            while not isinstance((await facts_of(journal, deliberation_id))[-1], Completed):
+                await asyncio.sleep(0.05)
+    ended = await facts_of(journal, POISON)
+    assert isinstance(ended[-1], Failed) and ended[-1].problem is not None
+    assert ended[-1].problem.code == "poisoned" and deaths == 5
+    assert [fact.takeover for fact in ended if isinstance(fact, Resumed)] == [1, 2, 3, 4, 5]
+    state = await journal.request("$JS.API.CONSUMER.INFO.DELIBERATIONS.coordinator")
+    await replica.journal.client.flush()
+    assert (state["num_pending"], state["num_ack_pending"]) == (0, 0), "nothing sticks in the queue"
+    await replica.die()
+    await subscription.close()
+    await journal.close()
