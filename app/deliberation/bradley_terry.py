@@ -1,0 +1,121 @@
+"""Bradley-Terry: strengths behind pairwise wins, so that a win over a strong candidate counts for more.
+
+The chance that i beats j is taken to be s_i / (s_i + s_j) [Bradley and Terry, Biometrika 39 (1952)]. Alone, wins
+without a loss would have no finite strength, so every candidate also draws one imaginary game against an average
+opponent (strength 1): the weak prior of Newman, JMLR 24 (2023), arXiv:2207.00076, at half its weight.
+"""
+
+from collections.abc import Mapping, Sequence
+from fractions import Fraction
+from math import exp, fsum, log1p
+
+PRIOR_WINS = 0.5
+"""Imaginary wins, and as many losses, of every candidate against an opponent of log-strength 0."""
+
+_STEPS_MAX = 200
+_CLOSE = 1e-5
+_CONVERGED = 1e-12
+
+_Matrix = list[list[float]]
+
+
+def bradley_terry(candidates: Sequence[str], outcomes: Mapping[tuple[str, str], Fraction | float]) -> dict[str, float]:
+    """Log-strengths by candidate: `outcomes[i, j]` is how often i beat j, and a tie is half a win to each.
+
+    0 is an average opponent's. The maximum of the log-posterior, which is strictly concave, by Newton's method with
+    step halving. Neither the order of the candidates nor that of the outcomes changes a bit of it.
+    Raises ValueError for a negative number of wins, a candidate against itself, and one that is not listed.
+    """
+    names = sorted(set(candidates))
+    place = {name: index for index, name in enumerate(names)}
+    wins = [[0.0] * len(names) for _ in names]
+    for (winner, loser), count in outcomes.items():
+        if winner == loser or winner not in place or loser not in place or count < 0:
+            raise ValueError(f"not an outcome between two candidates: {winner} over {loser}, {count} times")
+        wins[place[winner]][place[loser]] = float(count)
+    strengths = [0.0] * len(names)
+    height = _log_posterior(wins, strengths)
+    for _ in range(_STEPS_MAX):
+        slope, curvature = _slope_and_curvature(wins, strengths)
+        step = _solved(curvature, slope)
+        # Far from the maximum a whole step may pass over it; close to it, the gain is below what floats can tell.
+        while (largest := max(map(abs, step), default=0.0)) > _CLOSE:
+            if (reached := _log_posterior(wins, _moved(strengths, step))) > height:
+                height = reached
+                break
+            step = [change / 2 for change in step]
+        strengths = _moved(strengths, step)
+        if largest < _CONVERGED:
+            break
+    return dict(zip(names, strengths, strict=True))
+
+
+def _moved(strengths: Sequence[float], step: Sequence[float]) -> list[float]:
+    return [strength + change for strength, change in zip(strengths, step, strict=True)]
+
+
+def win_rates(strengths: Mapping[str, float]) -> dict[str, float]:
+    """Each candidate's mean chance, in [0, 1], of beating one of the others, by log-strengths; 0.5 when alone."""
+    return {
+        name: fsum(_chance(strength - other) for rival, other in strengths.items() if rival != name)
+        / (len(strengths) - 1)
+        if len(strengths) > 1
+        else 0.5
+        for name, strength in strengths.items()
+    }
+
+
+def _chance(lead: float) -> float:
+    """The logistic function, without overflow."""
+    return 1 / (1 + exp(-lead)) if lead >= 0 else exp(lead) / (1 + exp(lead))
+
+
+def _log_chance(lead: float) -> float:
+    return min(lead, 0.0) - log1p(exp(-abs(lead)))
+
+
+def _log_posterior(wins: _Matrix, strengths: Sequence[float]) -> float:
+    terms = [
+        count * _log_chance(strength - strengths[other])
+        for strength, row in zip(strengths, wins, strict=True)
+        for other, count in enumerate(row)
+        if count
+    ]
+    prior = [PRIOR_WINS * (_log_chance(strength) + _log_chance(-strength)) for strength in strengths]
+    return fsum(terms + prior)
+
+
+def _slope_and_curvature(wins: _Matrix, strengths: Sequence[float]) -> tuple[list[float], _Matrix]:
+    """The gradient of the log-posterior and its negated second derivatives, a positive definite matrix."""
+    slope = [PRIOR_WINS * (1 - 2 * _chance(strength)) for strength in strengths]
+    curvature = [[0.0] * len(strengths) for _ in strengths]
+    for one, strength in enumerate(strengths):
+        curvature[one][one] += 2 * PRIOR_WINS * _chance(strength) * _chance(-strength)
+        for other in range(one):
+            games = wins[one][other] + wins[other][one]
+            if games:
+                chance, against = _chance(strength - strengths[other]), _chance(strengths[other] - strength)
+                surprise = wins[one][other] * against - wins[other][one] * chance
+                slope[one] += surprise
+                slope[other] -= surprise
+                weight = games * chance * against
+                curvature[one][one] += weight
+                curvature[other][other] += weight
+                curvature[one][other] = curvature[other][one] = -weight
+    return slope, curvature
+
+
+def _solved(matrix: _Matrix, right: Sequence[float]) -> list[float]:
+    """The solution of `matrix · x = right` for a positive definite matrix, by elimination; no pivoting is needed."""
+    rows = [[*row, value] for row, value in zip(matrix, right, strict=True)]
+    size = len(rows)
+    for pivot in range(size):
+        for below in range(pivot + 1, size):
+            factor = rows[below][pivot] / rows[pivot][pivot]
+            if factor:
+                rows[below] = [value - factor * lead for value, lead in zip(rows[below], rows[pivot], strict=True)]
+    solution = [0.0] * size
+    for row in range(size - 1, -1, -1):
+        known = fsum(rows[row][column] * solution[column] for column in range(row + 1, size))
+        solution[row] = (rows[row][size] - known) / rows[row][row]
+    return solution
