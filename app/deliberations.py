@@ -9,24 +9,20 @@ from urllib.parse import urlencode
 from fastapi import APIRouter, Request, Response
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, ValidationError
 
-from app.admission import accepted, body_sha256, deliberation_id, specification
+from app.acceptance import NOT_READ, accept, caught_up, ended, loaded, stopping
 from app.answers import IDEMPOTENCY_KEY, IF_NONE_MATCH, PREFER, answer, body, parameter, problems
 from app.bodies import body_of
-from app.catalog import Catalog, Selection
-from app.deliberation.errors import Gone, IdempotencyConflict, InvalidCursor, JournalUnavailable, NotFound
-from app.deliberation.facts import Accepted, CancelRequested, decode
-from app.deliberation.fold import State, begin
-from app.deliberation.ports import Record
+from app.catalog import Selection
+from app.deliberation.errors import InvalidCursor, JournalUnavailable
+from app.deliberation.fold import State
 from app.gateway import DeliberationId, Gateway, InGateway, OfTenant
-from app.problems import ValidationFailed, parameter_problems, request_id_of
-from app.projection import resource, state_of, summary
-from app.requests import CancelRequest, DeliberationRequest, idempotency_key_of, wait_of
+from app.problems import ValidationFailed, parameter_problems
+from app.projection import resource, summary
+from app.requests import CancelRequest, DeliberationRequest, wait_of
 from app.schemas import Deliberation, DeliberationPage, FieldProblem, Status, dump
 
 POLL_AFTER_S = 1
 PAGE_MAX = 200
-_TRACEPARENT = re.compile(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
-_NOT_READ = "The log has not been read yet; it may not be reachable."
 _METADATA = "metadata."
 # Exploded, an object's properties are parameters of their own: this is how OpenAPI says `metadata.<key>=<value>`.
 _METADATA_SCHEMA: dict[str, Any] = {
@@ -51,7 +47,7 @@ def _matches(request: Request, etag: str) -> bool:
 def _resource_response(gateway: Gateway, state: State, status: int, wait_s: int | None, **headers: str) -> Response:
     epoch, retention_s = gateway["catalog"].epoch, gateway["settings"].retention_s
     if not epoch:
-        raise JournalUnavailable(_NOT_READ)
+        raise JournalUnavailable(NOT_READ)
     sent = {"ETag": _etag(state), "Cache-Control": "private, no-cache"}
     if wait_s is not None:
         sent["Preference-Applied"] = f"wait={wait_s}"
@@ -60,86 +56,15 @@ def _resource_response(gateway: Gateway, state: State, status: int, wait_s: int 
     return Response(content, status, sent, "application/json")
 
 
-def _caught_up(gateway: Gateway) -> Catalog:
-    catalog = gateway["catalog"]
-    if not catalog.caught_up:
-        raise JournalUnavailable(_NOT_READ)
-    return catalog
-
-
-async def _loaded(gateway: Gateway, tenant: str, deliberation_id: str) -> State:
-    """The state that the log tells; raises NotFound, and Gone when retention took the beginning of the facts."""
-    records = await gateway["journal"].facts(tenant, deliberation_id)
-    if not records:
-        raise NotFound(f"There is no deliberation {deliberation_id}.")
-    if records[0].tokens[-1] != "accepted":
-        raise Gone(f"The facts of deliberation {deliberation_id} are past their retention.")
-    state = state_of(records)
-    assert state is not None
-    return state
-
-
-async def _ended(gateway: Gateway, tenant: str, state: State, wait_s: int | None) -> State:
-    """The state once it has ended, or as it is when time is up or the process drains."""
-    if state.ended or not wait_s:
-        return state
-    await gateway["catalog"].ended(tenant, state.deliberation_id, wait_s)
-    try:
-        return await _loaded(gateway, tenant, state.deliberation_id)
-    except JournalUnavailable:
-        return state
-
-
 async def _revised(gateway: Gateway, tenant: str, state: State, wait_s: int) -> State:
     """The state once it has another fact, or as it is when time is up, the process drains or the log goes away."""
     if state.ended:
         return state
     try:
         changed = await gateway["feed"].changed(tenant, state.deliberation_id, state.last_sequence, wait_s)
-        return await _loaded(gateway, tenant, state.deliberation_id) if changed else state
+        return await loaded(gateway, tenant, state.deliberation_id) if changed else state
     except JournalUnavailable:
         return state
-
-
-def _acceptance(record: Record, sha256: str) -> State:
-    """The state at acceptance; raises IdempotencyConflict when another body was accepted."""
-    fact = decode(record.data)
-    assert isinstance(fact, Accepted)
-    if fact.body_sha256 != sha256:
-        raise IdempotencyConflict("This Idempotency-Key was used before with another body.")
-    return begin(fact, record.sequence)
-
-
-async def _accept(gateway: Gateway, tenant: str, request: Request, asked: DeliberationRequest) -> tuple[State, bool]:
-    """The state at acceptance, and whether it had been accepted before. Durable when this returns."""
-    key = idempotency_key_of(request)
-    catalog, journal, metrics = _caught_up(gateway), gateway["journal"], gateway["metrics"]
-    id, sha256 = deliberation_id(tenant, key), body_sha256(asked)
-    if key is not None and catalog.knows(tenant, id):
-        # A full queue must not refuse the answer to what is already in it.
-        records = await journal.facts(tenant, id)
-        if records and records[0].tokens[-1] == "accepted":
-            metrics.replayed.inc()
-            return _acceptance(records[0], sha256), True
-    traceparent = request.headers.get("traceparent", "")
-    fact = accepted(
-        specification(
-            asked,
-            gateway["roles"],
-            gateway["strategies"],
-            timeout_s=gateway["settings"].deliberation_timeout_s,
-        ),
-        asked,
-        id=id,
-        now=gateway["clock"].now(),
-        request_id=request_id_of(request) or None,
-        traceparent=traceparent if _TRACEPARENT.fullmatch(traceparent) else None,
-    )
-    with catalog.admission(gateway["settings"].queue_depth_max):
-        appended = await journal.append(tenant, fact)
-    catalog.apply(appended.record)
-    (metrics.accepted if appended.mine else metrics.replayed).inc()
-    return _acceptance(appended.record, sha256), not appended.mine
 
 
 @router.post(
@@ -165,9 +90,9 @@ async def create_deliberation(request: Request, gateway: InGateway, tenant: OfTe
     """One durable write, and the answer. With a key, a retry gets the first answer again and starts nothing."""
     known = {"roles": gateway["roles"], "strategies": gateway["strategies"]}
     asked = await body_of(request, DeliberationRequest, known)
-    state, replayed = await _accept(gateway, tenant, request, asked)
+    state, replayed = await accept(gateway, tenant, request, asked)
     wait_s = wait_of(request)
-    state = await _ended(gateway, tenant, state, wait_s)
+    state = await ended(gateway, tenant, state, wait_s)
     headers = {"Location": f"/deliberations/{state.deliberation_id}"}
     if replayed:
         headers["Idempotency_Replayed"] = "true"
@@ -192,7 +117,7 @@ async def get_deliberation(
     request: Request, gateway: InGateway, tenant: OfTenant, deliberation_id: DeliberationId
 ) -> Response:
     """The fold of its facts. With `Prefer: wait`, a long poll: until the revision differs from the one known."""
-    state = await _loaded(gateway, tenant, deliberation_id)
+    state = await loaded(gateway, tenant, deliberation_id)
     wait_s = wait_of(request)
     known = request.headers.get("if-none-match")
     if wait_s is not None and (known is None or _matches(request, _etag(state))):
@@ -221,13 +146,10 @@ async def cancel_deliberation(
 ) -> Response:
     """Idempotent: the first reason stays. The answer is 200 once the deliberation has ended, whatever ended it."""
     asked = await body_of(request, CancelRequest)
-    state = await _loaded(gateway, tenant, deliberation_id)
-    if state.cancel is None and not state.ended:
-        fact = CancelRequested(deliberation_id=deliberation_id, ts=gateway["clock"].now(), reason=asked.reason)
-        await gateway["journal"].append(tenant, fact)
-        state = await _loaded(gateway, tenant, deliberation_id)
+    state = await loaded(gateway, tenant, deliberation_id)
+    state = await stopping(gateway, tenant, state, asked.reason)
     wait_s = wait_of(request)
-    state = await _ended(gateway, tenant, state, wait_s)
+    state = await ended(gateway, tenant, state, wait_s)
     if state.ended:
         return _resource_response(gateway, state, 200, wait_s)
     return _resource_response(gateway, state, 202, wait_s, Retry_After=str(POLL_AFTER_S))
@@ -310,7 +232,7 @@ def _before(cursor: str, epoch: str) -> int:
 async def list_deliberations(request: Request, gateway: InGateway, tenant: OfTenant) -> Response:
     """The same from every replica of the gateway. Filters are repeated with the cursor, as the Link header does."""
     query, metadata = _query(request)
-    catalog = _caught_up(gateway)
+    catalog = caught_up(gateway)
     selection = Selection(
         status=query.status,
         role=query.role,

@@ -1,0 +1,104 @@
+"""What routes do with one deliberation, in whatever shape they speak: accept it, read it, await its end, stop it."""
+
+import re
+
+from fastapi import Request
+
+from app.admission import accepted, body_sha256, deliberation_id, specification
+from app.catalog import Catalog
+from app.deliberation.errors import Gone, IdempotencyConflict, JournalUnavailable, NotFound
+from app.deliberation.facts import Accepted, CancelRequested, decode
+from app.deliberation.fold import State, begin
+from app.deliberation.ports import Record
+from app.gateway import Gateway
+from app.problems import request_id_of
+from app.projection import state_of
+from app.requests import DeliberationRequest, idempotency_key_of
+
+NOT_READ = "The log has not been read yet; it may not be reachable."
+_TRACEPARENT = re.compile(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
+
+
+def caught_up(gateway: Gateway) -> Catalog:
+    """The catalog once it has read the log; raises JournalUnavailable before."""
+    catalog = gateway["catalog"]
+    if not catalog.caught_up:
+        raise JournalUnavailable(NOT_READ)
+    return catalog
+
+
+async def loaded(gateway: Gateway, tenant: str, deliberation_id: str) -> State:
+    """The state that the log tells; raises NotFound, and Gone when retention took the beginning of the facts."""
+    records = await gateway["journal"].facts(tenant, deliberation_id)
+    if not records:
+        raise NotFound(f"There is no deliberation {deliberation_id}.")
+    if records[0].tokens[-1] != "accepted":
+        raise Gone(f"The facts of deliberation {deliberation_id} are past their retention.")
+    state = state_of(records)
+    assert state is not None
+    return state
+
+
+async def ended(gateway: Gateway, tenant: str, state: State, wait_s: int | None) -> State:
+    """The state once it has ended, or as it is when time is up or the process drains."""
+    if state.ended or not wait_s:
+        return state
+    await gateway["catalog"].ended(tenant, state.deliberation_id, wait_s)
+    try:
+        return await loaded(gateway, tenant, state.deliberation_id)
+    except JournalUnavailable:
+        return state
+
+
+async def stopping(gateway: Gateway, tenant: str, state: State, reason: str | None) -> State:
+    """The state with a request to stop in it, unless the deliberation had one or has ended. The first reason stays."""
+    if state.cancel is not None or state.ended:
+        return state
+    fact = CancelRequested(deliberation_id=state.deliberation_id, ts=gateway["clock"].now(), reason=reason)
+    await gateway["journal"].append(tenant, fact)
+    return await loaded(gateway, tenant, state.deliberation_id)
+
+
+def _acceptance(record: Record, sha256: str) -> State:
+    """The state at acceptance; raises IdempotencyConflict when another body was accepted."""
+    fact = decode(record.data)
+    assert isinstance(fact, Accepted)
+    if fact.body_sha256 != sha256:
+        raise IdempotencyConflict("This Idempotency-Key was used before with another body.")
+    return begin(fact, record.sequence)
+
+
+async def accept(gateway: Gateway, tenant: str, request: Request, asked: DeliberationRequest) -> tuple[State, bool]:
+    """The state at acceptance, and whether it had been accepted before. Durable when this returns.
+
+    The id comes from the request's Idempotency-Key, if it has one. Raises QueueFull, IdempotencyConflict and
+    JournalUnavailable.
+    """
+    key = idempotency_key_of(request)
+    catalog, journal, metrics = caught_up(gateway), gateway["journal"], gateway["metrics"]
+    id, sha256 = deliberation_id(tenant, key), body_sha256(asked)
+    if key is not None and catalog.knows(tenant, id):
+        # A full queue must not refuse the answer to what is already in it.
+        records = await journal.facts(tenant, id)
+        if records and records[0].tokens[-1] == "accepted":
+            metrics.replayed.inc()
+            return _acceptance(records[0], sha256), True
+    traceparent = request.headers.get("traceparent", "")
+    fact = accepted(
+        specification(
+            asked,
+            gateway["roles"],
+            gateway["strategies"],
+            timeout_s=gateway["settings"].deliberation_timeout_s,
+        ),
+        asked,
+        id=id,
+        now=gateway["clock"].now(),
+        request_id=request_id_of(request) or None,
+        traceparent=traceparent if _TRACEPARENT.fullmatch(traceparent) else None,
+    )
+    with catalog.admission(gateway["settings"].queue_depth_max):
+        appended = await journal.append(tenant, fact)
+    catalog.apply(appended.record)
+    (metrics.accepted if appended.mine else metrics.replayed).inc()
+    return _acceptance(appended.record, sha256), not appended.mine
