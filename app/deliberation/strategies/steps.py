@@ -26,13 +26,14 @@ Step = Generator[Ask, Outcomes, _T]
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A text that may win: an author's version, what it cost to write, and the call that wrote it."""
+    """A text that may win: an author's version, what it cost to write, the call that wrote it, and why it says so."""
 
     author: str
     version: int
     text: str
     tokens: int
     call_id: str
+    reasoning: str = ""
 
     @property
     def id(self) -> str:
@@ -105,7 +106,7 @@ class Course:
         if not outcomes.admitted:
             raise BudgetExhausted("the budget does not admit the first stage")
         drafts = [
-            Candidate(call.agent_id, 0, answer.answer, outcomes.completion_tokens(call), call.call_id)
+            Candidate(call.agent_id, 0, answer.answer, outcomes.completion_tokens(call), call.call_id, answer.reasoning)
             for call in calls
             if isinstance(answer := outcomes.answer(call), Answer)
         ]
@@ -119,11 +120,11 @@ class Course:
         """Whether so few authors are left that they are compared as one pair: two, below the quorum."""
         return len(authors) == 2 and len(authors) < self.specification.quorum
 
-    def select(self, candidates: Sequence[Candidate], round: int) -> Step[Conclusion]:
+    def select(self, candidates: Sequence[Candidate], round: int, stages_left: int = 1) -> Step[Conclusion]:
         """Choose among candidates: listwise by their authors, or as the quorum rules say when too few are left.
 
         Two authors below the quorum, with a candidate each, are compared as one pair in both orders by members who
-        have no candidate; one author is taken unreviewed.
+        have no candidate; one author is taken unreviewed. `stages_left` counts the choice and what may follow it.
         """
         authors = list(dict.fromkeys(candidate.author for candidate in candidates))
         if len(authors) == 1:
@@ -132,10 +133,12 @@ class Course:
             return self._concluded(candidates, [])
         if self.is_pair(authors):
             return (yield from self._pair(candidates, round))
-        ballots = yield from self._scores(candidates, authors, round)
+        ballots = yield from self._scores(candidates, authors, round, stages_left)
         return self._concluded(candidates, ballots)
 
-    def _scores(self, candidates: Sequence[Candidate], authors: Sequence[str], round: int) -> Step[list[Ballot]]:
+    def _scores(
+        self, candidates: Sequence[Candidate], authors: Sequence[str], round: int, stages_left: int
+    ) -> Step[list[Ballot]]:
         specification = self.specification
         by_id = {candidate.id: candidate for candidate in candidates}
         criteria = tuple(criterion.id for criterion in specification.constraints.rubric)
@@ -156,7 +159,7 @@ class Course:
                 )
             )
         outcomes = yield from self.run(
-            "score", round, calls, quorum=min(specification.quorum, len(calls)), stages_left=1
+            "score", round, calls, quorum=min(specification.quorum, len(calls)), stages_left=stages_left
         )
         ballots = [
             ballot(call.agent_id, call.labels, sheet)
@@ -167,25 +170,36 @@ class Course:
             self.degraded.append(f"{len(calls) - len(ballots)} of {len(calls)} ballots are missing")
         return ballots
 
-    def _pair(self, candidates: Sequence[Candidate], round: int) -> Step[Conclusion]:
-        specification = self.specification
-        first, second = sorted(candidates, key=lambda candidate: candidate.author)
-        outsiders = [agent for agent in specification.agents if agent.agent_id not in (first.author, second.author)]
+    def judged(
+        self, first: Candidate, second: Candidate, judges: Sequence[str], round: int
+    ) -> Step[list[tuple[str, str | None]]]:
+        """Compare two candidates in both orders, the last stage: (judge, winner's id) of each ballot, None for a tie.
+
+        The judges take turns; one alone judges both orders. A missing ballot is told and is not in the list.
+        """
         calls: list[Call] = []
         for part, (a, b) in enumerate([(first, second), (second, first)], start=1):
-            judge = outsiders[(part - 1) % len(outsiders)]
-            mark = nonce(specification.seed, "judge", round, part)
-            messages = judge_pair(specification, a.text, b.text, mark)
+            judge = self.agent(judges[(part - 1) % len(judges)])
+            mark = nonce(self.specification.seed, "judge", round, part)
+            messages = judge_pair(self.specification, a.text, b.text, mark)
             labelled = {"A": a.id, "B": b.id}
             calls.append(self.call(judge, messages, Output(kind="pair"), labelled=labelled, judging=True, part=part))
         outcomes = yield from self.run("judge", round, calls, quorum=len(calls), stages_left=1)
-        winners = [
-            call.labels[pair.winner] if pair.winner != "tie" else None
+        ballots = [
+            (call.agent_id, call.labels[pair.winner] if pair.winner != "tie" else None)
             for call in calls
             if isinstance(pair := outcomes.answer(call), Pair)
         ]
-        if outcomes.admitted and len(winners) < len(calls):
-            self.degraded.append(f"{len(calls) - len(winners)} of {len(calls)} ballots are missing")
+        if outcomes.admitted and len(ballots) < len(calls):
+            self.degraded.append(f"{len(calls) - len(ballots)} of {len(calls)} ballots are missing")
+        return ballots
+
+    def _pair(self, candidates: Sequence[Candidate], round: int) -> Step[Conclusion]:
+        first, second = sorted(candidates, key=lambda candidate: candidate.author)
+        authors = (first.author, second.author)
+        outsiders = [agent.agent_id for agent in self.specification.agents if agent.agent_id not in authors]
+        ballots = yield from self.judged(first, second, outsiders, round)
+        winners = [winner for _, winner in ballots]
         if not winners:
             return self._concluded(candidates, [])
         self.degraded.append("pair judged: below the quorum")
