@@ -7,25 +7,22 @@ show, is missing: nothing here ever counts it as zero.
 
 import hashlib
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import combinations
-from math import lcm, sqrt
+from math import fsum, lcm, sqrt
 
+from app.deliberation import aggregation as rules
+from app.deliberation.aggregation import Aggregation, Totals, aggregate, tiers
 from app.deliberation.outputs import Scores
+from app.deliberation.pairwise import CandidateId, duels, wins_less_losses
 from app.deliberation.specification import Criterion
-
-CandidateId = str
-"""An agent and, after `#`, the version of its text: `dev-001`, `dev-001#1`."""
 
 SCORE_MAX = 10
 
 Tiers = Sequence[Sequence[CandidateId]]
 """Candidates best first; those of one tier are equal."""
-
-_Totals = dict[CandidateId, int]
-_Exact = dict[CandidateId, Fraction]
 
 
 @dataclass(frozen=True)
@@ -42,13 +39,14 @@ class Ranked:
 
     `scores` are the aggregates in [0, 1], None for a candidate that nobody scored. `tie` tells that the first two had
     equal aggregates before the tie-breaks, `margin` by how much the first leads the second; None with less than two
-    scored candidates.
+    scored candidates. `degraded` tells why the rule that was asked for could not be followed to the letter.
     """
 
     order: tuple[CandidateId, ...]
     scores: dict[CandidateId, float | None]
     tie: bool
     margin: float | None
+    degraded: tuple[str, ...] = ()
 
 
 def author(candidate: CandidateId) -> str:
@@ -80,7 +78,7 @@ def _total(scores: Mapping[str, int], weights: Mapping[str, int]) -> int:
     return sum(weight * scores[criterion] for criterion, weight in weights.items())
 
 
-def _totals(cast: Ballot, weights: Mapping[str, int]) -> _Totals:
+def _totals(cast: Ballot, weights: Mapping[str, int]) -> Totals:
     return {candidate: _total(scores, weights) for candidate, scores in cast.scores.items()}
 
 
@@ -90,46 +88,9 @@ def weighted(scores_of_candidate: Mapping[str, int], criteria: Sequence[Criterio
     return float(Fraction(_total(scores_of_candidate, weights), sum(weights.values())))
 
 
-def _tiers(totals: _Totals) -> list[tuple[CandidateId, ...]]:
-    tiers: dict[int, list[CandidateId]] = defaultdict(list)
-    for candidate in sorted(totals):
-        tiers[totals[candidate]].append(candidate)
-    return [tuple(tiers[total]) for total in sorted(tiers, reverse=True)]
-
-
 def order(ballot: Ballot, criteria: Sequence[Criterion]) -> list[tuple[CandidateId, ...]]:
     """The ballot's candidates best first, in tiers of equal weighted totals."""
-    return _tiers(_totals(ballot, _weights(criteria)))
-
-
-def _averages(votes: Iterator[tuple[CandidateId, Fraction]]) -> _Exact:
-    sums: dict[CandidateId, Fraction] = defaultdict(Fraction)
-    counts: dict[CandidateId, int] = defaultdict(int)
-    for candidate, value in votes:
-        sums[candidate] += value
-        counts[candidate] += 1
-    return {candidate: total / counts[candidate] for candidate, total in sums.items()}
-
-
-def _borda_votes(ballots: Sequence[Ballot], weights: Mapping[str, int]) -> Iterator[tuple[CandidateId, Fraction]]:
-    for cast in ballots:
-        last = len(cast.scores) - 1
-        if last < 1:
-            continue
-        first = 0
-        for tier in _tiers(_totals(cast, weights)):
-            # Places first … first+len-1 are shared, so each of the tier takes their mean; doubled to stay whole.
-            value = 1 - Fraction(2 * first + len(tier) - 1, 2 * last)
-            first += len(tier)
-            for candidate in tier:
-                yield candidate, value
-
-
-def _mean_votes(ballots: Sequence[Ballot], weights: Mapping[str, int]) -> Iterator[tuple[CandidateId, Fraction]]:
-    best = SCORE_MAX * sum(weights.values())
-    for cast in ballots:
-        for candidate, total in _totals(cast, weights).items():
-            yield candidate, Fraction(total, best)
+    return tiers(_totals(ballot, _weights(criteria)))
 
 
 def borda(ballots: Sequence[Ballot], criteria: Sequence[Criterion]) -> dict[CandidateId, float]:
@@ -137,13 +98,15 @@ def borda(ballots: Sequence[Ballot], criteria: Sequence[Criterion]) -> dict[Cand
 
     Equal candidates share the mean of their places. A ballot of fewer than two says nothing.
     """
-    exact = _averages(_borda_votes(ballots, _weights(criteria)))
+    weights = _weights(criteria)
+    exact = rules.borda([_totals(cast, weights) for cast in ballots])
     return {candidate: float(value) for candidate, value in exact.items()}
 
 
 def mean_scores(ballots: Sequence[Ballot], criteria: Sequence[Criterion]) -> dict[CandidateId, float]:
     """Mean weighted score over the ballots that show the candidate, divided by ten: in [0, 1]."""
-    exact = _averages(_mean_votes(ballots, _weights(criteria)))
+    weights = _weights(criteria)
+    exact = rules.mean([_totals(cast, weights) for cast in ballots], SCORE_MAX * sum(weights.values()))
     return {candidate: float(value) for candidate, value in exact.items()}
 
 
@@ -167,32 +130,6 @@ def criterion_means(ballots: Sequence[Ballot]) -> dict[CandidateId, dict[str, fl
     }
 
 
-def _aggregate(ballots: Sequence[Ballot], weights: Mapping[str, int], means: _Exact) -> _Exact:
-    """Borda over the ballots that compare authors; the mean scores where those are none or leave a candidate out.
-
-    A ballot of one author's versions would lift its best to 1 without comparing it to anyone, as every ballot of a
-    council of two does; it still counts in the mean and in the tie-breaks.
-    """
-    comparing = [cast for cast in ballots if len({author(candidate) for candidate in cast.scores}) > 1]
-    counted = _averages(_borda_votes(comparing, weights))
-    return counted if counted.keys() == means.keys() else means
-
-
-def _head_to_head(group: Sequence[CandidateId], totals: Sequence[_Totals]) -> dict[CandidateId, int]:
-    """Pairwise wins less losses within the group (Copeland): of two candidates, the one that more ballots put above.
-
-    Counting within the group keeps the order transitive where three candidates beat each other in a circle.
-    """
-    points = dict.fromkeys(group, 0)
-    for one, other in combinations(group, 2):
-        seen = [cast for cast in totals if one in cast and other in cast]
-        lead = sum((cast[one] > cast[other]) - (cast[one] < cast[other]) for cast in seen)
-        won = (lead > 0) - (lead < 0)
-        points[one] += won
-        points[other] -= won
-    return points
-
-
 def _seeded_hash(seed: int, candidate: CandidateId) -> str:
     return hashlib.sha256(f"{seed}:{candidate}".encode()).hexdigest()
 
@@ -203,46 +140,56 @@ def rank(
     criteria: Sequence[Criterion],
     tokens: Mapping[CandidateId, int],
     seed: int,
+    aggregation: Aggregation = "borda",
 ) -> Ranked:
-    """Rank the candidates by normalised Borda, or by mean score where Borda cannot compare (a council of two).
+    """Rank the candidates by a rule, or by mean score where a rule cannot compare (a council of two).
 
     Ties: mean score, head to head, the worst criterion's mean (higher first), fewer tokens, a hash of seed and
     candidate. Candidates that nobody scored come last, by the chain's tail. `tokens` must name every candidate.
-    Ballots count as they were cast: a candidate that is not listed keeps its place on them and is not ranked.
+    A candidate that is not listed is not ranked; on the ballots it keeps its place, which Borda alone heeds.
+
+    A ballot of one author's versions compares nobody: under Borda it would lift its best to 1, as every ballot of a
+    council of two does. It counts in means and tie-breaks only.
     """
     weights = _weights(criteria)
-    means = _averages(_mean_votes(ballots, weights))
-    aggregate = _aggregate(ballots, weights, means)
-    worst = {candidate: min(by_criterion.values()) for candidate, by_criterion in _criterion_means(ballots).items()}
+    totals = [_totals(cast, weights) for cast in ballots]
+    best = SCORE_MAX * sum(weights.values())
     listed = sorted(set(candidates))
-    scored = [candidate for candidate in listed if candidate in aggregate]
+    comparing = [cast for cast in totals if len({author(candidate) for candidate in cast}) > 1]
+    found = aggregate(aggregation, listed, totals, comparing, best)
+    means = rules.mean(totals, best)
+    worst = {candidate: min(by_criterion.values()) for candidate, by_criterion in _criterion_means(ballots).items()}
+    scored = [candidate for candidate in listed if candidate in found.scores]
 
     groups: dict[tuple[Fraction, Fraction], list[CandidateId]] = defaultdict(list)
     for candidate in scored:
-        groups[aggregate[candidate], means[candidate]].append(candidate)
-    totals = [_totals(cast, weights) for cast in ballots]
-    duels = {candidate: won for group in groups.values() for candidate, won in _head_to_head(group, totals).items()}
+        groups[found.scores[candidate], means[candidate]].append(candidate)
+    # Counting within a group keeps the order transitive where three candidates beat each other in a circle.
+    head_to_head = {
+        c: points for group in groups.values() for c, points in wins_less_losses(duels(group, totals)).items()
+    }
 
     def tail(candidate: CandidateId) -> tuple[int, str]:
         return tokens[candidate], _seeded_hash(seed, candidate)
 
     def place(candidate: CandidateId) -> tuple[Fraction, Fraction, int, Fraction, int, str]:
         return (
-            -aggregate[candidate],
+            -found.scores[candidate],
             -means[candidate],
-            -duels[candidate],
+            -head_to_head[candidate],
             -worst[candidate],
             *tail(candidate),
         )
 
-    winners = sorted(scored, key=place)
-    unscored = sorted((candidate for candidate in listed if candidate not in aggregate), key=tail)
-    lead = aggregate[winners[0]] - aggregate[winners[1]] if len(winners) > 1 else None
+    winners = found.first(sorted(scored, key=place))
+    unscored = sorted((candidate for candidate in listed if candidate not in found.scores), key=tail)
+    lead = found.scores[winners[0]] - found.scores[winners[1]] if len(winners) > 1 else None
     return Ranked(
         order=(*winners, *unscored),
-        scores={c: float(aggregate[c]) if c in aggregate else None for c in (*winners, *unscored)},
+        scores={c: float(found.scores[c]) if c in found.scores else None for c in (*winners, *unscored)},
         tie=lead == 0,
         margin=None if lead is None else float(lead),
+        degraded=found.degraded,
     )
 
 
@@ -256,15 +203,20 @@ def kendall_tau(first: Tiers, second: Tiers) -> float:
     others = {candidate: place for place, tier in enumerate(second) for candidate in tier}
     if places.keys() != others.keys() or len(places) < 2:
         raise ValueError("Kendall's tau compares two orders of the same candidates, two at least")
+    return _tau_b(places, others) or 0.0
+
+
+def _tau_b(first: Mapping[CandidateId, int], second: Mapping[CandidateId, int]) -> float | None:
+    """Over the candidates that both have; None when one side makes no difference between any of these."""
     balance = untied_first = untied_second = 0
-    for one, other in combinations(places, 2):
-        here = (places[one] < places[other]) - (places[one] > places[other])
-        there = (others[one] < others[other]) - (others[one] > others[other])
+    for one, other in combinations(sorted(first.keys() & second.keys()), 2):
+        here = (first[one] > first[other]) - (first[one] < first[other])
+        there = (second[one] > second[other]) - (second[one] < second[other])
         balance += here * there
         untied_first += abs(here)
         untied_second += abs(there)
     if not untied_first or not untied_second:
-        return 0.0
+        return None
     return balance / sqrt(untied_first * untied_second)
 
 
@@ -274,12 +226,34 @@ def agreement(ballots: Sequence[Ballot], ranking: Sequence[CandidateId], criteri
     None when no ballot shows two candidates of the ranking.
     """
     taus: list[float] = []
-    for cast in sorted(ballots, key=lambda cast: cast.reviewer):
+    for cast in ballots:
         tiers = [[candidate for candidate in tier if candidate in ranking] for tier in order(cast, criteria)]
         shown = {candidate for tier in tiers for candidate in tier}
         if len(shown) > 1:
             taus.append(kendall_tau(tiers, [[candidate] for candidate in ranking if candidate in shown]))
-    return sum(taus) / len(taus) if taus else None
+    return fsum(taus) / len(taus) if taus else None
+
+
+def effective_votes(ballots: Sequence[Ballot], criteria: Sequence[Criterion]) -> float | None:
+    """How many independent ballots these are worth: N/(1+(N-1)ρ̂), between 1 and N.
+
+    ρ̂ is the mean Kendall τ-b of two ballots over the candidates that both show, clipped to [0, 1], and N the ballots
+    that compare with another one: two such candidates at least, and a difference made between them on either side.
+    None when no two do. It errs low: reviewers who agree because they are right look like copies of one another.
+    Kish, Survey Sampling (1965), for the formula.
+    """
+    weights = _weights(criteria)
+    totals = [_totals(cast, weights) for cast in ballots]
+    taus = {
+        (one, other): tau
+        for one, other in combinations(range(len(totals)), 2)
+        if (tau := _tau_b(totals[one], totals[other])) is not None
+    }
+    if not taus:
+        return None
+    counted = len({place for pair in taus for place in pair})
+    correlation = min(1.0, max(0.0, fsum(taus.values()) / len(taus)))
+    return counted / (1 + (counted - 1) * correlation)
 
 
 def dissent(

@@ -1,0 +1,246 @@
+"""Pairwise rules: Copeland, Schulze and Kemeny, over how many ballots put one candidate above another.
+
+A ballot that does not show both candidates of a pair says nothing about it, and one that puts them level is on neither
+side. Numbers are whole throughout.
+
+Schulze and Kemeny do not give points but say which orders they allow, often several. `Orders` holds them all, so that
+a tie is what the rule itself leaves open, and whatever breaks the ties ends in an order that the rule allows.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from itertools import combinations, groupby
+
+CandidateId = str
+"""An agent and, after `#`, the version of its text: `dev-001`, `dev-001#1`."""
+
+KEMENY_MAX = 10
+"""Candidates that may beat each other in circles before Kemeny's order takes too long: 2^n sets are visited."""
+
+
+@dataclass(frozen=True)
+class Duels:
+    """How many ballots put candidate i above j (`above[i][j]`), and how many show both as equals (`level[i][j]`)."""
+
+    candidates: tuple[CandidateId, ...]
+    above: tuple[tuple[int, ...], ...]
+    level: tuple[tuple[int, ...], ...]
+
+    def among(self, members: Sequence[int]) -> "Duels":
+        """The duels of these candidates, given by index."""
+        return Duels(
+            tuple(self.candidates[i] for i in members),
+            tuple(tuple(self.above[i][j] for j in members) for i in members),
+            tuple(tuple(self.level[i][j] for j in members) for i in members),
+        )
+
+    def wins(self) -> list[int]:
+        """By candidate, the set of those whom it beats, as bits."""
+        indices = range(len(self.candidates))
+        return [_bits(j for j in indices if self.above[i][j] > self.above[j][i]) for i in indices]
+
+
+def duels(candidates: Sequence[CandidateId], ballots: Sequence[Mapping[CandidateId, int]]) -> Duels:
+    """Count the duels of the candidates; each ballot gives points to those that it shows."""
+    size = len(candidates)
+    above = [[0] * size for _ in candidates]
+    level = [[0] * size for _ in candidates]
+    for cast in ballots:
+        shown = [(i, cast[candidate]) for i, candidate in enumerate(candidates) if candidate in cast]
+        for (i, points), (j, others) in combinations(shown, 2):
+            if points == others:
+                level[i][j] += 1
+                level[j][i] += 1
+            elif points > others:
+                above[i][j] += 1
+            else:
+                above[j][i] += 1
+    return Duels(tuple(candidates), tuple(map(tuple, above)), tuple(map(tuple, level)))
+
+
+@dataclass(frozen=True)
+class Orders:
+    """All the orders of some candidates that a rule allows. Sets of candidates are bits, by index.
+
+    `blocks`, best first, are the least sets whose members stand together in every one of them, and in this sequence;
+    `next_of` gives those of the remaining candidates who may come next. `exact` is False where the rule itself could
+    not be computed and another one stands in.
+    """
+
+    candidates: tuple[CandidateId, ...]
+    blocks: tuple[int, ...]
+    next_of: Callable[[int], int]
+    exact: bool = True
+
+    def winners(self) -> set[CandidateId]:
+        """Those who may come first."""
+        return self._named(self.next_of(_all(len(self.candidates))))
+
+    def tiers(self) -> list[set[CandidateId]]:
+        """The blocks by name."""
+        return [self._named(block) for block in self.blocks]
+
+    def first(self, preferred: Sequence[CandidateId]) -> list[CandidateId]:
+        """The allowed order that puts, at each place, the first of `preferred` who may come there."""
+        bit = {candidate: 1 << index for index, candidate in enumerate(self.candidates)}
+        waiting = [candidate for candidate in preferred if candidate in bit]
+        order: list[CandidateId] = []
+        remaining = _all(len(self.candidates))
+        while waiting:
+            allowed = self.next_of(remaining)
+            chosen = next(candidate for candidate in waiting if bit[candidate] & allowed)
+            waiting.remove(chosen)
+            order.append(chosen)
+            remaining ^= bit[chosen]
+        return order
+
+    def _named(self, members: int) -> set[CandidateId]:
+        return {self.candidates[index] for index in _indices(members)}
+
+
+def wins_less_losses(table: Duels) -> dict[CandidateId, int]:
+    """Pairwise wins less losses: of two candidates, the one that more ballots put above the other has won."""
+    points = dict.fromkeys(table.candidates, 0)
+    for candidate, beaten in zip(table.candidates, table.wins(), strict=True):
+        points[candidate] += beaten.bit_count()
+        for index in _indices(beaten):
+            points[table.candidates[index]] -= 1
+    return points
+
+
+def copeland(table: Duels) -> dict[CandidateId, Fraction]:
+    """Copeland's score, in [0, 1]: duels won and half of those drawn, of all. A pair that no ballot shows is drawn.
+
+    Copeland, 1951; Saari and Merlin, Economic Theory 8 (1996). Needs two candidates at least.
+    """
+    rivals = len(table.candidates) - 1
+    return {candidate: Fraction(points + rivals, 2 * rivals) for candidate, points in wins_less_losses(table).items()}
+
+
+def schulze(table: Duels) -> Orders:
+    """The orders in which nobody stands above a candidate whose path to them is stronger than theirs back.
+
+    A path of duels won is as strong as its weakest one, measured by the ballots for its winner (winning votes, which
+    Schulze recommends where ballots are partial). Schulze, Social Choice and Welfare 36 (2011); arXiv:1804.02973.
+    """
+    indices = range(len(table.candidates))
+    above = table.above
+    strength = [[above[i][j] if above[i][j] > above[j][i] else 0 for j in indices] for i in indices]
+    for via in indices:
+        onward = strength[via]
+        for i, row in enumerate(strength):
+            reach = row[via]
+            if reach and i != via:
+                strength[i] = [max(direct, min(reach, on)) for direct, on in zip(row, onward, strict=True)]
+    better = [_bits(j for j in indices if strength[i][j] > strength[j][i]) for i in indices]
+    worse = [_bits(j for j in indices if strength[i][j] < strength[j][i]) for i in indices]
+
+    def next_of(remaining: int) -> int:
+        return _bits(i for i in _indices(remaining) if not worse[i] & remaining)
+
+    return Orders(table.candidates, tuple(_blocks(better)), next_of)
+
+
+def _blocks(better: Sequence[int]) -> Iterator[int]:
+    """The blocks of all orders that extend a transitive relation, `better[i]` being those below i.
+
+    A cut lies where all before it are better than all after it: these then have more below and fewer above them.
+    """
+    indices = range(len(better))
+    above = [sum(row >> i & 1 for row in better) for i in indices]
+    order = sorted(indices, key=lambda i: above[i] - better[i].bit_count())
+    rest = below_all_so_far = _all(len(better))
+    block = 0
+    for i in order:
+        block |= 1 << i
+        rest ^= 1 << i
+        below_all_so_far &= better[i]
+        if rest & below_all_so_far == rest:
+            yield block
+            block = 0
+
+
+def kemeny(table: Duels) -> list[Orders]:
+    """The orders that the fewest votes on pairs contradict, in parts: any of the first part's, then of the second's.
+
+    Candidates who all win against all others stand above them in each such order (Truchon's extended Condorcet
+    criterion, 1998), so only those who beat or draw each other in circles are searched together. A part of more than
+    KEMENY_MAX has Schulze's orders instead, and is not exact. Kemeny, Daedalus 88 (1959); Young and Levenglick, 1978.
+    """
+    return [
+        _least_contradicted(part) if len(part.candidates) <= KEMENY_MAX else _stand_in(part) for part in _circles(table)
+    ]
+
+
+def kemeny_score(table: Duels, order: Sequence[CandidateId]) -> int:
+    """How many votes on pairs agree with an order: what Kemeny's orders make greatest."""
+    place = {candidate: place for place, candidate in enumerate(order)}
+    return sum(
+        count
+        for one, row in zip(table.candidates, table.above, strict=True)
+        for other, count in zip(table.candidates, row, strict=True)
+        if place[one] < place[other]
+    )
+
+
+def _stand_in(part: Duels) -> Orders:
+    orders = schulze(part)
+    return Orders(orders.candidates, orders.blocks, orders.next_of, exact=False)
+
+
+def _circles(table: Duels) -> Iterator[Duels]:
+    """The strong components of "does not lose to", best first: between any two of them, one wins every duel."""
+    size = len(table.candidates)
+    lost = table.wins()
+    reach = [_bits(j for j in range(size) if not lost[j] >> i & 1) for i in range(size)]
+    for via in range(size):
+        reach = [row | reach[via] if row >> via & 1 else row for row in reach]
+    # Of two components the better reaches the worse and all that it reaches; members of one reach the same.
+    order = sorted(range(size), key=lambda i: (-reach[i].bit_count(), i))
+    for _, members in groupby(order, key=lambda i: reach[i]):
+        yield table.among(list(members))
+
+
+def _least_contradicted(part: Duels) -> Orders:
+    """Held and Karp's recursion over subsets, from the last place up."""
+    size = len(part.candidates)
+    # gains[i][s]: votes that agree with putting i above all of the set s.
+    gains: list[list[int]] = []
+    for row in part.above:
+        gain = [0]
+        for count in row:
+            gain += [known + count for known in gain]
+        gains.append(gain)
+    best = [0] * (1 << size)
+    firsts = [0] * (1 << size)
+    for members in range(1, 1 << size):
+        scores = {i: gains[i][members] + best[members ^ 1 << i] for i in _indices(members)}
+        best[members] = max(scores.values())
+        firsts[members] = _bits(i for i, score in scores.items() if score == best[members])
+
+    blocks: list[int] = []
+    remaining = {_all(size)}
+    uncut = _all(size)
+    for _ in range(size):
+        remaining = {members ^ 1 << i for members in remaining for i in _indices(firsts[members])}
+        if len(remaining) == 1:
+            (rest,) = remaining
+            blocks.append(uncut ^ rest)
+            uncut = rest
+    return Orders(part.candidates, tuple(blocks), firsts.__getitem__)
+
+
+def _all(size: int) -> int:
+    return (1 << size) - 1
+
+
+def _bits(indices: Iterator[int]) -> int:
+    return sum(1 << index for index in indices)
+
+
+def _indices(members: int) -> Iterator[int]:
+    while members:
+        low = members & -members
+        yield low.bit_length() - 1
+        members ^= low
