@@ -1,0 +1,271 @@
+"""Answers as they are counted: normalised so that equal answers are equal strings, and tallied into a plurality.
+
+Counting needs answers that can be compared: self-consistency (arXiv:2203.11171) takes the plurality of extracted
+answers. What cannot be read in the form that was asked for is missing from the count, never a vote for "unreadable".
+"""
+
+import hashlib
+import json
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Literal, cast
+
+from app.deliberation.facts import Tally
+from app.deliberation.numbers import last_number, shown
+
+Normaliser = Literal["text", "number", "choice", "json", "exact"]
+"""How an answer is read before it is compared; `normalise` tells what each does."""
+
+READ_AS: dict[Normaliser, str] = {
+    "text": "text",
+    "number": "a number",
+    "choice": "a choice",
+    "json": "JSON",
+    "exact": "text",
+}
+"""What an answer that could not be read was not, in words."""
+
+TALLY_CHARS_MAX = 500
+
+# Text
+
+_FENCE_LINE = re.compile(r"^[ \t]*(?:```|~~~)[^\n]*$", re.MULTILINE)
+_LINE_MARK = re.compile(r"^[ \t]*(?:#{1,6}|>|[-*+])[ \t]+", re.MULTILINE)
+_EMPHASIS = re.compile(r"(?<![\w*])\*{1,3}(?=[^\s*])|(?<=[^\s*])\*{1,3}(?![\w*])|`")
+_QUOTES = str.maketrans("‘’‚“”„«»–—−", '\'\'\'"""""---')
+_EDGE_QUOTE = re.compile(r"\"|(?<!\w)'|(?<=\w\w)'(?![\w(])")
+_SENTENCE_MARK = re.compile(r"[,;:.…]{1,8}(?=\s|$)|(?<=[^\W\d_])[!?]{1,8}(?=\s|$)|[。，、；：！？]")
+
+
+def _text(text: str) -> str | None:
+    bare = _LINE_MARK.sub("", _FENCE_LINE.sub("", text))
+    bare = _EDGE_QUOTE.sub("", _EMPHASIS.sub("", bare).translate(_QUOTES))
+    bare = " ".join(_SENTENCE_MARK.sub(" ", bare).casefold().split())
+    return bare or " ".join(text.casefold().split()) or None
+
+
+# Choices
+
+_STATED = r"(?i:\b(?:answer|choice|option|decision|verdict|vote|choose|pick|select)\b)"
+_IS = r"[\s*:=_\"'`]{0,6}(?i:(?:is|are|for|would be|should be)\b)?[\s*:=_\"'`(\[$]{0,6}"
+_LETTER = r"(?:(?![AI]\s+[a-z])[A-Z])(?![\w'’+#])"
+_ALONE = re.compile(r"[\s*_`\"'(\[$]*([A-Za-z])[\s*_`\"')\].:$]*")
+_BOXED = re.compile(r"\\boxed\{\s{0,4}(?:\\text\{)?\(?([A-Z])\b")
+_STATEMENT = re.compile(rf"{_STATED}{_IS}(?i:(?:option|choice|letter)\s{{1,4}})?[\s*(\[]{{0,4}}({_LETTER})")
+_LABEL = re.compile(r"[\s*_`(\[]*([A-Z])[*_`]{0,3}[).:\]][*_`]{0,3}(?=\s)")
+_MARKED = re.compile(r"\(([A-Z])\)|\[([A-Z])\]|\*\*([A-Z])\*\*")
+_LAST_WORD = re.compile(rf"(?<![\w'’])({_LETTER})[\s*_`\"')\].!$]*$")
+
+
+def _last(found: Iterable[re.Match[str]]) -> str | None:
+    letter: str | None = None
+    for match in found:
+        letter = match[match.lastindex or 0]
+    return letter
+
+
+def _letter(text: str) -> str | None:
+    """The letter that is the text, is boxed, is stated as the answer, labels it, is marked last, or ends it."""
+    alone = _ALONE.fullmatch(text)
+    if alone is not None:
+        return alone[1].upper()
+    for pattern in (_BOXED, _STATEMENT):
+        letter = _last(pattern.finditer(text))
+        if letter is not None:
+            return letter
+    label = _LABEL.match(text)
+    if label is not None:
+        return label[1]
+    return _last(_MARKED.finditer(text)) or _last(_LAST_WORD.finditer(text[-64:].rstrip()))
+
+
+def _option(text: str, options: Sequence[str]) -> str | None:
+    """The option that is the text or its last line, is stated as the answer, or begins it."""
+    by_text = {_text(option) or option: option for option in options}
+    bare = _text(text) or ""
+    lines = text.strip().splitlines()
+    for whole in (bare, _text(lines[-1]) or "" if lines else ""):
+        if whole in by_text:
+            return by_text[whole]
+    # The longest first: "yes, with changes" is not "yes".
+    names = "|".join(re.escape(name) for name in sorted(by_text, key=lambda name: (-len(name), name)))
+    stated = _last(re.finditer(rf"{_STATED}{_IS}({names})(?!\w)", bare))
+    if stated is not None:
+        return by_text[stated]
+    first = re.match(rf"({names})(?!\w)", bare)
+    return None if first is None else by_text[first[1]]
+
+
+# JSON
+
+_FENCED = re.compile(r"```(?:json)?[ \t]*\n([^`]+)```", re.IGNORECASE)
+
+
+def _distinct(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise ValueError("a name stands twice in one object")
+    return found
+
+
+def _json_number(digits: str) -> Fraction:
+    mantissa, _, exponent = digits.lower().partition("e")
+    # The bound comes first: 1e999999999 is a number of a milliard digits.
+    if len(mantissa) + abs(int(exponent or 0)) > 400:
+        raise ValueError("a number of too many digits")
+    return Fraction(digits)
+
+
+def _refuse(constant: str) -> object:
+    raise ValueError(f"{constant} is not JSON")
+
+
+def _canonical(value: object) -> str:
+    match value:
+        case Fraction():
+            return shown(value)
+        case dict():
+            entries = cast(dict[str, object], value)
+            return "{" + ",".join(f"{_canonical(name)}:{_canonical(entries[name])}" for name in sorted(entries)) + "}"
+        case list():
+            return "[" + ",".join(_canonical(entry) for entry in cast(list[object], value)) + "]"
+        case _:
+            return json.dumps(value, ensure_ascii=False)
+
+
+def _parsed_json(text: str) -> str | None:
+    try:
+        value = json.loads(
+            text,
+            object_pairs_hook=_distinct,
+            parse_float=_json_number,
+            parse_int=_json_number,
+            parse_constant=_refuse,
+        )
+        found = _canonical(value)
+        # Half of a surrogate pair can be escaped in JSON, but no fact could carry it.
+        found.encode()
+    except (ValueError, RecursionError):
+        return None
+    return found
+
+
+def _json(text: str) -> str | None:
+    """The document that is the text, or the last fenced one in it, or what stands between its outermost brackets."""
+    starts = [place for place in (text.find("{"), text.find("[")) if place >= 0]
+    inside = text[min(starts) : max(text.rfind("}"), text.rfind("]")) + 1] if starts else ""
+    fenced = [found[1] for found in _FENCED.finditer(text)]
+    for document in (text, *fenced[-1:], inside):
+        found = _parsed_json(document)
+        if found is not None:
+            return found
+    return None
+
+
+def normalise(text: str, normaliser: Normaliser, options: Sequence[str] = ()) -> str | None:
+    """The answer as it is compared; None when it cannot be read, which makes it missing from a count.
+
+    - `text`: letter case, white space, Markdown marks, quotation marks and the marks that end words and sentences do
+      not matter. Signs inside words do: `C++` is not `C`, `-5` is not `5`.
+    - `number`: the last number in the text, exactly (`numbers.last_number`), in one spelling.
+    - `choice`: one of `options`, or without them a letter A to Z, that the text states as its answer.
+    - `json`: the document in the text, with sorted names and numbers compared by value.
+    - `exact`: the text as it is, without the white space around it.
+    """
+    match normaliser:
+        case "text":
+            return _text(text)
+        case "number":
+            number = last_number(text)
+            return None if number is None else shown(number)
+        case "choice":
+            return _option(text, options) if options else _letter(text)
+        case "json":
+            return _json(text)
+        case "exact":
+            return text.strip() or None
+
+
+# Counting
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Everybody who gave one answer, in the order they were counted; `votes` may be more than the agents."""
+
+    answer: str
+    votes: int
+    agents: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Count:
+    """Answers with their votes, most votes first; ties stand in the order of a hash of the seed and the answer.
+
+    The hash depends on nothing else, so that an answer that leads a full count by it also leads any part of the count
+    in which it is tied with the same rival.
+    """
+
+    groups: tuple[Group, ...]
+
+    @property
+    def votes(self) -> int:
+        """How many votes were counted."""
+        return sum(group.votes for group in self.groups)
+
+    @property
+    def first(self) -> int:
+        """Votes of the leading answer; 0 when nothing was counted."""
+        return self.groups[0].votes if self.groups else 0
+
+    @property
+    def second(self) -> int:
+        """Votes of the runner-up; 0 when there is none."""
+        return self.groups[1].votes if len(self.groups) > 1 else 0
+
+    @property
+    def tie(self) -> bool:
+        """Whether the first two answers have equally many votes."""
+        return 0 < self.first == self.second
+
+    @property
+    def agreement(self) -> float | None:
+        """The leading answer's share of the votes, in [0, 1]; None with fewer than two votes, which cannot agree."""
+        return self.share(self.first) if self.votes > 1 else None
+
+    @property
+    def margin(self) -> float | None:
+        """By how large a share the leading answer leads, in [0, 1]; None with fewer than two votes."""
+        return self.share(self.first - self.second) if self.votes > 1 else None
+
+    def share(self, votes: int) -> float:
+        """These votes as a share of all, in [0, 1]."""
+        return float(Fraction(votes, self.votes))
+
+    @property
+    def tallies(self) -> tuple[Tally, ...]:
+        """The count as a verdict tells it; long answers are cut."""
+        return tuple(
+            Tally(answer=group.answer[:TALLY_CHARS_MAX], votes=group.votes, agents=group.agents)
+            for group in self.groups
+        )
+
+
+def tally(votes: Iterable[tuple[str, str | None]], seed: int) -> Count:
+    """Count (agent, normalised answer) pairs; None is missing. An agent may vote more than once."""
+    counted: dict[str, list[str]] = {}
+    for agent_id, answer in votes:
+        if answer is not None:
+            counted.setdefault(answer, []).append(agent_id)
+
+    def place(answer: str) -> tuple[int, str]:
+        return -len(counted[answer]), hashlib.sha256(json.dumps([seed, answer]).encode()).hexdigest()
+
+    return Count(
+        tuple(
+            Group(answer, len(counted[answer]), tuple(dict.fromkeys(counted[answer])))
+            for answer in sorted(counted, key=place)
+        )
+    )

@@ -1,0 +1,138 @@
+"""The last number in a text, read exactly: separators of thousands, decimal commas, fractions, powers, magnitudes.
+
+Units, currency and percent signs are not part of a number: `$18`, `18 dollars` and `18 %` are all 18. Numbers are
+fractions here, never floats, so that 0.1 + 0.2 and 0.3, or 1e3 and 1,000, are one answer.
+"""
+
+import re
+from fractions import Fraction
+
+# A figure of more digits, or a power that would have more, is no answer to anything and expensive to compare.
+DIGITS_MAX = 400
+
+_SPACES = " \u00a0\u2009\u202f"
+_SUPERSCRIPTS = str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹⁻", "0123456789-")
+_LATEX = tuple(
+    (re.compile(pattern), by)
+    for pattern, by in (
+        (r"\\[dt]?frac\s?\{\s?(-?[\d.,]{1,40})\s?\}\s?\{\s?([\d.,]{1,40})\s?\}", r"\1/\2"),
+        (r"\\times|\\cdot", "×"),
+        (r"\{,\}", ","),
+        (r"\\[,;!: ]", "\u2009"),
+        (r"\\(?=[$%])", ""),
+        (r"\^\{(-?\d{1,4})\}", r"^\1"),
+        (r"[_^]\{[^{}]{0,40}\}", "^"),
+        (r"[−﹣－]", "-"),
+        (r"[–—](?=[\d$€£¥₹])", "-"),
+        (r"½", " 1/2"),
+        (r"¼", " 1/4"),
+        (r"¾", " 3/4"),
+    )
+)
+_SUPERSCRIPT = re.compile(r"[⁰¹²³⁴-⁹⁻]+")
+
+# What looks like digits with separators, whether or not it is a number. It always takes all of them (a possessive
+# repeat), so that reading a hostile text stays linear.
+_DIGITS = rf"\.?\d(?:[\d_]|[.,'’](?=\d)|[{_SPACES}](?=\d{{3}}(?!\d)))*+"
+_TERM = re.compile(
+    rf"""(?P<figure>{_DIGITS})
+    (?:[{_SPACES}](?P<above>\d{{1,4}})/(?P<below>\d{{1,4}})(?![\d/]))?
+    (?:[eE](?P<exponent>[-+]?\d{{1,4}})(?!\w))?
+    (?:\s?[×x·⋅*]\s?10(?:\^|\*\*)(?P<ten>[-+]?\d{{1,4}})(?!\d))?
+    (?:(?:\^|\*\*)\(?(?P<power>-?\d{{1,4}})(?!\d)\)?)?
+    (?:\s?/\s?(?P<divisor>{_DIGITS}))?
+    (?:\s(?P<magnitude>thousand|million|billion|trillion)s?\b)?""",
+    re.VERBOSE | re.IGNORECASE,
+)
+_MAGNITUDES = {"thousand": 10**3, "million": 10**6, "billion": 10**9, "trillion": 10**12}
+_SIGN = re.compile(r"(?:^|[^\w)\]}%])-[$€£¥₹]?$")
+
+# Shapes of figures: what separates thousands in them, and the mark before the decimals.
+_SHAPES = (
+    (re.compile(r"\d+(?:\.\d+)?|\.\d+"), "", "."),
+    (re.compile(r"[1-9]\d{0,2}(?:,\d{3})+(?:\.\d+)?|[1-9]\d?(?:,\d{2})+,\d{3}(?:\.\d+)?"), ",", "."),
+    (re.compile(r"[1-9]\d{0,2}(?:\.\d{3}){2,}(?:,\d+)?|[1-9]\d{0,2}(?:\.\d{3})+,\d+"), ".", ","),
+    *(
+        (re.compile(rf"[1-9]\d{{0,2}}(?:{mark}\d{{3}})+(?:{decimal}\d+)?"), mark, decimal[-1])
+        for mark in (*_SPACES, "'", "’", "_")
+        for decimal in (r"\.", ",")
+    ),
+    (re.compile(r"\d+,\d+"), "", ","),
+)
+
+
+def _figure(digits: str) -> Fraction | None:
+    """The value of digits with separators; None when the separators make no sense, as in a date or a version."""
+    if len(digits) > DIGITS_MAX:
+        return None
+    for shape, thousands, decimal in _SHAPES:
+        if shape.fullmatch(digits) is not None:
+            plain = digits.replace(thousands, "") if thousands else digits
+            return Fraction(plain.replace(decimal, "."))
+    # Two numbers beside each other look like one with separators, as in "in 2019 300 people".
+    last = re.split(f"[{_SPACES}]", digits)[-1]
+    return _figure(last) if last != digits else None
+
+
+def _power(base: Fraction, exponent: int) -> Fraction | None:
+    digits = len(str(base.numerator)) + len(str(base.denominator))
+    if digits * abs(exponent) > DIGITS_MAX or (base == 0 and exponent < 0):
+        return None
+    return base**exponent
+
+
+def _scaled(value: Fraction | None, term: re.Match[str]) -> Fraction | None:
+    """The figure with all that follows it: exponent, power, divisor, magnitude."""
+    above, below = term["above"], term["below"]
+    if value is not None and above is not None:
+        value = value + Fraction(int(above), int(below)) if int(below) else None
+    for exponent in (term["exponent"], term["ten"]):
+        if value is not None and exponent is not None:
+            factor = _power(Fraction(10), int(exponent))
+            value = None if factor is None else value * factor
+    if value is not None and term["power"] is not None:
+        value = _power(value, int(term["power"]))
+    if value is not None and term["divisor"] is not None:
+        divisor = _figure(term["divisor"])
+        value = value / divisor if divisor else None
+    if value is not None and term["magnitude"] is not None:
+        value *= _MAGNITUDES[term["magnitude"].lower()]
+    return value
+
+
+def _stands_alone(text: str, term: re.Match[str]) -> bool:
+    """Whether the term is a number of its own: no index or exponent, no part of a name, a date, a time or a hash."""
+    before, after = text[max(0, term.start() - 2) : term.start()], text[term.end() : term.end() + 2]
+    if before and (before[-1].isalnum() or before[-1] in "_^"):
+        return False
+    if re.fullmatch(r"\d[/:]", before) or re.match(r"[/:]\d|\^", after):
+        return False
+    return not (term["figure"] == "0" and re.match(r"[xX][0-9a-fA-F]", after))
+
+
+def last_number(text: str) -> Fraction | None:
+    """The last number in a text, exactly; None when there is none, or none that can be read without a guess."""
+    for pattern, by in _LATEX:
+        text = pattern.sub(by, text)
+    text = _SUPERSCRIPT.sub(lambda found: "^" + found[0].translate(_SUPERSCRIPTS), text)
+    last: Fraction | None = None
+    for term in _TERM.finditer(text):
+        value = _scaled(_figure(term["figure"]), term) if _stands_alone(text, term) else None
+        if value is not None:
+            negative = _SIGN.search(text[max(0, term.start() - 3) : term.start()]) is not None
+            last = -value if negative else value
+    return last
+
+
+def shown(number: Fraction) -> str:
+    """A number in its one spelling: a whole number, a decimal where it ends, a fraction where it does not."""
+    rest, twos, fives = number.denominator, 0, 0
+    while rest % 2 == 0:
+        rest, twos = rest // 2, twos + 1
+    while rest % 5 == 0:
+        rest, fives = rest // 5, fives + 1
+    places = max(twos, fives)
+    if rest != 1 or places == 0:
+        return str(number)
+    digits = str(abs(number.numerator) * 10**places // number.denominator).rjust(places + 1, "0")
+    return f"{'-' if number < 0 else ''}{digits[:-places]}.{digits[-places:]}"

@@ -1,0 +1,319 @@
+"""Answers are equal when they say the same, and missing when they cannot be read."""
+
+import json
+from fractions import Fraction
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from app.deliberation.answers import TALLY_CHARS_MAX, Normaliser, normalise, tally
+from app.deliberation.numbers import last_number, shown
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("Blue", "blue"),
+        ("Blue.", "  blue\n"),
+        ("**Blue**.", "blue"),
+        ("`Blue`", "“Blue”"),
+        ("'blue'", "blue"),
+        ("Blue!", "blue"),
+        ("# Blue", "blue"),
+        ("- blue", "Blue"),
+        ("> blue", "Blue"),
+        ("```text\nblue\n```", "Blue"),
+        ("the sea,\nthe sky", "The sea; the sky."),
+        ("It’s blue", "it's blue"),
+        ("a – b", "a - b"),
+        ("STRASSE", "straße"),
+        ("*very* **blue**", "very blue"),
+    ],
+)
+def test_texts_that_say_the_same_are_one_answer(one: str, other: str) -> None:
+    assert normalise(one, "text") == normalise(other, "text")
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("C", "C++"),
+        ("C", "C#"),
+        ("5", "-5"),
+        ("1.5", "15"),
+        ("5!", "5"),
+        ("a < b", "a > b"),
+        ("(0, 1]", "[0, 1)"),
+        ("a * b", "a b"),
+        ("2**3", "23"),
+        ("f'(x)", "f(x)"),
+        ("__init__", "init"),
+        ("well-known", "wellknown"),
+    ],
+)
+def test_texts_that_say_something_else_are_two_answers(one: str, other: str) -> None:
+    assert normalise(one, "text") != normalise(other, "text")
+
+
+@pytest.mark.parametrize("normaliser", ["text", "exact", "number", "choice", "json"])
+def test_a_blank_answer_is_missing(normaliser: Normaliser) -> None:
+    assert normalise(" \n\t", normaliser) is None
+
+
+def test_marks_alone_are_still_an_answer() -> None:
+    assert normalise("...", "text") == "..."
+    assert normalise("**", "text") is not None
+
+
+def test_an_exact_answer_is_itself_but_for_the_space_around_it() -> None:
+    assert normalise(" A **b**. \n", "exact") == "A **b**."
+
+
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [
+        ("42", "42"),
+        ("The answer is 42.", "42"),
+        ("First 3, then 4: 7", "7"),
+        ("$18", "18"),
+        ("18 dollars", "18"),
+        ("18.00 %", "18"),
+        ("1,234,567", "1234567"),
+        ("1 234 567", "1234567"),
+        ("1\u202f234\u00a0m", "1234"),
+        ("1'234.50", "1234.5"),
+        ("1_000", "1000"),
+        ("12,34,567", "1234567"),
+        ("1.234.567", "1234567"),
+        ("1.234,56", "1234.56"),
+        ("1,234.56", "1234.56"),
+        ("1.234", "1.234"),
+        ("3,14", "3.14"),
+        ("0,125", "0.125"),
+        (".5", "0.5"),
+        ("-5", "-5"),
+        ("−5", "-5"),
+        ("-$5", "-5"),
+        ("$-5", "-5"),
+        ("(–5)", "-5"),
+        ("10-5", "5"),
+        ("3–5", "5"),
+        ("a - 5", "5"),
+        ("3/4", "0.75"),
+        ("1/3", "1/3"),
+        ("-1/3", "-1/3"),
+        ("2 1/2 cups", "2.5"),
+        ("2½", "2.5"),
+        (r"\frac{3}{8}", "0.375"),
+        (r"$\boxed{42}$", "42"),
+        (r"\boxed{1{,}000}", "1000"),
+        (r"12\,500", "12500"),
+        ("1e3", "1000"),
+        ("1.5E-3", "0.0015"),
+        ("3 × 10^8 m/s", "300000000"),
+        (r"3 \times 10^{8}", "300000000"),
+        ("3·10⁸", "300000000"),
+        ("2^10", "1024"),
+        ("2**-2", "0.25"),
+        ("1.5 million", "1500000"),
+        ("2 Billion", "2000000000"),
+        ("5 m²", "5"),
+        ("5 m^2", "5"),
+        ("5 m2", "5"),
+        ("5 kg of CO2", "5"),
+        ("x_{1} = 7", "7"),
+        ("x_1 = 7", "7"),
+        ("in 2019 300 people", "300"),
+        ("42 (version 1.2.3)", "42"),
+        ("42 at 12:30", "42"),
+        ("42, on 12/05/2024", "42"),
+        ("**42**", "42"),
+        ("0.1", "0.1"),
+        ("100", "100"),
+        ("1e-2", "0.01"),
+        ("0", "0"),
+        ("-0", "0"),
+    ],
+)
+def test_the_last_number_is_read_exactly(text: str, number: str) -> None:
+    assert normalise(text, "number") == number
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["none", "forty-two", "1.2.3", "12/05/2024", "12:30", "0x1F", "CO2", "1/0", "1e9999", "9^9999", "9" * 500, "1,2,3"],
+)
+def test_what_is_no_number_is_missing(text: str) -> None:
+    assert normalise(text, "number") is None
+
+
+@given(st.fractions(max_denominator=10**6))
+def test_a_shown_number_is_read_back_as_itself(number: Fraction) -> None:
+    assert last_number(shown(number)) == number
+
+
+@pytest.mark.parametrize(
+    ("text", "letter"),
+    [
+        ("B", "B"),
+        ("b", "B"),
+        ("(B)", "B"),
+        ("**B**.", "B"),
+        ("B) Paris", "B"),
+        ("B. Paris", "B"),
+        ("(B) Paris is the capital.", "B"),
+        ("**B.** Paris", "B"),
+        ("The answer is B.", "B"),
+        ("The answer is (B) because A is wrong", "B"),
+        ("Answer: B", "B"),
+        ("**Answer:** B", "B"),
+        ("The correct choice is option B", "B"),
+        ("I choose C over A.", "C"),
+        ("A) is tempting. But the final answer is C", "C"),
+        (r"so $\boxed{\text{D}}$", "D"),
+        (r"\boxed{D}", "D"),
+        ("It can only be (A) or (C), and (A) fails: (C)", "C"),
+        ("After all this, C", "C"),
+    ],
+)
+def test_a_letter_is_read_where_an_answer_states_it(text: str, letter: str) -> None:
+    assert normalise(text, "choice") == letter
+
+
+@pytest.mark.parametrize("text", ["Paris", "I think so", "A good question", "The answer is A good one", "It's in C++"])
+def test_a_text_that_states_no_letter_is_missing(text: str) -> None:
+    assert normalise(text, "choice") is None
+
+
+@pytest.mark.parametrize(
+    ("text", "option"),
+    [
+        ("approve", "Approve"),
+        ("**Approve.**", "Approve"),
+        ("Reject, because it leaks.", "Reject"),
+        ("It leaks.\n\nReject", "Reject"),
+        ("My decision is: approve with changes", "Approve with changes"),
+        ("Approve with changes", "Approve with changes"),
+        ("I would not approve this", None),
+        ("approved", None),
+        ("B", None),
+    ],
+)
+def test_an_option_is_read_where_an_answer_states_it(text: str, option: str | None) -> None:
+    assert normalise(text, "choice", ("Approve", "Approve with changes", "Reject")) == option
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ('{"a": 1, "b": [true, null]}', '{"b":[true,null],"a":1.0}'),
+        ('{"a": 1e2}', 'Here it is:\n```json\n{"a": 100}\n```\nas asked'),
+        ('{"a": "x"}', 'so {"a": "x"} it is'),
+        ("[1, 2]", "[1,2.00]"),
+        ('"\\u00e9"', '"é"'),
+    ],
+)
+def test_documents_with_the_same_content_are_one_answer(one: str, other: str) -> None:
+    assert normalise(one, "json") == normalise(other, "json") is not None
+
+
+@pytest.mark.parametrize(
+    ("one", "other"), [("1", '"1"'), ("[1, 2]", "[2, 1]"), ("0.1", "0.10000000000000001"), ("true", "1")]
+)
+def test_documents_with_other_content_are_two_answers(one: str, other: str) -> None:
+    assert normalise(one, "json") != normalise(other, "json")
+
+
+@pytest.mark.parametrize(
+    "text", ["no", '{"a": 1, "a": 2}', "NaN", "1e999999999", '"\\ud800"', "[" * 100_000, "{", '{"a": 1'], ids=repr
+)
+def test_what_is_no_document_is_missing(text: str) -> None:
+    assert normalise(text, "json") is None
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        "1,",
+        "1 ",
+        "1/",
+        "1.1",
+        "111 ",
+        "*a ",
+        "'a",
+        "`",
+        "a.",
+        "(A",
+        "answer is ",
+        "\\frac{1",
+        "```",
+        "{",
+        "**",
+        "[1",
+        "1^",
+    ],
+)
+@pytest.mark.parametrize("normaliser", ["text", "number", "choice", "json", "exact"])
+def test_a_hostile_text_is_read_or_missing_at_once(pattern: str, normaliser: Normaliser) -> None:
+    """Each of these takes minutes where reading is quadratic."""
+    answer = normalise(pattern * (60_000 // len(pattern)), normaliser, ())
+    assert answer is None or answer
+
+
+@settings(max_examples=60)
+@given(st.text(max_size=80), st.sampled_from(["text", "number", "json"]))
+def test_reading_what_was_read_changes_nothing(text: str, normaliser: Normaliser) -> None:
+    once = normalise(text, normaliser)
+    if once is not None and normaliser != "text":
+        assert normalise(once, normaliser) == once
+    assert once != ""
+
+
+def test_a_count_tells_votes_shares_and_who_gave_them() -> None:
+    count = tally([("a", "x"), ("b", "y"), ("c", None), ("d", "x"), ("e", "x")], seed=1)
+    assert [(group.answer, group.votes, group.agents) for group in count.groups] == [
+        ("x", 3, ("a", "d", "e")),
+        ("y", 1, ("b",)),
+    ]
+    assert (count.votes, count.first, count.second, count.tie) == (4, 3, 1, False)
+    assert (count.agreement, count.margin) == (0.75, 0.5)
+    assert [told.model_dump() for told in count.tallies] == [
+        {"answer": "x", "votes": 3, "agents": ("a", "d", "e")},
+        {"answer": "y", "votes": 1, "agents": ("b",)},
+    ]
+
+
+def test_nothing_counted_has_no_share() -> None:
+    count = tally([("a", None)], seed=1)
+    assert (count.groups, count.votes, count.agreement, count.margin, count.tie) == ((), 0, None, None, False)
+    alone = tally([("a", "x")], seed=1)
+    assert (alone.agreement, alone.margin) == (None, None)
+
+
+def test_an_agent_may_vote_twice_and_is_named_once() -> None:
+    (group,) = tally([("a", "x"), ("a", "x")], seed=1).groups
+    assert (group.votes, group.agents) == (2, ("a",))
+
+
+def test_a_long_answer_is_cut_where_it_is_told() -> None:
+    (told,) = tally([("a", "x" * 2_000)], seed=1).tallies
+    assert len(told.answer) == TALLY_CHARS_MAX
+
+
+@given(st.permutations(["x", "x", "y", "y", "z"]), st.integers(0, 2**31))
+def test_ties_stand_in_an_order_of_the_seed_that_no_order_of_votes_changes(answers: list[str], seed: int) -> None:
+    count = tally([(f"a{place}", answer) for place, answer in enumerate(answers)], seed)
+    assert count.tie
+    assert [group.answer for group in count.groups] == [
+        group.answer for group in tally([(f"b{place}", each) for place, each in enumerate("xxyyz")], seed).groups
+    ]
+
+
+def test_every_tied_answer_leads_under_some_seed() -> None:
+    leaders = {tally([("a", "x"), ("b", "y"), ("c", "z")], seed).groups[0].answer for seed in range(30)}
+    assert leaders == {"x", "y", "z"}
+
+
+def test_a_json_string_of_json_is_a_string() -> None:
+    assert normalise(json.dumps('{"a": 1}'), "json") == json.dumps('{"a": 1}')
