@@ -7,7 +7,8 @@ from app.deliberation.engine import StrategyDefinition
 from app.deliberation.strategies.baselines import INDEPENDENT, SINGLE
 from app.deliberation.strategies.best_of_n import BEST_OF_N
 from app.deliberation.strategies.council import COUNCIL
+from app.deliberation.strategies.fuse import FUSE
 
 STRATEGIES: Mapping[str, StrategyDefinition] = MappingProxyType(
-    {definition.name: definition for definition in (SINGLE, INDEPENDENT, BEST_OF_N, COUNCIL)}
+    {definition.name: definition for definition in (SINGLE, INDEPENDENT, BEST_OF_N, COUNCIL, FUSE)}
 )

@@ -1,0 +1,146 @@
+"""`fuse`: select the best single proposal, fuse all into one text, and ship that only if it wins in both orders.
+
+A writer that reads several candidates can beat each of them (Mixture-of-Agents, arXiv:2406.04692), and often does not:
+the best single answer wins most comparisons (DeliberationBench, arXiv:2601.08835). So the fused text must win against
+it, in both orders, because swapping the order flips about a third of such verdicts (arXiv:2306.05685).
+
+The writer is the author of the best single proposal. Then one author stands behind both texts that are compared,
+everybody else is free to judge, and no judge meets a text of its own, which it would prefer (arXiv:2404.13076).
+
+Calls without failures: 2N + 4; 1 when N is 1.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from app.deliberation.anonymity import arrangements, labels, nonce
+from app.deliberation.engine import Conclusion, Strategy, StrategyDefinition
+from app.deliberation.facts import Tally
+from app.deliberation.outputs import Analysis, Answer, Output
+from app.deliberation.prompts.fusion import analyse, fuse
+from app.deliberation.specification import Specification
+from app.deliberation.strategies.steps import Candidate, Course, Step
+
+ROUND = 1
+# Analyst and writer are shown the candidates under the same letters, by which the analysis names them. No agent's id
+# has parentheses, so this reader is nobody whose own candidate would be left out.
+_READER = "(reader)"
+_ANSWER_CHARS_MAX = 500
+
+
+@dataclass(frozen=True, slots=True)
+class Bench:
+    """Who does what after the selection. The judges wrote neither of the two texts that they compare."""
+
+    analyst: str
+    writer: str
+    judges: tuple[str, ...]
+
+
+def bench(authors: Sequence[str], best: str, seed: int) -> Bench:
+    """The author of the best proposal writes, two others judge, a fourth analyses; all drawn by the seed.
+
+    Of three authors the writer is the analyst too; of two, besides, the other one judges both orders. ValueError below
+    two.
+    """
+    others = sorted((author for author in authors if author != best), key=lambda author: nonce(seed, "bench", author))
+    if not others:
+        raise ValueError("a fusion takes two authors at least")
+    return Bench(analyst=others[2] if len(others) > 2 else best, writer=best, judges=tuple(others[:2]))
+
+
+def _fuse(specification: Specification) -> Strategy:
+    course = Course(specification)
+    drafts = yield from course.propose(stages_left=5)
+    return (yield from continue_from(course, drafts))
+
+
+def continue_from(course: Course, drafts: Sequence[Candidate]) -> Step[Conclusion]:
+    """The whole strategy after its proposals; `drafts` are one per author, at least one."""
+    best = yield from course.select(drafts, ROUND, stages_left=4)
+    authors = [draft.author for draft in drafts]
+    if course.specification.size == 1:
+        return best
+    if len(authors) == 1 or course.is_pair(authors):
+        return _unfused(course, best, "too few proposals")
+    if best.ranking[0].score is None:
+        return _unfused(course, best, "no proposal is scored")
+    single = next(draft for draft in drafts if draft.call_id == best.call_id)
+    members = bench(authors, single.author, course.specification.seed)
+    fused = yield from _fused(course, drafts, members)
+    if fused is None:
+        return replace(best, degraded=tuple(course.degraded))
+    ballots = yield from course.judged(fused, single, members.judges, ROUND)
+    if len(ballots) < 2:
+        course.degraded.append("the fused text is not judged in both orders")
+    return _gated(course, best, single, fused, ballots)
+
+
+def _unfused(course: Course, best: Conclusion, reason: str) -> Conclusion:
+    course.degraded.append(f"not fused: {reason}")
+    return replace(best, degraded=tuple(course.degraded))
+
+
+def _fused(course: Course, drafts: Sequence[Candidate], members: Bench) -> Step[Candidate | None]:
+    """The writer's text; None when it or the analysis is missing or over the budget."""
+    by_id = {draft.id: draft for draft in drafts}
+    seed = course.specification.seed
+    shown = arrangements(list(by_id), [_READER], seed, ROUND)[_READER]
+    labelled = dict(zip(labels(len(shown)), shown, strict=True))
+    texts = [(letter, by_id[candidate].text) for letter, candidate in labelled.items()]
+
+    prompt = analyse(course.specification, texts, nonce(seed, "analyse", ROUND))
+    agent = course.agent(members.analyst)
+    call = course.call(agent, prompt, Output(kind="analysis"), labelled=labelled, judging=True)
+    outcomes = yield from course.run("analyse", ROUND, [call], quorum=1, stages_left=3)
+    analysis = outcomes.answer(call)
+    if not isinstance(analysis, Analysis):
+        if outcomes.admitted:
+            course.degraded.append("not fused: the analysis is missing")
+        return None
+
+    prompt = fuse(course.specification, texts, analysis, nonce(seed, "fuse", ROUND))
+    call = course.call(course.agent(members.writer), prompt, Output(kind="answer"), labelled=labelled)
+    outcomes = yield from course.run("fuse", ROUND, [call], quorum=1, stages_left=2)
+    written = outcomes.answer(call)
+    if not isinstance(written, Answer):
+        if outcomes.admitted:
+            course.degraded.append("not fused: the fused text is missing")
+        return None
+    tokens = outcomes.completion_tokens(call)
+    return Candidate(members.writer, 1, written.answer, tokens, call.call_id, written.reasoning)
+
+
+def _gated(
+    course: Course,
+    best: Conclusion,
+    single: Candidate,
+    fused: Candidate,
+    ballots: Sequence[tuple[str, str | None]],
+) -> Conclusion:
+    """The fused text when it won in both orders, else the best single; the judges' votes are told either way."""
+    voters = {c.id: tuple(sorted(judge for judge, winner in ballots if winner == c.id)) for c in (fused, single)}
+    shipped = fused if len(voters[fused.id]) == 2 else single
+    ordered = sorted((single, fused), key=lambda c: (-len(voters[c.id]), c is not shipped))
+    tally = tuple(
+        Tally(answer=c.text[:_ANSWER_CHARS_MAX], votes=len(voters[c.id]), agents=tuple(dict.fromkeys(voters[c.id])))
+        for c in ordered
+    )
+    return replace(
+        best,
+        content=shipped.text,
+        call_id=shipped.call_id,
+        tally=tally if ballots else (),
+        degraded=tuple(course.degraded),
+    )
+
+
+FUSE = StrategyDefinition(
+    name="fuse",
+    version=1,
+    summary="Select the best; fuse all into one text; ship it only if it beats the best in both orders.",
+    steps=("propose", "score", "analyse", "fuse", "judge"),
+    formula="2N + 4 (1 when N is 1)",
+    source="arXiv:2406.04692, arXiv:2601.08835, arXiv:2306.05685, arXiv:2404.13076",
+    run=_fuse,
+)
