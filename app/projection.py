@@ -10,7 +10,7 @@ from pydantic import ValidationError
 from app.catalog import Entry
 from app.deliberation.ballots import Ballot, author, ballot, criterion_means
 from app.deliberation.calls import FactProblem, Usage
-from app.deliberation.errors import InvalidOutput, UnexpectedFact
+from app.deliberation.errors import CallCancelled, InvalidOutput, UnexpectedFact
 from app.deliberation.facts import CallFinished, PlannedCall, StageOpened, Standing, decode
 from app.deliberation.fold import Stage, State, fold, usage
 from app.deliberation.outputs import (
@@ -29,7 +29,9 @@ from app.deliberation.ports import Record
 from app.deliberation.specification import AgentSpec, Specification
 from app.schemas import (
     AgentCount,
+    Cancellation,
     CriterionMean,
+    CutCall,
     Deliberation,
     DeliberationSummary,
     Links,
@@ -224,6 +226,21 @@ def _status_reason(state: State) -> str | None:
     return None
 
 
+def _cancellation(state: State) -> Cancellation | None:
+    if state.cancel is None or state.status not in ("cancelling", "cancelled"):
+        return None
+    after = [state.finished[call_id] for call_id in state.after_cancel]
+    cut = [each for each in after if each.problem is not None and each.problem.code == CallCancelled.code]
+    by_themselves = [each for each in after if each not in cut]
+    return Cancellation(
+        requested_at=state.cancel.ts,
+        reason=state.cancel.reason,
+        cut=tuple(CutCall(call_id=each.call_id, agent_id=each.agent_id, usage=each.usage) for each in cut),
+        finished_after=tuple(each.call_id for each in by_themselves),
+        tokens_after=sum(each.usage.tokens for each in by_themselves),
+    )
+
+
 def resource(state: State, *, epoch: str, retention_s: int) -> Deliberation:
     """The deliberation as clients read it, of one state: equal facts give equal bytes, so its ETag is strong.
 
@@ -257,6 +274,7 @@ def resource(state: State, *, epoch: str, retention_s: int) -> Deliberation:
         usage=spent,
         degraded=None if end is None else end.degraded,
         problem=None if end is None else end.problem,
+        cancellation=_cancellation(state),
         last_event_id=f"{epoch}-{state.last_sequence}",
         retention_until=accepted.ts + timedelta(seconds=retention_s),
         links=links(state.deliberation_id),

@@ -129,6 +129,24 @@ class Links(Resource):
     cancel: str
 
 
+class CutCall(Resource):
+    """A call whose request was closed; the usage is what the engine had reported by then."""
+
+    call_id: Token
+    agent_id: Token
+    usage: Usage
+
+
+class Cancellation(Resource):
+    """What a request to stop brought about."""
+
+    requested_at: AwareDatetime
+    reason: str | None
+    cut: tuple[CutCall, ...] = Field(description="Calls that it stopped")
+    finished_after: tuple[Token, ...] = Field(description="Calls that ended by themselves after it")
+    tokens_after: int = Field(description="Tokens of the calls that ended by themselves after it")
+
+
 class Deliberation(Resource):
     """A deliberation: the fold of its facts."""
 
@@ -157,6 +175,7 @@ class Deliberation(Resource):
     usage: TotalUsage
     degraded: Degraded | None
     problem: FactProblem | None
+    cancellation: Cancellation | None = Field(description="Null unless somebody asked to stop before the end")
     last_event_id: str = Field(description="Cursor of the last fact; read the events after it")
     retention_until: AwareDatetime
     links: Links

@@ -9,6 +9,7 @@ import asyncio
 import gc
 import os
 from collections.abc import AsyncIterator
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
@@ -19,7 +20,14 @@ from pydantic import AwareDatetime
 from app.deliberation.anonymity import call_seed
 from app.deliberation.calls import Call, ChatMessage, FactProblem, Usage
 from app.deliberation.engine import problem_of
-from app.deliberation.errors import CallFailure, CallTimeout, DeliberationError, FactTooLarge, InvalidOutput
+from app.deliberation.errors import (
+    CallCancelled,
+    CallFailure,
+    CallTimeout,
+    DeliberationError,
+    FactTooLarge,
+    InvalidOutput,
+)
 from app.deliberation.facts import CallDelta, CallFinished, CallStarted, decode, prefix
 from app.deliberation.outputs import parse_output
 from app.deliberation.ports import Record, Subscription
@@ -27,7 +35,7 @@ from app.deliberation.prompts.form import persona_section
 from app.deliberation.roles import Role
 from app.deliberation.specification import Value
 from app.journal import JetStreamJournal
-from serve_deployments.engine import Completion, Engines, EngineState, RetryLater
+from serve_deployments.engine import Completion, Engines, EngineState, Meter, RetryLater
 
 STOPS = ("deliberations.*.*.cancel", "deliberations.*.*.stage.*.closed", "deliberations.*.*.end")
 IDLE_AFTER_S = 10.0
@@ -118,6 +126,8 @@ class CallRun:
         self._model: str | None = None
         self._engine: str | None = None
         self._began = datetime.now(UTC)
+        # Why a fact stops it, from the moment when one does.
+        self.stopped: str | None = None
 
     async def outcome(self) -> CallFinished:
         """The call's outcome: an answer that satisfies its schema, or the failure that remained after all attempts."""
@@ -190,10 +200,13 @@ class CallRun:
         deltas = DeltaPublisher(journal, request, call, self._attempt) if self._agent.stream_deltas else None
         seed = call.seed if self._attempt == 1 else call_seed(call.seed, call.call_id, self._attempt)
         trace = f"{request.deliberation_id}.{call.call_id}.{self._attempt}"
-        completion = await self._agent.engines.complete(
-            engine, call, model, seed=seed, trace=trace, on_text=deltas.take if deltas else None
-        )
-        self._usage += completion.usage
+        meter = Meter()
+        try:
+            completion = await self._agent.engines.complete(
+                engine, call, model, seed=seed, trace=trace, on_text=deltas.take if deltas else None, meter=meter
+            )
+        finally:
+            self._usage += meter.usage
         if deltas:
             await deltas.flush()
         return completion
@@ -231,6 +244,28 @@ class CallRun:
         )
 
 
+_STOPPED_BY = {
+    "cancel": "stopped on request",
+    "stage": "stopped: its stage had closed",
+    "end": "stopped: the deliberation had ended",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class _Running:
+    """A call that runs here."""
+
+    stage: int
+    run: CallRun
+    task: asyncio.Task[Record]
+
+    def stop(self, why: str) -> None:
+        """Close its request to the engine. Of two facts that stop it, the first is why."""
+        if self.run.stopped is None:
+            self.run.stopped = why
+            self.task.cancel()
+
+
 class AgentReplica:
     """What a replica of `Agent:<ROLE>` holds: its role, its engines, the log, and the calls that run."""
 
@@ -243,7 +278,7 @@ class AgentReplica:
         self.journal = journal
         self.stream_deltas = stream_deltas
         self.slots = asyncio.Semaphore(role.concurrency)
-        self._running: dict[tuple[str, str], tuple[int, asyncio.Task[Record]]] = {}
+        self._running: dict[tuple[str, str], _Running] = {}
         self._requests = 0
         self._stops: Subscription | None = None
         # The subscription is shared by requests that come at once, and takes a round trip to make.
@@ -274,9 +309,9 @@ class AgentReplica:
     def _heard(self, record: Record) -> None:
         tokens = record.tokens
         stage = int(tokens[4]) if tokens[3] == "stage" else None
-        for (deliberation_id, _), (its_stage, task) in list(self._running.items()):
-            if deliberation_id == tokens[2] and (stage is None or its_stage <= stage):
-                task.cancel()
+        for (deliberation_id, _), running in list(self._running.items()):
+            if deliberation_id == tokens[2] and (stage is None or running.stage <= stage):
+                running.stop(_STOPPED_BY[tokens[3]])
 
     async def describe(self) -> dict[str, Any]:
         """The replica as `GET /roles` shows it."""
@@ -294,7 +329,7 @@ class AgentReplica:
     async def run_stage(self, request: StageRequest) -> AsyncIterator[tuple[int, bytes]]:
         """Run a stage's calls at once; yields (sequence, bytes) of each recorded outcome as it comes.
 
-        A call that a fact stops yields nothing. Raises JournalUnavailable when an outcome cannot be recorded.
+        Raises JournalUnavailable when an outcome cannot be recorded.
         """
         self._requests += 1
         try:
@@ -341,16 +376,27 @@ class AgentReplica:
         """The call's task: the one that runs already, when another coordinator's request brought the call before."""
         key = (request.deliberation_id, call.call_id)
         if key in self._running:
-            return self._running[key][1]
+            return self._running[key].task
+        run = CallRun(self, request, self._with_persona(call), attempts_before)
         # Not in a task group: the call outlives the request. It is held here, and awaited by whoever asked.
-        task = asyncio.get_running_loop().create_task(self._recorded(request, call, attempts_before))
-        self._running[key] = (request.stage, task)
+        task = asyncio.get_running_loop().create_task(self._recorded(request, run))
+        self._running[key] = _Running(request.stage, run, task)
         task.add_done_callback(lambda _: self._running.pop(key))
         return task
 
-    async def _recorded(self, request: StageRequest, call: Call, attempts_before: int) -> Record:
-        run = CallRun(self, request, self._with_persona(call), attempts_before)
-        outcome = await run.outcome()
+    async def _recorded(self, request: StageRequest, run: CallRun) -> Record:
+        """Record the call's outcome; of a call that a fact stops, that it was cut and what it had cost."""
+        outcome: CallFinished | None = None
+        try:
+            outcome = await run.outcome()
+            return await self._append(request, run, outcome)
+        except asyncio.CancelledError:
+            if run.stopped is None or (task := asyncio.current_task()) is None:
+                raise
+            task.uncancel()
+            return await self._append(request, run, outcome or run.failed(CallCancelled(run.stopped)))
+
+    async def _append(self, request: StageRequest, run: CallRun, outcome: CallFinished) -> Record:
         try:
             return (await self.journal.append(request.tenant, outcome)).record
         except FactTooLarge as too_large:

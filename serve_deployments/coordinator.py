@@ -53,6 +53,8 @@ APPEND_PATIENCE_S = 60.0
 RETRY_WAIT_S = (0.2, 0.5, 1.0, 2.0)
 GIVE_BACK_DELAY_S = 2.0
 EARLY_CANCELS_MAX = 10_000
+# How long the end waits for what calls that were stopped had cost; it is in the log some milliseconds after.
+STOP_GRACE_S = 1.0
 # After so many takeovers without a step of the work, it is taken up alone: if its coordinator dies, it was this one.
 SUSPECT_TAKEOVERS = 2
 # A stage's calls end by their own deadline; a replica that died is noticed this much later.
@@ -251,6 +253,10 @@ class CoordinatorReplica:
                     state = await self._appended(work, state, fact)
                     if state.open_stage and state.open_stage.opened == fact:
                         state = await self._run(work, state, run)
+                case Finish() if _lacking(state) and not work.settled:
+                    # What a closed stage left out was stopped, and has cost something: it is in the log by now.
+                    work.settled = True
+                    state = await self._state(work)
                 case CloseStage(fact) | Finish(fact):
                     state = await self._appended(work, state, fact)
                 case RunStage():
@@ -308,12 +314,22 @@ class CoordinatorReplica:
                 try:
                     while not self._may_go_on(state):
                         state = await self._heard_of(work, state)
+                    if state.cancel is not None or datetime.now(UTC) >= state.accepted.deadline_at:
+                        state = await self._settled(work, state)
                 finally:
                     for task in asking:
                         task.cancel()
         except ExceptionGroup as group:
             # The first one says what happened; whoever supervises this deliberation tells errors apart by their class.
             raise group.exceptions[0] from group
+        return state
+
+    async def _settled(self, work: Work, state: State) -> State:
+        """The state once every call that was stopped has said what it cost, or the grace is over."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(STOP_GRACE_S):
+                while not state.ended and _lacking(state):
+                    state = self._heard_in(state, await work.inbox.get()) or await self._state(work)
         return state
 
     def _may_go_on(self, state: State) -> bool:
@@ -339,13 +355,20 @@ class CoordinatorReplica:
         while not work.inbox.empty():
             records.append(work.inbox.get_nowait())
         for record in records:
-            if record is None:
+            heard = self._heard_in(state, record)
+            if heard is None:
                 return await self._state(work)
-            fact = fact_of(record)
-            state = state if known(state, fact) else apply(state, fact, record.sequence)
+            state = heard
         if not state.fruitless:
             work.stepped()
         return state
+
+    def _heard_in(self, state: State, record: Record | None) -> State | None:
+        """The state after what the inbox held; None when facts were missed and the log must tell."""
+        if record is None:
+            return None
+        fact = fact_of(record)
+        return state if known(state, fact) else apply(state, fact, record.sequence)
 
     async def _ask(self, work: Work, run: RunStage, role: str, calls: list[Call]) -> None:
         """Have one role's replicas make the calls, again when one dies; outcomes go to the work's inbox."""
@@ -383,6 +406,11 @@ class CoordinatorReplica:
                 work.resumed = True
                 work.inbox.put_nowait(None)
                 await asyncio.sleep(next(waits, RETRY_WAIT_S[-1]))
+
+
+def _lacking(state: State) -> bool:
+    """Whether some call that was planned has no outcome."""
+    return any(call.call_id not in state.finished for stage in state.stages for call in stage.opened.calls)
 
 
 class Coordinator:

@@ -15,7 +15,7 @@ import aiohttp
 import httpx
 import structlog
 from httpx_aiohttp import AiohttpTransport
-from pydantic_core import from_json, to_json
+from pydantic_core import ValidationError, from_json, to_json
 
 from app.deliberation.calls import Call, Usage
 from app.deliberation.errors import CallTimeout, EngineRejected, EngineUnavailable
@@ -74,13 +74,28 @@ class EngineState:
         self.rests_until_s = time.monotonic() + REST_S
 
 
+@dataclass(slots=True)
+class Meter:
+    """What one request has cost so far, as the engine last reported it: also of one that is cut or breaks off."""
+
+    reported: dict[str, Any] | None = None
+
+    @property
+    def usage(self) -> Usage:
+        """Tokens so far; none when the engine has reported nothing that can be read."""
+        try:
+            return Usage() if self.reported is None else _usage(self.reported)
+        except (KeyError, TypeError, AttributeError, ValidationError):
+            return Usage()
+
+
 @dataclass
 class _Gathered:
     """A streamed answer as it grows."""
 
+    meter: Meter
     texts: list[str] = field(default_factory=list[str])
     finish_reason: str | None = None
-    usage: Usage | None = None
     done: bool = False
 
 
@@ -149,8 +164,11 @@ class Engines:
         seed: int,
         trace: str,
         on_text: OnText | None,
+        meter: Meter,
     ) -> Completion:
         """One request for `call`. With `on_text` it is streamed, and each piece of text is handed over as it arrives.
+
+        `meter` is kept up to date, whatever comes of the request.
 
         Raises EngineUnavailable (refused, broken off, 5xx, 429, nonsense), EngineRejected (4xx) or CallTimeout (no byte
         for 20 s). Cancelling it closes the connection, which makes the engine stop generating.
@@ -158,7 +176,7 @@ class Engines:
         body = request_body(call, model, seed, stream=on_text is not None, chunked=engine.chunks_on_request)
         engine.in_flight += 1
         try:
-            completion = await self._exchange(engine, body, trace, on_text)
+            completion = await self._exchange(engine, body, trace, on_text, meter)
         except httpx.ReadTimeout as exc:
             raise CallTimeout(f"{engine.url} was silent for {IDLE_TIMEOUT_S:g} seconds") from exc
         except (httpx.HTTPError, aiohttp.ClientError) as exc:
@@ -170,7 +188,9 @@ class Engines:
         engine.rests_until_s = 0.0
         return completion
 
-    async def _exchange(self, engine: EngineState, body: bytes, trace: str, on_text: OnText | None) -> Completion:
+    async def _exchange(
+        self, engine: EngineState, body: bytes, trace: str, on_text: OnText | None, meter: Meter
+    ) -> Completion:
         headers = [*HEADERS, ("X-Request-Id", trace), ("X-Call-Id", trace.rpartition(".")[0])]
         # Unstreamed, the first byte comes with the last: only the call's own deadline can tell slow from hung.
         timeout = {**TIMEOUT_S, "read": IDLE_TIMEOUT_S if on_text else None}
@@ -183,8 +203,8 @@ class Engines:
             if response.status_code != 200:
                 raise _refusal(engine.url, response, await _raw(response))
             if on_text is None:
-                return _whole(engine.url, await _raw(response))
-            return await _streamed(engine.url, response.aiter_raw(), on_text, began_s)
+                return _whole(engine.url, await _raw(response), meter)
+            return await _streamed(engine.url, response.aiter_raw(), on_text, began_s, meter)
         finally:
             await response.aclose()
 
@@ -213,6 +233,8 @@ def request_body(call: Call, model: str, seed: int, *, stream: bool, chunked: bo
         body["stream"] = True
         body["stream_options"] = {"include_usage": True}
         if chunked:
+            # With every chunk, so that a request which is cut or breaks off is charged for what it had written.
+            body["stream_options"]["continuous_usage_stats"] = True
             # The first token still comes at once; the rest in chunks, which spares both sides most of their parsing.
             body["stream_interval"] = STREAM_INTERVAL_TOKENS
     return to_json(body)
@@ -236,9 +258,10 @@ def _usage(reported: dict[str, Any]) -> Usage:
     )
 
 
-def _whole(url: str, content: bytes) -> Completion:
+def _whole(url: str, content: bytes, meter: Meter) -> Completion:
     try:
         body = from_json(content)
+        meter.reported = body["usage"]
         choice = body["choices"][0]
         text = choice["message"]["content"] or ""
         return Completion(text, choice["finish_reason"] or "stop", _usage(body["usage"]), None)
@@ -246,10 +269,12 @@ def _whole(url: str, content: bytes) -> Completion:
         raise EngineUnavailable(f"{url} answered nonsense: {content[:_DETAIL_CHARACTERS]!r}") from exc
 
 
-async def _streamed(url: str, chunks: AsyncIterator[bytes], on_text: OnText, began_s: float) -> Completion:
+async def _streamed(
+    url: str, chunks: AsyncIterator[bytes], on_text: OnText, began_s: float, meter: Meter
+) -> Completion:
     """Follow a server-sent stream to its `[DONE]`; a stream that ends without it was broken off."""
     clock = asyncio.get_running_loop().time
-    gathered = _Gathered()
+    gathered = _Gathered(meter)
     ttft_s: float | None = None
     rest = b""
     async for chunk in chunks:
@@ -262,9 +287,9 @@ async def _streamed(url: str, chunks: AsyncIterator[bytes], on_text: OnText, beg
             await on_text(piece)
         if gathered.done:
             break
-    if not gathered.done or gathered.finish_reason is None or gathered.usage is None:
+    if not gathered.done or gathered.finish_reason is None or meter.reported is None:
         raise EngineUnavailable(f"{url} broke its stream off after {sum(map(len, gathered.texts))} characters")
-    return Completion("".join(gathered.texts), gathered.finish_reason, gathered.usage, ttft_s)
+    return Completion("".join(gathered.texts), gathered.finish_reason, meter.usage, ttft_s)
 
 
 def _read_line(url: str, line: bytes, gathered: _Gathered) -> str:
@@ -278,7 +303,7 @@ def _read_line(url: str, line: bytes, gathered: _Gathered) -> str:
         if "error" in event:
             raise EngineUnavailable(f"{url} failed in mid-stream: {payload[:_DETAIL_CHARACTERS]!r}")
         if event.get("usage"):
-            gathered.usage = _usage(event["usage"])
+            gathered.meter.reported = event["usage"]
         if not event["choices"]:
             return ""
         choice = event["choices"][0]

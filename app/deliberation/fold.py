@@ -70,7 +70,8 @@ class State:
     """A deliberation as its facts tell it.
 
     `revision` counts the facts that are folded; `last_sequence` is the place of the last one in the stream.
-    `takeovers` counts the coordinators that took over, `fruitless` those of them since the last step of the work.
+    `after_cancel` are the calls whose outcome came after the request to stop. `takeovers` counts the coordinators that
+    took over, `fruitless` those of them since the last step of the work.
     """
 
     accepted: Accepted
@@ -82,6 +83,7 @@ class State:
     cancel: CancelRequested | None = None
     end: End | None = None
     started_at: datetime | None = None
+    after_cancel: tuple[str, ...] = ()
     takeovers: int = 0
     fruitless: int = 0
 
@@ -158,7 +160,8 @@ def apply(state: State, fact: Fact, sequence: int = 0) -> State:
             stages = _opened(state.stages, fact)
             return replace(state, stages=stages, started_at=state.started_at or fact.ts, fruitless=0)
         case CallFinished():
-            return replace(state, finished=_finished(state, fact), fruitless=0)
+            after_cancel = state.after_cancel if state.cancel is None else (*state.after_cancel, fact.call_id)
+            return replace(state, finished=_finished(state, fact), after_cancel=after_cancel, fruitless=0)
         case StageClosed():
             return replace(state, stages=_closed(state, fact), fruitless=0)
         case CancelRequested():

@@ -9,7 +9,7 @@ import pytest
 
 from app.admission import accepted as accept
 from app.admission import specification
-from app.deliberation.calls import Call, FactProblem
+from app.deliberation.calls import Call, FactProblem, Usage
 from app.deliberation.errors import UnexpectedFact
 from app.deliberation.facts import (
     Accepted,
@@ -221,6 +221,22 @@ def test_a_stopped_deliberation_tells_why_and_skips_who_never_answered(
     read = told(accepted(), facts)
     assert (read.status, read.status_reason) == (status, reason)
     assert {proposal.status for proposal in read.proposals} == {"skipped" if status == "cancelled" else "pending"}
+
+
+def test_a_request_to_stop_tells_what_it_cut_and_what_ended_by_itself_after_it() -> None:
+    first = accepted()
+    opened, before, after, cut = first_stage(first, {"dev-001": ANSWER, "dev-002": ANSWER, "dev-003": None})
+    assert isinstance(after, CallFinished) and isinstance(cut, CallFinished)
+    usage = Usage(prompt_tokens=5, completion_tokens=7, calls=1)
+    problem = FactProblem(code="call_cancelled", detail="stopped on request", retryable=False)
+    after, cut = after.model_copy(update={"usage": usage}), cut.model_copy(update={"usage": usage, "problem": problem})
+    stop = CancelRequested(deliberation_id="d1", ts=NOW, reason="enough")
+    read = told(first, [opened, before, stop, after, cut, Cancelled(deliberation_id="d1", ts=NOW)])
+    assert read.cancellation is not None
+    assert [(each.call_id, each.usage) for each in read.cancellation.cut] == [("s1-dev-003", usage)]
+    assert read.cancellation.finished_after == ("s1-dev-002",)
+    assert read.cancellation.tokens_after == 12
+    assert told(first, [opened, before]).cancellation is None
 
 
 def test_equal_facts_give_equal_bytes() -> None:

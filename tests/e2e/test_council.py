@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from app.deliberation.facts import Failed, decode
+from serve_deployments.engine import STREAM_INTERVAL_TOKENS
 from tests.e2e.conftest import SLOW, TASK, Stack
 
 pytestmark = pytest.mark.e2e
@@ -124,16 +125,30 @@ async def test_an_idempotency_key_starts_the_work_once(stack: Stack) -> None:
 async def test_cancelling_closes_the_engines_connections_and_ends_once(stack: Stack) -> None:
     await stack.script(**{**SLOW, "duration_ms": 60_000})
     deliberation_id = await stack.submit()
+    page = {"types": "call.delta", "after": "0"}
+    written: set[str] = set()
     async with asyncio.timeout(20):
-        while (await stack.engine_calls())["started"] < 3:
+        while len(written) < 3:
+            found = await stack.client.get(
+                f"/deliberations/{deliberation_id}/events", params=page, headers={"Accept": "application/json"}
+            )
+            written = {item["call_id"] for item in found.json()["items"]}
             await asyncio.sleep(0.02)
     answer = await stack.client.post(
         f"/deliberations/{deliberation_id}/cancel", json={"reason": "enough"}, headers={"Prefer": "wait=20"}
     )
     assert answer.status_code == 200 and answer.json()["status"] == "cancelled", answer.text
+    cancellation = answer.json()["cancellation"]
+    assert sorted(call["call_id"] for call in cancellation["cut"]) == sorted(written)
+    assert (cancellation["reason"], cancellation["finished_after"], cancellation["tokens_after"]) == ("enough", [], 0)
+    # The end was written after the engine had let go, and tells what each call had cost: as the engine counts it, but
+    # for a chunk on its way.
     async with asyncio.timeout(10):
-        while (await stack.engine_calls())["aborted"] < 3:
+        while (engine := await stack.engine_calls())["aborted"] < 3:
             await asyncio.sleep(0.02)
+    spent = sum(call["usage"]["completion_tokens"] for call in cancellation["cut"])
+    assert 0 < spent <= engine["aborted_tokens"] <= spent + 3 * STREAM_INTERVAL_TOKENS
+    assert answer.json()["usage"]["completion_tokens"] == spent
     again = await stack.client.post(f"/deliberations/{deliberation_id}/cancel", json={})
     assert again.status_code == 200 and again.json()["revision"] == answer.json()["revision"]
 

@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -247,7 +247,7 @@ class AnsweringJournal(InMemoryJournal):
 
 
 @pytest.mark.parametrize("stop", STOPS.values(), ids=STOPS.keys())
-async def test_facts_stop_calls_and_a_stopped_call_records_nothing(stop: CancelRequested | StageClosed) -> None:
+async def test_facts_stop_calls_and_a_stopped_call_records_that_it_was_cut(stop: CancelRequested | StageClosed) -> None:
     journal = AnsweringJournal()
     engine = ScriptedEngine(lambda *_: streamed(ANSWER))
     engine.hold = asyncio.Event()
@@ -256,8 +256,33 @@ async def test_facts_stop_calls_and_a_stopped_call_records_nothing(stop: CancelR
     running = asyncio.create_task(outcomes(agent, request((call(1), call(2)))))
     await until(lambda: len(engine.bodies) == 2)
     await journal.append("default", stop)
-    assert await running == []
-    assert views(journal, CallFinished) == []
+    cut = await running
+    assert sorted(outcome.call_id for outcome in cut) == ["s1-dev-001", "s1-dev-002"]
+    for outcome in cut:
+        assert outcome.problem is not None and outcome.problem.code == "call_cancelled"
+        assert (outcome.text, outcome.usage.calls) == (None, 1)
+
+
+class Growing(httpx.AsyncByteStream):
+    """A stream that says what it has cost with every piece, and then neither ends nor goes on."""
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        line = {
+            "choices": [{"delta": {"content": "x"}, "finish_reason": None}],
+            "usage": {**USAGE, "completion_tokens": 3},
+        }
+        yield f"data: {json.dumps(line)}\n\n".encode()
+        await asyncio.Event().wait()
+
+
+async def test_a_stopped_call_is_charged_for_what_it_had_written() -> None:
+    journal = AnsweringJournal()
+    agent = replica(ScriptedEngine(lambda *_: httpx.Response(200, stream=Growing())), journal)
+    running = asyncio.create_task(outcomes(agent, request((call(),))))
+    await until(lambda: bool(views(journal, CallDelta)))
+    await journal.append("default", STOPS["cancel"])
+    (cut,) = await running
+    assert (cut.usage.prompt_tokens, cut.usage.completion_tokens) == (USAGE["prompt_tokens"], 3)
 
 
 async def test_facts_of_another_deliberation_or_an_earlier_stage_stop_nothing() -> None:

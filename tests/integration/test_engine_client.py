@@ -15,7 +15,7 @@ from app.deliberation.calls import Call, ChatMessage
 from app.deliberation.errors import CallTimeout, DeliberationError, EngineRejected, EngineUnavailable
 from app.deliberation.outputs import Output, json_schema
 from serve_deployments.agent import backoff_hook
-from serve_deployments.engine import Completion, Engines, RetryLater, request_body
+from serve_deployments.engine import Completion, Engines, Meter, RetryLater, request_body
 
 URL = "http://engine"
 CHAT = f"{URL}/v1/chat/completions"
@@ -87,12 +87,13 @@ async def streamed(engines: Engines) -> tuple[Completion, list[str]]:
         texts.append(text)
 
     engine = engines.engines[0]
-    completion = await engines.complete(engine, CALL, "m", seed=7, trace="d.s1-dev-001.1", on_text=take)
+    completion = await engines.complete(engine, CALL, "m", seed=7, trace="d.s1-dev-001.1", on_text=take, meter=Meter())
     return completion, texts
 
 
 async def whole(engines: Engines) -> Completion:
-    return await engines.complete(engines.engines[0], CALL, "m", seed=7, trace="d.s1-dev-001.1", on_text=None)
+    engine = engines.engines[0]
+    return await engines.complete(engine, CALL, "m", seed=7, trace="d.s1-dev-001.1", on_text=None, meter=Meter())
 
 
 def test_the_request_is_built_from_an_allow_list() -> None:
@@ -108,7 +109,7 @@ def test_the_request_is_built_from_an_allow_list() -> None:
             "json_schema": {"name": "answer", "schema": json_schema(CALL.output), "strict": True},
         },
         "stream": True,
-        "stream_options": {"include_usage": True},
+        "stream_options": {"include_usage": True, "continuous_usage_stats": True},
         "stream_interval": 4,
     }
     plain = json.loads(request_body(CALL.model_copy(update={"top_p": 0.5}), "m", 9, stream=False))
@@ -283,7 +284,7 @@ async def test_a_closed_port_is_an_engine_that_is_away_and_is_tried_again_after_
     engines = Engines([f"http://127.0.0.1:{port}", "http://127.0.0.1:1"], connections=4)
     first, second = engines.engines
     with pytest.raises(EngineUnavailable) as caught:
-        await engines.complete(first, CALL, "m", seed=7, trace="d.s1-dev-001.1", on_text=None)
+        await engines.complete(first, CALL, "m", seed=7, trace="d.s1-dev-001.1", on_text=None, meter=Meter())
     assert backoff_hook(caught.value) is True
     assert not first.healthy and engines.choose([]) is second
     first.rests_until_s = 0.0
