@@ -1,0 +1,64 @@
+"""Experiments on who judges: two orders against a judge's bias for a place, and rotation over the places of a list."""
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from app.deliberation.outputs import Scores, parse_output
+from app.quality.closed_forms import orders_agree, right_when_consistent
+from app.quality.experiments import Experiment
+from app.quality.figures import Figure, share
+from app.quality.minds import RIGHT, WRONG, Nature
+from app.quality.trials import Asked, Setting, Trial, agent_ids
+
+
+def judges() -> Iterator[Experiment]:
+    """A pair judged in both orders, and equal candidates under reviewers who prefer what stands first."""
+    yield _both_orders(judge=0.7, bias=0.15)
+    for agents in (3, 4):
+        yield _rotation(agents, bias=0.15)
+
+
+def _both_orders(judge: float, bias: float) -> Experiment:
+    # Two of five answer, one right and one wrong: below the quorum they are compared as one pair, in both orders.
+    right, wrong = agent_ids(2)
+    nature = Nature(judge=judge, place_bias=bias, planted={right: RIGHT, wrong: WRONG[0]})
+
+    def figures(found: Sequence[Trial]) -> Iterable[Figure]:
+        agreeing = [trial for trial in found if not trial.conclusion.tie]
+        yield share("both orders agree", [not trial.conclusion.tie for trial in found], orders_agree(judge, bias))
+        yield share("right when consistent", [trial.right for trial in agreeing], right_when_consistent(judge, bias))
+
+    return Experiment(
+        about=f"a pair in both orders, q={judge:g} b={bias:g}",
+        setting=Setting(strategy="best_of_n", agents=5, nature=nature),
+        # Five are asked, two answer, two orders are judged.
+        calls=7,
+        extra=figures,
+        matched=False,
+    )
+
+
+def _rotation(agents: int, bias: float) -> Experiment:
+    council = agent_ids(agents)
+
+    def figures(found: Sequence[Trial]) -> Iterable[Figure]:
+        ballots = [asked for trial in found for asked in trial.of("score")]
+        yield share("ballots put the first shown on top", [first_on_top(cast) for cast in ballots], 2 * bias)
+        for place, agent_id in enumerate(council, start=1):
+            wins = [trial.conclusion.winner == agent_id for trial in found]
+            yield share(f"agent {place} of {agents} wins", wins, 1 / agents)
+
+    return Experiment(
+        about=f"N={agents} equal answers, b={bias:g}, places rotated",
+        setting=Setting(strategy="best_of_n", agents=agents, nature=Nature(accuracy=1.0, place_bias=bias)),
+        calls=2 * agents,
+        extra=figures,
+        matched=False,
+    )
+
+
+def first_on_top(cast: Asked) -> bool:
+    """Whether a ballot puts the candidate that it was shown first above all others."""
+    ballot = parse_output(cast.call.output, cast.text or "")
+    assert isinstance(ballot, Scores)
+    first, *others = (ballot.candidates[letter].criteria[0].score for letter in cast.call.output.labels)
+    return all(first > other for other in others)

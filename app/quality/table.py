@@ -1,0 +1,14 @@
+"""The proof table: every experiment, in the order in which it is read."""
+
+from collections.abc import Collection, Iterator
+
+from app.quality.experiments import Experiment
+from app.quality.judges import judges
+from app.quality.selections import selections
+
+
+def experiments(strategies: Collection[str] = ()) -> Iterator[Experiment]:
+    """All experiments, or those on some strategies."""
+    for experiment in (*selections(), *judges()):
+        if not strategies or experiment.setting.strategy in strategies:
+            yield experiment

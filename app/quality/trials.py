@@ -1,0 +1,134 @@
+"""Deliberations of seeded minds: the registered strategies, driven to their conclusion in one process.
+
+The engine of decisions replays a strategy from its start on every decision, which is what makes a crash harmless and
+costs most of its time. Nothing crashes here, so a strategy is run once, and fed the outcomes of each stage in the form
+in which the engine feeds them. The unit tests hold both ways to the same conclusion.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from types import MappingProxyType
+from typing import Any
+
+from app.deliberation.calls import Ask, Call, FactProblem, Usage
+from app.deliberation.engine import Conclusion, Outcomes
+from app.deliberation.facts import CallFinished
+from app.deliberation.specification import AgentSpec, Constraints, Criterion, Purpose, Sampling, Specification
+from app.deliberation.strategies import STRATEGIES
+from app.quality.minds import RIGHT, Minds, Nature, chance
+
+ROLE = "DEV"
+_RUBRIC = (Criterion(id="right", description="Is it right?"),)
+_SAMPLING = Sampling(max_tokens=100)
+_COST = Usage(prompt_tokens=100, completion_tokens=50, calls=1)
+_FAILED = FactProblem(code="engine_unavailable", detail="planted", retryable=True)
+_MOMENT = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """What is deliberated on and by whom: a strategy, its council, and what the minds are like."""
+
+    strategy: str
+    agents: int
+    nature: Nature = field(default_factory=Nature)
+    rounds: int = 1
+    parameters: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """One call of a trial, with its stage's purpose and the text that came back, None when it failed."""
+
+    purpose: Purpose
+    call: Call
+    text: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """One deliberation that has come to its conclusion."""
+
+    seed: int
+    conclusion: Conclusion
+    asked: tuple[Asked, ...]
+
+    @property
+    def calls(self) -> int:
+        """Engine requests."""
+        return len(self.asked)
+
+    @property
+    def right(self) -> bool:
+        """Whether the verdict is the right answer."""
+        return self.conclusion.content == RIGHT
+
+    def of(self, purpose: Purpose) -> list[Asked]:
+        """The calls of every stage with this purpose, in order."""
+        return [each for each in self.asked if each.purpose == purpose]
+
+
+def agent_ids(count: int) -> list[str]:
+    """The council's ids, as the gateway numbers them."""
+    return [f"{ROLE.lower()}-{number:03d}" for number in range(1, count + 1)]
+
+
+def specification(setting: Setting, seed: int) -> Specification:
+    """The setting as the gateway would have accepted it."""
+    agents = tuple(AgentSpec(agent_id=each, role=ROLE, sampling=_SAMPLING) for each in agent_ids(setting.agents))
+    return Specification(
+        task="What is six times seven?",
+        agents=agents,
+        strategy=setting.strategy,
+        strategy_version=STRATEGIES[setting.strategy].version,
+        parameters=dict(setting.parameters),
+        rounds=setting.rounds,
+        constraints=Constraints(rubric=_RUBRIC, timeout_seconds=300),
+        quorum=1 if setting.agents == 1 else max(2, (setting.agents + 1) // 2),
+        seed=seed,
+    )
+
+
+def finished(call: Call, stage: int, text: str | None) -> CallFinished:
+    """The outcome of a call as a replica records it, unchecked: thousands are made, and the strategy parses them."""
+    return CallFinished.model_construct(
+        deliberation_id="trial",
+        ts=_MOMENT,
+        call_id=call.call_id,
+        agent_id=call.agent_id,
+        role=call.role,
+        stage=stage,
+        attempt=1,
+        text=text,
+        problem=_FAILED if text is None else None,
+        usage=_COST,
+        duration_ms=0,
+    )
+
+
+def deliberate(setting: Setting, seed: int) -> Trial:
+    """One deliberation, to its conclusion. Raises what the strategy raises."""
+    minds = Minds(setting.nature, seed)
+    strategy = STRATEGIES[setting.strategy].run(specification(setting, seed))
+    asked: list[Asked] = []
+    stage = 1
+    try:
+        ask: Ask = next(strategy)
+        while True:
+            answers = [Asked(ask.purpose, call, minds.say(call, ask.purpose)) for call in ask.calls]
+            asked += answers
+            ask = strategy.send(Outcomes({a.call.call_id: finished(a.call, stage, a.text) for a in answers}))
+            stage += 1
+    except StopIteration as stop:
+        return Trial(seed, stop.value, tuple(asked))
+
+
+def seeds(base: int, name: str, runs: int) -> Iterator[int]:
+    """The seeds of a row's deliberations: other ones for every row, so that no row repeats another's luck."""
+    return (int(chance(base, name, run) * 2**62) for run in range(runs))
+
+
+def trials(setting: Setting, base: int, name: str, runs: int) -> list[Trial]:
+    """`runs` deliberations of one setting."""
+    return [deliberate(setting, seed) for seed in seeds(base, name, runs)]

@@ -1,0 +1,233 @@
+"""The proof's own proof: closed forms against published figures, seeded minds against their rates, bands that bite."""
+
+import json
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from itertools import product
+
+import pytest
+
+from app.deliberation.calls import Call
+from app.deliberation.engine import Conclusion
+from app.deliberation.specification import Purpose
+from app.quality import closed_forms, experiments, figures
+from app.quality.experiments import Experiment
+from app.quality.figures import Figure
+from app.quality.minds import RIGHT, WRONG, Minds, Nature, chance
+from app.quality.table import experiments as all_experiments
+from app.quality.trials import Setting, agent_ids, deliberate, specification
+from app.testing import Reply
+from tests.unit.facts_of import BROKEN, run
+
+LawOf = Callable[[int, float, float], closed_forms.Law]
+
+
+@pytest.mark.parametrize(
+    ("correlation", "published"),
+    [(0.0, [0.784, 0.837, 0.901]), (0.1, [0.762, 0.794, 0.827]), (0.44, [0.718, 0.725, 0.730])],
+)
+def test_plurality_is_right_as_published(correlation: float, published: Sequence[float]) -> None:
+    laws = [closed_forms.right_drafts(agents, 0.7, correlation) for agents in (3, 5, 9)]
+    assert [round(closed_forms.plurality(law), 3) for law in laws] == published
+
+
+def test_two_orders_agree_and_are_right_as_published() -> None:
+    assert closed_forms.orders_agree(0.7, 0.15) == pytest.approx(0.535)
+    assert closed_forms.right_when_consistent(0.7, 0.15) == pytest.approx(0.874, abs=5e-4)
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "stops"), [(4, 0, True), (6, 1, True), (3, 0, False), (5, 1, False), (0, 0, False)]
+)
+def test_the_beta_rule_stops_where_published(first: int, second: int, stops: bool) -> None:
+    assert (closed_forms.beta_confidence(first, second) >= 0.95) == stops
+
+
+@pytest.mark.parametrize("correlation", [0.0, 0.1, 0.44])
+@pytest.mark.parametrize("law_of", [closed_forms.right_drafts, closed_forms.common_cause])
+def test_a_law_of_drafts_has_the_accuracy_and_the_correlation_it_is_asked_for(
+    law_of: LawOf, correlation: float
+) -> None:
+    law = law_of(6, 0.7, correlation)
+    mean = closed_forms.expected(law, float)
+    variance = closed_forms.expected(law, lambda k: (k - mean) ** 2)
+    assert sum(law) == pytest.approx(1) and mean == pytest.approx(4.2)
+    # Var = Np(1-p)·(1 + (N-1)ρ)
+    assert variance == pytest.approx(6 * 0.21 * (1 + 5 * correlation))
+
+
+def test_independent_reviewers_as_counted_by_hand() -> None:
+    q = 0.8
+    given = closed_forms.selected_by_many(3, q)
+    # One right draft is seen by the two others, and both must lift it; one wrong draft leads only if both do.
+    assert [given(k) for k in range(4)] == pytest.approx([0, q**2, 1 - (1 - q) ** 2, 1])
+    with pytest.raises(ValueError, match="can tie"):
+        closed_forms.selected_by_many(4, q)(2)
+
+
+def test_reviewers_of_one_mind_as_counted_by_hand() -> None:
+    law = closed_forms.right_drafts(3, 0.7)
+    assert closed_forms.selected_by_one_mind(law, 0.8) == pytest.approx(0.8 * (1 - 0.3**3) + 0.2 * 0.7**3)
+
+
+@pytest.mark.parametrize(("fix", "harm"), [(0.4, 0.2), (0.0, 0.0), (1.0, 1.0), (0.3, 0.0)])
+def test_the_chain_of_revisions_is_its_steps_multiplied(fix: float, harm: float) -> None:
+    kept, mended = 1.0, 0.0
+    for rounds in range(5):
+        assert closed_forms.kept_and_mended(fix, harm, rounds) == pytest.approx((kept, mended))
+        kept, mended = kept * (1 - harm) + (1 - kept) * fix, mended * (1 - harm) + (1 - mended) * fix
+
+
+def test_neutral_revisions_stand_still() -> None:
+    kept, mended = closed_forms.kept_and_mended(0.28, 0.12, 3)
+    assert 0.7 * kept + 0.3 * mended == pytest.approx(0.7)
+
+
+@pytest.mark.parametrize(
+    ("hits", "total", "low", "high"),
+    [(0, 10, 0.0, 0.278), (10, 10, 0.722, 1.0), (5, 10, 0.237, 0.763), (81, 263, 0.255, 0.366), (0, 0, 0.0, 1.0)],
+)
+def test_wilsons_interval_is_the_published_one(hits: int, total: int, low: float, high: float) -> None:
+    assert figures.wilson(hits, total) == pytest.approx((low, high), abs=6e-4)
+
+
+def test_wilson_refuses_what_is_no_proportion() -> None:
+    for hits, total in ((3, 2), (-1, 2)):
+        with pytest.raises(ValueError, match="no proportion"):
+            figures.wilson(hits, total)
+
+
+def test_a_band_is_three_standard_errors_and_an_exact_prediction_has_none() -> None:
+    halves = [True] * 50 + [False] * 50
+    assert figures.share("x", halves, 0.5).band == pytest.approx(0.15)
+    assert figures.share("x", halves, 0.64).within and not figures.share("x", halves, 0.66).within
+    assert figures.every("x", [True] * 9).within and not figures.every("x", [True] * 9 + [False]).within
+    assert figures.mean("calls", [6, 6, 6], 6).within and not figures.mean("calls", [6, 6, 6], 6.001).within
+    assert figures.mean("calls", [6], 6).sigma == 0
+    with pytest.raises(ValueError, match="at least one"):
+        figures.mean("calls", [], 6)
+
+
+def asked(setting: Setting, purpose: Purpose, seed: int = 3) -> Call:
+    """A call of a stage, as a strategy makes it."""
+    return deliberate(setting, seed).of(purpose)[0].call
+
+
+def test_a_mind_reads_its_prompt_and_not_what_stands_beside_it() -> None:
+    setting = Setting(
+        strategy="best_of_n", agents=3, nature=Nature(planted=dict(zip(agent_ids(3), (RIGHT, "41", "43"), strict=True)))
+    )
+    call = asked(setting, "score")
+    minds = Minds(Nature(), 3)
+    blind = call.model_copy(update={"labels": dict.fromkeys(call.labels, "dev-009")})
+    assert minds.say(call, "score") == minds.say(blind, "score")
+    swapped = call.messages[-1].content.replace(f"\n{RIGHT}\n", "\n40\n")
+    other = call.model_copy(
+        update={"messages": (call.messages[0], call.messages[-1].model_copy(update={"content": swapped}))}
+    )
+    assert (minds.say(call, "score") == minds.say(other, "score")) == (call.agent_id == agent_ids(1)[0])
+
+
+def test_no_mind_writes_what_only_a_sandbox_can() -> None:
+    call = asked(Setting(strategy="single", agents=1), "propose")
+    report = call.model_copy(update={"output": call.output.model_copy(update={"kind": "report"})})
+    with pytest.raises(ValueError, match="writes no report"):
+        Minds(Nature(), 1).say(report, "check")
+
+
+def rate(hits: Iterable[bool], wanted: float) -> None:
+    assert figures.share("rate", list(hits), wanted).within
+
+
+@pytest.mark.parametrize("common_cause", [False, True])
+def test_drafts_have_the_accuracy_and_the_correlation_of_their_nature(common_cause: bool) -> None:
+    nature = Nature(accuracy=0.7, correlation=0.44, common_cause=common_cause)
+    setting = Setting(strategy="independent", agents=2, nature=nature)
+    drafts = [
+        [json.loads(each.text or "")["answer"] == RIGHT for each in deliberate(setting, seed).asked]
+        for seed in range(800)
+    ]
+    rate((first for first, _ in drafts), 0.7)
+    # Both right: p² + ρp(1-p).
+    rate((first and second for first, second in drafts), 0.49 + 0.44 * 0.21)
+
+
+def test_wrong_answers_are_equally_likely() -> None:
+    setting = Setting(strategy="independent", agents=4, nature=Nature(accuracy=0.0, wrong_answers=4))
+    said = [json.loads(each.text or "")["answer"] for seed in range(300) for each in deliberate(setting, seed).asked]
+    for wrong in WRONG:
+        rate((answer == wrong for answer in said), 0.25)
+
+
+STRATEGIES = [
+    Setting(strategy="single", agents=2),
+    Setting(strategy="best_of_n", agents=3, nature=Nature(judge=0.7, place_bias=0.15)),
+    Setting(strategy="best_of_n", agents=5, nature=Nature(planted={"dev-001": RIGHT, "dev-004": "41"})),
+    Setting(strategy="council", agents=4, rounds=2, nature=Nature(detect=0.5, alarm=0.5, fix=0.5, harm=0.5, judge=0.7)),
+]
+
+
+@pytest.mark.parametrize("setting", STRATEGIES, ids=lambda setting: f"{setting.strategy}-{setting.agents}")
+def test_the_short_way_concludes_as_the_engine_of_decisions_does(setting: Setting) -> None:
+    for seed in range(3):
+        trial = deliberate(setting, seed)
+        minds = Minds(setting.nature, seed)
+        purposes: dict[str, Purpose] = {each.call.call_id: each.purpose for each in trial.asked}
+
+        def reply(call: Call, minds: Minds = minds, purposes: dict[str, Purpose] = purposes) -> Reply:
+            text = minds.say(call, purposes[call.call_id])
+            return Reply(text=text, problem=BROKEN if text is None else None)
+
+        full = run(specification(setting, seed), reply)
+        assert full.calls == [each.call for each in trial.asked]
+        verdict = full.completed.verdict
+        assert verdict is not None and full.degraded == trial.conclusion.degraded
+        told = {name for name in Conclusion.__dataclass_fields__ if name != "degraded"}
+        assert {name: getattr(verdict, name) for name in told} == {n: getattr(trial.conclusion, n) for n in told}
+
+
+def test_every_experiment_has_a_name_of_its_own_and_something_to_prove() -> None:
+    everything = list(all_experiments())
+    assert len({each.name for each in everything}) == len(everything)
+    for each in everything:
+        assert experiments.run(each, 4, seed=1).figures
+
+
+def test_experiments_can_be_narrowed_to_strategies() -> None:
+    assert {each.setting.strategy for each in all_experiments(["council"])} == {"council"}
+
+
+def test_the_same_seed_measures_the_same_and_another_something_else() -> None:
+    experiment = next(each for each in all_experiments(["best_of_n"]))
+    first, again, other = (experiments.run(experiment, 40, seed) for seed in (1, 1, 3))
+    assert first == again != other
+
+
+@pytest.mark.parametrize(
+    ("name", "changed"),
+    [
+        ("accuracy", {"accuracy": 0.6}),
+        ("judge", {"judge": 0.6}),
+    ],
+)
+def test_minds_that_are_not_as_predicted_are_found(name: str, changed: dict[str, float]) -> None:
+    experiment = next(each for each in all_experiments(["best_of_n"]))
+    setting = replace(experiment.setting, nature=replace(experiment.setting.nature, **changed))
+    row = experiments.run(replace(experiment, setting=setting), 300, seed=1)
+    assert [figure.what for figure in row.outside] == [experiments.RIGHT_VERDICT]
+
+
+def test_chance_depends_on_its_whole_key() -> None:
+    keys = list(product(("a", "b"), range(3)))
+    assert len({chance(*key) for key in keys}) == len(keys) and chance("a", 1) == chance("a", 1)
+    assert all(0 <= chance(*key) < 1 for key in keys)
+
+
+def test_a_figure_outside_its_band_is_named() -> None:
+    row = experiments.Row(strategy="x", about="y", runs=1, figures=(Figure("a", 0.5, 0.4, 0.01), Figure("b", 1, 1, 0)))
+    assert [figure.what for figure in row.outside] == ["a"]
+
+
+def test_an_experiment_is_run_on_the_strategy_it_names() -> None:
+    row = experiments.run(Experiment(about="z", setting=Setting(strategy="single", agents=1), calls=1), 2, seed=1)
+    assert (row.strategy, row.about, row.runs, len(row.figures)) == ("single", "z", 2, 1)
