@@ -1,0 +1,176 @@
+"""Every registered strategy, in the ways that it is run here: parameters, a council's behaviour, the calls foretold.
+
+A strategy that is registered without a way fails `test_every_strategy_accounting.py`; add a line to `WAYS`, with the
+number of calls that its definition in the literature foretells, not what the code happens to make.
+"""
+
+import hashlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import chain, combinations
+from typing import Any, TypeVar
+
+from app.deliberation.calls import Call, Usage
+from app.deliberation.facts import CallFinished, Fact, StageOpened, Verdict, encode
+from app.deliberation.specification import AgentSpec, Budget, Specification
+from app.deliberation.strategies import STRATEGIES
+from app.testing import Reply
+from tests.unit.facts_of import BROKEN, NOW, Minds, Run, by_number, run, specification
+
+Script = Callable[[Call], Reply]
+Behaviour = Callable[[], Minds]
+
+WRITING = ("answer", "turn", "program", "revision")
+"""The kinds of output that hold a text which may win."""
+
+_Item = TypeVar("_Item")
+
+
+def secret(call_id: str) -> str:
+    """A word that only this call's author knows, so that who reads it can be told from the prompts."""
+    return "".join(chr(ord("a") + byte % 26) for byte in hashlib.sha256(call_id.encode()).digest()[:12])
+
+
+def distinct(call_id: str) -> str:
+    """An answer that nobody else gives."""
+    return f"A {secret(call_id)} of its own."
+
+
+def disagreeing() -> Minds:
+    """No two answers are equal, every critic finds a major issue, and tastes agree."""
+    return Minds(text=distinct)
+
+
+def content() -> Minds:
+    """No two answers are equal, and no critic finds anything that would have to be mended."""
+    return Minds(text=distinct, issues=lambda _: ("minor",))
+
+
+def attached_to_the_old() -> Minds:
+    """Whatever replaces a first version is thought worse than it."""
+    return Minds(text=distinct, score=lambda candidate: 0 if "#" in candidate else by_number(candidate))
+
+
+@dataclass(frozen=True)
+class Way:
+    """One way to run a strategy; `calls` foretells from N and R how many requests the engine sees without failures."""
+
+    strategy: str
+    told: str
+    calls: Callable[[int, int], int]
+    behaviour: Behaviour = disagreeing
+    parameters: Mapping[str, Any] = field(default_factory=dict[str, Any])
+
+    def asked(
+        self,
+        size: int = 3,
+        *,
+        rounds: int = 1,
+        budget: Budget | None = None,
+        seed: int = 7,
+        agents: Sequence[AgentSpec] | None = None,
+    ) -> Specification:
+        """What a gateway would accept for this way."""
+        found = specification(size, strategy=self.strategy, rounds=rounds, budget=budget, seed=seed, agents=agents)
+        parameters = STRATEGIES[self.strategy].parameters.model_validate(dict(self.parameters))
+        return found.model_copy(update={"parameters": parameters.model_dump(mode="json")})
+
+    def script(self) -> Script:
+        """Agents that behave as this way has it, none of which fails."""
+        return self.behaviour()
+
+    def run(self, size: int = 3, *, rounds: int = 1, script: Script | None = None) -> Run:
+        """The whole deliberation."""
+        return run(self.asked(size, rounds=rounds), script or self.script())
+
+
+def _of_several(calls: Callable[[int, int], int]) -> Callable[[int, int], int]:
+    """One agent alone proposes, and there is nothing to compare it with."""
+    return lambda size, rounds: 1 if size == 1 else calls(size, rounds)
+
+
+_WAYS = (
+    Way("single", "", lambda n, r: 1),
+    Way("independent", "", lambda n, r: n),
+    Way("best_of_n", "", _of_several(lambda n, r: 2 * n)),
+    Way("council", "all revise", _of_several(lambda n, r: n + r * 2 * n + n)),
+    Way("council", "none revises", _of_several(lambda n, r: n + (n if r else 0) + n), content),
+    Way("fuse", "the fused text wins", _of_several(lambda n, r: 2 * n + 4)),
+    Way("fuse", "the best single wins", _of_several(lambda n, r: 2 * n + 4), attached_to_the_old),
+)
+
+WAYS: dict[str, Way] = {f"{way.strategy}{f', {way.told}' if way.told else ''}": way for way in _WAYS}
+
+
+# What may go wrong with a call
+
+
+def failing(script: Script, fails: Callable[[Call], bool]) -> Script:
+    """The script, but calls that `fails` names end in an engine's problem, at the same cost."""
+
+    def scripted(call: Call) -> Reply:
+        reply = script(call)
+        if not fails(call):
+            return reply
+        return Reply(problem=BROKEN, usage=reply.usage, after_s=reply.after_s, place=reply.place)
+
+    return scripted
+
+
+def rewriting(script: Script, change: Callable[[Call, str], str | None]) -> Script:
+    """The script, but with another text where `change` gives one."""
+
+    def scripted(call: Call) -> Reply:
+        reply = script(call)
+        text = None if reply.text is None else change(call, reply.text)
+        if text is None:
+            return reply
+        return Reply(text=text, usage=reply.usage, after_s=reply.after_s, place=reply.place)
+
+    return scripted
+
+
+def priced(script: Script) -> Script:
+    """The script, with a cost of its own for every call, some of them asked again."""
+
+    def scripted(call: Call) -> Reply:
+        reply = script(call)
+        drawn = hashlib.sha256(call.call_id.encode()).digest()
+        usage = Usage(prompt_tokens=100 + drawn[0], completion_tokens=10 + drawn[1], calls=1 + drawn[2] % 3)
+        return Reply(text=reply.text, problem=reply.problem, usage=usage, after_s=reply.after_s, place=reply.place)
+
+    return scripted
+
+
+def subsets(of: Sequence[_Item]) -> Iterator[tuple[_Item, ...]]:
+    """All of them, the empty one first."""
+    return chain.from_iterable(combinations(of, count) for count in range(len(of) + 1))
+
+
+# What is looked at
+
+
+def verdict(ended: Run) -> Verdict:
+    assert ended.completed.verdict is not None
+    return ended.completed.verdict
+
+
+def stages(ended: Run) -> list[list[Call]]:
+    """The calls of each stage that was opened, with their prompts."""
+    by_id = {call.call_id: call for call in ended.calls}
+    return [[by_id[call.call_id] for call in stage.calls] for stage in ended.all(StageOpened)]
+
+
+def prompt(call: Call) -> str:
+    return "\n\n".join(message.content for message in call.messages)
+
+
+def transcript(facts: Sequence[Fact]) -> list[bytes]:
+    """What the log says, but for when each fact was written and where in the stream: outcomes by call id."""
+    fixed = {"ts": NOW, "soft_deadline_at": NOW, "call_deadline_at": NOW, "duration_ms": 0}
+    timeless = [
+        fact.model_copy(update={name: fixed[name] for name in fixed.keys() & type(fact).model_fields.keys()})
+        for fact in facts
+    ]
+    outcomes = sorted((fact for fact in timeless if isinstance(fact, CallFinished)), key=lambda fact: fact.call_id)
+    return [encode(fact) for fact in (*(fact for fact in timeless if not isinstance(fact, CallFinished)), *outcomes)]

@@ -1,0 +1,85 @@
+"""Every strategy makes exactly the calls that its definition foretells, and all counts of them agree."""
+
+import json
+
+import pytest
+
+from app.deliberation.strategies import STRATEGIES
+from tests.unit.every_strategy import WAYS, Way, priced, verdict
+from tests.unit.facts_of import Run, run
+
+# Every size up to 32 is in tests/oracles.
+SIZES = (4, 6, 7, 8, 11, 16, 32)
+
+every_way = pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
+
+
+def counts(ended: Run) -> set[int]:
+    """How many calls were made: what the engine was asked, and what the usage tells in all, by stage and by agent.
+
+    What a sandbox ran is no engine's call.
+    """
+    spent = ended.end.usage
+    return {
+        sum(call.output.kind != "report" for call in ended.calls),
+        verdict(ended).calls,
+        spent.calls,
+        sum(stage.calls for stage in spent.by_stage),
+        sum(agent.calls for agent in spent.by_agent),
+    }
+
+
+def test_every_registered_strategy_is_run_in_some_way() -> None:
+    assert {way.strategy for way in WAYS.values()} == set(STRATEGIES), "add the new strategy to every_strategy.WAYS"
+
+
+@every_way
+@pytest.mark.parametrize("rounds", [0, 1, 2])
+def test_calls_equal_the_formula_however_they_are_counted(way: Way, rounds: int) -> None:
+    for size in (1, 2, 3, 5, 9):
+        ended = way.run(size, rounds=rounds)
+        assert counts(ended) == {way.calls(size, rounds)}, f"N={size}"
+        assert ended.completed.degraded is None, f"N={size}: {ended.degraded}"
+
+
+@every_way
+def test_a_council_of_any_size_keeps_to_the_formula_and_ends_in_a_verdict(way: Way) -> None:
+    for size in SIZES:
+        ended = way.run(size)
+        assert counts(ended) == {way.calls(size, 1)}, f"N={size}"
+        assert ended.degraded == (), f"N={size}"
+        assert (verdict(ended).content is None) == (way.strategy == "independent")
+
+
+@every_way
+def test_tokens_and_attempts_are_the_sum_of_what_every_call_cost(way: Way) -> None:
+    script = priced(way.script())
+    ended = run(way.asked(5), script)
+    spent = ended.end.usage
+    paid = [script(call).usage for call in ended.calls]
+    for side in ("prompt_tokens", "completion_tokens", "cached_tokens", "calls"):
+        assert getattr(spent, side) == sum(getattr(each, side) for each in paid)
+        assert getattr(spent, side) == sum(getattr(stage, side) for stage in spent.by_stage)
+        assert getattr(spent, side) == sum(getattr(agent, side) for agent in spent.by_agent)
+
+
+@every_way
+def test_the_steps_that_a_strategy_tells_are_the_stages_that_it_runs(way: Way) -> None:
+    told = [step.partition(" ")[0] for step in STRATEGIES[way.strategy].steps]
+    for size in (1, 2, 5):
+        for purpose in way.run(size, rounds=2).purposes:
+            assert purpose in told, f"{way.strategy} runs a stage {purpose} that its steps {told} do not name"
+
+
+@every_way
+def test_the_call_that_a_verdict_names_wrote_its_content(way: Way) -> None:
+    for size in (1, 2, 5):
+        ended = way.run(size)
+        found = verdict(ended)
+        if found.content is None:
+            assert found.call_id is None
+            continue
+        wrote = next(call for call in ended.calls if call.call_id == found.call_id)
+        written = json.loads(way.script()(wrote).text or "")
+        assert found.content == written["code" if wrote.output.kind == "program" else "answer"]
+        assert found.winner == wrote.agent_id

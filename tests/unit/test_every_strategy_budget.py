@@ -1,0 +1,103 @@
+"""Whatever stage the budget refuses, every strategy makes the best verdict from what there is, and it is told."""
+
+from collections.abc import Collection
+
+import pytest
+
+from app.deliberation.engine import Conclusion, Outcomes
+from app.deliberation.errors import BudgetExhausted
+from app.deliberation.facts import CallFinished, Completed, Failed
+from app.deliberation.specification import Budget
+from app.deliberation.strategies import STRATEGIES
+from tests.unit.every_strategy import WAYS, Way, subsets, verdict
+from tests.unit.facts_of import ID, NOW, Run, run
+
+STAGES_MAX = 64
+REFUSED_MAX = 5
+every_way = pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
+
+
+def cut_short(way: Way, ended: Run) -> None:
+    """A verdict from what there is, or, when even the first stage was refused, a failure that says so."""
+    if not ended.purposes:
+        assert isinstance(ended.end, Failed)
+        assert ended.end.problem is not None
+        assert (ended.end.problem.code, ended.end.problem.retryable) == ("budget_exhausted", False)
+        return
+    assert isinstance(ended.end, Completed)
+    assert ended.degraded.count("budget") == 1
+    if way.strategy != "independent":
+        assert verdict(ended).winner is not None and verdict(ended).content
+
+
+@every_way
+def test_every_ceiling_of_calls_is_kept_and_ends_in_a_verdict(way: Way) -> None:
+    for size in (1, 3):
+        needed = way.calls(size, 2)
+        for max_calls in range(1, needed + 1):
+            ended = run(way.asked(size, rounds=2, budget=Budget(max_calls=max_calls)), way.script())
+            assert ended.end.usage.calls <= max_calls
+            if max_calls < needed:
+                cut_short(way, ended)
+            else:
+                assert ended.completed.degraded is None
+
+
+@every_way
+def test_every_ceiling_of_tokens_is_kept_and_ends_in_a_verdict(way: Way) -> None:
+    """Each call costs 150 tokens here and is foreseen at more than 500, so some ceilings refuse each of the stages."""
+    whole = way.run(3)
+    for step in range(1, 25):
+        max_tokens = 500 * step
+        ended = run(way.asked(3, budget=Budget(max_tokens=max_tokens)), way.script())
+        assert ended.end.usage.tokens <= max_tokens
+        if ended.purposes != whole.purposes:
+            cut_short(way, ended)
+
+
+@every_way
+def test_any_stages_may_be_refused_and_those_after_them_admitted(way: Way) -> None:
+    """A cheaper stage may fit after a dearer one was refused; no ceiling alone comes upon every such pattern."""
+    asked = len(driven(way, ())[1])
+    for refused in subsets(range(2, min(asked, REFUSED_MAX) + 1)):
+        conclusion, _ = driven(way, refused)
+        if way.strategy != "independent":
+            assert conclusion.winner is not None and conclusion.content and conclusion.call_id
+    with pytest.raises(BudgetExhausted):
+        driven(way, (1,))
+
+
+def driven(way: Way, refused: Collection[int]) -> tuple[Conclusion, list[str]]:
+    """The strategy alone, without an engine: these of its stages are refused, numbered as it asks for them."""
+    specification = way.asked(3)
+    script = way.script()
+    strategy = STRATEGIES[way.strategy].run(specification)
+    purposes: list[str] = []
+    made: set[str] = set()
+    try:
+        ask = next(strategy)
+        while len(purposes) < STAGES_MAX:
+            purposes.append(ask.purpose)
+            if len(purposes) in refused:
+                ask = strategy.send(Outcomes({}, admitted=False))
+                continue
+            assert made.isdisjoint(call.call_id for call in ask.calls), "a call id names one call"
+            made |= {call.call_id for call in ask.calls}
+            outcomes = {
+                call.call_id: CallFinished(
+                    deliberation_id=ID,
+                    ts=NOW,
+                    call_id=call.call_id,
+                    agent_id=call.agent_id,
+                    role=call.role,
+                    stage=len(purposes),
+                    attempt=1,
+                    text=script(call).text,
+                    duration_ms=0,
+                )
+                for call in ask.calls
+            }
+            ask = strategy.send(Outcomes(outcomes))
+    except StopIteration as stop:
+        return stop.value, purposes
+    raise AssertionError(f"{way.strategy} asks for ever: {purposes[:8]} …")

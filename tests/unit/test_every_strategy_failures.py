@@ -1,0 +1,218 @@
+"""Every strategy comes to one end, and to the best verdict there is, whichever of its calls fail."""
+
+import json
+from collections.abc import Callable, Iterable
+from random import Random
+from typing import Any
+
+import pytest
+
+from app.deliberation.calls import Call
+from app.deliberation.errors import InvalidOutput
+from app.deliberation.facts import Completed, End, Failed, Verdict
+from app.deliberation.outputs import parse_output
+from app.testing import Reply
+from tests.unit.every_strategy import WAYS, WRITING, Script, Way, failing, rewriting, stages, subsets, verdict
+from tests.unit.facts_of import Minds, Run, run
+
+EXHAUSTIVE_MAX = 6
+every_way = pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
+
+
+def patterns(calls: list[Call]) -> Iterable[tuple[Call, ...]]:
+    """Every pattern of failures of one stage; of a large one all that are alone, all but one, and some others."""
+    if len(calls) <= EXHAUSTIVE_MAX:
+        return list(subsets(calls))[1:]
+    draw = Random(calls[0].call_id)
+    others = [tuple(draw.sample(calls, draw.randrange(2, len(calls)))) for _ in range(12)]
+    return [*((call,) for call in calls), *(tuple(each for each in calls if each != call) for call in calls), *others]
+
+
+def stumbling(script: Script, calls: Iterable[Call]) -> Script:
+    """The script, in which these calls fail."""
+    ids = {call.call_id for call in calls}
+    return failing(script, lambda call: call.call_id in ids)
+
+
+def silenced(script: Script, ids: set[str]) -> Script:
+    """The script, in which these calls never end."""
+    return lambda call: Reply() if call.call_id in ids else script(call)
+
+
+def answered(ended: Run, script: Script) -> set[str]:
+    """The calls that brought a text which may be told as the answer."""
+    return {call.call_id for call in ended.calls if call.output.kind in WRITING and script(call).text is not None}
+
+
+def ends_well(way: Way, ended: Run, script: Script) -> None:
+    """One end, the last fact; completed with an answer wherever there is one, and whatever failed is told."""
+    assert [fact for fact in ended.facts if isinstance(fact, End)] == [ended.end]
+    written = answered(ended, script)
+    if isinstance(ended.end, Failed):
+        assert not written, "failed although there is an answer"
+        assert ended.end.problem is not None and ended.end.problem.code == "no_answers"
+        return
+    assert isinstance(ended.end, Completed)
+    found = verdict(ended)
+    if any(script(call).text is None for call in ended.calls):
+        assert ended.degraded, "something failed and nothing is told"
+    if way.strategy != "independent":
+        assert found.content and found.call_id in written and found.winner is not None
+    assert [standing.rank for standing in found.ranking] == list(range(1, len(found.ranking) + 1))
+    assert all(standing.score is None or 0 <= standing.score <= 1 for standing in found.ranking)
+    assert found.calls == ended.end.usage.calls
+
+
+@every_way
+def test_every_pattern_of_failed_calls_in_any_stage_comes_to_a_verdict_if_there_is_an_answer(way: Way) -> None:
+    for size in (1, 2, 3):
+        for calls in stages(way.run(size)):
+            for stumbles in patterns(calls):
+                script = stumbling(way.script(), stumbles)
+                ends_well(way, run(way.asked(size), script), script)
+
+
+@every_way
+@pytest.mark.parametrize("rate", [0.2, 0.5, 0.8])
+def test_failures_in_all_stages_of_larger_councils_come_to_a_verdict_too(way: Way, rate: float) -> None:
+    def unlucky(seed: int) -> Script:
+        return failing(way.script(), lambda call: Random(f"{seed} {call.call_id}").random() < rate)
+
+    for size, seed in ((3, 1), (4, 2), (5, 3), (5, 4), (7, 5), (9, 6)):
+        script = unlucky(seed)
+        ends_well(way, run(way.asked(size, rounds=2), script), script)
+
+
+@every_way
+def test_a_member_of_the_largest_council_that_always_fails_is_told(way: Way) -> None:
+    for agent in ("dev-001", "dev-032"):
+        script = failing(way.script(), lambda call, agent=agent: call.agent_id == agent)
+        ends_well(way, run(way.asked(32), script), script)
+
+
+@every_way
+def test_agents_that_never_answer_in_a_later_stage_count_as_if_they_had_failed(way: Way) -> None:
+    for calls in stages(way.run())[1:]:
+        silent = silenced(way.script(), {call.call_id for call in calls})
+        assert decided(run(way.asked(), silent)) == decided(run(way.asked(), stumbling(way.script(), calls)))
+
+
+def decided(ended: Run) -> tuple[Verdict | str, tuple[str, ...]]:
+    """The verdict or the problem's code, without what it cost, and what is told of it."""
+    if isinstance(ended.end, Completed):
+        return verdict(ended).model_copy(update={"calls": 0}), ended.degraded
+    assert ended.end.problem is not None
+    return ended.end.problem.code, ()
+
+
+# A ballot that is missing
+
+
+def enthusiastic(script: Script) -> Script:
+    """The script, but whoever judges finds everything perfect."""
+    judges = Minds(score=lambda _: 10)
+    return lambda call: judges(call) if call.output.kind in ("score", "pair", "choice") else script(call)
+
+
+@every_way
+def test_a_missing_ballot_is_never_counted_as_zero(way: Way) -> None:
+    """All reviewers find everything perfect: then whoever is missing, no score that is left is lower."""
+    perfect = enthusiastic(way.script())
+    for size in (2, 3):
+        whole = run(way.asked(size), perfect)
+        scores = {standing.score for standing in verdict(whole).ranking}
+        for purpose, calls in zip(whole.purposes, stages(whole), strict=True):
+            for stumbles in patterns(calls) if purpose in ("score", "judge") else ():
+                ended = run(way.asked(size), stumbling(perfect, stumbles))
+                assert {standing.score for standing in verdict(ended).ranking} <= {*scores, None}
+                assert not verdict(ended).margin
+                assert any("missing" in reason or "unscored" in reason for reason in ended.degraded)
+
+
+# Answers that break their form
+
+
+def _changed(value: Any, change: Callable[[Any], Any]) -> Any:
+    match value:
+        case dict():
+            return {key: _changed(inner, change) for key, inner in value.items()}  # pyright: ignore[reportUnknownVariableType]
+        case list():
+            return [_changed(inner, change) for inner in value]  # pyright: ignore[reportUnknownVariableType]
+        case _:
+            return change(value)
+
+
+def _numbers(text: str, change: Callable[[int], Any]) -> str:
+    return json.dumps(_changed(json.loads(text), lambda value: change(value) if isinstance(value, int) else value))
+
+
+def _every_choice(text: str) -> str:
+    closed = ("A", "B", "tie", "accept", "reject", "revise", "major", "minor", "blocker")
+    return json.dumps(_changed(json.loads(text), lambda value: "nobody" if value in closed else value))
+
+
+MALFORMED: dict[str, Callable[[str], str]] = {
+    "empty": lambda text: "",
+    "blank": lambda text: " \n",
+    "refused in prose": lambda text: "I would rather not say.",
+    "truncated": lambda text: text[: len(text) // 2],
+    "the last brace lacks": lambda text: text[:-1],
+    "told twice": lambda text: text + text,
+    "every name twice": lambda text: f"{text[:-1]}, {text[1:]}",
+    "in a fence": lambda text: f"```json\n{text}\n```",
+    "in a list": lambda text: f"[{text}]",
+    "null": lambda text: "null",
+    "no field": lambda text: "{}",
+    "one field too many": lambda text: f'{text[:-1]}, "winner_is": "A"}}',
+    "numbers too large": lambda text: _numbers(text, lambda number: number + 1_000),
+    "numbers below zero": lambda text: _numbers(text, lambda number: -1 - number),
+    "numbers in quotes": lambda text: _numbers(text, str),
+    "numbers that are none": lambda text: _numbers(text, lambda number: None),
+    "fractions of numbers": lambda text: _numbers(text, lambda number: number + 0.5),
+    "choices that there are not": _every_choice,
+    "labels that were not shown": lambda text: text.replace('{"A":', '{"Q":'),
+    "another alphabet": lambda text: text.replace('"A"', '"\u0410"'),
+}
+
+
+def broken(call: Call, text: str, form: Callable[[str], str]) -> str | None:
+    """The text in a form that its output does not have; None where the form has nothing to change in it."""
+    misshapen = form(text)
+    if misshapen == text:
+        return None
+    with pytest.raises(InvalidOutput):
+        parse_output(call.output, misshapen)
+    return misshapen
+
+
+def test_every_malformed_text_is_refused_for_every_kind_of_output() -> None:
+    """Each kind that any strategy asks an engine for, and each form: told as invalid, never read as something."""
+    examples = {
+        call.output.kind: (call, way.script()(call).text or "")
+        for way in WAYS.values()
+        for calls in stages(way.run(3))
+        for call in calls
+        if call.output.kind != "report"
+    }
+    for name, form in MALFORMED.items():
+        kinds = {kind for kind, (call, text) in examples.items() if broken(call, text, form) is not None}
+        assert kinds, f"nothing breaks when {name}"
+
+
+@every_way
+def test_an_answer_that_breaks_its_form_is_missing_as_if_its_call_had_failed(way: Way) -> None:
+    """One call of each stage, and all of them, each in a form that is drawn for it."""
+    forms = list(MALFORMED.values())
+
+    def misshapen(call: Call, text: str) -> str:
+        drawn = Random(call.call_id).sample(forms, len(forms))
+        return next(found for form in drawn if (found := broken(call, text, form)) is not None)
+
+    for calls in stages(way.run(3)):
+        writers = [call for call in calls if call.output.kind != "report"]
+        for chosen in (writers[:1], writers):
+            ids = {call.call_id for call in chosen}
+            script = rewriting(
+                way.script(), lambda call, text, ids=ids: misshapen(call, text) if call.call_id in ids else None
+            )
+            assert decided(run(way.asked(3), script)) == decided(run(way.asked(3), stumbling(way.script(), chosen)))
