@@ -4,14 +4,21 @@ Selection by peers is what most of deliberation's gain comes from: LLM-PeerRevie
 scores; DeliberationBench (arXiv:2601.08835) finds that selecting the best single answer beats free debate.
 """
 
-from app.deliberation.engine import Strategy, StrategyDefinition
+from collections.abc import Sequence
+
+from app.deliberation.engine import Conclusion, Strategy, StrategyDefinition
 from app.deliberation.specification import Specification
-from app.deliberation.strategies.steps import Course
+from app.deliberation.strategies.steps import Candidate, Course, Step
 
 
 def _best_of_n(specification: Specification) -> Strategy:
     course = Course(specification)
     drafts = yield from course.propose(stages_left=2)
+    return (yield from continue_from(course, drafts))
+
+
+def continue_from(course: Course, drafts: Sequence[Candidate]) -> Step[Conclusion]:
+    """The whole strategy after its proposals; `drafts` are one per author, at least one."""
     return (yield from course.select(drafts, round=1))
 
 

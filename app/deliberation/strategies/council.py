@@ -5,11 +5,11 @@ flips right answers to wrong ones (arXiv:2509.05396). The final scores cover fir
 revision which made things worse loses to what it replaced.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from app.deliberation.anonymity import nonce, ring
 from app.deliberation.calls import Call
-from app.deliberation.engine import Strategy, StrategyDefinition
+from app.deliberation.engine import Conclusion, Strategy, StrategyDefinition
 from app.deliberation.outputs import Critique, Issue, Output, Revision
 from app.deliberation.prompts.council import critique, revise
 from app.deliberation.specification import Specification
@@ -21,6 +21,12 @@ CRITICS = 1
 def _council(specification: Specification) -> Strategy:
     course = Course(specification)
     drafts = yield from course.propose(stages_left=2 + 2 * specification.rounds)
+    return (yield from continue_from(course, drafts))
+
+
+def continue_from(course: Course, drafts: Sequence[Candidate]) -> Step[Conclusion]:
+    """The whole strategy after its proposals; `drafts` are one per author, at least one."""
+    specification = course.specification
     latest = {draft.author: draft for draft in drafts}
     # Two below the quorum are judged as a pair, which cannot show old and new versions: they are not revised.
     rounds = 0 if course.is_pair(list(latest)) else specification.rounds
