@@ -1,0 +1,55 @@
+"""When a vote may stop, and how many votes may be asked for at once without asking for one too many.
+
+`unassailable` is exact: it stops when no rest of the votes could change the winner. `beta` is the rule of
+Adaptive-Consistency (arXiv:2305.11860): it stops when the leader is probably the true majority, and may be wrong.
+Both are exact here: integers and fractions, no rounding at a threshold.
+"""
+
+from fractions import Fraction
+from functools import cache
+from math import comb
+from typing import Literal
+
+StopRule = Literal["unassailable", "beta", "none"]
+"""`beta` also stops when the lead is unassailable: that loses nothing. `none` asks everybody."""
+
+CERTAINTY = Fraction(95, 100)
+
+
+def is_unassailable(first: int, second: int, left: int) -> bool:
+    """Whether `left` further votes cannot bring anybody level with the leader: v₁ - v₂ > N - n."""
+    return first - second > left
+
+
+@cache
+def lead_probability(first: int, second: int) -> Fraction:
+    """1 - I½(v₁+1, v₂+1): how probably the leader is ahead of the runner-up among all votes there could be.
+
+    The regularised incomplete beta function at ½ with whole arguments is a tail of the binomial distribution:
+    I½(a, b) = P(X ≥ a) for X ~ Bin(a+b-1, ½).
+    """
+    flips = first + second + 1
+    return 1 - Fraction(sum(comb(flips, heads) for heads in range(first + 1, flips + 1)), 2**flips)
+
+
+def may_stop(rule: StopRule, first: int, second: int, left: int) -> bool:
+    """Whether a vote of `first` to `second`, with `left` agents not asked yet, is decided under the rule.
+
+    A sample that failed is not left any more: it lowers what can still come. With nobody left, every vote is decided.
+    """
+    if left == 0:
+        return True
+    if rule == "none":
+        return False
+    if is_unassailable(first, second, left):
+        return True
+    return rule == "beta" and lead_probability(first, second) >= CERTAINTY
+
+
+def wave(rule: StopRule, first: int, second: int, left: int) -> int:
+    """How many of the agents left to ask at once: the fewest whose votes, all for the leader, would decide it.
+
+    Asked one by one, at least as many would be asked, since votes for the leader decide soonest. So waves make exactly
+    the calls of one-by-one voting, in fewer stages. 0 when the vote is decided already.
+    """
+    return next(asked for asked in range(left + 1) if may_stop(rule, first + asked, second, left - asked))
