@@ -78,16 +78,16 @@ def test_failures_in_all_stages_of_larger_councils_come_to_a_verdict_too(way: Wa
     def unlucky(seed: int) -> Script:
         return failing(way.script(), lambda call: Random(f"{seed} {call.call_id}").random() < rate)
 
-    for size, seed in ((3, 1), (4, 2), (5, 3), (5, 4), (7, 5), (9, 6)):
+    for size, seed in ((3, 1), (4, 2), (5, 3), (7, 4)):
         script = unlucky(seed)
         ends_well(way, run(way.asked(size, rounds=2), script), script)
 
 
 @every_way
-def test_a_member_of_the_largest_council_that_always_fails_is_told(way: Way) -> None:
-    for agent in ("dev-001", "dev-032"):
+def test_a_member_that_always_fails_is_told(way: Way) -> None:
+    for agent in ("dev-001", "dev-006"):
         script = failing(way.script(), lambda call, agent=agent: call.agent_id == agent)
-        ends_well(way, run(way.asked(32), script), script)
+        ends_well(way, run(way.asked(6), script), script)
 
 
 @every_way
