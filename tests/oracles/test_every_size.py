@@ -1,4 +1,4 @@
-"""Every strategy with every number of members that a gateway takes: too long for the pure tests that run while writing."""
+"""Every strategy with every number of members that a gateway takes: too long for the tests that run while writing."""
 
 import pytest
 
