@@ -1,0 +1,77 @@
+"""The winners of each rule are those that other people's programs find, on twelve thousand random profiles.
+
+Votelib is asked here; its Kemeny and Borda know no ties, and its Schulze counts defeats, so its parts are used where
+the whole is not defined. What pref_voting says is recorded (`recorded.py`).
+"""
+
+from collections import Counter
+from itertools import permutations
+
+from votelib.component.rankscore import Borda
+from votelib.convert import RankedToCondorcetVotes, RankedToPositionalVotes
+from votelib.evaluate.condorcet import Copeland, KemenyYoung, Schulze, pairwise_wins
+
+from app.deliberation.aggregation import Aggregation, aggregate
+from tests.oracles.profiles import COUNT, KINDS, Profile, profiles
+from tests.oracles.recorded import RULES, answers
+
+PERMUTED_MAX = 5
+"""Candidates whose orders are all gone through; six take most of the time, and pref_voting answers about them too."""
+
+
+def candidates(ballots: Profile) -> list[str]:
+    return sorted({name for ballot in ballots for name in ballot})
+
+
+def winners(rule: Aggregation, ballots: Profile) -> set[str]:
+    return aggregate(rule, candidates(ballots), ballots, ballots, best=10).winners()
+
+
+def best(scores: dict[str, int]) -> set[str]:
+    highest = max(scores.values())
+    return {name for name, score in scores.items() if score == highest}
+
+
+def ranked_votes(ballots: Profile) -> Counter[tuple[object, ...]]:
+    """The profile as votelib reads it: names best first, a frozen set where they are level."""
+    votes: Counter[tuple[object, ...]] = Counter()
+    for ballot in ballots:
+        tiers = [
+            [name for name in ballot if ballot[name] == points] for points in sorted({*ballot.values()}, reverse=True)
+        ]
+        votes[tuple(tier[0] if len(tier) == 1 else frozenset(tier) for tier in tiers)] += 1
+    return votes
+
+
+def test_the_winners_are_those_of_pref_voting() -> None:
+    asked: Counter[tuple[str, str]] = Counter()
+    for (kind, ballots), expected in zip(profiles(), answers(), strict=True):
+        found = {rule: winners(rule, ballots) for rule in RULES if rule in expected}
+        assert found == expected, (kind, ballots)
+        asked.update((rule, kind) for rule in found)
+    a_kind = COUNT // len(KINDS)
+    assert asked == {(rule, kind): a_kind for rule in RULES for kind in KINDS if (rule, kind) != ("borda", "recused")}
+
+
+def votelib_winners(ballots: Profile) -> dict[str, set[str]]:
+    names = candidates(ballots)
+    counts = RankedToCondorcetVotes(unranked_at_bottom=False).convert(ranked_votes(ballots))
+    paths = Schulze.widest_paths(counts)
+    losers = {loser for _, loser in pairwise_wins(paths)}
+    found = {
+        "copeland": best(dict.fromkeys(names, 0) | Copeland.scores(pairwise_wins(counts))),
+        "schulze": set(names) - losers,
+    }
+    if len(names) <= PERMUTED_MAX:
+        orders = {order: KemenyYoung.score(order, counts) for order in permutations(names)}
+        highest = max(orders.values())
+        found["kemeny"] = {order[0] for order, score in orders.items() if score == highest}
+    return found
+
+
+def test_the_winners_are_those_of_votelib() -> None:
+    for kind, ballots in profiles():
+        expected = votelib_winners(ballots)
+        if kind == "strict":
+            expected["borda"] = best(RankedToPositionalVotes(Borda(base=0)).convert(ranked_votes(ballots)))
+        assert {rule: winners(rule, ballots) for rule in RULES if rule in expected} == expected, (kind, ballots)
