@@ -10,7 +10,10 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Literal, cast
+from functools import lru_cache
+from typing import Annotated, Literal, cast
+
+from pydantic import AfterValidator, Field, ValidationInfo
 
 from app.deliberation.facts import Tally
 from app.deliberation.numbers import last_number, shown
@@ -28,6 +31,23 @@ READ_AS: dict[Normaliser, str] = {
 """What an answer that could not be read was not, in words."""
 
 TALLY_CHARS_MAX = 500
+
+
+def _distinct_options(options: tuple[str, ...], info: ValidationInfo) -> tuple[str, ...]:
+    if options and info.data.get("normaliser") != "choice":
+        raise ValueError("options are for the normaliser choice alone")
+    read = {_text(option) for option in options}
+    if None in read or len(read) < len(options):
+        raise ValueError("an option is blank, or two are read as the same")
+    return options
+
+
+Options = Annotated[
+    tuple[Annotated[str, Field(min_length=1, max_length=200)], ...],
+    Field(max_length=64, strict=False),
+    AfterValidator(_distinct_options),
+]
+"""What a `choice` is one of, as a field of parameters after one that is named `normaliser`."""
 
 # Text
 
@@ -164,7 +184,9 @@ def _json(text: str) -> str | None:
     return None
 
 
-def normalise(text: str, normaliser: Normaliser, options: Sequence[str] = ()) -> str | None:
+# A strategy is replayed on every decision; the bound keeps 64 of the longest answers at 32 MiB or less.
+@lru_cache(maxsize=64)
+def normalise(text: str, normaliser: Normaliser, options: tuple[str, ...] = ()) -> str | None:
     """The answer as it is compared; None when it cannot be read, which makes it missing from a count.
 
     - `text`: letter case, white space, Markdown marks, quotation marks and the marks that end words and sentences do
@@ -202,10 +224,10 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class Count:
-    """Answers with their votes, most votes first; ties stand in the order of a hash of the seed and the answer.
+    """Answers with their votes, most votes first; ties stand in the order of a hash of the seed and the first voter.
 
-    The hash depends on nothing else, so that an answer that leads a full count by it also leads any part of the count
-    in which it is tied with the same rival.
+    What a voter says cannot move its hash. Who voted first for an answer stays so when more votes come, so that two
+    answers which are tied stand in one order in every part of a count.
     """
 
     groups: tuple[Group, ...]
@@ -254,14 +276,14 @@ class Count:
 
 
 def tally(votes: Iterable[tuple[str, str | None]], seed: int) -> Count:
-    """Count (agent, normalised answer) pairs; None is missing. An agent may vote more than once."""
+    """Count (agent, normalised answer) pairs, first votes first; None is missing. An agent may vote more than once."""
     counted: dict[str, list[str]] = {}
     for agent_id, answer in votes:
         if answer is not None:
             counted.setdefault(answer, []).append(agent_id)
 
     def place(answer: str) -> tuple[int, str]:
-        return -len(counted[answer]), hashlib.sha256(json.dumps([seed, answer]).encode()).hexdigest()
+        return -len(counted[answer]), hashlib.sha256(f"{seed}:{counted[answer][0]}".encode()).hexdigest()
 
     return Count(
         tuple(

@@ -115,13 +115,12 @@ def last_number(text: str) -> Fraction | None:
     for pattern, by in _LATEX:
         text = pattern.sub(by, text)
     text = _SUPERSCRIPT.sub(lambda found: "^" + found[0].translate(_SUPERSCRIPTS), text)
-    last: Fraction | None = None
-    for term in _TERM.finditer(text):
+    for term in reversed(list(_TERM.finditer(text))):
         value = _scaled(_figure(term["figure"]), term) if _stands_alone(text, term) else None
         if value is not None:
             negative = _SIGN.search(text[max(0, term.start() - 3) : term.start()]) is not None
-            last = -value if negative else value
-    return last
+            return -value if negative else value
+    return None
 
 
 def shown(number: Fraction) -> str:

@@ -302,12 +302,14 @@ def test_a_long_answer_is_cut_where_it_is_told() -> None:
 
 
 @given(st.permutations(["x", "x", "y", "y", "z"]), st.integers(0, 2**31))
-def test_ties_stand_in_an_order_of_the_seed_that_no_order_of_votes_changes(answers: list[str], seed: int) -> None:
-    count = tally([(f"a{place}", answer) for place, answer in enumerate(answers)], seed)
+def test_ties_stand_in_an_order_of_the_seed_and_the_first_voters_whatever_they_say(
+    answers: list[str], seed: int
+) -> None:
+    votes = [(f"a{place}", answer) for place, answer in enumerate(answers)]
+    count = tally(votes, seed)
     assert count.tie
-    assert [group.answer for group in count.groups] == [
-        group.answer for group in tally([(f"b{place}", each) for place, each in enumerate("xxyyz")], seed).groups
-    ]
+    renamed = tally([(agent, {"x": "q", "y": "p", "z": "o"}[answer]) for agent, answer in votes], seed)
+    assert [group.agents for group in renamed.groups] == [group.agents for group in count.groups]
 
 
 def test_every_tied_answer_leads_under_some_seed() -> None:
