@@ -1,0 +1,178 @@
+"""`tournament`: propose; pairs are judged in both orders by members who wrote neither; Bradley-Terry ranks them.
+
+A round robin with Bradley-Terry ranks more reliably than comparisons with one baseline, since judges' preferences run
+in circles; swiss rounds against the nearest in the standing come close for less (arXiv:2502.14074). In a knockout
+(arXiv:2501.13007) who loses is out, and a tie goes on by the chain of ties. How comparisons are counted, and what
+becomes of those that are missing, is in `comparisons`; who meets whom, and who judges it, in `pairings`.
+"""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from fractions import Fraction
+from math import ceil
+from typing import Literal
+
+from pydantic import Field, ValidationInfo, field_validator
+from pydantic_core import PydanticCustomError
+
+from app.deliberation import pairings
+from app.deliberation.anonymity import nonce
+from app.deliberation.ballots import Ranked
+from app.deliberation.calls import Call
+from app.deliberation.comparisons import Comparison, agreement, beaten, dissent, ranked, rates
+from app.deliberation.engine import Conclusion, Strategy, StrategyDefinition
+from app.deliberation.facts import Dissent, Standing
+from app.deliberation.outputs import Output, Pair
+from app.deliberation.pairings import Pairing
+from app.deliberation.prompts.council import judge_pair
+from app.deliberation.specification import Parameters, Specification
+from app.deliberation.strategies.steps import Candidate, Course, Step
+
+
+class TournamentParameters(Parameters):
+    """How the candidates meet."""
+
+    format: Literal["round_robin", "swiss", "knockout"] = Field(
+        default="round_robin",
+        description="round_robin: everyone meets everyone; swiss: the nearest in the standing, for some rounds; "
+        "knockout: who loses is out",
+    )
+    rounds_of_pairs: int | None = Field(
+        default=None,
+        ge=1,
+        le=16,
+        description="Rounds of a swiss tournament, and of no other: half as many as there are candidates at most, "
+        "rounded up. The binary logarithm of their number, rounded up, if absent",
+    )
+
+    @field_validator("rounds_of_pairs")
+    @classmethod
+    def _of_a_swiss(cls, rounds: int | None, info: ValidationInfo) -> int | None:
+        if rounds is not None and info.data.get("format", "swiss") != "swiss":
+            remedy = {"remedy": "Leave it out, or ask for the format swiss."}
+            raise PydanticCustomError("conflict", "Only a swiss tournament takes a number of rounds", remedy)  # pyright: ignore[reportArgumentType]
+        return rounds
+
+    def rounds(self, candidates: int) -> int:
+        """How many rounds so many candidates play."""
+        if self.format == "round_robin":
+            return 1
+        if self.format == "knockout" or self.rounds_of_pairs is None:
+            return pairings.knockout_rounds(candidates)
+        return min(self.rounds_of_pairs, pairings.swiss_rounds_max(candidates))
+
+
+def _tournament(specification: Specification) -> Strategy:
+    course = Course(specification)
+    rounds = TournamentParameters.model_validate(specification.parameters).rounds(specification.size)
+    drafts = yield from course.propose(stages_left=1 + rounds)
+    return (yield from continue_from(course, drafts))
+
+
+def continue_from(course: Course, drafts: Sequence[Candidate]) -> Step[Conclusion]:
+    """Compare these drafts, one of each author, and rank them.
+
+    In a council of two nobody is neutral: each scores the other's draft.
+    """
+    specification = course.specification
+    by_id = {draft.id: draft for draft in drafts}
+    if len(by_id) == 1 or specification.size == 2 or course.is_pair([draft.author for draft in drafts]):
+        return (yield from course.select(drafts, round=1))
+    parameters = TournamentParameters.model_validate(specification.parameters)
+    rounds = parameters.rounds(len(by_id))
+    drawn = pairings.bracket(list(by_id), specification.seed)
+    tokens = {draft.id: draft.tokens for draft in drafts}
+    played: list[list[Pairing]] = []
+    heard: list[Comparison] = []
+    load = Counter[str]()
+    for round in range(1, rounds + 1):
+        match parameters.format:
+            case "round_robin":
+                pairs = pairings.round_robin(drawn)
+            case "swiss":
+                standing = rates(drawn, heard)
+                pairs = pairings.swiss_round(sorted(drawn, key=lambda each: -standing[each]), played)
+            case "knockout":
+                out = {beaten(pair, heard, tokens, specification.seed) for earlier in played for pair in earlier}
+                pairs = pairings.knockout_round([each for each in drawn if each not in out])
+        judged = yield from _judged(course, by_id, pairs, load, round, stages_left=rounds - round + 1)
+        if judged is None:
+            break
+        played.append(pairs)
+        heard += judged
+    asked = 2 * sum(map(len, played))
+    if len(heard) < asked:
+        course.degraded.append(f"{asked - len(heard)} of {asked} comparisons are missing")
+    return _concluded(course, by_id, heard, ranked(drawn, heard, tokens, specification.seed))
+
+
+def _judged(
+    course: Course,
+    by_id: Mapping[str, Candidate],
+    pairs: Sequence[Pairing],
+    load: Counter[str],
+    round: int,
+    stages_left: int,
+) -> Step[list[Comparison] | None]:
+    """One round, each pair in both orders and all at once; without what is missing. None: over the budget.
+
+    The authors judge. Of two nobody does but those who brought no draft.
+    """
+    specification = course.specification
+    authors = {candidate.author for candidate in by_id.values()}
+    members = [each.agent_id for each in specification.agents if (each.agent_id in authors) == (len(authors) > 2)]
+    calls: list[Call] = []
+    parts = Counter[str]()
+    for pair, both in zip(pairs, pairings.judges(pairs, members, load, specification.seed, round), strict=True):
+        for judge, (a, b) in zip(both, (pair, pair[::-1]), strict=True):
+            parts[judge] += 1
+            messages = judge_pair(
+                specification, by_id[a].text, by_id[b].text, nonce(specification.seed, "judge", round, a, b)
+            )
+            output, labelled = Output(kind="pair"), {"A": a, "B": b}
+            agent = course.agent(judge)
+            calls.append(course.call(agent, messages, output, labelled=labelled, judging=True, part=parts[judge]))
+    # The share that the quorum is of the council, and never one order alone.
+    quorum = max(2, ceil(Fraction(len(calls) * specification.quorum, specification.size)))
+    outcomes = yield from course.run("judge", round, calls, quorum=quorum, stages_left=stages_left)
+    if not outcomes.admitted:
+        return None
+    return [
+        Comparison(call.agent_id, (call.labels["A"], call.labels["B"]), call.labels.get(said.winner))
+        for call in calls
+        if isinstance(said := outcomes.answer(call), Pair)
+    ]
+
+
+def _concluded(
+    course: Course, by_id: Mapping[str, Candidate], heard: Sequence[Comparison], found: Ranked
+) -> Conclusion:
+    best = by_id[found.order[0]]
+    if not heard:
+        course.degraded.append("unscored")
+    return Conclusion(
+        winner=best.author,
+        content=best.text,
+        call_id=best.call_id,
+        ranking=tuple(
+            Standing(agent_id=by_id[each].author, score=found.scores[each], rank=rank, version=by_id[each].version)
+            for rank, each in enumerate(found.order, start=1)
+        ),
+        margin=found.margin,
+        tie=found.tie,
+        dissent=tuple(Dissent(agent_id=judge, preferred=other) for judge, other in dissent(heard, best.id)),
+        agreement=agreement(heard, found.order),
+        degraded=tuple(course.degraded),
+    )
+
+
+TOURNAMENT = StrategyDefinition(
+    name="tournament",
+    version=1,
+    summary="Propose; pairs are judged in both orders by others than their authors; Bradley-Terry ranks.",
+    steps=("propose", "judge × rounds of pairs", "score instead, when N is 2"),
+    formula="round_robin N + N(N-1), swiss N + 2⌊N/2⌋·min(W, ⌈N/2⌉), knockout N + 2(N-1); 1 when N is 1",
+    source="arXiv:2502.14074, arXiv:2501.13007, arXiv:2306.05685",
+    run=_tournament,
+    parameters=TournamentParameters,
+)
