@@ -9,6 +9,8 @@ from fastapi.openapi.utils import get_openapi
 from pydantic.json_schema import models_json_schema
 
 from app.answers import HEADERS, parameter, problems
+from app.chat_requests import ChatCompletionRequest
+from app.chat_schemas import ChatCompletionChunk, OpenAIError
 from app.requests import CancelRequest, DeliberationRequest
 from app.routes import ROUTERS
 from app.schemas import DeliberationEvent, Problem
@@ -24,6 +26,7 @@ _TAGS = [
     {"name": "deliberations", "description": "Accept, read, list, stop"},
     {"name": "events", "description": "Watch a deliberation: SSE, or pages of JSON, over one cursor"},
     {"name": "roles", "description": "What councils are made of, and how they deliberate"},
+    {"name": "openai", "description": "A façade: any client of OpenAI's chat completions can drive a deliberation"},
     {"name": "operations", "description": "Health, statistics, metrics"},
 ]
 _REQUEST_ID = parameter("header", "X-Request-Id", "Echoed, logged and stored with what it started", maxLength=128)
@@ -33,10 +36,12 @@ _REFS = "#/components/schemas/{model}"
 def _schemas() -> dict[str, Any]:
     """Schemas of what routes read and answer by themselves, by name."""
     _, taken = models_json_schema(
-        [(DeliberationRequest, "validation"), (CancelRequest, "validation")], ref_template=_REFS
+        [(body, "validation") for body in (DeliberationRequest, CancelRequest, ChatCompletionRequest)],
+        ref_template=_REFS,
     )
     _, given = models_json_schema(
-        [(Problem, "serialization"), (DeliberationEvent, "serialization")], ref_template=_REFS
+        [(answer, "serialization") for answer in (Problem, DeliberationEvent, ChatCompletionChunk, OpenAIError)],
+        ref_template=_REFS,
     )
     schemas, answered = taken["$defs"], given["$defs"]
     both = schemas.keys() & answered.keys()

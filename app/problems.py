@@ -1,4 +1,7 @@
-"""Errors as problem documents (RFC 9457). HTTP statuses live here and nowhere else."""
+"""Errors as problem documents (RFC 9457), and below `/v1/` as OpenAI's clients read them.
+
+HTTP statuses live here and nowhere else.
+"""
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, ClassVar
@@ -12,6 +15,9 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Match
 from starlette.types import Scope
 
+from app.chat_problems import refusal, told
+from app.chat_schemas import OpenAIError
+from app.deliberation.calls import FactProblem
 from app.deliberation.errors import DeliberationError, InvalidRequest, JournalUnavailable, QueueFull
 from app.schemas import FieldProblem, Problem, dump
 
@@ -84,6 +90,23 @@ class NotReady(DeliberationError):
         self.errors = tuple(errors)
 
 
+class ModelNotFound(DeliberationError):
+    """No strategy and role have this name together."""
+
+    code = "model_not_found"
+
+
+class NoVerdict(DeliberationError):
+    """A deliberation that was waited for ended without an answer, or has not ended in time; `problem` says why."""
+
+    code = "no_verdict"
+
+    def __init__(self, problem: FactProblem, deliberation_id: str) -> None:
+        super().__init__(f"Deliberation {deliberation_id}: {problem.detail}")
+        self.problem = problem
+        self.deliberation_id = deliberation_id
+
+
 # code → (status, title): the only place where an error meets HTTP. What is not here is the gateway's own fault.
 STATUSES: Mapping[str, tuple[int, str]] = {
     "invalid_request": (422, "The request is not valid"),
@@ -108,6 +131,18 @@ STATUSES: Mapping[str, tuple[int, str]] = {
     "not_ready": (503, "Not ready"),
     "internal_error": (500, "The gateway failed"),
 }
+# Below /v1/ alone: no such model, and ends without a verdict. An end that is not here is told as `no_verdict`.
+CHAT_STATUSES: Mapping[str, tuple[int, str]] = {
+    "invalid_request": (400, "The request is not valid; `code` says in what way"),
+    "budget_exhausted": (400, "The budget does not admit the first stage"),
+    "model_not_found": (404, "There is no such model"),
+    "cancelled": (409, "The deliberation was cancelled by somebody else"),
+    "no_answers": (502, "No agent answered"),
+    "no_verdict": (502, "The deliberation failed"),
+    "deadline_exceeded": (504, "The deliberation's deadline passed"),
+}
+CLIENT_LEFT = 499
+_CHAT_PATHS = "/v1/"
 _BY_STATUS = {404: "not_found", 405: "method_not_allowed", 406: "not_acceptable"}
 _INTERNAL = "The gateway failed on this request; its log has the cause under the request id."
 
@@ -188,6 +223,9 @@ def problem_response(
     headers: Mapping[str, str] | None = None,
 ) -> Response:
     """The answer for one error."""
+    if request.url.path.startswith(_CHAT_PATHS):
+        status, error = chat_error(code, detail, errors)
+        return refusal(status, error, headers or {})
     status, title = _status(code)
     problem = Problem(
         type=f"urn:deliberation-gateway:problem:{code}",
@@ -204,8 +242,37 @@ def problem_response(
     return Response(dump(problem), status, sent, PROBLEM_JSON)
 
 
+def chat_error(code: str, detail: str, errors: Sequence[FieldProblem] = ()) -> tuple[int, OpenAIError]:
+    """One error below /v1/: its status, and how OpenAI's clients read it."""
+    status, _ = CHAT_STATUSES.get(code) or _status(code)
+    return status, told(status, code, detail, errors)
+
+
+def chat_headers(deliberation_id: str) -> dict[str, str]:
+    """Where whoever waits for a chat completion finds the deliberation behind it."""
+    return {"Location": f"/deliberations/{deliberation_id}", "X-Deliberation-Id": deliberation_id}
+
+
+def _told_as(error: DeliberationError, request_id: str) -> tuple[str, str]:
+    """The code and the text by which an error is told. What has no status is the gateway's own fault, and is logged."""
+    code = error.problem.code if isinstance(error, NoVerdict) else error.code
+    if isinstance(error, NoVerdict) and code not in CHAT_STATUSES:
+        code = error.code
+    if code in STATUSES or code in CHAT_STATUSES:
+        return code, str(error)
+    log.error("request_failed", code=code, detail=str(error), request_id=request_id)
+    return "internal_error", _INTERNAL
+
+
+def stream_error(error: DeliberationError, request_id: str) -> OpenAIError:
+    """An error that ends a chat completion's stream, whose status is sent already."""
+    return chat_error(*_told_as(error, request_id))[1]
+
+
 def _headers(error: DeliberationError) -> dict[str, str]:
     match error:
+        case NoVerdict():
+            return chat_headers(error.deliberation_id)
         case QueueFull():
             return {"Retry-After": str(error.retry_after_s)}
         case JournalUnavailable() | NotReady() | TooManyStreams():
@@ -220,6 +287,10 @@ def _errors(error: DeliberationError) -> tuple[FieldProblem, ...]:
     match error:
         case ValidationFailed() | NotReady():
             return error.errors
+        case ModelNotFound():
+            remedy = "Name it <strategy>/<ROLE>; GET /v1/models lists them."
+            fault = FieldProblem(location="body", pointer="/model", code=error.code, detail=str(error), remedy=remedy)
+            return (fault,)
         case InvalidRequest(field=str(field)):
             remedy = "See /openapi.json for what is taken here."
             located = "body" if field.startswith("/") else "query"
@@ -231,14 +302,12 @@ def _errors(error: DeliberationError) -> tuple[FieldProblem, ...]:
 async def _on_error(request: Request, error: Exception) -> Response:
     """A deliberate error: its code decides the status. One that has none is told as the gateway's own."""
     assert isinstance(error, DeliberationError)
-    if error.code not in STATUSES:
-        log.error("request_failed", code=error.code, detail=str(error), request_id=request_id_of(request))
-        return problem_response(request, "internal_error", _INTERNAL)
+    code, detail = _told_as(error, request_id_of(request))
     return problem_response(
         request,
-        error.code,
-        str(error),
-        retryable=error.retryable,
+        code,
+        detail,
+        retryable=error.retryable and code != "internal_error",
         errors=_errors(error),
         headers=_headers(error),
     )

@@ -8,7 +8,7 @@ import pytest
 from openapi_spec_validator import validate
 
 from app.openapi import document, events_schema
-from app.problems import STATUSES
+from app.problems import CHAT_STATUSES, STATUSES
 from tests.components.served import served
 
 # SDKs are generated from these names: changing one breaks its users.
@@ -21,6 +21,9 @@ OPERATIONS = {
     "list_roles": "GET /roles",
     "get_role": "GET /roles/{role}",
     "list_strategies": "GET /strategies",
+    "create_chat_completion": "POST /v1/chat/completions",
+    "list_models": "GET /v1/models",
+    "get_model": "GET /v1/models/{model}",
     "get_health": "GET /healthz",
     "get_readiness": "GET /readyz",
     "get_stats": "GET /stats",
@@ -50,14 +53,17 @@ def test_schemas_have_one_name_each() -> None:
     assert "HTTPValidationError" not in json.dumps(document())
 
 
-def test_every_refusal_is_a_problem_document() -> None:
+def test_every_refusal_is_a_problem_document_and_one_of_openai_below_v1() -> None:
     declared = {str(status) for status, _ in STATUSES.values()}
+    of_chat = declared | {str(status) for status, _ in CHAT_STATUSES.values()}
     for method, path, operation in operations():
+        chat = path.startswith("/v1/")
+        media, name = ("application/json", "OpenAIError") if chat else ("application/problem+json", "Problem")
         for status, answer in operation["responses"].items():
             if int(status) >= 400:
-                assert status in declared
-                schema = answer["content"]["application/problem+json"]["schema"]
-                assert schema == {"$ref": "#/components/schemas/Problem"}, (method, path, status)
+                assert status in (of_chat if chat else declared)
+                schema = answer["content"][media]["schema"]
+                assert schema == {"$ref": f"#/components/schemas/{name}"}, (method, path, status)
 
 
 def test_every_answer_declares_the_request_id() -> None:

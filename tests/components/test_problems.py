@@ -11,7 +11,7 @@ from app.deliberation.errors import (
     StrategyDrift,
     UnexpectedFact,
 )
-from app.problems import STATUSES, pointer
+from app.problems import CHAT_STATUSES, STATUSES, pointer
 from tests.components.served import Served, served
 
 # These never meet a client: they are recorded as facts, or are the gateway's own fault.
@@ -22,6 +22,7 @@ INTERNAL = {
     "no_answers",
     "budget_exhausted",
     "deadline_exceeded",
+    "poisoned",
 }
 
 
@@ -39,7 +40,7 @@ async def gateway() -> AsyncGenerator[Served, None]:
 
 def test_every_error_that_a_client_can_meet_has_a_status() -> None:
     codes = {error.code for error in tree(DeliberationError) if not issubclass(error, CallFailure)}
-    assert codes - STATUSES.keys() - INTERNAL == set()
+    assert codes - STATUSES.keys() - CHAT_STATUSES.keys() - INTERNAL == set()
     assert {UnexpectedFact.code, StrategyDrift.code} & STATUSES.keys() == set()
 
 
