@@ -238,6 +238,11 @@ class Count:
         return sum(group.votes for group in self.groups)
 
     @property
+    def voters(self) -> frozenset[str]:
+        """Everybody whose answer was counted."""
+        return frozenset(agent for group in self.groups for agent in group.agents)
+
+    @property
     def first(self) -> int:
         """Votes of the leading answer; 0 when nothing was counted."""
         return self.groups[0].votes if self.groups else 0

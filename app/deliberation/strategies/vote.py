@@ -1,0 +1,129 @@
+"""`vote`: sample answers in waves, normalise them, take the plurality, and stop as soon as it is decided.
+
+Self-consistency (arXiv:2203.11171) with the early stopping of Adaptive-Consistency (arXiv:2305.11860), or the exact
+stop that changes no winner. Answers in prose are hardly ever equal: where no two of them are, one call picks the most
+consistent (Universal Self-Consistency, arXiv:2311.17311). The picker is an author who is not shown its own answer.
+
+The confidence that authors state is not counted: it is no ranking signal within a question (arXiv:2502.06233).
+
+Calls without failures: at most N, + 1 where a pick decides, which takes three answers.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Literal
+
+from pydantic import Field
+
+from app.deliberation.anonymity import arrangements, labels, nonce
+from app.deliberation.answers import Count, Normaliser, Options, tally
+from app.deliberation.engine import Conclusion, Strategy, StrategyDefinition
+from app.deliberation.outputs import Choice, Output
+from app.deliberation.prompts.voting import pick
+from app.deliberation.specification import Parameters, Specification
+from app.deliberation.stopping import StopRule, wave
+from app.deliberation.strategies.samples import Samples, by_votes, counted, tell_unread
+from app.deliberation.strategies.steps import Candidate, Course, Step
+
+ROUND = 1
+PICKED_FROM_MIN = 3
+# Forms in which answers may all differ and still say the same. Two numbers or choices that differ say two things.
+_OPEN_FORMS = ("text", "exact", "json")
+
+
+class VoteParameters(Parameters):
+    """How answers are compared, and when enough are in."""
+
+    normaliser: Normaliser | Literal["none"] = Field(
+        default="text",
+        description="How answers are read before they are compared: `text` (case, white space, punctuation and "
+        "Markdown do not matter), `number` (the last one), `choice` (a letter, or one of `options`), `json`, `exact`; "
+        "with `none` nothing is counted and a call picks the most consistent answer",
+    )
+    options: Options = Field(default=(), description="What a `choice` is one of; a letter A to Z if empty")
+    stop: StopRule = Field(
+        default="unassailable",
+        description="`unassailable`: when no rest of the votes could change the winner; `beta`: also when the leader "
+        "is the true majority with 95 %; `none`: ask everybody at once",
+    )
+
+    @property
+    def counts(self) -> Normaliser | None:
+        """How answers are read; None when they are not counted."""
+        return None if self.normaliser == "none" else self.normaliser
+
+    def count(self, drafts: Sequence[Candidate], seed: int) -> Count:
+        """The drafts as they are counted; nothing is when a pick alone decides."""
+        return tally((), seed) if self.counts is None else counted(drafts, self.counts, self.options, seed)
+
+    def next_wave(self, count: Count, left: int) -> int:
+        """How many to ask at once; 0 when the vote is decided."""
+        return wave("none" if self.counts is None else self.stop, count.first, count.second, left)
+
+
+def _vote(specification: Specification) -> Strategy:
+    course = Course(specification)
+    parameters = VoteParameters.model_validate(specification.parameters)
+    may_pick = specification.size >= PICKED_FROM_MIN and parameters.normaliser in (*_OPEN_FORMS, "none")
+    samples = Samples(course)
+    count = parameters.count((), specification.seed)
+    while size := parameters.next_wave(count, samples.left):
+        # One more wave is foreseen, not as many as there may be: most votes have no third one.
+        stages_left = 1 + (size < samples.left) + may_pick
+        if not (yield from samples.ask(size, stages_left)):
+            break
+        count = parameters.count(samples.drafts, specification.seed)
+    drafts = samples.told()
+    if parameters.counts is not None:
+        tell_unread(course, drafts, count, parameters.counts)
+    return (yield from _decided(course, drafts, count, parameters))
+
+
+def _decided(course: Course, drafts: Sequence[Candidate], count: Count, parameters: VoteParameters) -> Step[Conclusion]:
+    """The plurality; where nothing is counted, or no two answers in an open form agree, what a call picks."""
+    if course.is_pair([draft.author for draft in drafts]) and (count.tie or not count.groups):
+        return replace((yield from course.select(drafts, ROUND)), tally=count.tallies)
+    picked = None
+    if not count.groups:
+        picked = yield from _picked(course, drafts)
+    elif count.first == 1 and parameters.normaliser in _OPEN_FORMS:
+        picked = yield from _picked(course, [draft for draft in drafts if draft.author in count.voters])
+    return by_votes(course, drafts, count, picked)
+
+
+def _picked(course: Course, drafts: Sequence[Candidate]) -> Step[Candidate | None]:
+    """The draft that an author finds most consistent with the others; None below three drafts, or without its call."""
+    if len(drafts) < PICKED_FROM_MIN:
+        return None
+    seed = course.specification.seed
+    by_id = {draft.id: draft for draft in drafts}
+    picker = min((draft.author for draft in drafts), key=lambda author: nonce(seed, "picker", author))
+    shown = arrangements(list(by_id), [picker], seed, ROUND)[picker]
+    labelled = dict(zip(labels(len(shown)), shown, strict=True))
+    texts = [(letter, by_id[candidate].text) for letter, candidate in labelled.items()]
+    call = course.call(
+        course.agent(picker),
+        pick(course.specification, texts, nonce(seed, "pick", picker)),
+        Output(kind="choice", labels=tuple(labelled)),
+        labelled=labelled,
+        judging=True,
+    )
+    outcomes = yield from course.run("pick", ROUND, [call], quorum=1, stages_left=1)
+    choice = outcomes.answer(call)
+    if isinstance(choice, Choice):
+        return by_id[labelled[choice.choice]]
+    if outcomes.admitted:
+        course.degraded.append("the pick is missing")
+    return None
+
+
+VOTE = StrategyDefinition(
+    name="vote",
+    version=1,
+    summary="Sample in waves; normalise; plurality, stopped as soon as it is decided; a pick where all differ.",
+    steps=("propose", "pick"),
+    formula="≤ N, + 1 when nothing is counted or no two of 3 or more texts agree",
+    source="arXiv:2203.11171, arXiv:2305.11860, arXiv:2311.17311",
+    run=_vote,
+    parameters=VoteParameters,
+)
