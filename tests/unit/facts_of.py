@@ -4,7 +4,7 @@ import json
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from app.deliberation.calls import Call, FactProblem, Usage
 from app.deliberation.facts import (
@@ -52,6 +52,7 @@ def specification(
     budget: Budget | None = None,
     seed: int = 7,
     agents: Sequence[AgentSpec] | None = None,
+    parameters: Mapping[str, Any] | None = None,
 ) -> Specification:
     default = [AgentSpec(agent_id=each, role="DEV", sampling=Sampling(max_tokens=500)) for each in agent_ids(size)]
     return Specification(
@@ -59,6 +60,7 @@ def specification(
         agents=tuple(agents or default),
         strategy=strategy,
         strategy_version=STRATEGIES[strategy].version if strategy in STRATEGIES else 1,
+        parameters=dict(parameters or {}),
         rounds=rounds,
         constraints=Constraints(rubric=RUBRIC, timeout_seconds=TIMEOUT_S),
         quorum=quorum or quorum_of(len(agents) if agents else size),
