@@ -13,7 +13,6 @@ from math import ceil
 from typing import Literal
 
 from pydantic import Field, ValidationInfo, field_validator
-from pydantic_core import PydanticCustomError
 
 from app.deliberation import pairings
 from app.deliberation.anonymity import nonce
@@ -49,8 +48,7 @@ class TournamentParameters(Parameters):
     @classmethod
     def _of_a_swiss(cls, rounds: int | None, info: ValidationInfo) -> int | None:
         if rounds is not None and info.data.get("format", "swiss") != "swiss":
-            remedy = {"remedy": "Leave it out, or ask for the format swiss."}
-            raise PydanticCustomError("conflict", "Only a swiss tournament takes a number of rounds", remedy)  # pyright: ignore[reportArgumentType]
+            raise ValueError("only a swiss tournament takes it: leave it out, or ask for the format swiss")
         return rounds
 
     def rounds(self, candidates: int) -> int:
@@ -70,7 +68,7 @@ def _tournament(specification: Specification) -> Strategy:
 
 
 def continue_from(course: Course, drafts: Sequence[Candidate]) -> Step[Conclusion]:
-    """Compare these drafts, one of each author, and rank them.
+    """Compare these drafts, one of each author, as the specification's parameters say, and rank them.
 
     In a council of two nobody is neutral: each scores the other's draft.
     """
