@@ -8,6 +8,7 @@ import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, combinations
+from math import ceil, log2
 from typing import Any, TypeVar
 
 from app.deliberation.calls import Call, Usage
@@ -39,6 +40,11 @@ def distinct(call_id: str) -> str:
 def disagreeing() -> Minds:
     """No two answers are equal, every critic finds a major issue, and tastes agree."""
     return Minds(text=distinct)
+
+
+def agreeing() -> Minds:
+    """All give one answer."""
+    return Minds(text=lambda _: "A colour that all name.")
 
 
 def content() -> Minds:
@@ -97,6 +103,23 @@ _WAYS = (
     Way("council", "none revises", _of_several(lambda n, r: n + (n if r else 0) + n), content),
     Way("fuse", "the fused text wins", _of_several(lambda n, r: 2 * n + 4)),
     Way("fuse", "the best single wins", _of_several(lambda n, r: 2 * n + 4), attached_to_the_old),
+    Way("tournament", "round robin", lambda n, r: n + n * (n - 1)),
+    Way(
+        "tournament",
+        "swiss",
+        _of_several(lambda n, r: n + 2 * (n // 2) * ceil(log2(n))),
+        parameters={"format": "swiss"},
+    ),
+    Way(
+        "tournament",
+        "swiss, three rounds",
+        _of_several(lambda n, r: n + 2 * (n // 2) * min(3, ceil(n / 2))),
+        parameters={"format": "swiss", "rounds_of_pairs": 3},
+    ),
+    Way("tournament", "knockout", lambda n, r: n + 2 * (n - 1), parameters={"format": "knockout"}),
+    Way("vote", "all differ", lambda n, r: n + (n > 2)),
+    Way("vote", "all agree", lambda n, r: n // 2 + 1, agreeing),
+    Way("vote", "nothing is counted", lambda n, r: n + (n > 2), parameters={"normaliser": "none"}),
 )
 
 WAYS: dict[str, Way] = {f"{way.strategy}{f', {way.told}' if way.told else ''}": way for way in _WAYS}

@@ -9,7 +9,8 @@ from app.deliberation.strategies.best_of_n import BEST_OF_N
 from app.deliberation.strategies.council import COUNCIL
 from app.deliberation.strategies.fuse import FUSE
 from app.deliberation.strategies.tournament import TOURNAMENT
+from app.deliberation.strategies.vote import VOTE
 
 STRATEGIES: Mapping[str, StrategyDefinition] = MappingProxyType(
-    {definition.name: definition for definition in (SINGLE, INDEPENDENT, BEST_OF_N, COUNCIL, FUSE, TOURNAMENT)}
+    {definition.name: definition for definition in (SINGLE, INDEPENDENT, BEST_OF_N, COUNCIL, FUSE, TOURNAMENT, VOTE)}
 )
