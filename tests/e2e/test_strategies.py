@@ -1,0 +1,225 @@
+"""Every strategy on the real parts: what the engine was asked and counted, what prompts showed, and a death midway."""
+
+import asyncio
+import json
+import os
+import signal
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from app.deliberation.facts import CallFinished, PlannedCall, StageClosed, StageOpened, decode
+from app.deliberation.strategies import STRATEGIES
+from app.deliberation.strategies.steps import author_of
+from app.roles import read_roles
+from tests.e2e.conftest import Stack
+
+pytestmark = pytest.mark.e2e
+
+COUNCIL = [{"role": "DEV", "count": 2}, {"role": "QA", "count": 1}]
+N = 3
+CANARY = "zirconium-heron"
+REVIEWING = ("critique", "score", "judge", "pick")
+WRITING = ("answer", "turn", "program", "revision")
+PERSONAS = {name: role.persona for name, role in read_roles(None).items()}
+
+
+@dataclass(frozen=True)
+class Real:
+    """A strategy for the three members of `COUNCIL` and one round, and how many calls it may make at least and most."""
+
+    strategy: str
+    least: int
+    most: int
+    parameters: Mapping[str, Any] = field(default_factory=dict[str, Any])
+
+    @property
+    def body(self) -> dict[str, Any]:
+        return {
+            "strategy": self.strategy,
+            "parameters": dict(self.parameters),
+            "agents": COUNCIL,
+            "rounds": 1,
+            "seed": 5,
+            "metadata": {"canary": CANARY},
+        }
+
+
+REALS = (
+    Real("single", 1, 1),
+    Real("independent", N, N),
+    Real("best_of_n", 2 * N, 2 * N),
+    Real("council", 3 * N, 4 * N),
+    Real("fuse", 2 * N + 4, 2 * N + 4),
+    Real("tournament", N + N * (N - 1), N + N * (N - 1)),
+    Real("vote", 2, N + 1),
+)
+
+
+@dataclass(frozen=True)
+class Deliberated:
+    """One deliberation that has ended: as the gateway tells it, as the log does, and as its engine saw it."""
+
+    real: Real
+    found: dict[str, Any]
+    finished: dict[str, CallFinished]
+    purposes: dict[str, str]
+    planned: dict[str, PlannedCall]
+    counts: dict[str, dict[str, int]]
+    prompts: dict[str, str]
+
+    def engine(self, what: str) -> int:
+        """The engine's own sum over this deliberation's calls."""
+        return sum(count[what] for count in self.counts.values())
+
+    def written(self) -> dict[str, set[str]]:
+        """What each agent wrote that others may read as a candidate."""
+        texts: dict[str, set[str]] = defaultdict(set)
+        for call_id, fact in self.finished.items():
+            kind = self.planned[call_id].output
+            if kind in WRITING and fact.text is not None:
+                texts[fact.agent_id].add(json.loads(fact.text)["code" if kind == "program" else "answer"])
+        return texts
+
+
+async def looked_up(stack: Stack, real: Real, deliberation_id: str, told: dict[str, Any]) -> Deliberated:
+    events = [decode(record.data) for record in await stack.journal.facts("default", deliberation_id)]
+    opened = [event for event in events if isinstance(event, StageOpened)]
+    assert [stage.stage for stage in opened] == [event.stage for event in events if isinstance(event, StageClosed)]
+    prefix = f"{deliberation_id}."
+    return Deliberated(
+        real=real,
+        found=await stack.read(deliberation_id),
+        finished={event.call_id: event for event in events if isinstance(event, CallFinished)},
+        purposes={call.call_id: stage.purpose for stage in opened for call in stage.calls},
+        planned={call.call_id: call for stage in opened for call in stage.calls},
+        counts={name.removeprefix(prefix): told["calls"][name] for name in told["calls"] if name.startswith(prefix)},
+        prompts={
+            name.removeprefix(prefix): "\n".join(message["content"] for message in entry["messages"])
+            for entry in told["prompts"]
+            for name in entry["call_ids"]
+            if name.startswith(prefix)
+        },
+    )
+
+
+async def all_deliberated(stack: Stack) -> dict[str, Deliberated]:
+    """All strategies at once, to their ends."""
+    ids = {real.strategy: await stack.submit(**real.body) for real in REALS}
+    for deliberation_id in ids.values():
+        await stack.until(deliberation_id, status="completed")
+    told = (await stack.engine.get("/simulator/calls", params={"detail": 1})).raise_for_status().json()
+    return {real.strategy: await looked_up(stack, real, ids[real.strategy], told) for real in REALS}
+
+
+def accounted(ended: Deliberated) -> None:
+    """Requests and tokens, counted by the engine, in all, by stage, by agent and over the recorded calls."""
+    usage = ended.found["usage"]
+    assert ended.engine("started") == usage["calls"] == ended.found["verdict"]["calls"]
+    for name in ("prompt_tokens", "completion_tokens", "calls"):
+        assert sum(part[name] for part in usage["by_stage"]) == usage[name]
+        assert sum(part[name] for part in usage["by_agent"]) == usage[name]
+        assert sum(getattr(fact.usage, name) for fact in ended.finished.values()) == usage[name]
+    for name in ("prompt_tokens", "completion_tokens"):
+        assert ended.engine(name) == usage[name]
+
+
+def test_every_registered_strategy_is_run_here() -> None:
+    assert {real.strategy for real in REALS} == set(STRATEGIES), "add the new strategy to REALS"
+
+
+@pytest.fixture(scope="module")
+async def undisturbed(running: Stack) -> dict[str, Deliberated]:
+    """Every strategy once, with an engine that answers at once."""
+    await running.until_ready()
+    await running.script(duration_ms=0, faults=[], behaviour="normal")
+    (await running.engine.delete("/simulator/calls")).raise_for_status()
+    return await all_deliberated(running)
+
+
+every_strategy = pytest.mark.parametrize("strategy", STRATEGIES)
+
+
+@every_strategy
+def test_the_engine_is_asked_as_often_as_the_strategy_says(undisturbed: dict[str, Deliberated], strategy: str) -> None:
+    ended = undisturbed[strategy]
+    assert ended.found["degraded"] is None
+    assert ended.real.least <= ended.engine("started") <= ended.real.most
+    assert set(ended.counts) == set(ended.purposes), "every planned call reaches the engine, and no other"
+    assert {count["started"] for count in ended.counts.values()} == {1}
+    accounted(ended)
+
+
+@every_strategy
+def test_a_prompt_that_reaches_the_engine_names_nobody_and_ends_with_its_own_persona(
+    undisturbed: dict[str, Deliberated], strategy: str
+) -> None:
+    ended = undisturbed[strategy]
+    for call_id, prompt in ended.prompts.items():
+        own = ended.planned[call_id].role
+        assert CANARY not in prompt
+        assert not [agent["agent_id"] for agent in ended.found["agents"] if agent["agent_id"] in prompt]
+        assert prompt.endswith(PERSONAS[own])
+        assert [role for role, persona in PERSONAS.items() if persona in prompt] == [own]
+
+
+@every_strategy
+def test_a_reviewer_reads_the_candidates_that_are_recorded_and_nothing_of_its_own(
+    undisturbed: dict[str, Deliberated], strategy: str
+) -> None:
+    ended = undisturbed[strategy]
+    written = ended.written()
+    for call_id, prompt in ended.prompts.items():
+        if ended.purposes[call_id] in REVIEWING:
+            planned = ended.planned[call_id]
+            read = {author for author, texts in written.items() if any(text in prompt for text in texts)}
+            assert read == {author_of(candidate) for candidate in planned.labels.values()}
+            assert planned.agent_id not in read
+
+
+# An engine that fails now and then, and a coordinator that dies
+
+
+async def test_what_retries_cost_is_counted_as_the_engine_counts_it(stack: Stack) -> None:
+    """Refused, overloaded, and answers without form or end: all are asked for again, and nothing is lost by it."""
+    await stack.script(faults=["error:first=4", "rate-limit:first=4", "bad-json:every=9", "truncate:every=11"])
+    deliberated = await all_deliberated(stack)
+    for ended in deliberated.values():
+        accounted(ended)
+    asked_again = sum(fact.attempt > 1 for ended in deliberated.values() for fact in ended.finished.values())
+    assert asked_again >= 8
+    engine = await stack.engine_calls()
+    for name in ("prompt_tokens", "completion_tokens"):
+        assert engine[name] == sum(ended.found["usage"][name] for ended in deliberated.values())
+
+
+async def test_every_strategy_goes_on_after_its_coordinator_was_killed(stack: Stack) -> None:
+    await stack.script(duration_ms=400)
+    pid = await stack.replica_pid("control.coordinator")
+    ids = {real.strategy: await stack.submit(**real.body) for real in REALS}
+    async with asyncio.timeout(30):
+        while (await stack.engine_calls())["finished"] < 2 * N * len(REALS) // 2:
+            await asyncio.sleep(0.02)
+    before = {strategy: await recorded(stack, ids[strategy]) for strategy in ids}
+    os.kill(pid, signal.SIGKILL)
+    assert any(before.values())
+    for strategy, deliberation_id in ids.items():
+        found = await stack.until(deliberation_id, status="completed")
+        assert found["degraded"] is None, f"{strategy}: {found['degraded']}"
+        after = await recorded(stack, deliberation_id)
+        assert {call_id: after[call_id] for call_id in before[strategy]} == before[strategy]
+        ends = await stack.journal.last([f"deliberations.default.{deliberation_id}.end"])
+        assert len(ends) == 1
+    asked = (await stack.engine_calls())["calls"]
+    for strategy, deliberation_id in ids.items():
+        again = [call_id for call_id in before[strategy] if asked[f"{deliberation_id}.{call_id}"]["started"] > 1]
+        assert again == [], f"{strategy}: recorded and asked for again"
+    await stack.until_ready()
+
+
+async def recorded(stack: Stack, deliberation_id: str) -> dict[str, CallFinished]:
+    events = [decode(record.data) for record in await stack.journal.facts("default", deliberation_id)]
+    return {event.call_id: event for event in events if isinstance(event, CallFinished)}
