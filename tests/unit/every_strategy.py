@@ -52,6 +52,16 @@ def content() -> Minds:
     return Minds(text=distinct, issues=lambda _: ("minor",))
 
 
+def unanimous() -> Minds:
+    """Everybody says the same."""
+    return Minds(text=lambda _: "Blue.")
+
+
+def counting() -> Minds:
+    """Everybody says another number."""
+    return Minds(text=lambda call_id: f"It is {int(hashlib.sha256(call_id.encode()).hexdigest()[:8], 16)}.")
+
+
 def attached_to_the_old() -> Minds:
     """Whatever replaces a first version is thought worse than it."""
     return Minds(text=distinct, score=lambda candidate: 0 if "#" in candidate else by_number(candidate))

@@ -24,7 +24,7 @@ AGENTS = tuple(
     )
     for place, bird in enumerate(BIRDS, start=1)
 )
-REVIEWING = ("critique", "score", "judge")
+REVIEWING = ("critique", "score", "judge", "pick")
 LABELLED = re.compile(r"\b([A-Z]{1,2}):\n<<<peer-text ([0-9a-f]{12})>>>\n(.*?)\n<<<end-of-peer-text \2>>>", re.DOTALL)
 every_way = pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
 
