@@ -192,7 +192,7 @@ def test_agents_that_never_answer_end_in_a_timeout(strategy: str) -> None:
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_agents_whose_answers_all_break_their_form_fail_the_deliberation(strategy: str) -> None:
-    ended = run(specification(3, strategy=strategy), Minds(garbled=all_failing(1)))
+    ended = run(specification(3, strategy=strategy), lambda _: Reply(text="nonsense"))
     assert isinstance(ended.end, Failed)
     assert ended.end.problem is not None
     assert ended.end.problem.code == "no_answers"

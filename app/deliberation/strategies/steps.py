@@ -7,8 +7,9 @@ from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
+from app.deliberation.aggregation import Aggregation
 from app.deliberation.anonymity import arrangements, call_seed, labels, nonce
-from app.deliberation.ballots import Ballot, agreement, ballot, dissent, rank
+from app.deliberation.ballots import Ballot, agreement, ballot, dissent, effective_votes, rank
 from app.deliberation.calls import Ask, Call, ChatMessage
 from app.deliberation.engine import Conclusion, Outcomes
 from app.deliberation.errors import BudgetExhausted, QuorumNotReached
@@ -120,7 +121,9 @@ class Course:
         """Whether so few authors are left that they are compared as one pair: two, below the quorum."""
         return len(authors) == 2 and len(authors) < self.specification.quorum
 
-    def select(self, candidates: Sequence[Candidate], round: int, stages_left: int = 1) -> Step[Conclusion]:
+    def select(
+        self, candidates: Sequence[Candidate], round: int, stages_left: int = 1, aggregation: Aggregation = "borda"
+    ) -> Step[Conclusion]:
         """Choose among candidates: listwise by their authors, or as the quorum rules say when too few are left.
 
         Two authors below the quorum, with a candidate each, are compared as one pair in both orders by members who
@@ -130,16 +133,16 @@ class Course:
         if len(authors) == 1:
             if self.specification.size > 1:
                 self.degraded.append("unreviewed")
-            return self._concluded(candidates, [])
+            return self.concluded(candidates, [])
         if self.is_pair(authors):
             return (yield from self._pair(candidates, round))
-        ballots = yield from self._scores(candidates, authors, round, stages_left)
-        return self._concluded(candidates, ballots)
+        ballots = yield from self.scored(candidates, round, stages_left)
+        return self.concluded(candidates, ballots, aggregation)
 
-    def _scores(
-        self, candidates: Sequence[Candidate], authors: Sequence[str], round: int, stages_left: int
-    ) -> Step[list[Ballot]]:
+    def scored(self, candidates: Sequence[Candidate], round: int, stages_left: int = 1) -> Step[list[Ballot]]:
+        """Each author scores the others' candidates, all at once. A missing ballot is told and is not in the list."""
         specification = self.specification
+        authors = list(dict.fromkeys(candidate.author for candidate in candidates))
         by_id = {candidate.id: candidate for candidate in candidates}
         criteria = tuple(criterion.id for criterion in specification.constraints.rubric)
         shown_to = arrangements(list(by_id), authors, specification.seed, round)
@@ -201,7 +204,7 @@ class Course:
         ballots = yield from self.judged(first, second, outsiders, round)
         winners = [winner for _, winner in ballots]
         if not winners:
-            return self._concluded(candidates, [])
+            return self.concluded(candidates, [])
         self.degraded.append("pair judged: below the quorum")
         agreed = winners[0] if len(winners) == 2 and winners[0] == winners[1] else None
         points = {c.id: (0.5 if agreed is None else float(c.id == agreed)) for c in (first, second)}
@@ -224,13 +227,16 @@ class Course:
             degraded=tuple(self.degraded),
         )
 
-    def _concluded(self, candidates: Sequence[Candidate], ballots: Sequence[Ballot]) -> Conclusion:
+    def concluded(
+        self, candidates: Sequence[Candidate], ballots: Sequence[Ballot], aggregation: Aggregation = "borda"
+    ) -> Conclusion:
         """Rank candidates by the ballots; each author stands where its best version does."""
         specification = self.specification
         criteria = specification.constraints.rubric
         by_id = {candidate.id: candidate for candidate in candidates}
         tokens = {candidate.id: candidate.tokens for candidate in candidates}
-        ranked = rank(list(by_id), ballots, criteria, tokens, specification.seed)
+        ranked = rank(list(by_id), ballots, criteria, tokens, specification.seed, aggregation)
+        self.degraded.extend(ranked.degraded)
         best: dict[str, str] = {}
         for candidate_id in ranked.order:
             best.setdefault(author_of(candidate_id), candidate_id)
@@ -259,6 +265,7 @@ class Course:
                 for reviewer, preferred in dissent(ballots, winner, criteria, author_of)
             ),
             agreement=agreement(ballots, ranked.order, criteria),
+            effective_votes=effective_votes(ballots, criteria),
             degraded=tuple(self.degraded),
         )
 
