@@ -15,7 +15,7 @@ from itertools import combinations, groupby
 CandidateId = str
 """An agent and, after `#`, the version of its text: `dev-001`, `dev-001#1`."""
 
-KEMENY_MAX = 10
+KEMENY_MAX = 12
 """Candidates that may beat each other in circles before Kemeny's order takes too long: 2^n sets are visited."""
 
 

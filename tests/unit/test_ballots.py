@@ -1,19 +1,15 @@
-from collections.abc import Mapping, Sequence
-from itertools import permutations
-from random import Random
+from collections.abc import Sequence
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from app.deliberation.ballots import (
     Ballot,
-    Ranked,
     agreement,
     ballot,
     borda,
     criterion_means,
     dissent,
+    effective_votes,
     kendall_tau,
     mean_scores,
     order,
@@ -21,29 +17,8 @@ from app.deliberation.ballots import (
     weighted,
 )
 from app.deliberation.outputs import Output, Scores, parse_output
-from app.deliberation.specification import DEFAULT_RUBRIC, Criterion
-
-bounded = settings(max_examples=40, deadline=None, derandomize=True)
-
-
-def rubric(**weights: float) -> tuple[Criterion, ...]:
-    return tuple(Criterion(id=name, description=name, weight=weight) for name, weight in weights.items())
-
-
-ONE = rubric(only=1)
-TWO = rubric(right=3, clear=1)
-
-
-def cast(reviewer: str, **scores: int) -> Ballot:
-    return Ballot(reviewer, {candidate: {"only": score} for candidate, score in scores.items()})
-
-
-def ranked(
-    candidates: str, ballots: Sequence[Ballot], tokens: Mapping[str, int] | None = None, seed: int = 1
-) -> Ranked:
-    names = list(candidates)
-    return rank(names, ballots, ONE, tokens or dict.fromkeys(names, 100), seed)
-
+from app.deliberation.specification import DEFAULT_RUBRIC
+from tests.unit.ballots_of import ONE, TWO, blocs, cast, ranked, rubric, two
 
 # ---- one ballot
 
@@ -79,12 +54,7 @@ def test_equal_totals_share_a_tier_even_where_floats_would_differ() -> None:
 
 
 def tennessee() -> list[Ballot]:
-    blocs = [(42, "MNCK"), (26, "NCKM"), (15, "CKNM"), (17, "KCNM")]
-    voters = [preference for size, preference in blocs for _ in range(size)]
-    return [
-        cast(f"v{number}", **{city: 9 - place for place, city in enumerate(preference)})
-        for number, preference in enumerate(voters)
-    ]
+    return blocs((42, "MNCK"), (26, "NCKM"), (15, "CKNM"), (17, "KCNM"))
 
 
 def test_tennessee_has_its_known_borda_totals() -> None:
@@ -108,17 +78,6 @@ def test_means_are_over_the_ballots_that_show_the_candidate() -> None:
     ballots = [cast("r", a=8, b=2), cast("s", a=4), Ballot("t", {})]
     assert mean_scores(ballots, ONE) == {"a": 0.6, "b": 0.2}
     assert criterion_means(ballots) == {"a": {"only": 6}, "b": {"only": 2}}
-
-
-@bounded
-@given(st.integers(0, 2), st.lists(st.tuples(*[st.integers(0, 10)] * 3), min_size=3, max_size=3))
-def test_a_missing_ballot_changes_no_score_of_what_others_saw_alike(missing: int, rows: list[tuple[int, ...]]) -> None:
-    ballots = [Ballot(f"r{n}", {c: {"only": s} for c, s in zip("abc", row, strict=True)}) for n, row in enumerate(rows)]
-    there = [entry for n, entry in enumerate(ballots) if n != missing]
-    absent = [*there, Ballot(f"r{missing}", {})]
-    assert borda(absent, ONE) == borda(there, ONE)
-    assert mean_scores(absent, ONE) == mean_scores(there, ONE)
-    assert ranked("abc", absent) == ranked("abc", there)
 
 
 # ---- ranking
@@ -165,10 +124,6 @@ def test_candidates_nobody_scored_come_last_without_a_score() -> None:
 def test_tie_and_margin_are_told(ballots: list[Ballot], tie: bool, margin: float | None) -> None:
     made = ranked("ab", ballots)
     assert (made.tie, made.margin) == (tie, margin)
-
-
-def two(reviewer: str, **scores: tuple[int, int]) -> Ballot:
-    return Ballot(reviewer, {c: {"right": right, "clear": clear} for c, (right, clear) in scores.items()})
 
 
 TIE_BREAKS = {
@@ -220,98 +175,6 @@ def test_the_last_rule_is_a_hash_of_the_seed() -> None:
     assert ranked("ab", ballots, seed=7) == ranked("ab", ballots, seed=7)
 
 
-# ---- axioms
-
-NAMES = "abcd"
-Row = tuple[tuple[int, int], ...]
-profiles = st.lists(
-    st.tuples(*[st.tuples(st.integers(0, 10), st.integers(0, 10))] * len(NAMES)), min_size=1, max_size=5
-)
-
-
-def profile(rows: list[Row], recused: bool = False) -> list[Ballot]:
-    return [
-        two(f"r{n}", **{c: pair for c, pair in zip(NAMES, row, strict=True) if not recused or c != NAMES[n % 4]})
-        for n, row in enumerate(rows)
-    ]
-
-
-def placed(ballots: list[Ballot], tokens: Mapping[str, int]) -> Ranked:
-    return rank(NAMES, ballots, TWO, tokens, 5)
-
-
-TOKENS = {"a": 1, "b": 2, "c": 3, "d": 4}
-
-
-@bounded
-@given(profiles, st.randoms(use_true_random=False), st.booleans())
-def test_anonymity_the_order_and_names_of_the_reviewers_do_not_count(
-    rows: list[Row], random: Random, recused: bool
-) -> None:
-    ballots = profile(rows, recused)
-    shuffled = random.sample(ballots, len(ballots))
-    renamed = [Ballot(f"x{n}", entry.scores) for n, entry in enumerate(shuffled)]
-    assert placed(renamed, TOKENS) == placed(ballots, TOKENS)
-
-
-@bounded
-@given(profiles, st.sampled_from(list(permutations(NAMES))), st.booleans())
-def test_neutrality_renamed_candidates_keep_their_places(
-    rows: list[Row], names: tuple[str, ...], recused: bool
-) -> None:
-    new = dict(zip(NAMES, names, strict=True))
-    ballots = profile(rows, recused)
-    renamed = [Ballot(entry.reviewer, {new[c]: s for c, s in entry.scores.items()}) for entry in ballots]
-    before = placed(ballots, TOKENS)
-    after = placed(renamed, {new[c]: count for c, count in TOKENS.items()})
-    assert after.order == tuple(new[c] for c in before.order)
-    assert (after.tie, after.margin) == (before.tie, before.margin)
-    assert after.scores == {new[c]: score for c, score in before.scores.items()}
-
-
-@bounded
-@given(profiles)
-def test_unanimity_what_every_ballot_puts_above_is_above(rows: list[Row]) -> None:
-    ballots = profile(rows)
-    place = placed(ballots, TOKENS).order.index
-    totals = [{c: weighted(s, TWO) for c, s in entry.scores.items()} for entry in ballots]
-    for one, other in permutations(NAMES, 2):
-        if all(total[one] > total[other] for total in totals):
-            assert place(one) < place(other)
-
-
-@bounded
-@given(profiles, st.integers(0, 4), st.integers(1, 10), st.booleans())
-def test_monotonicity_a_winner_that_gains_points_stays_the_winner(
-    rows: list[Row], which: int, gain: int, recused: bool
-) -> None:
-    ballots = profile(rows, recused)
-    winner = placed(ballots, TOKENS).order[0]
-    entry = ballots[which % len(ballots)]
-    if winner in entry.scores:
-        raised = {c: min(10, s + gain) for c, s in entry.scores[winner].items()}
-        ballots[which % len(ballots)] = Ballot(entry.reviewer, {**entry.scores, winner: raised})
-    assert placed(ballots, TOKENS).order[0] == winner
-
-
-@bounded
-@given(profiles)
-def test_reversed_ballots_reverse_the_borda_scores(rows: list[Row]) -> None:
-    turned = profile([tuple((10 - right, 10 - clear) for right, clear in row) for row in rows])
-    assert borda(turned, TWO) == pytest.approx({c: 1 - score for c, score in borda(profile(rows), TWO).items()})
-
-
-@bounded
-@given(profiles, st.booleans())
-def test_scores_stay_in_bounds_and_every_candidate_is_ranked_once(rows: list[Row], recused: bool) -> None:
-    made = placed(profile(rows, recused), TOKENS)
-    assert sorted(made.order) == list(NAMES)
-    known = [score for candidate in made.order if (score := made.scores[candidate]) is not None]
-    assert all(0 <= score <= 1 for score in known)
-    assert known == sorted(known, reverse=True)
-    assert not made.tie or made.margin == 0
-
-
 # ---- agreement and dissent
 
 
@@ -342,6 +205,39 @@ def test_agreement_is_the_mean_over_the_ballots_that_compare() -> None:
     assert agreement([cast("r", a=9, b=5, c=1), cast("s", b=9, c=1), cast("t", a=1)], ("a", "b", "c"), ONE) == 1
     assert agreement([cast("r", a=9), Ballot("s", {})], ("a", "b"), ONE) is None
     assert agreement([cast("r", a=9, z=1)], ("a", "b"), ONE) is None
+
+
+CROWDS = {
+    "alike": ([cast(f"r{n}", a=9, b=5, c=1) for n in range(9)], 1.0),
+    "opposed": ([cast("r", a=9, b=1), cast("s", a=1, b=9)], 2.0),
+    # The three τ are 1/3, 1/3 and -1/3: their mean is 1/9.
+    "in part": (blocs((1, "abc"), (1, "acb"), (1, "bac")), 27 / 11),
+    "only what both show": ([cast("r", a=9, b=5, c=1), cast("s", b=2, c=1, d=9)], 1.0),
+    "ties": ([cast("r", a=9, b=5, c=5), cast("s", a=9, b=5, c=1)], 2 / (1 + 2 / 6**0.5)),
+    # The third makes no difference between any two, so it is compared with nobody.
+    "one says nothing": ([cast("r", a=9, b=5), cast("s", a=7, b=3), cast("t", a=4, b=4), cast("u", a=4)], 1.0),
+}
+
+
+@pytest.mark.parametrize("crowd", CROWDS)
+def test_effective_votes_fall_with_what_ballots_have_in_common(crowd: str) -> None:
+    ballots, votes = CROWDS[crowd]
+    assert effective_votes(ballots, ONE) == pytest.approx(votes)
+    assert effective_votes(ballots[::-1], ONE) == effective_votes(ballots, ONE)
+
+
+@pytest.mark.parametrize(
+    "ballots",
+    [
+        [],
+        [cast("r", a=9, b=1)],
+        [cast("r", a=9, b=1), cast("s", b=9, c=1)],
+        [cast("r", a=9, b=1), cast("s", a=5, b=5)],
+        [cast("r", a=9, b=1), Ballot("s", {})],
+    ],
+)
+def test_ballots_that_cannot_be_compared_have_no_effective_votes(ballots: list[Ballot]) -> None:
+    assert effective_votes(ballots, ONE) is None
 
 
 def test_dissent_names_the_reviewers_that_preferred_another_author() -> None:
