@@ -34,7 +34,7 @@ _OPEN_FORMS = ("text", "exact", "json")
 class VoteParameters(Parameters):
     """How answers are compared, and when enough are in."""
 
-    normaliser: Normaliser | Literal["none"] = Field(
+    normaliser: Literal["text", "number", "choice", "json", "exact", "none"] = Field(
         default="text",
         description="How answers are read before they are compared: `text` (case, white space, punctuation and "
         "Markdown do not matter), `number` (the last one), `choice` (a letter, or one of `options`), `json`, `exact`; "
