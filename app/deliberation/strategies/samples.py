@@ -57,8 +57,6 @@ class Samples:
             raise QuorumNotReached(f"none of {self.asked} agents answered: {self._problem}")
         if len(self.drafts) < self.asked:
             self.course.degraded.append(f"{len(self.drafts)} of {self.asked} agents answered")
-        if len(self.drafts) == 1 < self.course.specification.size:
-            self.course.degraded.append("unreviewed")
         return self.drafts
 
 

@@ -74,6 +74,8 @@ def _vote(specification: Specification) -> Strategy:
             break
         count = parameters.count(samples.drafts, specification.seed)
     drafts = samples.told()
+    if len(drafts) == 1 < specification.size:
+        course.degraded.append("unreviewed")
     if parameters.counts is not None:
         tell_unread(course, drafts, count, parameters.counts)
     return (yield from _decided(course, drafts, count, parameters))
