@@ -1,0 +1,58 @@
+"""Asking the OpenAI façade over a log in memory, and reading what it says."""
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import httpx
+
+from app.deliberation.facts import Accepted, CancelRequested, decode
+from tests.components.served import Served
+from tests.conditions import until
+
+BODY: dict[str, Any] = {"model": "council/DEV", "messages": [{"role": "user", "content": "Name a colour."}]}
+PATH = "/v1/chat/completions"
+
+
+def accepted_in(gateway: Served) -> list[Accepted]:
+    facts = [decode(record.data) for record in gateway.journal.records if record.subject.endswith(".accepted")]
+    return [fact for fact in facts if isinstance(fact, Accepted)]
+
+
+def cancelled_in(gateway: Served) -> list[str | None]:
+    """Why deliberations were asked to stop."""
+    facts = [decode(record.data) for record in gateway.journal.records if record.subject.endswith(".cancel")]
+    return [fact.reason for fact in facts if isinstance(fact, CancelRequested)]
+
+
+async def play(gateway: Served, deliberation_id: str) -> None:
+    await gateway.play(deliberation_id)
+
+
+End = Callable[[Served, str], Awaitable[None]]
+
+
+async def asked(gateway: Served, end: End = play, headers: dict[str, str] | None = None, **body: Any) -> httpx.Response:
+    """The answer to a chat completion whose deliberation is ended by `end`."""
+    before = len(accepted_in(gateway))
+    waiting = asyncio.create_task(gateway.client.post(PATH, json=BODY | body, headers=headers))
+    await until(lambda: len(accepted_in(gateway)) > before)
+    await end(gateway, accepted_in(gateway)[-1].deliberation_id)
+    return await waiting
+
+
+def error_of(response: httpx.Response) -> dict[str, Any]:
+    """The error, after checking its shape."""
+    assert response.headers["content-type"] == "application/json"
+    assert response.headers["x-request-id"]
+    (error,) = response.json().values()
+    assert error.keys() == {"message", "type", "param", "code"}
+    return error
+
+
+def frames_of(text: str) -> list[Any]:
+    """What the data of each frame says; the last one is [DONE]."""
+    told = [line.removeprefix("data: ") for line in text.split("\n") if line.startswith("data: ")]
+    assert told[-1] == "[DONE]"
+    return [json.loads(data) for data in told[:-1]]

@@ -1,0 +1,311 @@
+"""The OpenAI façade's routes: one path of acceptance, answers that wait for the end, and clients that leave before."""
+
+import json
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from app import chat
+from app.deliberation.calls import FactProblem
+from app.deliberation.facts import Accepted, Cancelled, Failed, decode
+from app.deliberation.ports import Record
+from app.testing import InMemoryJournal
+from tests.components.chatting import BODY, PATH, End, accepted_in, asked, error_of, frames_of, play
+from tests.components.served import COORDINATOR, Served, played, served
+
+
+@pytest.fixture
+async def gateway() -> AsyncGenerator[Served, None]:
+    async with served() as running:
+        yield running
+
+
+async def test_a_completion_is_the_verdict_with_the_usage_of_all_agents(gateway: Served) -> None:
+    response = await asked(gateway)
+    assert response.status_code == 200
+    found = response.json()
+    deliberation_id = response.headers["x-deliberation-id"]
+    assert response.headers["location"] == f"/deliberations/{deliberation_id}"
+    read = (await gateway.client.get(f"/deliberations/{deliberation_id}")).json()
+    usage = read["usage"]
+    assert found == {
+        "id": f"chatcmpl-{deliberation_id}",
+        "object": "chat.completion",
+        "created": int(gateway.clock.now().timestamp()),
+        "model": "council/DEV",
+        "choices": [
+            {
+                "index": 0,
+                "message": {"role": "assistant", "content": read["verdict"]["content"], "refusal": None},
+                "logprobs": None,
+                "finish_reason": "stop",
+            }
+        ],
+        "usage": {
+            "prompt_tokens": usage["prompt_tokens"],
+            "completion_tokens": usage["completion_tokens"],
+            "total_tokens": usage["prompt_tokens"] + usage["completion_tokens"],
+            "prompt_tokens_details": {"cached_tokens": usage["cached_tokens"]},
+        },
+        "system_fingerprint": found["system_fingerprint"],
+        "deliberation": {
+            "id": deliberation_id,
+            "href": f"/deliberations/{deliberation_id}",
+            **{name: read["verdict"][name] for name in ("winner", "margin", "tie", "agreement", "calls")},
+            "degraded": [],
+        },
+    }
+    assert usage["calls"] == 12 and found["system_fingerprint"].endswith("council-v1")
+
+
+async def test_it_is_accepted_as_any_deliberation_is(gateway: Served) -> None:
+    trace = f"00-{'a' * 32}-{'b' * 16}-01"
+    headers = {"X-Request-Id": "mine-1", "traceparent": trace}
+    await asked(gateway, headers=headers, seed=7, deliberation={"num_agents": 2})
+    await gateway.client.post(
+        "/deliberations", json={"task": "Name a colour.", "role": "DEV", "num_agents": 2, "seed": 7}, headers=headers
+    )
+    ours, theirs = accepted_in(gateway)
+    assert ours.specification == theirs.specification
+    assert (ours.body_sha256, ours.request_id, ours.traceparent) == (theirs.body_sha256, "mine-1", trace)
+
+
+async def test_a_stream_begins_with_who_speaks_and_ends_with_the_usage(gateway: Served) -> None:
+    response = await asked(gateway, stream=True, stream_options={"include_usage": True})
+    assert response.headers["content-type"].startswith("text/event-stream")
+    deliberation_id = response.headers["x-deliberation-id"]
+    first, *pieces, last, counted = frames_of(response.text)
+    read = (await gateway.client.get(f"/deliberations/{deliberation_id}")).json()
+    assert first["choices"] == [
+        {"index": 0, "delta": {"role": "assistant", "content": ""}, "logprobs": None, "finish_reason": None}
+    ]
+    assert "".join(piece["choices"][0]["delta"]["content"] for piece in pieces) == read["verdict"]["content"]
+    assert last["choices"] == [{"index": 0, "delta": {}, "logprobs": None, "finish_reason": "stop"}]
+    assert last["deliberation"]["winner"] == read["verdict"]["winner"]
+    assert counted["choices"] == [] and counted["usage"]["prompt_tokens"] == read["usage"]["prompt_tokens"]
+    chunks = [first, *pieces, last, counted]
+    assert [chunk["usage"] for chunk in chunks[:-1]] == [None] * (len(chunks) - 1)
+    shared = ("id", "object", "created", "model", "system_fingerprint")
+    assert len({tuple(chunk[name] for name in shared) for chunk in chunks}) == 1
+
+
+def writing(text: str) -> Callable[[Served, str], Awaitable[None]]:
+    """An end that agents reach who all write `text`."""
+
+    async def end(gateway: Served, deliberation_id: str) -> None:
+        records = await gateway.journal.facts("default", deliberation_id)
+        fact = decode(records[0].data)
+        assert isinstance(fact, Accepted)
+        answer = json.dumps({"reasoning": "r", "answer": text, "confidence": 5})
+        for each in played(fact, now=gateway.clock.now, write=lambda _: answer):
+            await gateway.append(each)
+
+    return end
+
+
+async def test_a_long_text_comes_in_pieces_and_usage_only_when_asked_for(gateway: Served) -> None:
+    long = "Blue – not green. 🎨 " * 100
+    response = await asked(gateway, writing(long), model="single/DEV", stream=True)
+    chunks = frames_of(response.text)
+    texts = [chunk["choices"][0]["delta"].get("content", "") for chunk in chunks]
+    assert "".join(texts) == long and len(texts) > 5
+    assert all("usage" not in chunk for chunk in chunks)
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+async def test_the_text_is_cut_before_a_stop_sequence(gateway: Served, streamed: bool) -> None:
+    body: dict[str, Any] = {"model": "single/DEV", "stop": ["\n\nQ:"], "stream": streamed}
+    response = await asked(gateway, writing("A: blue\n\nQ: and now?"), **body)
+    if streamed:
+        texts = [chunk["choices"][0]["delta"].get("content", "") for chunk in frames_of(response.text)]
+    else:
+        texts = [choice["message"]["content"] for choice in response.json()["choices"]]
+    assert "".join(texts) == "A: blue"
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+async def test_unranked_answers_are_one_choice_each(gateway: Served, streamed: bool) -> None:
+    response = await asked(gateway, model="independent/QA", n=2, stream=streamed)
+    if not streamed:
+        choices = response.json()["choices"]
+        assert [choice["index"] for choice in choices] == [0, 1]
+        assert [choice["message"]["content"] for choice in choices] == ["draft s1-qa-001", "draft s1-qa-002"]
+        assert response.json()["deliberation"]["winner"] is None
+        return
+    texts, ends = ["", ""], [0, 0]
+    for chunk in frames_of(response.text):
+        (choice,) = chunk["choices"]
+        texts[choice["index"]] += choice["delta"].get("content", "")
+        ends[choice["index"]] += choice["finish_reason"] == "stop"
+    assert texts == ["draft s1-qa-001", "draft s1-qa-002"] and ends == [1, 1]
+
+
+async def nobody_answers(gateway: Served, deliberation_id: str) -> None:
+    problem = FactProblem(code="no_answers", detail="none of 3 agents answered", retryable=True)
+    await gateway.append(Failed(deliberation_id=deliberation_id, ts=gateway.clock.now(), problem=problem))
+
+
+async def it_drifts(gateway: Served, deliberation_id: str) -> None:
+    problem = FactProblem(code="strategy_drift", detail="other calls", retryable=False)
+    await gateway.append(Failed(deliberation_id=deliberation_id, ts=gateway.clock.now(), problem=problem))
+
+
+async def time_passes(gateway: Served, deliberation_id: str) -> None:
+    gateway.clock.advance(301)
+    await gateway.play(deliberation_id)
+
+
+async def somebody_cancels(gateway: Served, deliberation_id: str) -> None:
+    await gateway.client.post(f"/deliberations/{deliberation_id}/cancel", json={"reason": "enough"})
+    await gateway.append(Cancelled(deliberation_id=deliberation_id, ts=gateway.clock.now()))
+
+
+ENDS: list[tuple[End, dict[str, Any], int, str, str, str]] = [
+    (nobody_answers, {}, 502, "server_error", "no_answers", "none of 3 agents answered"),
+    (it_drifts, {}, 502, "server_error", "no_verdict", "other calls"),
+    (time_passes, {}, 504, "server_error", "deadline_exceeded", "within 300 seconds"),
+    (somebody_cancels, {}, 409, "invalid_request_error", "cancelled", "enough"),
+    (play, {"deliberation": {"budget": {"max_calls": 1}}}, 400, "invalid_request_error", "budget_exhausted", "budget"),
+]
+
+
+@pytest.mark.parametrize(("end", "body", "status", "kind", "code", "told"), ENDS)
+async def test_an_end_without_a_verdict_is_an_error_that_is_not_retried(
+    gateway: Served, end: End, body: dict[str, Any], status: int, kind: str, code: str, told: str
+) -> None:
+    response = await asked(gateway, end, **body)
+    error = error_of(response)
+    assert (response.status_code, error["type"], error["code"]) == (status, kind, code)
+    assert told in error["message"]
+    deliberation_id = response.headers["x-deliberation-id"]
+    assert response.headers["location"] == f"/deliberations/{deliberation_id}"
+    # OpenAI's clients try again by themselves after these, and would pay for the deliberation again.
+    assert response.headers.get("x-should-retry") == (None if status == 400 else "false")
+
+
+@pytest.mark.parametrize(("end", "body", "status", "kind", "code", "told"), ENDS)
+async def test_a_stream_without_a_verdict_ends_with_the_error(
+    gateway: Served, end: End, body: dict[str, Any], status: int, kind: str, code: str, told: str
+) -> None:
+    response = await asked(gateway, end, stream=True, **body)
+    assert response.status_code == 200
+    opening, failed = frames_of(response.text)
+    assert opening["choices"][0]["delta"]["role"] == "assistant"
+    assert (failed["error"]["type"], failed["error"]["code"]) == (kind, code) and told in failed["error"]["message"]
+
+
+async def test_nobody_who_ends_it_is_told_as_its_deadline(gateway: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(chat, "END_GRACE_S", 0.01)
+
+    async def end(_: Served, __: str) -> None: ...
+
+    response = await asked(gateway, end, deliberation={"timeout_seconds": 1})
+    assert (response.status_code, error_of(response)["code"]) == (504, "deadline_exceeded")
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "code", "where"),
+    [
+        ({"model": "gpt-4o"}, 404, "model_not_found", "model"),
+        ({"n": 3}, 400, "unsupported_value", "n"),
+        ({"temperature": "hot"}, 400, "invalid_type", "temperature"),
+        ({"frobnicate": 1}, 400, "unknown_parameter", "frobnicate"),
+        ({"messages": [{"role": "tool", "content": "x"}]}, 400, "invalid_value", "messages[0].role"),
+    ],
+)
+async def test_a_refusal_names_the_field_as_openai_does(
+    gateway: Served, body: dict[str, Any], status: int, code: str, where: str
+) -> None:
+    response = await gateway.client.post(PATH, json=BODY | body)
+    error = error_of(response)
+    assert (response.status_code, error["code"], error["param"]) == (status, code, where)
+    assert error["type"] == "invalid_request_error" and error["message"]
+    assert accepted_in(gateway) == []
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "content", "status", "code"),
+    [
+        ("POST", PATH, b"{", 400, "invalid_json"),
+        ("POST", PATH, b"[]", 400, "invalid_type"),
+        ("POST", PATH, b" " * 262_145, 413, "body_too_large"),
+        ("GET", PATH, b"", 405, "method_not_allowed"),
+        ("GET", "/v1/models/nope/DEV", b"", 404, "model_not_found"),
+        ("POST", "/v1/embeddings", b"{}", 404, "not_found"),
+    ],
+)
+async def test_every_refusal_below_v1_is_in_openais_shape(
+    gateway: Served, method: str, path: str, content: bytes, status: int, code: str
+) -> None:
+    sent = {"Content-Type": "application/json"}
+    response = await gateway.client.request(method, path, content=content, headers=sent)
+    assert (response.status_code, error_of(response)["code"]) == (status, code)
+
+
+async def test_a_full_queue_says_when_to_come_back() -> None:
+    async with served(queue_depth_max=1) as gateway:
+        await gateway.accepted()
+        response = await gateway.client.post(PATH, json=BODY)
+    error = error_of(response)
+    assert (response.status_code, error["type"], error["code"]) == (429, "rate_limit_error", "queue_full")
+    assert int(response.headers["retry-after"]) >= 1 and "x-should-retry" not in response.headers
+
+
+async def test_a_log_that_is_away_is_told_before_and_after_the_end(gateway: Served) -> None:
+    async def goes_away(_: Served, deliberation_id: str) -> None:
+        await gateway.play(deliberation_id)
+        gateway.journal.available = False
+
+    for response in (await asked(gateway, goes_away), await gateway.client.post(PATH, json=BODY)):
+        assert (response.status_code, error_of(response)["code"]) == (503, "journal_unavailable")
+        assert response.headers["retry-after"]
+
+
+class LaggingJournal(InMemoryJournal):
+    """Tells of an end at once, and reads it back some reads later only."""
+
+    lags = 3
+
+    async def facts(self, tenant: str, deliberation_id: str) -> list[Record]:
+        found = await super().facts(tenant, deliberation_id)
+        if found and found[-1].subject.endswith(".end") and self.lags:
+            self.lags -= 1
+            return found[:-1]
+        return found
+
+
+@pytest.mark.parametrize(("lags", "status"), [(3, 200), (10_000, 503)])
+async def test_an_end_that_a_follower_has_not_stored_yet_is_read_again(
+    lags: int, status: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(chat, "LAG_S", 0.0)
+    journal = LaggingJournal(replies={"control.coordinator": [COORDINATOR]})
+    journal.lags = lags
+    async with served(journal=journal) as gateway:
+        assert (await asked(gateway)).status_code == status
+
+
+async def test_a_key_leads_back_to_the_same_deliberation(gateway: Served) -> None:
+    key = {"Idempotency-Key": "k"}
+    first = await asked(gateway, headers=key)
+    again = await gateway.client.post(PATH, json=BODY, headers=key)
+    assert again.content == first.content
+    streamed = await gateway.client.post(PATH, json=BODY | {"stream": True}, headers=key)
+    assert frames_of(streamed.text)[0]["id"] == first.json()["id"]
+    other = await gateway.client.post(PATH, json=BODY | {"temperature": 1}, headers=key)
+    assert (other.status_code, error_of(other)["code"]) == (409, "idempotency_conflict")
+    assert other.headers["x-should-retry"] == "false"
+    assert len(accepted_in(gateway)) == 1
+    bad = await gateway.client.post(PATH, json=BODY, headers={"Idempotency-Key": "a b"})
+    assert (bad.status_code, error_of(bad)["param"]) == (400, "Idempotency-Key")
+
+
+async def test_every_strategy_with_every_role_is_a_model(gateway: Served) -> None:
+    found = (await gateway.client.get("/v1/models")).json()
+    names = [model["id"] for model in found["data"]]
+    assert found["object"] == "list"
+    assert sorted(names) == sorted(f"{s}/{r}" for s in gateway.gateway["strategies"] for r in gateway.gateway["roles"])
+    assert len(names) >= 20
+    for path in ("/v1/models/council/DEV", "/v1/models/council%2FDEV"):
+        assert (await gateway.client.get(path)).json() == found["data"][names.index("council/DEV")]
