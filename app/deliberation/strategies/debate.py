@@ -1,0 +1,116 @@
+"""`debate`: independent drafts; where too few agree, dissenters read others and switch for an error, or not at all.
+
+Voting brings most of what debates gain (arXiv:2508.17536), and free debate turns right answers wrong to agree
+(arXiv:2509.05396). So there is none when the drafts agree (as in DOWN, arXiv:2504.05047); who holds the plurality's
+answer does not speak; a dissenter reads a few neighbours (sparse: arXiv:2406.11776), distinct answers only (S²-MAD,
+arXiv:2502.04790); and a switch counts only with a concrete error found in the own earlier answer. First and final
+answers have a vote each, so that a conversion cannot swing the vote unseen (Free-MAD, arXiv:2509.11035): what more than
+half of the first answers say always wins.
+
+Calls without failures: N, and one per dissenter and round: at most N(1+R). All dissent while the first place is shared.
+"""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+from pydantic import Field
+
+from app.deliberation.anonymity import labels, nonce
+from app.deliberation.answers import Normaliser, Options
+from app.deliberation.calls import Call
+from app.deliberation.engine import Conclusion, Strategy, StrategyDefinition
+from app.deliberation.neighbours import neighbours
+from app.deliberation.outputs import Output, Turn
+from app.deliberation.prompts.debate import turn
+from app.deliberation.specification import Parameters, Specification
+from app.deliberation.strategies.positions import Positions
+from app.deliberation.strategies.steps import Candidate, Course, Step
+
+_NOT_COUNTED = {
+    "missing": "are missing",
+    "unread": "could not be read",
+    "unfounded": "switched without an error and do not count",
+}
+
+
+class DebateParameters(Parameters):
+    """When enough agree, how much a dissenter reads, and how answers are compared."""
+
+    agreement: float = Field(
+        default=0.8, gt=0.5, le=1, description="Share of the answers that must be equal for the debate to stop"
+    )
+    neighbours: int = Field(default=2, ge=1, le=8, description="Other answers that a dissenter reads, at most")
+    normaliser: Normaliser = Field(
+        default="text",
+        description="How answers are read before they are compared: `text` (case, white space, punctuation and "
+        "Markdown do not matter), `number` (the last one), `choice` (a letter, or one of `options`), `json`, `exact`",
+    )
+    options: Options = Field(default=(), description="What a `choice` is one of; a letter A to Z if empty")
+
+
+def _debate(specification: Specification) -> Strategy:
+    course = Course(specification)
+    drafts = yield from course.propose(stages_left=1 + specification.rounds)
+    return (yield from continue_from(course, drafts))
+
+
+def continue_from(course: Course, drafts: Sequence[Candidate]) -> Step[Conclusion]:
+    """The whole strategy after its drafts; `drafts` are one per author, at least one.
+
+    Two drafts below the quorum that differ are judged as a pair instead.
+    """
+    specification = course.specification
+    asked = DebateParameters.model_validate(specification.parameters)
+    first = {draft.author: draft for draft in drafts}
+    positions = Positions(specification.seed, asked.normaliser, asked.options, first, dict(first))
+    if course.is_pair(list(first)) and len(set(positions.answers(first).values())) > 1:
+        return (yield from course.select(drafts, round=1))
+    if len(drafts) == 1 < specification.size:
+        course.degraded.append("unreviewed")
+    for round in range(1, specification.rounds + 1):
+        answers = positions.answers(positions.latest)
+        dissenters = positions.dissenters(asked.agreement)
+        reading = neighbours(answers, dissenters, asked.neighbours, specification.seed, round)
+        if not reading or not (yield from _switched(course, positions, reading, round)):
+            break
+    return positions.conclude(course)
+
+
+def _switched(course: Course, positions: Positions, reading: Mapping[str, Sequence[str]], round: int) -> Step[bool]:
+    """One round of turns, by those who read; whether anybody switched."""
+    specification = course.specification
+    calls: list[Call] = []
+    for speaker, others in reading.items():
+        own = positions.latest[speaker]
+        shown = dict(zip(labels(len(others)), (positions.latest[other] for other in others), strict=True))
+        texts = [(letter, candidate.text, candidate.reasoning) for letter, candidate in shown.items()]
+        mark = nonce(specification.seed, "debate", round, speaker)
+        prompt = turn(specification, (own.text, own.reasoning), texts, mark)
+        labelled = {letter: candidate.id for letter, candidate in shown.items()}
+        calls.append(course.call(course.agent(speaker), prompt, Output(kind="turn"), labelled=labelled))
+    stages_left = specification.rounds - round + 1
+    quorum = min(specification.quorum, len(calls))
+    outcomes = yield from course.run("debate", round, calls, quorum=quorum, stages_left=stages_left)
+    told = Counter[str]()
+    for call in calls if outcomes.admitted else ():
+        taken = outcomes.answer(call)
+        tokens = outcomes.completion_tokens(call)
+        found = positions.take(call.agent_id, taken, tokens, call.call_id) if isinstance(taken, Turn) else "missing"
+        told[found] += 1
+    for found, words in _NOT_COUNTED.items():
+        if told[found]:
+            course.degraded.append(f"{told[found]} of {len(calls)} turns of round {round} {words}")
+    return told["switched"] > 0
+
+
+DEBATE = StrategyDefinition(
+    name="debate",
+    version=1,
+    summary="Draft; unless enough agree, dissenters read a few others and switch for an error; count first and final.",
+    steps=("propose", "debate × R"),
+    formula="N + dissenters of each round ≤ N(1+R); N when the drafts agree",
+    source="arXiv:2508.17536, arXiv:2504.05047, arXiv:2406.11776, arXiv:2502.04790, arXiv:2509.05396",
+    run=_debate,
+    parameters=DebateParameters,
+    rounds=True,
+)
