@@ -1,12 +1,13 @@
 """Whatever stage the budget refuses, every strategy makes the best verdict from what there is, and it is told."""
 
 from collections.abc import Collection
+from itertools import accumulate
 
 import pytest
 
 from app.deliberation.engine import Conclusion, Outcomes
 from app.deliberation.errors import BudgetExhausted
-from app.deliberation.facts import CallFinished, Completed, Failed
+from app.deliberation.facts import CallFinished, Completed, Failed, StageOpened
 from app.deliberation.specification import Budget
 from app.deliberation.strategies import STRATEGIES
 from tests.unit.every_strategy import WAYS, Way, subsets, verdict
@@ -31,24 +32,23 @@ def cut_short(way: Way, ended: Run) -> None:
 
 
 @every_way
-def test_every_ceiling_of_calls_is_kept_and_ends_in_a_verdict(way: Way) -> None:
+def test_a_ceiling_of_calls_below_or_at_any_stage_is_kept_and_ends_in_a_verdict(way: Way) -> None:
     for size in (1, 3):
-        needed = way.calls(size, 2)
-        for max_calls in range(1, needed + 1):
-            ended = run(way.asked(size, rounds=2, budget=Budget(max_calls=max_calls)), way.script())
+        needed = list(accumulate(len(stage.calls) for stage in way.run(size).all(StageOpened)))
+        for max_calls in {*needed, *(calls - 1 for calls in needed)} - {0}:
+            ended = run(way.asked(size, budget=Budget(max_calls=max_calls)), way.script())
             assert ended.end.usage.calls <= max_calls
-            if max_calls < needed:
+            if max_calls < needed[-1]:
                 cut_short(way, ended)
             else:
                 assert ended.completed.degraded is None
 
 
 @every_way
-def test_every_ceiling_of_tokens_is_kept_and_ends_in_a_verdict(way: Way) -> None:
-    """Each call costs 150 tokens here and is foreseen at more than 500, so some ceilings refuse each of the stages."""
+def test_a_ceiling_of_tokens_is_kept_and_ends_in_a_verdict(way: Way) -> None:
+    """Each call costs 150 tokens here and is foreseen at more than 500: some ceiling refuses each stage."""
     whole = way.run(3)
-    for step in range(1, 14):
-        max_tokens = 1_000 * step
+    for max_tokens in (500, 1_800, 2_500, 3_200, 4_000, 5_000, 7_000):
         ended = run(way.asked(3, budget=Budget(max_tokens=max_tokens)), way.script())
         assert ended.end.usage.tokens <= max_tokens
         if ended.purposes != whole.purposes:
