@@ -111,6 +111,8 @@ _WAYS = (
     Way("best_of_n", "", _of_several(lambda n, r: 2 * n)),
     Way("council", "all revise", _of_several(lambda n, r: n + r * 2 * n + n)),
     Way("council", "none revises", _of_several(lambda n, r: n + (n if r else 0) + n), content),
+    Way("debate", "all differ and switch", _of_several(lambda n, r: n * (1 + r))),
+    Way("debate", "all agree", lambda n, r: n, agreeing),
     Way("fuse", "the fused text wins", _of_several(lambda n, r: 2 * n + 4)),
     Way("fuse", "the best single wins", _of_several(lambda n, r: 2 * n + 4), attached_to_the_old),
     Way("tournament", "round robin", lambda n, r: n + n * (n - 1)),
