@@ -140,8 +140,8 @@ def answer(text: str, confidence: int = 50) -> str:
 
 
 def critique(*severities: str) -> str:
-    issue = {"where": "line 1", "claim": "wrong", "evidence": "seen", "fix": "mend"}
-    issues = [{"severity": severity, **issue} for severity in severities]
+    issue = {"claim": "wrong", "evidence": "seen", "fix": "mend"}
+    issues = [{"severity": severity, "where": f"line {n}", **issue} for n, severity in enumerate(severities, start=1)]
     return json.dumps({"issues": issues, "verdict": "revise" if issues else "accept"})
 
 

@@ -6,9 +6,18 @@ scores; DeliberationBench (arXiv:2601.08835) finds that selecting the best singl
 
 from collections.abc import Sequence
 
+from pydantic import Field
+
+from app.deliberation.aggregation import Aggregation
 from app.deliberation.engine import Conclusion, Strategy, StrategyDefinition
-from app.deliberation.specification import Specification
+from app.deliberation.specification import Parameters, Specification
 from app.deliberation.strategies.steps import Candidate, Course, Step
+
+
+class BestOfNParameters(Parameters):
+    """How the scores become a choice."""
+
+    aggregation: Aggregation = Field(default="borda", description="How the scores are counted into one ranking")
 
 
 def _best_of_n(specification: Specification) -> Strategy:
@@ -19,7 +28,8 @@ def _best_of_n(specification: Specification) -> Strategy:
 
 def continue_from(course: Course, drafts: Sequence[Candidate]) -> Step[Conclusion]:
     """The whole strategy after its proposals; `drafts` are one per author, at least one."""
-    return (yield from course.select(drafts, round=1))
+    parameters = BestOfNParameters.model_validate(course.specification.parameters)
+    return (yield from course.select(drafts, round=1, aggregation=parameters.aggregation))
 
 
 BEST_OF_N = StrategyDefinition(
@@ -30,4 +40,5 @@ BEST_OF_N = StrategyDefinition(
     formula="2N (1 when N is 1)",
     source="arXiv:2512.23213, arXiv:2601.08835",
     run=_best_of_n,
+    parameters=BestOfNParameters,
 )

@@ -1,55 +1,105 @@
 """`council`: propose, criticise, let the author revise, score the old and the new, rank.
 
-The critic never writes: the author revises, and only when a major issue or a blocker is open, because free revision
-flips right answers to wrong ones (arXiv:2509.05396). The final scores cover first and last versions, so that a
-revision which made things worse loses to what it replaced.
+The critic never writes: the author revises, and only when something grave is open, because free revision flips right
+answers to wrong ones (arXiv:2509.05396). The final scores cover first and last versions, so that a revision which made
+things worse loses to what it replaced. Rounds end early (`critiques.StopRule`): more of them before the choice tend to
+hurt (arXiv:2502.19130).
+
+Calls without failures, with k = min(critics, N-1): at most N + R·(N·k + N) + N, and N·(R-1) more under the rule
+`settled`, which scores every round, the last one as the end; 1 when N is 1.
 """
 
 from collections.abc import Mapping, Sequence
 
+from pydantic import Field
+
+from app.deliberation.aggregation import Aggregation
 from app.deliberation.anonymity import nonce, ring
+from app.deliberation.ballots import Ballot, mean_scores
 from app.deliberation.calls import Call
+from app.deliberation.critiques import RoundScores, StopRule, demanded, ends_rounds, is_settled
 from app.deliberation.engine import Conclusion, Strategy, StrategyDefinition
 from app.deliberation.outputs import Critique, Issue, Output, Revision
 from app.deliberation.prompts.council import critique, revise
-from app.deliberation.specification import Specification
-from app.deliberation.strategies.steps import Candidate, Course, Step
+from app.deliberation.specification import Parameters, Specification
+from app.deliberation.strategies.steps import Candidate, Course, Step, author_of
 
-CRITICS = 1
+
+class CouncilParameters(Parameters):
+    """Who criticises, when rounds end early, and how scores are counted."""
+
+    critics: int = Field(
+        default=1, ge=1, le=8, description="Critics of each candidate in a round; all the others where there are fewer"
+    )
+    stop: StopRule = Field(
+        default="no_major",
+        description="When rounds end before the last. no_major: no major issue or blocker is open; accepted: all "
+        "critics accept, and authors revise on minor issues too; settled: no_major, or a round's scores show neither a "
+        "gain nor another ranking (N more calls a round); none: never",
+    )
+    aggregation: Aggregation = Field(default="borda", description="How the scores are counted into one ranking")
+
+    def stages(self, rounds: int) -> int:
+        """Stages at most, in so many rounds and after them."""
+        return 3 * rounds if self.stop == "settled" and rounds else 2 * rounds + 1
 
 
 def _council(specification: Specification) -> Strategy:
     course = Course(specification)
-    drafts = yield from course.propose(stages_left=2 + 2 * specification.rounds)
+    parameters = CouncilParameters.model_validate(specification.parameters)
+    drafts = yield from course.propose(stages_left=1 + parameters.stages(specification.rounds))
     return (yield from continue_from(course, drafts))
 
 
 def continue_from(course: Course, drafts: Sequence[Candidate]) -> Step[Conclusion]:
-    """The whole strategy after its proposals; `drafts` are one per author, at least one."""
+    """The whole strategy after its proposals, one of each author, as the specification's parameters say."""
     specification = course.specification
+    parameters = CouncilParameters.model_validate(specification.parameters)
     latest = {draft.author: draft for draft in drafts}
     # Two below the quorum are judged as a pair, which cannot show old and new versions: they are not revised.
-    rounds = 0 if course.is_pair(list(latest)) else specification.rounds
+    rounds = 0 if len(latest) == 1 or course.is_pair(list(latest)) else specification.rounds
+    scored: tuple[list[Candidate], list[Ballot]] | None = None
+    scores: RoundScores | None = None
     for round in range(1, rounds + 1):
-        stages_left = 2 + 2 * (rounds - round)
-        issues = yield from _criticised(course, latest, round, stages_left + 1)
-        if not issues:
+        left = parameters.stages(rounds - round + 1)
+        critiques = yield from _criticised(course, latest, parameters.critics, round, left)
+        if critiques is None or ends_rounds([one for found in critiques.values() for one in found], parameters.stop):
             break
-        revised = yield from _revised(course, latest, issues, round, stages_left)
+        issues = demanded(critiques, parameters.stop)
+        if not issues:
+            continue
+        revised = yield from _revised(course, latest, issues, round, left - 1)
         if revised is None:
             break
         latest.update(revised)
-    versions = [*drafts, *(candidate for candidate in latest.values() if candidate.version > 0)]
-    return (yield from course.select(versions, specification.rounds + 1))
+        if parameters.stop == "settled":
+            versions = _versions(drafts, latest)
+            ballots = yield from course.scored(versions, round, left - 2)
+            if not ballots:
+                break
+            ranked = course.ranked(versions, ballots, parameters.aggregation)
+            before, scores = scores, RoundScores(ranked.order, mean_scores(ballots, specification.constraints.rubric))
+            scored = versions, ballots
+            if is_settled(before, scores):
+                break
+    if scored is not None:
+        return course.concluded(*scored, parameters.aggregation)
+    versions = _versions(drafts, latest)
+    return (yield from course.select(versions, specification.rounds + 1, aggregation=parameters.aggregation))
+
+
+def _versions(drafts: Sequence[Candidate], latest: Mapping[str, Candidate]) -> list[Candidate]:
+    """The first and the last version of each author."""
+    return [*drafts, *(candidate for candidate in latest.values() if candidate.version > 0)]
 
 
 def _criticised(
-    course: Course, latest: Mapping[str, Candidate], round: int, stages_left: int
-) -> Step[dict[str, list[Issue]]]:
-    """Issues by author, for the authors who have a major issue or a blocker open; empty for one author alone."""
+    course: Course, latest: Mapping[str, Candidate], critics: int, round: int, stages_left: int
+) -> Step[dict[str, list[Critique]] | None]:
+    """The critiques of each author's latest version; without those that are missing. None: over the budget."""
     specification = course.specification
     calls: list[Call] = []
-    for critic, authors in ring(list(latest), CRITICS, specification.seed, round).items():
+    for critic, authors in ring(list(latest), critics, specification.seed, round).items():
         for part, author in enumerate(authors, start=1):
             candidate = latest[author]
             mark = nonce(specification.seed, "critique", round, critic, author)
@@ -63,20 +113,19 @@ def _criticised(
                     part=part if len(authors) > 1 else None,
                 )
             )
-    if not calls:
-        return {}
-    outcomes = yield from course.run(
-        "critique", round, calls, quorum=min(specification.quorum, len(calls)), stages_left=stages_left
-    )
-    critiques = [(call.labels["A"].partition("#")[0], outcomes.answer(call)) for call in calls]
-    missing = sum(found is None for _, found in critiques)
-    if outcomes.admitted and missing:
+    # As many of k critics each as the quorum is of one each.
+    quorum = min(specification.quorum * len(calls) // len(latest), len(calls))
+    outcomes = yield from course.run("critique", round, calls, quorum=quorum, stages_left=stages_left)
+    if not outcomes.admitted:
+        return None
+    critiques: dict[str, list[Critique]] = {}
+    for call in calls:
+        if isinstance(found := outcomes.answer(call), Critique):
+            critiques.setdefault(author_of(call.labels["A"]), []).append(found)
+    missing = len(calls) - sum(map(len, critiques.values()))
+    if missing:
         course.degraded.append(f"{missing} of {len(calls)} critiques of round {round} are missing")
-    open_issues: dict[str, list[Issue]] = {}
-    for author, found in critiques:
-        if isinstance(found, Critique) and found.demands_revision:
-            open_issues.setdefault(author, []).extend(found.issues)
-    return open_issues
+    return critiques
 
 
 def _revised(
@@ -109,10 +158,11 @@ def _revised(
 COUNCIL = StrategyDefinition(
     name="council",
     version=1,
-    summary="Propose; ring critics; the author revises on a major issue or blocker; listwise scores; rank.",
+    summary="Propose; k ring critics each; the author revises on a major issue or blocker; listwise scores; rank.",
     steps=("propose", "critique × R", "revise × R", "score"),
-    formula="N + R·(N + revisions ≤ N) + N ≤ 2N(R+1); 1 when N is 1",
+    formula="≤ N + R·N(k+1) + N, k = min(critics, N-1): 2N(R+1) for one; N·max(0, R-1) more if settled; 1 when N is 1",
     source="arXiv:2509.05396, arXiv:2510.07517, arXiv:2512.23213",
     run=_council,
+    parameters=CouncilParameters,
     rounds=True,
 )

@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from app.deliberation.aggregation import Aggregation
 from app.deliberation.anonymity import arrangements, call_seed, labels, nonce
-from app.deliberation.ballots import Ballot, agreement, ballot, dissent, effective_votes, rank
+from app.deliberation.ballots import Ballot, Ranked, agreement, ballot, dissent, effective_votes, rank
 from app.deliberation.calls import Ask, Call, ChatMessage
 from app.deliberation.engine import Conclusion, Outcomes
 from app.deliberation.errors import BudgetExhausted, QuorumNotReached
@@ -227,15 +227,21 @@ class Course:
             degraded=tuple(self.degraded),
         )
 
+    def ranked(
+        self, candidates: Sequence[Candidate], ballots: Sequence[Ballot], aggregation: Aggregation = "borda"
+    ) -> Ranked:
+        """The candidates in order, with the specification's rubric and seed."""
+        tokens = {candidate.id: candidate.tokens for candidate in candidates}
+        specification = self.specification
+        return rank(list(tokens), ballots, specification.constraints.rubric, tokens, specification.seed, aggregation)
+
     def concluded(
         self, candidates: Sequence[Candidate], ballots: Sequence[Ballot], aggregation: Aggregation = "borda"
     ) -> Conclusion:
         """Rank candidates by the ballots; each author stands where its best version does."""
-        specification = self.specification
-        criteria = specification.constraints.rubric
+        criteria = self.specification.constraints.rubric
         by_id = {candidate.id: candidate for candidate in candidates}
-        tokens = {candidate.id: candidate.tokens for candidate in candidates}
-        ranked = rank(list(by_id), ballots, criteria, tokens, specification.seed, aggregation)
+        ranked = self.ranked(candidates, ballots, aggregation)
         self.degraded.extend(ranked.degraded)
         best: dict[str, str] = {}
         for candidate_id in ranked.order:
