@@ -53,9 +53,11 @@ IMPORTERS: dict[str, tuple[str, ...]] = {
     "serve_deployments": ("serve_deployments.",),
 }
 
-# Where an error of any kind may be caught, so that one deliberation's defect does not end the others.
+# Where an error of any kind may be caught, so that one deliberation's defect does not end the others, and so that
+# whatever a program under test raises is told as its failure.
 BROAD_EXCEPTS = {
     ("serve_deployments.coordinator", "_supervised"),
+    ("serve_deployments.sandbox.trial", "run"),
 }
 FORBIDDEN_NAMES = {"utils", "util", "core", "common", "base", "helpers", "helper", "manager", "managers", "misc"}
 

@@ -26,7 +26,8 @@ class Spent:
 
     def after(self, calls: Sequence[Call], seen: Mapping[str, CallFinished]) -> "Spent":
         """What is spent after a stage of these calls with these outcomes by call id; attempts count each."""
-        requests = sum(max(1, seen[call.call_id].usage.calls) if call.call_id in seen else 1 for call in calls)
+        asked = [call for call in calls if call.check is None]
+        requests = sum(max(1, seen[call.call_id].usage.calls) if call.call_id in seen else 1 for call in asked)
         return Spent(self.calls + requests, self.tokens + sum(finished.usage.tokens for finished in seen.values()))
 
 
@@ -42,10 +43,13 @@ def predicted_tokens(calls: Iterable[Call]) -> int:
 
 
 def admits(budget: Budget, spent: Spent, calls: tuple[Call, ...]) -> bool:
-    """Whether a stage fits: spent + predicted ≤ budget, on both sides."""
-    if budget.max_calls is not None and spent.calls + len(calls) > budget.max_calls:
+    """Whether a stage fits: spent + predicted ≤ budget, on both sides. What asks no engine costs nothing."""
+    asked = [call for call in calls if call.check is None]
+    if not asked:
+        return True
+    if budget.max_calls is not None and spent.calls + len(asked) > budget.max_calls:
         return False
-    return budget.max_tokens is None or spent.tokens + predicted_tokens(calls) <= budget.max_tokens
+    return budget.max_tokens is None or spent.tokens + predicted_tokens(asked) <= budget.max_tokens
 
 
 def stage_deadlines(opened_at: datetime, deadline_at: datetime, stages_left: int) -> tuple[datetime, datetime]:

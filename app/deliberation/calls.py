@@ -4,7 +4,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from app.deliberation.outputs import Output
+from app.deliberation.outputs import Output, TestCase
 from app.deliberation.specification import Purpose, Token, Value
 
 
@@ -15,10 +15,20 @@ class ChatMessage(Value, frozen=True):
     content: str
 
 
+class Check(Value, frozen=True):
+    """A program to be run against tests, each of which may take so many seconds and megabytes of memory."""
+
+    code: str
+    tests: tuple[TestCase, ...]
+    timeout_s: int
+    memory_mb: int
+
+
 class Call(Value, frozen=True):
     """One model request, complete but for the engine that will serve it.
 
-    `labels` tells which agent stands behind each letter shown in the prompt; it is recorded and never sent.
+    `labels` tells which agent stands behind each letter shown in the prompt; it is recorded and never sent. With a
+    `check` no engine is asked: a sandbox runs that program, and its report is the answer.
     """
 
     call_id: Token
@@ -32,6 +42,7 @@ class Call(Value, frozen=True):
     max_tokens: int
     seed: int
     labels: dict[str, str] = {}
+    check: Check | None = None
 
 
 class Ask(Value, frozen=True):

@@ -24,6 +24,7 @@ DeliberationError
     ├── EngineRejected        the engine refuses this request (4xx): asking again cannot help
     ├── CallTimeout           no answer within the call's deadline
     ├── InvalidOutput         the answer breaks its schema, also when asked again
+    ├── SandboxUnavailable    a program was not run, because the sandbox cannot keep it apart here
     └── CallCancelled         the call was stopped by a fact
 
 Each class carries a stable `code` and whether the same request may succeed later (`retryable`). HTTP statuses live in
@@ -190,6 +191,12 @@ class InvalidOutput(CallFailure):
     """The answer does not satisfy its schema."""
 
     code = "invalid_output"
+
+
+class SandboxUnavailable(CallFailure):
+    """The sandbox cannot isolate programs on this machine, or broke off; nothing is run without it."""
+
+    code = "sandbox_unavailable"
 
 
 class CallCancelled(CallFailure):

@@ -186,8 +186,12 @@ class CheckOutcome(_Parsed):
 
 
 class Report(_Parsed):
-    """What a sandbox recorded of one program: its tests in the order given. No model writes it."""
+    """What a sandbox recorded of one program: its tests in the order given. No model writes it.
 
+    `fault` says why no test could be run, and is empty when the program loads.
+    """
+
+    fault: _Text = ""
     outcomes: tuple[CheckOutcome, ...] = Field(strict=False)
 
 
