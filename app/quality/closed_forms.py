@@ -7,12 +7,17 @@ method is right with a probability that does not depend on who is right: Σ P(k)
 There are two answers, right and wrong, unless a function says otherwise.
 """
 
+from collections import defaultdict
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from fractions import Fraction
-from math import comb, exp, lgamma
+from itertools import combinations, product
+from math import comb, exp, factorial, lgamma, prod
 
 Law = Sequence[float]
 """P(k) for k = 0 … N."""
+StopsAt = Callable[[int, int, int], bool]
+"""Whether a vote stops with so many for the first, for the second, and agents not asked yet."""
 
 
 def right_drafts(agents: int, accuracy: float, correlation: float = 0.0) -> Law:
@@ -71,6 +76,56 @@ def beta_confidence(first: int, second: int) -> float:
     trials = first + second + 1
     tail = sum(comb(trials, successes) for successes in range(first + 1, trials + 1))
     return float(1 - Fraction(tail, 2**trials))
+
+
+def plurality_of_many(agents: int, accuracy: float, wrong_answers: int) -> float:
+    """How often the right answer has most votes where the wrong ones are several and equally likely, agents alone.
+
+    The sum over all ways in which the votes can fall; of equal leaders each wins as often.
+    """
+    chances = [accuracy, *[(1 - accuracy) / wrong_answers] * wrong_answers]
+    total = 0.0
+    for votes in product(range(agents + 1), repeat=len(chances)):
+        if sum(votes) == agents and votes[0] == max(votes):
+            ways = factorial(agents) // prod(map(factorial, votes))
+            total += ways * prod(map(pow, chances, votes)) / votes.count(votes[0])
+    return total
+
+
+@dataclass(frozen=True, slots=True)
+class Stopping:
+    """What a vote that may stop early gives: how often it is right, and how many it asks in the mean."""
+
+    right: float
+    calls: float
+
+
+def unassailable(first: int, second: int, left: int) -> bool:
+    """v₁ - v₂ > N - n: the rest cannot bring the second level."""
+    return first - second > left
+
+
+def beta_rule(first: int, second: int, left: int) -> bool:
+    """Unassailable, or the leader is ahead in the end with 95 %."""
+    return unassailable(first, second, left) or beta_confidence(first, second) >= 0.95
+
+
+def stopped_vote(agents: int, accuracy: float, stops: StopsAt) -> Stopping:
+    """A vote of independent agents, asked one by one until the rule stops it: a walk over the counts (right, wrong)."""
+    walk, right, calls = {(0, 0): 1.0}, 0.0, 0.0
+    for asked in range(1, agents + 1):
+        onward: dict[tuple[int, int], float] = defaultdict(float)
+        for (yes, no), chance in walk.items():
+            onward[yes + 1, no] += chance * accuracy
+            onward[yes, no + 1] += chance * (1 - accuracy)
+        walk = {}
+        for (yes, no), chance in onward.items():
+            if asked == agents or stops(max(yes, no), min(yes, no), agents - asked):
+                calls += chance * asked
+                right += chance * (0.5 if yes == no else yes > no)
+            else:
+                walk[yes, no] = chance
+    return Stopping(right, calls)
 
 
 def orders_agree(judge: float, bias: float) -> float:
@@ -190,3 +245,138 @@ def selected_of_versions(law: Law, kept: float, mended: float, judge: float) -> 
     some = 1 - law[0] * (1 - mended) ** agents
     all_ = law[-1] * kept**agents
     return judge * some + (1 - judge) * all_
+
+
+def equals_won(bias: float) -> float:
+    """How often one named candidate of two equal ones wins in both orders: ¼ - b²."""
+    return (0.5 + bias) * (0.5 - bias)
+
+
+@dataclass(frozen=True, slots=True)
+class Fusion:
+    """What a fusion gives: how often the verdict is right, and how often it is the fused text."""
+
+    right: float
+    shipped: float
+
+
+def fused(best_right: float, some_right: float, writer: float, judge: float, bias: float) -> Fusion:
+    """A fused text against the best single one, shipped only if it wins in both orders.
+
+    The writer, who invents nothing, is right with w where some draft is right. Where both texts are right or both are
+    wrong, shipping changes nothing; a right fused text replaces a wrong best with (q+b)(q-b), a wrong one a right best
+    with (1-q-b)(1-q+b). So the gate lets gains through as W and losses as L, and W > L where q > ½.
+    """
+    gains, losses, level = pair_won(judge, bias), pair_lost(judge, bias), equals_won(bias)
+    missed = some_right - best_right
+    right = best_right * (1 - (1 - writer) * losses) + missed * writer * gains
+    shipped = (
+        best_right * (writer * level + (1 - writer) * losses)
+        + missed * (writer * gains + (1 - writer) * level)
+        + (1 - some_right) * level
+    )
+    return Fusion(right, shipped)
+
+
+def knockout_of_four(accuracy: float, judge: float, bias: float) -> float:
+    """How often the winner of a knockout among four independent drafts is right.
+
+    A pair is won with W by the right one, with L by the wrong one, else drawn, and a draw goes on by chance. A drawn
+    final goes to who won the semi-final outright, if only one did: Bradley-Terry counts all games.
+    """
+    wins, losses = pair_won(judge, bias), pair_lost(judge, bias)
+    right, wrong = accuracy, 1 - accuracy
+    drawn, level = 1 - wins - losses, 2 * equals_won(bias)
+    # (is the finalist right, did it win outright) → chance
+    finalist = {
+        (True, True): right**2 * level + 2 * right * wrong * wins,
+        (True, False): right**2 * (1 - level) + right * wrong * drawn,
+        (False, True): wrong**2 * level + 2 * right * wrong * losses,
+        (False, False): wrong**2 * (1 - level) + right * wrong * drawn,
+    }
+    both_right = (finalist[True, True] + finalist[True, False]) ** 2
+    mixed = sum(
+        2 * finalist[True, outright] * finalist[False, other] * (wins + drawn * (0.5 + (outright - other) / 2))
+        for outright, other in product((True, False), repeat=2)
+    )
+    return both_right + mixed
+
+
+def round_robin(agents: int, judge: float, bias: float) -> Callable[[int], float]:
+    """g(k): how often the winner of a round robin is right given k right drafts, by listing what can happen.
+
+    Each pair is won by one, by the other, or drawn. Everyone meets everyone once, so Bradley-Terry strengths stand in
+    the order of the points (a draw is half of one). Level on points, who won more among the level leads; then chance.
+    """
+    pairs = list(combinations(range(agents), 2))
+
+    def given(k: int) -> float:
+        total = 0.0
+        for ended in product((1, 0, -1), repeat=len(pairs)):
+            chance = prod(
+                _pair_ends(one < k, other < k, end, judge, bias) for (one, other), end in zip(pairs, ended, strict=True)
+            )
+            leaders = _leaders(range(agents), pairs, ended)
+            leaders = _leaders(leaders, pairs, ended)
+            total += chance * sum(each < k for each in leaders) / len(leaders)
+        return total
+
+    return given
+
+
+def _pair_ends(one_right: bool, other_right: bool, end: int, judge: float, bias: float) -> float:
+    if one_right == other_right:
+        won = lost = equals_won(bias)
+    else:
+        won, lost = pair_won(judge, bias), pair_lost(judge, bias)
+        if other_right:
+            won, lost = lost, won
+    return {1: won, 0: 1 - won - lost, -1: lost}[end]
+
+
+def _leaders(players: Sequence[int], pairs: Sequence[tuple[int, int]], ended: Sequence[int]) -> list[int]:
+    """Who has most points of the games among these players."""
+    points = dict.fromkeys(players, 0)
+    for (one, other), end in zip(pairs, ended, strict=True):
+        if one in points and other in points:
+            points[one] += end
+            points[other] -= end
+    return [player for player in players if points[player] == max(points.values())]
+
+
+@dataclass(frozen=True, slots=True)
+class Debated:
+    """What one round of debate gives: how often it is right, and its calls in the mean."""
+
+    right: float
+    calls: float
+
+
+def debated(law: Law, agreement: float, fix: float, harm: float) -> Debated:
+    """One round of debate about two answers, where only dissenters speak, and first and last answers vote.
+
+    With a plurality, only the minority speaks, and whatever it says the plurality keeps its first and last votes: it
+    wins as it would have won without debate. Only where the first place is shared do all speak; then each right one is
+    lost with h and each wrong one won with u, and the last votes decide.
+    """
+    agents = len(law) - 1
+    right = calls = 0.0
+    for k, chance in enumerate(law):
+        leaders = max(k, agents - k)
+        if leaders >= agreement * agents:
+            right, calls = right + chance * (k == leaders), calls + chance * agents
+        elif 2 * k != agents:
+            right, calls = right + chance * (k == leaders), calls + chance * (2 * agents - leaders)
+        else:
+            right, calls = right + chance * _after_a_draw(k, fix, harm), calls + chance * 2 * agents
+    return Debated(right, calls)
+
+
+def _after_a_draw(side: int, fix: float, harm: float) -> float:
+    """How often right answers win when `side` right and `side` wrong ones have all spoken; a draw is a coin flip."""
+    kept, won = right_drafts(side, 1 - harm), right_drafts(side, fix)
+    return sum(
+        kept[one] * won[other] * (0.5 if one + other == side else one + other > side)
+        for one in range(side + 1)
+        for other in range(side + 1)
+    )

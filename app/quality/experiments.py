@@ -3,30 +3,39 @@
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from app.quality.closed_forms import Law, common_cause, right_drafts
+from app.quality.closed_forms import Law, common_cause, plurality, right_drafts
 from app.quality.figures import Figure, mean, share
 from app.quality.trials import Setting, Trial, trials
 
 RIGHT_VERDICT, CALLS = "right", "calls"
 VOTE = "vote"
+# Numbers are counted, never picked from; and everybody is asked.
+ASK_ALL = {"normaliser": "number", "stop": "none"}
+# As many as a council may have.
+AGENTS_MAX = 32
 
 Extra = Callable[[Sequence[Trial]], Iterable[Figure]]
 
 
-def _nothing(_: Sequence[Trial]) -> Iterable[Figure]:
+def no_more(_: Sequence[Trial]) -> Iterable[Figure]:
+    """No further figures."""
     return ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Experiment:
-    """A setting and its predictions; None where a figure is not part of the proof. `extra` draws further figures."""
+    """A setting and its predictions; None where a figure is not part of the proof. `extra` draws further figures.
+
+    `effort` multiplies the number of deliberations, where one of them is cheap and its figure needs a narrow band.
+    `right` is compared with a plain vote of as many calls, unless the experiment is itself one.
+    """
 
     about: str
     setting: Setting
     right: float | None = None
     calls: float | None = None
-    extra: Extra = _nothing
-    matched: bool = True
+    extra: Extra = no_more
+    effort: int = 1
 
     @property
     def name(self) -> str:
@@ -42,13 +51,22 @@ class Row:
     about: str
     runs: int
     figures: tuple[Figure, ...]
-    votes: int | None = None
     vote: Figure | None = None
+
+    @property
+    def all(self) -> tuple[Figure, ...]:
+        """Its figures, that of the vote last."""
+        return self.figures if self.vote is None else (*self.figures, self.vote)
 
     @property
     def outside(self) -> list[Figure]:
         """The figures that are not in their bands."""
-        return [figure for figure in (*self.figures, *filter(None, [self.vote])) if not figure.within]
+        return [figure for figure in self.all if not figure.within]
+
+
+def short(rate: float) -> str:
+    """A rate as the settings of rows tell it: .7, 0, 1."""
+    return f"{rate:g}".removeprefix("0") or "0"
 
 
 def law_of(setting: Setting, agents: int | None = None) -> Law:
@@ -60,8 +78,8 @@ def law_of(setting: Setting, agents: int | None = None) -> Law:
 
 
 def run(experiment: Experiment, runs: int, seed: int) -> Row:
-    """Measure an experiment over `runs` deliberations; the same seed gives the same row."""
-    setting = experiment.setting
+    """Measure an experiment over `runs` deliberations, times its effort; the same seed gives the same row."""
+    setting, runs = experiment.setting, runs * experiment.effort
     found = trials(setting, seed, experiment.name, runs)
     figures: list[Figure] = []
     if experiment.right is not None:
@@ -69,4 +87,16 @@ def run(experiment: Experiment, runs: int, seed: int) -> Row:
     if experiment.calls is not None:
         figures.append(mean(CALLS, [trial.calls for trial in found], experiment.calls))
     figures += experiment.extra(found)
-    return Row(strategy=setting.strategy, about=experiment.about, runs=runs, figures=tuple(figures))
+    vote = None
+    if experiment.right is not None and experiment.calls is not None and setting.strategy not in (VOTE, "single"):
+        vote = matched_vote(setting, experiment.calls, runs, seed)
+    return Row(strategy=setting.strategy, about=experiment.about, runs=runs, figures=tuple(figures), vote=vote)
+
+
+def matched_vote(setting: Setting, calls: float, runs: int, seed: int) -> Figure:
+    """The plain vote of minds of the same nature that costs as many calls, rounded to whole agents."""
+    votes = min(AGENTS_MAX, max(1, round(calls)))
+    plain = Setting(strategy=VOTE, agents=votes, nature=setting.nature, parameters=ASK_ALL)
+    name = f"{setting.strategy} matched by {votes}"
+    hits = [trial.right for trial in trials(plain, seed, name, runs)]
+    return share(f"right, a vote of {votes} instead", hits, plurality(law_of(plain)))

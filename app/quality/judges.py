@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from app.deliberation.outputs import Scores, parse_output
 from app.quality.closed_forms import orders_agree, right_when_consistent
-from app.quality.experiments import Experiment
+from app.quality.experiments import Experiment, short
 from app.quality.figures import Figure, share
 from app.quality.minds import RIGHT, WRONG, Nature
 from app.quality.trials import Asked, Setting, Trial, agent_ids
@@ -20,7 +20,7 @@ def judges() -> Iterator[Experiment]:
 def _both_orders(judge: float, bias: float) -> Experiment:
     # Two of five answer, one right and one wrong: below the quorum they are compared as one pair, in both orders.
     right, wrong = agent_ids(2)
-    nature = Nature(judge=judge, place_bias=bias, planted={right: RIGHT, wrong: WRONG[0]})
+    nature = Nature(judge=judge, pair_bias=bias, planted={right: RIGHT, wrong: WRONG[0]})
 
     def figures(found: Sequence[Trial]) -> Iterable[Figure]:
         agreeing = [trial for trial in found if not trial.conclusion.tie]
@@ -28,12 +28,11 @@ def _both_orders(judge: float, bias: float) -> Experiment:
         yield share("right when consistent", [trial.right for trial in agreeing], right_when_consistent(judge, bias))
 
     return Experiment(
-        about=f"a pair in both orders, q={judge:g} b={bias:g}",
+        about=f"a pair in both orders, q={short(judge)} b={short(bias)}",
         setting=Setting(strategy="best_of_n", agents=5, nature=nature),
         # Five are asked, two answer, two orders are judged.
         calls=7,
         extra=figures,
-        matched=False,
     )
 
 
@@ -48,11 +47,10 @@ def _rotation(agents: int, bias: float) -> Experiment:
             yield share(f"agent {place} of {agents} wins", wins, 1 / agents)
 
     return Experiment(
-        about=f"N={agents} equal answers, b={bias:g}, places rotated",
+        about=f"N={agents} equal answers, b={short(bias)}, places rotated",
         setting=Setting(strategy="best_of_n", agents=agents, nature=Nature(accuracy=1.0, place_bias=bias)),
         calls=2 * agents,
         extra=figures,
-        matched=False,
     )
 
 

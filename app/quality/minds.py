@@ -34,10 +34,11 @@ class Nature:
     """What minds are like; every rate is a probability.
 
     `accuracy` p and `correlation` ρ of drafts (`common_cause`: by one cause for all, else by a difficulty that is
-    drawn from a beta law); `wrong_answers` equally likely wrong ones. `fix` u and `harm` h of a revision; `detect` and
-    `alarm`: how often a critic demands one of a wrong and of a right text. `judge` q and `place_bias` b of who
-    compares; `one_jury`: reviewers share one mind. `planted` drafts by agent replace chance: an answer, or None for a
-    call that fails.
+    drawn from a beta law); `wrong_answers` equally likely wrong ones. `fix` u and `harm` h of a revision, or of a
+    debater's turn; `detect` and `alarm`: how often a critic demands a revision of a wrong and of a right text.
+    `writer` w: how often a text that is fused from others is right, where one of these is: a writer invents nothing.
+    `judge` q of who compares; b is `pair_bias` where two are compared and `place_bias` in a list; `one_jury`:
+    reviewers share one mind. `planted` drafts by agent replace chance: an answer, or None for a call that fails.
     """
 
     accuracy: float = 0.7
@@ -48,7 +49,9 @@ class Nature:
     harm: float = 0.0
     detect: float = 1.0
     alarm: float = 1.0
+    writer: float = 1.0
     judge: float = 1.0
+    pair_bias: float = 0.0
     place_bias: float = 0.0
     one_jury: bool = False
     planted: Mapping[str, str | None] | None = None
@@ -97,10 +100,18 @@ class Minds:
         match call.output.kind:
             case "answer" if purpose == "propose":
                 return self._draft(call)
+            case "answer" if purpose == "fuse":
+                return self._fused(call)
+            case "analysis":
+                return _form(agreements=[], conflicts=[], gaps=[])
             case "critique":
                 return self._critique(call)
             case "revision":
                 return _form(responses=[], answer=self._changed(call, fenced(call)[_OWN]), confidence=50)
+            case "turn":
+                return _form(reasoning="", error="a step", answer=self._turned(call), confidence=50)
+            case "choice":
+                return self._choice(call)
             case "score":
                 return self._ballot(call)
             case "pair":
@@ -126,6 +137,23 @@ class Minds:
         if text == RIGHT:
             return self._wrong(call.seed) if chance("harm", call.seed) < self.nature.harm else text
         return RIGHT if chance("fix", call.seed) < self.nature.fix else text
+
+    def _fused(self, call: Call) -> str:
+        right = RIGHT in candidates(call).values() and chance("fuse", call.seed) < self.nature.writer
+        return _form(reasoning="", answer=RIGHT if right else self._wrong(call.seed), confidence=50)
+
+    def _turned(self, call: Call) -> str:
+        """A debater's next answer: one that it has read, or its own."""
+        own, others = fenced(call)[_OWN], list(candidates(call).values())
+        if own == RIGHT:
+            return others[0] if chance("harm", call.seed) < self.nature.harm else own
+        return RIGHT if RIGHT in others and chance("fix", call.seed) < self.nature.fix else own
+
+    def _choice(self, call: Call) -> str:
+        """The most consistent text: one of the answer that most candidates give, the first of equals."""
+        shown = candidates(call)
+        texts = list(shown.values())
+        return _form(reasoning="", choice=max(shown, key=lambda letter: texts.count(shown[letter])))
 
     def _critique(self, call: Call) -> str:
         (text,) = candidates(call).values()
@@ -157,7 +185,7 @@ class Minds:
         nature = self.nature
         first, second = (text == RIGHT for text in candidates(call).values())
         first_wins = 0.5 if first == second else nature.judge if first else 1 - nature.judge
-        winner = "A" if chance("pair", call.seed) < first_wins + nature.place_bias else "B"
+        winner = "A" if chance("pair", call.seed) < first_wins + nature.pair_bias else "B"
         return _form(notes_a="", notes_b="", winner=winner, margin=1)
 
 

@@ -10,7 +10,7 @@ from app.quality.closed_forms import (
     selected_by_one_mind,
     selected_of_versions,
 )
-from app.quality.experiments import Experiment, law_of
+from app.quality.experiments import Experiment, law_of, short
 from app.quality.figures import Figure, share
 from app.quality.minds import RIGHT, Nature
 from app.quality.trials import Setting, Trial
@@ -28,7 +28,7 @@ def _best_of_n() -> Iterator[Experiment]:
         nature = Nature(accuracy=0.7, correlation=correlation, judge=0.8)
         setting = Setting(strategy="best_of_n", agents=agents, nature=nature)
         yield Experiment(
-            about=f"N={agents} p=.7 ρ={correlation:g} q=.8, reviewers alone",
+            about=f"N={agents} p=.7 ρ={short(correlation)} q=.8, reviewers alone",
             setting=setting,
             right=expected(law_of(setting), selected_by_many(agents, nature.judge)),
             calls=2 * agents,

@@ -91,8 +91,8 @@ def specification(setting: Setting, seed: int) -> Specification:
 
 
 def finished(call: Call, stage: int, text: str | None) -> CallFinished:
-    """The outcome of a call as a replica records it, unchecked: thousands are made, and the strategy parses them."""
-    return CallFinished.model_construct(
+    """The outcome of a call as a replica records it."""
+    return CallFinished(
         deliberation_id="trial",
         ts=_MOMENT,
         call_id=call.call_id,

@@ -1,0 +1,182 @@
+"""Questions with known answers, through a whole gateway: every strategy, and the vote that costs as much."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from uuid import uuid4
+
+from rich.console import Console
+from rich.text import Text
+
+from app.cli.bench.accounts import account_document, account_lines
+from app.cli.client import Gateway, JsonObject, understood
+from app.cli.exits import CommandError, Exit, FieldFault, print_json
+from app.cli.lanes import is_simulated
+from app.cli.layout import StackOptions
+from app.cli.stack import running_stack
+from app.cli.up import Checklist
+from app.cli.watch import until_ended
+from app.quality.accounts import Account, Marked, mark
+from app.quality.dataset import DatasetInvalid, Question, parse_dataset
+from app.quality.experiments import AGENTS_MAX, VOTE
+from app.schemas import Deliberation, RoleList, StrategyList
+
+MARK = "SIMULATED: a simulator stands in for the model; it cannot be right, and only the accounting means anything."
+# A plain vote needs no baseline: it is the baseline.
+_BASELINES = (VOTE, "single")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What is measured: the strategies and the council that each of them gets."""
+
+    strategies: tuple[str, ...]
+    agents: int
+    role: str
+    model: str | None
+    rounds: int | None
+    timeout_s: int
+    seed: int
+    concurrency: int
+    baseline: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Where:
+    """The gateway that is asked: the one at `url`, or one of our own in front of these engines."""
+
+    url: str | None
+    engine_urls: tuple[str, ...]
+    data_dir: Path | None
+
+
+def read_dataset(path: Path, limit: int | None) -> list[Question]:
+    """The first `limit` questions of a file. Raises CommandError naming every bad row, wherever it stands."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        remedy = "name a file of one JSON object a line, in UTF-8"
+        raise CommandError(Exit.USAGE, "dataset_unreadable", f"{path}: {error}", remedy=remedy) from error
+    try:
+        return parse_dataset(text)[:limit]
+    except DatasetInvalid as error:
+        faults = [FieldFault(f"line {fault.line}", fault.detail, fault.remedy) for fault in error.faults]
+        raise CommandError(Exit.USAGE, "dataset_invalid", f"{path}: {error}", fields=faults) from error
+
+
+@asynccontextmanager
+async def gateway_at(where: Where) -> AsyncGenerator[Gateway]:
+    """The gateway that is asked, started and stopped here when there is none; how it starts is told on stderr."""
+    if where.url is not None:
+        async with Gateway(where.url) as gateway:
+            yield gateway
+        return
+    with TemporaryDirectory(prefix="deliberate-bench-", ignore_cleanup_errors=True) as temporary:
+        options = StackOptions(
+            port=0, nats_port=0, data_dir=where.data_dir or Path(temporary), engine_urls=where.engine_urls
+        )
+        checklist = Checklist(Console(stderr=True, highlight=False, soft_wrap=True))
+        async with running_stack(options, checklist) as stack, Gateway(stack.url) as gateway:
+            yield gateway
+
+
+def request_body(plan: Plan, strategy: str, agents: int, question: Question, place: int, own: JsonObject) -> JsonObject:
+    """The deliberation on one question; `own` are the strategy's parameters. Every strategy gets the same task."""
+    council: JsonObject = {"role": plan.role, "num_agents": agents}
+    if plan.model is not None:
+        council = {"agents": [{"role": plan.role, "count": agents, "model": plan.model}]}
+    return {
+        "task": question.text,
+        **council,
+        "strategy": strategy,
+        "parameters": own,
+        **({} if plan.rounds is None else {"rounds": plan.rounds}),
+        "constraints": {"requirements": [question.requirement], "timeout_seconds": plan.timeout_s},
+        "seed": plan.seed + place,
+        "metadata": {"bench": "quality"},
+    }
+
+
+def own_parameters(known: StrategyList, strategy: str, question: Question) -> JsonObject:
+    """How the strategy is to read answers, where it counts them: as the question's are read."""
+    (found,) = (each for each in known.items if each.name == strategy)
+    fields = found.parameters.get("properties", {})
+    given: JsonObject = {"normaliser": question.normaliser}
+    if question.options:
+        given["options"] = list(question.options)
+    return {name: value for name, value in given.items() if name in fields}
+
+
+@dataclass(slots=True)
+class _Bench:
+    gateway: Gateway
+    plan: Plan
+    questions: Sequence[Question]
+    known: StrategyList
+    report: Callable[[str], None]
+
+    async def account(self, strategy: str, agents: int, more: JsonObject | None = None) -> Account:
+        """All questions, `concurrency` at a time, under one strategy; `more` are parameters of its own."""
+        free = asyncio.Semaphore(self.plan.concurrency)
+        done = 0
+
+        async def one(place: int, question: Question) -> Marked:
+            nonlocal done
+            async with free:
+                own = own_parameters(self.known, strategy, question) | (more or {})
+                body = request_body(self.plan, strategy, agents, question, place, own)
+                accepted = await self.gateway.submit(body, uuid4().hex)
+                await until_ended(self.gateway, str(accepted["id"]))
+                resource = await self.gateway.deliberation(str(accepted["id"]))
+            done += 1
+            self.report(f"{strategy} of {agents}: {done} of {len(self.questions)}")
+            return mark(question, understood(Deliberation, resource))
+
+        try:
+            async with asyncio.TaskGroup() as group:
+                tasks = [group.create_task(one(*each)) for each in enumerate(self.questions)]
+        except* CommandError as failures:
+            raise failures.exceptions[0] from None
+        return Account(strategy, agents, [task.result() for task in tasks])
+
+    async def vote_beside(self, account: Account) -> Account | None:
+        """The plain vote with as many calls as a strategy took in the mean; None where that is the strategy itself."""
+        if not self.plan.baseline or account.strategy in _BASELINES:
+            return None
+        votes = min(AGENTS_MAX, max(1, round(account.calls / account.questions)))
+        return await self.account(VOTE, votes, {"stop": "none"})
+
+
+async def _is_simulated(gateway: Gateway, role: str) -> bool:
+    roles = understood(RoleList, await gateway.read("/roles"))
+    return any(each.live is not None and each.live.simulated for each in roles.items if each.name == role)
+
+
+async def measure(gateway: Gateway, plan: Plan, dataset: str, questions: Sequence[Question], *, as_json: bool) -> None:
+    """Ask every question under every strategy and print the accounts, each as soon as it is known; JSON at the end."""
+    console = Console(highlight=False, soft_wrap=True)
+    documents: list[JsonObject] = []
+    known = understood(StrategyList, await gateway.read("/strategies"))
+    simulated = is_simulated(plan.model) or await _is_simulated(gateway, plan.role)
+    if not as_json:
+        _print_heading(console, dataset, questions, simulated=simulated)
+    with Console(stderr=True, highlight=False).status("") as status:
+        bench = _Bench(gateway, plan, questions, known, status.update)
+        for strategy in plan.strategies:
+            account = await bench.account(strategy, plan.agents)
+            vote = await bench.vote_beside(account)
+            documents.append(account_document(account, vote))
+            if not as_json:
+                for line in account_lines(account, vote):
+                    console.print(line)
+    if as_json:
+        print_json({"simulated": simulated, "dataset": dataset, "seed": plan.seed, "strategies": documents})
+
+
+def _print_heading(console: Console, dataset: str, questions: Sequence[Question], *, simulated: bool) -> None:
+    if simulated:
+        console.print(Text(MARK, "yellow"))
+    console.print(Text(f"{len(questions)} questions of {dataset}\n"))

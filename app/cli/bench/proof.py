@@ -1,0 +1,100 @@
+"""The proof table: thousands of deliberations of seeded minds in this process, measured against closed forms."""
+
+import asyncio
+from collections.abc import Collection, Iterator
+
+from rich.console import Console
+from rich.text import Text
+
+from app.cli.client import JsonObject
+from app.cli.exits import Exit, print_json
+from app.quality.experiments import Row, run
+from app.quality.figures import BAND_SIGMAS, OUTSIDE_BY_CHANCE, Figure
+from app.quality.table import experiments
+
+MARK = "SIMULATED: seeded minds, no model. This proves the machinery and the arithmetic; it says nothing of a model."
+_WHAT_WIDTH = 44
+
+
+def _number(value: float) -> str:
+    return f"{value:>8.4f}"
+
+
+def figure_line(figure: Figure) -> Text:
+    """One figure: measured, predicted, its band, and whether it lies inside."""
+    band = f"±{figure.band:.4f}" if figure.sigma else "exact"
+    sign = ("✔", "green") if figure.within else ("✘ outside", "bold red")
+    what = f"  {figure.what:<{_WHAT_WIDTH}}"
+    return Text.assemble(what, _number(figure.measured), _number(figure.predicted), f"{band:>9}  ", sign)
+
+
+def row_lines(row: Row) -> Iterator[Text]:
+    """A row: its strategy and setting, then its figures."""
+    yield Text.assemble((f"{row.strategy}", "bold"), f"  {row.about}", (f"  {row.runs:,} runs", "dim"))
+    yield from map(figure_line, row.all)
+
+
+def heading(seed: int) -> Text:
+    """What the table is, and what it is not."""
+    columns = f"  {'':<{_WHAT_WIDTH}}{'measured':>8} {'theory':>8}{f'±{BAND_SIGMAS:g}σ':>8}"
+    return Text.assemble((MARK, "yellow"), f"\nSeed {seed}: the same seed gives the same table.\n\n", (columns, "dim"))
+
+
+def summary_line(figures: Collection[Figure]) -> Text:
+    """How many figures are in their bands, and how many would miss them by chance alone."""
+    inside = sum(figure.within for figure in figures)
+    by_chance = OUTSIDE_BY_CHANCE * sum(figure.sigma > 0 for figure in figures)
+    style = "green" if inside == len(figures) else "bold red"
+    return Text.assemble(
+        (f"\n{inside} of {len(figures)} figures lie within {BAND_SIGMAS:g}σ of theory", style),
+        f"; by chance alone {by_chance:.1f} of them would not, under any one seed.",
+    )
+
+
+def figure_document(figure: Figure) -> JsonObject:
+    """A figure as JSON."""
+    return {
+        "what": figure.what,
+        "measured": figure.measured,
+        "predicted": figure.predicted,
+        "band": figure.band,
+        "within": figure.within,
+    }
+
+
+def row_document(row: Row) -> JsonObject:
+    """A row as JSON."""
+    return {
+        "strategy": row.strategy,
+        "about": row.about,
+        "runs": row.runs,
+        "figures": [figure_document(figure) for figure in row.all],
+    }
+
+
+async def proof(strategies: Collection[str], runs: int, seed: int, *, as_json: bool) -> Exit:
+    """Measure every experiment, or those on `strategies`, and print them as they come; JSON is printed at the end.
+
+    FAILED when a figure lies outside its band.
+    """
+    console = Console(highlight=False, soft_wrap=True)
+    if not as_json:
+        console.print(heading(seed))
+    rows: list[Row] = []
+    for experiment in experiments(strategies):
+        # Between two rows a signal is heard: what follows is one long computation.
+        await asyncio.sleep(0)
+        row = run(experiment, runs, seed)
+        rows.append(row)
+        if not as_json:
+            for line in row_lines(row):
+                console.print(line)
+    figures = [figure for row in rows for figure in row.all]
+    outside = [figure for figure in figures if not figure.within]
+    if as_json:
+        documents = [row_document(row) for row in rows]
+        counts = {"figures": len(figures), "outside": len(outside)}
+        print_json({"simulated": True, "engine": "seeded minds, no model", "seed": seed, "rows": documents, **counts})
+    else:
+        console.print(summary_line(figures))
+    return Exit.FAILED if outside else Exit.SUCCESS

@@ -1,0 +1,121 @@
+"""Data sets: questions with their answers, one JSON object a line."""
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import get_args
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from app.deliberation.answers import READ_AS, Normaliser, Options, normalise
+
+NORMALISERS: tuple[Normaliser, ...] = get_args(Normaliser)
+QUESTION_CHARS_MAX = 32_768
+FAULTS_MAX = 20
+_SHOWN_CHARS_MAX = 80
+# What a task adds, so that the answer can be found in the text: the same for every strategy.
+_REQUIREMENTS: dict[Normaliser, str] = {
+    "text": "The answer is the answer alone: no sentence around it, no explanation.",
+    "number": "The answer is one number, in digits, and nothing follows it.",
+    "choice": "The answer names one of the choices, and nothing follows it.",
+    "json": "The answer is one JSON document and nothing else.",
+    "exact": "The answer is the answer alone, exactly as asked for.",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """A question, its answer, and how answers are read before they are compared with it."""
+
+    text: str
+    answer: str
+    normaliser: Normaliser = "text"
+    options: tuple[str, ...] = ()
+
+    @property
+    def requirement(self) -> str:
+        """What the task asks of the answer's form."""
+        return _REQUIREMENTS[self.normaliser]
+
+    def read(self, text: str) -> str | None:
+        """An answer as it is compared; None when it cannot be read."""
+        return normalise(text, self.normaliser, self.options)
+
+    def is_right(self, text: str | None) -> bool:
+        """Whether an answer is the right one; one that is missing or cannot be read is not."""
+        return text is not None and (found := self.read(text)) is not None and found == self.read(self.answer)
+
+
+@dataclass(frozen=True, slots=True)
+class RowFault:
+    """A row that cannot be used: its line, from 1, what is wrong, and what to do."""
+
+    line: int
+    detail: str
+    remedy: str
+
+
+class DatasetInvalid(ValueError):
+    """A data set with rows that cannot be used; `faults` has the first of them, at most FAULTS_MAX."""
+
+    def __init__(self, faults: list[RowFault]) -> None:
+        super().__init__(f"{len(faults)} rows cannot be used")
+        self.faults = tuple(faults)
+
+
+class _Row(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    question: str = Field(min_length=1, max_length=QUESTION_CHARS_MAX)
+    answer: str | int | float
+    normaliser: Normaliser = "text"
+    options: Options = ()
+
+
+_REMEDIES = {
+    "question": f"It is a text of 1 to {QUESTION_CHARS_MAX:,} characters.",
+    "answer": "Write the one right answer, a text or a number.",
+    "normaliser": f"It is one of {', '.join(NORMALISERS)}; text if absent.",
+    "options": "They are what a choice is one of: a list of different texts.",
+}
+_FORM = 'A row is {"question": …, "answer": …, "normaliser": …, "options": […]}; the last two may be left out.'
+
+
+def parse_dataset(text: str) -> list[Question]:
+    """The questions of a JSONL text; empty lines are passed over. Raises DatasetInvalid: no row, or bad ones."""
+    questions: list[Question] = []
+    faults: list[RowFault] = []
+    for number, line in _lines(text):
+        found = _question(number, line)
+        if isinstance(found, Question):
+            questions.append(found)
+        else:
+            faults.append(found)
+    if not questions and not faults:
+        faults.append(RowFault(1, "there is no row", _FORM))
+    if faults:
+        raise DatasetInvalid(faults[:FAULTS_MAX])
+    return questions
+
+
+def _lines(text: str) -> Iterator[tuple[int, str]]:
+    # Not splitlines: U+2028 and others may stand inside a JSON string.
+    for number, line in enumerate(text.split("\n"), start=1):
+        if line.strip():
+            yield number, line
+
+
+def _question(number: int, line: str) -> Question | RowFault:
+    try:
+        row = _Row.model_validate_json(line)
+    except ValidationError as invalid:
+        first = invalid.errors(include_url=False, include_input=False)[0]
+        field = str(first["loc"][0]) if first["loc"] else ""
+        where = f"{field}: " if field else ""
+        return RowFault(number, f"{where}{first['msg']}", _REMEDIES.get(field, _FORM))
+    answer = row.answer if isinstance(row.answer, str) else json.dumps(row.answer)
+    question = Question(row.question, answer, row.normaliser, row.options)
+    if question.read(answer) is None:
+        detail = f"answer: {answer[:_SHOWN_CHARS_MAX]!r} cannot be read as {READ_AS[row.normaliser]}"
+        return RowFault(number, detail, "Correct the answer, or name another normaliser.")
+    return question
