@@ -4,7 +4,7 @@ BIN := .venv/bin
 STAMP := .venv/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo up test test-unit test-vllm lint format bench openapi lock clean
+.PHONY: help install demo up test test-unit test-vllm lint format bench chaos openapi lock clean
 
 help: ## Show this help
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -49,6 +49,9 @@ openapi: $(STAMP) ## Write openapi/ from the code
 
 bench: $(STAMP) ## Measure the product beside its floor in the same run, with the simulator at 500 ms per call
 	$(BIN)/python -m benchmarks.bench
+
+chaos: $(STAMP) ## Kill, stop and cut off everything at random for two minutes under load, and check that nothing is lost
+	$(BIN)/python -m benchmarks.chaos --seconds 120 --interval 2 --kills-min 20
 
 lock: $(STAMP) ## Resolve the dependencies anew and write both lock files, with hashes
 	$(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3.11 --generate-hashes --no-annotate --no-header \

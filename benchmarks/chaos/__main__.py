@@ -1,0 +1,250 @@
+"""`python -m benchmarks.chaos`: the whole stack under load, hurt at random, then held to account.
+
+Between any two parts there is a proxy that can hurt connections; processes are killed and stopped by their marks. The
+verdict is read off the raw stream and off what reached the engine's door, never off what the product says of itself.
+Exits 1 when a promise did not hold.
+"""
+
+import argparse
+import asyncio
+import json
+import random
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter, defaultdict
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import nats
+from nats.js.api import AckPolicy, ConsumerConfig, DeliverPolicy
+from rich.console import Console
+from rich.table import Table
+
+from app.catalog import percentile
+from app.cli.layout import StackOptions, plan_stack
+from app.cli.stack import stack_children
+from app.cli.supervisor import supervised
+from app.deliberation.facts import FACT_SUFFIXES, event_type
+from benchmarks.chaos.checker import Asked, Fault, Findings, Stored, check
+from benchmarks.chaos.faults import Struck, cut, now_s, strike, wake
+from benchmarks.chaos.load import Load
+from benchmarks.chaos.proxy import FaultProxy
+
+SETTLES_WITHIN_S = 180.0
+STOPPED_S = (1.0, 8.0)
+SLOWEST_SHOWN = 5
+LOOK_BACK_S = 30.0
+CUT_SHARE = 0.25
+STOP_SHARE = 0.25
+ENGINE = "--duration-ms 400 --jitter 0.5"
+HEAD_BYTES_MAX = 512
+_CALL_ID = re.compile(rb"\r\nx-call-id: ([a-z0-9_-]+)\.([a-z0-9_-]+)\r\n", re.IGNORECASE)
+
+
+@dataclass
+class Door:
+    """What passes on its way to the engine: every call that is asked for, and when."""
+
+    asked: list[Asked] = field(default_factory=list[Asked])
+    _tails: dict[int, bytes] = field(default_factory=lambda: defaultdict(bytes))
+
+    def __call__(self, data: bytes, connection: int) -> None:
+        """Take in what a client sent on a connection."""
+        tail = self._tails[connection]
+        for found in _CALL_ID.finditer(tail + data):
+            # A head may come in two pieces; one that was in the last piece already is not counted again.
+            if found.end() > len(tail):
+                self.asked.append(Asked(found[1].decode(), found[2].decode(), now_s()))
+        self._tails[connection] = (tail + data)[-HEAD_BYTES_MAX:]
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A stack that runs, its proxies by the part they stand before, and what reaches the engine."""
+
+    url: str
+    nats_port: int
+    marks: tuple[str, str]
+    proxies: Mapping[str, FaultProxy]
+    door: Door
+
+
+def _up(data_dir: Path, nats_port: int, engine_port: int) -> tuple[subprocess.Popen[str], str, str]:
+    """Start `deliberate up`; its process, its URL and its mark."""
+    options = ["--port", "0", "--data-dir", str(data_dir), "--nats-url", f"nats://127.0.0.1:{nats_port}"]
+    command = [str(Path(sys.executable).with_name("deliberate")), "up", "--json", *options]
+    command += ["--engine-url", f"http://127.0.0.1:{engine_port}"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    assert process.stdout is not None
+    for line in process.stdout:
+        said = json.loads(line)
+        if said["event"] == "ready":
+            return process, said["url"], json.loads((data_dir / "stack.json").read_text())["mark"]
+    raise RuntimeError(f"`deliberate up` ended with {process.wait()}")
+
+
+async def _drained(process: subprocess.Popen[str]) -> None:
+    assert process.stdout is not None
+    await asyncio.to_thread(process.stdout.read)
+
+
+@asynccontextmanager
+async def _stage(directory: Path) -> AsyncGenerator[Stage]:
+    """The log and the engine under a supervisor of their own, proxies before them, and the rest started by `up`."""
+    options = StackOptions(port=0, nats_port=0, data_dir=directory / "outside", simulate=tuple(ENGINE.split()))
+    options.data_dir.mkdir()
+    layout = plan_stack(options, lambda _: None)
+    outside = [child for child in stack_children(layout) if child.name in ("nats", "simulator")]
+    door = Door()
+    async with AsyncExitStack() as stack:
+        await stack.enter_async_context(supervised(outside, layout.site, lambda _: None))
+        log = await stack.enter_async_context(FaultProxy(layout.ports["nats"]))
+        engine = await stack.enter_async_context(FaultProxy(layout.ports["simulator"], door))
+        process, url, mark = await asyncio.to_thread(_up, directory / "inside", log.port, engine.port)
+        draining = asyncio.create_task(_drained(process))
+        try:
+            gateway = await stack.enter_async_context(FaultProxy(int(url.rpartition(":")[2])))
+            proxies = {"log": log, "engine": engine, "gateway": gateway}
+            public = f"http://127.0.0.1:{gateway.port}"
+            yield Stage(public, layout.ports["nats"], (layout.mark, mark), proxies, door)
+        finally:
+            process.terminate()
+            await asyncio.to_thread(process.wait)
+            await draining
+
+
+async def _hurt(stage: Stage, rng: random.Random, seconds: float, interval_s: float) -> list[Fault]:
+    """Strike at random moments for `seconds`; whoever was stopped goes on after some seconds."""
+    faults: list[Fault] = []
+    ends_at_s = time.monotonic() + seconds
+    async with asyncio.TaskGroup() as wakers:
+        while time.monotonic() < ends_at_s:
+            await asyncio.sleep(rng.uniform(0.2, 2 * interval_s - 0.2))
+            struck = _struck(stage, rng)
+            if struck is None:
+                continue
+            faults.append(Fault(struck.what, struck.victim, now_s()))
+            if struck.stopped_pid is not None:
+                wakers.create_task(_woken(struck.stopped_pid, rng.uniform(*STOPPED_S)))
+    return faults
+
+
+def _struck(stage: Stage, rng: random.Random) -> Struck | None:
+    if rng.random() < CUT_SHARE:
+        return cut(rng, stage.proxies, rng.uniform(*STOPPED_S))
+    return strike(rng, stage.marks, STOP_SHARE)
+
+
+async def _woken(pid: int, after_s: float) -> None:
+    await asyncio.sleep(after_s)
+    wake(pid)
+
+
+async def _tried_again(_: Exception) -> None:
+    """The server may have been killed a moment ago; the client says so with a traceback, and tries again."""
+
+
+async def _stored(nats_port: int) -> list[Stored]:
+    """Every fact in the raw stream, with the moment at which the server stored it."""
+    client = await nats.connect(f"nats://127.0.0.1:{nats_port}", error_cb=_tried_again)
+    subjects = [f"deliberations.*.*.{tail}" for tail in FACT_SUFFIXES]
+    config = ConsumerConfig(
+        deliver_policy=DeliverPolicy.ALL, ack_policy=AckPolicy.NONE, filter_subjects=subjects, inactive_threshold=60
+    )
+    stream = client.jetstream()
+    info = await stream.add_consumer("DELIBERATIONS", config)
+    subscription = await stream.pull_subscribe_bind(info.name, "DELIBERATIONS")
+    found: list[Stored] = []
+    left = info.num_pending or 0
+    while left > 0:
+        for message in await subscription.fetch(min(1_000, left), timeout=10):
+            left -= 1
+            stored_at_s = message.metadata.timestamp.timestamp()
+            found.append(Stored(tuple(message.subject.split(".")), stored_at_s, event_type(message.data)))
+    await client.close()
+    return found
+
+
+async def _settled(stage: Stage, load: Load, running: asyncio.Task[None]) -> None:
+    """Wait until the clients have seen every end, or give up on them: the log then tells who is lost."""
+    load.enough.set()
+    with suppress(TimeoutError):
+        async with asyncio.timeout(SETTLES_WITHIN_S):
+            await asyncio.shield(running)
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+    ends_at_s = time.monotonic() + SETTLES_WITHIN_S
+    while time.monotonic() < ends_at_s:
+        facts = Counter(fact.tokens[3] for fact in await _stored(stage.nats_port))
+        if facts["end"] >= facts["accepted"]:
+            return
+        await asyncio.sleep(1)
+
+
+async def run(seconds: float, seed: int, in_flight: int, interval_s: float) -> tuple[Findings, list[Fault]]:
+    """One run, from an empty log to its findings."""
+    rng = random.Random(seed)
+    with tempfile.TemporaryDirectory(prefix="chaos-") as directory:
+        async with _stage(Path(directory)) as stage:
+            load = Load(stage.url, in_flight, seed)
+            running = asyncio.create_task(load.run())
+            faults = await _hurt(stage, rng, seconds, interval_s)
+            await _settled(stage, load, running)
+            return check(load.promised, await _stored(stage.nats_port), stage.door.asked, faults), faults
+
+
+def _shown(console: Console, findings: Findings, faults: list[Fault]) -> None:
+    kinds = Counter(f"{fault.kind} {fault.victim}" for fault in faults)
+    console.print("Faults: " + ", ".join(f"{kind} {count}" for kind, count in sorted(kinds.items())))
+    table = Table("what", "figure", title="simulated engine; figures from the raw stream and the engine's door")
+    rows: dict[str, object] = {
+        "kills (SIGKILL)": sum(fault.kind == "SIGKILL" for fault in faults),
+        "stops (SIGSTOP)": sum(fault.kind == "SIGSTOP" for fault in faults),
+        "connections hurt": sum(fault.kind not in ("SIGKILL", "SIGSTOP") for fault in faults),
+        "accepted": findings.accepted,
+        "ended": f"{findings.ended} ({', '.join(f'{kind} {count}' for kind, count in findings.ends.most_common())})",
+        "lost": len(findings.lost),
+        "second ends": len(findings.second_ends),
+        "recorded calls made again": len(findings.made_again),
+        "requests to the engine": findings.requests,
+        "wasted / in flight at the faults": f"{findings.wasted} / {findings.wasted_bound}",
+    }
+    for name, share in (("p50", 0.5), ("p99", 0.99), ("max", 1.0)):
+        found = percentile(findings.resumed_s, share)
+        rows[f"next fact of each deliberation under way at a kill, {name}"] = "-" if found is None else f"{found:.1f} s"
+    for name, value in rows.items():
+        table.add_row(name, str(value))
+    console.print(table)
+    slowest = {fault: seconds for seconds, fault in findings.resumptions}
+    for fault, seconds in sorted(slowest.items(), key=lambda each: -each[1])[:SLOWEST_SHOWN]:
+        before = [f"{each.kind} {each.victim}" for each in faults if 0 <= fault.at_s - each.at_s < LOOK_BACK_S]
+        console.print(f"{seconds:.1f} s after {fault.kind} of {fault.victim}; within {LOOK_BACK_S:g} s: {before}")
+    for violation in findings.violations[:20]:
+        console.print(violation, style="red")
+
+
+def main() -> None:
+    """Read the options, run, print, and exit 1 when a promise did not hold."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seconds", type=float, default=120)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--in-flight", type=int, default=200, help="deliberations in flight")
+    parser.add_argument("--interval", type=float, default=4.0, help="mean seconds between faults")
+    parser.add_argument("--kills-min", type=int, default=0, help="exit 1 with fewer kills and stops than this")
+    options = parser.parse_args()
+    findings, faults = asyncio.run(run(options.seconds, options.seed, options.in_flight, options.interval))
+    console = Console()
+    _shown(console, findings, faults)
+    struck = sum(fault.kind in ("SIGKILL", "SIGSTOP") for fault in faults)
+    if struck < options.kills_min:
+        console.print(f"only {struck} kills and stops, {options.kills_min} were asked for", style="red")
+    sys.exit(bool(findings.violations) or struck < options.kills_min)
+
+
+if __name__ == "__main__":
+    main()

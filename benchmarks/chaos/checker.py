@@ -1,0 +1,132 @@
+"""What the raw stream and the engine's door tell after a run: nothing lost, no second end, nothing paid for twice."""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+MARGIN_S = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """One fact as the server stored it: its subject's tokens, when it was stored (epoch seconds), and of which type."""
+
+    tokens: tuple[str, ...]
+    stored_at_s: float
+    type: str
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """One request that reached an engine: the call, and when (epoch seconds)."""
+
+    deliberation_id: str
+    call_id: str
+    asked_at_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """One thing done to the stack: what, to whom, and when (epoch seconds)."""
+
+    kind: str
+    victim: str
+    at_s: float
+
+
+@dataclass
+class Findings:
+    """The figures of a run; `violations` is empty when every promise held."""
+
+    accepted: int = 0
+    ended: int = 0
+    requests: int = 0
+    recorded: int = 0
+    wasted: int = 0
+    wasted_bound: int = 0
+    ends: Counter[str] = field(default_factory=Counter[str])
+    lost: list[str] = field(default_factory=list[str])
+    second_ends: list[str] = field(default_factory=list[str])
+    made_again: list[str] = field(default_factory=list[str])
+    resumptions: list[tuple[float, Fault]] = field(default_factory=list["tuple[float, Fault]"])
+
+    @property
+    def resumed_s(self) -> list[float]:
+        """Seconds from each kill to the next fact of each deliberation that was under way at that moment, ascending."""
+        return [seconds for seconds, _ in self.resumptions]
+
+    @property
+    def violations(self) -> list[str]:
+        """Every promise that did not hold, in words."""
+        found = [f"lost: {each}" for each in self.lost]
+        found += [f"ended more than once: {each}" for each in self.second_ends]
+        found += [f"asked for again after it was recorded: {each}" for each in self.made_again]
+        if self.wasted > self.wasted_bound:
+            found.append(f"{self.wasted} calls wasted, with {self.wasted_bound} in flight at the faults")
+        return found
+
+
+def check(
+    promised: Iterable[str], stored: Sequence[Stored], asked: Sequence[Asked], faults: Sequence[Fault]
+) -> Findings:
+    """Hold a run against its promises. `promised` are the ids that clients got a 202 or a 200 for."""
+    findings = Findings()
+    accepted_at: dict[str, float] = {}
+    ends: dict[str, list[float]] = defaultdict(list)
+    facts: dict[str, list[float]] = defaultdict(list)
+    recorded_at: dict[tuple[str, str], float] = {}
+    for fact in stored:
+        deliberation_id, tail = fact.tokens[2], fact.tokens[3:]
+        facts[deliberation_id].append(fact.stored_at_s)
+        match tail:
+            case ("accepted",):
+                accepted_at[deliberation_id] = fact.stored_at_s
+            case ("end",):
+                ends[deliberation_id].append(fact.stored_at_s)
+                findings.ends[fact.type.removeprefix("deliberation.")] += 1
+            case ("call", call_id, "finished"):
+                recorded_at.setdefault((deliberation_id, call_id), fact.stored_at_s)
+            case _:
+                pass
+    findings.accepted, findings.ended = len(accepted_at), len(ends)
+    findings.lost = sorted({*promised, *accepted_at} - {each for each in ends if each in accepted_at})
+    findings.second_ends = sorted(each for each, times in ends.items() if len(times) > 1)
+    _count_calls(findings, recorded_at, asked)
+    findings.wasted_bound = sum(_in_flight(fault.at_s, recorded_at, asked) for fault in faults)
+    kills = [fault for fault in faults if fault.kind == "SIGKILL"]
+    findings.resumptions = _resumptions(kills, accepted_at, ends, facts)
+    return findings
+
+
+def _in_flight(at_s: float, recorded_at: Mapping[tuple[str, str], float], asked: Sequence[Asked]) -> int:
+    """Calls that an engine had been asked for and that were not recorded yet: each may have to be asked for again."""
+    begun = {(each.deliberation_id, each.call_id) for each in asked if each.asked_at_s <= at_s}
+    return sum(recorded_at.get(call, at_s + 1) > at_s for call in begun)
+
+
+def _count_calls(findings: Findings, recorded_at: Mapping[tuple[str, str], float], asked: Sequence[Asked]) -> None:
+    findings.requests, findings.recorded = len(asked), len(recorded_at)
+    calls = {(each.deliberation_id, each.call_id) for each in asked}
+    findings.wasted = len(asked) - len(calls)
+    findings.made_again = sorted(
+        f"{each.deliberation_id} {each.call_id}, {each.asked_at_s - at_s:.1f} s after"
+        for each in asked
+        if (at_s := recorded_at.get((each.deliberation_id, each.call_id))) is not None
+        # Two replicas may hold one call after a hang; a request that set out before the record stood is no second one.
+        and each.asked_at_s > at_s + MARGIN_S
+    )
+
+
+def _resumptions(
+    faults: Sequence[Fault],
+    accepted_at: Mapping[str, float],
+    ends: Mapping[str, list[float]],
+    facts: Mapping[str, list[float]],
+) -> list[tuple[float, Fault]]:
+    found: list[tuple[float, Fault]] = []
+    for fault in faults:
+        for deliberation_id, at_s in accepted_at.items():
+            if at_s < fault.at_s < min(ends.get(deliberation_id, [0.0])):
+                next_at_s = min(each for each in facts[deliberation_id] if each > fault.at_s)
+                found.append((next_at_s - fault.at_s, fault))
+    return sorted(found, key=lambda each: each[0])

@@ -1,0 +1,84 @@
+"""What can be done to a running stack, and to whom: every process of it, by its mark, and every connection."""
+
+import os
+import random
+import re
+import signal
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+
+from app.cli.processes import marked
+from benchmarks.chaos.proxy import CUTS, FaultProxy
+
+# Who is hit how often. What takes all of Ray along takes ten seconds to come back, so it is hit less.
+WEIGHTS: Mapping[str, int] = {
+    "gateway": 4,
+    "coordinator": 6,
+    "agent": 6,
+    "nats": 4,
+    "engine": 4,
+    "controller": 2,
+    "deployer": 1,
+    "raylet": 1,
+    "gcs": 1,
+}
+_OF_RAY: Mapping[str, str] = {
+    "coordinator": r"^ray::ServeReplica:.*Coordinator",
+    "agent": r"^ray::ServeReplica:.*Agent",
+    "controller": r"^ray::ServeController",
+    "raylet": r"/raylet --",
+    "gcs": r"/gcs_server --",
+}
+_OF_STACK: Mapping[str, str] = {"gateway": "gateway", "nats": "nats", "engine": "simulator", "deployer": "deployer"}
+
+
+@dataclass(frozen=True, slots=True)
+class Struck:
+    """What was done: `what` to `victim`, and the process that must be woken again, if it was stopped."""
+
+    what: str
+    victim: str
+    stopped_pid: int | None = None
+
+
+def victims(marks: Sequence[str], name: str) -> list[int]:
+    """Process ids of everything that plays the part `name` in the stacks with these marks."""
+    found = [process for mark in marks for process in marked(mark)]
+    if name in _OF_STACK:
+        # The part itself, not what it started: its session leader.
+        return [each.pid for each in found if each.child == _OF_STACK[name] and os.getsid(each.pid) == each.pid]
+    return [each.pid for each in found if re.search(_OF_RAY[name], each.command)]
+
+
+def strike(rng: random.Random, marks: Sequence[str], stop_share: float) -> Struck | None:
+    """SIGKILL or SIGSTOP one process; None when whoever was chosen is away already."""
+    (name,) = rng.choices(list(WEIGHTS), list(WEIGHTS.values()))
+    pids = victims(marks, name)
+    if not pids:
+        return None
+    pid = rng.choice(sorted(pids))
+    stops = rng.random() < stop_share
+    with suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGSTOP if stops else signal.SIGKILL)
+        return Struck("SIGSTOP" if stops else "SIGKILL", name, pid if stops else None)
+    return None
+
+
+def wake(pid: int) -> None:
+    """Let a stopped process go on, if it is still there."""
+    with suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGCONT)
+
+
+def cut(rng: random.Random, proxies: Mapping[str, FaultProxy], seconds: float) -> Struck | None:
+    """Hurt one connection of one of the proxies."""
+    name = rng.choice(sorted(proxies))
+    kind = rng.choice(CUTS)
+    return Struck(kind, name) if proxies[name].cut(kind, rng, seconds) else None
+
+
+def now_s() -> float:
+    """Epoch seconds: the server's clock and ours are one."""
+    return time.time()

@@ -1,0 +1,86 @@
+"""The load: clients that each keep one deliberation in flight, and try again with the same key until it is accepted."""
+
+import asyncio
+import random
+from dataclasses import dataclass, field
+from typing import Any
+
+import httpx
+
+STRATEGIES: tuple[dict[str, Any], ...] = (
+    {"strategy": "council", "num_agents": 3, "rounds": 1},
+    {"strategy": "best_of_n", "num_agents": 3},
+    {"strategy": "independent", "num_agents": 3},
+)
+CANCELLED_SHARE = 0.05
+PAUSE_S = 0.3
+WAIT_S = 20
+
+
+@dataclass
+class Load:
+    """`clients` closed loops against the gateway at `url`, until `enough` is set; `promised` are the ids accepted."""
+
+    url: str
+    clients: int
+    seed: int
+    enough: asyncio.Event = field(default_factory=asyncio.Event)
+    promised: set[str] = field(default_factory=set[str])
+    rejected: int = 0
+    pending: set[str] = field(default_factory=set[str])
+
+    async def run(self) -> None:
+        """Submit and wait; ends when `enough` is set and everything that was accepted has ended."""
+        limits = httpx.Limits(max_connections=self.clients * 2)
+        async with (
+            httpx.AsyncClient(base_url=self.url, timeout=WAIT_S + 10, limits=limits) as client,
+            asyncio.TaskGroup() as group,
+        ):
+            for number in range(self.clients):
+                group.create_task(self._client(client, number))
+
+    async def _client(self, client: httpx.AsyncClient, number: int) -> None:
+        rng = random.Random(f"{self.seed}/{number}")
+        turn = 0
+        while not self.enough.is_set():
+            turn += 1
+            body = {"task": f"Task {number}.{turn}", "seed": turn, **rng.choice(STRATEGIES)}
+            deliberation_id = await self._submitted(client, body, key=f"chaos-{self.seed}-{number}-{turn}")
+            if deliberation_id is None:
+                return
+            self.pending.add(deliberation_id)
+            if rng.random() < CANCELLED_SHARE:
+                await asyncio.sleep(rng.random())
+                await self._asked(client, "POST", f"/deliberations/{deliberation_id}/cancel", json={})
+            await self._ended(client, deliberation_id)
+            self.pending.discard(deliberation_id)
+
+    async def _submitted(self, client: httpx.AsyncClient, body: dict[str, Any], key: str) -> str | None:
+        """The id, once it was promised; None when the run is over before that."""
+        while not self.enough.is_set():
+            response = await self._asked(client, "POST", "/deliberations", json=body, headers={"Idempotency-Key": key})
+            if response is not None and response.status_code in (200, 202):
+                self.promised.add(response.json()["id"])
+                return response.json()["id"]
+            self.rejected += response is not None
+            await asyncio.sleep(PAUSE_S)
+        return None
+
+    async def _ended(self, client: httpx.AsyncClient, deliberation_id: str) -> None:
+        while True:
+            response = await self._asked(
+                client, "GET", f"/deliberations/{deliberation_id}", headers={"Prefer": f"wait={WAIT_S}"}
+            )
+            if response is not None and response.status_code == 200 and response.json()["ended_at"] is not None:
+                return
+            await asyncio.sleep(PAUSE_S / 3)
+
+    async def _asked(self, client: httpx.AsyncClient, method: str, path: str, **more: Any) -> httpx.Response | None:  # noqa: ANN401 -- httpx's own arguments
+        """The answer; None when the connection broke, as it does when its other end is killed."""
+        try:
+            response = await client.request(method, path, **more)
+        except httpx.TransportError:
+            return None
+        if response.status_code >= 500 and response.status_code != 503:
+            raise AssertionError(f"{method} {path}: {response.status_code} {response.text}")
+        return response

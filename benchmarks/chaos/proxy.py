@@ -1,0 +1,125 @@
+"""A TCP proxy between two parts that can hurt the connections through it: delay, half-open, truncate, reset."""
+
+import asyncio
+import random
+import socket
+import struct
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Literal, Self
+
+CutKind = Literal["reset", "truncate", "half-open", "delay"]
+CUTS: tuple[CutKind, ...] = ("reset", "truncate", "half-open", "delay")
+PIECE_BYTES = 64 * 1024
+_RESET = struct.pack("ii", 1, 0)  # SO_LINGER of zero seconds: closing sends a reset
+
+
+class Link:
+    """One proxied connection: two pumps, and a gate that faults close."""
+
+    def __init__(self, seen: Callable[[bytes, int], None] | None) -> None:
+        self.number = id(self)
+        self.open = asyncio.Event()
+        self.open.set()
+        self.writers: list[asyncio.StreamWriter] = []
+        self._seen = seen
+
+    async def pump(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, upwards: bool) -> None:
+        """Carry bytes one way until either side ends."""
+        with suppress(ConnectionError, OSError):
+            while data := await reader.read(PIECE_BYTES):
+                await self.open.wait()
+                if upwards and self._seen is not None:
+                    self._seen(data, self.number)
+                writer.write(data)
+                await writer.drain()
+        with suppress(ConnectionError, OSError):
+            writer.close()
+
+    def reset(self) -> None:
+        """End both sides with a reset, so that whatever is under way is lost."""
+        for writer in self.writers:
+            raw: socket.socket | None = writer.get_extra_info("socket")
+            with suppress(OSError):
+                if raw is not None:
+                    raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
+            writer.transport.abort()
+
+    def truncate(self) -> None:
+        """End both sides in good order in the middle of whatever is under way."""
+        for writer in self.writers:
+            writer.close()
+
+
+class FaultProxy:
+    """Listens on loopback and forwards to `upstream_port`; `seen` gets what clients send, with a connection's number.
+
+    Use as an async context manager; `port` is where it listens.
+    """
+
+    def __init__(self, upstream_port: int, seen: Callable[[bytes, int], None] | None = None) -> None:
+        self._upstream_port = upstream_port
+        self._seen = seen
+        self._links: set[Link] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._server: asyncio.Server | None = None
+        self.port = 0
+
+    async def __aenter__(self) -> Self:
+        self._server = await asyncio.start_server(self._accept, "127.0.0.1", 0)
+        self.port = self._server.sockets[0].getsockname()[1]
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        assert self._server is not None
+        self._server.close()
+        for link in list(self._links):
+            link.reset()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            up_reader, up_writer = await asyncio.open_connection("127.0.0.1", self._upstream_port)
+        except OSError:
+            writer.transport.abort()
+            return
+        link = Link(self._seen)
+        link.writers = [writer, up_writer]
+        self._links.add(link)
+        try:
+            async with asyncio.TaskGroup() as pumps:
+                pumps.create_task(link.pump(reader, up_writer, upwards=True))
+                pumps.create_task(link.pump(up_reader, writer, upwards=False))
+        finally:
+            self._links.discard(link)
+            for each in link.writers:
+                each.transport.abort()
+
+    def cut(self, kind: CutKind, rng: random.Random, seconds: float) -> bool:
+        """Hurt one connection; False when there is none. `seconds` is how long a delay or a half-open one lasts."""
+        if not self._links:
+            return False
+        link = rng.choice(sorted(self._links, key=lambda each: each.number))
+        match kind:
+            case "reset":
+                link.reset()
+            case "truncate":
+                link.truncate()
+            case "half-open" | "delay":
+                self._hold(link, kind, seconds)
+        return True
+
+    def _hold(self, link: Link, kind: CutKind, seconds: float) -> None:
+        async def hold() -> None:
+            link.open.clear()
+            await asyncio.sleep(seconds)
+            # A delay lets everything through in the end; a half-open connection was dead all the while.
+            if kind == "half-open":
+                link.reset()
+            link.open.set()
+
+        task = asyncio.get_running_loop().create_task(hold())
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)

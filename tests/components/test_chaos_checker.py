@@ -1,0 +1,59 @@
+"""The chaos run's checker can fail: each broken promise is found in a log that breaks it, and in no other."""
+
+from benchmarks.chaos.__main__ import Door
+from benchmarks.chaos.checker import Asked, Fault, Findings, Stored, check
+
+KILL = Fault("SIGKILL", "coordinator", 10.0)
+
+
+def log(*facts: tuple[float, str]) -> list[Stored]:
+    """Facts of one deliberation: when each was stored, and its subject's tail."""
+    return [
+        Stored(("deliberations", "default", "d1", *tail.split(".")), at_s, f"deliberation.{tail}")
+        for at_s, tail in facts
+    ]
+
+
+WHOLE = log((1, "accepted"), (2, "stage.1.opened"), (5, "call.c1.finished"), (14, "stage.1.closed"), (20, "end"))
+
+
+def found(stored: list[Stored], *asked_at_s: float, promised: tuple[str, ...] = ("d1",)) -> Findings:
+    return check(promised, stored, [Asked("d1", "c1", at_s) for at_s in asked_at_s], [KILL])
+
+
+def test_a_run_that_kept_its_promises_has_no_violation_and_tells_its_figures() -> None:
+    findings = found(WHOLE, 3)
+    assert findings.violations == []
+    assert (findings.accepted, findings.ended, findings.requests, findings.recorded, findings.wasted) == (1, 1, 1, 1, 0)
+    assert findings.resumed_s == [4.0]
+
+
+def test_what_was_accepted_or_promised_and_has_no_end_is_lost() -> None:
+    assert found(WHOLE[:-1], 3).lost == ["d1"]
+    assert found(WHOLE, 3, promised=("d1", "d2")).lost == ["d2"]
+    assert found([], promised=()).violations == []
+
+
+def test_a_second_end_is_found() -> None:
+    assert found([*WHOLE, *log((21, "end"))], 3).second_ends == ["d1"]
+
+
+def test_a_recorded_call_that_is_asked_for_again_is_found() -> None:
+    assert found(WHOLE, 3, 5.5).made_again == [], "two were under way at once"
+    assert found(WHOLE, 3, 7).made_again == ["d1 c1, 2.0 s after"]
+
+
+def test_more_waste_than_was_in_flight_at_the_faults_is_found() -> None:
+    late = log((1, "accepted"), (30, "call.c1.finished"), (31, "end"))
+    assert (found(late, 3, 12).wasted, found(late, 3, 12).violations) == (1, [])
+    assert found(late, 3, 12, 13).violations == ["2 calls wasted, with 1 in flight at the faults"]
+
+
+def test_the_door_counts_each_head_once_however_it_is_cut() -> None:
+    door = Door()
+    request = b"POST /v1/chat/completions HTTP/1.1\r\nX-Call-Id: d1.s1-dev-001\r\nX-Request-Id: r\r\n\r\n{}"
+    for at in range(len(request)):
+        door(request[:at], at)
+        door(request[at:], at)
+    assert len(door.asked) == len(request)
+    assert {(each.deliberation_id, each.call_id) for each in door.asked} == {("d1", "s1-dev-001")}
