@@ -426,6 +426,17 @@ def test_answers_that_cannot_be_read_have_no_vote_and_may_be_mended() -> None:
     assert [(each.agent_id, each.score) for each in verdict(whole).ranking][-1] == ("dev-003", None)
 
 
+def test_a_voter_cannot_agree_with_itself() -> None:
+    drafts = dict(zip(agent_ids(2), ["7", "many"], strict=True))
+
+    def script(call: Call) -> Reply:
+        return Reply(text=turn("more") if call.output.kind == "turn" else answer(drafts[call.agent_id]))
+
+    ended = run(asked(2, normaliser="number"), script)
+    assert (spoke(ended), votes(ended)) == (["2"], {"7": 2})
+    assert (verdict(ended).agreement, verdict(ended).margin) == (None, None)
+
+
 @pytest.mark.parametrize("size", [1, 3])
 def test_when_nothing_can_be_read_an_answer_is_given_all_the_same_and_told(size: int) -> None:
     ended = run(asked(size, normaliser="number"), Minds(text=lambda _: "many"))

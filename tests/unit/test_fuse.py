@@ -109,7 +109,7 @@ def test_the_ranking_stays_that_of_the_proposals() -> None:
     best = verdict(run(specification(5, strategy="best_of_n")))
     for says in ("fused", "single"):
         found = verdict(run(asked(), judges(says, says)))
-        for name in ("ranking", "margin", "tie", "dissent", "agreement", "winner"):
+        for name in ("ranking", "margin", "tie", "dissent", "agreement", "effective_votes", "winner"):
             assert getattr(found, name) == getattr(best, name)
 
 

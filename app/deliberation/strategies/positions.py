@@ -71,6 +71,8 @@ class Positions:
         if unread:
             course.degraded.append(f"{unread} of {len(final)} answers could not be read as {READ_AS[self.normaliser]}")
         winning = count.groups[0] if count.groups else None
+        # One voter has two votes after a debate, and cannot agree with itself.
+        several = len(count.voters) > 1
         ranked = self._ranked(count)
         group_of = {group.answer: group for group in count.groups}
         return Conclusion(
@@ -87,14 +89,14 @@ class Positions:
                 for rank, candidate in enumerate(ranked, start=1)
                 for answer in [self.read(candidate)]
             ),
-            margin=count.margin,
+            margin=count.margin if several else None,
             tie=count.tie or (winning is None and len(final) > 1),
             dissent=tuple(
                 Dissent(agent_id=author, preferred=group_of[answer].agents[0])
                 for author, answer in final.items()
                 if answer is not None and group_of[answer] is not winning
             ),
-            agreement=count.agreement,
+            agreement=count.agreement if several else None,
             tally=count.tallies,
             degraded=tuple(course.degraded),
         )
