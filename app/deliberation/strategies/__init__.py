@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from app.deliberation.engine import StrategyDefinition
+from app.deliberation.strategies.auto import AUTO
 from app.deliberation.strategies.baselines import INDEPENDENT, SINGLE
 from app.deliberation.strategies.best_of_n import BEST_OF_N
 from app.deliberation.strategies.council import COUNCIL
@@ -15,6 +16,6 @@ from app.deliberation.strategies.vote import VOTE
 STRATEGIES: Mapping[str, StrategyDefinition] = MappingProxyType(
     {
         definition.name: definition
-        for definition in (SINGLE, INDEPENDENT, BEST_OF_N, COUNCIL, DEBATE, FUSE, TOURNAMENT, VOTE)
+        for definition in (SINGLE, INDEPENDENT, BEST_OF_N, COUNCIL, DEBATE, FUSE, TOURNAMENT, VOTE, AUTO)
     }
 )

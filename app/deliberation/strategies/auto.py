@@ -18,7 +18,7 @@ from pydantic import Field, ValidationInfo, field_validator
 from app.deliberation.answers import Count, Normaliser, Options
 from app.deliberation.engine import Conclusion, Strategy, StrategyDefinition
 from app.deliberation.specification import Parameters, Specification
-from app.deliberation.strategies import best_of_n, council, fuse, tournament
+from app.deliberation.strategies import best_of_n, council, debate, fuse, tournament
 from app.deliberation.strategies.samples import Samples, by_votes, counted, tell_unread
 from app.deliberation.strategies.steps import Candidate, Course, Step
 
@@ -41,6 +41,7 @@ ESCALATIONS: Mapping[str, Escalation] = MappingProxyType(
     {
         "best_of_n": Escalation(best_of_n.BEST_OF_N, best_of_n.continue_from),
         "council": Escalation(council.COUNCIL, council.continue_from),
+        "debate": Escalation(debate.DEBATE, debate.continue_from),
         "fuse": Escalation(fuse.FUSE, fuse.continue_from),
         "tournament": Escalation(tournament.TOURNAMENT, tournament.continue_from),
     }
@@ -56,7 +57,7 @@ class AutoParameters(Parameters):
         "Markdown do not matter), `number` (the last one), `choice` (a letter, or one of `options`), `json`, `exact`",
     )
     options: Options = Field(default=(), description="What a `choice` is one of; a letter A to Z if empty")
-    escalate_to: Literal["best_of_n", "council", "fuse", "tournament"] = Field(
+    escalate_to: Literal["best_of_n", "council", "debate", "fuse", "tournament"] = Field(
         default="council", description="The strategy that goes on from the drafts when they are not unanimous"
     )
     escalation: dict[str, Any] = Field(
