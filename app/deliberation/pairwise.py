@@ -145,11 +145,9 @@ def schulze(table: Duels) -> Orders:
 def _blocks(better: Sequence[int]) -> Iterator[int]:
     """The blocks of all orders that extend a transitive relation, `better[i]` being those below i.
 
-    A cut lies where all before it are better than all after it: these then have more below and fewer above them.
+    A cut lies where all before it are better than all after it: each of these has more below it than each of those.
     """
-    indices = range(len(better))
-    above = [sum(row >> i & 1 for row in better) for i in indices]
-    order = sorted(indices, key=lambda i: above[i] - better[i].bit_count())
+    order = sorted(range(len(better)), key=lambda i: -better[i].bit_count())
     rest = below_all_so_far = _all(len(better))
     block = 0
     for i in order:

@@ -157,6 +157,12 @@ def test_ties_are_broken_in_order(rule: str) -> None:
         assert means["a"] == means["b"]
 
 
+def test_only_those_who_are_level_meet_head_to_head() -> None:
+    # All are level by Borda and b with c by the mean too; c beats b, though over all three each has won one duel.
+    ballots = [cast("r", a=8, b=2, c=4), cast("s", a=6, b=8, c=4), cast("t", a=4, b=6, c=8)]
+    assert ranked("abc", ballots, tokens={"a": 9, "b": 1, "c": 2}).order == ("a", "c", "b")
+
+
 CIRCLES = {
     "all see all": [cast("r", a=6, b=4, c=2), cast("s", b=6, c=4, a=2), cast("t", c=6, a=4, b=2)],
     "recused": [cast("c", a=6, b=4), cast("a", b=6, c=4), cast("b", c=6, a=4)],
@@ -215,7 +221,7 @@ CROWDS = {
     "only what both show": ([cast("r", a=9, b=5, c=1), cast("s", b=2, c=1, d=9)], 1.0),
     "ties": ([cast("r", a=9, b=5, c=5), cast("s", a=9, b=5, c=1)], 2 / (1 + 2 / 6**0.5)),
     # The third makes no difference between any two, so it is compared with nobody.
-    "one says nothing": ([cast("r", a=9, b=5), cast("s", a=7, b=3), cast("t", a=4, b=4), cast("u", a=4)], 1.0),
+    "one says nothing": ([*blocs((1, "abc"), (1, "acb")), cast("t", a=4, b=4, c=4), cast("u", a=4)], 3 / 2),
 }
 
 
