@@ -152,14 +152,14 @@ def right_when_consistent(judge: float, bias: float) -> float:
     return pair_won(judge, bias) / orders_agree(judge, bias)
 
 
-def selected_by_one_mind(law: Law, judge: float) -> float:
-    """How often selection is right when all reviewers share one mind, which is right with q.
+def selected_by_one_mind(agents: int, judge: float) -> Callable[[int], float]:
+    """g(k): how often selection is right when all reviewers share one mind, which is right with q.
 
     A right mind puts every right candidate above every wrong one, a wrong mind the reverse. With three authors or
     more every two candidates are seen by someone who wrote neither, so in the Borda average the whole upper kind
     leads: the winner is right if some candidate is, or with a wrong mind if all are.
     """
-    return selected_of_versions(law, kept=1.0, mended=0.0, judge=judge)
+    return selected_of_versions(agents, kept=1.0, mended=0.0, judge=judge)
 
 
 def selected_by_many(agents: int, judge: float) -> Callable[[int], float]:
@@ -235,16 +235,19 @@ def kept_and_mended(fix: float, harm: float, rounds: int) -> tuple[float, float]
     return limit + (1 - limit) * fading, limit * (1 - fading)
 
 
-def selected_of_versions(law: Law, kept: float, mended: float, judge: float) -> float:
-    """How often selection by reviewers of one mind is right, of N drafts and as many last versions.
+def selected_of_versions(agents: int, kept: float, mended: float, judge: float) -> Callable[[int], float]:
+    """g(k): how often selection by reviewers of one mind is right, of N drafts, k of them right, and N last versions.
 
     `selected_by_one_mind` needs two chances: that some text is right, which is missed when all drafts are wrong and
     none was mended; and that all are, when all drafts are right and each was kept.
     """
-    agents = len(law) - 1
-    some = 1 - law[0] * (1 - mended) ** agents
-    all_ = law[-1] * kept**agents
-    return judge * some + (1 - judge) * all_
+
+    def given(k: int) -> float:
+        some = 1 - (k == 0) * (1 - mended) ** agents
+        all_ = (k == agents) * kept**agents
+        return judge * some + (1 - judge) * all_
+
+    return given
 
 
 def equals_won(bias: float) -> float:
@@ -380,3 +383,31 @@ def _after_a_draw(side: int, fix: float, harm: float) -> float:
         for one in range(side + 1)
         for other in range(side + 1)
     )
+
+
+def unanimous(agents: int, k: int, first: int) -> tuple[float, float]:
+    """How often the first few of the agents are all right, and all wrong, given k right drafts.
+
+    Drafts are exchangeable: any `first` of them are as likely to be the first ones.
+    """
+    ways = comb(agents, first)
+    return comb(k, first) / ways, comb(agents - k, first) / ways
+
+
+@dataclass(frozen=True, slots=True)
+class Escalated:
+    """What drafts that may be unanimous give: how often the verdict is right, and its calls in the mean."""
+
+    right: float
+    calls: float
+
+
+def escalated(law: Law, first: int, given: Callable[[int], float], calls: float) -> Escalated:
+    """The first drafts, taken if unanimous; else another method on all drafts, right with g(k), of so many calls."""
+    agents = len(law) - 1
+    right = asked = 0.0
+    for k, chance in enumerate(law):
+        yes, no = unanimous(agents, k, first)
+        right += chance * (yes + (1 - yes - no) * given(k))
+        asked += chance * ((yes + no) * first + (1 - yes - no) * calls)
+    return Escalated(right, asked)

@@ -27,6 +27,7 @@ def votes() -> Iterator[Experiment]:
         yield _unassailable(agents, accuracy)
     yield _beta(15, 0.8)
     yield from _beta_counts()
+    yield _picked(6, 0.7)
     for agents, correlation in ((4, 0.0), (5, 0.0), (5, 0.44)):
         yield _debate(agents, correlation)
 
@@ -90,6 +91,17 @@ def _beta_counts() -> Iterator[Experiment]:
         said = [RIGHT if each == "R" else WRONG[0] for each in answers.ljust(15, "R")]
         nature = Nature(planted=dict(zip(agent_ids(15), said, strict=True)))
         yield Experiment(about=f"beta rule: {about}", setting=_vote(15, nature, "beta"), calls=calls)
+
+
+def _picked(agents: int, accuracy: float) -> Experiment:
+    # The picker is an author who is not shown its own text: it takes the plurality of all the others.
+    nature = Nature(accuracy=accuracy)
+    return Experiment(
+        about=f"N={agents} p={short(accuracy)}, nothing counted: one call picks the most consistent",
+        setting=Setting(strategy=VOTE, agents=agents, nature=nature, parameters={"normaliser": "none"}),
+        right=closed_forms.plurality(closed_forms.right_drafts(agents - 1, accuracy)),
+        calls=agents + 1,
+    )
 
 
 def _debate(agents: int, correlation: float) -> Experiment:

@@ -66,8 +66,8 @@ def test_independent_reviewers_as_counted_by_hand() -> None:
 
 
 def test_reviewers_of_one_mind_as_counted_by_hand() -> None:
-    law = closed_forms.right_drafts(3, 0.7)
-    assert closed_forms.selected_by_one_mind(law, 0.8) == pytest.approx(0.8 * (1 - 0.3**3) + 0.2 * 0.7**3)
+    law, given = closed_forms.right_drafts(3, 0.7), closed_forms.selected_by_one_mind(3, 0.8)
+    assert closed_forms.expected(law, given) == pytest.approx(0.8 * (1 - 0.3**3) + 0.2 * 0.7**3)
 
 
 @pytest.mark.parametrize(("fix", "harm"), [(0.4, 0.2), (0.0, 0.0), (1.0, 1.0), (0.3, 0.0)])

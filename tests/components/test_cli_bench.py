@@ -1,0 +1,259 @@
+"""`deliberate bench quality`: what it prints, what it refuses, and its accounts over a gateway in this process."""
+
+import asyncio
+import json
+from collections.abc import AsyncGenerator, Callable, Collection, Iterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from starlette.types import Receive, Scope, Send
+from typer.testing import CliRunner, Result
+
+from app.cli import cli
+from app.cli.bench.engines import Plan, measure, own_parameters, read_dataset, request_body
+from app.cli.bench.proof import MARK, figure_line, proof
+from app.cli.client import Gateway
+from app.cli.exits import CommandError, Exit
+from app.deliberation.calls import Call
+from app.deliberation.facts import Accepted, decode
+from app.deliberation.ports import Record
+from app.quality import experiments as rows
+from app.quality.dataset import Question
+from app.quality.experiments import Experiment
+from app.quality.figures import Figure
+from app.quality.minds import Nature
+from app.quality.selections import selections
+from app.schemas import StrategyList, StrategyResource
+from tests.components.served import APP, COORDINATOR, played, served, written
+
+runner = CliRunner()
+PLAN = Plan(
+    strategies=("best_of_n",),
+    agents=3,
+    role="DEV",
+    model=None,
+    rounds=None,
+    timeout_s=60,
+    seed=5,
+    concurrency=2,
+    baseline=True,
+)
+QUESTIONS = [
+    Question("1 + 1?", "2", "number"),
+    Question("2 + 2?", "4", "number"),
+    Question("Red?", "yes", "choice", ("yes", "no")),
+]
+
+
+def invoke(*arguments: str) -> Result:
+    return runner.invoke(cli, ["bench", "quality", *arguments])
+
+
+def test_the_proof_is_marked_as_simulated_and_tells_every_figure() -> None:
+    told = invoke("--runs", "20", "--strategy", "single")
+    assert told.exit_code == 0, told.output
+    assert MARK in told.stdout and "single  p=.7  20 runs" in told.stdout
+    assert "2 of 2 figures lie within 3σ" in told.stdout
+
+
+def test_the_proof_as_json_is_one_document_with_its_bands() -> None:
+    told = invoke("--runs", "20", "--strategy", "single", "--seed", "4", "--json")
+    document = json.loads(told.stdout)
+    assert (document["simulated"], document["seed"], document["figures"], document["outside"]) == (True, 4, 2, 0)
+    (row,) = document["rows"]
+    assert (row["strategy"], row["runs"]) == ("single", 20)
+    assert row["figures"][1] == {"what": "calls", "measured": 1.0, "predicted": 1.0, "band": 0.0, "within": True}
+
+
+def test_a_figure_outside_its_band_is_shown_and_fails_the_command(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    single = next(selections())
+    clever = replace(single, setting=replace(single.setting, nature=Nature(accuracy=1.0)))
+
+    def only(_: Collection[str]) -> list[Experiment]:
+        return [clever]
+
+    monkeypatch.setattr("app.cli.bench.proof.experiments", only)
+    ended = asyncio.run(proof((), 100, 1, as_json=False))
+    assert ended is Exit.FAILED
+    told = capsys.readouterr().out
+    assert "✘ outside" in told and "1 of 2 figures lie within" in told
+
+
+def test_a_figure_without_spread_is_told_as_exact() -> None:
+    assert "exact" in figure_line(Figure("calls", 6, 6, 0)).plain
+    assert "±0.3000" in figure_line(Figure("right", 0.5, 0.5, 0.1)).plain
+
+
+REFUSED = {
+    "an engine without a data set": (["--engine-url", "http://e"], "--engine-url goes with --dataset"),
+    "a limit without a data set": (["--limit", "3"], "--limit goes with --dataset"),
+    "a data set without an engine": (["--dataset", "x.jsonl"], "name what is asked"),
+    "two places at once": (["--dataset", "x", "--url", "http://g", "--engine-url", "http://e"], "name what is asked"),
+    "runs with a data set": (["--dataset", "x", "--url", "http://g", "--runs", "50"], "--runs is of the proof"),
+    "a data directory for another's gateway": (
+        ["--dataset", "x", "--url", "http://g", "--data-dir", "d"],
+        "--data-dir is of",
+    ),
+    "an unknown strategy": (["--strategy", "seance"], "gives no verdict"),
+    "a strategy without a verdict": (["--strategy", "independent"], "gives no verdict"),
+}
+
+
+@pytest.mark.parametrize(("arguments", "said"), REFUSED.values(), ids=REFUSED.keys())
+def test_options_that_mean_nothing_together_are_refused(arguments: list[str], said: str) -> None:
+    told = invoke(*arguments)
+    assert told.exit_code == Exit.USAGE
+    assert said in " ".join(told.stderr.replace("│", " ").split())
+
+
+def test_bad_rows_are_refused_by_line_before_anything_is_started(tmp_path: Path) -> None:
+    dataset = tmp_path / "bad.jsonl"
+    dataset.write_text(
+        '{"question": "a", "answer": "1"}\n\nnonsense\n{"question": "b", "answer": "x", "normaliser": "number"}\n'
+    )
+    # Nobody listens there: whoever tried would be unreachable, and not a matter of usage.
+    told = invoke("--dataset", str(dataset), "--url", "http://127.0.0.1:9", "--limit", "1", "--json")
+    fault = json.loads(told.stderr)
+    assert told.exit_code == Exit.USAGE and fault["code"] == "dataset_invalid"
+    assert [error["field"] for error in fault["errors"]] == ["line 3", "line 4"]
+    assert "cannot be read as a number" in fault["errors"][1]["detail"] and fault["errors"][1]["remedy"]
+
+
+def test_a_file_that_is_no_text_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "binary").write_bytes(b"\xff\xfe")
+    for name in ("binary", "missing"):
+        with pytest.raises(CommandError, match=name) as refused:
+            read_dataset(tmp_path / name, None)
+        assert refused.value.exit_code == Exit.USAGE
+
+
+def test_the_packaged_examples_are_a_data_set() -> None:
+    questions = read_dataset(Path(__file__).parents[2] / "examples" / "quality.jsonl", None)
+    assert len(questions) == 20 and all(question.is_right(question.answer) for question in questions)
+    assert len(read_dataset(Path(__file__).parents[2] / "examples" / "quality.jsonl", 3)) == 3
+
+
+def test_every_strategy_gets_the_same_task_and_its_own_way_of_counting() -> None:
+    asked = request_body(PLAN, "vote", 6, QUESTIONS[0], 2, {"stop": "none"})
+    assert asked["task"] == "1 + 1?" and asked["seed"] == 7 and asked["parameters"] == {"stop": "none"}
+    assert (asked["role"], asked["num_agents"]) == ("DEV", 6)
+    named = request_body(replace(PLAN, model="m", rounds=2), "council", 2, QUESTIONS[0], 0, {})
+    assert named["agents"] == [{"role": "DEV", "count": 2, "model": "m"}] and named["rounds"] == 2
+    assert "num_agents" not in named
+
+
+def test_a_strategy_is_told_how_to_read_answers_only_where_it_counts_them() -> None:
+    told: dict[str, Any] = dict(version=1, summary="", steps=(), calls="", source="", fields=())
+    counting = StrategyResource(name="vote", parameters={"properties": {"normaliser": {}, "options": {}}}, **told)
+    scoring = StrategyResource(name="best_of_n", parameters={"properties": {"aggregation": {}}}, **told)
+    known = StrategyList(items=(counting, scoring))
+    assert own_parameters(known, "vote", QUESTIONS[0]) == {"normaliser": "number"}
+    assert own_parameters(known, "vote", QUESTIONS[2]) == {"normaliser": "choice", "options": ["yes", "no"]}
+    assert own_parameters(known, "best_of_n", QUESTIONS[2]) == {}
+
+
+def right_or_not(accepted: Accepted) -> Callable[[Call], str]:
+    """Minds for QUESTIONS: dev-002 is right and dev-001 is wrong, all the others say nothing that can be read."""
+    answer = next(each.answer for each in QUESTIONS if each.text == accepted.specification.task)
+
+    def write(call: Call) -> str:
+        text = written(call)
+        if call.output.kind != "answer":
+            return _favouring(call, "dev-002") if call.output.kind == "score" else text
+        said = {"dev-001": "no" if answer == "yes" else "-1", "dev-002": answer}.get(call.agent_id, "who knows")
+        return json.dumps({**json.loads(text), "answer": said})
+
+    return write
+
+
+def _favouring(call: Call, agent_id: str) -> str:
+    return json.dumps(
+        {
+            letter: {
+                "criteria": [
+                    {"id": each, "rationale": "r", "score": 9 if call.labels[letter] == agent_id else 2}
+                    for each in call.output.criteria
+                ]
+            }
+            for letter in call.output.labels
+        }
+    )
+
+
+@asynccontextmanager
+async def gateway_with_minds() -> AsyncGenerator[Gateway]:
+    """A gateway whose deliberations end as soon as they are accepted."""
+    role = {"replica": "r1", "models": ["m"], "simulated": True, "in_flight": 0, "engines": []}
+    async with served() as here:
+        here.journal.replies.update({"control.coordinator": [COORDINATOR], "control.role.DEV": [role]})
+
+        def play(record: Record) -> None:
+            accepted = decode(record.data)
+            assert isinstance(accepted, Accepted)
+            here.clock.advance(2)
+            playing.append(asyncio.ensure_future(follow(accepted)))
+
+        async def follow(accepted: Accepted) -> None:
+            for fact in played(accepted, now=here.clock.now, write=right_or_not(accepted)):
+                await here.append(fact)
+
+        playing: list[asyncio.Future[None]] = []
+        await here.journal.subscribe(["deliberations.*.*.accepted"], play)
+
+        async def app(scope: Scope, receive: Receive, send: Send) -> None:
+            await APP({**scope, "state": dict(here.gateway)}, receive, send)
+
+        async with Gateway("http://gateway", transport=httpx.ASGITransport(app=app)) as gateway:
+            yield gateway
+        for each in playing:
+            await each
+
+
+async def test_accounts_tell_accuracy_cost_flips_and_what_could_not_be_read(capsys: pytest.CaptureFixture[str]) -> None:
+    async with gateway_with_minds() as gateway:
+        await measure(gateway, PLAN, "three.jsonl", QUESTIONS, as_json=True)
+    document = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert document["simulated"] is True and document["dataset"] == "three.jsonl"
+    (account,) = document["strategies"]
+    assert (account["strategy"], account["agents"], account["questions"], account["right"]) == ("best_of_n", 3, 3, 3)
+    assert account["accuracy"] == 1 and account["accuracy_low"] == pytest.approx(0.438, abs=1e-3)
+    assert account["calls"] == 18 and account["calls_per_right"] == 6
+    assert account["tokens"] == sum(each["tokens"] for each in account["deliberations"])
+    # dev-001 was wrong each time.
+    assert account["against_first"] == {"spoilt": 0, "mended": 3}
+    # Three drafts, one of them unreadable, and the verdict.
+    assert (account["answers"], account["unread"]) == (12, 3)
+    assert (account["degraded"], account["failed"]) == (0, 0)
+    assert account["vote"]["strategy"] == "vote" and account["vote"]["agents"] == 6 and account["vote"]["calls"] == 18
+
+
+async def test_accounts_as_text_are_marked_where_the_engine_is_simulated(capsys: pytest.CaptureFixture[str]) -> None:
+    async with gateway_with_minds() as gateway:
+        await measure(gateway, replace(PLAN, strategies=("single",)), "three.jsonl", QUESTIONS[:2], as_json=False)
+    told = capsys.readouterr().out
+    assert "SIMULATED" in told and "2 questions of three.jsonl" in told
+    assert "single, 3 agents" in told and "0 of 2 = 0.000" in told and "– calls and – tokens per right answer" in told
+
+
+async def test_what_the_gateway_refuses_ends_the_bench_with_its_problem() -> None:
+    async with gateway_with_minds() as gateway:
+        with pytest.raises(CommandError) as refused:
+            await measure(gateway, replace(PLAN, role="NOBODY"), "x", QUESTIONS, as_json=True)
+    assert refused.value.exit_code == Exit.REFUSED
+    assert [fault.field for fault in refused.value.fields] == ["/role"]
+
+
+def test_rows_say_rates_shortly() -> None:
+    assert [rows.short(each) for each in (0.7, 0.0, 1.0, 0.44)] == [".7", "0", "1", ".44"]
+
+
+@pytest.fixture(autouse=True)
+def wide(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setenv("COLUMNS", "200")
+    yield
