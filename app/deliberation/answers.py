@@ -87,8 +87,8 @@ def _last(found: Iterable[re.Match[str]]) -> str | None:
 
 
 def _letter(text: str) -> str | None:
-    """The letter that is the text, is boxed, is stated as the answer, labels it, is marked last, or ends it."""
-    alone = _ALONE.fullmatch(text)
+    """The letter that is the text or its last line, is boxed, stated, before the text, marked, or its last word."""
+    alone = _ALONE.fullmatch(text) or _ALONE.fullmatch(text[text.rstrip().rfind("\n") + 1 :])
     if alone is not None:
         return alone[1].upper()
     for pattern in (_BOXED, _STATEMENT):
@@ -208,6 +208,23 @@ def normalise(text: str, normaliser: Normaliser, options: tuple[str, ...] = ()) 
             return _json(text)
         case "exact":
             return text.strip() or None
+
+
+def requirement(normaliser: Normaliser, options: tuple[str, ...] = ()) -> str | None:
+    """What an author must keep to so that the answer can be read; None where every text can."""
+    match normaliser:
+        case "number":
+            return "The last number in the answer is the answer to the task. It is counted; write none after it."
+        case "choice" if options:
+            return (
+                f"The last line of the answer is one of these, and nothing else: {'; '.join(options)}. It is counted."
+            )
+        case "choice":
+            return "The last line of the answer is the letter of the choice, and nothing else. It is counted."
+        case "json":
+            return "The answer is one JSON document and nothing else. It is compared by its content."
+        case "text" | "exact":
+            return None
 
 
 # Counting

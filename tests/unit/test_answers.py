@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.deliberation.answers import TALLY_CHARS_MAX, Normaliser, normalise, tally
+from app.deliberation.answers import TALLY_CHARS_MAX, Normaliser, normalise, requirement, tally
 from app.deliberation.numbers import last_number, shown
 
 
@@ -175,6 +175,7 @@ def test_a_shown_number_is_read_back_as_itself(number: Fraction) -> None:
         (r"\boxed{D}", "D"),
         ("It can only be (A) or (C), and (A) fails: (C)", "C"),
         ("After all this, C", "C"),
+        ("The answer is A? No.\n\n**C**\n", "C"),
     ],
 )
 def test_a_letter_is_read_where_an_answer_states_it(text: str, letter: str) -> None:
@@ -202,6 +203,18 @@ def test_a_text_that_states_no_letter_is_missing(text: str) -> None:
 )
 def test_an_option_is_read_where_an_answer_states_it(text: str, option: str | None) -> None:
     assert normalise(text, "choice", ("Approve", "Approve with changes", "Reject")) == option
+
+
+@pytest.mark.parametrize("normaliser", ["number", "choice", "json"])
+def test_what_cannot_be_read_from_any_text_is_asked_for(normaliser: Normaliser) -> None:
+    assert requirement(normaliser)
+    assert requirement("choice", ("yes", "no")) != requirement("choice")
+    assert "yes; no" in (requirement("choice", ("yes", "no")) or "")
+
+
+@pytest.mark.parametrize("normaliser", ["text", "exact"])
+def test_what_can_be_read_from_any_text_asks_for_nothing(normaliser: Normaliser) -> None:
+    assert requirement(normaliser) is None
 
 
 @pytest.mark.parametrize(

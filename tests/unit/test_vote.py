@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
+from app.deliberation.answers import requirement
 from app.deliberation.calls import Call
 from app.deliberation.facts import Failed, StageOpened, Verdict
 from app.deliberation.specification import Budget
@@ -87,6 +88,15 @@ def test_agents_are_asked_in_the_councils_order_each_with_its_own_approach() -> 
     assert [call.agent_id for call in ended.calls] == agent_ids(5)
     whole = vote("aabba", {"normaliser": "choice", "stop": "none"})
     assert [call.messages for call in ended.calls] == [call.messages for call in whole.calls]
+
+
+@pytest.mark.parametrize("strategy", ["vote", "auto"])
+@pytest.mark.parametrize("parameters", [{"normaliser": "number"}, {"normaliser": "choice", "options": ["yes", "no"]}])
+def test_agents_are_told_in_which_form_their_answers_are_read(strategy: str, parameters: dict[str, Any]) -> None:
+    form = requirement(parameters["normaliser"], tuple(parameters.get("options", ())))
+    ended = run(specification(3, strategy=strategy, parameters=parameters))
+    for call in ended.asked("propose"):
+        assert f"# Requirements\n- {form}\n" in call.messages[-1].content
 
 
 answers = st.lists(st.sampled_from(["a", "a", "b", "b", "c", "seven", FAILS]), min_size=1, max_size=12)

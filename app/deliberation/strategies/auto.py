@@ -19,7 +19,7 @@ from app.deliberation.answers import Count, Normaliser, Options
 from app.deliberation.engine import Conclusion, Strategy, StrategyDefinition
 from app.deliberation.specification import Parameters, Specification
 from app.deliberation.strategies import best_of_n, council, debate, fuse, tournament
-from app.deliberation.strategies.samples import Samples, by_votes, counted, tell_unread
+from app.deliberation.strategies.samples import Samples, asking_for, by_votes, counted, tell_unread
 from app.deliberation.strategies.steps import Candidate, Course, Step
 
 DRAFTS_FIRST = 3
@@ -75,7 +75,8 @@ class AutoParameters(Parameters):
 def _auto(specification: Specification) -> Strategy:
     parameters = AutoParameters.model_validate(specification.parameters)
     escalation = ESCALATIONS[parameters.escalate_to]
-    course = Course(specification.model_copy(update={"parameters": parameters.escalation}))
+    asked = asking_for(specification, parameters.normaliser, parameters.options)
+    course = Course(asked.model_copy(update={"parameters": parameters.escalation}))
     samples = Samples(course)
     stages_left = 1 + escalation.stages(specification.rounds)
 

@@ -4,12 +4,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from app.deliberation.anonymity import nonce
-from app.deliberation.answers import READ_AS, Count, Normaliser, normalise, tally
+from app.deliberation.answers import READ_AS, Count, Normaliser, normalise, requirement, tally
 from app.deliberation.engine import Conclusion
 from app.deliberation.errors import BudgetExhausted, QuorumNotReached
 from app.deliberation.facts import Dissent, Standing
 from app.deliberation.outputs import Answer, Output
 from app.deliberation.prompts.council import propose
+from app.deliberation.specification import Specification
 from app.deliberation.strategies.steps import Candidate, Course, Step
 
 
@@ -58,6 +59,16 @@ class Samples:
         if len(self.drafts) < self.asked:
             self.course.degraded.append(f"{len(self.drafts)} of {self.asked} agents answered")
         return self.drafts
+
+
+def asking_for(specification: Specification, normaliser: Normaliser, options: tuple[str, ...]) -> Specification:
+    """The specification with the requirement, if any, that makes its answers readable."""
+    form = requirement(normaliser, options)
+    if form is None:
+        return specification
+    constraints = specification.constraints
+    told = constraints.model_copy(update={"requirements": (*constraints.requirements, form)})
+    return specification.model_copy(update={"constraints": told})
 
 
 def counted(drafts: Sequence[Candidate], normaliser: Normaliser, options: tuple[str, ...], seed: int) -> Count:

@@ -22,7 +22,7 @@ from app.deliberation.outputs import Choice, Output
 from app.deliberation.prompts.voting import pick
 from app.deliberation.specification import Parameters, Specification
 from app.deliberation.stopping import StopRule, wave
-from app.deliberation.strategies.samples import Samples, by_votes, counted, tell_unread
+from app.deliberation.strategies.samples import Samples, asking_for, by_votes, counted, tell_unread
 from app.deliberation.strategies.steps import Candidate, Course, Step
 
 ROUND = 1
@@ -52,6 +52,10 @@ class VoteParameters(Parameters):
         """How answers are read; None when they are not counted."""
         return None if self.normaliser == "none" else self.normaliser
 
+    def asking(self, specification: Specification) -> Specification:
+        """What the agents are asked: the specification, and the form in which answers can be read."""
+        return specification if self.counts is None else asking_for(specification, self.counts, self.options)
+
     def count(self, drafts: Sequence[Candidate], seed: int) -> Count:
         """The drafts as they are counted; nothing is when a pick alone decides."""
         return tally((), seed) if self.counts is None else counted(drafts, self.counts, self.options, seed)
@@ -62,8 +66,8 @@ class VoteParameters(Parameters):
 
 
 def _vote(specification: Specification) -> Strategy:
-    course = Course(specification)
     parameters = VoteParameters.model_validate(specification.parameters)
+    course = Course(parameters.asking(specification))
     may_pick = specification.size >= PICKED_FROM_MIN and parameters.normaliser in (*_OPEN_FORMS, "none")
     samples = Samples(course)
     count = parameters.count((), specification.seed)
