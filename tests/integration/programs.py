@@ -1,0 +1,174 @@
+"""Programs for the sandbox, hostile and honest: each defines `f`, which an honest one lets return 1."""
+
+import os
+
+
+def doing(*lines: str, using: str = "os") -> str:
+    """A program whose `f` runs these lines, with these modules imported."""
+    return f"import {using}\ndef f():\n" + "\n".join(f"    {line}" for line in lines)
+
+
+HONEST = "def f(): return 1"
+
+ENDLESS = {
+    "a loop": doing("while True: pass"),
+    "a sleep": doing("time.sleep(3600)", using="time"),
+    "a loop that catches everything": doing("while True:", "    try: 1 / 0", "    except BaseException: pass"),
+    "a stopped process": doing("os.kill(os.getpid(), signal.SIGSTOP)", using="os, signal"),
+    "ignored signals": doing(
+        "for each in (2, 15, 24): signal.signal(each, signal.SIG_IGN)", "while True: pass", using="signal"
+    ),
+    "an error whose text has no end": doing(
+        "class E(Exception):", "    def __str__(self):", "        while True: pass", "raise E"
+    ),
+}
+
+# What has to do with other processes, or with being another one. All is refused.
+PROCESSES = {
+    "a fork bomb": doing("while True: os.fork()"),
+    "a command": doing("subprocess.run(['/bin/true'])", using="subprocess"),
+    "another program": doing("os.execv('/bin/true', ['true'])"),
+    "multiprocessing": doing("multiprocessing.Process(target=print).start()", using="multiprocessing"),
+    "a session": doing("os.setsid()"),
+    "a group": doing("os.setpgid(0, 0)"),
+    "another user": doing("os.setuid(12345)"),
+    "killing the parent": doing("os.kill(os.getppid(), 9)"),
+    "killing the replica": doing(f"os.kill({os.getpid()}, 9)"),
+    "killing all": doing("os.kill(-1, 9)"),
+    "killing the group": doing("os.killpg(os.getpgrp(), 9)"),
+    "a signal by way of a pipe": doing(
+        "end, _ = os.pipe()", "fcntl.fcntl(end, fcntl.F_SETOWN, os.getppid())", using="fcntl, os"
+    ),
+    "the parent's limits": doing(
+        "resource.prlimit(os.getppid(), resource.RLIMIT_NOFILE, (1, 1))", using="os, resource"
+    ),
+    "limits of its own": doing("resource.setrlimit(resource.RLIMIT_CPU, (1, 1))", using="resource"),
+    "the parent's priority": doing("os.setpriority(os.PRIO_PROCESS, os.getppid(), 19)"),
+    "memory beside the limit": doing("os.memfd_create('x')"),
+}
+
+# Too much of anything, and what is told of it.
+MUCH = {
+    "10 GB at once": (doing("bytearray(10 << 30)"), "MemoryError"),
+    "10 GB by and by": (doing("kept = []", "while True: kept.append(bytearray(1 << 20))"), "MemoryError"),
+    "10 GB of a map": (doing("mmap.mmap(-1, 10 << 30)", using="mmap"), "Cannot allocate memory"),
+    "1 GB of output": (doing("for _ in range(1 << 10): print('x' * (1 << 20))"), "printed more than 1 MB"),
+    "1 GB of errors": (doing("for _ in range(1 << 14): os.write(2, b'x' * (1 << 16))"), "printed more than 1 MB"),
+    "10,000 open files": (doing("kept = [open('/dev/null') for _ in range(10_000)]"), "Too many open files"),
+    "10,000 pipes": (doing("kept = [os.pipe() for _ in range(10_000)]"), "Too many open files"),
+    "10,000 new files": (doing("for place in range(10_000): open(f'{place}', 'w').close()"), "No space left on device"),
+    "10,000 directories": (
+        doing("for _ in range(10_000):", "    os.mkdir('d')", "    os.chdir('d')"),
+        "No space left on device",
+    ),
+    "a large file": (doing("with open('x', 'wb') as file: file.write(bytes(1 << 24))"), "File too large"),
+    "a file without an end": (doing("with open('x', 'wb') as file: file.truncate(1 << 40)"), "File too large"),
+    "10,000 threads": (
+        doing(
+            "threading.stack_size(1 << 16)",
+            "for _ in range(10_000): threading.Thread(target=time.sleep, args=(60,), daemon=True).start()",
+            using="threading, time",
+        ),
+        "can't start new thread",
+    ),
+    "endless recursion": (doing("return f()"), "RecursionError"),
+}
+
+# How success might be pretended.
+FORGED = {
+    "status 0": doing("os._exit(0)"),
+    "sys.exit": doing("sys.exit(0)", using="sys"),
+    "a printed report": doing(
+        "print(json.dumps({'report': {'fault': '', 'outcomes': [{'name': 'test 1', 'passed': True}]}}), flush=True)",
+        "os._exit(0)",
+        using="json, os",
+    ),
+    "bytes in every channel": doing(
+        "for fd in range(3, 64):",
+        "    try: os.write(fd, bytes(32))",
+        "    except OSError: pass",
+        "os._exit(0)",
+    ),
+    "the nonce asked for again": doing("os.set_blocking(11, False)", "os.write(10, os.read(11, 32))", "os._exit(0)"),
+    "the nonce looked for in every frame": doing(
+        "frame, found = sys._getframe(), []",
+        "while frame:",
+        "    found += [each for each in frame.f_locals.values() if isinstance(each, bytes) and len(each) == 32]",
+        "    frame = frame.f_back",
+        "os.write(10, found[0])",
+        "os._exit(0)",
+        using="os, sys",
+    ),
+    "the nonce looked for among all objects": doing(
+        "inner = [inner for each in gc.get_objects() for inner in gc.get_referents(each)]",
+        "found = [each for each in inner if isinstance(each, bytes) and len(each) == 32]",
+        "os.write(10, found[0])",
+        "os._exit(0)",
+        using="gc, os",
+    ),
+    "another exec": "import builtins\nbuiltins.exec = lambda *_: None\ndef f(): return 2",
+    "another exit": "import os\nos._exit = os.write = lambda *_: None\ndef f(): return 2",
+    "another AssertionError": "import builtins\nbuiltins.AssertionError = StopIteration\ndef f(): return 2",
+    "a tracer that skips": doing("sys.settrace(lambda *_: None)", "return 2", using="sys"),
+    "what equals everything": "class Any:\n    def __eq__(self, other): return True\ndef f(): return Any()",
+    "a number that equals everything": "class Any(int):\n    __eq__ = lambda *_: True\ndef f(): return Any()",
+    "the runner's own modules": "import serve_deployments.sandbox.trial\ndef f(): return 1",
+    "machine code by name": "import ctypes\ndef f(): return 1",
+    "an end at the end": "import atexit, os\natexit.register(os._exit, 0)\ndef f(): return 2",
+    "an end by a thread": doing(
+        "threading.Thread(target=os._exit, args=(0,)).start()", "while True: pass", using="os, threading"
+    ),
+}
+
+HONEST_PROGRAMS = {
+    "threads": doing(
+        "with concurrent.futures.ThreadPoolExecutor(16) as pool: return sum(pool.map(int, ['0'] * 99 + ['1']))",
+        using="concurrent.futures",
+    ),
+    "tasks": "import asyncio\nasync def g():\n    await asyncio.sleep(0.001)\n    return 1\n"
+    "def f(): return asyncio.run(g())",
+    "files": doing(
+        "with tempfile.NamedTemporaryFile('w+') as file:",
+        "    file.write('1')",
+        "    file.seek(0)",
+        "    return int(file.read())",
+        using="tempfile",
+    ),
+    "directories": doing("os.makedirs('a/b')", "os.rename('a/b', 'c')", "os.rmdir('c')", "return len(os.listdir('.'))"),
+    "an alarm": doing("signal.setitimer(signal.ITIMER_REAL, 60)", "return 1", using="signal"),
+    "a database": doing("return sqlite3.connect(':memory:').execute('select 1').fetchone()[0]", using="sqlite3"),
+    "much of the library": doing(
+        "return len({uuid.uuid4()}) * int(decimal.Decimal(1))",
+        using="bisect, bz2, collections, csv, dataclasses, datetime, decimal, enum, fractions, functools, hashlib, "
+        "heapq, itertools, json, logging, lzma, math, operator, pathlib, random, re, statistics, string, struct, "
+        "subprocess, textwrap, typing, unittest, urllib.parse, uuid, xml.etree.ElementTree, zlib",
+    ),
+    "a guard": "def f(): return 1\nif __name__ == '__main__':\n    raise SystemExit('run as a script')",
+    "a comparison of its own": (
+        "class Point:\n    def __init__(self, x): self.x = x\n    def __eq__(self, other): return self.x == other.x\n"
+        "def f(): return int(Point(1) == Point(1))"
+    ),
+}
+
+# Tests of HONEST: whether they pass, and how what is told begins.
+WRITTEN = {
+    "statements": ("assert f() == 1\nassert f() != 2", True, ""),
+    "an import": ("from solution import f\nimport solution\nassert f() == solution.f() == 1", True, ""),
+    "a function": ("def test_it():\n    assert f() == 1", True, ""),
+    "a function that fails": ("def test_it():\n    assert f() == 2", False, "AssertionError (line 2 of the test)"),
+    "a coroutine": ("async def test_it():\n    assert f() == 2", False, "AssertionError (line 2 of the test)"),
+    "a test case": (
+        "import unittest\nclass T(unittest.TestCase):\n    def test_it(self): self.assertEqual(f(), 1)",
+        True,
+        "",
+    ),
+    "a test case that fails": (
+        "import unittest\nclass T(unittest.TestCase):\n    def test_it(self): self.assertEqual(f(), 2)",
+        False,
+        "AssertionError: AssertionError: 1 != 2",
+    ),
+    "a told failure": ("assert f() == 2, 'f is one'", False, "AssertionError: f is one (line 1 of the test)"),
+    "no Python": ("assert f( == 1", False, "SyntaxError"),
+    "an unknown name": ("assert g() == 1", False, "NameError: name 'g' is not defined (line 1 of the test)"),
+    "the program fails": ("f(0)", False, "TypeError: f() takes 0 positional arguments but 1 was given"),
+}

@@ -1,0 +1,415 @@
+"""Hostile programs in the real sandbox: each fails its tests with a reason, and whoever runs it lives on."""
+
+import asyncio
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import textwrap
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import pytest
+
+from app.deliberation import outputs
+from app.deliberation.calls import Check
+from app.deliberation.errors import SandboxUnavailable
+from app.deliberation.outputs import Report
+from serve_deployments.sandbox import checks
+from serve_deployments.sandbox.checks import CHECKS_AT_ONCE, Sandbox
+from tests.conditions import until
+from tests.integration.kinship import alive, children, wardens
+from tests.integration.programs import ENDLESS, FORGED, HONEST, HONEST_PROGRAMS, MUCH, PROCESSES, WRITTEN, doing
+
+ROOT = Path(__file__).parents[2]
+WITHIN_S = 60.0
+PASSES = "assert f() == 1"
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the sandbox is the Linux kernel's")
+
+
+def check(program: str, *tests: str, timeout_s: int = 2, memory_mb: int = 256) -> Check:
+    cases = tuple(outputs.TestCase(name=f"test {place}", code=code) for place, code in enumerate(tests, start=1))
+    return Check(code=textwrap.dedent(program), tests=cases, timeout_s=timeout_s, memory_mb=memory_mb)
+
+
+async def ran(program: str, *tests: str, timeout_s: int = 2) -> Report:
+    return await Sandbox().report(check(program, *tests or (PASSES,), timeout_s=timeout_s), WITHIN_S)
+
+
+async def reason(program: str, test: str = PASSES) -> str:
+    """Why the one test fails."""
+    (outcome,) = (await ran(program, textwrap.dedent(test))).outcomes
+    assert not outcome.passed, "a hostile program passed"
+    return outcome.reason
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """No process of a sandbox outlives its check, and no directory either."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setenv("SECRET_OF_THE_REPLICA", "hunter2")
+    yield
+    assert wardens(os.getpid()) == []
+    assert list(tmp_path.glob("check-*")) == []
+
+
+# What a program may do to the machine
+
+
+@pytest.mark.parametrize("program", ENDLESS.values(), ids=ENDLESS)
+async def test_what_does_not_end_is_ended(program: str) -> None:
+    assert re.fullmatch(r"ran longer than 2 s|ended by SIG(XCPU|KILL) .*", await reason(program))
+
+
+@pytest.mark.parametrize("program", PROCESSES.values(), ids=PROCESSES)
+async def test_no_process_is_made_changed_or_signalled(program: str) -> None:
+    assert re.search("PermissionError|not permitted|not allowed|denied", await reason(program))
+
+
+@pytest.mark.parametrize(("program", "told"), MUCH.values(), ids=MUCH)
+async def test_too_much_of_anything_is_refused(program: str, told: str) -> None:
+    assert told in await reason(program)
+
+
+async def test_a_program_that_never_loads_fails_every_test_at_the_price_of_one() -> None:
+    report = await ran("while True: pass", *[PASSES] * 20, timeout_s=1)
+    assert report.fault == "the program does not load: ran longer than 1 s"
+    assert [outcome.reason for outcome in report.outcomes] == [report.fault] * 20
+
+
+async def test_after_three_tests_without_an_end_the_others_are_not_run() -> None:
+    report = await ran("def f(x):\n    while x: pass", *["f(1)"] * 5, "f(0)", timeout_s=1)
+    assert [outcome.reason.partition(":")[0] for outcome in report.outcomes] == ["ran longer than 1 s"] * 3 + [
+        "not run"
+    ] * 3
+
+
+# What a program may reach
+
+
+async def test_nothing_is_written_outside_the_directory_of_the_test(tmp_path: Path) -> None:
+    precious = tmp_path / "precious"
+    precious.write_text("kept")
+    escaped = tmp_path / "escaped"
+    attempts = [
+        f"open({str(escaped)!r}, 'w')",
+        f"open({str(precious)!r}, 'a')",
+        f"os.open({str(precious)!r}, os.O_RDONLY | os.O_TRUNC)",
+        f"os.truncate({str(precious)!r}, 0)",
+        f"os.unlink({str(precious)!r})",
+        f"os.chmod({str(precious)!r}, 0)",
+        f"os.utime({str(precious)!r}, (0, 0))",
+        f"os.mkdir({str(escaped)!r})",
+        f"os.rename({str(precious)!r}, 'mine')",
+        f"(open('mine', 'w').close(), os.rename('mine', {str(escaped)!r}))",
+        f"os.symlink({str(precious)!r}, 'link') or open('link').read()",
+        f"os.link({str(precious)!r}, 'link')",
+        f"os.symlink({str(escaped)!r}, 'link') or open('link', 'w')",
+        "open('../escaped', 'w')",
+        "os.chdir('..') or open('escaped', 'w')",
+        "os.mkfifo('fifo')",
+        "os.mknod('node')",
+        "open('/proc/self/oom_score_adj', 'w')",
+        "open('/dev/shm/escaped', 'w')",
+        "os.chroot('.')",
+    ]
+    program = f"import os\nATTEMPTS = {attempts!r}\ndef f(place): return eval(ATTEMPTS[place])"
+    report = await ran(program, *(f"f({place})" for place in range(len(attempts))))
+    for attempt, outcome in zip(attempts, report.outcomes, strict=True):
+        assert not outcome.passed and re.search("PermissionError|not permitted|denied", outcome.reason), (
+            attempt,
+            outcome,
+        )
+    assert precious.read_text() == "kept" and not escaped.exists()
+
+
+async def test_nothing_is_read_that_is_not_the_programs_own(tmp_path: Path) -> None:
+    precious = tmp_path / "precious"
+    precious.write_text("kept")
+    paths = [precious, "/etc/passwd", "/proc/self/environ", "/proc/1/environ", f"/proc/{os.getpid()}/environ"]
+    paths += [f"/proc/{os.getpid()}/mem", "/proc/self/mem", ROOT / "pyproject.toml", checks.__file__, pytest.__file__]
+    program = """
+        import os
+        def read(path): return open(path, 'rb').read(1)
+        def listed(path): return os.listdir(path)
+        def parents(): return open(f'/proc/{os.getppid()}/environ').read()
+    """
+    tests = [f"read({str(path)!r})" for path in paths]
+    tests += ["parents()", "listed('/')", f"listed({str(tmp_path)!r})", "listed('/proc')", "listed('..')"]
+    report = await ran(program, *tests)
+    for outcome in report.outcomes:
+        assert not outcome.passed and "Permission" in outcome.reason, outcome
+
+
+async def test_the_environment_is_empty() -> None:
+    test = "import os\nassert 'SECRET_OF_THE_REPLICA' not in os.environ\nassert set(os.environ) <= {'LC_CTYPE'}"
+    (outcome,) = (await ran(HONEST, test)).outcomes
+    assert outcome.passed
+
+
+async def test_the_network_and_the_services_of_the_host_are_out_of_reach(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as tcp, socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as udp:
+        udp.bind(("127.0.0.1", 0))
+        with socket.socket(socket.AF_UNIX) as unix, socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as datagrams:
+            unix.bind(str(tmp_path / "unix"))
+            unix.listen()
+            datagrams.bind("\0" + str(tmp_path))
+            attempts = [
+                f"socket.create_connection({tcp.getsockname()!r})",
+                f"socket.socket(socket.AF_INET, socket.SOCK_DGRAM).sendto(b'x', {udp.getsockname()!r})",
+                f"socket.socket(socket.AF_UNIX).connect({str(tmp_path / 'unix')!r})",
+                f"socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM).sendto(b'x', '\\0' + {str(tmp_path)!r})",
+                f"socket.socketpair(type=socket.SOCK_DGRAM)[0].sendto(b'x', '\\0' + {str(tmp_path)!r})",
+                f"socket.socketpair()[0].sendto(b'x', '\\0' + {str(tmp_path)!r})",
+                "socket.socketpair()[0].sendmsg([b'x'])",
+                "socket.create_server(('127.0.0.1', 0))",
+                "socket.socket(socket.AF_INET6)",
+                "socket.socket(socket.AF_NETLINK, socket.SOCK_RAW)",
+                "socket.socket(socket.AF_INET, socket.SOCK_RAW, 1)",
+                "socket.getaddrinfo('localhost.localdomain.example', 80)",
+                "urllib.request.urlopen('http://127.0.0.1/')",
+            ]
+            program = (
+                f"import socket, urllib.request\nATTEMPTS = {attempts!r}\ndef f(place): return eval(ATTEMPTS[place])"
+            )
+            report = await ran(program, *(f"f({place})" for place in range(len(attempts))))
+            for attempt, outcome in zip(attempts, report.outcomes, strict=True):
+                assert not outcome.passed, attempt
+                assert re.search("PermissionError|not permitted|gaierror", outcome.reason), (attempt, outcome.reason)
+            for listening in (tcp, udp, unix, datagrams):
+                listening.setblocking(False)
+                with pytest.raises(BlockingIOError):
+                    listening.accept() if listening in (tcp, unix) else listening.recv(1)
+
+
+# What a program may pretend
+
+
+@pytest.mark.parametrize("program", FORGED.values(), ids=FORGED)
+async def test_success_cannot_be_pretended(program: str) -> None:
+    assert await reason(program)
+
+
+async def test_a_program_that_makes_an_impossible_test_pass_fails_them_all() -> None:
+    """Stands in for whatever may be found: here the runner itself is made to believe in anything."""
+    boot = "import serve_deployments.sandbox.trial as trial; trial._passed = lambda *_: b''; "
+    with altered(boot):
+        report = await ran(HONEST, PASSES, PASSES)
+    assert report.fault == "the program makes a test pass that cannot"
+    assert [outcome.passed for outcome in report.outcomes] == [False, False]
+
+
+async def test_a_test_leaves_nothing_to_the_next() -> None:
+    program = doing("seen = os.listdir('.')", "os.makedirs('a/b')", "open('a/x', 'w').close()", "return seen")
+    report = await ran(program, *["assert f() == []"] * 3)
+    assert [outcome.reason for outcome in report.outcomes] == [""] * 3
+
+
+# What an honest program may do
+
+
+@pytest.mark.parametrize("program", HONEST_PROGRAMS.values(), ids=HONEST_PROGRAMS)
+async def test_honest_programs_pass(program: str) -> None:
+    (outcome,) = (await ran(program, timeout_s=20)).outcomes
+    assert (outcome.passed, outcome.reason) == (True, "")
+
+
+@pytest.mark.parametrize(("test", "passed", "told"), WRITTEN.values(), ids=WRITTEN)
+async def test_tests_may_be_written_in_many_ways(test: str, passed: bool, told: str) -> None:
+    (outcome,) = (await ran(HONEST, test, timeout_s=20)).outcomes
+    assert outcome.passed == passed and outcome.reason.startswith(told), outcome
+    assert bool(outcome.reason) != passed
+
+
+async def test_outcomes_stand_in_the_order_of_the_tests_and_a_syntax_error_is_told() -> None:
+    report = await ran("def f(x): return 1 / x", "f(1)", "f(0)", "f(2)")
+    assert [(each.name, each.passed) for each in report.outcomes] == [
+        ("test 1", True),
+        ("test 2", False),
+        ("test 3", True),
+    ]
+    assert (
+        report.outcomes[1].reason == "ZeroDivisionError: division by zero (line 1 of the test, line 1 of the program)"
+    )
+    assert (
+        await ran("def f(:")
+    ).fault == "the program does not load: SyntaxError: invalid syntax (line 1 of the program)"
+
+
+# Those who run it
+
+
+async def test_many_programs_run_at_once_and_never_too_many() -> None:
+    """Good, bad and endless ones; the loop of the replica turns all the while."""
+    programs = [HONEST, "def f(): return 2", "def f():\n    while True: pass", "import os\ndef f(): os.fork()"] * 4
+    sandbox = Sandbox()
+    running = [
+        asyncio.create_task(sandbox.report(check(each, PASSES, PASSES, timeout_s=1), WITHIN_S)) for each in programs
+    ]
+    most, turns = 0, 0
+    while not all(task.done() for task in running):
+        most, turns = max(most, len(wardens(os.getpid()))), turns + 1
+        await asyncio.sleep(0.01)
+    reports = [task.result() for task in running]
+    assert [[outcome.passed for outcome in report.outcomes] for report in reports] == [
+        [True] * 2,
+        *[[False] * 2] * 3,
+    ] * 4
+    assert 1 < most <= CHECKS_AT_ONCE
+    assert turns > 20
+
+
+async def test_tests_for_which_there_is_no_time_are_told_as_not_run() -> None:
+    asked = check("import time\ndef f(): time.sleep(0.5)", *["f()"] * 20, timeout_s=20)
+    report = await Sandbox().report(asked, within_s=3.0)
+    reasons = [outcome.reason for outcome in report.outcomes]
+    assert reasons[0] == "" and reasons[-1] == "not run: the time of the check was over"
+
+
+async def test_a_check_that_is_stopped_leaves_no_process() -> None:
+    running = asyncio.create_task(
+        Sandbox().report(check("def f():\n    while True: pass", "f()", timeout_s=60), WITHIN_S)
+    )
+    await until(lambda: any(children(warden) for warden in wardens(os.getpid())))
+    (warden,) = wardens(os.getpid())
+    (child,) = children(warden)
+    running.cancel()
+    await asyncio.wait({running})
+    await until(lambda: not alive(warden) and not alive(child))
+
+
+async def test_a_replica_that_is_killed_takes_its_programs_with_it(tmp_path: Path) -> None:
+    script = f"""
+        import asyncio, tempfile
+        from app.deliberation.calls import Check
+        from app.deliberation.outputs import TestCase
+        from serve_deployments.sandbox.checks import Sandbox
+        tempfile.tempdir = {str(tmp_path)!r}
+        endless = "def f():\\n    while True: pass"
+        check = Check(code=endless, tests=(TestCase(name="t", code="f()"),), timeout_s=60, memory_mb=256)
+        asyncio.run(Sandbox().report(check, 60.0))
+    """
+    replica = subprocess.Popen([sys.executable, "-c", textwrap.dedent(script)], cwd=ROOT)
+    await until(lambda: any(children(warden) for warden in wardens(replica.pid)), timeout_s=60)
+    (warden,) = wardens(replica.pid)
+    (child,) = children(warden)
+    replica.send_signal(signal.SIGKILL)
+    replica.wait()
+    await until(lambda: not alive(warden) and not alive(child))
+    await until(lambda: not list(tmp_path.glob("check-*")))
+
+
+# Where it cannot be had
+
+
+@contextmanager
+def altered(boot: str) -> Iterator[None]:
+    """Wardens run this first, so that a part of the kernel or of the sandbox is not what it is."""
+    before, marked, after = checks._BOOT.partition("from serve_deployments")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(checks, "_COMMAND", (*checks._COMMAND[:-1], before + boot + marked + after))
+        yield
+
+
+SYSCALLS = "import serve_deployments.sandbox.syscalls as calls; calls._NUMBERS[{!r}] = (9999, 9999); "
+LACKING = {
+    "no Landlock": (SYSCALLS.format("landlock_create_ruleset"), "Landlock: .*Function not implemented"),
+    "Landlock is not for us": (
+        SYSCALLS.format("landlock_restrict_self"),
+        "landlock_restrict_self: Function not implemented",
+    ),
+    "no seccomp": (SYSCALLS.format("seccomp"), "seccomp: Function not implemented"),
+    "another machine": ("import os; os.uname = lambda: type('U', (), {'machine': 'vax'}); ", "no list .* for vax"),
+    "Landlock that does nothing": (
+        "import serve_deployments.sandbox.landlock as l; l.Landlock.restrict = lambda self: None; ",
+        "files can be had in spite of all that was set",
+    ),
+    "filters that let all pass": (
+        "import serve_deployments.sandbox.seccomp as s; s.allowed = lambda *_: s.ALLOW; ",
+        "the network can be had in spite of all that was set",
+    ),
+    "calls that cannot be counted": (
+        "import serve_deployments.sandbox.seccomp as s; s._NEW_LISTENER = 1 << 30; ",
+        "seccomp: Invalid argument",
+    ),
+}
+
+
+@pytest.mark.parametrize(("boot", "told"), LACKING.values(), ids=LACKING)
+async def test_where_something_lacks_nothing_is_run(boot: str, told: str, tmp_path: Path) -> None:
+    with altered(boot), pytest.raises(SandboxUnavailable, match=f"the sandbox cannot isolate here: {told}"):
+        await ran(f"open({str(tmp_path / 'ran')!r}, 'w')", PASSES)
+    assert not (tmp_path / "ran").exists()
+
+
+async def test_a_warden_that_breaks_off_is_told() -> None:
+    with altered("import os; os._exit(1); "), pytest.raises(SandboxUnavailable, match="the sandbox broke off"):
+        await ran(HONEST)
+
+
+def interpreter_for_others() -> str | None:
+    """A Python that users other than this one may run."""
+    for path in (sys.executable, "/usr/local/bin/python3", "/usr/bin/python3"):
+        with suppress(OSError):
+            version = subprocess.run(
+                [path, "-c", "import sys; print(sys.version_info >= (3, 11))"], user=10001, capture_output=True
+            )
+            if version.stdout == b"True\n":
+                return path
+    return None
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root may become somebody else")
+async def test_a_user_without_any_privilege_has_the_same_sandbox(tmp_path: Path) -> None:
+    """As in a container: user 10001, no capability, none to be gained."""
+    python = interpreter_for_others()
+    if python is None:
+        pytest.skip("no Python here that another user may run")
+    with tempfile.TemporaryDirectory(dir="/tmp") as directory:
+        os.chown(directory, 10001, 10001)
+        tests = [
+            ("user", "assert f() == 10001"),
+            ("fork", "fork()"),
+            ("kill", "kill()"),
+            ("own", "own()"),
+            ("out", "out()"),
+        ]
+        program = """
+            import os, threading
+            def f(): return os.getuid()
+            def fork(): os.fork()
+            def kill(): os.kill(os.getppid(), 9)
+            def own():
+                open('x', 'w').write('y')
+                thread = threading.Thread(target=print)
+                thread.start()
+                thread.join()
+            def out(): os.listdir('/')
+        """
+        order = {"directory": directory, "program": textwrap.dedent(program), "tests": tests, "timeout_s": 20}
+        order |= {"memory_mb": 256, "deadline_s": 60.0}
+        command = [
+            "setpriv",
+            "--reuid=10001",
+            "--regid=10001",
+            "--clear-groups",
+            "--no-new-privs",
+            "--bounding-set=-all",
+        ]
+        warden = subprocess.Popen(
+            [*command, python, *checks._COMMAND[1:]], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env={}, cwd="/"
+        )
+        assert warden.stdin is not None and warden.stdout is not None
+        warden.stdin.write(json.dumps(order).encode() + b"\n")
+        warden.stdin.flush()
+        reply = json.loads(await asyncio.to_thread(warden.stdout.read))
+        warden.stdin.close()
+        warden.wait()
+    outcomes = {outcome["name"]: outcome["passed"] for outcome in reply["report"]["outcomes"]}
+    assert outcomes == {"user": True, "fork": False, "kill": False, "own": True, "out": False}
