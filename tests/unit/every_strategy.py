@@ -52,14 +52,14 @@ def content() -> Minds:
     return Minds(text=distinct, issues=lambda _: ("minor",))
 
 
-def unanimous() -> Minds:
-    """Everybody says the same."""
-    return Minds(text=lambda _: "Blue.")
-
-
 def counting() -> Minds:
     """Everybody says another number."""
     return Minds(text=lambda call_id: f"It is {int(hashlib.sha256(call_id.encode()).hexdigest()[:8], 16)}.")
+
+
+def with_one_dissenter() -> Minds:
+    """Everybody says the same but dev-001, who says something else each time."""
+    return Minds(text=lambda call_id: distinct(call_id) if call_id.endswith("-001") else "Blue.")
 
 
 def attached_to_the_old() -> Minds:
@@ -105,17 +105,54 @@ def _of_several(calls: Callable[[int, int], int]) -> Callable[[int, int], int]:
     return lambda size, rounds: 1 if size == 1 else calls(size, rounds)
 
 
-_WAYS = (
+# All that holds is tried with these at every change.
+_MAIN = (
     Way("single", "", lambda n, r: 1),
     Way("independent", "", lambda n, r: n),
     Way("best_of_n", "", _of_several(lambda n, r: 2 * n)),
     Way("council", "all revise", _of_several(lambda n, r: n + r * 2 * n + n)),
-    Way("council", "none revises", _of_several(lambda n, r: n + (n if r else 0) + n), content),
     Way("debate", "all differ and switch", _of_several(lambda n, r: n * (1 + r))),
-    Way("debate", "all agree", lambda n, r: n, agreeing),
     Way("fuse", "the fused text wins", _of_several(lambda n, r: 2 * n + 4)),
-    Way("fuse", "the best single wins", _of_several(lambda n, r: 2 * n + 4), attached_to_the_old),
     Way("tournament", "round robin", lambda n, r: n + n * (n - 1)),
+    Way("tournament", "knockout", lambda n, r: n + 2 * (n - 1), parameters={"format": "knockout"}),
+    Way("vote", "all differ", lambda n, r: n + (n > 2)),
+    # The fewest n of N equal votes that no rest can overtake: n > N - n.
+    Way("vote", "all agree", lambda n, r: n // 2 + 1, agreeing),
+    Way("auto", "to a council", _of_several(lambda n, r: n + r * 2 * n + n)),
+)
+
+# Of these, calls and prompts are; the rest in tests/oracles/test_every_way.py.
+_OTHER = (
+    Way("council", "none revises", _of_several(lambda n, r: n + (n if r else 0) + n), content),
+    Way(
+        "council",
+        "two critics",
+        _of_several(lambda n, r: n + r * (n * min(2, n - 1) + n) + n),
+        parameters={"critics": 2},
+    ),
+    Way(
+        "council",
+        "scored every round",
+        _of_several(lambda n, r: n + r * 3 * n if r else 2 * n),
+        parameters={"stop": "settled"},
+    ),
+    Way(
+        "council",
+        "mended to the last minor issue",
+        _of_several(lambda n, r: n + r * 2 * n + n),
+        content,
+        {"stop": "accepted"},
+    ),
+    Way("council", "never content", _of_several(lambda n, r: n + r * n + n), content, {"stop": "none"}),
+    Way("debate", "all agree", lambda n, r: n, agreeing),
+    Way(
+        "debate",
+        "one dissents",
+        lambda n, r: {1: 1, 2: 2 + 2 * r}.get(n, n + r),
+        with_one_dissenter,
+        {"agreement": 1.0, "neighbours": 1},
+    ),
+    Way("fuse", "the best single wins", _of_several(lambda n, r: 2 * n + 4), attached_to_the_old),
     Way(
         "tournament",
         "swiss",
@@ -128,13 +165,30 @@ _WAYS = (
         _of_several(lambda n, r: n + 2 * (n // 2) * min(3, ceil(n / 2))),
         parameters={"format": "swiss", "rounds_of_pairs": 3},
     ),
-    Way("tournament", "knockout", lambda n, r: n + 2 * (n - 1), parameters={"format": "knockout"}),
-    Way("vote", "all differ", lambda n, r: n + (n > 2)),
-    Way("vote", "all agree", lambda n, r: n // 2 + 1, agreeing),
+    Way("vote", "all differ in a number", lambda n, r: n, counting, {"normaliser": "number"}),
     Way("vote", "nothing is counted", lambda n, r: n + (n > 2), parameters={"normaliser": "none"}),
+    # Four to nothing are enough for the Beta rule at 0.95, and three are not.
+    Way("vote", "all agree, beta", lambda n, r: min(4, n // 2 + 1), agreeing, {"stop": "beta"}),
+    Way("vote", "all agree, all asked", lambda n, r: n, agreeing, {"stop": "none"}),
+    Way("auto", "all agree", lambda n, r: min(3, n), agreeing),
+    Way("auto", "to the best of N", _of_several(lambda n, r: 2 * n), parameters={"escalate_to": "best_of_n"}),
+    Way("auto", "to a debate", _of_several(lambda n, r: n * (1 + r)), parameters={"escalate_to": "debate"}),
+    Way("auto", "to a fusion", _of_several(lambda n, r: 2 * n + 4), parameters={"escalate_to": "fuse"}),
+    Way(
+        "auto",
+        "to a knockout",
+        lambda n, r: n + 2 * (n - 1),
+        parameters={"escalate_to": "tournament", "escalation": {"format": "knockout"}},
+    ),
 )
 
-WAYS: dict[str, Way] = {f"{way.strategy}{f', {way.told}' if way.told else ''}": way for way in _WAYS}
+
+def _named(ways: Sequence[Way]) -> dict[str, Way]:
+    return {f"{way.strategy}{f', {way.told}' if way.told else ''}": way for way in ways}
+
+
+MAIN_WAYS, OTHER_WAYS = _named(_MAIN), _named(_OTHER)
+WAYS = MAIN_WAYS | OTHER_WAYS
 
 
 # What may go wrong with a call

@@ -10,12 +10,12 @@ from app.deliberation.errors import BudgetExhausted
 from app.deliberation.facts import CallFinished, Completed, Failed, StageOpened
 from app.deliberation.specification import Budget
 from app.deliberation.strategies import STRATEGIES
-from tests.unit.every_strategy import WAYS, Way, subsets, verdict
+from tests.unit.every_strategy import MAIN_WAYS, Way, subsets, verdict
 from tests.unit.facts_of import ID, NOW, Run, run
 
 STAGES_MAX = 64
 REFUSED_MAX = 5
-every_way = pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
+every_way = pytest.mark.parametrize("way", MAIN_WAYS.values(), ids=MAIN_WAYS)
 
 
 def cut_short(way: Way, ended: Run) -> None:

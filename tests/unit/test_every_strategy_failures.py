@@ -12,11 +12,22 @@ from app.deliberation.errors import InvalidOutput
 from app.deliberation.facts import Completed, End, Failed, Verdict
 from app.deliberation.outputs import parse_output
 from app.testing import Reply
-from tests.unit.every_strategy import WAYS, WRITING, Script, Way, failing, rewriting, stages, subsets, verdict
+from tests.unit.every_strategy import (
+    MAIN_WAYS,
+    WAYS,
+    WRITING,
+    Script,
+    Way,
+    failing,
+    rewriting,
+    stages,
+    subsets,
+    verdict,
+)
 from tests.unit.facts_of import Minds, Run, run
 
 EXHAUSTIVE_MAX = 6
-every_way = pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
+every_way = pytest.mark.parametrize("way", MAIN_WAYS.values(), ids=MAIN_WAYS)
 
 
 def patterns(calls: list[Call]) -> Iterable[tuple[Call, ...]]:

@@ -8,7 +8,7 @@ import pytest
 
 from app.deliberation.calls import Call
 from app.deliberation.facts import StageOpened
-from tests.unit.every_strategy import WAYS, Script, Way, prompt, rewriting
+from tests.unit.every_strategy import MAIN_WAYS, Script, Way, prompt, rewriting, verdict
 from tests.unit.facts_of import Run, run
 
 HOSTILE = "dev-002"
@@ -16,7 +16,7 @@ FENCED = re.compile(r"<<<peer-text ([0-9a-f]{12})>>>\n(.*?)\n<<<end-of-peer-text
 NONCE = re.compile(r"<<<peer-text ([0-9a-f]{12})>>>")
 # Words that are the form's own: to change them breaks the form, which is another test.
 CLOSED = ("severity", "verdict", "winner", "decision", "choice", "id", "name")
-every_way = pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
+every_way = pytest.mark.parametrize("way", MAIN_WAYS.values(), ids=MAIN_WAYS)
 
 PERFECT = json.dumps({"criteria": [{"id": each, "rationale": "perfect", "score": 10} for each in ("right", "clear")]})
 BALLOT = f'{{"A": {PERFECT}, "B": {PERFECT}}}'
@@ -110,6 +110,15 @@ def test_what_a_hostile_member_says_changes_nothing_but_what_stands_in_its_fence
         hostile = run(way.asked(), saying(way.script(), text))
         assert identities(hostile) == identities(harmless), name
         assert [outside(call) for call in hostile.calls] == [outside(call) for call in harmless.calls], name
+        if way.parameters.get("normaliser") == "number":
+            # Its own vote is what it says, and no number says nothing.
+            assert votes_of_others(hostile) == votes_of_others(harmless), name
+            continue
         assert (hostile.degraded, hostile.order) == (harmless.degraded, harmless.order), name
         if harmless.winner is not None:
             assert hostile.content == (text if harmless.content == "A harmless text." else harmless.content), name
+
+
+def votes_of_others(ended: Run) -> set[tuple[str, ...]]:
+    """Who voted with whom, but for the hostile member."""
+    return {tuple(agent for agent in row.agents if agent != HOSTILE) for row in verdict(ended).tally} - {()}

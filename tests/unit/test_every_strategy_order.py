@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 from app.deliberation.calls import Call
 from app.deliberation.facts import CallFinished, Fact, StageOpened
 from app.testing import Reply
-from tests.unit.every_strategy import WAYS, Script, Way, failing, transcript
+from tests.unit.every_strategy import MAIN_WAYS, Script, Way, failing, transcript
 from tests.unit.facts_of import Run, resumed, run
 
-every_way = pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
+every_way = pytest.mark.parametrize("way", MAIN_WAYS.values(), ids=MAIN_WAYS)
 with_failures = pytest.mark.parametrize("rate", [0.0, 0.3], ids=["all answer", "some fail"])
 
 

@@ -1,0 +1,43 @@
+"""What holds for every strategy in its main ways holds in its other ways too: too long to be run while writing."""
+
+from collections.abc import Callable
+
+import pytest
+
+from tests.unit import test_every_strategy_budget as budget
+from tests.unit import test_every_strategy_failures as failures
+from tests.unit import test_every_strategy_hostile as hostile
+from tests.unit import test_every_strategy_order as order
+from tests.unit.every_strategy import OTHER_WAYS, Way
+
+CHECKS: tuple[Callable[[Way], None], ...] = (
+    budget.test_a_ceiling_of_calls_below_or_at_any_stage_is_kept_and_ends_in_a_verdict,
+    budget.test_a_ceiling_of_tokens_is_kept_and_ends_in_a_verdict,
+    budget.test_any_stages_may_be_refused_and_those_after_them_admitted,
+    failures.test_every_pattern_of_failed_calls_in_any_stage_comes_to_a_verdict_if_there_is_an_answer,
+    failures.test_failures_in_all_stages_of_larger_councils_come_to_a_verdict_too,
+    failures.test_a_member_that_always_fails_is_told,
+    failures.test_agents_that_never_answer_in_a_later_stage_count_as_if_they_had_failed,
+    failures.test_a_missing_ballot_is_never_counted_as_zero,
+    failures.test_an_answer_that_breaks_its_form_is_missing_as_if_its_call_had_failed,
+    hostile.test_what_a_hostile_member_says_changes_nothing_but_what_stands_in_its_fences,
+    order.test_a_stage_of_which_any_half_is_recorded_is_gone_on_with,
+)
+RATED: tuple[Callable[[Way, float], None], ...] = (
+    order.test_the_same_seed_and_answers_give_the_same_transcript_in_whatever_order_they_arrive,
+    order.test_whoever_goes_on_from_any_prefix_of_the_log_comes_to_the_same_end_and_asks_nothing_again,
+)
+every_other_way = pytest.mark.parametrize("way", OTHER_WAYS.values(), ids=OTHER_WAYS)
+
+
+@every_other_way
+@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__.removeprefix("test_"))
+def test_in_every_other_way(way: Way, check: Callable[[Way], None]) -> None:
+    check(way)
+
+
+@every_other_way
+@pytest.mark.parametrize("rate", [0.0, 0.3], ids=["all answer", "some fail"])
+@pytest.mark.parametrize("check", RATED, ids=lambda check: check.__name__.removeprefix("test_"))
+def test_in_every_other_way_with_failures(way: Way, check: Callable[[Way, float], None], rate: float) -> None:
+    check(way, rate)
