@@ -179,4 +179,5 @@ async def measure(gateway: Gateway, plan: Plan, dataset: str, questions: Sequenc
 def _print_heading(console: Console, dataset: str, questions: Sequence[Question], *, simulated: bool) -> None:
     if simulated:
         console.print(Text(MARK, "yellow"))
-    console.print(Text(f"{len(questions)} questions of {dataset}\n"))
+    asked = "1 question" if len(questions) == 1 else f"{len(questions)} questions"
+    console.print(Text(f"{asked} of {dataset}\n"))
