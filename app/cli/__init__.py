@@ -2,7 +2,7 @@
 
 import typer
 
-from app.cli import ask, bench, demo, openapi, show, simulator, streams, up, watch
+from app.cli import ask, bench, demo, openapi, show, simulator, strategies, streams, up, watch
 from app.cli.exits import EXIT_HELP
 
 cli = typer.Typer(
@@ -23,7 +23,7 @@ cli.command("list", epilog=EXIT_HELP)(show.list_deliberations)
 cli.command("show", epilog=EXIT_HELP)(show.show)
 cli.command("cancel", epilog=EXIT_HELP)(show.cancel)
 cli.command("roles", epilog=EXIT_HELP)(show.roles)
-cli.command("strategies", epilog=EXIT_HELP)(show.strategies)
+cli.command("strategies", epilog=EXIT_HELP)(strategies.strategies)
 cli.command("openapi", epilog=EXIT_HELP)(openapi.openapi)
 cli.command("simulator", context_settings=_ANY_ARGUMENTS, add_help_option=False)(simulator.simulator)
 cli.add_typer(streams.streams_cli, name="streams")

@@ -12,9 +12,9 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from app.cli.client import Gateway, JsonObject, understood
+from app.cli.client import Gateway, GatewayRefused, JsonObject, understood
 from app.cli.exits import Exit, exit_of, print_json, run
-from app.cli.options import DEFAULT_URL, JsonOption, UrlOption, pairs
+from app.cli.options import DEFAULT_URL, JsonOption, UrlOption, nested_values, pairs
 from app.cli.ranking import account
 from app.cli.watch import print_events, until_ended, watch_deliberation
 from app.schemas import Deliberation
@@ -29,6 +29,7 @@ class Question:
     agents: int | None = None
     council: str | None = None
     strategy: str | None = None
+    parameters: list[str] = field(default_factory=list[str])
     rounds: int | None = None
     rubric: str | None = None
     requirements: list[str] = field(default_factory=list[str])
@@ -95,6 +96,7 @@ def request_body(question: Question) -> JsonObject:
         num_agents=question.agents,
         agents=None if question.council is None else parse_council(question.council),
         strategy=question.strategy,
+        parameters=nested_values(question.parameters, "--parameter"),
         rounds=question.rounds,
         constraints=_given(
             rubric=None if question.rubric is None else parse_rubric(question.rubric),
@@ -133,7 +135,7 @@ def goes_on(deliberation_id: str, url: str) -> Text:
 async def _ask(body: JsonObject, manner: _Manner) -> Exit:
     console = Console(highlight=False)
     async with Gateway(manner.url) as gateway:
-        resource = await gateway.submit(body, manner.idempotency_key or uuid4().hex)
+        resource = await _submitted(gateway, body, manner)
         deliberation_id = str(resource["id"])
         if manner.detach:
             if manner.as_json:
@@ -147,6 +149,15 @@ async def _ask(body: JsonObject, manner: _Manner) -> Exit:
             Console(stderr=True, highlight=False).print(goes_on(deliberation_id, manner.url))
             raise
         return exit_of(understood(Deliberation, resource).status)
+
+
+async def _submitted(gateway: Gateway, body: JsonObject, manner: _Manner) -> JsonObject:
+    try:
+        return await gateway.submit(body, manner.idempotency_key or uuid4().hex)
+    except GatewayRefused as error:
+        if any(fault.field.startswith("/parameters") for fault in error.fields):
+            error.remedy = f"`deliberate strategies {body.get('strategy', 'council')}` lists what it takes"
+        raise
 
 
 async def _followed(gateway: Gateway, deliberation_id: str, console: Console, manner: _Manner) -> JsonObject:
@@ -175,6 +186,10 @@ def ask(
         str | None, typer.Option(metavar="DEV:2,QA:1", help="A mixed council, instead of --role and --agents.")
     ] = None,
     strategy: Annotated[str | None, typer.Option(help="See `deliberate strategies`. (default: council)")] = None,
+    parameter: Annotated[
+        list[str] | None,
+        typer.Option(metavar="KEY=VALUE", help="The strategy's own, JSON or text; a.b=1 nests; may be repeated."),
+    ] = None,
     rounds: Annotated[int | None, typer.Option(help="Rounds of critique and revision. (default: 1)")] = None,
     rubric: Annotated[
         str | None, typer.Option(help="What is scored: a text, a JSON list of criteria, or @file with either.")
@@ -209,6 +224,7 @@ def ask(
         agents=agents,
         council=council,
         strategy=strategy,
+        parameters=parameter or [],
         rounds=rounds,
         rubric=rubric,
         requirements=requirement or [],

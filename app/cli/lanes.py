@@ -4,8 +4,10 @@ Pure: no clock, no terminal. Pieces of text are applied by offset, so a replayed
 text is rebuilt exactly whatever is sent twice.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
+from typing import Any, get_args
 
 from pydantic import ValidationError
 
@@ -28,14 +30,17 @@ from app.deliberation.facts import (
     TimedOut,
     decode,
 )
+from app.deliberation.specification import Purpose
 from app.deliberation.strategies import STRATEGIES
 from app.schemas import DeliberationSnapshot
 
 IDLE = "idle"
 _TYPICAL_CHARS = 800
 _UNFINISHED_MAX = 0.95
+_NOT_ENDED_MAX = 0.99
 
-_PER_ROUND = " × R"
+_PER_ROUND = "R"
+_PURPOSES = frozenset(get_args(Purpose))
 
 
 def is_simulated(model: str | None) -> bool:
@@ -43,16 +48,23 @@ def is_simulated(model: str | None) -> bool:
     return model is not None and "simulated" in model.lower()
 
 
-def expected_stages(strategy: str, rounds: int) -> list[tuple[str, int | None]]:
+def expected_stages(
+    strategy: str, rounds: int, parameters: Mapping[str, Any] | None = None
+) -> list[tuple[str, int | None]]:
     """(purpose, round) of each stage that a run without shortcuts opens; empty when the strategy is not known here.
 
-    The round is None where a purpose occurs once. A lane's bar is measured by this before the stages are open.
+    The round is None where a purpose does not belong to one. A lane's bar is measured by this before the stages are
+    open, so it is a guess: stages may be left out, and others may come.
     """
-    steps = STRATEGIES[strategy].steps if strategy in STRATEGIES else ()
-    repeated = [step.removesuffix(_PER_ROUND) for step in steps if step.endswith(_PER_ROUND)]
+    # A strategy that goes on as another one has that one's stages, if it comes to them.
+    chosen = str((parameters or {}).get("escalate_to", strategy))
+    definition = STRATEGIES.get(chosen) or STRATEGIES.get(strategy)
+    steps = [step.partition(" × ") for step in definition.steps] if definition else []
+    known = [(purpose, times) for purpose, _, times in steps if purpose in _PURPOSES]
+    repeated = [purpose for purpose, times in known if times == _PER_ROUND]
     exchanges = [(purpose, number) for number in range(1, rounds + 1) for purpose in repeated]
-    first = next((place for place, step in enumerate(steps) if step.endswith(_PER_ROUND)), len(steps))
-    once: list[tuple[str, int | None]] = [(step, None) for step in steps if not step.endswith(_PER_ROUND)]
+    first = next((place for place, (_, times) in enumerate(known) if times == _PER_ROUND), len(known))
+    once: list[tuple[str, int | None]] = [(purpose, None) for purpose, times in known if times != _PER_ROUND]
     return [*once[:first], *exchanges, *once[first:]]
 
 
@@ -111,6 +123,7 @@ class Lane:
     calls_failed: int = 0
     tokens: int = 0
     problem: str | None = None
+    reached: float = 0.0
     streamed: StreamedText = field(default_factory=StreamedText)
 
     @property
@@ -137,6 +150,7 @@ class CouncilView:
         self.accepted_at: datetime | None = None
         self.ended_at: datetime | None = None
         self._expected: list[tuple[str, int | None]] = []
+        self._place = -1
         self._calls: dict[str, StreamedText] = {}
         self._finished: set[str] = set()
         self._chars_of: dict[str, list[int]] = {}
@@ -161,20 +175,24 @@ class CouncilView:
         return max(1, lane.calls_opened + (0 if self.ended else self._stages_to_come()))
 
     def share(self, lane: Lane) -> float:
-        """How much of the lane's work is done, in [0, 1]; a running call counts by its length beside finished ones."""
-        if self.ended:
-            return 1.0
-        done = float(lane.calls_done)
-        if lane.state == "writing":
-            finished = self._chars_of.get(lane.purpose, [])
-            typical = sum(finished) / len(finished) if finished else _TYPICAL_CHARS
-            done += min(_UNFINISHED_MAX, lane.chars / max(1.0, typical))
-        return min(1.0, done / self.planned(lane))
+        """How much of the lane's work is done, in [0, 1]: 1 at the end and not before, and it never goes back."""
+        return 1.0 if self.ended else lane.reached
+
+    def _reach(self) -> None:
+        """Take down how far each lane is: a running call counts by its length beside finished ones."""
+        for lane in self.lanes.values():
+            done = float(lane.calls_done)
+            if lane.state == "writing":
+                finished = self._chars_of.get(lane.purpose, [])
+                typical = sum(finished) / len(finished) if finished else _TYPICAL_CHARS
+                done += min(_UNFINISHED_MAX, lane.chars / max(1.0, typical))
+            lane.reached = max(lane.reached, min(_NOT_ENDED_MAX, done / self.planned(lane)))
 
     def apply(self, frame: Frame) -> Event | None:
         """Fold one frame; returns the logged event in it, or None when it is of the stream itself or not known here."""
         if frame.event == "deliberation.snapshot":
             self._restore(frame.data)
+            self._reach()
             return None
         if frame.event in ("stream.gap", "stream.reconnect"):
             self.notice = f"{frame.event.removeprefix('stream.')}: {frame.fields().get('reason', 'unknown')}"
@@ -185,6 +203,7 @@ class CouncilView:
             return None  # of the stream itself, or of a newer gateway
         self.notice = None
         self._fold(event)
+        self._reach()
         return event
 
     def _fold(self, event: Event) -> None:
@@ -228,7 +247,7 @@ class CouncilView:
         specification = event.specification
         self.deliberation_id, self.task = event.deliberation_id, specification.task
         self.strategy, self.accepted_at = specification.strategy, event.ts
-        self._expected = expected_stages(specification.strategy, specification.rounds)
+        self._expected = expected_stages(specification.strategy, specification.rounds, specification.parameters)
         for agent in specification.agents:
             self._lane(agent.agent_id, agent.role).model = agent.model
 
@@ -236,6 +255,7 @@ class CouncilView:
         self.status = "in_progress" if self.status == "pending" else self.status
         self.stage, self.purpose, self.round = event.stage, event.purpose, event.round
         self.calls_total, self.calls_seen = len(event.calls), 0
+        self._place = self._placed()
         for lane in self.lanes.values():
             lane.purpose, lane.state = IDLE, "waiting"
         for planned in event.calls:
@@ -266,13 +286,15 @@ class CouncilView:
             lane.state = "stopped" if lane.calls_done < lane.calls_opened else lane.state
             lane.calls_done = lane.calls_opened
 
+    def _placed(self) -> int:
+        """Where the open stage stands among those expected; where the one before stood when it was not expected."""
+        ahead = range(max(0, self._place), len(self._expected))
+        exact = (place for place, stage in enumerate(self._expected) if stage == (self.purpose, self.round))
+        loose = (place for place in ahead if self._expected[place] == (self.purpose, None))
+        return next(exact, next(loose, self._place))
+
     def _stages_to_come(self) -> int:
-        places = [
-            place
-            for place, (purpose, number) in enumerate(self._expected)
-            if purpose == self.purpose and number in (None, self.round)
-        ]
-        return len(self._expected) - 1 - places[-1] if places else len(self._expected) * (self.stage == 0)
+        return len(self._expected) - 1 - self._place
 
     def _restore(self, data: str) -> None:
         try:
@@ -282,9 +304,10 @@ class CouncilView:
         told = snapshot.deliberation
         self.deliberation_id, self.task, self.strategy = told.id, told.task, told.strategy
         self.status, self.accepted_at, self.ended_at = told.status, told.created_at, told.ended_at
-        self._expected = expected_stages(told.strategy, told.rounds)
+        self._expected = expected_stages(told.strategy, told.rounds, told.parameters)
         if told.progress is not None:
             self.stage, self.purpose, self.round = told.progress.stage, told.progress.purpose, told.progress.round
+            self._place = self._placed()
             self.calls_seen, self.calls_total = told.progress.calls_finished, told.progress.calls_total
         for proposal in told.proposals:
             lane = self._lane(proposal.agent_id, proposal.role)

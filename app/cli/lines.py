@@ -1,5 +1,6 @@
 """Events as plain lines, for logs and terminals that cannot redraw."""
 
+import json
 from datetime import datetime
 from typing import assert_never
 
@@ -20,12 +21,16 @@ from app.deliberation.facts import (
     StageOpened,
     TimedOut,
 )
+from app.deliberation.strategies import STRATEGIES
 
 
 def _accepted(event: Accepted) -> str:
     asked = event.specification
     agents = ", ".join(f"{agent.agent_id} ({agent.role})" for agent in asked.agents)
-    return f"accepted {event.deliberation_id}: {asked.strategy} of {agents}; {asked.rounds} round(s)"
+    definition = STRATEGIES.get(asked.strategy)
+    rounds = f"; {asked.rounds} round(s)" if definition is None or definition.rounds else ""
+    parameters = "".join(f"; {name} {json.dumps(value)}" for name, value in asked.parameters.items())
+    return f"accepted {event.deliberation_id}: {asked.strategy} of {agents}{rounds}{parameters}"
 
 
 def _opened(event: StageOpened) -> str:

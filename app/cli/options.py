@@ -1,7 +1,8 @@
 """Options that several commands share, each declared once."""
 
+import json
 import re
-from typing import Annotated
+from typing import Annotated, Any, cast
 
 import typer
 
@@ -28,4 +29,38 @@ def pairs(values: list[str], option: str) -> dict[str, str]:
         if not sign or not key:
             raise typer.BadParameter(f"{option} takes key=value, not {value!r}")
         found[key] = rest
+    return found
+
+
+def _no_json(constant: str) -> Any:  # noqa: ANN401 -- the parser's hook
+    raise ValueError(f"{constant} is not JSON")
+
+
+def _value(text: str) -> Any:  # noqa: ANN401 -- any JSON value
+    try:
+        return json.loads(text, parse_constant=_no_json)
+    except ValueError:
+        return text
+
+
+def nested_values(values: list[str], option: str) -> dict[str, Any]:
+    """`key=value` entries as an object: a value is JSON where it reads as JSON, else a string; dots in a key nest.
+
+    Raises typer.BadParameter naming `option` when an entry has no key, or says again what another has said.
+    """
+    found: dict[str, Any] = {}
+    for value in values:
+        key, sign, rest = value.partition("=")
+        *outer, last = key.split(".")
+        if not sign or not last or not all(outer):
+            raise typer.BadParameter(f"{option} takes key=value or outer.inner=value, not {value!r}")
+        inside = found
+        for name in outer:
+            inside = inside.setdefault(name, {})
+            if not isinstance(inside, dict):
+                raise typer.BadParameter(f"{option} {key}: {name} has a value already")
+            inside = cast("dict[str, Any]", inside)
+        if last in inside:
+            raise typer.BadParameter(f"{option} {key} is given twice")
+        inside[last] = _value(rest)
     return found

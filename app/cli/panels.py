@@ -56,6 +56,8 @@ def _title(lane: Lane) -> Text:
 
 
 def _doing(view: CouncilView, lane: Lane) -> Text:
+    if view.ended and not lane.calls_opened:
+        return Text("not asked", "dim")  # a strategy may be done before it has asked everybody
     text = Text(f"{lane.purpose} ", _STATE_STYLES.get(lane.state, ""))
     if lane.state != "writing" and lane.purpose != IDLE:
         text.append(f"{lane.state} ")

@@ -31,7 +31,17 @@ _AROUND: dict[str, tuple[str, str]] = {
     "score": ("→ ", " of 10\n"),
     "notes_a": ("A: ", "\n"),
     "notes_b": ("B: ", "\n"),
+    "error": ("found wrong: ", "\n"),
+    "choice": ("chooses ", "\n"),
+    "agreements": ("agreed: ", "\n"),
+    "conflicts": ("in conflict: ", "\n"),
+    "gaps": ("missing: ", "\n"),
+    "code": ("", "\n"),
+    "name": ("", ": "),
+    "passed": ("passed: ", "\n"),
+    "duration_ms": ("", " ms\n"),
 }
+_LITERALS = {"t": "yes", "f": "no"}  # by the first letter: the syntax has no other use for these two
 
 
 def printable(text: str) -> str:
@@ -113,6 +123,8 @@ class Prose:
             self._expects_key = False
         elif char == ",":
             self._expects_key = bool(self._inside) and self._inside[-1] == "{"
+        elif char in _LITERALS:
+            self._shown.append(self._around[0] + _LITERALS[char] + self._around[1])
         elif char in _NUMBER and char not in "eE+.":
             self._shown.append(self._around[0] + char)
             self._at = _At.NUMBER

@@ -23,6 +23,8 @@ _STATUS_STYLES = {
     "cancelled": "yellow",
     "cancelling": "yellow",
 }
+_UNSCORED = ("skipped", "late")
+_ANSWER_CHARS_MAX = 60
 
 
 def plain(text: str | None) -> Text:
@@ -44,13 +46,22 @@ def duration_s(created_at: datetime, ended_at: datetime | None) -> float | None:
     return None if ended_at is None else max(0.0, (ended_at - created_at).total_seconds())
 
 
+def _scored(proposal: Proposal) -> RenderableType:
+    """The score, or why there is none: what failed, or that the agent was left out or not waited for."""
+    if proposal.score is None and proposal.error is not None:
+        return Text(printable(proposal.error.code), "red")
+    if proposal.score is None and proposal.status in _UNSCORED:
+        return Text(proposal.status, "dim")
+    return _figure(proposal.score, 3)
+
+
 def _row(proposal: Proposal, criteria: list[str], *, wins: bool, roles: bool, models: bool) -> list[RenderableType]:
     marks = {mark.id: mark.score for mark in proposal.criteria}
     return [
         "–" if proposal.rank is None else str(proposal.rank),
         Text(proposal.agent_id, style_of(proposal.role)).append(" ★" if wins else ""),
         *([plain(proposal.role)] if roles else []),
-        Text(proposal.error.code, "red") if proposal.error else _figure(proposal.score, 3),
+        _scored(proposal),
         *(_figure(marks.get(criterion), 1) for criterion in criteria),
         f"{proposal.usage.tokens:,}",
         *([plain(proposal.model)] if models else []),
@@ -65,7 +76,7 @@ def ranking_table(deliberation: Deliberation) -> Table:
     proposals = deliberation.proposals
     criteria = list(dict.fromkeys(mark.id for proposal in proposals for mark in proposal.criteria))
     roles = len({proposal.role for proposal in proposals}) > 1
-    models = len({proposal.model for proposal in proposals}) > 1
+    models = len({proposal.model for proposal in proposals if proposal.model}) > 1
     ranked = any(proposal.rank is not None for proposal in proposals)
     table = Table(title="Ranking" if ranked else "Council", title_justify="left", title_style="bold")
     table.add_column("rank", justify="right")
@@ -86,11 +97,34 @@ def ranking_table(deliberation: Deliberation) -> Table:
     return table
 
 
+def tally_table(verdict: Verdict) -> Table:
+    """The votes where answers were counted: one row for each answer, most votes first, with who gave it."""
+    table = Table(title="Votes", title_justify="left", title_style="bold")
+    table.add_column("votes", justify="right")
+    table.add_column("answer", ratio=1)
+    table.add_column("agents")
+    for place, counted in enumerate(verdict.tally):
+        brief = " ".join(counted.answer.split())
+        shown = brief if len(brief) <= _ANSWER_CHARS_MAX else brief[: _ANSWER_CHARS_MAX - 1] + "…"
+        style = "bold" if place == 0 and not verdict.tie else ""
+        table.add_row(str(counted.votes), plain(shown), ", ".join(counted.agents), style=style)
+    return table
+
+
+def _agreement(verdict: Verdict) -> str:
+    if verdict.agreement is None:
+        return ""
+    if verdict.tally:
+        return f"{verdict.agreement * 100:.0f} % of the votes agree"
+    return f"agreement of the reviewers {verdict.agreement:+.2f} (Kendall τ)"
+
+
 def _doubts(verdict: Verdict) -> Iterator[Text]:
     facts = [
         f"margin {verdict.margin:.3f}" if verdict.margin is not None else "",
         "a tie, broken by rule" if verdict.tie else "",
-        f"agreement of the reviewers {verdict.agreement:+.2f} (Kendall τ)" if verdict.agreement is not None else "",
+        _agreement(verdict),
+        f"worth {verdict.effective_votes:.1f} independent ballots" if verdict.effective_votes is not None else "",
     ]
     if any(facts):
         yield Text(" · ".join(fact for fact in facts if fact))
@@ -116,7 +150,9 @@ def _winning_text(deliberation: Deliberation) -> Iterator[RenderableType]:
     if verdict is None:
         return
     if verdict.content is not None:
-        title = f"The council's answer, by {verdict.winner}" if verdict.winner else "The council's answer"
+        # What is fused from several candidates has no author; the call that wrote it can be looked up.
+        written = f", by {verdict.winner}" if verdict.winner else f", from call {verdict.call_id}"
+        title = f"The council's answer{written if verdict.winner or verdict.call_id else ''}"
         yield Panel(Markdown(printable(verdict.content)), title=plain(title), title_align="left", border_style="green")
         return
     for proposal in deliberation.proposals:
@@ -131,6 +167,7 @@ def account(deliberation: Deliberation) -> Group:
     if deliberation.proposals:
         parts.append(ranking_table(deliberation))
     if deliberation.verdict is not None:
+        parts += [tally_table(deliberation.verdict)] if deliberation.verdict.tally else []
         parts += _doubts(deliberation.verdict)
     reasons = deliberation.degraded.reasons if deliberation.degraded else ()
     parts += [Text.assemble(("degraded ", "yellow"), printable(reason)) for reason in reasons]

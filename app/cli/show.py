@@ -1,4 +1,4 @@
-"""`deliberate list | show | cancel | roles | strategies`: what a gateway holds and offers, read once and printed."""
+"""`deliberate list | show | cancel | roles`: what a gateway holds and offers, read once and printed."""
 
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -17,12 +17,13 @@ from app.cli.options import DEFAULT_URL, IdArgument, JsonOption, UrlOption, pair
 from app.cli.panels import seconds, style_of
 from app.cli.prose import printable
 from app.cli.ranking import account, duration_s, plain, status_text
-from app.schemas import Deliberation, DeliberationPage, DeliberationSummary, RoleList, RoleResource, StrategyList
+from app.schemas import Deliberation, DeliberationPage, DeliberationSummary, RoleList, RoleResource
 
 _TASK_CHARS_MAX = 50
 
 
-def _output(document: JsonObject, rendered: Callable[[], RenderableType], *, as_json: bool) -> Exit:
+def output(document: JsonObject, rendered: Callable[[], RenderableType], *, as_json: bool) -> Exit:
+    """Print a document as JSON, or as it is `rendered`; a command's last word."""
     if as_json:
         print_json(document)
     else:
@@ -98,7 +99,7 @@ def list_deliberations(
         async with Gateway(url) as gateway:
             page = await gateway.deliberations(filters)
         now = datetime.now(UTC)
-        return _output(page, lambda: deliberations_table(understood(DeliberationPage, page), now), as_json=as_json)
+        return output(page, lambda: deliberations_table(understood(DeliberationPage, page), now), as_json=as_json)
 
     run(work, as_json=as_json)
 
@@ -109,7 +110,7 @@ def show(deliberation_id: IdArgument, url: UrlOption = DEFAULT_URL, as_json: Jso
     async def work() -> Exit:
         async with Gateway(url) as gateway:
             resource = await gateway.deliberation(deliberation_id)
-        return _output(resource, lambda: account(understood(Deliberation, resource)), as_json=as_json)
+        return output(resource, lambda: account(understood(Deliberation, resource)), as_json=as_json)
 
     run(work, as_json=as_json)
 
@@ -128,7 +129,7 @@ def cancel(
             resource = await gateway.cancel(deliberation_id, reason, wait_s=wait)
         status = str(resource.get("status", "cancelling"))
         line = Text.assemble(plain(deliberation_id), " is ", status_text(status))
-        return _output(resource, lambda: line, as_json=as_json)
+        return output(resource, lambda: line, as_json=as_json)
 
     run(work, as_json=as_json)
 
@@ -158,33 +159,6 @@ def roles(url: UrlOption = DEFAULT_URL, as_json: JsonOption = False) -> None:
     async def work() -> Exit:
         async with Gateway(url) as gateway:
             document = await gateway.read("/roles")
-        return _output(document, lambda: Group(*map(role_text, understood(RoleList, document).items)), as_json=as_json)
-
-    run(work, as_json=as_json)
-
-
-def strategies_table(found: StrategyList) -> Table:
-    """One row per strategy: its steps and what it costs."""
-    table = Table()
-    for column in ("strategy", "steps", "calls"):
-        table.add_column(column)
-    table.add_column("what it does", ratio=1)
-    for strategy in found.items:
-        table.add_row(
-            Text.assemble((strategy.name, "bold"), (f" v{strategy.version}", "dim")),
-            plain("\n".join(strategy.steps)),
-            plain(strategy.calls),
-            plain(strategy.summary),
-        )
-    return table
-
-
-def strategies(url: UrlOption = DEFAULT_URL, as_json: JsonOption = False) -> None:
-    """List the strategies and what they cost."""
-
-    async def work() -> Exit:
-        async with Gateway(url) as gateway:
-            document = await gateway.read("/strategies")
-        return _output(document, lambda: strategies_table(understood(StrategyList, document)), as_json=as_json)
+        return output(document, lambda: Group(*map(role_text, understood(RoleList, document).items)), as_json=as_json)
 
     run(work, as_json=as_json)

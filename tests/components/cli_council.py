@@ -25,6 +25,7 @@ from app.deliberation.fold import State, apply, begin
 from app.deliberation.specification import DEFAULT_RUBRIC, AgentSpec, Budget, Constraints, Specification
 from app.deliberation.strategies import STRATEGIES
 from app.projection import resource
+from app.roles import strategy_resource
 from app.testing import FakeClock
 
 ID = "council-1"
@@ -72,14 +73,39 @@ def answer_text(call: Call) -> str:
             )
         case "pair":
             return json.dumps({"notes_a": "a", "notes_b": "b", "winner": "A", "margin": 1})
+        case _:
+            return _later_text(call)
 
 
-def specification(strategy: str = "council", agents: int = 3, rounds: int = 1) -> Specification:
+def _later_text(call: Call) -> str:
+    """A valid output of the kinds that follow a first answer, and of code."""
+    match call.output.kind:
+        case "turn":
+            text = f"# {call.agent_id} again"
+            return json.dumps({"reasoning": "seen", "error": "line 1", "answer": text, "confidence": 70})
+        case "choice":
+            return json.dumps({"reasoning": "the first", "choice": call.output.labels[0]})
+        case "analysis":
+            return json.dumps({"agreements": ["a"], "conflicts": ["b"], "gaps": ["c"]})
+        case "program":
+            return json.dumps({"reasoning": "simple", "code": f"def f(): ...  # {call.agent_id}", "confidence": 70})
+        case "tests":
+            return json.dumps({"reasoning": "edges", "tests": [{"name": "holds", "code": "assert f"}]})
+        case "report":
+            return json.dumps({"outcomes": [{"name": "holds", "passed": True, "reason": "", "duration_ms": 4}]})
+        case _:
+            raise AssertionError(f"no script for a {call.output.kind}")
+
+
+def specification(
+    strategy: str = "council", agents: int = 3, rounds: int = 1, parameters: dict[str, Any] | None = None
+) -> Specification:
     return Specification(
         task="Write a rate limiter.",
         agents=tuple(AgentSpec(agent_id=f"dev-{number:03d}", role="DEV") for number in range(1, agents + 1)),
         strategy=strategy,
         strategy_version=STRATEGIES[strategy].version,
+        parameters=STRATEGIES[strategy].parameters.model_validate(parameters or {}).model_dump(mode="json"),
         rounds=rounds,
         constraints=Constraints(rubric=DEFAULT_RUBRIC, timeout_seconds=300),
         quorum=min(2, agents),
@@ -290,19 +316,7 @@ class StubGateway:
         return JSONResponse({"items": [role, {**role, "name": "QA", "live": None}]})
 
     def _strategies(self, _: Request) -> Response:
-        items: list[dict[str, Any]] = [
-            {
-                "name": definition.name,
-                "version": definition.version,
-                "summary": definition.summary,
-                "steps": definition.steps,
-                "calls": definition.formula,
-                "source": definition.source,
-                "fields": [],
-                "parameters": {},
-            }
-            for definition in STRATEGIES.values()
-        ]
+        items = [strategy_resource(definition).model_dump(mode="json") for definition in STRATEGIES.values()]
         return JSONResponse({"items": items})
 
 

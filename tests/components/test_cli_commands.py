@@ -95,6 +95,7 @@ def test_every_option_reaches_the_request(stub: StubGateway, url: str) -> None:
         *("--requirement", "tested", "--requirement", "small", "--timeout", "60", "--seed", "0", "--max-tokens", "99"),
         *("--temperature", "0", "--quorum", "2", "--budget-tokens", "5000", "--budget-calls", "9"),
         *("--meta", "team=core", "--meta", "note=a=b"),
+        *("--parameter", "critics=2", "--parameter", "stop=none", "--parameter", "inner.a.b=[1]"),
     ]
     assert invoke("ask", "x", "--url", url, *options).exit_code == 0
     assert stub.bodies == [
@@ -102,6 +103,7 @@ def test_every_option_reaches_the_request(stub: StubGateway, url: str) -> None:
             "task": "x",
             "agents": [{"role": "DEV", "count": 2}, {"role": "QA", "count": 1}],
             "strategy": "best_of_n",
+            "parameters": {"critics": 2, "stop": "none", "inner": {"a": {"b": [1]}}},
             "rounds": 0,
             "constraints": {"rubric": "be right", "requirements": ["tested", "small"], "timeout_seconds": 60},
             "quorum": 2,
@@ -131,6 +133,12 @@ def test_an_empty_or_structured_rubric_is_sent_as_it_is(tmp_path: Path) -> None:
         ["ask", "x", "--council", ":2"],
         ["ask", "x", "--council", "DEV:2", "--agents", "3"],
         ["ask", "x", "--meta", "novalue"],
+        ["ask", "x", "--parameter", "novalue"],
+        ["ask", "x", "--parameter", "=1"],
+        ["ask", "x", "--parameter", "a..b=1"],
+        ["ask", "x", "--parameter", "a=1", "--parameter", "a=2"],
+        ["ask", "x", "--parameter", "a=1", "--parameter", "a.b=2"],
+        ["ask", "x", "--parameter", "a.b=2", "--parameter", "a=1"],
         ["ask", "x", "--rubric", "[not json"],
         ["ask", "x", "--agents", "many"],
         ["ask", "x", "--url", "localhost:1"],
@@ -214,12 +222,10 @@ def test_list_tells_what_is_there_and_how_to_go_on(url: str) -> None:
     assert documents(invoke("list", "--url", url, "--json").stdout)[0]["next_cursor"] == "c-2"
 
 
-def test_show_roles_and_strategies(url: str) -> None:
+def test_show_and_roles(url: str) -> None:
     assert "Ranking" in invoke("show", ID, "--url", url).stdout
     told = invoke("roles", "--url", url).stdout
     assert "simulated" in told and "no replica answers" in told
-    told = invoke("strategies", "--url", url).stdout
-    assert "best_of_n" in told and "critique × R" in told
 
 
 def test_cancel_tells_the_status(stub: StubGateway, url: str) -> None:

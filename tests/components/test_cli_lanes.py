@@ -7,7 +7,8 @@ from app.cli.lanes import CouncilView, StreamedText, expected_stages
 from app.cli.sse import Frame
 from app.deliberation.calls import Call
 from app.deliberation.facts import CallDelta, CallFinished, CallStarted, StageOpened
-from tests.components.cli_council import ID, MODEL, answer_text, council_of, specification
+from app.deliberation.strategies import STRATEGIES
+from tests.components.cli_council import ID, MODEL, Script, answer_text, council_of, specification
 
 
 def folded(frames: list[Frame]) -> CouncilView:
@@ -24,6 +25,8 @@ def folded(frames: list[Frame]) -> CouncilView:
         ("best_of_n", 3, ["propose", "score"]),
         ("council", 0, ["propose", "score"]),
         ("council", 2, ["propose", "critique", "revise", "critique", "revise", "score"]),
+        ("tournament", 1, ["propose", "judge"]),
+        ("debate", 2, ["propose", "debate", "debate"]),
         ("not known here", 2, []),
     ],
 )
@@ -42,17 +45,45 @@ def test_a_finished_council_leaves_full_lanes() -> None:
         assert (lane.calls_done, lane.calls_failed, view.planned(lane), view.share(lane)) == (4, 0, 4, 1.0)
 
 
-@pytest.mark.parametrize("strategy", ["single", "independent", "best_of_n", "council"])
-def test_progress_never_goes_back_and_is_never_above_one(strategy: str) -> None:
-    council = council_of(specification(strategy, 1 if strategy == "single" else 3, 2))
+def test_a_strategy_that_goes_on_as_another_has_its_stages() -> None:
+    assert expected_stages("auto", 2, {"escalate_to": "best_of_n"}) == [("propose", None), ("score", None)]
+    assert expected_stages("auto", 2, {"escalate_to": "unheard of"}) == expected_stages("auto", 2)
+
+
+def nobody_after(stage: int) -> Script:
+    """All calls of later stages fail."""
+    return lambda call: answer_text(call) if int(call.call_id[1:].partition("-")[0]) <= stage else None
+
+
+def every_other(call: Call) -> str | None:
+    return None if call.agent_id in ("dev-002", "dev-004") else answer_text(call)
+
+
+SCRIPTS: dict[str, Script] = {
+    "all": answer_text,
+    "every_other": every_other,
+    "first_stage_alone": nobody_after(1),
+    "none": lambda _: None,
+}
+
+
+@pytest.mark.parametrize("script", SCRIPTS)
+@pytest.mark.parametrize("agents", [1, 2, 5])
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_progress_never_goes_back_and_is_whole_at_the_end_alone(strategy: str, agents: int, script: str) -> None:
+    council = council_of(specification(strategy, agents, 2), SCRIPTS[script])
     view = CouncilView()
     before: dict[str, float] = {}
     for frame in council.frames:
         view.apply(frame)
         for lane in view.lanes.values():
             share = view.share(lane)
-            assert before.get(lane.agent_id, 0.0) <= share <= 1.0, frame.event
+            assert before.get(lane.agent_id, 0.0) <= share, frame.event
+            assert (share == 1.0) is view.ended, frame.event
+            assert lane.calls_done <= lane.calls_opened <= view.planned(lane)
             before[lane.agent_id] = share
+    assert len(before) == agents
+    assert view.tokens == sum(council.resource["usage"][side] for side in ("prompt_tokens", "completion_tokens"))
 
 
 def test_an_agent_that_need_not_revise_has_fewer_calls_planned() -> None:

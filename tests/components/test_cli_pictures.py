@@ -13,8 +13,9 @@ from app.cli.panels import picture, seconds
 from app.cli.ranking import account
 from app.deliberation.calls import Call
 from app.deliberation.facts import StageOpened
+from app.deliberation.strategies import STRATEGIES
 from app.schemas import Deliberation
-from tests.components.cli_council import Council, answer_text, council_of, specification
+from tests.components.cli_council import Council, Script, answer_text, council_of, specification
 
 
 def shown(content: RenderableType, width: int = 100, height: int = 30) -> str:
@@ -54,6 +55,50 @@ def test_every_frame_fits_the_terminal(width: int, height: int, agents: int) -> 
         lines = drawn(council, events, width, height).splitlines()
         assert len(lines) <= max(height, 4)
         assert max(map(len, lines), default=0) <= width
+
+
+@pytest.mark.parametrize("agents", [1, 3])
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_every_strategy_is_shown_from_its_first_event_to_its_account(strategy: str, agents: int) -> None:
+    council = council_of(specification(strategy, agents))
+    for events in range(1, len(council.frames), len(council.frames) // 12):
+        lines = drawn(council, events).splitlines()
+        assert len(lines) <= 30 and max(map(len, lines)) <= 100
+        assert '{"' not in "".join(lines), "no JSON in the lanes"
+    told = deliberation(council)
+    text = shown(account(told), width=140)
+    assert told.verdict is not None
+    for proposal in told.proposals:
+        assert proposal.agent_id in text
+    assert ("The council's answer" in text) is (told.verdict.content is not None)
+    assert f"{told.usage.calls} engine calls" in text
+    lines = [event_line(event, council.events[0].ts) for event in council.events]
+    purposes = {event.purpose for event in council.events if isinstance(event, StageOpened)}
+    assert all(any(f" {purpose}" in line for line in lines if line) for purpose in purposes)
+
+
+def everyone_says(answer: str) -> Script:
+    text = json.dumps({"reasoning": "r", "answer": answer, "confidence": 9})
+    return lambda call: text if call.output.kind == "answer" else answer_text(call)
+
+
+def test_a_vote_tells_its_tally_and_who_was_not_asked() -> None:
+    council = council_of(specification("vote", 5), everyone_says("Blue."))
+    text = shown(account(deliberation(council)), width=140)
+    assert "Votes" in text and "│     3 │ blue" in text and "100 % of the votes agree" in text
+    assert text.count("skipped") == 2 and "┃ model" not in text
+    lines = drawn(council, len(council.frames)).splitlines()
+    assert [line.split()[0] for line in lines if "not asked" in line] == ["dev-004", "dev-005"]
+    assert "normaliser" in (event_line(council.events[0], None) or "")
+
+
+def test_a_text_that_nobody_wins_with_is_told_by_its_call() -> None:
+    told = deliberation(council_of(specification("best_of_n")))
+    assert told.verdict is not None
+    fused = told.verdict.model_copy(update={"winner": None, "call_id": "s4-dev-002", "effective_votes": 2.25})
+    text = shown(account(told.model_copy(update={"verdict": fused})), width=140)
+    assert "The council's answer, from call s4-dev-002" in text and "★" not in text
+    assert "worth 2.2 independent ballots" in text
 
 
 def test_a_running_council_shows_a_lane_for_each_agent(council: Council) -> None:

@@ -22,6 +22,17 @@ REVISION = {
 }
 SCORES = {"A": {"criteria": [{"id": "clarity", "rationale": "Reads well", "score": 8}]}}
 PAIR = {"notes_a": "short", "notes_b": "long", "winner": "A", "margin": 2}
+TURN = {"reasoning": "Seen.", "error": "line 1", "answer": "New", "confidence": 70}
+CHOICE = {"reasoning": "It holds.", "choice": "B"}
+ANALYSIS = {"agreements": ["blue"], "conflicts": ["how blue", "why"], "gaps": []}
+PROGRAM = {"reasoning": "Simple.", "code": "def f():\n    return 1", "confidence": 9}
+TESTS = {"reasoning": "Edges.", "tests": [{"name": "empty", "code": "assert f() == 1"}]}
+REPORT = {
+    "outcomes": [
+        {"name": "empty", "passed": True, "reason": "", "duration_ms": 4},
+        {"name": "huge", "passed": False, "reason": "out of memory", "duration_ms": 900},
+    ]
+}
 
 
 @pytest.mark.parametrize(
@@ -32,6 +43,13 @@ PAIR = {"notes_a": "short", "notes_b": "long", "winner": "A", "margin": 2}
         (REVISION, "issue 1 reject: It does not\nNew\nconfidence 5 %"),
         (SCORES, "A – clarity: Reads well → 8 of 10"),
         (PAIR, "A: short\nB: long\nwinner: A\nmargin: 2"),
+        (TURN, "Seen.\n\nfound wrong: line 1\nNew\nconfidence 70 %"),
+        (CHOICE, "It holds.\n\nchooses B"),
+        (ANALYSIS, "agreed: blue\nin conflict: how blue\nin conflict: why"),
+        (PROGRAM, "Simple.\n\ndef f():\n    return 1\nconfidence 9 %"),
+        (TESTS, "Edges.\n\nempty: assert f() == 1"),
+        (REPORT, "empty: passed: yes\n\n4 ms\nhuge: passed: no\nout of memory\n900 ms"),
+        ({"sure": None, "free": False, "set": True}, "free: no\nset: yes"),
         ({"consensus": "yes"}, "consensus: yes"),
         ({"tags": ["a", "b"]}, "tags: a\ntags: b"),
         ({"issues": [], "verdict": "accept"}, "verdict: accept"),

@@ -1,0 +1,131 @@
+"""`deliberate strategies`, and how a strategy's own parameters are asked for and refused."""
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import typer
+from typer.testing import CliRunner, Result
+
+from app.cli import cli
+from app.cli.options import nested_values
+from app.cli.strategies import bounds_text, type_text
+from app.deliberation.strategies import STRATEGIES
+from tests.components.cli_council import Served, StubGateway, council_of, problem, specification
+
+runner = CliRunner()
+
+
+@pytest.fixture(scope="module")
+def served() -> Iterator[Served]:
+    one = Served()
+    yield one
+    one.stop()
+
+
+@pytest.fixture
+def stub(served: Served) -> StubGateway:
+    served.stub = StubGateway(council_of(specification("single", 1)))
+    return served.stub
+
+
+def invoke(served: Served, *arguments: str) -> Result:
+    return runner.invoke(cli, [*arguments, "--url", served.url], env={"COLUMNS": "200"})
+
+
+def test_all_strategies_are_listed_with_their_steps_and_cost(served: Served, stub: StubGateway) -> None:
+    told = invoke(served, "strategies")
+    assert told.exit_code == 0
+    for definition in STRATEGIES.values():
+        assert f"{definition.name} v{definition.version}" in told.stdout
+        assert definition.steps[0] in told.stdout
+
+
+@pytest.mark.parametrize("name", STRATEGIES)
+def test_one_strategy_is_told_with_every_parameter(served: Served, stub: StubGateway, name: str) -> None:
+    told = invoke(served, "strategies", name)
+    assert told.exit_code == 0
+    definition = STRATEGIES[name]
+    words = told.stdout.split()
+    for text in (definition.summary, definition.formula, definition.source, *definition.steps):
+        assert set(text.split()) <= set(words), text
+    for field in definition.parameters.model_fields:
+        assert field in words
+    assert ("no parameters of its own" in told.stdout) is (not definition.parameters.model_fields)
+
+
+def test_one_strategy_as_json(served: Served, stub: StubGateway) -> None:
+    told = json.loads(invoke(served, "strategies", "council", "--json").stdout)
+    assert told["name"] == "council" and "critics" in told["parameters"]["properties"]
+
+
+@pytest.mark.parametrize(
+    ("name", "remedy"), [("best_of", "did you mean best_of_n?"), ("zzz", "there are single, independent")]
+)
+def test_a_name_that_no_strategy_has_is_told_with_the_nearest(
+    served: Served, stub: StubGateway, name: str, remedy: str
+) -> None:
+    told = invoke(served, "strategies", name)
+    assert (told.exit_code, told.stdout) == (4, "")
+    assert "error unknown_strategy" in told.stderr and remedy in told.stderr
+
+
+def test_a_refused_parameter_is_told_with_where_to_look(served: Served, stub: StubGateway) -> None:
+    fault = {"location": "body", "pointer": "/parameters/critics", "code": "le", "detail": "too many"}
+    stub.answers = [problem("invalid_request", 422, [fault | {"remedy": "Give 8 or less."}])]
+    told = invoke(served, "ask", "x", "--strategy", "council", "--parameter", "critics=9")
+    assert told.exit_code == 4
+    assert "/parameters/critics: too many. Give 8 or less." in told.stderr
+    assert "`deliberate strategies council` lists what it takes" in told.stderr
+
+
+@pytest.mark.parametrize(
+    ("entries", "expected"),
+    [
+        ([], {}),
+        (["a=1"], {"a": 1}),
+        (["a=1.5", "b=true", "c=null"], {"a": 1.5, "b": True, "c": None}),
+        (["a=text", "b=two words", "c="], {"a": "text", "b": "two words", "c": ""}),
+        (['a="1"', "b=[1, 2]", 'c={"d": 1}'], {"a": "1", "b": [1, 2], "c": {"d": 1}}),
+        (["a=b=c"], {"a": "b=c"}),
+        (["a=NaN", "b=Infinity"], {"a": "NaN", "b": "Infinity"}),
+        (["a.b=1", "a.c.d=2"], {"a": {"b": 1, "c": {"d": 2}}}),
+        (['a={"b": 1}', "a.c=2"], {"a": {"b": 1, "c": 2}}),
+    ],
+)
+def test_values_are_json_where_they_read_as_json_and_dots_nest(entries: list[str], expected: dict[str, Any]) -> None:
+    assert nested_values(entries, "--parameter") == expected
+
+
+@pytest.mark.parametrize(
+    "entries", [["a"], ["=1"], [".a=1"], ["a.=1"], ["a=1", "a=1"], ["a=1", "a.b=1"], ["a.b=1", "a=1"]]
+)
+def test_an_entry_without_a_key_or_said_twice_is_refused(entries: list[str]) -> None:
+    with pytest.raises(typer.BadParameter, match="--parameter"):
+        nested_values(entries, "--parameter")
+
+
+@pytest.mark.parametrize(
+    ("schema", "takes", "bounds"),
+    [
+        ({"type": "integer", "minimum": 1, "maximum": 8}, "integer", "≥ 1, ≤ 8"),
+        ({"type": "number", "exclusiveMinimum": 0.5}, "number", "> 0.5"),
+        ({"enum": ["a", "b"]}, "a | b", ""),
+        ({"const": 3}, "3", ""),
+        ({"enum": ["1", "null", None]}, '"1" | "null" | null', ""),
+        ({"anyOf": [{"type": "integer", "maximum": 9}, {"type": "null"}]}, "integer or null", "≤ 9"),
+        (
+            {"type": "array", "items": {"type": "string", "maxLength": 5}, "maxItems": 3},
+            "list of string",
+            "≤ 3 entries",
+        ),
+        ({"type": "array", "items": True}, "list", ""),
+        ({"$ref": "#/$defs/Rule", "default": "x"}, "x | y", ""),
+        ({"type": "object"}, "object", ""),
+        ({}, "any", ""),
+    ],
+)
+def test_a_schema_in_a_few_words(schema: dict[str, Any], takes: str, bounds: str) -> None:
+    definitions = {"Rule": {"enum": ["x", "y"]}}
+    assert (type_text(schema, definitions), bounds_text(schema, definitions)) == (takes, bounds)
