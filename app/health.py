@@ -1,5 +1,7 @@
 """Routes: alive, ready, statistics, metrics."""
 
+import asyncio
+
 from fastapi import APIRouter, Response
 
 from app.answers import answer, problems
@@ -7,6 +9,7 @@ from app.deliberation.errors import JournalUnavailable, StreamsDiffer
 from app.gateway import Gateway, InGateway, OfTenant
 from app.metrics import CONTENT_TYPE
 from app.problems import NotReady
+from app.roles import replies_of
 from app.schemas import FieldProblem, Health, Ready, Stats, dump
 
 INQUIRY_TIMEOUT_S = 1.0
@@ -98,5 +101,8 @@ async def get_stats(gateway: InGateway, tenant: OfTenant) -> Response:
     responses={200: {"content": {"text/plain": {"schema": {"type": "string"}}}, **answer("Text exposition")}},
 )
 async def get_metrics(gateway: InGateway) -> Response:
-    """Requests are this process's; deliberations are those of all who share the log."""
-    return Response(gateway["metrics"].exposition(), headers={"Content-Type": CONTENT_TYPE})
+    """Requests are this process's; deliberations are those of all who share the log, and calls the agents' own."""
+    async with asyncio.TaskGroup() as group:
+        asked = [group.create_task(replies_of(gateway, name, role)) for name, role in gateway["roles"].items()]
+    replicas = [reply for task in asked for reply in task.result() if "counts" in reply]
+    return Response(gateway["metrics"].exposition(replicas), headers={"Content-Type": CONTENT_TYPE})

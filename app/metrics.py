@@ -1,6 +1,7 @@
 """What Prometheus reads: rate, errors and duration of requests, the life of deliberations, and open streams."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -36,6 +37,38 @@ class _Deliberations(Collector):
         yield ended
 
 
+class _Replicas(Collector):
+    """What agents' replicas said of their calls and engines just now, as one scrape shows it."""
+
+    def __init__(self, replicas: Sequence[Mapping[str, Any]]) -> None:
+        self._replicas = replicas
+
+    def collect(self) -> Iterator[Metric]:
+        labels = ["role", "replica"]
+        calls = CounterMetricFamily(
+            "agent_calls", "Calls by outcome: answered, failed, cut", labels=[*labels, "outcome"]
+        )
+        retries = CounterMetricFamily("agent_retries", "Attempts beyond a call's first", labels=labels)
+        hedges = CounterMetricFamily("agent_hedges", "Second engines asked because the first was slow", labels=labels)
+        in_flight = GaugeMetricFamily("agent_calls_in_flight", "Calls that run now", labels=labels)
+        circuits = GaugeMetricFamily(
+            "engine_circuit",
+            "1 in the state of a replica's circuit to an engine",
+            labels=[*labels, "engine", "state"],
+        )
+        for replica in self._replicas:
+            whose, counts = [replica["role"], replica["replica"]], replica["counts"]
+            for outcome in ("answered", "failed", "cut"):
+                calls.add_metric([*whose, outcome], counts[outcome])
+            retries.add_metric(whose, counts["retries"])
+            hedges.add_metric(whose, counts["hedges"])
+            in_flight.add_metric(whose, replica["in_flight"])
+            for engine in replica["engines"]:
+                for state in ("closed", "open", "half_open"):
+                    circuits.add_metric([*whose, engine["url"], state], float(engine["circuit"] == state))
+        yield from (calls, retries, hedges, in_flight, circuits)
+
+
 class Metrics:
     """One registry per gateway. Deliberations are those of all replicas that share the log; requests are its own."""
 
@@ -57,6 +90,6 @@ class Metrics:
         self.sse_viewers = Gauge("sse_viewers", "Open SSE streams", registry=registry)
         registry.register(_Deliberations(catalog))
 
-    def exposition(self) -> bytes:
-        """The text that Prometheus scrapes."""
-        return generate_latest(self.registry)
+    def exposition(self, replicas: Sequence[Mapping[str, Any]] = ()) -> bytes:
+        """The text that Prometheus scrapes; `replicas` are the agents' replicas as they describe themselves."""
+        return generate_latest(self.registry) + generate_latest(_Replicas(replicas))

@@ -56,9 +56,10 @@ def live_role(replies: list[dict[str, Any]]) -> LiveRole | None:
     engines: dict[str, EngineView] = {}
     for reply in replies:
         for engine in cast("list[dict[str, Any]]", reply.get("engines", [])):
-            url = without_credentials(str(engine.get("url", "")))
+            url = str(engine.get("url", ""))
             healthy = bool(engine.get("healthy")) and (url not in engines or engines[url].healthy)
-            engines[url] = EngineView(url=url, healthy=healthy, models=tuple(engine.get("models", ())))
+            circuit = engine.get("circuit", "closed") if url not in engines or not healthy else engines[url].circuit
+            engines[url] = EngineView(url=url, healthy=healthy, circuit=circuit, models=tuple(engine.get("models", ())))
     return LiveRole(
         replicas=len(replies),
         models=tuple(sorted({str(reply["model"]) for reply in replies if reply.get("model")})),
@@ -68,10 +69,19 @@ def live_role(replies: list[dict[str, Any]]) -> LiveRole | None:
     )
 
 
-async def _described(gateway: Gateway, name: str, role: Role) -> RoleResource:
+async def replies_of(gateway: Gateway, name: str, role: Role) -> list[dict[str, Any]]:
+    """What the role's replicas say of themselves; those that do not within half a second are left out."""
     replies = await gateway["control"].inquire(
         f"control.role.{name}", timeout_s=INQUIRY_TIMEOUT_S, replies_max=role.replicas.max
     )
+    for reply in replies:
+        for engine in cast("list[dict[str, Any]]", reply.get("engines", [])):
+            engine["url"] = without_credentials(str(engine.get("url", "")))
+    return replies
+
+
+async def _described(gateway: Gateway, name: str, role: Role) -> RoleResource:
+    replies = await replies_of(gateway, name, role)
     return RoleResource(
         name=name,
         persona=role.persona,

@@ -223,6 +223,7 @@ class EngineView(Resource):
 
     url: str
     healthy: bool
+    circuit: Literal["closed", "open", "half_open"] = Field(description="Open: it failed, and is not asked for a while")
     models: tuple[str, ...]
 
 

@@ -8,6 +8,8 @@ stage, the end) that every replica hears, because what Ray does with a cancelled
 import asyncio
 import gc
 import os
+import time
+from collections import Counter
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -35,13 +37,15 @@ from app.deliberation.prompts.form import persona_section
 from app.deliberation.roles import Role
 from app.deliberation.specification import Value
 from app.journal import JetStreamJournal
-from serve_deployments.engine import Completion, Engines, EngineState, Meter, RetryLater
+from serve_deployments.engine import Completion, EngineAway, Engines, EngineState, Meter, RetryLater
 
 STOPS = ("deliberations.*.*.cancel", "deliberations.*.*.stage.*.closed", "deliberations.*.*.end")
 IDLE_AFTER_S = 10.0
 ATTEMPTS_MAX = 3
 FRAME_S = 0.05
 APPEND_PATIENCE_S = 120.0
+# What a replica counts from its start, and tells with its description.
+COUNTS = ("answered", "failed", "cut", "retries", "hedges")
 RETRY_WAIT_MAX_S = 5.0
 
 log = structlog.get_logger(__name__)
@@ -121,6 +125,8 @@ class CallRun:
         self._request = request
         self._call = call
         self._attempt = attempts_before
+        self._unsent = 0
+        self._answered_by: int | None = None
         self._usage = Usage()
         self._failed_engines: list[EngineState] = []
         self._model: str | None = None
@@ -164,7 +170,7 @@ class CallRun:
             failures = [exc]
         # Entered only after a failure, which counts as its first attempt: to build the context costs 0.1 ms a call.
         retries = stamina.retry_context(
-            on=backoff_hook, attempts=ATTEMPTS_MAX, timeout=None, wait_initial=0.1, wait_max=RETRY_WAIT_MAX_S
+            on=self._backoff, attempts=ATTEMPTS_MAX, timeout=None, wait_initial=0.1, wait_max=RETRY_WAIT_MAX_S
         )
         async for attempt in retries:
             with attempt:
@@ -173,20 +179,67 @@ class CallRun:
                 return await self._requested()
         raise AssertionError("a retry context ends by returning or raising")
 
+    def _backoff(self, error: Exception) -> bool | float:
+        again = backoff_hook(error)
+        if again is False:
+            return False
+        self._agent.count("retries")
+        if not isinstance(error, RetryLater):
+            return again
+        # What an overloaded engine refuses comes again no faster than the budget of retries allows.
+        return max(float(again), self._agent.engines.retries.wait_s(time.monotonic()))
+
     async def _requested(self) -> Completion:
         async with self._agent.slots:
-            engine = self._agent.engines.choose(self._failed_engines)
-            try:
-                return await self._requested_of(engine)
-            except CallFailure:
-                self._failed_engines.append(engine)
-                raise
+            while True:
+                try:
+                    async with self._agent.engines.turn(self._failed_engines) as engine:
+                        return await self._hedged(engine)
+                except EngineAway as away:
+                    # Nothing was sent: its circuit is open now, and whoever may be asked next is waited for.
+                    log.info("engine_away", call_id=self._call.call_id, error=str(away))
+
+    async def _hedged(self, engine: EngineState) -> Completion:
+        """The engine's completion; where the role hedges and the engine is slow, another one's, if that is sooner."""
+        hedges = self._agent.engines.hedges
+        after_s = hedges.after_s(self._call.output.kind) if self._agent.role.hedge else None
+        if after_s is None:
+            return await self._timed(engine)
+        asked = {asyncio.get_running_loop().create_task(self._timed(engine))}
+        try:
+            done, _ = await asyncio.wait(asked, timeout=after_s)
+            other = None if done else self._agent.engines.choose([*self._failed_engines, engine])
+            if other is not None and other is not engine and hedges.take():
+                self._agent.count("hedges")
+                asked.add(asyncio.get_running_loop().create_task(self._timed(other)))
+            waiting = asked
+            while True:
+                done, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+                first = done.pop()
+                if not waiting or first.exception() is None:
+                    return first.result()
+        finally:
+            for task in asked:
+                task.cancel()
+            # Waited for, so that what the slower one had cost is counted.
+            await asyncio.gather(*asked, return_exceptions=True)
+
+    async def _timed(self, engine: EngineState) -> Completion:
+        began_s = time.monotonic()
+        try:
+            completion = await self._requested_of(engine)
+        except CallFailure:
+            self._failed_engines.append(engine)
+            raise
+        self._agent.engines.hedges.answered(self._call.output.kind, time.monotonic() - began_s)
+        return completion
 
     async def _requested_of(self, engine: EngineState) -> Completion:
         call, request, journal = self._call, self._request, self._agent.journal
         model = await self._agent.engines.model_of(engine, call.model or self._agent.role.model)
         self._model, self._engine = model, engine.url
         self._attempt += 1
+        attempt = self._attempt
         started = CallStarted(
             deliberation_id=request.deliberation_id,
             ts=datetime.now(UTC),
@@ -194,21 +247,26 @@ class CallRun:
             agent_id=call.agent_id,
             role=call.role,
             model=model,
-            attempt=self._attempt,
+            attempt=attempt,
         )
         await journal.publish_view(request.tenant, started)
-        deltas = DeltaPublisher(journal, request, call, self._attempt) if self._agent.stream_deltas else None
-        seed = call.seed if self._attempt == 1 else call_seed(call.seed, call.call_id, self._attempt)
-        trace = f"{request.deliberation_id}.{call.call_id}.{self._attempt}"
+        deltas = DeltaPublisher(journal, request, call, attempt) if self._agent.stream_deltas else None
+        seed = call.seed if attempt == 1 else call_seed(call.seed, call.call_id, attempt)
+        trace = f"{request.deliberation_id}.{call.call_id}.{attempt}"
         meter = Meter()
         try:
             completion = await self._agent.engines.complete(
                 engine, call, model, seed=seed, trace=trace, on_text=deltas.take if deltas else None, meter=meter
             )
+        except EngineAway:
+            self._unsent += 1
+            raise
         finally:
             self._usage += meter.usage
         if deltas:
             await deltas.flush()
+        # Of two that were asked, the one that answers.
+        self._model, self._engine, self._answered_by = model, engine.url, attempt
         return completion
 
     def failed(self, error: DeliberationError) -> CallFinished:
@@ -231,14 +289,15 @@ class CallRun:
             agent_id=self._call.agent_id,
             role=self._call.role,
             stage=self._request.stage,
-            attempt=max(1, self._attempt),
+            attempt=self._answered_by or max(1, self._attempt),
             text=text,
             problem=problem,
             finish_reason=finish_reason,
             model=self._model,
             engine=self._engine,
-            # Every attempt is a request to an engine, also one that a crash or a broken stream cut short.
-            usage=self._usage.model_copy(update={"calls": self._attempt}),
+            # Every attempt is a request to an engine, also one that a crash or a broken stream cut short; but not one
+            # that found nobody.
+            usage=self._usage.model_copy(update={"calls": self._attempt - self._unsent}),
             duration_ms=round((now - self._began).total_seconds() * 1_000),
             ttft_ms=ttft_ms,
         )
@@ -279,10 +338,15 @@ class AgentReplica:
         self.stream_deltas = stream_deltas
         self.slots = asyncio.Semaphore(role.concurrency)
         self._running: dict[tuple[str, str], _Running] = {}
+        self._counts: Counter[str] = Counter()
         self._requests = 0
         self._stops: Subscription | None = None
         # The subscription is shared by requests that come at once, and takes a round trip to make.
         self._stops_lock = asyncio.Lock()
+
+    def count(self, what: str) -> None:
+        """Count something that operators want to know: an outcome, a retry, a hedge."""
+        self._counts[what] += 1
 
     async def listen(self) -> None:
         """Answer the questions that coordinators and gateways ask."""
@@ -322,8 +386,18 @@ class AgentReplica:
             "replica": f"{os.uname().nodename}-{os.getpid()}",
             "model": model,
             "simulated": bool(model and "simulated" in model),
-            "engines": [{"url": e.url, "healthy": e.healthy, "models": list(e.models)} for e in self.engines.engines],
+            "engines": [
+                {
+                    "url": engine.url,
+                    "healthy": engine.healthy,
+                    "circuit": engine.circuit.state(time.monotonic()),
+                    "in_flight": engine.in_flight,
+                    "models": list(engine.models),
+                }
+                for engine in self.engines.engines
+            ],
             "in_flight": len(self._running),
+            "counts": {name: self._counts[name] for name in COUNTS},
         }
 
     async def run_stage(self, request: StageRequest) -> AsyncIterator[tuple[int, bytes]]:
@@ -387,6 +461,7 @@ class AgentReplica:
     async def _recorded(self, request: StageRequest, run: CallRun) -> Record:
         """Record the call's outcome; of a call that a fact stops, that it was cut and what it had cost."""
         outcome: CallFinished | None = None
+        self.engines.retries.first_attempt()
         try:
             outcome = await run.outcome()
             return await self._append(request, run, outcome)
@@ -397,6 +472,8 @@ class AgentReplica:
             return await self._append(request, run, outcome or run.failed(CallCancelled(run.stopped)))
 
     async def _append(self, request: StageRequest, run: CallRun, outcome: CallFinished) -> Record:
+        problem = outcome.problem
+        self.count("answered" if problem is None else "cut" if problem.code == CallCancelled.code else "failed")
         try:
             return (await self.journal.append(request.tenant, outcome)).record
         except FactTooLarge as too_large:

@@ -7,7 +7,8 @@ What is sent is built here from an allow-list of fields; nothing that a client o
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Sequence
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,11 +21,11 @@ from pydantic_core import ValidationError, from_json, to_json
 from app.deliberation.calls import Call, Usage
 from app.deliberation.errors import CallTimeout, EngineRejected, EngineUnavailable
 from app.deliberation.outputs import json_schema
+from serve_deployments.circuit import Circuit, Hedges, RetryBudget
 
 CONNECT_TIMEOUT_S = 2.0
 IDLE_TIMEOUT_S = 20.0
 PROBE_TIMEOUT_S = 2.0
-REST_S = 5.0
 # Below the 5 s after which uvicorn, and so vLLM, closes an idle connection: a request must not meet that moment.
 KEEPALIVE_S = 4.0
 TIMEOUT_S = {"connect": CONNECT_TIMEOUT_S, "pool": CONNECT_TIMEOUT_S, "write": IDLE_TIMEOUT_S}
@@ -59,19 +60,15 @@ class EngineState:
     models: tuple[str, ...] = ()
     chunks_on_request: bool = False
     in_flight: int = 0
-    rests_until_s: float = 0.0
+    circuit: Circuit = field(default_factory=Circuit)
 
     def __post_init__(self) -> None:
         self.completions = httpx.URL(f"{self.url}/v1/chat/completions")
 
     @property
     def healthy(self) -> bool:
-        """Whether it may be asked; after a failure it rests for some seconds, and is then tried again."""
-        return time.monotonic() >= self.rests_until_s
-
-    def rest(self) -> None:
-        """Prefer others for a while."""
-        self.rests_until_s = time.monotonic() + REST_S
+        """Whether its circuit is closed."""
+        return self.circuit.opened_until_s is None
 
 
 @dataclass(slots=True)
@@ -99,6 +96,10 @@ class _Gathered:
     done: bool = False
 
 
+class EngineAway(EngineUnavailable):
+    """Nobody answers at the engine's address: nothing was sent, and nothing was spent."""
+
+
 class RetryLater(EngineUnavailable):
     """The engine is overloaded and said when to come back, in seconds."""
 
@@ -119,15 +120,45 @@ class Engines:
         )
         self._transport = transport or AiohttpTransport(limits=limits)
         self._client = httpx.AsyncClient(transport=self._transport)
+        self.retries = RetryBudget()
+        self.hedges = Hedges()
+        # Set whenever a circuit may have changed, for those who wait for an engine.
+        self._changed = asyncio.Event()
 
     async def close(self) -> None:
         """Close every connection."""
         await self._client.aclose()
 
-    def choose(self, avoid: Sequence[EngineState]) -> EngineState:
-        """The engine with the least in flight, one that has not failed this call if there is any."""
-        fresh = [engine for engine in self.engines if engine not in avoid] or self.engines
-        return min(fresh, key=lambda engine: (not engine.healthy, engine.in_flight))
+    def choose(self, avoid: Sequence[EngineState]) -> EngineState | None:
+        """The engine with the least in flight, preferably one that has not failed this call; None: all are away."""
+        admitted = [engine for engine in self.engines if engine.circuit.admits(time.monotonic())]
+        fresh = [engine for engine in admitted if engine not in avoid] or admitted
+        return min(fresh, key=lambda engine: (not engine.healthy, engine.in_flight), default=None)
+
+    @asynccontextmanager
+    async def turn(self, avoid: Sequence[EngineState]) -> AsyncGenerator[EngineState]:
+        """The engine that `choose` gives, waiting for one that may be asked; the call's own deadline ends the wait."""
+        engine = await self._chosen(avoid)
+        engine.circuit.begin()
+        try:
+            yield engine
+        except asyncio.CancelledError:
+            engine.circuit.abandoned()
+            self._changed.set()
+            raise
+
+    async def _chosen(self, avoid: Sequence[EngineState]) -> EngineState:
+        while True:
+            self._changed.clear()
+            engine = self.choose(avoid)
+            if engine is not None:
+                return engine
+            now_s = time.monotonic()
+            next_s = min(engine.circuit.opened_until_s or now_s for engine in self.engines) - now_s
+            with suppress(TimeoutError):
+                # While somebody tries, only what comes of it can change anything.
+                async with asyncio.timeout(next_s if next_s > 0 else None):
+                    await self._changed.wait()
 
     async def probe(self) -> None:
         """Ask every engine which models it serves; one that does not answer is marked unhealthy."""
@@ -140,10 +171,18 @@ class Engines:
             models = response.json()["data"]
             engine.models = tuple(str(model["id"]) for model in models)
             engine.chunks_on_request = any(model.get("owned_by") in CHUNKING_ENGINES for model in models)
-            engine.rests_until_s = 0.0
+            self._came_back(engine)
         except (httpx.HTTPError, aiohttp.ClientError, ValueError, KeyError, TypeError, AttributeError) as exc:
-            engine.rest()
+            self._fell(engine, away=True)
             log.warning("engine_unreachable", engine=engine.url, error=repr(exc))
+
+    def _came_back(self, engine: EngineState) -> None:
+        engine.circuit.succeeded()
+        self._changed.set()
+
+    def _fell(self, engine: EngineState, *, away: bool) -> None:
+        engine.circuit.failed(time.monotonic(), away=away)
+        self._changed.set()
 
     async def model_of(self, engine: EngineState, wanted: str | None) -> str:
         """The model to ask for: the one that is named, else the first that the engine serves."""
@@ -152,7 +191,8 @@ class Engines:
         if not engine.models:
             await self._probe(engine)
         if not engine.models:
-            raise EngineUnavailable(f"{engine.url} names no model")
+            kind = EngineUnavailable if engine.healthy else EngineAway
+            raise kind(f"{engine.url} names no model")
         return engine.models[0]
 
     async def complete(
@@ -170,22 +210,33 @@ class Engines:
 
         `meter` is kept up to date, whatever comes of the request.
 
-        Raises EngineUnavailable (refused, broken off, 5xx, 429, nonsense), EngineRejected (4xx) or CallTimeout (no byte
-        for 20 s). Cancelling it closes the connection, which makes the engine stop generating.
+        Raises EngineAway (nobody is there), EngineUnavailable (broken off, 5xx, 429, nonsense), EngineRejected (4xx) or
+        CallTimeout (no byte for 20 s). Cancelling it closes the connection, which makes the engine stop generating.
         """
         body = request_body(call, model, seed, stream=on_text is not None, chunked=engine.chunks_on_request)
         engine.in_flight += 1
         try:
             completion = await self._exchange(engine, body, trace, on_text, meter)
+        except (httpx.ConnectError, httpx.ConnectTimeout, aiohttp.ClientConnectorError) as exc:
+            self._fell(engine, away=True)
+            raise EngineAway(f"{engine.url} cannot be reached: {type(exc).__name__} {exc}") from exc
         except httpx.ReadTimeout as exc:
+            self._fell(engine, away=False)
             raise CallTimeout(f"{engine.url} was silent for {IDLE_TIMEOUT_S:g} seconds") from exc
         except (httpx.HTTPError, aiohttp.ClientError) as exc:
-            # The transport leaves some of aiohttp's errors as they are, and calls a refused connection a time-out.
-            engine.rest()
+            # The transport leaves some of aiohttp's errors as they are.
+            self._fell(engine, away=False)
             raise EngineUnavailable(f"{engine.url} refused or broke off: {type(exc).__name__} {exc}") from exc
+        except (RetryLater, EngineRejected):
+            # It is there, and has said so.
+            self._came_back(engine)
+            raise
+        except EngineUnavailable:
+            self._fell(engine, away=False)
+            raise
         finally:
             engine.in_flight -= 1
-        engine.rests_until_s = 0.0
+        self._came_back(engine)
         return completion
 
     async def _exchange(

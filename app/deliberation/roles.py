@@ -42,6 +42,9 @@ class Role(_Declared):
     engines: tuple[str, ...] = Field(default=(), description="Base URLs of engines; the default ones when empty")
     sampling: Sampling = Field(default=Sampling(), description="Used where a request names none")
     replicas: Replicas = Replicas()
+    hedge: bool = Field(
+        default=False, description="Ask a second engine when the first is slower than 95 % of like calls (2 % of calls)"
+    )
     concurrency: int = Field(default=1_024, ge=1, le=10_000, description="Calls in flight to engines, per replica")
 
     @field_validator("sampling", mode="before")

@@ -19,7 +19,7 @@ async def gateway() -> AsyncGenerator[Served, None]:
 
 
 async def test_roles_are_told_as_declared_and_as_they_live(gateway: Served) -> None:
-    engine = {"url": "http://user:secret@e1:8000", "healthy": True, "models": ["sim-1"]}
+    engine = {"url": "http://user:secret@e1:8000", "healthy": True, "circuit": "closed", "models": ["sim-1"]}
     gateway.journal.replies["control.role.QA"] = [
         {"role": "QA", "replica": "a", "model": "sim-1", "simulated": True, "engines": [engine], "in_flight": 2}
     ]
@@ -32,7 +32,7 @@ async def test_roles_are_told_as_declared_and_as_they_live(gateway: Served) -> N
         "models": ["sim-1"],
         "simulated": True,
         "in_flight": 2,
-        "engines": [{"url": "http://e1:8000", "healthy": True, "models": ["sim-1"]}],
+        "engines": [{"url": "http://e1:8000", "healthy": True, "circuit": "closed", "models": ["sim-1"]}],
     }
     assert (await gateway.client.get("/roles/QA")).json() == items["QA"]
 
@@ -164,6 +164,30 @@ async def test_metrics_count_requests_by_route_and_deliberations_by_status(gatew
         'deliberations_ended_total{status="completed"} 1.0',
         'deliberations_active{status="pending"} 0.0',
         "sse_viewers 0.0",
+    ):
+        assert expected in lines
+
+
+async def test_metrics_tell_the_agents_calls_and_the_circuits_of_their_engines(gateway: Served) -> None:
+    gateway.journal.replies["control.role.QA"] = [
+        {
+            "role": "QA",
+            "replica": "host-1",
+            "in_flight": 2,
+            "counts": {"answered": 7, "failed": 1, "cut": 3, "retries": 4, "hedges": 5},
+            "engines": [{"url": "http://user:secret@e1:8000", "healthy": False, "circuit": "open", "models": []}],
+        }
+    ]
+    lines = (await gateway.client.get("/metrics")).text.splitlines()
+    replica = 'replica="host-1",role="QA"'
+    for expected in (
+        'agent_calls_total{outcome="answered",' + replica + "} 7.0",
+        'agent_calls_total{outcome="cut",' + replica + "} 3.0",
+        "agent_retries_total{" + replica + "} 4.0",
+        "agent_hedges_total{" + replica + "} 5.0",
+        "agent_calls_in_flight{" + replica + "} 2.0",
+        'engine_circuit{engine="http://e1:8000",' + replica + ',state="open"} 1.0',
+        'engine_circuit{engine="http://e1:8000",' + replica + ',state="closed"} 0.0',
     ):
         assert expected in lines
 

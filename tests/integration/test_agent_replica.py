@@ -328,3 +328,52 @@ async def test_a_call_that_waits_for_a_slot_chooses_its_engine_when_it_has_one()
     assert sorted(engine.hosts) == ["engine0", "engine1"]
     engine.hold.set()
     assert all(outcome.attempt == 1 for outcome in await running)
+
+
+async def test_a_call_outlasts_an_engine_that_is_away_and_pays_for_what_was_sent_alone() -> None:
+    away = 3
+
+    async def reachable(request: httpx.Request) -> httpx.Response:
+        nonlocal away
+        if not request.url.path.endswith("/models") and away:
+            away -= 1
+            raise httpx.ConnectError("refused")
+        return await engine(request)
+
+    engine = ScriptedEngine(lambda *_: streamed(ANSWER))
+    agent = AgentReplica(
+        "DEV",
+        Role(persona=PERSONA),
+        Engines(["http://engine0"], connections=8, transport=httpx.MockTransport(reachable)),
+        InMemoryJournal(),
+        stream_deltas=True,
+    )
+    (outcome,) = await outcomes(agent, request((call(),)))
+    assert (outcome.text, outcome.attempt, outcome.usage.calls) == (ANSWER, 4, 1)
+
+
+async def test_a_slow_call_is_asked_of_a_second_engine_and_the_sooner_answer_counts() -> None:
+    engine = ScriptedEngine(lambda *_: streamed(ANSWER))
+    agent = replica(engine, InMemoryJournal(), engines=2)
+    agent.role = Role(persona=PERSONA, hedge=True)
+    for _ in range(100):
+        agent.engines.hedges.answered("answer", 0.01)
+    engine.hold = asyncio.Event()
+    running = asyncio.create_task(outcomes(agent, request((call(),))))
+    await until(lambda: len(engine.hosts) == 1)
+    engine.hold = None  # the first goes on waiting for the old one
+    (outcome,) = await running
+    assert (outcome.text, outcome.engine, outcome.attempt) == (ANSWER, f"http://{engine.hosts[1]}", 2)
+    assert engine.hosts[0] != engine.hosts[1] and outcome.usage.calls == 2
+    assert all(state.in_flight == 0 for state in agent.engines.engines), "the slower one is closed"
+    described = await agent.describe()
+    assert described["counts"] == {"answered": 1, "failed": 0, "cut": 0, "retries": 0, "hedges": 1}
+
+
+async def test_a_role_that_does_not_hedge_never_asks_twice() -> None:
+    engine = ScriptedEngine(lambda *_: streamed(ANSWER))
+    agent = replica(engine, InMemoryJournal(), engines=2)
+    for _ in range(100):
+        agent.engines.hedges.answered("answer", 0.0)
+    (outcome,) = await outcomes(agent, request((call(),)))
+    assert (outcome.attempt, len(engine.hosts)) == (1, 1)

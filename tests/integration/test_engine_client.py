@@ -3,6 +3,7 @@
 import asyncio
 import json
 import socket
+import time
 from collections.abc import AsyncIterator
 from unittest.mock import Mock
 
@@ -16,6 +17,7 @@ from app.deliberation.errors import CallTimeout, DeliberationError, EngineReject
 from app.deliberation.outputs import Output, json_schema
 from serve_deployments.agent import backoff_hook
 from serve_deployments.engine import Completion, Engines, Meter, RetryLater, request_body
+from tests.conditions import until
 
 URL = "http://engine"
 CHAT = f"{URL}/v1/chat/completions"
@@ -270,10 +272,33 @@ def test_the_least_loaded_healthy_engine_that_has_not_failed_is_chosen() -> None
     a.in_flight, b.in_flight, c.in_flight = 3, 1, 2
     assert engines.choose([]) is b
     assert engines.choose([b]) is c
-    b.rest()
+    b.circuit.failed(time.monotonic(), away=True)
     assert not b.healthy
     assert engines.choose([]) is c
     assert engines.choose([a, b, c]) is c
+    for engine in (a, c):
+        engine.circuit.failed(time.monotonic(), away=True)
+    assert engines.choose([]) is None
+
+
+async def test_calls_wait_for_engines_that_are_away_and_one_of_them_tries() -> None:
+    engines = Engines(["http://a"], connections=1, transport=httpx.MockTransport(lambda _: httpx.Response(200)))
+    (engine,) = engines.engines
+    engine.circuit.failed(time.monotonic(), away=True)
+    begun: list[int] = []
+
+    async def call(number: int) -> None:
+        async with engines.turn([]):
+            begun.append(number)
+            await asyncio.Event().wait()
+
+    tasks = [asyncio.create_task(call(number)) for number in range(2)]
+    await until(lambda: bool(begun))
+    assert engine.circuit.trying and len(begun) == 1, "half open: one request at a time"
+    tasks[begun[0]].cancel()
+    await until(lambda: len(begun) == 2)
+    tasks[begun[1]].cancel()
+    await asyncio.wait(tasks)
 
 
 async def test_a_closed_port_is_an_engine_that_is_away_and_is_tried_again_after_a_rest() -> None:
@@ -287,6 +312,10 @@ async def test_a_closed_port_is_an_engine_that_is_away_and_is_tried_again_after_
         await engines.complete(first, CALL, "m", seed=7, trace="d.s1-dev-001.1", on_text=None, meter=Meter())
     assert backoff_hook(caught.value) is True
     assert not first.healthy and engines.choose([]) is second
-    first.rests_until_s = 0.0
-    assert engines.choose([]) is first
+    async with engines.turn([second]) as engine:
+        assert engine is second
+    with pytest.raises(EngineUnavailable, match="cannot be reached"):
+        await engines.complete(second, CALL, "m", seed=7, trace="d.s1-dev-001.1", on_text=None, meter=Meter())
+    async with asyncio.timeout(5), engines.turn([second]) as engine:
+        assert engine is first, "it is tried again after a rest"
     await engines.close()

@@ -1,0 +1,81 @@
+"""Circuits, the budget of retries, and when a call may be hedged."""
+
+from serve_deployments.circuit import (
+    FAILURES_TO_OPEN,
+    OPEN_MAX_S,
+    OPEN_S,
+    RETRIES_SAVED_MAX,
+    SAMPLES_MIN,
+    Circuit,
+    Hedges,
+    RetryBudget,
+)
+
+
+def test_failures_in_a_row_open_a_circuit_and_an_answer_between_them_does_not() -> None:
+    circuit = Circuit()
+    for number in range(1, FAILURES_TO_OPEN):
+        circuit.failed(float(number), away=False)
+    circuit.succeeded()
+    for number in range(1, FAILURES_TO_OPEN):
+        circuit.failed(float(number), away=False)
+        assert circuit.state(float(number)) == "closed"
+    circuit.failed(10.0, away=False)
+    assert (circuit.state(10.0), circuit.admits(10.0)) == ("open", False)
+
+
+def test_an_engine_that_is_away_opens_its_circuit_at_once_and_one_request_tries_it_again() -> None:
+    circuit = Circuit()
+    circuit.failed(10.0, away=True)
+    after_s = 10.0 + OPEN_S
+    assert (circuit.admits(after_s - 0.01), circuit.admits(after_s), circuit.state(after_s)) == (
+        False,
+        True,
+        "half_open",
+    )
+    circuit.begin()
+    assert not circuit.admits(after_s), "one tries"
+    circuit.abandoned()
+    assert circuit.admits(after_s), "it was stopped: another one may"
+    circuit.begin()
+    circuit.succeeded()
+    assert (circuit.state(after_s), circuit.admits(after_s)) == ("closed", True)
+
+
+def test_each_vain_try_doubles_the_rest_up_to_a_bound() -> None:
+    circuit, now_s, rests = Circuit(), 0.0, list[float]()
+    circuit.failed(now_s, away=True)
+    for _ in range(6):
+        assert circuit.opened_until_s is not None
+        rests.append(circuit.opened_until_s - now_s)
+        now_s = circuit.opened_until_s
+        circuit.begin()
+        circuit.failed(now_s, away=False)
+    assert rests == [0.5, 1.0, 2.0, 4.0, OPEN_MAX_S, OPEN_MAX_S]
+
+
+def test_retries_are_a_tenth_of_the_traffic_and_one_a_second() -> None:
+    budget = RetryBudget()
+    at_once = 0
+    while budget.wait_s(0.0) == 0.0:
+        at_once += 1
+    assert at_once == RETRIES_SAVED_MAX / 2
+    assert budget.wait_s(0.0) == 2.0, "the second to wait waits for two seconds' worth"
+    for _ in range(30):
+        budget.first_attempt()
+    assert budget.wait_s(0.0) == 0.0
+    assert budget.wait_s(100.0) == 0.0 and budget.saved == RETRIES_SAVED_MAX - 1
+
+
+def test_a_call_is_hedged_after_the_95th_percentile_of_its_kind_and_seldom() -> None:
+    hedges = Hedges()
+    for number in range(1, SAMPLES_MIN):
+        hedges.answered("answer", float(number))
+        assert hedges.after_s("answer") is None
+    hedges.answered("answer", 100.0)
+    assert hedges.after_s("answer") == 19.0
+    assert hedges.after_s("score") is None
+    assert not hedges.take(), "one hedge for fifty calls"
+    for _ in range(30):
+        hedges.answered("answer", 1.0)
+    assert hedges.take() and not hedges.take()
