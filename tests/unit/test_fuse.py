@@ -260,6 +260,8 @@ def test_every_pattern_of_failures_after_the_selection_ships_the_best_single_and
             expected = ("not fused: the analysis is missing",)
         assert ended.degraded == expected
         assert ended.content == f"text of {'s4' if not failing else 's1'}-{BEST}"
+        judged = {"analyst", "writer"}.isdisjoint(failing) and not {"one", "other"} <= set(failing)
+        assert bool(verdict(ended).tally) == judged
         assert ended.winner == BEST
 
 
