@@ -127,9 +127,14 @@ def test_what_the_budget_refuses_leaves_the_plurality_of_the_drafts(
         assert (ended.content, verdict(ended).tally[0].votes) == ("a", 2)
 
 
-def test_drafts_that_all_differ_are_no_plurality() -> None:
-    ended = auto(["a", "b", "c"], {"escalate_to": "best_of_n"}, budget=Budget(max_calls=3))
-    assert ended.degraded == ("unscored", "budget")
+@pytest.mark.parametrize(
+    ("said", "normaliser"),
+    [(["a", "b", "c"], "text"), (["a", "b", "b", "a"], "text"), (["7", "none", "none"], "number")],
+)
+def test_drafts_of_which_no_two_agree_or_two_lead_are_no_plurality(said: list[str], normaliser: str) -> None:
+    budget = Budget(max_calls=len(said))
+    ended = auto(said, {"escalate_to": "best_of_n", "normaliser": normaliser}, budget=budget)
+    assert ended.degraded[-2:] == ("unscored", "budget")
     assert verdict(ended).tally == ()
 
 

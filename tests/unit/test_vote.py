@@ -158,6 +158,11 @@ def test_agents_that_never_answer_are_not_waited_for_beyond_the_quorum() -> None
     assert (ended.content, ended.degraded) == ("a", ("3 of 4 agents answered",))
 
 
+def test_a_wave_may_close_with_the_quorum_or_with_all_of_a_smaller_wave() -> None:
+    ended = vote("aabba", {"normaliser": "choice"}, quorum=2)
+    assert [stage.quorum for stage in ended.all(StageOpened)] == [2, 1, 1]
+
+
 # The verdict of a count
 
 
@@ -230,6 +235,20 @@ def test_where_no_two_answers_agree_one_author_picks_without_seeing_its_own(para
     assert (ended.winner, ended.content) == (chosen, said[agent_ids(4).index(chosen)])
     assert ended.order[0] == chosen and sorted(ended.order) == agent_ids(4)
     assert len(ended.calls) == 5 and ended.degraded == ()
+    counted_ = [] if parameters.get("normaliser") == "none" else [each for each in agent_ids(4) if each != chosen]
+    assert [each.agent_id for each in verdict(ended).dissent] == counted_
+    assert call.temperature <= 0.3, "picking is judging"
+
+
+def test_only_answers_that_were_read_are_picked_from() -> None:
+    ended = vote(['"one"', "no JSON", '"two"', '"three"'], {"normaliser": "json", "stop": "none"})
+    (call,) = ended.asked("pick")
+    assert {call.agent_id, *call.labels.values()} == {"dev-001", "dev-003", "dev-004"}
+
+
+def test_choices_that_all_differ_are_not_picked_from() -> None:
+    ended = vote("abc", {"normaliser": "choice"})
+    assert (set(ended.purposes), verdict(ended).tie) == ({"propose"}, True)
 
 
 def test_who_picks_and_in_which_order_it_reads_is_drawn_by_the_seed() -> None:
