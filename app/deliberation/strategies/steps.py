@@ -112,7 +112,7 @@ class Course:
             if isinstance(answer := outcomes.answer(call), Answer)
         ]
         if not drafts:
-            raise QuorumNotReached(f"none of {len(agents)} agents answered: {_first_problem(calls, outcomes)}")
+            raise QuorumNotReached(f"none of {len(agents)} agents answered: {first_problem(calls, outcomes)}")
         if len(drafts) < len(agents):
             self.degraded.append(f"{len(drafts)} of {len(agents)} agents answered")
         return drafts
@@ -276,7 +276,8 @@ class Course:
         )
 
 
-def _first_problem(calls: Sequence[Call], outcomes: Outcomes) -> str:
+def first_problem(calls: Sequence[Call], outcomes: Outcomes) -> str:
+    """Why the first of the calls has no answer, where that is known."""
     for call in calls:
         finished = outcomes.seen.get(call.call_id)
         if finished is not None and finished.problem is not None:
