@@ -23,6 +23,7 @@ from app.deliberation.strategies.samples import Samples, asking_for, by_votes, c
 from app.deliberation.strategies.steps import Candidate, Course, Step
 
 DRAFTS_FIRST = 3
+_REPEATED = " × R"
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,8 +34,8 @@ class Escalation:
     continue_from: Callable[[Course, Sequence[Candidate]], Step[Conclusion]]
 
     def stages(self, rounds: int) -> int:
-        """How many stages may follow the drafts."""
-        return sum(rounds if "×" in step else 1 for step in self.definition.steps if step != "propose")
+        """About how many stages follow the drafts: with how many to share the time that is left."""
+        return sum(rounds if step.endswith(_REPEATED) else 1 for step in self.definition.steps if step != "propose")
 
 
 ESCALATIONS: Mapping[str, Escalation] = MappingProxyType(
@@ -105,8 +106,13 @@ def _best(course: Course, drafts: Sequence[Candidate], conclusion: Conclusion, c
 
 
 def _steps() -> tuple[str, ...]:
-    followed = (step for escalation in ESCALATIONS.values() for step in escalation.definition.steps)
-    return tuple(dict.fromkeys(("propose", *followed)))
+    """Every purpose that a stage may have, once."""
+    steps = {"propose": "propose"}
+    for escalation in ESCALATIONS.values():
+        for step in escalation.definition.steps:
+            purpose = step.partition(" ")[0]
+            steps.setdefault(purpose, purpose + _REPEATED if step.endswith(_REPEATED) else purpose)
+    return tuple(steps.values())
 
 
 AUTO = StrategyDefinition(
