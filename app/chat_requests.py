@@ -25,6 +25,7 @@ from app.problems import ModelNotFound, ValidationFailed, body_problems
 from app.requests import (
     AGENTS_MAX,
     SEED_MAX,
+    TASK_CHARS_MAX,
     Body,
     BudgetRequest,
     DeliberationRequest,
@@ -251,9 +252,7 @@ def model_parts(model: str, known: Known) -> tuple[str, str]:
     """The strategy and the role that a model's name stands for; raises ModelNotFound when there is no such model."""
     strategy, _, role = model.partition("/")
     if strategy not in known["strategies"] or role not in known["roles"]:
-        raise ModelNotFound(
-            f"There is no model {model[:256]!r}: a name is <strategy>/<ROLE>; GET /v1/models lists them."
-        )
+        raise ModelNotFound(f"There is no model {model[:256]!r}.")
     return strategy, role
 
 
@@ -279,13 +278,21 @@ def _metadata(asked: ChatCompletionRequest) -> dict[str, str]:
     return {name: value for name, value in kept.items() if value is not None} | (asked.metadata or {})
 
 
+# Clients tell this refusal from others by the code, or by these very words.
+_TOO_LONG = {
+    "code": "context_length_exceeded",
+    "detail": f"This model's maximum context length is {TASK_CHARS_MAX} characters",
+    "remedy": "Shorten the conversation.",
+}
+
+
 def _here(fault: FieldProblem) -> FieldProblem:
     """A fault in the deliberation's request, at the field of this one that it comes from."""
     first, _, rest = fault.pointer.removeprefix("/").partition("/")
     match first:
         case "task":
-            code = "context_length_exceeded" if fault.code == "string_too_long" else fault.code
-            return fault.model_copy(update={"pointer": "/messages", "code": code})
+            told = _TOO_LONG if fault.code == "string_too_long" else {}
+            return fault.model_copy(update={"pointer": "/messages", **told})
         case "constraints":
             return fault.model_copy(update={"pointer": f"/deliberation/{rest}"})
         case _ if first in DeliberationOptions.model_fields:

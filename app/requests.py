@@ -24,6 +24,7 @@ from app.deliberation.specification import TOKEN_PATTERN
 from app.problems import ValidationFailed, body_problems
 from app.schemas import FieldProblem
 
+TASK_CHARS_MAX = 32_768
 AGENTS_MAX = 32
 DEFAULT_ROLE = "DEV"
 DEFAULT_SIZE = 3
@@ -140,7 +141,7 @@ class AgentRequest(Body):
 class DeliberationRequest(Body):
     """The body of `POST /deliberations`: a council of one role (`role`, `num_agents`), or a mixed one (`agents`)."""
 
-    task: str = Field(min_length=1, max_length=32_768, description="What to deliberate about")
+    task: str = Field(min_length=1, max_length=TASK_CHARS_MAX, description="What to deliberate about")
     role: RoleName | None = Field(default=None, description="DEV if absent; not together with `agents`")
     num_agents: int | None = Field(
         default=None, ge=1, le=AGENTS_MAX, description="3 if absent; not together with `agents`"

@@ -228,3 +228,9 @@ def test_the_same_conversation_is_the_same_task() -> None:
 )
 def test_a_text_ends_before_the_first_stop_sequence(stop: Any, text: str, cut: str) -> None:
     assert ChatCompletionRequest.model_validate_json(json.dumps(BODY | {"stop": stop})).cut(text) == cut
+
+
+def test_a_conversation_that_is_too_long_is_told_in_the_words_that_clients_look_for() -> None:
+    with pytest.raises(ValidationFailed) as failed:
+        asked(messages=[said("user", "x" * 32_769)])
+    assert "maximum context length is 32768" in failed.value.errors[0].detail
