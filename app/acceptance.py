@@ -83,13 +83,17 @@ async def accept(gateway: Gateway, tenant: str, request: Request, asked: Deliber
         if records and records[0].tokens[-1] == "accepted":
             metrics.replayed.inc()
             return _acceptance(records[0], sha256), True
+    roles = {agent.role for agent in asked.roster}
+    timeout_s = asked.constraints.timeout_seconds or gateway["settings"].deliberation_timeout_s
+    # Looked at first, so that a refusal costs as little as it can.
+    catalog.backlog.check(roles, timeout_s)
     traceparent = request.headers.get("traceparent", "")
     fact = accepted(
         specification(
             asked,
             gateway["roles"],
             gateway["strategies"],
-            timeout_s=gateway["settings"].deliberation_timeout_s,
+            timeout_s=timeout_s,
         ),
         asked,
         id=id,
@@ -97,7 +101,7 @@ async def accept(gateway: Gateway, tenant: str, request: Request, asked: Deliber
         request_id=request_id_of(request) or None,
         traceparent=traceparent if _TRACEPARENT.fullmatch(traceparent) else None,
     )
-    with catalog.admission(gateway["settings"].queue_depth_max):
+    with catalog.backlog.place((tenant, id), roles, timeout_s):
         appended = await journal.append(tenant, fact)
     catalog.apply(appended.record)
     (metrics.accepted if appended.mine else metrics.replayed).inc()

@@ -6,9 +6,8 @@ so no two of these can disagree. After a lost connection it reads again from whe
 
 import asyncio
 from bisect import bisect_left, insort
-from collections import Counter, deque
-from collections.abc import Generator, Mapping
-from contextlib import contextmanager
+from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from math import ceil
@@ -16,8 +15,9 @@ from math import ceil
 import structlog
 from pydantic import ValidationError
 
+from app.backlog import Backlog, Key
 from app.deliberation.calls import Usage
-from app.deliberation.errors import JournalUnavailable, QueueFull
+from app.deliberation.errors import JournalUnavailable
 from app.deliberation.facts import (
     TERMINAL_STATUS,
     Accepted,
@@ -34,10 +34,7 @@ PATTERNS = tuple(f"deliberations.*.*.{tail}" for tail in ("accepted", "stage.1.o
 TASK_CHARS_MAX = 200
 RETRY_S = 1.0
 CHECK_S = 60.0
-RATE_WINDOW_S = 60
-RETRY_AFTER_MAX_S = 60
 
-Key = tuple[str, str]
 log = structlog.get_logger(__name__)
 
 
@@ -110,14 +107,14 @@ class Catalog:
     `retention_s` and `size_max` bound it: what is older, or too many, is forgotten, the oldest ended ones first.
     """
 
-    def __init__(self, clock: Clock, *, retention_s: int, size_max: int) -> None:
+    def __init__(self, clock: Clock, backlog: Backlog, *, retention_s: int, size_max: int) -> None:
+        self.backlog = backlog
         self.epoch = ""
         self.caught_up = False
         self.ended_heard: Counter[str] = Counter()
         self._clock = clock
         self._retention = timedelta(seconds=retention_s)
         self._size_max = size_max
-        self._writing = 0
         # Left in place when time is up, since others may wait on it; the end, or the process's, takes it away.
         self._waiters: dict[Key, asyncio.Event] = {}
         self._dismissed = False
@@ -127,7 +124,7 @@ class Catalog:
         self._entries: dict[Key, Entry] = {}
         self._order: list[Entry] = []
         self._active: dict[Key, Entry] = {}
-        self._ends: deque[datetime] = deque(maxlen=100_000)
+        self.backlog.clear()
         self._certain = 0
         self._heard = 0
 
@@ -219,8 +216,10 @@ class Catalog:
                 return
         if entry.sequence and entry.ended is None:
             self._active[key] = entry
+            self.backlog.hold(key, entry.roles, entry.created_at or entry.heard_at, begun=entry.started_at is not None)
         else:
             self._active.pop(key, None)
+            self.backlog.drop(key)
 
     def _accept(self, entry: Entry, fact: Accepted, sequence: int) -> None:
         if entry.sequence:
@@ -267,7 +266,7 @@ class Catalog:
         entry.ended, entry.ended_at = TERMINAL_STATUS[fact.type], fact.ts
         entry.usage = fact.usage
         self.ended_heard[entry.ended] += 1
-        self._ends.append(fact.ts)
+        self.backlog.ended(fact.ts)
         waiter = self._waiters.pop((entry.tenant, entry.id), None)
         if waiter is not None:
             waiter.set()
@@ -276,6 +275,7 @@ class Catalog:
         for entry in gone:
             self._entries.pop((entry.tenant, entry.id), None)
             self._active.pop((entry.tenant, entry.id), None)
+            self.backlog.drop((entry.tenant, entry.id))
         sequences = {entry.sequence for entry in gone}
         self._order = [entry for entry in self._order if entry.sequence not in sequences]
 
@@ -312,28 +312,6 @@ class Catalog:
         counts = Counter[str]({"pending": 0, "in_progress": 0, "cancelling": 0})
         counts.update(entry.status for entry in self._active.values())
         return dict(counts)
-
-    @contextmanager
-    def admission(self, depth_max: int) -> Generator[None]:
-        """Hold a place in the queue while an acceptance is written; raises QueueFull when there is none."""
-        depth = len(self._active) + self._writing
-        if depth >= depth_max:
-            raise QueueFull(f"{depth} deliberations are accepted and unfinished", self.retry_after_s())
-        self._writing += 1
-        try:
-            yield
-        finally:
-            self._writing -= 1
-
-    def retry_after_s(self) -> int:
-        """Seconds in which the present backlog ends at the rate of the last minute, from 1 to 60."""
-        now = self._clock.now()
-        while self._ends and now - self._ends[0] > timedelta(seconds=RATE_WINDOW_S):
-            self._ends.popleft()
-        if not self._ends:
-            return RETRY_AFTER_MAX_S
-        span_s = max(1.0, (now - self._ends[0]).total_seconds())
-        return max(1, min(RETRY_AFTER_MAX_S, ceil(len(self._active) * span_s / len(self._ends))))
 
     def stats(self, tenant: str) -> Stats:
         """Counts, durations and tokens over what is remembered of a tenant."""

@@ -17,6 +17,8 @@ from prometheus_client import disable_created_metrics
 from pydantic import ValidationError
 
 from app import logs, problems
+from app.backlog import Backlog
+from app.backlog import Backlog
 from app.catalog import Catalog
 from app.deliberation.errors import InvalidRequest
 from app.deliberation.ports import Clock, Control, Journal
@@ -71,7 +73,9 @@ def lifespan_of(
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncGenerator[Gateway, None]:
         opened = journal or JetStreamJournal(settings.nats_url, name="gateway")
-        catalog = Catalog(clock, retention_s=settings.retention_s, size_max=settings.catalog_size_max)
+        role_depth_max = {name: role.queue_max for name, role in roles.items() if role.queue_max is not None}
+        backlog = Backlog(clock, settings.queue_depth_max, role_depth_max)
+        catalog = Catalog(clock, backlog, retention_s=settings.retention_s, size_max=settings.catalog_size_max)
         feed = Feed(opened, streams_max=settings.streams_max, streams_per_client_max=settings.streams_per_client_max)
         async with feed, asyncio.TaskGroup() as group:
             following = group.create_task(_follow(opened, catalog))

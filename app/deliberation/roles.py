@@ -42,6 +42,11 @@ class Role(_Declared):
     engines: tuple[str, ...] = Field(default=(), description="Base URLs of engines; the default ones when empty")
     sampling: Sampling = Field(default=Sampling(), description="Used where a request names none")
     replicas: Replicas = Replicas()
+    queue_max: int | None = Field(
+        default=None,
+        ge=1,
+        description="Deliberations accepted and unfinished that need the role; above it POST answers 429",
+    )
     hedge: bool = Field(
         default=False, description="Ask a second engine when the first is slower than 95 % of like calls (2 % of calls)"
     )

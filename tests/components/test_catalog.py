@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
+from app.backlog import Backlog
 from app.catalog import PATTERNS, Catalog, Selection, percentile
 from app.deliberation.calls import Usage
-from app.deliberation.errors import QueueFull
 from app.deliberation.facts import Cancelled, CancelRequested, Completed, Fact, Failed, TotalUsage
 from app.deliberation.ports import Record
 from app.testing import FakeClock, InMemoryJournal, subject_matches
@@ -21,7 +21,8 @@ EVERYTHING = Selection()
 
 
 def catalog(clock: FakeClock | None = None, **bounds: int) -> Catalog:
-    return Catalog(clock or FakeClock(NOW), **{"retention_s": 3_600, "size_max": 1_000, **bounds})
+    clock = clock or FakeClock(NOW)
+    return Catalog(clock, Backlog(clock, 1_000, {}), **{"retention_s": 3_600, "size_max": 1_000, **bounds})
 
 
 def told(kept: Catalog, tenant: str = "default") -> list[tuple[str, str]]:
@@ -207,43 +208,6 @@ async def test_too_many_are_forgotten_the_oldest_ended_first() -> None:
     assert len(ids) <= 20
     assert ids[0] == "d29"
     assert ids[-1] == "d0"  # it has not ended
-
-
-async def test_admission_counts_what_is_being_written() -> None:
-    kept = catalog()
-    for record in (await journal_of(Story("a").accepted())).records:
-        kept.apply(record)
-    with kept.admission(2):
-        with pytest.raises(QueueFull), kept.admission(2):
-            pass
-    with kept.admission(2):
-        pass
-
-
-@pytest.mark.parametrize(
-    ("ends", "within_s", "active", "retry_after_s"),
-    [
-        (0, 0, 5, 60),  # nothing ends: no promise below the longest
-        (10, 10, 5, 5),  # one a second
-        (60, 6, 5, 1),
-        (2, 60, 5, 60),
-        (50, 10, 100, 20),
-    ],
-)
-async def test_retry_after_is_the_backlog_over_the_rate_of_the_last_minute(
-    ends: int, within_s: int, active: int, retry_after_s: int
-) -> None:
-    clock = FakeClock(NOW)
-    kept = catalog(clock)
-    facts: list[Fact] = [Story(f"a{number}").accepted() for number in range(active)]
-    for number in range(ends):
-        facts += life(f"e{number}", Completed(deliberation_id=f"e{number}", ts=clock.now()))
-    for record in (await journal_of(*facts)).records:
-        kept.apply(record)
-    clock.advance(within_s)
-    assert kept.retry_after_s() == retry_after_s
-    clock.advance(61)
-    assert kept.retry_after_s() == 60
 
 
 async def test_statistics_cover_counts_durations_and_tokens() -> None:

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from app.backlog import Backlog
 from app.catalog import Catalog
 from app.gateway import SystemClock
 from app.metrics import Metrics
@@ -18,7 +19,11 @@ WORDS = {"REGISTRY", "USER", "PASSWORD", "STREAM", "DIRECTORY", "DELIBERATIONS"}
 
 def exposed() -> set[str]:
     """The names of the gateway's metrics, without the suffixes of a histogram's parts."""
-    text = Metrics(Catalog(SystemClock(), retention_s=60, size_max=100)).exposition().decode()
+    text = (
+        Metrics(Catalog(SystemClock(), Backlog(SystemClock(), 1, {}), retention_s=60, size_max=100))
+        .exposition()
+        .decode()
+    )
     return set(re.findall(r"^# TYPE (\w+)", text, re.MULTILINE))
 
 
