@@ -18,7 +18,6 @@ from pydantic import ValidationError
 
 from app import logs, problems
 from app.backlog import Backlog
-from app.backlog import Backlog
 from app.catalog import Catalog
 from app.deliberation.errors import InvalidRequest
 from app.deliberation.ports import Clock, Control, Journal
