@@ -157,6 +157,8 @@ async def _submitted(gateway: Gateway, body: JsonObject, manner: _Manner) -> Jso
     except GatewayRefused as error:
         if any(fault.field.startswith("/parameters") for fault in error.fields):
             error.remedy = f"`deliberate strategies {body.get('strategy', 'council')}` lists what it takes"
+        elif any(fault.field == "/strategy" for fault in error.fields):
+            error.remedy = "`deliberate strategies` tells what each does"
         raise
 
 

@@ -80,6 +80,13 @@ def test_a_refused_parameter_is_told_with_where_to_look(served: Served, stub: St
     assert "`deliberate strategies council` lists what it takes" in told.stderr
 
 
+def test_a_refused_strategy_is_told_with_where_to_look(served: Served, stub: StubGateway) -> None:
+    fault = {"location": "body", "pointer": "/strategy", "code": "unknown_strategy", "detail": "no such"}
+    stub.answers = [problem("invalid_request", 422, [fault | {"remedy": "Give one of …."}])]
+    told = invoke(served, "ask", "x", "--strategy", "nope")
+    assert told.exit_code == 4 and "`deliberate strategies` tells what each does" in told.stderr
+
+
 @pytest.mark.parametrize(
     ("entries", "expected"),
     [
