@@ -20,7 +20,7 @@ import structlog
 from pydantic import AwareDatetime
 
 from app.deliberation.anonymity import call_seed
-from app.deliberation.calls import Call, ChatMessage, FactProblem, Usage
+from app.deliberation.calls import Call, ChatMessage, Check, FactProblem, Usage
 from app.deliberation.engine import problem_of
 from app.deliberation.errors import (
     CallCancelled,
@@ -38,6 +38,7 @@ from app.deliberation.roles import Role
 from app.deliberation.specification import Value
 from app.journal import JetStreamJournal
 from serve_deployments.engine import Completion, EngineAway, Engines, EngineState, Meter, RetryLater
+from serve_deployments.sandbox.checks import Sandbox
 
 STOPS = ("deliberations.*.*.cancel", "deliberations.*.*.stage.*.closed", "deliberations.*.*.end")
 IDLE_AFTER_S = 10.0
@@ -47,6 +48,8 @@ APPEND_PATIENCE_S = 120.0
 # What a replica counts from its start, and tells with its description.
 COUNTS = ("answered", "failed", "cut", "retries", "hedges")
 RETRY_WAIT_MAX_S = 5.0
+# What stands where a model would when no engine is asked.
+CHECKED_BY = "sandbox"
 
 log = structlog.get_logger(__name__)
 
@@ -124,7 +127,8 @@ class CallRun:
         self._agent = agent
         self._request = request
         self._call = call
-        self._attempt = attempts_before
+        # A check asks no engine: there is no attempt to count, however often it has been begun.
+        self._attempt = attempts_before if call.check is None else 0
         self._unsent = 0
         self._answered_by: int | None = None
         self._usage = Usage()
@@ -139,13 +143,33 @@ class CallRun:
         """The call's outcome: an answer that satisfies its schema, or the failure that remained after all attempts."""
         try:
             async with asyncio.timeout((self._request.deadline_at - datetime.now(UTC)).total_seconds()):
-                completion = await self._answered()
+                check = self._call.check
+                completion = await (self._answered() if check is None else self._ran(check))
         except TimeoutError:
             return self.failed(CallTimeout("no answer within the call's deadline"))
         except CallFailure as failure:
             return self.failed(failure)
         ttft_ms = None if completion.ttft_s is None else round(completion.ttft_s * 1_000)
         return self._finished(text=completion.text, finish_reason=completion.finish_reason, ttft_ms=ttft_ms)
+
+    async def _ran(self, check: Check) -> Completion:
+        """A sandbox's report instead of an engine's answer."""
+        await self._started(CHECKED_BY, attempt=1)
+        within_s = (self._request.deadline_at - datetime.now(UTC)).total_seconds()
+        report = await self._agent.sandbox.report(check, within_s)
+        return Completion(text=report.model_dump_json(), finish_reason="stop", usage=Usage(), ttft_s=None)
+
+    async def _started(self, model: str, attempt: int) -> None:
+        started = CallStarted(
+            deliberation_id=self._request.deliberation_id,
+            ts=datetime.now(UTC),
+            call_id=self._call.call_id,
+            agent_id=self._call.agent_id,
+            role=self._call.role,
+            model=model,
+            attempt=attempt,
+        )
+        await self._agent.journal.publish_view(self._request.tenant, started)
 
     async def _answered(self) -> Completion:
         """A valid answer; an invalid one is asked for once more, with another seed."""
@@ -240,16 +264,7 @@ class CallRun:
         self._model, self._engine = model, engine.url
         self._attempt += 1
         attempt = self._attempt
-        started = CallStarted(
-            deliberation_id=request.deliberation_id,
-            ts=datetime.now(UTC),
-            call_id=call.call_id,
-            agent_id=call.agent_id,
-            role=call.role,
-            model=model,
-            attempt=attempt,
-        )
-        await journal.publish_view(request.tenant, started)
+        await self._started(model, attempt)
         deltas = DeltaPublisher(journal, request, call, attempt) if self._agent.stream_deltas else None
         seed = call.seed if attempt == 1 else call_seed(call.seed, call.call_id, attempt)
         trace = f"{request.deliberation_id}.{call.call_id}.{attempt}"
@@ -337,6 +352,7 @@ class AgentReplica:
         self.journal = journal
         self.stream_deltas = stream_deltas
         self.slots = asyncio.Semaphore(role.concurrency)
+        self.sandbox = Sandbox()
         self._running: dict[tuple[str, str], _Running] = {}
         self._counts: Counter[str] = Counter()
         self._requests = 0
@@ -480,6 +496,8 @@ class AgentReplica:
             return (await self.journal.append(request.tenant, run.failed(too_large))).record
 
     def _with_persona(self, call: Call) -> Call:
+        if call.check is not None:
+            return call
         *before, last = call.messages
         ending = ChatMessage(role=last.role, content=last.content + persona_section(self.role.persona))
         return call.model_copy(update={"messages": (*before, ending)})

@@ -43,8 +43,8 @@ def run(program: str, test: str, verdict_fd: int, nonce_fd: int) -> None:
         try:
             reason = why(error)
         except BaseException:
-            # An error is foreign code too: its text may raise, or memory may be all used up.
-            reason = b"an error that cannot be told"
+            # An error is foreign code too, and its text may raise; or there is no memory left to write one.
+            reason = b"MemoryError" if isinstance(error, MemoryError) else b"an error that cannot be told"
         write(verdict_fd, (FAILED if loaded else NOT_LOADED) + reason)
     leave(0)
 

@@ -24,6 +24,8 @@ Behaviour = Callable[[], Minds]
 WRITING = ("answer", "turn", "program", "revision")
 """The kinds of output that hold a text which may win."""
 
+GIVEN_TEST = {"name": "given", "code": "assert colour()"}
+
 _Item = TypeVar("_Item")
 
 
@@ -60,6 +62,11 @@ def counting() -> Minds:
 def with_one_dissenter() -> Minds:
     """Everybody says the same but dev-001, who says something else each time."""
     return Minds(text=lambda call_id: distinct(call_id) if call_id.endswith("-001") else "Blue.")
+
+
+def with_a_test_that_half_fail() -> Minds:
+    """Every other author's programs fail the first test, however often they are repaired."""
+    return Minds(text=distinct, passes=lambda call, place: place > 0 or int(call.agent_id[-3:]) % 2 == 1)
 
 
 def attached_to_the_old() -> Minds:
@@ -119,10 +126,14 @@ _MAIN = (
     # The fewest n of N equal votes that no rest can overtake: n > N - n.
     Way("vote", "all agree", lambda n, r: n // 2 + 1, agreeing),
     Way("auto", "to a council", _of_several(lambda n, r: n + r * 2 * n + n)),
+    Way("execute", "half are repaired", lambda n, r: n + min(2, n) + r * (n // 2), with_a_test_that_half_fail),
 )
 
 # Of these, calls and prompts are; the rest in tests/oracles/test_every_way.py.
 _OTHER = (
+    Way("execute", "all pass", lambda n, r: n + min(2, n)),
+    Way("execute", "every agent writes tests", lambda n, r: 2 * n, parameters={"test_writers": 32}),
+    Way("execute", "given tests alone", lambda n, r: n, parameters={"tests": [GIVEN_TEST], "test_writers": 0}),
     Way("council", "none revises", _of_several(lambda n, r: n + (n if r else 0) + n), content),
     Way(
         "council",

@@ -177,6 +177,22 @@ def choice(label: str) -> str:
     return json.dumps({"reasoning": "because", "choice": label})
 
 
+def report(call: Call, passes: Callable[[Call, int], bool], fault: str = "") -> str:
+    """What a sandbox would tell of the call's program; `passes` is asked for each test, by its place."""
+    assert call.check is not None
+    verdicts = [not fault and passes(call, place) for place in range(len(call.check.tests))]
+    outcomes = [
+        {
+            "name": test.name,
+            "passed": passed,
+            "reason": fault or ("" if passed else "it does not hold"),
+            "duration_ms": 5,
+        }
+        for test, passed in zip(call.check.tests, verdicts, strict=True)
+    ]
+    return json.dumps({"fault": fault, "outcomes": outcomes})
+
+
 def by_number(candidate: str) -> int:
     """A taste: the lower an agent's number, the better; a revision is a little better than what it replaces."""
     agent, _, version = candidate.partition("#")
@@ -188,12 +204,15 @@ class Minds:
     """A script for a whole council. `failing` calls end in a problem, `silent` ones never end, `garbled` in nonsense.
 
     Call ids are `s<stage>-<agent>`. `issues` is what a critic finds, by call id; `score` what a reviewer gives, by
-    candidate; `text` what an author writes, by call id.
+    candidate; `text` what an author writes, by call id; `passes` which tests the program of a check passes, by place,
+    and `fault` why it cannot be run.
     """
 
     issues: Callable[[str], Sequence[str]] = lambda _: ("major",)
     score: Callable[[str], int] = by_number
     text: Callable[[str], str] = "text of {}".format
+    passes: Callable[[Call, int], bool] = lambda *_: True
+    fault: Callable[[Call], str] = lambda _: ""
     failing: Collection[str] = ()
     silent: Collection[str] = ()
     garbled: Collection[str] = ()
@@ -210,7 +229,7 @@ class Minds:
             problem=BROKEN if failed else None,
             after_s=self.after_s.get(call.call_id, 0.0),
             place=self.place.get(call.call_id, 0.0),
-            usage=self.usage(call.call_id),
+            usage=Usage() if call.check else self.usage(call.call_id),
         )
 
     def _said(self, call: Call) -> str:
@@ -235,9 +254,10 @@ class Minds:
             case "program":
                 return json.dumps({"reasoning": "because", "code": self.text(call.call_id), "confidence": 50})
             case "tests":
-                return json.dumps({"reasoning": "because", "tests": [{"name": "holds", "code": "assert True"}]})
+                test = {"name": "holds", "code": f"assert {self.text(call.call_id)!r}"}
+                return json.dumps({"reasoning": "because", "tests": [test]})
             case "report":
-                raise AssertionError("a report is written by a sandbox, not by an agent")
+                return report(call, self.passes, self.fault(call))
 
 
 @dataclass

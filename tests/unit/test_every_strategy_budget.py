@@ -31,10 +31,15 @@ def cut_short(way: Way, ended: Run) -> None:
         assert verdict(ended).winner is not None and verdict(ended).content
 
 
+def engine_calls(stage: StageOpened) -> int:
+    """The calls of a stage that ask an engine: a check costs nothing."""
+    return sum(call.output != "report" for call in stage.calls)
+
+
 @every_way
 def test_a_ceiling_of_calls_below_or_at_any_stage_is_kept_and_ends_in_a_verdict(way: Way) -> None:
     for size in (1, 3):
-        needed = list(accumulate(len(stage.calls) for stage in way.run(size).all(StageOpened)))
+        needed = list(accumulate(engine_calls(stage) for stage in way.run(size).all(StageOpened)))
         for max_calls in {*needed, *(calls - 1 for calls in needed)} - {0}:
             ended = run(way.asked(size, budget=Budget(max_calls=max_calls)), way.script())
             assert ended.end.usage.calls <= max_calls

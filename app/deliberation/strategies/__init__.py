@@ -9,6 +9,7 @@ from app.deliberation.strategies.baselines import INDEPENDENT, SINGLE
 from app.deliberation.strategies.best_of_n import BEST_OF_N
 from app.deliberation.strategies.council import COUNCIL
 from app.deliberation.strategies.debate import DEBATE
+from app.deliberation.strategies.execute import EXECUTE
 from app.deliberation.strategies.fuse import FUSE
 from app.deliberation.strategies.tournament import TOURNAMENT
 from app.deliberation.strategies.vote import VOTE
@@ -16,6 +17,6 @@ from app.deliberation.strategies.vote import VOTE
 STRATEGIES: Mapping[str, StrategyDefinition] = MappingProxyType(
     {
         definition.name: definition
-        for definition in (SINGLE, INDEPENDENT, BEST_OF_N, COUNCIL, DEBATE, FUSE, TOURNAMENT, VOTE, AUTO)
+        for definition in (SINGLE, INDEPENDENT, BEST_OF_N, COUNCIL, DEBATE, FUSE, TOURNAMENT, VOTE, EXECUTE, AUTO)
     }
 )

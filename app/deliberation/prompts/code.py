@@ -1,0 +1,83 @@
+"""Prompts of writing a program, writing tests, and mending a program that fails some."""
+
+from collections.abc import Sequence
+
+from app.deliberation.anonymity import fence
+from app.deliberation.calls import ChatMessage
+from app.deliberation.outputs import TestCase
+from app.deliberation.prompts.form import messages
+from app.deliberation.specification import Specification
+
+TESTS_ASKED = 8
+_CODE_CHARS_MAX = 4_000
+
+# One lever each: the first agent works without a hint, and each later one is sent down another road.
+_APPROACHES = (
+    "",
+    "Begin from the edge cases: what is empty, extreme, repeated or malformed.",
+    "Begin from the simplest code that is right, and optimise only what the task demands.",
+    "Begin from the data structure that makes the rest short.",
+    "Begin from the invariants, and let the code follow from them.",
+    "Begin from two different algorithms, compare them in a few lines, and write the better one.",
+)
+
+_GROUND = """\
+The program is one Python module, loaded as `solution`, with the standard library and no input, network, environment \
+or other process. It uses the names that the task and its tests give; where they give none, its entry point is the \
+function `solve`."""
+_PROGRAM_FORM = """\
+{"reasoning": your reasons, briefly; "code": the whole module, as plain source without Markdown; "confidence": \
+0 to 100}"""
+
+
+def _given(tests: Sequence[TestCase], nonce: str) -> str:
+    if not tests:
+        return ""
+    return f"# Tests that have to pass\n{fence(_listing(tests), nonce)}"
+
+
+def _listing(tests: Sequence[TestCase]) -> str:
+    return "\n\n".join(f"# {test.name}\n{test.code[:_CODE_CHARS_MAX]}" for test in tests)
+
+
+def program(specification: Specification, given: Sequence[TestCase], place: int, nonce: str) -> tuple[ChatMessage, ...]:
+    """Solve the task in code, alone; `place` is the agent's place in the council, from 0, and picks its approach."""
+    approach = _APPROACHES[place % len(_APPROACHES)]
+    return messages(
+        specification,
+        f"# Your work: write a program\nSolve the task in code, on your own and completely. {_GROUND}",
+        _given(given, nonce),
+        f"# Your reply\n{_PROGRAM_FORM}",
+        f"# Approach\n{approach}" if approach else "",
+    )
+
+
+def tests(specification: Specification, given: Sequence[TestCase], nonce: str) -> tuple[ChatMessage, ...]:
+    """Write tests of the task without seeing any solution."""
+    return messages(
+        specification,
+        f"# Your work: write tests\nOthers write the program; you write at most {TESTS_ASKED} tests of it, without "
+        f"seeing any. {_GROUND} Each test is a few lines of Python that run by themselves, with the program's names at "
+        "hand, and that raise an error, mostly by `assert`, when the program is wrong. Test only what follows from the "
+        "task: whoever reads it differently is not wrong. Work out by hand what is expected. One thing for each test: "
+        "the common case first, then the edges.",
+        _given(given, nonce),
+        '# Your reply\n{"reasoning": what is worth testing, briefly; "tests": [{"name": what is tested, in a few '
+        'words; "code": plain source without Markdown}]}',
+    )
+
+
+def repair(
+    specification: Specification, code: str, failed: Sequence[tuple[TestCase, str]], fault: str, nonce: str
+) -> tuple[ChatMessage, ...]:
+    """The author mends its program, told which tests failed and why, or why none could be run (`fault`)."""
+    told = fault or "\n\n".join(f"{_listing([test])}\n# fails: {reason}" for test, reason in failed)
+    return messages(
+        specification,
+        f"# Your work: repair\nBelow is your own program, and what came of running it. {_GROUND} Find the cause, and "
+        "mend the program, not the symptom: what is written for a test alone is wrong. A test may be wrong too, for "
+        "others wrote it; if the task speaks for your program, return it unchanged and say why.",
+        f"Your program:\n{fence(code, nonce)}",
+        f"What came of it:\n{fence(told, nonce)}",
+        f"# Your reply\n{_PROGRAM_FORM}",
+    )

@@ -1,0 +1,112 @@
+"""`execute`: agents write programs and tests, a sandbox runs all of them, the failing are repaired by their authors.
+
+CodeT (arXiv:2207.10397) scores a program by how many programs pass the same tests as it does, times how many tests
+those are: tests that are wrong, and programs that are, seldom agree. Tests are written by agents who see no program
+(AgentCoder, arXiv:2312.13010), and whatever ran comes before whatever anybody thinks: a program that fails a test
+given by the client ranks below all that pass them. A repair that makes a program worse is not taken.
+
+Calls without failures: N programs, T = min(test_writers, N) calls that write tests, and one for each repair, of which
+there are at most N in each of R rounds. A check in the sandbox asks no engine.
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+
+from app.deliberation.anonymity import nonce
+from app.deliberation.engine import Conclusion, Strategy, StrategyDefinition
+from app.deliberation.facts import Standing
+from app.deliberation.specification import Specification
+from app.deliberation.strategies.evidence import Checked, Suite, credible, support, tally
+from app.deliberation.strategies.programs import ProgramParameters, checked, repaired, tested, written
+from app.deliberation.strategies.steps import Course
+
+
+def _execute(specification: Specification) -> Strategy:
+    course = Course(specification)
+    told = ProgramParameters.model_validate(specification.parameters)
+    drafts = yield from written(course, told)
+    tests = yield from tested(course, told)
+    found = yield from checked(course, told, tests, drafts, round=0)
+    latest = {draft.author: draft for draft in drafts}
+    best = {each.candidate.author: each for each in found}
+    settled: set[str] = set()
+    for round in range(1, specification.rounds + 1):
+        failing = _failing(tests, best, settled)
+        if not failing:
+            break
+        versions = yield from repaired(course, tests, best, latest, failing, round)
+        latest |= {version.author: version for version in versions}
+        changed = [version for version in versions if version.text != best[version.author].candidate.text]
+        # Who returns its program as it was stands by it, and is not asked again.
+        settled |= {version.author for version in versions} - {version.author for version in changed}
+        if not changed:
+            break
+        for each in (yield from checked(course, told, tests, changed, round)):
+            author = each.candidate.author
+            best[author] = min(best[author], each, key=lambda version: version.worth(tests))
+    return _concluded(course, tests, list(best.values()))
+
+
+def _failing(tests: Suite, best: Mapping[str, Checked], settled: Collection[str]) -> dict[str, list[int]]:
+    """The tests that each author's program should be mended for, by author; none where it cannot even be run."""
+    demanding = credible(tests, best.values())
+    return {
+        author: sorted(demanding - each.passed)
+        for author, each in best.items()
+        if author not in settled and each.report is not None and (each.fault or demanding - each.passed)
+    }
+
+
+def _concluded(course: Course, tests: Suite, programs: Sequence[Checked]) -> Conclusion:
+    """Rank by hard checks, then by support; programs are one per author."""
+    found = support(tests, programs)
+
+    def place(each: Checked) -> tuple[object, ...]:
+        mark = nonce(course.specification.seed, each.candidate.id)
+        score = found.scores[each.candidate.author] or 0.0
+        return *each.hard(tests), -score, -len(each.passed), each.candidate.tokens, mark
+
+    ranked = sorted(programs, key=place)
+    scores = [found.scores[each.candidate.author] for each in ranked]
+    winner = ranked[0]
+    course.degraded.extend(_doubts(tests, winner))
+    first, second = scores[0], scores[1] if len(scores) > 1 else None
+    margin = None if first is None or second is None else first - second
+    return Conclusion(
+        winner=winner.candidate.author,
+        content=winner.candidate.text,
+        call_id=winner.candidate.call_id,
+        ranking=tuple(
+            Standing(agent_id=each.candidate.author, score=score, rank=rank, version=each.candidate.version)
+            for rank, (each, score) in enumerate(zip(ranked, scores, strict=True), start=1)
+        ),
+        margin=margin,
+        tie=margin == 0 and ranked[0].hard(tests) == ranked[1].hard(tests),
+        agreement=found.share(winner.candidate.author) if len(ranked) > 1 else None,
+        tally=tally(tests, found),
+        degraded=tuple(course.degraded),
+    )
+
+
+def _doubts(tests: Suite, winner: Checked) -> list[str]:
+    """What the best program does not fulfil."""
+    _, faulty, gates_failed = winner.hard(tests)
+    if winner.report is None:
+        return []
+    if faulty:
+        return ["the best program cannot be run"]
+    if gates_failed:
+        return [f"the best program fails {gates_failed} of {tests.gates} given tests"]
+    return ["the best program passes no test"] if tests.tests and not winner.passed else []
+
+
+EXECUTE = StrategyDefinition(
+    name="execute",
+    version=1,
+    summary="Write programs and tests; run all in a sandbox; repair what fails; rank by tests passed and agreement.",
+    steps=("propose", "test", "check", "repair × R", "check × R"),
+    formula="N + T + repairs ≤ N + T + N·R, T = min(test_writers, N)",
+    source="arXiv:2207.10397, arXiv:2312.13010",
+    run=_execute,
+    parameters=ProgramParameters,
+    rounds=True,
+)
