@@ -48,7 +48,7 @@ class Settings(BaseSettings):
         1, "STREAM_REPLICAS", "Servers that hold each stream, as `deliberate streams apply` declared them.", ge=1, le=5
     )
     ack_wait_s: float = _setting(
-        10.0,
+        6.0,
         "ACK_WAIT",
         "Silence of a coordinator after which another takes over, as declared with the streams.",
         unit="seconds",

@@ -21,7 +21,7 @@ class StreamSettings:
 
     retention_s: int = DAY_S
     replicas: int = 1
-    ack_wait_s: float = 10.0
+    ack_wait_s: float = 6.0
 
 
 def _stream(name: str, subjects: list[str], age_s: int, replicas: int, **more: object) -> dict[str, Any]:

@@ -48,7 +48,7 @@ from app.queue import Delivery, WorkQueue
 from serve_deployments.agent import StageRequest, settle_heap
 from serve_deployments.work import Work, fact_of, known
 
-HEARTBEAT_S = 3.0
+HEARTBEAT_S = 2.0
 APPEND_PATIENCE_S = 60.0
 RETRY_WAIT_S = (0.2, 0.5, 1.0, 2.0)
 GIVE_BACK_DELAY_S = 2.0

@@ -85,7 +85,7 @@ def plan_streams(
     as_json: JsonOption = False,
     retention_s: RetentionOption = DAY_S,
     replicas: ReplicasOption = 1,
-    ack_wait_s: AckWaitOption = 10.0,
+    ack_wait_s: AckWaitOption = 6.0,
     wait_s: WaitOption = 10.0,
 ) -> None:
     """Tell what is missing and what differs, and change nothing; exits 1 unless all is as declared."""
@@ -109,7 +109,7 @@ def apply_streams(
     as_json: JsonOption = False,
     retention_s: RetentionOption = DAY_S,
     replicas: ReplicasOption = 1,
-    ack_wait_s: AckWaitOption = 10.0,
+    ack_wait_s: AckWaitOption = 6.0,
     wait_s: WaitOption = 10.0,
 ) -> None:
     """Create what is missing. When something differs nothing is changed: each difference is told, and it exits 1."""

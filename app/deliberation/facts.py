@@ -16,7 +16,7 @@ from app.deliberation.calls import FactProblem, Usage
 from app.deliberation.outputs import OutputKind
 from app.deliberation.specification import AgentSpec, Purpose, Specification, Token, Value, checked_token
 
-Cause = Literal["all", "quorum", "deadline", "unassailable"]
+Cause = Literal["all", "quorum", "deadline"]
 TerminalStatus = Literal["completed", "failed", "cancelled", "timeout"]
 
 

@@ -116,7 +116,7 @@ def test_the_streams_and_the_gateway_agree_on_their_settings(variant: list[Docum
     settings = the(variant, "ConfigMap/settings")["data"]
     servers = the(variant, "StatefulSet/nats")["spec"]["replicas"]
     assert int(settings["STREAM_REPLICAS"]) == servers
-    assert settings["ACK_WAIT"] == ("10" if servers == 1 else "20")
+    assert settings["ACK_WAIT"] == ("6" if servers == 1 else "20")
 
 
 def test_every_server_of_a_cluster_knows_all_of_them() -> None:
