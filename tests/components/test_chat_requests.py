@@ -2,6 +2,7 @@
 
 import json
 import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,13 +10,14 @@ from openai.types.chat.completion_create_params import CompletionCreateParamsBas
 from pydantic import ValidationError
 
 from app.chat_problems import param
-from app.chat_requests import ChatCompletionRequest, ChatRequestMessage, deliberation_of, task_of
+from app.chat_requests import ChatCompletionRequest, ChatRequestMessage, DeliberationOptions, deliberation_of, task_of
 from app.deliberation.strategies import STRATEGIES
-from app.problems import ModelNotFound, ValidationFailed, body_problems
+from app.problems import CHAT_STATUSES, ModelNotFound, ValidationFailed, body_problems
 from app.requests import DeliberationRequest
 from app.roles import read_roles
 
 KNOWN = {"roles": read_roles(None), "strategies": STRATEGIES}
+DOCUMENT = (Path(__file__).parents[2] / "docs" / "openai.md").read_text()
 BODY: dict[str, Any] = {"model": "council/DEV", "messages": [{"role": "user", "content": "Name a colour."}]}
 
 
@@ -48,6 +50,16 @@ def test_every_field_of_openais_reference_is_decided() -> None:
     fields = {*CompletionCreateParamsBase.__annotations__, "stream"}
     assert fields - ChatCompletionRequest.model_fields.keys() == set()
     assert ChatCompletionRequest.model_fields.keys() - fields == {"deliberation"}
+
+
+def test_every_field_and_every_code_is_documented() -> None:
+    found = re.search(r"<!-- fields -->\n(.*?)<!-- /fields -->", DOCUMENT, re.DOTALL)
+    assert found is not None
+    rows = [row.split("|")[1] for row in found[1].splitlines()[2:]]
+    assert set(re.findall(r"`(\w+)`", "".join(rows))) == ChatCompletionRequest.model_fields.keys()
+    named = set(re.findall(r"`(\w+)`", DOCUMENT))
+    assert DeliberationOptions.model_fields.keys() <= named
+    assert CHAT_STATUSES.keys() - {"invalid_request"} <= named
 
 
 def test_what_is_not_asked_for_is_left_to_the_gateway() -> None:

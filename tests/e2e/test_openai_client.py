@@ -1,7 +1,10 @@
 """OpenAI's own client against the whole stack: it lists, asks, streams, counts and fails as with any model."""
 
 import asyncio
+import subprocess
+import sys
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import httpx2
@@ -15,6 +18,7 @@ from tests.e2e.conftest import SLOW, TASK, Stack
 
 pytestmark = pytest.mark.e2e
 
+EXAMPLE = str(Path(__file__).parents[2] / "examples" / "openai_client.py")
 MESSAGES: list[ChatCompletionMessageParam] = [
     {"role": "system", "content": "Answer in Python."},
     {"role": "user", "content": TASK},
@@ -193,3 +197,15 @@ async def test_a_key_brings_a_client_back_to_what_it_left(stack: Stack, client: 
     found = await client.chat.completions.create(model="single/DEV", messages=MESSAGES, extra_headers=key)
     assert found.choices[0].message.content
     await counted(stack, found.usage)
+
+
+async def test_the_example_prints_the_answer_and_what_it_took(stack: Stack) -> None:
+    command = [sys.executable, EXAMPLE, TASK, "--url", stack.url, "--model", "best_of_n/DEV", "--agents", "2"]
+    process = await asyncio.create_subprocess_exec(*command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    async with asyncio.timeout(60):
+        printed, told = (said.decode() for said in await process.communicate())
+    assert process.returncode == 0, told
+    read = await stack.read(told.split()[2])
+    assert printed.strip() == read["verdict"]["content"].strip()
+    usage = read["usage"]
+    assert f"{usage['prompt_tokens']} prompt and {usage['completion_tokens']} completion tokens" in told
