@@ -411,3 +411,18 @@ def escalated(law: Law, first: int, given: Callable[[int], float], calls: float)
         right += chance * (yes + (1 - yes - no) * given(k))
         asked += chance * ((yes + no) * first + (1 - yes - no) * calls)
     return Escalated(right, asked)
+
+
+def tested_by_two(agents: int, tester: float) -> Callable[[int], float]:
+    """g(k): how often the best of N programs is right, k of them right, under two written tests, each right with t.
+
+    Two right tests, which are one, pass the right programs; two wrong ones the wrong ones, which leads to a right one
+    only if there is no wrong one. A right and a wrong test pass a group each, and the larger group leads: agreement
+    then decides as a vote does (CodeT, arXiv:2207.10397).
+    """
+
+    def given(k: int) -> float:
+        split = 1.0 if 2 * k > agents else 0.5 if 2 * k == agents else 0.0
+        return tester**2 * (k > 0) + (1 - tester) ** 2 * (k == agents) + 2 * tester * (1 - tester) * split
+
+    return given

@@ -87,15 +87,20 @@ def run(experiment: Experiment, runs: int, seed: int) -> Row:
     if experiment.calls is not None:
         figures.append(mean(CALLS, [trial.calls for trial in found], experiment.calls))
     figures += experiment.extra(found)
-    vote = None
-    if experiment.right is not None and experiment.calls is not None and setting.strategy not in (VOTE, "single"):
-        vote = matched_vote(setting, experiment.calls, runs, seed)
+    votes = matched_votes(experiment)
+    vote = None if votes is None else matched_vote(setting, votes, runs, seed)
     return Row(strategy=setting.strategy, about=experiment.about, runs=runs, figures=tuple(figures), vote=vote)
 
 
-def matched_vote(setting: Setting, calls: float, runs: int, seed: int) -> Figure:
-    """The plain vote of minds of the same nature that costs as many calls, rounded to whole agents."""
-    votes = min(AGENTS_MAX, max(1, round(calls)))
+def matched_votes(experiment: Experiment) -> int | None:
+    """How many votes cost as much, in whole agents; None for a vote, one call, or nothing to compare."""
+    if experiment.right is None or experiment.calls is None or experiment.setting.strategy in (VOTE, "single"):
+        return None
+    return min(AGENTS_MAX, max(1, round(experiment.calls)))
+
+
+def matched_vote(setting: Setting, votes: int, runs: int, seed: int) -> Figure:
+    """The plain vote of so many minds of the same nature."""
     plain = Setting(strategy=VOTE, agents=votes, nature=setting.nature, parameters=ASK_ALL)
     name = f"{setting.strategy} matched by {votes}"
     hits = [trial.right for trial in trials(plain, seed, name, runs)]

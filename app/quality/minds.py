@@ -25,7 +25,7 @@ _FENCED = re.compile(
     re.DOTALL | re.MULTILINE,
 )
 _LETTERED = "Candidate "
-_OWN = "Your answer"
+_OWN, _OWN_CODE = "Your answer", "Your program"
 _GOOD, _BAD = 8, 3
 
 
@@ -37,6 +37,7 @@ class Nature:
     drawn from a beta law); `wrong_answers` equally likely wrong ones. `fix` u and `harm` h of a revision, or of a
     debater's turn; `detect` and `alarm`: how often a critic demands a revision of a wrong and of a right text.
     `writer` w: how often a text that is fused from others is right, where one of these is: a writer invents nothing.
+    `tester` t: how often a written test is right.
     `judge` q of who compares; b is `pair_bias` where two are compared and `place_bias` in a list; `one_jury`:
     reviewers share one mind. `planted` drafts by agent replace chance: an answer, or None for a call that fails.
     """
@@ -50,6 +51,7 @@ class Nature:
     detect: float = 1.0
     alarm: float = 1.0
     writer: float = 1.0
+    tester: float = 1.0
     judge: float = 1.0
     pair_bias: float = 0.0
     place_bias: float = 0.0
@@ -96,10 +98,17 @@ class Minds:
         return float(chance("cause decides", self.seed) < nature.accuracy)
 
     def say(self, call: Call, purpose: Purpose) -> str | None:
-        """The text of a call's answer; None when the call fails. ValueError: no mind writes that form."""
+        """The text of a call's answer, or of the report on a check; None when the call fails."""
         match call.output.kind:
             case "answer" if purpose == "propose":
-                return self._draft(call)
+                return _said(self._draft(call), "answer")
+            case "program":
+                first = purpose == "propose"
+                return _said(self._draft(call) if first else self._changed(call, fenced(call)[_OWN_CODE]), "code")
+            case "tests":
+                return self._tests(call)
+            case "report":
+                return _report(call)
             case "answer" if purpose == "fuse":
                 return self._fused(call)
             case "analysis":
@@ -116,10 +125,11 @@ class Minds:
                 return self._ballot(call)
             case "pair":
                 return self._pair(call)
-            case kind:
-                raise ValueError(f"a seeded mind writes no {kind} to {purpose}")
+            case "answer":
+                raise ValueError(f"a seeded mind writes no answer to {purpose}")
 
     def _draft(self, call: Call) -> str | None:
+        """An agent's first answer; None where the call is planted to fail."""
         # By agent and not by call: the same agents draft the same, whatever the waves in which they are asked.
         key = ("draft", self.seed, call.agent_id)
         planted = self.nature.planted
@@ -127,7 +137,13 @@ class Minds:
             answer = planted.get(call.agent_id)
         else:
             answer = RIGHT if chance(*key) < self.accuracy else self._wrong(*key)
-        return None if answer is None else _form(reasoning="", answer=answer, confidence=50)
+        return answer
+
+    def _tests(self, call: Call) -> str:
+        """One test, which is right as often as its writer: it then passes the right program, else a wrong one."""
+        right = chance("test", call.seed) < self.nature.tester
+        code = RIGHT if right else self._wrong(call.seed)
+        return _form(reasoning="", tests=[{"name": "result", "code": code}])
 
     def _wrong(self, *key: str | int) -> str:
         return WRONG[int(chance("which", *key) * self.nature.wrong_answers)]
@@ -187,6 +203,22 @@ class Minds:
         first_wins = 0.5 if first == second else nature.judge if first else 1 - nature.judge
         winner = "A" if chance("pair", call.seed) < first_wins + nature.pair_bias else "B"
         return _form(notes_a="", notes_b="", winner=winner, margin=1)
+
+
+def _said(text: str | None, field: str) -> str | None:
+    return None if text is None else _form(reasoning="", **{field: text}, confidence=50)
+
+
+def _report(call: Call) -> str:
+    """What an ideal sandbox says: a program passes a test that expects just what it gives. Nothing is run."""
+    assert call.check is not None, "a report is on a check"
+    code = call.check.code
+    return _form(
+        outcomes=[
+            {"name": test.name, "passed": test.code == code, "reason": "", "duration_ms": 0}
+            for test in call.check.tests
+        ]
+    )
 
 
 def _form(**fields: object) -> str:

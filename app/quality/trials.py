@@ -56,8 +56,8 @@ class Trial:
 
     @property
     def calls(self) -> int:
-        """Engine requests."""
-        return len(self.asked)
+        """Engine requests: a check asks a sandbox, and no engine."""
+        return sum(each.call.check is None for each in self.asked)
 
     @property
     def right(self) -> bool:

@@ -22,11 +22,13 @@ from app.deliberation.calls import Call
 from app.deliberation.facts import Accepted, decode
 from app.deliberation.ports import Record
 from app.quality import experiments as rows
+from app.quality.closed_forms import plurality
 from app.quality.dataset import Question
 from app.quality.experiments import Experiment
 from app.quality.figures import Figure
 from app.quality.minds import Nature
 from app.quality.selections import selections
+from app.quality.table import experiments as all_experiments
 from app.schemas import StrategyList, StrategyResource
 from tests.components.served import APP, COORDINATOR, played, served, written
 
@@ -257,3 +259,16 @@ def test_rows_say_rates_shortly() -> None:
 def wide(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setenv("COLUMNS", "200")
     yield
+
+
+def test_the_page_tells_every_row_as_the_closed_forms_have_it() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "quality.md").read_text(encoding="utf-8")
+    told = [line for line in page.splitlines() if line.startswith("| `") and line.count("|") == 6]
+    assert told == [theory(each) for each in all_experiments()]
+
+
+def theory(experiment: Experiment) -> str:
+    right = "–" if experiment.right is None else f"{experiment.right:.3f}"
+    votes = rows.matched_votes(experiment)
+    vote = "–" if votes is None else f"{plurality(rows.law_of(experiment.setting, votes)):.3f} of {votes}"
+    return f"| `{experiment.setting.strategy}` | {experiment.about} | {right} | {experiment.calls:.2f} | {vote} |"

@@ -10,6 +10,7 @@ import pytest
 from app.deliberation.calls import Call
 from app.deliberation.engine import Conclusion
 from app.deliberation.specification import Purpose
+from app.deliberation.strategies import STRATEGIES
 from app.quality import closed_forms, experiments, figures
 from app.quality.experiments import Experiment
 from app.quality.figures import Figure
@@ -83,6 +84,62 @@ def test_neutral_revisions_stand_still() -> None:
     assert 0.7 * kept + 0.3 * mended == pytest.approx(0.7)
 
 
+def test_a_stopped_vote_asks_as_many_as_published_and_is_as_often_right() -> None:
+    five = closed_forms.stopped_vote(5, 0.7, closed_forms.unassailable)
+    fifteen = closed_forms.stopped_vote(15, 0.8, closed_forms.unassailable)
+    assert five.calls == pytest.approx(3.90, abs=0.006) and fifteen.calls == pytest.approx(9.99, abs=0.005)
+    # An exact stop changes no winner.
+    assert five.right == pytest.approx(closed_forms.plurality(closed_forms.right_drafts(5, 0.7)))
+    beta = closed_forms.stopped_vote(15, 0.8, closed_forms.beta_rule)
+    assert beta.calls < fifteen.calls and beta.right < fifteen.right
+
+
+def test_several_wrong_answers_split_the_wrong_votes() -> None:
+    assert closed_forms.plurality_of_many(5, 0.4, 4) == pytest.approx(0.549, abs=5e-4)
+    one_wrong = closed_forms.plurality(closed_forms.right_drafts(5, 0.4))
+    assert closed_forms.plurality_of_many(5, 0.4, 1) == pytest.approx(one_wrong) == pytest.approx(0.317, abs=5e-4)
+
+
+def test_debate_among_a_majority_changes_nothing_and_a_draw_is_decided_by_the_turns() -> None:
+    law = closed_forms.right_drafts(5, 0.7)
+    assert closed_forms.debated(law, 0.8, 0.5, 0.2).right == pytest.approx(closed_forms.plurality(law))
+    # Three of five, two dissent: 7 calls; four or five agree: 5.
+    assert closed_forms.debated(law, 0.8, 0.5, 0.2).calls == pytest.approx(5 + 2 * (law[2] + law[3]))
+    drawn: closed_forms.Law = [0, 1, 0]
+    assert closed_forms.debated(drawn, 0.8, fix=1.0, harm=0.0) == closed_forms.Debated(1.0, 4.0)
+    assert closed_forms.debated(drawn, 0.8, fix=0.0, harm=0.0) == closed_forms.Debated(0.5, 4.0)
+
+
+def test_a_gate_that_never_errs_adds_what_the_writer_finds_and_one_that_never_opens_adds_nothing() -> None:
+    assert closed_forms.fused(0.6, 0.9, writer=0.5, judge=1.0, bias=0.0).right == pytest.approx(0.6 + 0.3 * 0.5)
+    shut = closed_forms.fused(0.6, 0.9, writer=0.5, judge=0.5, bias=0.5)
+    assert (shut.right, shut.shipped) == pytest.approx((0.6, 0.0))
+
+
+@pytest.mark.parametrize("bias", [0.0, 0.15, 0.3])
+def test_tournaments_of_perfect_judges_find_a_right_one_and_of_blind_judges_any(bias: float) -> None:
+    law = closed_forms.right_drafts(4, 0.6)
+    some_right = 1 - 0.4**4
+    assert closed_forms.knockout_of_four(0.6, judge=1.0, bias=0.0) == pytest.approx(some_right)
+    assert closed_forms.expected(law, closed_forms.round_robin(4, 1.0, 0.0)) == pytest.approx(some_right)
+    assert closed_forms.knockout_of_four(0.6, judge=0.5, bias=bias) == pytest.approx(0.6)
+    assert closed_forms.expected(law, closed_forms.round_robin(4, 0.5, bias)) == pytest.approx(0.6)
+
+
+def test_escalation_is_the_method_itself_where_nobody_can_be_unanimous_and_is_not_needed_where_all_are() -> None:
+    sure: closed_forms.Law = [0, 0, 0, 1]
+    assert closed_forms.escalated(sure, 3, float, 12) == closed_forms.Escalated(1.0, 3.0)
+    split: closed_forms.Law = [0, 0, 1, 0]
+    assert closed_forms.escalated(split, 3, lambda _: 0.8, 12) == closed_forms.Escalated(0.8, 12.0)
+    # Of two wrong ones among five, the first three are all right in one of ten cases.
+    assert closed_forms.unanimous(5, 3, 3) == (0.1, 0.0)
+
+
+def test_written_tests_that_disagree_leave_the_choice_to_the_larger_group() -> None:
+    given = closed_forms.tested_by_two(5, 0.7)
+    assert [given(k) for k in (0, 1, 3, 5)] == pytest.approx([0, 0.49, 0.49 + 0.42, 1])
+
+
 @pytest.mark.parametrize(
     ("hits", "total", "low", "high"),
     [(0, 10, 0.0, 0.278), (10, 10, 0.722, 1.0), (5, 10, 0.237, 0.763), (81, 263, 0.255, 0.366), (0, 0, 0.0, 1.0)],
@@ -128,11 +185,28 @@ def test_a_mind_reads_its_prompt_and_not_what_stands_beside_it() -> None:
     assert (minds.say(call, "score") == minds.say(other, "score")) == (call.agent_id == agent_ids(1)[0])
 
 
-def test_no_mind_writes_what_only_a_sandbox_can() -> None:
-    call = asked(Setting(strategy="single", agents=1), "propose")
-    report = call.model_copy(update={"output": call.output.model_copy(update={"kind": "report"})})
-    with pytest.raises(ValueError, match="writes no report"):
-        Minds(Nature(), 1).say(report, "check")
+def test_the_played_sandbox_passes_what_gives_the_expected() -> None:
+    given = {"tests": [{"name": "t", "code": RIGHT}], "test_writers": 0}
+    planted = dict(zip(agent_ids(2), (RIGHT, "41"), strict=True))
+    trial = deliberate(
+        Setting(strategy="execute", agents=2, rounds=0, nature=Nature(planted=planted), parameters=given), 1
+    )
+    reports = [json.loads(each.text or "")["outcomes"] for each in trial.of("check")]
+    assert [[outcome["passed"] for outcome in report] for report in reports] == [[True], [False]]
+    # A check asks no engine.
+    assert trial.calls == 2 and trial.right
+
+
+def test_a_fused_text_is_right_only_where_some_candidate_is() -> None:
+    for drafts, writer, right in (
+        ((RIGHT, "41", "41"), 1.0, True),
+        (("41",) * 3, 1.0, False),
+        ((RIGHT,) * 3, 0.0, False),
+    ):
+        nature = Nature(writer=writer, planted=dict(zip(agent_ids(3), drafts, strict=True)))
+        trial = deliberate(Setting(strategy="fuse", agents=3, nature=nature), 1)
+        (written,) = trial.of("fuse")
+        assert (json.loads(written.text or "")["answer"] == RIGHT) == right
 
 
 def rate(hits: Iterable[bool], wanted: float) -> None:
@@ -159,15 +233,31 @@ def test_wrong_answers_are_equally_likely() -> None:
         rate((answer == wrong for answer in said), 0.25)
 
 
-STRATEGIES = [
+NUMBERS = {"normaliser": "number"}
+RESTLESS = Nature(accuracy=0.5, detect=0.5, alarm=0.5, fix=0.5, harm=0.5, judge=0.7, pair_bias=0.1, tester=0.6)
+SETTINGS = [
     Setting(strategy="single", agents=2),
+    Setting(strategy="independent", agents=2),
     Setting(strategy="best_of_n", agents=3, nature=Nature(judge=0.7, place_bias=0.15)),
     Setting(strategy="best_of_n", agents=5, nature=Nature(planted={"dev-001": RIGHT, "dev-004": "41"})),
-    Setting(strategy="council", agents=4, rounds=2, nature=Nature(detect=0.5, alarm=0.5, fix=0.5, harm=0.5, judge=0.7)),
+    Setting(strategy="council", agents=4, rounds=2, nature=RESTLESS),
+    Setting(strategy="vote", agents=9, nature=RESTLESS, parameters=NUMBERS),
+    Setting(strategy="vote", agents=4, nature=RESTLESS, parameters={"normaliser": "none"}),
+    Setting(strategy="debate", agents=4, rounds=2, nature=RESTLESS, parameters=NUMBERS),
+    Setting(strategy="fuse", agents=4, nature=RESTLESS),
+    Setting(strategy="tournament", agents=4, nature=RESTLESS),
+    Setting(strategy="auto", agents=4, nature=RESTLESS, parameters=NUMBERS),
+    Setting(strategy="execute", agents=3, rounds=2, nature=RESTLESS),
 ]
 
 
-@pytest.mark.parametrize("setting", STRATEGIES, ids=lambda setting: f"{setting.strategy}-{setting.agents}")
+def test_every_strategy_is_driven_and_has_its_rows() -> None:
+    assert {setting.strategy for setting in SETTINGS} == STRATEGIES.keys()
+    # `independent` gives no verdict that could be right.
+    assert {each.setting.strategy for each in all_experiments()} == STRATEGIES.keys() - {"independent"}
+
+
+@pytest.mark.parametrize("setting", SETTINGS, ids=lambda setting: f"{setting.strategy}-{setting.agents}")
 def test_the_short_way_concludes_as_the_engine_of_decisions_does(setting: Setting) -> None:
     for seed in range(3):
         trial = deliberate(setting, seed)
