@@ -9,6 +9,7 @@ import pytest
 from pydantic import ValidationError
 
 from app.deliberation import outputs
+from app.deliberation.budget import Spent, admits
 from app.deliberation.calls import Call
 from app.deliberation.outputs import CheckOutcome, Report
 from app.deliberation.specification import Budget, Specification
@@ -281,6 +282,14 @@ def test_who_returns_the_program_unchanged_stands_by_it() -> None:
     assert {call.agent_id for call in ended.asked("repair")} == {"dev-002", "dev-003"}
 
 
+def test_who_stands_by_its_program_is_not_asked_again_while_others_go_on() -> None:
+    def text(call_id: str) -> str:
+        return "stubborn" if call_id.endswith("003") else f"text of {call_id}"
+
+    ended = run(asked(rounds=3), mending(lambda code, place: "001" in code, text))
+    assert [call.call_id for call in ended.asked("repair")] == ["s4-dev-002", "s4-dev-003", "s6-dev-002", "s8-dev-002"]
+
+
 def test_a_program_that_cannot_be_run_is_repaired_from_its_fault() -> None:
     minds = Minds(fault=lambda call: "it does not load: SyntaxError" if "s1-dev-002" in code_of(call) else "")
     ended = run(asked(rounds=1), minds)
@@ -333,6 +342,13 @@ def test_checks_cost_nothing_and_are_admitted_when_nothing_is_left() -> None:
     assert ended.purposes == ["propose", "test", "check"], "a repair is a call too many"
     assert ended.end.usage.calls == 5
     assert (ended.winner in ("dev-001", "dev-002"), ended.degraded) == (True, ("budget",))
+
+
+def test_a_check_that_nobody_answers_costs_nothing_either() -> None:
+    checks = run(asked()).asked("check")
+    assert Spent(3, 30).after(checks, {}) == Spent(3, 30)
+    assert admits(Budget(max_calls=1, max_tokens=1), Spent(3, 30), tuple(checks))
+    assert not admits(Budget(max_calls=1), Spent(3, 30), tuple(run(asked()).asked("propose")))
 
 
 def test_a_scripted_sandbox_says_what_a_real_one_would() -> None:
