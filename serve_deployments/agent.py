@@ -12,44 +12,26 @@ import time
 from collections import Counter
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Any
 
-import stamina
 import structlog
-from pydantic import AwareDatetime
 
-from app.deliberation.anonymity import call_seed
-from app.deliberation.calls import Call, ChatMessage, Check, FactProblem, Usage
-from app.deliberation.engine import problem_of
-from app.deliberation.errors import (
-    CallCancelled,
-    CallFailure,
-    CallTimeout,
-    DeliberationError,
-    FactTooLarge,
-    InvalidOutput,
-)
-from app.deliberation.facts import CallDelta, CallFinished, CallStarted, decode, prefix
-from app.deliberation.outputs import parse_output
+from app.deliberation.calls import Call, ChatMessage
+from app.deliberation.errors import CallCancelled, DeliberationError, FactTooLarge
+from app.deliberation.facts import CallFinished, CallStarted, decode, prefix
 from app.deliberation.ports import Record, Subscription
 from app.deliberation.prompts.form import persona_section
 from app.deliberation.roles import Role
-from app.deliberation.specification import Value
 from app.journal import JetStreamJournal
-from serve_deployments.engine import Completion, EngineAway, Engines, EngineState, Meter, RetryLater
+from serve_deployments.call import CallRun, StageRequest
+from serve_deployments.engine import Engines
 from serve_deployments.sandbox.checks import Sandbox
 
 STOPS = ("deliberations.*.*.cancel", "deliberations.*.*.stage.*.closed", "deliberations.*.*.end")
 IDLE_AFTER_S = 10.0
-ATTEMPTS_MAX = 3
-FRAME_S = 0.05
 APPEND_PATIENCE_S = 120.0
 # What a replica counts from its start, and tells with its description.
 COUNTS = ("answered", "failed", "cut", "retries", "hedges")
-RETRY_WAIT_MAX_S = 5.0
-# What stands where a model would when no engine is asked.
-CHECKED_BY = "sandbox"
 
 log = structlog.get_logger(__name__)
 
@@ -62,260 +44,6 @@ def settle_heap() -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(50_000, 20, 50)
-
-
-class StageRequest(Value, frozen=True):
-    """Calls of one role in one stage. `resumed` says that some may have been made or recorded before."""
-
-    tenant: str
-    deliberation_id: str
-    stage: int
-    calls: tuple[Call, ...]
-    deadline_at: AwareDatetime
-    resumed: bool
-
-
-class DeltaPublisher:
-    """Publishes an attempt's text as it grows: the first piece at once, later ones gathered into frames of 50 ms."""
-
-    def __init__(self, journal: JetStreamJournal, request: StageRequest, call: Call, attempt: int) -> None:
-        self._journal = journal
-        self._request = request
-        self._call = call
-        self._attempt = attempt
-        self._offset = 0
-        self._waiting: list[str] = []
-        self._due_s = 0.0
-
-    async def take(self, text: str) -> None:
-        """Take a piece of text in, and publish when a frame is due."""
-        self._waiting.append(text)
-        if asyncio.get_running_loop().time() >= self._due_s:
-            await self.flush()
-
-    async def flush(self) -> None:
-        """Publish what waits."""
-        if not self._waiting:
-            return
-        text = "".join(self._waiting)
-        self._waiting.clear()
-        delta = CallDelta(
-            deliberation_id=self._request.deliberation_id,
-            ts=datetime.now(UTC),
-            call_id=self._call.call_id,
-            agent_id=self._call.agent_id,
-            attempt=self._attempt,
-            offset=self._offset,
-            text=text,
-        )
-        self._offset += len(text)
-        self._due_s = asyncio.get_running_loop().time() + FRAME_S
-        await self._journal.publish_view(self._request.tenant, delta)
-
-
-def backoff_hook(error: Exception) -> bool | float:
-    """Whether to try a failed request again, or after how many seconds: 429, 5xx and broken connections, not 4xx."""
-    if isinstance(error, RetryLater) and error.after_s > 0:
-        return min(error.after_s, RETRY_WAIT_MAX_S)
-    return isinstance(error, CallFailure) and error.retryable
-
-
-class CallRun:
-    """One call on its way to a recorded outcome."""
-
-    def __init__(self, agent: "AgentReplica", request: StageRequest, call: Call, attempts_before: int) -> None:
-        self._agent = agent
-        self._request = request
-        self._call = call
-        # A check asks no engine: there is no attempt to count, however often it has been begun.
-        self._attempt = attempts_before if call.check is None else 0
-        self._unsent = 0
-        self._answered_by: int | None = None
-        self._usage = Usage()
-        self._failed_engines: list[EngineState] = []
-        self._model: str | None = None
-        self._engine: str | None = None
-        self._began = datetime.now(UTC)
-        # Why a fact stops it, from the moment when one does.
-        self.stopped: str | None = None
-
-    async def outcome(self) -> CallFinished:
-        """The call's outcome: an answer that satisfies its schema, or the failure that remained after all attempts."""
-        try:
-            async with asyncio.timeout((self._request.deadline_at - datetime.now(UTC)).total_seconds()):
-                check = self._call.check
-                completion = await (self._answered() if check is None else self._ran(check))
-        except TimeoutError:
-            return self.failed(CallTimeout("no answer within the call's deadline"))
-        except CallFailure as failure:
-            return self.failed(failure)
-        ttft_ms = None if completion.ttft_s is None else round(completion.ttft_s * 1_000)
-        return self._finished(text=completion.text, finish_reason=completion.finish_reason, ttft_ms=ttft_ms)
-
-    async def _ran(self, check: Check) -> Completion:
-        """A sandbox's report instead of an engine's answer."""
-        await self._started(CHECKED_BY, attempt=1)
-        within_s = (self._request.deadline_at - datetime.now(UTC)).total_seconds()
-        report = await self._agent.sandbox.report(check, within_s)
-        return Completion(text=report.model_dump_json(), finish_reason="stop", usage=Usage(), ttft_s=None)
-
-    async def _started(self, model: str, attempt: int) -> None:
-        started = CallStarted(
-            deliberation_id=self._request.deliberation_id,
-            ts=datetime.now(UTC),
-            call_id=self._call.call_id,
-            agent_id=self._call.agent_id,
-            role=self._call.role,
-            model=model,
-            attempt=attempt,
-        )
-        await self._agent.journal.publish_view(self._request.tenant, started)
-
-    async def _answered(self) -> Completion:
-        """A valid answer; an invalid one is asked for once more, with another seed."""
-        completion = await self._completed()
-        try:
-            return self._checked(completion)
-        except InvalidOutput as invalid:
-            log.info("output_invalid", call_id=self._call.call_id, error=str(invalid))
-        return self._checked(await self._completed())
-
-    def _checked(self, completion: Completion) -> Completion:
-        if completion.finish_reason == "length":
-            raise InvalidOutput(f"the answer was cut off at max_tokens={self._call.max_tokens}")
-        parse_output(self._call.output, completion.text)
-        return completion
-
-    async def _completed(self) -> Completion:
-        """One completion, from whichever engine gives it within the allowed attempts."""
-        try:
-            return await self._requested()
-        except CallFailure as exc:
-            failures = [exc]
-        # Entered only after a failure, which counts as its first attempt: to build the context costs 0.1 ms a call.
-        retries = stamina.retry_context(
-            on=self._backoff, attempts=ATTEMPTS_MAX, timeout=None, wait_initial=0.1, wait_max=RETRY_WAIT_MAX_S
-        )
-        async for attempt in retries:
-            with attempt:
-                if failures:
-                    raise failures.pop()
-                return await self._requested()
-        raise AssertionError("a retry context ends by returning or raising")
-
-    def _backoff(self, error: Exception) -> bool | float:
-        again = backoff_hook(error)
-        if again is False:
-            return False
-        self._agent.count("retries")
-        if not isinstance(error, RetryLater):
-            return again
-        # What an overloaded engine refuses comes again no faster than the budget of retries allows.
-        return max(float(again), self._agent.engines.retries.wait_s(time.monotonic()))
-
-    async def _requested(self) -> Completion:
-        async with self._agent.slots:
-            while True:
-                try:
-                    async with self._agent.engines.turn(self._failed_engines) as engine:
-                        return await self._hedged(engine)
-                except EngineAway as away:
-                    # Nothing was sent: its circuit is open now, and whoever may be asked next is waited for.
-                    log.info("engine_away", call_id=self._call.call_id, error=str(away))
-
-    async def _hedged(self, engine: EngineState) -> Completion:
-        """The engine's completion; where the role hedges and the engine is slow, another one's, if that is sooner."""
-        hedges = self._agent.engines.hedges
-        after_s = hedges.after_s(self._call.output.kind) if self._agent.role.hedge else None
-        if after_s is None:
-            return await self._timed(engine)
-        asked = {asyncio.get_running_loop().create_task(self._timed(engine))}
-        try:
-            done, _ = await asyncio.wait(asked, timeout=after_s)
-            other = None if done else self._agent.engines.choose([*self._failed_engines, engine])
-            if other is not None and other is not engine and hedges.take():
-                self._agent.count("hedges")
-                asked.add(asyncio.get_running_loop().create_task(self._timed(other)))
-            waiting = asked
-            while True:
-                done, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
-                first = done.pop()
-                if not waiting or first.exception() is None:
-                    return first.result()
-        finally:
-            for task in asked:
-                task.cancel()
-            # Waited for, so that what the slower one had cost is counted.
-            await asyncio.gather(*asked, return_exceptions=True)
-
-    async def _timed(self, engine: EngineState) -> Completion:
-        began_s = time.monotonic()
-        try:
-            completion = await self._requested_of(engine)
-        except CallFailure:
-            self._failed_engines.append(engine)
-            raise
-        self._agent.engines.hedges.answered(self._call.output.kind, time.monotonic() - began_s)
-        return completion
-
-    async def _requested_of(self, engine: EngineState) -> Completion:
-        call, request, journal = self._call, self._request, self._agent.journal
-        model = await self._agent.engines.model_of(engine, call.model or self._agent.role.model)
-        self._model, self._engine = model, engine.url
-        self._attempt += 1
-        attempt = self._attempt
-        await self._started(model, attempt)
-        deltas = DeltaPublisher(journal, request, call, attempt) if self._agent.stream_deltas else None
-        seed = call.seed if attempt == 1 else call_seed(call.seed, call.call_id, attempt)
-        trace = f"{request.deliberation_id}.{call.call_id}.{attempt}"
-        meter = Meter()
-        try:
-            completion = await self._agent.engines.complete(
-                engine, call, model, seed=seed, trace=trace, on_text=deltas.take if deltas else None, meter=meter
-            )
-        except EngineAway:
-            self._unsent += 1
-            raise
-        finally:
-            self._usage += meter.usage
-        if deltas:
-            await deltas.flush()
-        # Of two that were asked, the one that answers.
-        self._model, self._engine, self._answered_by = model, engine.url, attempt
-        return completion
-
-    def failed(self, error: DeliberationError) -> CallFinished:
-        """The outcome that records a failure instead of an answer."""
-        return self._finished(problem=problem_of(error))
-
-    def _finished(
-        self,
-        *,
-        text: str | None = None,
-        problem: FactProblem | None = None,
-        finish_reason: str | None = None,
-        ttft_ms: int | None = None,
-    ) -> CallFinished:
-        now = datetime.now(UTC)
-        return CallFinished(
-            deliberation_id=self._request.deliberation_id,
-            ts=now,
-            call_id=self._call.call_id,
-            agent_id=self._call.agent_id,
-            role=self._call.role,
-            stage=self._request.stage,
-            attempt=self._answered_by or max(1, self._attempt),
-            text=text,
-            problem=problem,
-            finish_reason=finish_reason,
-            model=self._model,
-            engine=self._engine,
-            # Every attempt is a request to an engine, also one that a crash or a broken stream cut short; but not one
-            # that found nobody.
-            usage=self._usage.model_copy(update={"calls": self._attempt - self._unsent}),
-            duration_ms=round((now - self._began).total_seconds() * 1_000),
-            ttft_ms=ttft_ms,
-        )
 
 
 _STOPPED_BY = {
@@ -479,13 +207,21 @@ class AgentReplica:
         outcome: CallFinished | None = None
         self.engines.retries.first_attempt()
         try:
-            outcome = await run.outcome()
+            outcome = await self._outcome_of(run)
             return await self._append(request, run, outcome)
         except asyncio.CancelledError:
             if run.stopped is None or (task := asyncio.current_task()) is None:
                 raise
             task.uncancel()
             return await self._append(request, run, outcome or run.failed(CallCancelled(run.stopped)))
+
+    async def _outcome_of(self, run: CallRun) -> CallFinished:
+        try:
+            return await run.outcome()
+        except Exception as error:
+            # A named place for a broad except: a defect ends its call, which would be made again for ever otherwise.
+            log.exception("call_broke")
+            return run.failed(DeliberationError(f"internal error: {type(error).__name__}"))
 
     async def _append(self, request: StageRequest, run: CallRun, outcome: CallFinished) -> Record:
         problem = outcome.problem

@@ -45,7 +45,8 @@ from app.deliberation.ports import Record
 from app.deliberation.strategies import STRATEGIES
 from app.journal import JetStreamJournal
 from app.queue import Delivery, WorkQueue
-from serve_deployments.agent import StageRequest, settle_heap
+from serve_deployments.agent import settle_heap
+from serve_deployments.call import StageRequest
 from serve_deployments.work import Work, fact_of, known
 
 HEARTBEAT_S = 2.0

@@ -56,6 +56,7 @@ IMPORTERS: dict[str, tuple[str, ...]] = {
 # Where an error of any kind may be caught, so that one deliberation's defect does not end the others, and so that
 # whatever a program under test raises is told as its failure.
 BROAD_EXCEPTS = {
+    ("serve_deployments.agent", "_outcome_of"),
     ("serve_deployments.coordinator", "_supervised"),
     ("serve_deployments.sandbox.trial", "run"),
 }

@@ -14,7 +14,8 @@ from app.deliberation.facts import CallDelta, CallFinished, CallStarted, CancelR
 from app.deliberation.outputs import Output
 from app.deliberation.roles import Role
 from app.testing import InMemoryJournal
-from serve_deployments.agent import AgentReplica, StageRequest
+from serve_deployments.agent import AgentReplica
+from serve_deployments.call import StageRequest
 from serve_deployments.engine import Engines
 from tests.conditions import until
 
@@ -377,3 +378,14 @@ async def test_a_role_that_does_not_hedge_never_asks_twice() -> None:
         agent.engines.hedges.answered("answer", 0.0)
     (outcome,) = await outcomes(agent, request((call(),)))
     assert (outcome.attempt, len(engine.hosts)) == (1, 1)
+
+
+async def test_a_defect_ends_its_call_and_is_not_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    def defect(*_: Any) -> Any:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr("serve_deployments.call.parse_output", defect)
+    journal = InMemoryJournal()
+    (outcome,) = await outcomes(replica(ScriptedEngine(lambda *_: streamed(ANSWER)), journal), request((call(),)))
+    assert outcome.problem is not None
+    assert (outcome.problem.code, outcome.problem.detail) == ("internal_error", "internal error: ZeroDivisionError")

@@ -13,7 +13,7 @@ from app.deliberation.specification import AgentSpec, Constraints, Criterion, Sp
 from app.deliberation.strategies import STRATEGIES
 from app.journal import JetStreamJournal
 from app.streams import StreamSettings, apply
-from serve_deployments.agent import StageRequest
+from serve_deployments.call import StageRequest
 from serve_deployments.coordinator import CoordinatorReplica, Handle
 from tests.conditions import until
 from tests.conftest import NatsServer

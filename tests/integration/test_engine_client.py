@@ -15,7 +15,7 @@ import respx
 from app.deliberation.calls import Call, ChatMessage
 from app.deliberation.errors import CallTimeout, DeliberationError, EngineRejected, EngineUnavailable
 from app.deliberation.outputs import Output, json_schema
-from serve_deployments.agent import backoff_hook
+from serve_deployments.call import backoff_hook
 from serve_deployments.engine import Completion, Engines, Meter, RetryLater, request_body
 from tests.conditions import until
 
