@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from app import chat
-from app.deliberation.calls import FactProblem
-from app.deliberation.facts import Accepted, Cancelled, Failed, decode
+from app.deliberation.calls import FactProblem, Usage
+from app.deliberation.facts import Accepted, CallFinished, Cancelled, Failed, decode
 from app.deliberation.ports import Record
 from app.testing import InMemoryJournal
-from tests.components.chatting import BODY, PATH, End, accepted_in, asked, error_of, frames_of, play
+from tests.components.chatting import BODY, PATH, End, accepted_in, asked, cancelled_in, error_of, frames_of, play
 from tests.components.served import COORDINATOR, Served, played, served
 
 
@@ -90,6 +90,9 @@ async def test_a_stream_begins_with_who_speaks_and_ends_with_the_usage(gateway: 
     assert len({tuple(chunk[name] for name in shared) for chunk in chunks}) == 1
 
 
+COST = Usage(prompt_tokens=30, completion_tokens=7, cached_tokens=16, calls=1)
+
+
 def writing(text: str) -> Callable[[Served, str], Awaitable[None]]:
     """An end that agents reach who all write `text`."""
 
@@ -99,7 +102,7 @@ def writing(text: str) -> Callable[[Served, str], Awaitable[None]]:
         assert isinstance(fact, Accepted)
         answer = json.dumps({"reasoning": "r", "answer": text, "confidence": 5})
         for each in played(fact, now=gateway.clock.now, write=lambda _: answer):
-            await gateway.append(each)
+            await gateway.append(each.model_copy(update={"usage": COST}) if isinstance(each, CallFinished) else each)
 
     return end
 
@@ -121,6 +124,7 @@ async def test_the_text_is_cut_before_a_stop_sequence(gateway: Served, streamed:
         texts = [chunk["choices"][0]["delta"].get("content", "") for chunk in frames_of(response.text)]
     else:
         texts = [choice["message"]["content"] for choice in response.json()["choices"]]
+        assert response.json()["usage"]["prompt_tokens_details"] == {"cached_tokens": 16}
     assert "".join(texts) == "A: blue"
 
 
@@ -139,6 +143,7 @@ async def test_unranked_answers_are_one_choice_each(gateway: Served, streamed: b
         texts[choice["index"]] += choice["delta"].get("content", "")
         ends[choice["index"]] += choice["finish_reason"] == "stop"
     assert texts == ["draft s1-qa-001", "draft s1-qa-002"] and ends == [1, 1]
+    assert ["deliberation" in chunk for chunk in frames_of(response.text)] == [False] * 5 + [True]
 
 
 async def nobody_answers(gateway: Served, deliberation_id: str) -> None:
@@ -198,10 +203,12 @@ async def test_a_stream_without_a_verdict_ends_with_the_error(
 async def test_nobody_who_ends_it_is_told_as_its_deadline(gateway: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(chat, "END_GRACE_S", 0.01)
 
-    async def end(_: Served, __: str) -> None: ...
+    async def end(_: Served, __: str) -> None:
+        gateway.clock.advance(2)
 
     response = await asked(gateway, end, deliberation={"timeout_seconds": 1})
     assert (response.status_code, error_of(response)["code"]) == (504, "deadline_exceeded")
+    assert cancelled_in(gateway) == [], "whoever coordinates it next ends it as what it is: too late"
 
 
 @pytest.mark.parametrize(
