@@ -177,6 +177,15 @@ async def _followed(gateway: Gateway, deliberation_id: str, console: Console, ma
     return resource
 
 
+CouncilOption = Annotated[
+    str | None, typer.Option(metavar="DEV:2,QA:1", help="A mixed council, instead of --role and --agents.")
+]
+ParameterOption = Annotated[
+    list[str] | None,
+    typer.Option(metavar="KEY=VALUE", help="The strategy's own, JSON or text; a.b=1 nests; may be repeated."),
+]
+
+
 def ask(
     task: Annotated[str | None, typer.Argument(metavar="TASK", help="What to deliberate about.")] = None,
     url: UrlOption = DEFAULT_URL,
@@ -184,14 +193,9 @@ def ask(
     file: Annotated[str | None, typer.Option(metavar="PATH", help="Read the task from a file; - is stdin.")] = None,
     role: Annotated[str | None, typer.Option(help="Role of every agent. (default: DEV)")] = None,
     agents: Annotated[int | None, typer.Option(metavar="N", help="Number of agents. (default: 3)")] = None,
-    council: Annotated[
-        str | None, typer.Option(metavar="DEV:2,QA:1", help="A mixed council, instead of --role and --agents.")
-    ] = None,
+    council: CouncilOption = None,
     strategy: Annotated[str | None, typer.Option(help="See `deliberate strategies`. (default: council)")] = None,
-    parameter: Annotated[
-        list[str] | None,
-        typer.Option(metavar="KEY=VALUE", help="The strategy's own, JSON or text; a.b=1 nests; may be repeated."),
-    ] = None,
+    parameter: ParameterOption = None,
     rounds: Annotated[int | None, typer.Option(help="Rounds of critique and revision. (default: 1)")] = None,
     rubric: Annotated[
         str | None, typer.Option(help="What is scored: a text, a JSON list of criteria, or @file with either.")
