@@ -1,0 +1,105 @@
+"""The whole proof table in its bands; and parts of the core broken one at a time, which the table must notice."""
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+
+import pytest
+
+from app.deliberation import stopping
+from app.deliberation.anonymity import arrangements
+from app.deliberation.ballots import Ballot, author, ballot
+from app.deliberation.outputs import Scores
+from app.deliberation.strategies import steps, vote
+from app.deliberation.strategies.steps import Candidate, Course, Step
+from app.quality.experiments import Experiment, run
+from app.quality.table import experiments
+
+SEED, RUNS = 1, 600
+EXPERIMENTS = {each.name: each for each in experiments()}
+
+
+@pytest.mark.parametrize("experiment", EXPERIMENTS.values(), ids=EXPERIMENTS.keys())
+def test_every_figure_lies_within_three_standard_errors_of_theory(experiment: Experiment) -> None:
+    assert run(experiment, RUNS // experiment.effort, SEED).outside == []
+
+
+def misread_letters(patch: pytest.MonkeyPatch) -> None:
+    def shifted(reviewer: str, labels: Mapping[str, str], scores: Scores) -> Ballot:
+        shown = list(labels.values())
+        return ballot(reviewer, dict(zip(labels, [*shown[1:], shown[0]], strict=True)), scores)
+
+    patch.setattr(steps, "ballot", shifted)
+
+
+def count_one_ballot(patch: pytest.MonkeyPatch) -> None:
+    scored = Course.scored
+
+    def the_first_alone(
+        course: Course, candidates: Sequence[Candidate], round: int, stages_left: int = 1
+    ) -> Step[list[Ballot]]:
+        found = yield from scored(course, candidates, round, stages_left)
+        return found[:1]
+
+    patch.setattr(Course, "scored", the_first_alone)
+
+
+def show_everybody_the_same_order(patch: pytest.MonkeyPatch) -> None:
+    def fixed(
+        candidates: Collection[str], reviewers: Collection[str], seed: int, round: int
+    ) -> dict[str, tuple[str, ...]]:
+        return {
+            reviewer: tuple(each for each in sorted(candidates) if author(each) != reviewer) for reviewer in reviewers
+        }
+
+    assert fixed(["a", "b"], ["c"], 1, 1).keys() == arrangements(["a", "b"], ["c"], 1, 1).keys()
+    patch.setattr(steps, "arrangements", fixed)
+
+
+def believe_one_order(patch: pytest.MonkeyPatch) -> None:
+    judged = Course.judged
+
+    def first_alone(
+        course: Course, first: Candidate, second: Candidate, judges: Sequence[str], round: int
+    ) -> Step[list[tuple[str, str | None]]]:
+        heard = yield from judged(course, first, second, judges, round)
+        return heard[:1] * 2
+
+    patch.setattr(Course, "judged", first_alone)
+
+
+def stop_before_it_is_decided(patch: pytest.MonkeyPatch) -> None:
+    def hasty(rule: stopping.StopRule, first: int, second: int, left: int) -> int:
+        # By one vote: a lead of exactly what is left cannot occur among two answers and an odd number of agents.
+        return 0 if first and first - second >= left - 1 else stopping.wave(rule, first, second, left)
+
+    patch.setattr(vote, "wave", hasty)
+
+
+def ask_one_vote_more(patch: pytest.MonkeyPatch) -> None:
+    def greedy(rule: stopping.StopRule, first: int, second: int, left: int) -> int:
+        wave = stopping.wave(rule, first, second, left)
+        return min(left, wave + 1) if wave else 0
+
+    patch.setattr(vote, "wave", greedy)
+
+
+BROKEN: dict[Callable[[pytest.MonkeyPatch], None], tuple[str, set[str]]] = {
+    misread_letters: ("best_of_n: N=5 p=.7 ρ=0 q=.8, reviewers alone", {"right"}),
+    count_one_ballot: ("best_of_n: N=3 p=.7 ρ=0 q=.8, reviewers alone", {"right"}),
+    show_everybody_the_same_order: (
+        "best_of_n: N=3 equal answers, b=.15, places rotated",
+        {"agent 1 of 3 wins", "agent 3 of 3 wins"},
+    ),
+    believe_one_order: ("best_of_n: a pair in both orders, q=.7 b=.15", {"both orders agree"}),
+    stop_before_it_is_decided: ("vote: N=5 p=.7, stop unassailable", {"calls", "winner is the full vote's"}),
+    ask_one_vote_more: ("vote: N=5 p=.7, stop unassailable", {"calls"}),
+}
+
+
+@pytest.mark.parametrize("broken", BROKEN, ids=lambda broken: broken.__name__)
+def test_the_table_notices_what_is_broken(
+    broken: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name, outside = BROKEN[broken]
+    broken(monkeypatch)
+    found = run(EXPERIMENTS[name], RUNS, SEED)
+    assert outside <= {figure.what for figure in found.outside}, found.figures

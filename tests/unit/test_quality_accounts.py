@@ -1,0 +1,158 @@
+"""Data sets, and what is made of deliberations on them."""
+
+import ast
+import json
+from dataclasses import replace
+
+import pytest
+
+from app.deliberation.fold import fold
+from app.projection import resource
+from app.quality.accounts import Account, Flips, Marked, first_drafts, flips, mark
+from app.quality.dataset import FAULTS_MAX, DatasetInvalid, Question, parse_dataset
+from app.schemas import Deliberation
+from tests.test_architecture import IMPURE_CALLS, PURE_STDLIB, allowed, imports, modules, within
+from tests.unit.facts_of import Minds, agent_ids, run, specification
+
+RED = Question("Name a colour.", "red")
+MARKED = Marked(
+    id="d1",
+    status="completed",
+    right=True,
+    majority_right=True,
+    first_right=True,
+    answers=4,
+    read=4,
+    calls=6,
+    tokens=600,
+    seconds=2.0,
+    degraded=False,
+)
+
+
+def ended(minds: Minds, size: int = 3, strategy: str = "council") -> Deliberation:
+    state = fold(enumerate(run(specification(size, strategy=strategy), minds).facts, start=1))
+    assert state is not None
+    return resource(state, epoch="e", retention_s=60)
+
+
+BAD_ROWS = {
+    "no JSON": ("nonsense", "Invalid JSON"),
+    "no object": ("[]", "should be an object"),
+    "no question": ('{"answer": "x"}', "question: Field required"),
+    "an empty question": ('{"question": "", "answer": "x"}', "question: "),
+    "no answer": ('{"question": "x"}', "answer: Field required"),
+    "a truth value for an answer": ('{"question": "x", "answer": true}', "answer: "),
+    "an unknown normaliser": ('{"question": "x", "answer": "x", "normaliser": "num"}', "normaliser: "),
+    "an unknown field": ('{"question": "x", "answer": "x", "weight": 2}', "weight: "),
+    "an answer that is no number": ('{"question": "x", "answer": "x", "normaliser": "number"}', "read as a number"),
+    "an answer that is no option": (
+        '{"question": "x", "answer": "maybe", "normaliser": "choice", "options": ["yes", "no"]}',
+        "read as a choice",
+    ),
+    "options without a choice": ('{"question": "x", "answer": "x", "options": ["x", "y"]}', "options: "),
+}
+
+
+@pytest.mark.parametrize(("row", "said"), BAD_ROWS.values(), ids=BAD_ROWS.keys())
+def test_a_bad_row_is_told_with_its_line_and_a_remedy(row: str, said: str) -> None:
+    with pytest.raises(DatasetInvalid) as refused:
+        parse_dataset(f'{{"question": "fine", "answer": 1}}\n\n{row}\n')
+    (fault,) = refused.value.faults
+    assert fault.line == 3 and said in fault.detail and fault.remedy
+
+
+def test_a_data_set_without_rows_is_refused_and_faults_are_bounded() -> None:
+    with pytest.raises(DatasetInvalid) as empty:
+        parse_dataset("\n \n")
+    assert "no row" in empty.value.faults[0].detail
+    with pytest.raises(DatasetInvalid) as many:
+        parse_dataset("x\n" * 100)
+    assert len(many.value.faults) == FAULTS_MAX
+
+
+def test_rows_keep_their_order_and_odd_line_ends_inside_texts() -> None:
+    rows = [{"question": "a\u2028b", "answer": 4.50, "normaliser": "number"}, {"question": "c", "answer": "Red"}]
+    found = parse_dataset("\r\n".join(json.dumps(row, ensure_ascii=False) for row in rows))
+    assert [question.text for question in found] == ["a\u2028b", "c"]
+    assert found[0].is_right("It is 4.5.") and not found[0].is_right("4.51")
+    assert found[1].is_right("**red**") and not found[1].is_right(None)
+
+
+def test_what_cannot_be_read_is_not_right() -> None:
+    question = Question("1 + 1?", "2", "number")
+    assert question.read("two of them") is None and not question.is_right("two of them")
+
+
+def test_a_first_draft_is_what_was_answered_before_any_revision() -> None:
+    minds = Minds(text=lambda call_id: "red" if call_id.startswith("s1") else f"blue of {call_id}")
+    found = ended(minds)
+    assert found.verdict is not None and found.verdict.content != "red"
+    assert list(first_drafts(found).items()) == [(agent_id, "red") for agent_id in agent_ids(3)]
+
+
+def test_who_did_not_answer_has_no_first_draft() -> None:
+    found = ended(Minds(failing={"s1-dev-001"}))
+    assert list(first_drafts(found)) == agent_ids(3)[1:]
+    assert mark(RED, found).first_right is None
+
+
+def test_a_spoilt_verdict_and_a_mended_one_are_marked_as_such() -> None:
+    spoilt = mark(RED, ended(Minds(text=lambda call_id: "red" if call_id.startswith("s1") else "blue")))
+    assert (spoilt.majority_right, spoilt.first_right, spoilt.right) == (True, True, False)
+    mended = mark(RED, ended(Minds(text=lambda call_id: "blue" if call_id.startswith("s1") else "red")))
+    assert (mended.majority_right, mended.first_right, mended.right) == (False, False, True)
+
+
+def test_a_mark_counts_calls_tokens_and_what_could_be_read() -> None:
+    question = Question("Name a number.", "7", "number")
+    texts = {"s1-dev-001": "7", "s1-dev-002": "seven", "s1-dev-003": "8"}
+    found = mark(question, ended(Minds(text=texts.__getitem__), strategy="best_of_n"))
+    # Three drafts, one of them unreadable, and the verdict, which is the first agent's by the minds' taste.
+    assert (found.answers, found.read, found.right) == (4, 3, True)
+    assert (found.calls, found.tokens) == (6, 6 * 150)
+
+
+def test_a_failed_deliberation_is_wrong_and_has_nothing_to_read() -> None:
+    failed = mark(RED, ended(Minds(failing={f"s1-{each}" for each in agent_ids(3)})))
+    assert (failed.status, failed.right, failed.majority_right, failed.answers) == ("failed", False, None, 0)
+
+
+def test_flips_are_counted_both_ways_and_not_where_nothing_came_before() -> None:
+    pairs = [(True, False), (True, True), (False, True), (False, True), (False, False), (None, True)]
+    assert flips(pairs) == Flips(spoilt=1, mended=2)
+
+
+def test_an_account_sums_what_was_marked() -> None:
+    wrong = replace(MARKED, right=False, seconds=4.0, read=2, degraded=True)
+    failed = replace(MARKED, right=False, status="timeout", majority_right=None, first_right=None, answers=0, read=0)
+    account = Account("council", 3, [MARKED, wrong, failed])
+    assert (account.questions, account.right, account.calls, account.tokens) == (3, 1, 18, 1_800)
+    assert account.accuracy == pytest.approx(1 / 3) and account.interval == pytest.approx((0.061, 0.792), abs=1e-3)
+    assert (account.per_right(account.calls), account.per_right(account.tokens)) == (18, 1_800)
+    assert (account.against_majority, account.against_first) == (Flips(1, 0), Flips(1, 0))
+    assert (account.answers, account.unread, account.degraded, account.failed) == (8, 2, 1, 1)
+    assert account.seconds == pytest.approx(8 / 3)
+    assert Account("council", 3, [failed]).per_right(6) is None
+
+
+def test_the_room_of_quality_is_pure_and_only_the_bench_enters_it() -> None:
+    rooms = {module: tree for module, tree in modules().items() if within(module, "app.quality")}
+    assert len(rooms) > 5
+    known = PURE_STDLIB | {"pydantic", "random"}
+    foreign = [
+        (module, name)
+        for module, tree in rooms.items()
+        for name in imports(tree)
+        if name.partition(".")[0] not in known
+        and not any(within(name, room) for room in ("app.deliberation", "app.quality", "app.schemas"))
+    ]
+    assert foreign == []
+    calls = [node.func for tree in rooms.values() for node in ast.walk(tree) if isinstance(node, ast.Call)]
+    assert {getattr(func, "attr", getattr(func, "id", "")) for func in calls} & IMPURE_CALLS == set()
+    entering = [
+        module
+        for module, tree in modules().items()
+        if module not in rooms and any(within(name, "app.quality") for name in imports(tree))
+    ]
+    assert entering and all(allowed(module, ("app.cli.bench.",)) for module in entering)
