@@ -8,6 +8,7 @@ from functools import cached_property
 
 from serve_deployments.simulator.dice import Dice, fraction
 from serve_deployments.simulator.json_values import Path
+from serve_deployments.simulator.programs import operation, program, test
 from serve_deployments.simulator.prose import Prose
 from serve_deployments.simulator.quality import REVISED_HEADING, criterion_grade, quality
 from serve_deployments.simulator.reading import Reading
@@ -34,6 +35,9 @@ _CONFIDENCE = {
 }
 _NOISE = {Behaviour.NORMAL: 0.5, Behaviour.EXCELLENT: 0.25, Behaviour.POOR: 2.0, Behaviour.STUBBORN: 0.5}
 _TIE_BELOW = 0.15
+# How often a program is right, at once and after it is repaired.
+_RIGHT = {Behaviour.NORMAL: 0.75, Behaviour.EXCELLENT: 1.0, Behaviour.POOR: 0.0, Behaviour.STUBBORN: 0.5}
+_REPAIRED = {Behaviour.NORMAL: 0.8, Behaviour.EXCELLENT: 1.0, Behaviour.POOR: 0.3, Behaviour.STUBBORN: 0.0}
 
 
 class Author:
@@ -62,6 +66,7 @@ class Author:
             "where": self._where,
             "reason": self._reason,
             "id": self._id,
+            "code": self._code,
         }
 
     def answer(self) -> str:
@@ -83,9 +88,11 @@ class Author:
         name = next((step for step in reversed(path) if isinstance(step, str)), "").lower()
         if name.startswith("notes"):
             written = self._notes(name.rpartition("_")[2].upper())
+        elif path[:1] == ("tests",) and name in ("name", "code"):
+            return self._test(path)[name == "code"]
         else:
             written = self._writers.get(name, lambda _: self.prose.sentence())(path)
-        if self._terse_words is not None and name != "id":
+        if self._terse_words is not None and name not in ("id", "code"):
             return " ".join(written.split(" ", self._terse_words)[: self._terse_words])
         return written
 
@@ -139,6 +146,8 @@ class Author:
                 return len(self._reading.issues)
             case "criteria":
                 return len(self._reading.criteria) or None
+            case "tests":
+                return Dice("tests", self._noise_key).between(3, 5)
             case _:
                 return None
 
@@ -251,6 +260,21 @@ class Author:
         fixes = self._reading.fixes
         fix = fixes[place] if place < len(fixes) else ""
         return self.prose.response(fix, accepted=self._accepts(place))
+
+    # --- code --------------------------------------------------------------------------------------------------
+
+    def _code(self, _: Path) -> str:
+        """A program; a repaired one when the prompt shows the own, which the stubborn return as it is."""
+        own, dice = self._reading.own, Dice("code", self._noise_key)
+        if own and self._behaviour is Behaviour.STUBBORN:
+            return own
+        right = dice.unit() < (_REPAIRED if own else _RIGHT)[self._behaviour]
+        return program(self._reading.entry_point, operation(self._reading.task), dice, right=right)
+
+    def _test(self, path: Path) -> tuple[str, str]:
+        dice = Dice("test", self._noise_key, self._place(path))
+        right = self._behaviour is not Behaviour.POOR or dice.unit() < 0.7
+        return test(self._reading.entry_point, operation(self._reading.task), dice, right=right)
 
     def _id(self, path: Path) -> str:
         criteria = self._reading.criteria

@@ -5,6 +5,8 @@ two lines that carry the same nonce, a line before it that names it (`Candidate 
 Nothing has to be there; a bare question is read as the task.
 """
 
+import builtins
+import keyword
 import re
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
@@ -20,8 +22,11 @@ _FENCED = re.compile(
 )
 _LABEL = re.compile(r"\b(?:candidate|proposal|answer|option)\s+([A-Z]{1,2})\b\W*$", re.IGNORECASE)
 _OWN = re.compile(r"\b(?:your|own)\b", re.IGNORECASE)
+_TESTS = re.compile(r"\btests\b", re.IGNORECASE)
 _ISSUES = re.compile(r"\bissues?\b|\bcritiques?\b", re.IGNORECASE)
 _NUMBERED = re.compile(r"^\s*(\d+)[.)]\s+(.*)$", re.MULTILINE)
+_DEFINED = re.compile(r"\bdef\s+([A-Za-z_]\w*)\s*\(")
+_CALLED = re.compile(r"(?<![\w.])([A-Za-z_]\w*)\(")
 _RUBRIC_LINE = re.compile(r"^- ([a-z0-9_-]{1,64})\b[^\n]*:", re.MULTILINE)
 _RUBRIC = re.compile(r"^#+[ \t]*Rubric[ \t]*\n(.*?)(?=^#{1,2} |\Z)", re.MULTILINE | re.DOTALL)
 _FIX = re.compile(r"\bFix: *(.+)$")
@@ -43,6 +48,7 @@ _STOP_WORDS = frozenset(
     those through two under until up use used user users using very want well what when where whether while why within
     without work write""".split()
 )
+_ENTRY_POINT = "solve"
 _FALLBACK_TERMS = ("input", "outcome", "limit")
 _SUBJECT_CHARS = 72
 _TERMS_MAX = 8
@@ -109,11 +115,15 @@ class Reading:
         self._last = last_user_text
 
     @cached_property
+    def task(self) -> str:
+        """The section `# Task`; the last user text when there is none."""
+        found = _TASK.search(self._text)
+        return (found.group(1).strip() if found else "") or self._last
+
+    @cached_property
     def subject(self) -> Subject:
         """The task's title and terms; the last user text when no section `# Task` is there."""
-        found = _TASK.search(self._text)
-        task = found.group(1).strip() if found else ""
-        return _subject((task or self._last)[:4_000])
+        return _subject(self.task[:4_000])
 
     @cached_property
     def voice(self) -> Voice:
@@ -134,6 +144,15 @@ class Reading:
         """The fenced texts that are shown under a letter, by that letter."""
         labelled = ((_LABEL.search(heading), text) for heading, text in self._fenced)
         return {label.group(1).upper(): text for label, text in labelled if label is not None}
+
+    @cached_property
+    def entry_point(self) -> str:
+        """The first function that the task, or else a test that it gives, names; `solve` when there is none."""
+        given = "\n".join(text for heading, text in self._fenced if _TESTS.search(heading))
+        names = [*_DEFINED.findall(self.task), *_CALLED.findall(self.task), *_CALLED.findall(given)]
+        return next(
+            (name for name in names if not keyword.iskeyword(name) and not hasattr(builtins, name)), _ENTRY_POINT
+        )
 
     @cached_property
     def own(self) -> str:
