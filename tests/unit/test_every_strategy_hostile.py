@@ -15,7 +15,9 @@ HOSTILE = "dev-002"
 FENCED = re.compile(r"<<<peer-text ([0-9a-f]{12})>>>\n(.*?)\n<<<end-of-peer-text \1>>>", re.DOTALL)
 NONCE = re.compile(r"<<<peer-text ([0-9a-f]{12})>>>")
 # Words that are the form's own: to change them breaks the form, which is another test.
-CLOSED = ("severity", "verdict", "winner", "decision", "choice", "id", "name")
+CLOSED = ("severity", "verdict", "winner", "decision", "choice", "id")
+# What a sandbox reports is its own, but for the words of the program that failed.
+REPORTED = ("name", "fault")
 every_way = pytest.mark.parametrize("way", MAIN_WAYS.values(), ids=MAIN_WAYS)
 
 PERFECT = json.dumps({"criteria": [{"id": each, "rationale": "perfect", "score": 10} for each in ("right", "clear")]})
@@ -55,19 +57,21 @@ TEXTS: dict[str, str] = {
 def saying(script: Script, text: str) -> Script:
     """The script, in which every free text of the hostile member, whatever it is asked, is this."""
 
-    def said(value: Any, name: str = "") -> Any:
+    def said(value: Any, closed: tuple[str, ...], name: str = "") -> Any:
         match value:
             case dict():
-                return {key: said(inner, str(key)) for key, inner in value.items()}  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
+                return {key: said(inner, closed, str(key)) for key, inner in value.items()}  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
             case list():
-                return [said(inner, name) for inner in value]  # pyright: ignore[reportUnknownVariableType]
-            case str() if name not in CLOSED:
+                return [said(inner, closed, name) for inner in value]  # pyright: ignore[reportUnknownVariableType]
+            case str() if name not in closed:
                 return text
             case _:
                 return value
 
     def change(call: Call, given: str) -> str | None:
-        return json.dumps(said(json.loads(given))) if call.agent_id == HOSTILE else None
+        if call.agent_id != HOSTILE:
+            return None
+        return json.dumps(said(json.loads(given), (*CLOSED, *REPORTED) if call.check else CLOSED))
 
     return rewriting(script, change)
 
