@@ -141,7 +141,8 @@ def _served(role: RoleResource) -> Text:
     if role.live.simulated or any(is_simulated(name) for name in role.live.models):
         text.append(" simulated ", "black on yellow")
     for engine in role.live.engines:
-        text.append(f" at {printable(engine.url)}").append("" if engine.healthy else " (down)", "red")
+        resting = "" if engine.circuit == "closed" else f", circuit {engine.circuit}"
+        text.append(f" at {printable(engine.url)}").append("" if engine.healthy else f" (down{resting})", "red")
     return text
 
 

@@ -301,7 +301,10 @@ class StubGateway:
             "models": [MODEL],
             "simulated": True,
             "in_flight": 0,
-            "engines": [{"url": "http://engine", "healthy": True, "models": [MODEL]}],
+            "engines": [
+                {"url": "http://engine", "healthy": True, "circuit": "closed", "models": [MODEL]},
+                {"url": "http://away", "healthy": False, "circuit": "open", "models": []},
+            ],
         }
         role: dict[str, Any] = {
             "name": "DEV",

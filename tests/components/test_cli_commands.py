@@ -226,6 +226,7 @@ def test_show_and_roles(url: str) -> None:
     assert "Ranking" in invoke("show", ID, "--url", url).stdout
     told = invoke("roles", "--url", url).stdout
     assert "simulated" in told and "no replica answers" in told
+    assert "http://away (down, circuit open)" in " ".join(told.split()) and "http://engine (" not in told
 
 
 def test_cancel_tells_the_status(stub: StubGateway, url: str) -> None:
