@@ -2,8 +2,8 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from app.quality import closed_forms
-from app.quality.closed_forms import expected
+from app.quality import contest_forms
+from app.quality.closed_forms import expected, selected_by_many
 from app.quality.experiments import Experiment, law_of, short
 from app.quality.figures import Figure, share
 from app.quality.minds import Nature
@@ -24,8 +24,8 @@ def _fuse(agents: int, judge: float, writer: float, bias: float) -> Experiment:
     nature = Nature(accuracy=0.6, judge=judge, writer=writer, pair_bias=bias)
     setting = Setting(strategy="fuse", agents=agents, nature=nature)
     law = law_of(setting)
-    best_right = expected(law, closed_forms.selected_by_many(agents, judge))
-    predicted = closed_forms.fused(best_right, 1 - law[0], writer, judge, bias)
+    best_right = expected(law, selected_by_many(agents, judge))
+    predicted = contest_forms.fused(best_right, 1 - law[0], writer, judge, bias)
 
     def shipped(found: Sequence[Trial]) -> Iterable[Figure]:
         ships = [trial.conclusion.call_id == trial.of("fuse")[0].call.call_id for trial in found]
@@ -46,7 +46,7 @@ def _round_robin(agents: int, judge: float, bias: float) -> Experiment:
     return Experiment(
         about=f"N={agents} p=.6 q={short(judge)} b={short(bias)}, everyone meets everyone",
         setting=setting,
-        right=expected(law_of(setting), closed_forms.round_robin(agents, judge, bias)),
+        right=expected(law_of(setting), contest_forms.round_robin(agents, judge, bias)),
         calls=agents + agents * (agents - 1),
     )
 
@@ -56,6 +56,6 @@ def _knockout(judge: float, bias: float) -> Experiment:
     return Experiment(
         about=f"N=4 p=.6 q={short(judge)} b={short(bias)}, knockout",
         setting=Setting(strategy="tournament", agents=4, nature=nature, parameters={"format": "knockout"}),
-        right=closed_forms.knockout_of_four(nature.accuracy, judge, bias),
+        right=contest_forms.knockout_of_four(nature.accuracy, judge, bias),
         calls=4 + 2 * 3,
     )

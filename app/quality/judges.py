@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator, Sequence
 
 from app.deliberation.outputs import Scores, parse_output
-from app.quality.closed_forms import orders_agree, right_when_consistent
+from app.quality.contest_forms import orders_agree, right_when_consistent
 from app.quality.experiments import Experiment, short
 from app.quality.figures import Figure, share
 from app.quality.minds import RIGHT, WRONG, Nature

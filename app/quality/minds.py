@@ -132,12 +132,9 @@ class Minds:
         """An agent's first answer; None where the call is planted to fail."""
         # By agent and not by call: the same agents draft the same, whatever the waves in which they are asked.
         key = ("draft", self.seed, call.agent_id)
-        planted = self.nature.planted
-        if planted is not None:
-            answer = planted.get(call.agent_id)
-        else:
-            answer = RIGHT if chance(*key) < self.accuracy else self._wrong(*key)
-        return answer
+        if self.nature.planted is not None:
+            return self.nature.planted.get(call.agent_id)
+        return RIGHT if chance(*key) < self.accuracy else self._wrong(*key)
 
     def _tests(self, call: Call) -> str:
         """One test, which is right as often as its writer: it then passes the right program, else a wrong one."""

@@ -2,7 +2,6 @@
 
 from collections.abc import Collection, Iterator
 
-from app.deliberation.strategies import STRATEGIES
 from app.quality.contests import contests
 from app.quality.experiments import Experiment
 from app.quality.judges import judges
@@ -14,7 +13,5 @@ from app.quality.votes import votes
 def experiments(strategies: Collection[str] = ()) -> Iterator[Experiment]:
     """All experiments, or those on some strategies."""
     for experiment in (*votes(), *selections(), *contests(), *programs(), *judges()):
-        if experiment.setting.strategy not in STRATEGIES:
-            continue
         if not strategies or experiment.setting.strategy in strategies:
             yield experiment

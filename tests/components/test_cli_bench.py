@@ -102,6 +102,7 @@ REFUSED = {
         ["--dataset", "x", "--url", "http://g", "--data-dir", "d"],
         "--data-dir is of",
     ),
+    "programs for answers": (["--dataset", "x", "--url", "http://g", "--strategy", "execute"], "gives programs"),
     "an unknown strategy": (["--strategy", "seance"], "gives no verdict"),
     "a strategy without a verdict": (["--strategy", "independent"], "gives no verdict"),
 }

@@ -11,7 +11,7 @@ from app.deliberation.calls import Call
 from app.deliberation.engine import Conclusion
 from app.deliberation.specification import Purpose
 from app.deliberation.strategies import STRATEGIES
-from app.quality import closed_forms, experiments, figures
+from app.quality import closed_forms, contest_forms, experiments, figures
 from app.quality.experiments import Experiment
 from app.quality.figures import Figure
 from app.quality.minds import RIGHT, WRONG, Minds, Nature, chance
@@ -33,8 +33,8 @@ def test_plurality_is_right_as_published(correlation: float, published: Sequence
 
 
 def test_two_orders_agree_and_are_right_as_published() -> None:
-    assert closed_forms.orders_agree(0.7, 0.15) == pytest.approx(0.535)
-    assert closed_forms.right_when_consistent(0.7, 0.15) == pytest.approx(0.874, abs=5e-4)
+    assert contest_forms.orders_agree(0.7, 0.15) == pytest.approx(0.535)
+    assert contest_forms.right_when_consistent(0.7, 0.15) == pytest.approx(0.874, abs=5e-4)
 
 
 @pytest.mark.parametrize(
@@ -111,8 +111,8 @@ def test_debate_among_a_majority_changes_nothing_and_a_draw_is_decided_by_the_tu
 
 
 def test_a_gate_that_never_errs_adds_what_the_writer_finds_and_one_that_never_opens_adds_nothing() -> None:
-    assert closed_forms.fused(0.6, 0.9, writer=0.5, judge=1.0, bias=0.0).right == pytest.approx(0.6 + 0.3 * 0.5)
-    shut = closed_forms.fused(0.6, 0.9, writer=0.5, judge=0.5, bias=0.5)
+    assert contest_forms.fused(0.6, 0.9, writer=0.5, judge=1.0, bias=0.0).right == pytest.approx(0.6 + 0.3 * 0.5)
+    shut = contest_forms.fused(0.6, 0.9, writer=0.5, judge=0.5, bias=0.5)
     assert (shut.right, shut.shipped) == pytest.approx((0.6, 0.0))
 
 
@@ -120,10 +120,10 @@ def test_a_gate_that_never_errs_adds_what_the_writer_finds_and_one_that_never_op
 def test_tournaments_of_perfect_judges_find_a_right_one_and_of_blind_judges_any(bias: float) -> None:
     law = closed_forms.right_drafts(4, 0.6)
     some_right = 1 - 0.4**4
-    assert closed_forms.knockout_of_four(0.6, judge=1.0, bias=0.0) == pytest.approx(some_right)
-    assert closed_forms.expected(law, closed_forms.round_robin(4, 1.0, 0.0)) == pytest.approx(some_right)
-    assert closed_forms.knockout_of_four(0.6, judge=0.5, bias=bias) == pytest.approx(0.6)
-    assert closed_forms.expected(law, closed_forms.round_robin(4, 0.5, bias)) == pytest.approx(0.6)
+    assert contest_forms.knockout_of_four(0.6, judge=1.0, bias=0.0) == pytest.approx(some_right)
+    assert closed_forms.expected(law, contest_forms.round_robin(4, 1.0, 0.0)) == pytest.approx(some_right)
+    assert contest_forms.knockout_of_four(0.6, judge=0.5, bias=bias) == pytest.approx(0.6)
+    assert closed_forms.expected(law, contest_forms.round_robin(4, 0.5, bias)) == pytest.approx(0.6)
 
 
 def test_escalation_is_the_method_itself_where_nobody_can_be_unanimous_and_is_not_needed_where_all_are() -> None:

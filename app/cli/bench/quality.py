@@ -16,6 +16,8 @@ _RUNS = 1_000
 _STRATEGIES = ("single", "vote", "best_of_n", "council")
 # It ranks nothing, so that there is no verdict to be right or wrong.
 _WITHOUT_VERDICT = ("independent",)
+# Its verdict is a program, which is no answer to a question.
+_OF_PROGRAMS = "execute"
 
 
 def _checked_strategies(values: list[str] | None) -> list[str]:
@@ -37,7 +39,9 @@ def quality(
     strategy: Annotated[
         list[str] | None,
         typer.Option(
-            metavar="NAME", callback=_checked_strategies, help="Only this one; repeatable. (default: of the proof all)"
+            metavar="NAME",
+            callback=_checked_strategies,
+            help=f"Only this one; repeatable. (default: all; with --dataset {', '.join(_STRATEGIES)})",
         ),
     ] = None,
     runs: Annotated[
@@ -83,6 +87,8 @@ def quality(
         run(lambda: proof(strategy or (), runs or _RUNS, seed, as_json=as_json), as_json=as_json)
     if runs is not None:
         raise typer.BadParameter("--runs is of the proof; --limit takes only the first questions of a data set")
+    if _OF_PROGRAMS in (strategy or ()):
+        raise typer.BadParameter(f"{_OF_PROGRAMS} gives programs, and a data set asks for answers")
     where = _where(url, engine_url or [], data_dir)
     plan = Plan(
         strategies=tuple(strategy or _STRATEGIES),
