@@ -69,6 +69,11 @@ def with_a_test_that_half_fail() -> Minds:
     return Minds(text=distinct, passes=lambda call, place: place > 0 or int(call.agent_id[-3:]) % 2 == 1)
 
 
+def with_a_fault_each() -> Minds:
+    """Every program fails one of the first two tests, which some other program passes, however often it is repaired."""
+    return Minds(text=distinct, passes=lambda call, place: place != int(call.agent_id[-3:]) % 2)
+
+
 def attached_to_the_old() -> Minds:
     """Whatever replaces a first version is thought worse than it."""
     return Minds(text=distinct, score=lambda candidate: 0 if "#" in candidate else by_number(candidate))
@@ -132,6 +137,7 @@ _MAIN = (
 # Of these, calls and prompts are; the rest in tests/oracles/test_every_way.py.
 _OTHER = (
     Way("execute", "all pass", lambda n, r: n + min(2, n)),
+    Way("execute", "all are repaired", lambda n, r: 2 if n == 1 else n + 2 + r * n, with_a_fault_each),
     Way("execute", "every agent writes tests", lambda n, r: 2 * n, parameters={"test_writers": 32}),
     Way("execute", "given tests alone", lambda n, r: n, parameters={"tests": [GIVEN_TEST], "test_writers": 0}),
     Way("council", "none revises", _of_several(lambda n, r: n + (n if r else 0) + n), content),
