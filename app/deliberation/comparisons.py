@@ -74,7 +74,7 @@ def ranked(
         return one not in compared, -found[one], -duels(one), tokens[one], nonce(seed, one)
 
     order = tuple(sorted(scores, key=place))
-    best = [score for candidate in order[:2] if (score := scores[candidate]) is not None]
+    best = [score for candidate in order if (score := scores[candidate]) is not None]
     margin = round(best[0] - best[1], _DIGITS) if len(best) > 1 else None
     return Ranked(order=order, scores={c: scores[c] for c in order}, tie=margin == 0, margin=margin)
 

@@ -257,7 +257,10 @@ def test_authors_revise_when_one_of_their_critics_asks_for_it_and_read_them_all(
 
 
 def test_an_issue_found_twice_is_one_as_grave_as_the_gravest() -> None:
-    twice = [critiqued("revise", issue("minor"), issue("major", where="line 2")), critiqued("revise", issue("blocker"))]
+    twice = [
+        critiqued("revise", issue("minor"), issue("major", where="line 2")),
+        critiqued("revise", issue("blocker"), issue("minor", where=" LINE  2")),
+    ]
     merged = demanded({"a": twice}, "no_major")["a"]
     assert [(each.severity, each.where) for each in merged] == [("blocker", "line 1"), ("major", "line 2")]
 
@@ -294,6 +297,8 @@ def round_scores(order: str, **means: float) -> RoundScores:
         (round_scores("a b", a=0.5, b=0.4), round_scores("b#2 a", a=0.5, b_2=0.9), False),
         (round_scores("a b", a=0.5, b=0.4), round_scores("b#2 a", a=0.5, b_2=0.52), True),
         (round_scores("a b c", a=0.5, b=0.4, c=0.3), round_scores("a#2 c b", a_2=0.9, b=0.3, c=0.4), False),
+        (round_scores("a b c d e f g", a=0.5), round_scores("a c b d e f g", a=0.9), True),
+        (round_scores("a b c d e f g", a=0.5), round_scores("b a c d e f g", b=0.9), False),
     ],
 )
 def test_scores_settle_when_the_best_gains_little_or_the_ranking_rests(
@@ -318,6 +323,11 @@ def opinionated(call: Call) -> Reply:
     return Minds(score=lambda candidate: TASTES[call.agent_id][author(candidate)], issues=lambda _: ())(call)
 
 
+def revising(call: Call) -> Reply:
+    """As opinionated, but everybody revises, and no version is thought better than another."""
+    return Minds(score=lambda candidate: TASTES[call.agent_id][author(candidate)])(call)
+
+
 @pytest.mark.parametrize(
     ("rule", "winner"),
     [
@@ -335,7 +345,31 @@ def test_scores_are_counted_by_the_rule_that_was_asked_for(rule: Any, winner: st
     best = best.model_copy(update={"parameters": BestOfNParameters(aggregation=rule).model_dump(mode="json")})
     assert run(best, opinionated).winner == winner
     assert run(asked(5, aggregation=rule), opinionated).winner == winner
-    assert run(asked(5, stop="settled", aggregation=rule), opinionated).winner == winner
+
+
+def test_a_settled_councils_scores_are_counted_by_the_same_rule() -> None:
+    """After one round both rules of stopping have scored the same versions."""
+    winners: set[str | None] = set()
+    for rule in ("borda", "copeland"):
+        once = [run(asked(5, stop=stop, aggregation=rule), revising) for stop in ("settled", "no_major")]
+        assert once[0].purposes == once[1].purposes
+        assert verdict(once[0]).ranking == verdict(once[1]).ranking
+        winners.add(once[0].winner)
+    assert len(winners) == 2
+
+
+def test_stages_of_a_council_share_the_time_that_is_left() -> None:
+    """Of a hundred seconds, of which scripted agents take none; the last stage leaves two for the end."""
+
+    def shares(**parameters: Any) -> list[int]:
+        stages = run(asked(3, **parameters)).all(StageOpened)
+        return [round((stage.soft_deadline_at - stage.ts).total_seconds()) for stage in stages]
+
+    assert shares() == [25, 33, 50, 98]
+    assert shares(stop="settled") == [25, 33, 50, 98]
+    assert shares(rounds=2, stop="settled") == [14, 17, 20, 25, 33, 50, 98]
+    assert shares(rounds=2) == [17, 20, 25, 33, 50, 98]
+    assert shares(rounds=0) == shares(rounds=0, stop="settled") == [50, 98]
 
 
 def test_a_rule_that_cannot_be_followed_is_told() -> None:

@@ -116,6 +116,18 @@ def test_stages_follow_the_rounds_of_pairs() -> None:
         "swiss": [("propose", 0, 3), ("judge", 1, 3), ("judge", 2, 3), ("judge", 3, 3)],
         "knockout": [("propose", 0, 3), ("judge", 1, 2), ("judge", 2, 3), ("judge", 3, 2)],
     }
+    assert [stage.quorum for stage in run(asked(4, "knockout")).all(StageOpened)] == [2, 2, 2], "never one order alone"
+
+
+def test_stages_share_the_time_that_is_left() -> None:
+    """Of a hundred seconds, of which scripted agents take none; the last stage leaves two for the end."""
+    shares = {
+        form: [
+            round((stage.soft_deadline_at - stage.ts).total_seconds()) for stage in run(asked(5, form)).all(StageOpened)
+        ]
+        for form in FORMATS
+    }
+    assert shares == {"round_robin": [50, 98], "swiss": [25, 33, 50, 98], "knockout": [25, 33, 50, 98]}
 
 
 @pytest.mark.parametrize(

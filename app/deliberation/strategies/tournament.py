@@ -114,11 +114,11 @@ def _judged(
 ) -> Step[list[Comparison] | None]:
     """One round, each pair in both orders and all at once; without what is missing. None: over the budget.
 
-    The authors judge. Of two nobody does but those who brought no draft.
+    The authors judge. Of two nobody is neutral but those who brought no draft.
     """
     specification = course.specification
     authors = {candidate.author for candidate in by_id.values()}
-    members = [each.agent_id for each in specification.agents if (each.agent_id in authors) == (len(authors) > 2)]
+    members = [each.agent_id for each in specification.agents if len(authors) == 2 or each.agent_id in authors]
     calls: list[Call] = []
     parts = Counter[str]()
     for pair, both in zip(pairs, pairings.judges(pairs, members, load, specification.seed, round), strict=True):
