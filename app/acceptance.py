@@ -6,10 +6,10 @@ from fastapi import Request
 
 from app.admission import accepted, body_sha256, deliberation_id, specification
 from app.catalog import Catalog
-from app.deliberation.errors import Gone, IdempotencyConflict, JournalUnavailable, NotFound
+from app.deliberation.errors import Gone, IdempotencyConflict, JournalUnavailable, NotFound, QueueFull
 from app.deliberation.facts import Accepted, CancelRequested, decode
 from app.deliberation.fold import State, begin
-from app.deliberation.ports import Record
+from app.deliberation.ports import Appended, Record
 from app.gateway import Gateway
 from app.problems import request_id_of
 from app.projection import state_of
@@ -83,10 +83,23 @@ async def accept(gateway: Gateway, tenant: str, request: Request, asked: Deliber
         if records and records[0].tokens[-1] == "accepted":
             metrics.replayed.inc()
             return _acceptance(records[0], sha256), True
+    try:
+        appended = await _taken_on(gateway, tenant, request, asked, id)
+    except QueueFull:
+        metrics.refused.inc()
+        raise
+    catalog.apply(appended.record)
+    (metrics.accepted if appended.mine else metrics.replayed).inc()
+    return _acceptance(appended.record, sha256), not appended.mine
+
+
+async def _taken_on(gateway: Gateway, tenant: str, request: Request, asked: DeliberationRequest, id: str) -> Appended:
+    """The acceptance that stands in the log, this one or an earlier one; raises QueueFull and JournalUnavailable."""
+    backlog = gateway["catalog"].backlog
     roles = {agent.role for agent in asked.roster}
     timeout_s = asked.constraints.timeout_seconds or gateway["settings"].deliberation_timeout_s
     # Looked at first, so that a refusal costs as little as it can.
-    catalog.backlog.check(roles, timeout_s)
+    backlog.check(roles, timeout_s, tenant=tenant)
     traceparent = request.headers.get("traceparent", "")
     fact = accepted(
         specification(
@@ -101,8 +114,5 @@ async def accept(gateway: Gateway, tenant: str, request: Request, asked: Deliber
         request_id=request_id_of(request) or None,
         traceparent=traceparent if _TRACEPARENT.fullmatch(traceparent) else None,
     )
-    with catalog.backlog.place((tenant, id), roles, timeout_s):
-        appended = await journal.append(tenant, fact)
-    catalog.apply(appended.record)
-    (metrics.accepted if appended.mine else metrics.replayed).inc()
-    return _acceptance(appended.record, sha256), not appended.mine
+    with backlog.place((tenant, id), roles, timeout_s):
+        return await gateway["journal"].append(tenant, fact)

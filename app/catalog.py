@@ -7,7 +7,7 @@ so no two of these can disagree. After a lost connection it reads again from whe
 import asyncio
 from bisect import bisect_left, insort
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from math import ceil
@@ -101,10 +101,26 @@ def percentile(ordered: list[float], share: float) -> float | None:
     return ordered[max(0, ceil(share * len(ordered)) - 1)] if ordered else None
 
 
+def fair_surplus(held: Sequence[Sequence[Entry]], surplus: int) -> list[Entry]:
+    """`surplus` entries to forget, or a few more: the oldest of those tenants who hold the most, down to one level.
+
+    `held` are the entries of each tenant that may go, oldest first. Nobody's are forgotten because others have many.
+    """
+    counts = sorted((len(own) for own in held), reverse=True)
+    level, above = 0, 0
+    for place, count in enumerate(counts, start=1):
+        above += count
+        level = max(0, (above - surplus) // place)
+        if place == len(counts) or level >= counts[place]:
+            break
+    return [entry for own in held for entry in own[: max(0, len(own) - level)]]
+
+
 class Catalog:
     """The projection; `follow` keeps it. `epoch` is the log's incarnation that it was read from.
 
-    `retention_s` and `size_max` bound it: what is older, or too many, is forgotten, the oldest ended ones first.
+    `retention_s` and `size_max` bound it: what is older, or too many, is forgotten, the oldest ended ones first, and of
+    the tenants those first who have the most.
     """
 
     def __init__(self, clock: Clock, backlog: Backlog, *, retention_s: int, size_max: int) -> None:
@@ -122,7 +138,9 @@ class Catalog:
 
     def _clear(self) -> None:
         self._entries: dict[Key, Entry] = {}
-        self._order: list[Entry] = []
+        # By tenant and in the order of acceptance, so that nobody's lists take longer because of what others have.
+        self._accepted: dict[str, list[Entry]] = {}
+        self._size = 0
         self._active: dict[Key, Entry] = {}
         self.backlog.clear()
         self._certain = 0
@@ -163,10 +181,10 @@ class Catalog:
             async for record in journal.read(pattern, self._certain):
                 self.apply(record)
         self._certain = max(self._certain, state.last_sequence)
-        if len(self._order) > self._size_max:
+        if self._size > self._size_max:
             self._forget_surplus()
         if not self.caught_up:
-            log.info("catalog_caught_up", deliberations=len(self._order), epoch=self.epoch)
+            log.info("catalog_caught_up", deliberations=self._size, epoch=self.epoch)
         self.caught_up = True
 
     async def _certain_until(self, journal: Journal, doubted: asyncio.Event) -> None:
@@ -229,9 +247,10 @@ class Catalog:
         entry.roles = dict(Counter(agent.role for agent in specification.agents))
         entry.strategy, entry.task = specification.strategy, specification.task[:TASK_CHARS_MAX]
         entry.metadata = specification.metadata
-        insort(self._order, entry, key=_sequence)
+        insort(self._accepted.setdefault(entry.tenant, []), entry, key=_sequence)
+        self._size += 1
         # While nothing has ended, as when the log is read from its beginning, nothing can be forgotten.
-        if len(self._order) > self._size_max and len(self._order) > len(self._active) + 1:
+        if self._size > self._size_max and self._size > len(self._active) + 1:
             self._forget_surplus()
 
     async def ended(self, tenant: str, deliberation_id: str, timeout_s: float) -> bool:
@@ -276,8 +295,14 @@ class Catalog:
             self._entries.pop((entry.tenant, entry.id), None)
             self._active.pop((entry.tenant, entry.id), None)
             self.backlog.drop((entry.tenant, entry.id))
-        sequences = {entry.sequence for entry in gone}
-        self._order = [entry for entry in self._order if entry.sequence not in sequences]
+        sequences = {entry.sequence for entry in gone if entry.sequence}
+        for tenant in {entry.tenant for entry in gone if entry.sequence}:
+            kept = [entry for entry in self._accepted[tenant] if entry.sequence not in sequences]
+            if kept:
+                self._accepted[tenant] = kept
+            else:
+                del self._accepted[tenant]
+        self._size -= len(sequences)
 
     def _forget_old(self) -> None:
         oldest = self._clock.now() - self._retention
@@ -285,18 +310,20 @@ class Catalog:
 
     def _forget_surplus(self) -> None:
         # A tenth more than needed, so that a full catalog does not sweep on every acceptance.
-        surplus = len(self._order) - self._size_max + max(1, self._size_max // 10)
-        self._drop([entry for entry in self._order if entry.ended is not None][:surplus])
+        surplus = self._size - self._size_max + max(1, self._size_max // 10)
+        ended = [[entry for entry in own if entry.ended is not None] for own in self._accepted.values()]
+        self._drop(fair_surplus(ended, surplus))
 
     def page(
         self, tenant: str, selection: Selection, *, limit: int, before: int | None = None
     ) -> tuple[list[Entry], bool]:
         """At most `limit` entries accepted before sequence `before`, newest first, and whether more follow."""
-        end = len(self._order) if before is None else bisect_left(self._order, before, key=_sequence)
+        own = self._accepted.get(tenant, [])
+        end = len(own) if before is None else bisect_left(own, before, key=_sequence)
         found: list[Entry] = []
         for place in range(end - 1, -1, -1):
-            entry = self._order[place]
-            if entry.tenant == tenant and selection.shows(entry):
+            entry = own[place]
+            if selection.shows(entry):
                 if len(found) == limit:
                     return found, True
                 found.append(entry)
@@ -315,7 +342,7 @@ class Catalog:
 
     def stats(self, tenant: str) -> Stats:
         """Counts, durations and tokens over what is remembered of a tenant."""
-        own = [entry for entry in self._order if entry.tenant == tenant]
+        own = self._accepted.get(tenant, [])
         counts = Counter(entry.status for entry in own)
         seconds = sorted(
             (entry.ended_at - entry.created_at).total_seconds()

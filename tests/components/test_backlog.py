@@ -93,3 +93,22 @@ def test_retry_after_is_the_backlog_over_the_rate_of_the_last_minute(
     assert kept.retry_after_s() == retry_after_s
     clock.advance(61)
     assert kept.retry_after_s() == 60
+
+
+def test_a_tenant_that_has_much_in_flight_leaves_room_for_the_others() -> None:
+    kept = Backlog(FakeClock(NOW), 100, {}, tenant_depth_max=2)
+    kept.hold(("loud", "a"), DEV, NOW, begun=True)
+    with kept.place(("loud", "b"), DEV, 300):
+        assert kept.depth_of_tenant("loud") == 2
+        with pytest.raises(QueueFull, match="2 deliberations of yours"), kept.place(("loud", "c"), DEV, 300):
+            pass
+        with kept.place(("quiet", "a"), DEV, 300):
+            assert kept.depth_of_tenant("quiet") == 1
+        kept.hold(("loud", "b"), DEV, NOW, begun=False)
+        assert kept.depth_of_tenant("loud") == 2
+    kept.drop(("loud", "a"))
+    kept.drop(("loud", "a"))
+    kept.check(DEV, 300, tenant="loud")
+    assert kept.depth_of_tenant("loud") == 1
+    kept.clear()
+    assert kept.depth_of_tenant("loud") == 0

@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+from collections import Counter
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import pytest
 
 from app.backlog import Backlog
-from app.catalog import PATTERNS, Catalog, Selection, percentile
+from app.catalog import PATTERNS, Catalog, Entry, Selection, fair_surplus, percentile
 from app.deliberation.calls import Usage
 from app.deliberation.facts import Cancelled, CancelRequested, Completed, Fact, Failed, TotalUsage
 from app.deliberation.ports import Record
@@ -245,3 +246,34 @@ async def test_statistics_cover_counts_durations_and_tokens() -> None:
 )
 def test_percentiles_are_of_the_nearest_rank(values: list[float], share: float, expected: float | None) -> None:
     assert percentile(values, share) == expected
+
+
+@pytest.mark.parametrize(
+    ("held", "surplus", "left"),
+    [
+        ([10, 2, 3], 4, [6, 2, 3]),
+        ([10, 8, 1], 10, [4, 4, 1]),
+        ([10, 8, 1], 11, [3, 3, 1]),
+        ([2, 2], 9, [0, 0]),
+        ([5], 2, [3]),
+        ([], 3, []),
+    ],
+)
+def test_whoever_has_the_most_is_forgotten_first(held: list[int], surplus: int, left: list[int]) -> None:
+    tenants = [[Entry(str(tenant), str(place), NOW) for place in range(count)] for tenant, count in enumerate(held)]
+    gone = fair_surplus(tenants, surplus)
+    counts = Counter(entry.tenant for entry in gone)
+    assert [count - counts[str(tenant)] for tenant, count in enumerate(held)] == left
+    assert all(entry.id < str(counts[entry.tenant]) for entry in gone if counts[entry.tenant] < 10), "the oldest"
+
+
+async def test_a_tenant_with_many_does_not_make_others_forgotten() -> None:
+    kept = catalog(size_max=100)
+    journal = await journal_of(*life("theirs", Completed(deliberation_id="theirs", ts=NOW)), tenant="small")
+    for number in range(150):
+        for fact in life(f"l{number}", Completed(deliberation_id=f"l{number}", ts=NOW)):
+            await journal.append("large", fact)
+    async with following(kept, journal):
+        assert told(kept, "small") == [("theirs", "completed")]
+        assert len(told(kept, "large")) < 100
+        assert kept.stats("small").total == 1
