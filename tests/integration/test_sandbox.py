@@ -1,7 +1,6 @@
 """Hostile programs in the real sandbox: each fails its tests with a reason, and whoever runs it lives on."""
 
 import asyncio
-import json
 import os
 import re
 import signal
@@ -11,35 +10,20 @@ import sys
 import tempfile
 import textwrap
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
 
-from app.deliberation import outputs
-from app.deliberation.calls import Check
-from app.deliberation.errors import SandboxUnavailable
-from app.deliberation.outputs import Report
 from serve_deployments.sandbox import checks
 from serve_deployments.sandbox.checks import CHECKS_AT_ONCE, Sandbox
 from tests.conditions import until
 from tests.integration.kinship import alive, children, wardens
 from tests.integration.programs import ENDLESS, FORGED, HONEST, HONEST_PROGRAMS, MUCH, PROCESSES, WRITTEN, doing
+from tests.integration.sandboxed import PASSES, WITHIN_S, altered, check, ran
 
 ROOT = Path(__file__).parents[2]
-WITHIN_S = 60.0
-PASSES = "assert f() == 1"
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the sandbox is the Linux kernel's")
-
-
-def check(program: str, *tests: str, timeout_s: int = 2, memory_mb: int = 256) -> Check:
-    cases = tuple(outputs.TestCase(name=f"test {place}", code=code) for place, code in enumerate(tests, start=1))
-    return Check(code=textwrap.dedent(program), tests=cases, timeout_s=timeout_s, memory_mb=memory_mb)
-
-
-async def ran(program: str, *tests: str, timeout_s: int = 2) -> Report:
-    return await Sandbox().report(check(program, *tests or (PASSES,), timeout_s=timeout_s), WITHIN_S)
 
 
 async def reason(program: str, test: str = PASSES) -> str:
@@ -287,8 +271,7 @@ async def test_a_check_that_is_stopped_leaves_no_process() -> None:
 async def test_a_replica_that_is_killed_takes_its_programs_with_it(tmp_path: Path) -> None:
     script = f"""
         import asyncio, tempfile
-        from app.deliberation.calls import Check
-        from app.deliberation.outputs import TestCase
+                from app.deliberation.outputs import TestCase
         from serve_deployments.sandbox.checks import Sandbox
         tempfile.tempdir = {str(tmp_path)!r}
         endless = "def f():\\n    while True: pass"
@@ -303,113 +286,3 @@ async def test_a_replica_that_is_killed_takes_its_programs_with_it(tmp_path: Pat
     replica.wait()
     await until(lambda: not alive(warden) and not alive(child))
     await until(lambda: not list(tmp_path.glob("check-*")))
-
-
-# Where it cannot be had
-
-
-@contextmanager
-def altered(boot: str) -> Iterator[None]:
-    """Wardens run this first, so that a part of the kernel or of the sandbox is not what it is."""
-    before, marked, after = checks._BOOT.partition("from serve_deployments")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(checks, "_COMMAND", (*checks._COMMAND[:-1], before + boot + marked + after))
-        yield
-
-
-SYSCALLS = "import serve_deployments.sandbox.syscalls as calls; calls._NUMBERS[{!r}] = (9999, 9999); "
-LACKING = {
-    "no Landlock": (SYSCALLS.format("landlock_create_ruleset"), "Landlock: .*Function not implemented"),
-    "Landlock is not for us": (
-        SYSCALLS.format("landlock_restrict_self"),
-        "landlock_restrict_self: Function not implemented",
-    ),
-    "no seccomp": (SYSCALLS.format("seccomp"), "seccomp: Function not implemented"),
-    "another machine": ("import os; os.uname = lambda: type('U', (), {'machine': 'vax'}); ", "no list .* for vax"),
-    "Landlock that does nothing": (
-        "import serve_deployments.sandbox.landlock as l; l.Landlock.restrict = lambda self: None; ",
-        "files can be had in spite of all that was set",
-    ),
-    "filters that let all pass": (
-        "import serve_deployments.sandbox.seccomp as s; s.allowed = lambda *_: s.ALLOW; ",
-        "the network can be had in spite of all that was set",
-    ),
-    "calls that cannot be counted": (
-        "import serve_deployments.sandbox.seccomp as s; s._NEW_LISTENER = 1 << 30; ",
-        "seccomp: Invalid argument",
-    ),
-}
-
-
-@pytest.mark.parametrize(("boot", "told"), LACKING.values(), ids=LACKING)
-async def test_where_something_lacks_nothing_is_run(boot: str, told: str, tmp_path: Path) -> None:
-    with altered(boot), pytest.raises(SandboxUnavailable, match=f"the sandbox cannot isolate here: {told}"):
-        await ran(f"open({str(tmp_path / 'ran')!r}, 'w')", PASSES)
-    assert not (tmp_path / "ran").exists()
-
-
-async def test_a_warden_that_breaks_off_is_told() -> None:
-    with altered("import os; os._exit(1); "), pytest.raises(SandboxUnavailable, match="the sandbox broke off"):
-        await ran(HONEST)
-
-
-def interpreter_for_others() -> str | None:
-    """A Python that users other than this one may run."""
-    for path in (sys.executable, "/usr/local/bin/python3", "/usr/bin/python3"):
-        with suppress(OSError):
-            version = subprocess.run(
-                [path, "-c", "import sys; print(sys.version_info >= (3, 11))"], user=10001, capture_output=True
-            )
-            if version.stdout == b"True\n":
-                return path
-    return None
-
-
-@pytest.mark.skipif(os.getuid() != 0, reason="only root may become somebody else")
-async def test_a_user_without_any_privilege_has_the_same_sandbox(tmp_path: Path) -> None:
-    """As in a container: user 10001, no capability, none to be gained."""
-    python = interpreter_for_others()
-    if python is None:
-        pytest.skip("no Python here that another user may run")
-    with tempfile.TemporaryDirectory(dir="/tmp") as directory:
-        os.chown(directory, 10001, 10001)
-        tests = [
-            ("user", "assert f() == 10001"),
-            ("fork", "fork()"),
-            ("kill", "kill()"),
-            ("own", "own()"),
-            ("out", "out()"),
-        ]
-        program = """
-            import os, threading
-            def f(): return os.getuid()
-            def fork(): os.fork()
-            def kill(): os.kill(os.getppid(), 9)
-            def own():
-                open('x', 'w').write('y')
-                thread = threading.Thread(target=print)
-                thread.start()
-                thread.join()
-            def out(): os.listdir('/')
-        """
-        order = {"directory": directory, "program": textwrap.dedent(program), "tests": tests, "timeout_s": 20}
-        order |= {"memory_mb": 256, "deadline_s": 60.0}
-        command = [
-            "setpriv",
-            "--reuid=10001",
-            "--regid=10001",
-            "--clear-groups",
-            "--no-new-privs",
-            "--bounding-set=-all",
-        ]
-        warden = subprocess.Popen(
-            [*command, python, *checks._COMMAND[1:]], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env={}, cwd="/"
-        )
-        assert warden.stdin is not None and warden.stdout is not None
-        warden.stdin.write(json.dumps(order).encode() + b"\n")
-        warden.stdin.flush()
-        reply = json.loads(await asyncio.to_thread(warden.stdout.read))
-        warden.stdin.close()
-        warden.wait()
-    outcomes = {outcome["name"]: outcome["passed"] for outcome in reply["report"]["outcomes"]}
-    assert outcomes == {"user": True, "fork": False, "kill": False, "own": True, "out": False}

@@ -1,0 +1,34 @@
+"""Running programs in the real sandbox, as it is and with a part of it altered."""
+
+import textwrap
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from app.deliberation import outputs
+from app.deliberation.calls import Check
+from app.deliberation.outputs import Report
+from serve_deployments.sandbox import checks
+from serve_deployments.sandbox.checks import Sandbox
+
+WITHIN_S = 60.0
+PASSES = "assert f() == 1"
+
+
+def check(program: str, *tests: str, timeout_s: int = 2, memory_mb: int = 256) -> Check:
+    cases = tuple(outputs.TestCase(name=f"test {place}", code=code) for place, code in enumerate(tests, start=1))
+    return Check(code=textwrap.dedent(program), tests=cases, timeout_s=timeout_s, memory_mb=memory_mb)
+
+
+async def ran(program: str, *tests: str, timeout_s: int = 2) -> Report:
+    return await Sandbox().report(check(program, *tests or (PASSES,), timeout_s=timeout_s), WITHIN_S)
+
+
+@contextmanager
+def altered(boot: str) -> Iterator[None]:
+    """Wardens run this first, so that a part of the kernel or of the sandbox is not what it is."""
+    before, marked, after = checks._BOOT.partition("from serve_deployments")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(checks, "_COMMAND", (*checks._COMMAND[:-1], before + boot + marked + after))
+        yield

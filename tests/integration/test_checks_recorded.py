@@ -1,0 +1,112 @@
+"""A check on an agent replica: run in the sandbox, recorded like any answer, never asked of an engine."""
+
+import asyncio
+import json
+import os
+from datetime import UTC, datetime
+
+import pytest
+
+from app.deliberation import outputs
+from app.deliberation.calls import Call, Check, Usage
+from app.deliberation.facts import CallDelta, CallFinished, CallStarted, CancelRequested
+from app.deliberation.outputs import Output
+from app.testing import InMemoryJournal
+from serve_deployments.agent import AgentReplica
+from tests.conditions import until
+from tests.integration.kinship import alive, children, wardens
+from tests.integration.sandboxed import altered
+from tests.integration.test_agent_replica import (
+    ANSWER,
+    AnsweringJournal,
+    ScriptedEngine,
+    call,
+    outcomes,
+    replica,
+    request,
+    streamed,
+    views,
+)
+
+ENDLESS = "def f():\n    while True: pass"
+
+
+def checked(program: str = "def f(): return 1", *, timeout_s: int = 20) -> Call:
+    tests = tuple(outputs.TestCase(name=f"is {number}", code=f"assert f() == {number}") for number in (1, 2))
+    check = Check(code=program, tests=tests, timeout_s=timeout_s, memory_mb=256)
+    plain = {"messages": (), "max_tokens": 0, "output": Output(kind="report"), "check": check}
+    return call().model_copy(update=plain)
+
+
+def agent(journal: InMemoryJournal) -> tuple[AgentReplica, ScriptedEngine]:
+    engine = ScriptedEngine(lambda *_: streamed(ANSWER))
+    return replica(engine, journal), engine
+
+
+async def test_a_report_is_recorded_and_no_engine_is_asked() -> None:
+    journal = InMemoryJournal()
+    running, engine = agent(journal)
+    (outcome,) = await outcomes(running, request((checked(),)))
+    report = outputs.Report.model_validate_json(outcome.text or "")
+    assert [(each.name, each.passed) for each in report.outcomes] == [("is 1", True), ("is 2", False)]
+    assert (outcome.usage, outcome.attempt, outcome.model, outcome.problem) == (Usage(), 1, None, None)
+    assert engine.bodies == []
+    assert [(started.model, started.attempt) for started in views(journal, CallStarted)] == [("sandbox", 1)]
+    assert views(journal, CallDelta) == []
+
+
+async def test_a_recorded_check_is_not_run_again_and_one_that_was_begun_is() -> None:
+    journal = InMemoryJournal()
+    running, _ = agent(journal)
+    (first,) = await outcomes(running, request((checked(),)))
+    with altered("raise SystemExit; "):
+        assert await outcomes(agent(journal)[0], request((checked(),), resumed=True)) == [first]
+    lost = InMemoryJournal(records=[record for record in journal.records if record.tokens[-1] != "finished"])
+    (again,) = await outcomes(agent(lost)[0], request((checked(),), resumed=True))
+    assert again.problem is None and again.usage == Usage(), "what a crash cut short was no request to an engine"
+
+
+async def test_checks_and_answers_share_a_stage_and_not_their_slots() -> None:
+    journal = InMemoryJournal()
+    running, engine = agent(journal)
+    running.slots = asyncio.Semaphore(1)
+    engine.hold = asyncio.Event()
+    both = asyncio.create_task(outcomes(running, request((call(2), checked()))))
+    await until(lambda: len(views(journal, CallFinished)) == 1, timeout_s=60)
+    engine.hold.set()
+    assert sorted(outcome.usage.calls for outcome in await both) == [0, 1]
+
+
+async def test_where_the_sandbox_cannot_isolate_the_call_fails_and_says_so() -> None:
+    lacking = "import serve_deployments.sandbox.syscalls as c; c._NUMBERS['landlock_create_ruleset'] = (9999, 9999); "
+    with altered(lacking):
+        (outcome,) = await outcomes(agent(InMemoryJournal())[0], request((checked(),)))
+    assert outcome.text is None and outcome.problem is not None and outcome.usage == Usage()
+    assert outcome.problem.code == "sandbox_unavailable" and not outcome.problem.retryable
+    assert outcome.problem.detail.startswith("the sandbox cannot isolate here: Landlock")
+
+
+async def test_a_fact_that_stops_a_check_ends_its_processes() -> None:
+    journal = AnsweringJournal()
+    running, _ = agent(journal)
+    await running.listen()
+    check = asyncio.create_task(outcomes(running, request((checked(ENDLESS, timeout_s=60),))))
+    await until(lambda: any(children(warden) for warden in wardens(os.getpid())), timeout_s=60)
+    (warden,) = wardens(os.getpid())
+    (child,) = children(warden)
+    await journal.append("default", CancelRequested(deliberation_id="d1", ts=datetime.now(UTC)))
+    (outcome,) = await check
+    assert outcome.problem is not None and outcome.problem.code == "call_cancelled"
+    await until(lambda: not alive(warden) and not alive(child))
+
+
+async def test_a_check_reports_before_its_deadline_what_it_had_time_for() -> None:
+    (outcome,) = await outcomes(agent(InMemoryJournal())[0], request((checked(ENDLESS, timeout_s=60),), deadline_s=4))
+    reasons = [each["reason"] for each in json.loads(outcome.text or "{}")["outcomes"]]
+    assert reasons[0].startswith("ran longer than") and reasons[1] == "not run: the time of the check was over"
+
+
+@pytest.mark.parametrize("text", ["\x00", "\ud800", "\u2028", "é" * 200_000])
+async def test_whatever_stands_in_a_program_reaches_the_sandbox_or_fails_in_it(text: str) -> None:
+    (outcome,) = await outcomes(agent(InMemoryJournal())[0], request((checked(f"f = lambda: 1  # {text}"),)))
+    assert outcome.text is not None and len(json.loads(outcome.text)["outcomes"]) == 2
