@@ -26,6 +26,7 @@ from app.deliberation.facts import FACT_SUFFIXES, TERMINAL_STATUS, End, Fact, Vi
 from app.deliberation.ports import Appended, Record, StreamState
 
 STREAM = "DELIBERATIONS"
+KEYS_STREAM = "KEYS"
 DELTA_TTL_S = 600
 REQUEST_TIMEOUT_S = 2.5
 PAGE_RECORDS = 256
@@ -54,6 +55,11 @@ log = structlog.get_logger(__name__)
 def epoch_of(created: str) -> str:
     """The stream's incarnation as a short token, from the moment of its creation."""
     return hashlib.sha256(created.encode()).hexdigest()[:8]
+
+
+def stream_of(pattern: str) -> str:
+    """The stream that holds what matches a subject or pattern."""
+    return KEYS_STREAM if pattern.startswith("keys.") else STREAM
 
 
 @dataclass
@@ -173,8 +179,10 @@ class JetStreamJournal:
 
     async def append(self, tenant: str, fact: Fact) -> Appended:
         """See `ports.Journal.append`."""
-        subject = f"{prefix(tenant, fact.deliberation_id)}.{suffix(fact)}"
-        data = encode(fact)
+        return await self.write(f"{prefix(tenant, fact.deliberation_id)}.{suffix(fact)}", encode(fact))
+
+    async def write(self, subject: str, data: bytes) -> Appended:
+        """See `ports.Journal.write`."""
         try:
             return await self._append_once(subject, data)
         except JournalUnavailable as exc:
@@ -214,7 +222,7 @@ class JetStreamJournal:
     async def _last(self, subject: str) -> Record | None:
         """What stands on a subject, asked of the stream's leader: a direct get may be answered by a stale follower."""
         request = json.dumps({"last_by_subj": subject}).encode()
-        reply = await self.request(f"$JS.API.STREAM.MSG.GET.{STREAM}", request)
+        reply = await self.request(f"$JS.API.STREAM.MSG.GET.{stream_of(subject)}", request)
         if "error" in reply:
             if reply["error"].get("code") == 404:
                 return None
@@ -245,14 +253,14 @@ class JetStreamJournal:
         if batch is not None:
             batch.take(message)
 
-    async def _direct_get(self, query: dict[str, Any]) -> tuple[list[Record], int]:
+    async def _direct_get(self, query: dict[str, Any], stream: str = STREAM) -> tuple[list[Record], int]:
         """One batched direct get: its records and how many more match."""
         self._batch_number += 1
         token = str(self._batch_number)
         batch = self._batches[token] = _Batch(asyncio.get_running_loop().create_future())
         try:
             await self.client.publish(
-                f"$JS.API.DIRECT.GET.{STREAM}", json.dumps(query).encode(), reply=f"{self._batch_inbox}.{token}"
+                f"$JS.API.DIRECT.GET.{stream}", json.dumps(query).encode(), reply=f"{self._batch_inbox}.{token}"
             )
             async with asyncio.timeout(REQUEST_TIMEOUT_S):
                 return batch.records, await batch.done
@@ -290,7 +298,7 @@ class JetStreamJournal:
         while left is None or left > 0:
             size = PAGE_RECORDS if left is None else min(PAGE_RECORDS, left)
             query = {"seq": after + 1, "next_by_subj": pattern, "batch": size, "max_bytes": PAGE_BYTES}
-            records, pending = await self._direct_get(query)
+            records, pending = await self._direct_get(query, stream_of(pattern))
             for record in records:
                 yield record
             if not records or pending == 0:

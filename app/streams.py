@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 from app.deliberation.errors import StreamsDiffer
-from app.journal import STREAM, JetStreamJournal
+from app.journal import KEYS_STREAM, STREAM, JetStreamJournal
 
 CONSUMER = "coordinator"
 DAY_S = 86_400
@@ -57,6 +57,17 @@ def declared_streams(settings: StreamSettings) -> list[dict[str, Any]]:
             allow_direct=True,
             allow_msg_ttl=True,
             republish={"src": "deliberations.>", "dest": "live.deliberations.>"},
+        ),
+        # Kept for ever, and not to be deleted: a key whose revocation went away would be good again.
+        _stream(
+            KEYS_STREAM,
+            ["keys.>"],
+            0,
+            r,
+            allow_direct=True,
+            deny_delete=True,
+            deny_purge=True,
+            republish={"src": "keys.>", "dest": "live.keys.>"},
         ),
         _stream("PLANNING_EVENTS", ["planning.>"], 30 * DAY_S, r),
         _stream("ORCHESTRATOR_EVENTS", ["orchestration.>"], 7 * DAY_S, r),

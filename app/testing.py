@@ -64,12 +64,15 @@ class InMemoryJournal:
 
     async def append(self, tenant: str, fact: Fact) -> Appended:
         """See `ports.Journal.append`."""
+        return await self.write(f"{prefix(tenant, fact.deliberation_id)}.{suffix(fact)}", encode(fact))
+
+    async def write(self, subject: str, data: bytes) -> Appended:
+        """See `ports.Journal.write`."""
         self._reachable()
-        subject = f"{prefix(tenant, fact.deliberation_id)}.{suffix(fact)}"
         for record in self.records:
             if record.subject == subject:
-                return Appended(record, mine=record.data == encode(fact))
-        return Appended(self._store(subject, encode(fact)), mine=True)
+                return Appended(record, mine=record.data == data)
+        return Appended(self._store(subject, data), mine=True)
 
     async def publish_view(self, tenant: str, view: View) -> None:
         """See `ports.Journal.publish_view`."""

@@ -57,6 +57,10 @@ class Journal(Protocol):
         """
         ...
 
+    async def write(self, subject: str, data: bytes) -> Appended:
+        """As `append`, of bytes on a subject of their own, below `deliberations.` or `keys.`."""
+        ...
+
     async def publish_view(self, tenant: str, view: View) -> None:
         """Send a view without waiting for the log's word; it may be lost. Never raises JournalUnavailable."""
         ...

@@ -182,3 +182,18 @@ async def test_hostile_tokens_never_reach_the_log(any_journal: Journal, hostile:
 def test_encoding_is_stable() -> None:
     fact = accepted("x")
     assert encode(decode(encode(fact))) == encode(fact)
+
+
+async def test_keys_are_a_log_of_their_own_written_once_and_heard_live(any_journal: Journal, fresh_id: str) -> None:
+    heard: list[Record] = []
+    subject = f"keys.{fresh_id}.created"
+    subscription = await any_journal.subscribe(["keys.*.*"], heard.append)
+    first = await any_journal.write(subject, b"first")
+    second = await any_journal.write(subject, b"second")
+    assert (first.mine, second.mine, second.record) == (True, False, first.record)
+    await any_journal.append("default", accepted(fresh_id))
+    await until(lambda: bool(heard))
+    await subscription.close()
+    assert [record for record in heard if record.subject == subject] == [first.record]
+    assert [record for record in await every(any_journal, "keys.>") if record.subject == subject] == [first.record]
+    assert all(record.tokens[0] == "keys" for record in await every(any_journal, "keys.>"))
