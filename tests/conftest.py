@@ -15,6 +15,8 @@ import pytest
 from app.journal import JetStreamJournal
 from app.streams import StreamSettings, apply
 from app.testing import InMemoryJournal
+from tests.crash.client import journal_over
+from tests.crash.server import InMemoryServer
 
 NATS_SERVER = Path(sys.executable).with_name("nats-server")
 
@@ -78,10 +80,18 @@ async def jetstream_journal(nats_server: NatsServer) -> AsyncIterator[JetStreamJ
     await journal.close()
 
 
-@pytest.fixture(params=["memory", "jetstream"])
+@pytest.fixture(scope="session")
+async def modelled_journal() -> AsyncIterator[JetStreamJournal]:
+    """The real journal over the server that crash tests use, which is in memory."""
+    journal = await journal_over(InMemoryServer(), "tests")
+    yield journal
+    await journal.close()
+
+
+@pytest.fixture(params=["memory", "jetstream", "modelled"])
 def any_journal(request: pytest.FixtureRequest) -> InMemoryJournal | JetStreamJournal:
     """Each journal in turn."""
-    return InMemoryJournal() if request.param == "memory" else request.getfixturevalue("jetstream_journal")
+    return InMemoryJournal() if request.param == "memory" else request.getfixturevalue(f"{request.param}_journal")
 
 
 @pytest.fixture

@@ -1,0 +1,85 @@
+"""What must hold of a deliberation after whatever has happened to it, read off the raw stream and the engine's door."""
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+from app.deliberation.facts import (
+    CallFinished,
+    Completed,
+    End,
+    Fact,
+    StageClosed,
+    Verdict,
+    View,
+    decode,
+)
+from app.deliberation.fold import fold
+from tests.crash.stack import TENANT, Stack
+
+CUT_WITHIN_S = 0.25
+
+
+@dataclass
+class Audit:
+    """Findings about one deliberation. `in_flight` bounds the calls that may have been made once more."""
+
+    stack: Stack
+    deliberation_id: str
+    in_flight: int = 0
+    faults: list[str] = field(default_factory=list[str])
+
+    def __post_init__(self) -> None:
+        self.prefix = f"deliberations.{TENANT}.{self.deliberation_id}."
+        stored = self.stack.server.log.matching(f"{self.prefix}>")
+        self.events = [(each, decode(each.data)) for each in stored]
+        self.facts: list[tuple[int, Fact]] = [
+            (each.sequence, event) for each, event in self.events if not isinstance(event, View)
+        ]
+        self.ends = [fact for _, fact in self.facts if isinstance(fact, End)]
+
+    def expect(self, holds: bool, otherwise: str) -> None:
+        """Note a fault unless it holds."""
+        if not holds:
+            self.faults.append(otherwise)
+
+    @property
+    def verdict(self) -> Verdict | None:
+        """What was decided, without what it cost: calls that were made once more cost more."""
+        end = self.ends[0] if self.ends else None
+        verdict = end.verdict if isinstance(end, Completed) else None
+        return verdict and verdict.model_copy(update={"calls": 0})
+
+    def hold(self) -> None:
+        """Hold the log against the promises that admit no exception."""
+        self.expect(len(self.ends) == 1, f"{len(self.ends)} ends")
+        twice = [
+            s for s, n in Counter(e.subject for e, event in self.events if not isinstance(event, View)).items() if n > 1
+        ]
+        self.expect(not twice, f"written twice: {twice}")
+        state = fold(self.facts)
+        assert state is not None
+        recorded: set[str] = set()
+        for _, fact in self.facts:
+            if isinstance(fact, CallFinished):
+                recorded.add(fact.call_id)
+            elif isinstance(fact, StageClosed):
+                self.expect(recorded.issuperset(fact.seen), f"stage {fact.stage} saw what was not recorded")
+        self.expect(not self.stack.server.acknowledged_early, "acknowledged before its end was in the log")
+        self.expect(self.stack.server.consumer.empty, "something is left in the queue")
+        announced = self.stack.server.announced.get(f"{self.deliberation_id}.end")
+        end = self.stack.server.log.last.get(f"{self.prefix}end")
+        self.expect(end is not None and announced == end.data, f"announced: {announced!r}")
+
+    def hold_calls(self) -> None:
+        """Hold the engine's door against what was recorded and what was in flight."""
+        asked = [each for each in self.stack.engine.asked if each.deliberation_id == self.deliberation_id]
+        again = [f"{each.call_id} by {each.process.name}" for each in asked if each.recorded]
+        self.expect(not again, f"asked for again after it was recorded: {again}")
+        late = [each.call_id for each in asked if each.ended]
+        self.expect(not late, f"asked for after the end: {late}")
+        wasted = len(asked) - len({each.call_id for each in asked})
+        self.expect(wasted <= self.in_flight, f"{wasted} calls wasted, {self.in_flight} in flight at the kills")
+        self.expect(not self.stack.engine.open, "a connection to the engine is open")
+        if self.ends:
+            counted = self.ends[0].usage.calls
+            self.expect(len(asked) <= counted, f"{len(asked)} requests, {counted} counted")

@@ -1,0 +1,202 @@
+"""A connection to the server in memory, in the words of nats-py's client, for the real journal and the real queue."""
+
+import asyncio
+import itertools
+import json
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import nats.errors
+from nats.aio.msg import Msg
+
+from app.journal import JetStreamJournal
+from tests.crash.points import Process, nothing
+from tests.crash.server import ACK, Fate, InMemoryServer, Interest
+
+_Answer = TypeVar("_Answer")
+RECONNECT_S = 0.2
+LATE_S = 0.3
+
+_numbers = itertools.count(1)
+
+
+def kind(subject: str) -> str:
+    """What a subject is about, without the names in it: points are easier to read then."""
+    tokens = subject.split(".")
+    if subject.startswith(ACK):
+        return "ack"
+    if subject.startswith("$JS.API."):
+        return ".".join(tokens[2:5])
+    return (
+        ".".join(tokens[:1] + tokens[3:]) if tokens[0] == "deliberations" else subject.partition("_INBOX")[0] or "inbox"
+    )
+
+
+@dataclass(eq=False)
+class _Subscription:
+    """A subscription with its line of messages, and the task that takes them one by one."""
+
+    client: "InMemoryClient"
+    interest: Interest
+    cb: Callable[[Msg], Awaitable[None]]
+    line: asyncio.Queue[Msg]
+    task: asyncio.Task[None] | None = None
+
+    async def follow(self) -> None:
+        while True:
+            message = await self.line.get()
+            if "Status" not in (message.headers or {}) and "Nats-Subject" not in (message.headers or {}):
+                await self.client.step(f"hear {kind(message.subject.removeprefix('live.'))}", nothing)
+            await self.cb(message)
+
+    async def unsubscribe(self) -> None:
+        if self.interest not in self.client.server.interests:
+            raise nats.errors.BadSubscriptionError
+        self.client.server.interests.remove(self.interest)
+        self.end()
+
+    def end(self) -> None:
+        """Take nothing more."""
+        if self.task is not None:
+            self.task.cancel()
+
+
+class InMemoryClient:
+    """As much of `nats.aio.client.Client` as the product uses, with its errors. `process` makes its steps, if any."""
+
+    def __init__(self, server: InMemoryServer, process: Process | None = None) -> None:
+        self.server = server
+        self.is_closed = False
+        self.connected = False
+        self._process = process
+        self._number = next(_numbers)
+        self._inboxes = itertools.count(1)
+        self._pending: set[asyncio.Task[None]] = set()
+        self._subscriptions: list[_Subscription] = []
+        self._options: dict[str, Any] = {}
+
+    async def step(self, name: str, effect: Callable[[], _Answer]) -> _Answer:
+        """A step of the process that the connection belongs to."""
+        if self._process is not None:
+            return await self._process.step(name, effect)
+        await asyncio.sleep(0)
+        return effect()
+
+    async def connect(self, url: str, **options: Any) -> None:
+        self._options = options
+        self.server.deaths.append(self._disconnected)
+        self.server.returns.append(self._returned)
+        if self._process is not None:
+            self._process.on_death(self._gone)
+        while not self.server.up:
+            await asyncio.sleep(RECONNECT_S)
+        self.connected = True
+
+    def _gone(self) -> None:
+        self.connected = False
+        self.is_closed = True
+        for interest in [each for each in self.server.interests if each.owner is self]:
+            self.server.interests.remove(interest)
+        for subscription in self._subscriptions:
+            subscription.end()
+        if self._disconnected in self.server.deaths:
+            self.server.deaths.remove(self._disconnected)
+            self.server.returns.remove(self._returned)
+
+    async def close(self) -> None:
+        self._gone()
+
+    def _soon(self, work: Any) -> None:
+        task = self._process.start(work) if self._process else asyncio.get_running_loop().create_task(work)
+        self._pending.add(task)
+        task.add_done_callback(self._pending.discard)
+
+    def _disconnected(self) -> None:
+        if self.connected:
+            self.connected = False
+            self._soon(self._options["disconnected_cb"]())
+
+    def _returned(self) -> None:
+        if not self.is_closed:
+            self._soon(self._reconnected())
+
+    async def _reconnected(self) -> None:
+        await asyncio.sleep(RECONNECT_S)
+        if self.server.up and not self.connected and not self.is_closed:
+            self.connected = True
+            # Subscriptions are sent again first, so that messages may come before the word of the reconnect.
+            await asyncio.sleep(0.01)
+            await self._options["reconnected_cb"]()
+
+    def new_inbox(self) -> str:
+        return f"_INBOX.{self._number}-{next(self._inboxes)}"
+
+    def _reachable(self) -> None:
+        if self.is_closed:
+            raise nats.errors.ConnectionClosedError
+        if not self.connected:
+            raise nats.errors.OutboundBufferLimitError
+
+    async def request(
+        self, subject: str, payload: bytes = b"", timeout: float = 0.5, headers: dict[str, str] | None = None
+    ) -> Msg:
+        self._reachable()
+        fate = self.server.fate(subject)
+        answer = await self.step(f"request {kind(subject)}", lambda: self._asked(subject, payload, headers or {}, fate))
+        if answer is None or not self.connected:
+            await asyncio.sleep(timeout)
+            if fate == "late":
+                asyncio.get_running_loop().call_later(LATE_S, self._served, subject, payload, headers or {})
+            raise nats.errors.TimeoutError
+        return Msg(None, data=json.dumps(answer).encode())  # pyright: ignore[reportArgumentType]
+
+    def _served(self, subject: str, payload: bytes, headers: dict[str, str]) -> dict[str, Any] | None:
+        return self.server.request(subject, payload, headers) if self.server.up else None
+
+    def _asked(self, subject: str, payload: bytes, headers: dict[str, str], fate: Fate) -> dict[str, Any] | None:
+        if fate in ("lost", "late") or not self.connected:
+            return None
+        answer = self._served(subject, payload, headers)
+        return None if fate == "unanswered" else answer
+
+    async def publish(
+        self, subject: str, payload: bytes = b"", reply: str = "", headers: dict[str, str] | None = None
+    ) -> None:
+        self._reachable()
+        fate = self.server.fate(subject)
+        await self.step(
+            f"publish {kind(subject)}", lambda: self._published(subject, payload, headers or {}, reply, fate)
+        )
+
+    def _published(self, subject: str, payload: bytes, headers: dict[str, str], reply: str, fate: Fate) -> None:
+        if self.connected and fate != "lost":
+            self.server.publish(subject, payload, headers, reply)
+
+    async def subscribe(self, subject: str, cb: Callable[[Msg], Awaitable[None]]) -> _Subscription:
+        if self.is_closed:
+            raise nats.errors.ConnectionClosedError
+        line: asyncio.Queue[Msg] = asyncio.Queue()
+        interest = Interest(subject, line.put_nowait, self)
+        subscription = _Subscription(self, interest, cb, line)
+        await self.step(f"subscribe {kind(subject)}", lambda: self.server.interests.append(interest))
+        self._subscriptions.append(subscription)
+        subscription.task = asyncio.get_running_loop().create_task(subscription.follow())
+        return subscription
+
+    async def flush(self, timeout: float = 10) -> None:
+        self._reachable()
+        await self.step("flush", nothing)
+        if not self.connected:
+            await asyncio.sleep(timeout)
+            raise nats.errors.FlushTimeoutError
+
+
+async def journal_over(
+    server: InMemoryServer, name: str, process: Process | None = None, patience_s: float = 2.5
+) -> JetStreamJournal:
+    """The real journal over the server in memory."""
+    journal = JetStreamJournal("nats://memory", name=name, patience_s=patience_s)
+    journal.client = InMemoryClient(server, process)  # pyright: ignore[reportAttributeAccessIssue]
+    await journal.open()
+    return journal

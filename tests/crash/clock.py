@@ -1,0 +1,95 @@
+"""Time that passes only when nothing is left to do: an hour of waiting takes no longer than what happens in it."""
+
+import asyncio
+import random
+import selectors
+import sys
+import time
+from collections.abc import Callable, Generator
+from contextlib import ExitStack, contextmanager
+from datetime import UTC, datetime, timedelta, tzinfo
+from functools import cache
+from logging import CRITICAL
+from types import ModuleType, SimpleNamespace
+from typing import Any, Self
+from unittest.mock import patch
+
+import structlog
+import tenacity
+
+EPOCH = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+class NothingWillHappen(RuntimeError):
+    """Every task waits for another one, and no timer is set."""
+
+
+class _Jump(selectors.SelectSelector):
+    """Instead of waiting for the outside world it moves the loop's time to the next timer."""
+
+    loop: "VirtualLoop"
+
+    def select(self, timeout: float | None = None) -> list[Any]:
+        if timeout is None:
+            raise NothingWillHappen
+        self.loop.now_s += timeout
+        return []
+
+
+class VirtualLoop(asyncio.SelectorEventLoop):
+    """An event loop whose `time` is its own; it knows no sockets, pipes or threads."""
+
+    now_s: float = 0.0
+    epoch = EPOCH
+
+    def __init__(self) -> None:
+        jump = _Jump()
+        jump.loop = self
+        super().__init__(jump)
+
+    def time(self) -> float:
+        return self.now_s
+
+    def now(self) -> datetime:
+        """The present, in UTC, as `ports.Clock` has it."""
+        return EPOCH + timedelta(seconds=self.now_s)
+
+
+def _datetime_of(now: Callable[[], datetime]) -> type[datetime]:
+    class Virtual(datetime):
+        @classmethod
+        def now(cls, tz: tzinfo | None = None) -> Self:  # pyright: ignore[reportIncompatibleMethodOverride]
+            assert tz is UTC
+            return now()  # pyright: ignore[reportReturnType] -- a datetime like any other
+
+    return Virtual
+
+
+@cache
+def _reading_clocks() -> list[ModuleType]:
+    """The modules that read a clock themselves: the cluster's side of the product, and the library that retries."""
+    return [tenacity, *(module for name, module in sys.modules.items() if name.startswith("serve_deployments."))]
+
+
+@contextmanager
+def virtual_time(seed: int = 0) -> Generator[VirtualLoop]:
+    """A loop of its own whose time is also that of the coordinator, of agents, of engines' clients and of retries.
+
+    The jitter of retries is drawn from `seed`, and nothing is logged.
+    """
+    loop = VirtualLoop()
+    logging, drawn = structlog.get_config(), random.getstate()
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(CRITICAL))
+    random.seed(seed)
+    try:
+        with ExitStack() as patches:
+            for module in _reading_clocks():
+                if getattr(module, "datetime", None) is datetime:
+                    patches.enter_context(patch.object(module, "datetime", _datetime_of(loop.now)))
+                if getattr(module, "time", None) is time:
+                    patches.enter_context(patch.object(module, "time", SimpleNamespace(monotonic=loop.time)))
+            yield loop
+    finally:
+        loop.close()
+        structlog.configure(**logging)
+        random.setstate(drawn)

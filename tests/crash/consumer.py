@@ -1,0 +1,184 @@
+"""The durable consumer of accepted deliberations as nats-server 2.15.1 runs it, in memory."""
+
+import asyncio
+import json
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Self
+
+_NANOSECOND = 1e-9
+# What was delivered longer ago is on the disk: a server that is killed later still knows of it.
+FLUSHED_AFTER_S = 0.3
+
+Deliver = Callable[[str, int, int, int], bool]
+"""Send (inbox, stream sequence, how often delivered, place in the consumer); tells whether anybody is there."""
+
+
+@dataclass(eq=False)
+class Pull:
+    """A request for the next messages."""
+
+    inbox: str
+    left: int
+    expires_s: float
+    heartbeat_s: float
+    timers: list[asyncio.TimerHandle] = field(default_factory=list[asyncio.TimerHandle])
+
+    @classmethod
+    def of(cls, body: dict[str, Any], inbox: str) -> Self:
+        """From the body of the API's request."""
+        return cls(inbox, body["batch"], body["expires"] * _NANOSECOND, body["idle_heartbeat"] * _NANOSECOND)
+
+    def end(self) -> None:
+        """Nothing more is told."""
+        for timer in self.timers:
+            timer.cancel()
+
+
+@dataclass(eq=False)
+class _Outstanding:
+    """A message that was delivered and is not acknowledged: how often, and when it will be delivered again."""
+
+    deliveries: int
+    delivered_at_s: float = 0.0
+    timer: asyncio.TimerHandle | None = None
+
+    def rest(self) -> None:
+        if self.timer is not None:
+            self.timer.cancel()
+
+
+class Consumer:
+    """Hands out sequences until they are acknowledged. An acknowledgement is anybody's who has ever held the message.
+
+    `tell(inbox, headers)` sends a status to a pull.
+    """
+
+    def __init__(self, ack_wait_s: float, deliver: Deliver, tell: Callable[[str, dict[str, str]], bool]) -> None:
+        self.acknowledged: list[int] = []
+        self._ack_wait_s = ack_wait_s
+        self._deliver = deliver
+        self._tell = tell
+        self._new: deque[int] = deque()
+        self._again: deque[int] = deque()
+        self._outstanding: dict[int, _Outstanding] = {}
+        self._pulls: deque[Pull] = deque()
+        self._place = 0
+        self._up = True
+
+    def info(self) -> dict[str, Any]:
+        """As the API tells it."""
+        return {"num_pending": len(self._new), "num_ack_pending": len(self._outstanding)}
+
+    @property
+    def empty(self) -> bool:
+        """Whether nothing waits and nothing is unacknowledged."""
+        return not self._new and not self._outstanding
+
+    def add(self, sequence: int) -> None:
+        """A new message is stored."""
+        self._new.append(sequence)
+        self._serve()
+
+    def pull(self, pull: Pull) -> None:
+        """Somebody asks for messages."""
+        loop = asyncio.get_running_loop()
+        pull.timers.append(loop.call_later(pull.expires_s, self._expired, pull))
+        pull.timers.append(loop.call_later(pull.heartbeat_s, self._heartbeat, pull))
+        self._pulls.append(pull)
+        self._serve()
+
+    def again(self, sequence: int) -> bool:
+        """Deliver an unacknowledged message once more, now, as if its time were up; whether there was one."""
+        if sequence not in self._outstanding:
+            return False
+        self._due(sequence)
+        return True
+
+    @property
+    def held(self) -> list[int]:
+        """What is delivered and unacknowledged."""
+        return list(self._outstanding)
+
+    def told(self, sequence: int, word: bytes) -> None:
+        """Take an acknowledgement, of whichever delivery; of what is not outstanding it means nothing."""
+        held = self._outstanding.get(sequence)
+        if held is None:
+            return
+        if word == b"+ACK":
+            held.rest()
+            del self._outstanding[sequence]
+            self._unqueue(sequence)
+            self.acknowledged.append(sequence)
+        elif word == b"+WPI":
+            self._unqueue(sequence)
+            self._wait(sequence, self._ack_wait_s)
+        elif word.startswith(b"-NAK"):
+            self._unqueue(sequence)
+            self._wait(sequence, json.loads(word[5:])["delay"] * _NANOSECOND)
+        else:
+            raise AssertionError(f"unknown word {word!r}")
+
+    def die(self) -> None:
+        """The server is gone, and every pull with it. What it forgets was never delivered, as far as it knows."""
+        self._up = False
+        for pull in self._pulls:
+            pull.end()
+        self._pulls.clear()
+        since_s = asyncio.get_running_loop().time() - FLUSHED_AFTER_S
+        forgotten = sorted(each for each, held in self._outstanding.items() if held.delivered_at_s > since_s)
+        for sequence in forgotten:
+            self._outstanding.pop(sequence).rest()
+            self._unqueue(sequence)
+        self._new.extendleft(reversed(forgotten))
+
+    def live(self) -> None:
+        """The server is back."""
+        self._up = True
+        self._serve()
+
+    def _unqueue(self, sequence: int) -> None:
+        if sequence in self._again:
+            self._again.remove(sequence)
+
+    def _wait(self, sequence: int, seconds: float) -> None:
+        held = self._outstanding[sequence]
+        held.rest()
+        held.timer = asyncio.get_running_loop().call_later(seconds, self._due, sequence)
+
+    def _due(self, sequence: int) -> None:
+        if sequence in self._outstanding and sequence not in self._again:
+            self._again.append(sequence)
+            self._serve()
+
+    def _serve(self) -> None:
+        while self._up and self._pulls and (self._again or self._new):
+            pull = self._pulls[0]
+            again = bool(self._again)
+            sequence = self._again[0] if again else self._new[0]
+            deliveries = self._outstanding[sequence].deliveries + 1 if again else 1
+            self._place += 1
+            if not self._deliver(pull.inbox, sequence, deliveries, self._place):
+                # Its client has gone: nobody is interested in the inbox any more.
+                self._drop(pull)
+                continue
+            (self._again if again else self._new).popleft()
+            held = self._outstanding.setdefault(sequence, _Outstanding(deliveries))
+            held.deliveries, held.delivered_at_s = deliveries, asyncio.get_running_loop().time()
+            self._wait(sequence, self._ack_wait_s)
+            pull.left -= 1
+            if not pull.left:
+                self._drop(pull)
+
+    def _drop(self, pull: Pull) -> None:
+        pull.end()
+        self._pulls.remove(pull)
+
+    def _expired(self, pull: Pull) -> None:
+        self._drop(pull)
+        self._tell(pull.inbox, {"Status": "408", "Nats-Pending-Messages": str(pull.left), "Nats-Pending-Bytes": "0"})
+
+    def _heartbeat(self, pull: Pull) -> None:
+        if self._tell(pull.inbox, {"Status": "100", "Description": "Idle Heartbeat"}):
+            pull.timers.append(asyncio.get_running_loop().call_later(pull.heartbeat_s, self._heartbeat, pull))

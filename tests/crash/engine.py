@@ -1,0 +1,118 @@
+"""An engine that outlives every process and remembers who asked for what, and what had been recorded by then."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import httpx
+
+from app.deliberation.calls import Call
+from tests.crash.points import Process, nothing
+
+PIECES = 2
+FIRST_S = 0.4
+PIECE_S = 0.2
+USAGE = {"prompt_tokens": 10, "completion_tokens": 5}
+
+
+@dataclass(eq=False)
+class Asked:
+    """A request that reached the engine. `recorded` tells whether the call's outcome stood in the log by then."""
+
+    deliberation_id: str
+    call_id: str
+    attempt: int
+    process: Process
+    at_s: float
+    recorded: bool
+    ended: bool
+    closed_at_s: float | None = None
+
+
+@dataclass
+class Engine:
+    """Answers every call as `answer` says, in its own time. `stands` tells whether a deliberation has a fact.
+
+    Calls are announced by the handle that carries them, because a request alone does not say what is asked.
+    """
+
+    answer: Callable[[Call], str]
+    stands: Callable[[str, str], bool]
+    asked: list[Asked] = field(default_factory=list[Asked])
+    calls: dict[tuple[str, str], Call] = field(default_factory=dict[tuple[str, str], Call])
+
+    def begin(self, trace: str, process: Process) -> Asked:
+        """A request arrives."""
+        deliberation_id, call_id, attempt = trace.split(".")
+        asked = Asked(
+            deliberation_id,
+            call_id,
+            int(attempt),
+            process,
+            asyncio.get_running_loop().time(),
+            self.stands(deliberation_id, f"call.{call_id}.finished"),
+            self.stands(deliberation_id, "end"),
+        )
+        self.asked.append(asked)
+        process.on_death(lambda: self.close(asked))
+        return asked
+
+    def close(self, asked: Asked) -> None:
+        """The connection is closed, by whichever side. Idempotent."""
+        if asked.closed_at_s is None:
+            asked.closed_at_s = asyncio.get_running_loop().time()
+
+    @property
+    def open(self) -> list[Asked]:
+        """Requests whose connection is open."""
+        return [asked for asked in self.asked if asked.closed_at_s is None]
+
+
+@dataclass(eq=False)
+class _Stream(httpx.AsyncByteStream):
+    """The pieces of an answer as they come over the wire."""
+
+    engine: Engine
+    asked: Asked
+    text: str
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        size = -(-len(self.text) // PIECES)
+        for at in range(0, len(self.text), size):
+            await asyncio.sleep(PIECE_S)
+            line = {"choices": [{"delta": {"content": self.text[at : at + size]}, "finish_reason": None}]}
+            yield await self.asked.process.step("engine piece", lambda line=line: _line(line))
+        end: dict[str, Any] = {"choices": [{"delta": {}, "finish_reason": "stop"}]}
+        yield _line(end) + _line({"choices": [], "usage": USAGE}) + b"data: [DONE]\n\n"
+
+    async def aclose(self) -> None:
+        self.engine.close(self.asked)
+
+
+def _line(body: object) -> bytes:
+    return f"data: {json.dumps(body)}\n\n".encode()
+
+
+class EngineTransport(httpx.AsyncBaseTransport):
+    """One process's way to the engine."""
+
+    def __init__(self, engine: Engine, process: Process) -> None:
+        self._engine = engine
+        self._process = process
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        if request.url.path.endswith("/models"):
+            await self._process.step("engine models", nothing)
+            return httpx.Response(200, json={"data": [{"id": "scripted"}]})
+        trace = request.headers["X-Request-Id"]
+        asked = await self._process.step("engine request", lambda: self._engine.begin(trace, self._process))
+        try:
+            # Agents differ in speed, so that no two answers come at one moment.
+            await asyncio.sleep(FIRST_S + 0.01 * (sum(asked.call_id.encode()) % 23))
+        except asyncio.CancelledError:
+            self._engine.close(asked)
+            raise
+        call = self._engine.calls[asked.deliberation_id, asked.call_id]
+        return httpx.Response(200, stream=_Stream(self._engine, asked, self._engine.answer(call)))

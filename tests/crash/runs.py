@@ -1,0 +1,138 @@
+"""One deliberation from its submission to its end, with something done to the processes at chosen steps."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from app.deliberation.calls import Call
+from app.deliberation.facts import CancelRequested, Verdict
+from tests.crash.audit import CUT_WITHIN_S, Audit
+from tests.crash.clock import virtual_time
+from tests.crash.points import Point, Points, Process
+from tests.crash.stack import Stack
+from tests.unit.facts_of import Minds
+
+Victim = Literal["process", "machine"]
+Side = Literal["before", "after"]
+
+# A death of whoever held the work is noticed after `ack_wait`; some such waits, and the work itself, fit in.
+WITHIN_S = 90.0
+
+_MINDS = Minds()
+
+
+def answered(call: Call) -> str:
+    """What the engine writes: always the same for the same call."""
+    text = _MINDS(call).text
+    assert text is not None
+    return text
+
+
+@dataclass(frozen=True, slots=True)
+class Kill:
+    """A kill before or after the effect of a step; of the process that makes it, or of all of them."""
+
+    number: int
+    side: Side
+    victim: Victim
+
+    def __str__(self) -> str:
+        return f"{self.victim} dies {self.side} {self.number}"
+
+
+@dataclass
+class Ran:
+    """A run that is over: what was reached, and what its audit found."""
+
+    reached: list[Point]
+    audit: Audit
+    took_s: float
+
+    @property
+    def verdict(self) -> Verdict | None:
+        """What was decided, without what it cost."""
+        return self.audit.verdict
+
+    def step(self, number: int) -> str:
+        """A point in words."""
+        if number > len(self.reached):
+            return f"{number} (never reached)"
+        point = self.reached[number - 1]
+        return f"{number} ({point.process}: {point.step})"
+
+
+BODIES: dict[str, dict[str, Any]] = {
+    name: {"task": "Name a colour.", "strategy": name, "agents": [{"role": "DEV", "count": 3}], "seed": 7}
+    for name in ("council", "vote")
+}
+
+
+@dataclass
+class Script:
+    """What happens during a run: kills, and perhaps a request to stop when a step is reached."""
+
+    strategy: str
+    kills: tuple[Kill, ...] = ()
+    cancel_at: int | None = None
+    seed: int = 0
+
+    def run(self) -> Ran:
+        """Run it in a loop and a time of its own."""
+        with virtual_time(self.seed) as loop:
+            return loop.run_until_complete(self._story(Stack(loop, Points(), answered)))
+
+    async def _story(self, stack: Stack) -> Ran:
+        ids: list[str] = []
+        in_flight = 0
+
+        def killing(kill: Kill) -> Callable[[Process], None]:
+            def strike(process: Process) -> None:
+                nonlocal in_flight
+                in_flight += unrecorded(stack)
+                process.die() if kill.victim == "process" else stack.die()
+
+            return strike
+
+        async def stop() -> None:
+            # A client can only stop what it has got an id for.
+            if ids:
+                await stack.cancel(ids[0])
+
+        for kill in self.kills:
+            (stack.points.before if kill.side == "before" else stack.points.after)[kill.number] = killing(kill)
+        if self.cancel_at is not None:
+            stack.points.before[self.cancel_at] = lambda _: stack.outside(stop())
+        stack.start()
+        ids.append(await stack.submit(BODIES[self.strategy], "key"))
+        began_s = stack.loop.time()
+        quiet = await stack.quiet(ids, WITHIN_S)
+        took_s = stack.loop.time() - began_s
+        reached = list(stack.points.reached)
+        await stack.idle()
+        audit = Audit(stack, ids[0], in_flight)
+        audit.expect(quiet, "it has not ended")
+        audit.hold()
+        audit.hold_calls()
+        if self.cancel_at is not None:
+            hold_cancel(audit)
+        await stack.stop()
+        return Ran(reached, audit, took_s)
+
+
+def unrecorded(stack: Stack) -> int:
+    """Calls that the engine has been asked for and whose outcome does not stand."""
+    asked = {(each.deliberation_id, each.call_id) for each in stack.engine.asked}
+    return sum(not stack.stands(deliberation, f"call.{call}.finished") for deliberation, call in asked)
+
+
+def hold_cancel(audit: Audit) -> None:
+    """Hold the run against the promise of cancellation: soon nothing is asked any more, and what was asked is cut."""
+    requested = [event for _, event in audit.events if isinstance(event, CancelRequested)]
+    if not requested:
+        return
+    cancelled_at_s = (requested[0].ts - audit.stack.loop.epoch).total_seconds()
+    for asked in audit.stack.engine.asked:
+        audit.expect(asked.at_s <= cancelled_at_s + CUT_WITHIN_S, f"{asked.call_id} was asked for after the request")
+        closed_at_s = asked.closed_at_s or float("inf")
+        bound_s = max(cancelled_at_s, asked.at_s) + CUT_WITHIN_S
+        audit.expect(closed_at_s <= bound_s, f"{asked.call_id} ran on to {closed_at_s} after {cancelled_at_s}")

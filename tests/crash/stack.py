@@ -1,0 +1,265 @@
+"""The whole product in one process: gateway, coordinators and agents as processes that die and are started again."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextvars import Context
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any, cast
+from unittest.mock import patch
+
+import httpx
+from ray.exceptions import ActorDiedError, RayError
+
+from app.deliberation.calls import Call
+from app.deliberation.errors import JournalUnavailable
+from app.deliberation.facts import Event, decode
+from app.deliberation.roles import Role
+from app.journal import JetStreamJournal
+from app.main import lifespan_of
+from app.roles import read_roles
+from app.settings import Settings
+from serve_deployments.agent import APPEND_PATIENCE_S as AGENT_PATIENCE_S
+from serve_deployments.agent import AgentReplica, StageRequest
+from serve_deployments.coordinator import APPEND_PATIENCE_S, CoordinatorReplica, Handle
+from serve_deployments.engine import Engines
+from tests.components.served import APP, answering
+from tests.crash.client import journal_over
+from tests.crash.clock import VirtualLoop
+from tests.crash.engine import Engine, EngineTransport
+from tests.crash.points import Points, Process, adopting, nothing
+from tests.crash.server import InMemoryServer
+
+_roles = cache(read_roles)
+
+RESTART_S = 0.5
+RETRY_S = 0.3
+TENANT = "default"
+
+
+class _Response:
+    """What a streaming handle call brings: items, its end, or the death of the replica."""
+
+    def __init__(self) -> None:
+        self.items: asyncio.Queue[tuple[int, bytes] | RayError | None] = asyncio.Queue()
+
+
+@dataclass
+class RoleHandle:
+    """Stands in for Ray's handle, in its default mode: who stops iterating stops nothing at the replica."""
+
+    stack: "Stack"
+    process: Process
+
+    def options(self, **_: Any) -> "RoleHandle":
+        return self
+
+    @property
+    def run_stage(self) -> "RoleHandle":
+        return self
+
+    async def remote(self, payload: bytes) -> AsyncIterator[tuple[int, bytes]]:
+        response = _Response()
+        # Without a replica the router waits for one.
+        while not self.stack.agent.ready:
+            await asyncio.sleep(RETRY_S)
+        await self.process.step("ask the agent", lambda: self.stack.ask(payload, response))
+        while True:
+            item = await response.items.get()
+            if isinstance(item, RayError):
+                raise item
+            await self.process.step("stage item" if item else "stage end", nothing)
+            if item is None:
+                return
+            yield item
+
+
+class Service:
+    """Something that runs in a process of its own, and is started again when it dies.
+
+    `serve(process, ready)` runs for as long as the process lives, and calls `ready` with what others may reach.
+    """
+
+    def __init__(
+        self, name: str, points: Points, serve: Callable[[Process, Callable[[Any], None]], Coroutine[Any, Any, None]]
+    ) -> None:
+        self.name = name
+        self.part: Any = None
+        self.process = Process(name, points)
+        self._points = points
+        self._serve = serve
+        self._over = False
+
+    @property
+    def ready(self) -> bool:
+        """Whether it can be reached."""
+        return self.part is not None and self.process.alive
+
+    def start(self) -> None:
+        """Begin, in a new process."""
+        if self._over:
+            return
+        self.part = None
+        self.process = Process(self.name, self._points)
+        loop = asyncio.get_running_loop()
+        self.process.on_death(lambda: loop.call_later(RESTART_S, self.start))  # pyright: ignore[reportArgumentType]
+        self.process.start(self._run(self.process))
+
+    async def _run(self, process: Process) -> None:
+        await self._serve(process, lambda part: setattr(self, "part", part))
+        # Only a defect ends a service by itself, and then its supervisor starts it anew.
+        process.die()
+
+    def end(self) -> None:
+        """Stop, for good."""
+        self._over = True
+        self.process.go_on()
+        self.process.die()
+
+
+@dataclass
+class Stack:
+    """Everything, and the clients outside, who live on whatever dies. Run it in a loop of `virtual_time`."""
+
+    loop: VirtualLoop
+    points: Points
+    answer: Callable[[Call], str]
+    coordinators: int = 1
+    server: InMemoryServer = field(default_factory=InMemoryServer)
+    services: list[Service] = field(default_factory=list[Service])
+    _clients: list[asyncio.Task[None]] = field(default_factory=list[asyncio.Task[None]])
+
+    def __post_init__(self) -> None:
+        self.loop.set_task_factory(adopting)  # pyright: ignore[reportArgumentType]
+        self.engine = Engine(self.answer, self.stands)
+        self.gateway = Service("gateway", self.points, self._serve_gateway)
+        self.agent = Service("agent", self.points, self._serve_agent)
+        names = ["coordinator", "coordinator2"][: self.coordinators]
+        self.coordinator, *self.others = [Service(name, self.points, self._serve_coordinator) for name in names]
+        self.services = [self.gateway, self.agent, self.coordinator, *self.others]
+
+    def start(self) -> None:
+        """Start every process."""
+        for service in self.services:
+            service.start()
+
+    async def stop(self) -> None:
+        """End every process, and let what is left of them be swept away."""
+        for service in self.services:
+            service.end()
+        await asyncio.sleep(1)
+
+    def die(self) -> None:
+        """The machine fails: every process dies at this moment; the server and the engine are elsewhere."""
+        for service in self.services:
+            service.process.die()
+
+    def stands(self, deliberation_id: str, tail: str) -> bool:
+        """Whether a fact is in the log."""
+        return f"deliberations.{TENANT}.{deliberation_id}.{tail}" in self.server.log.last
+
+    def events(self, deliberation_id: str) -> list[Event]:
+        """Facts and views of a deliberation, in order."""
+        return [decode(each.data) for each in self.server.log.matching(f"deliberations.{TENANT}.{deliberation_id}.>")]
+
+    def ask(self, payload: bytes, response: _Response) -> None:
+        """A handle's call reaches the agent's replica."""
+        request = StageRequest.model_validate_json(payload)
+        for call in request.calls:
+            self.engine.calls[request.deliberation_id, call.call_id] = call
+        process = self.agent.process
+        process.on_death(lambda: response.items.put_nowait(ActorDiedError()))
+        if self.agent.ready:
+            process.start(self._stage(process, self.agent.part, request, response))
+
+    async def _stage(self, process: Process, replica: AgentReplica, request: StageRequest, response: _Response) -> None:
+        try:
+            async for item in replica.run_stage(request):
+                await process.step("yield", lambda item=item: response.items.put_nowait(item))
+            response.items.put_nowait(None)
+        except JournalUnavailable as error:
+            # Ray wraps what a replica raises.
+            response.items.put_nowait(RayError(repr(error)))
+
+    async def _journal(self, process: Process, patience_s: float) -> JetStreamJournal:
+        return await journal_over(self.server, process.name, process, patience_s)
+
+    async def _serve_gateway(self, process: Process, ready: Callable[[Any], None]) -> None:
+        journal = await self._journal(process, 2.5)
+        # The roles come from a file that does not change: to read it takes longer than the rest of a start.
+        with patch("app.main.read_roles", _roles):
+            lifespan = lifespan_of(Settings(), journal, self.loop)
+        async with lifespan(APP) as gateway, answering(gateway) as client:
+            ready(client)
+            await asyncio.Event().wait()
+
+    async def _serve_agent(self, process: Process, ready: Callable[[Any], None]) -> None:
+        journal = await self._journal(process, AGENT_PATIENCE_S)
+        engines = Engines(["http://engine"], connections=8, transport=EngineTransport(self.engine, process))
+        replica = AgentReplica("DEV", Role(persona="You test."), engines, journal, stream_deltas=True)
+        await engines.probe()
+        await replica.listen()
+        ready(replica)
+        await replica.rest()
+
+    async def _serve_coordinator(self, process: Process, ready: Callable[[Any], None]) -> None:
+        journal = await self._journal(process, APPEND_PATIENCE_S)
+        handle = cast("Handle", RoleHandle(self, process))
+        replica = CoordinatorReplica(journal, {"DEV": handle}, slots=10)
+        ready(replica)
+        await replica.serve(asyncio.Event())
+
+    async def request(self, method: str, path: str, **options: Any) -> httpx.Response | None:
+        """A client's request; None when there is no gateway, or it dies before it has answered."""
+        if not self.gateway.ready:
+            return None
+        process, client = self.gateway.process, cast("httpx.AsyncClient", self.gateway.part)
+        answer: asyncio.Future[httpx.Response | None] = self.loop.create_future()
+
+        def answered(response: httpx.Response | None) -> None:
+            if not answer.done():
+                answer.set_result(response)
+
+        async def handle() -> None:
+            response = await client.request(method, path, **options)
+            await process.step("answer", lambda: answered(response))
+
+        process.on_death(lambda: answered(None))
+        process.start(handle())
+        return await answer
+
+    async def insist(self, method: str, path: str, **options: Any) -> httpx.Response:
+        """A client's request, sent again until a gateway answers it and can be reached by all it needs."""
+        while True:
+            response = await self.request(method, path, **options)
+            if response is not None and response.status_code not in (429, 503):
+                return response
+            await asyncio.sleep(RETRY_S)
+
+    async def submit(self, body: dict[str, Any], key: str) -> str:
+        """The id of a deliberation that was accepted."""
+        response = await self.insist("POST", "/deliberations", json=body, headers={"Idempotency-Key": key})
+        assert response.status_code in (200, 202), response.text
+        return response.json()["id"]
+
+    async def cancel(self, deliberation_id: str) -> None:
+        """Ask a deliberation to stop; whether that is in time is another matter."""
+        response = await self.insist("POST", f"/deliberations/{deliberation_id}/cancel")
+        assert response.status_code in (200, 202), response.text
+
+    def outside(self, work: Coroutine[Any, Any, None]) -> None:
+        """Let a client of its own do something, whoever is at work now."""
+        self._clients.append(asyncio.get_running_loop().create_task(work, context=Context()))
+
+    async def idle(self) -> None:
+        """Wait until every client has got its answer."""
+        await asyncio.gather(*self._clients)
+
+    async def quiet(self, deliberation_ids: list[str], within_s: float) -> bool:
+        """Whether all have ended and nothing is in the queue, at the latest `within_s` from now."""
+        until_s = self.loop.time() + within_s
+        while self.loop.time() < until_s:
+            if self.server.consumer.empty and all(self.stands(each, "end") for each in deliberation_ids):
+                return True
+            await asyncio.sleep(0.2)
+        return False

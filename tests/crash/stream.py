@@ -1,0 +1,66 @@
+"""One stream of the in-memory server: messages in order, the last on each subject, and the reads that the log makes."""
+
+import base64
+from dataclasses import dataclass, field
+from typing import Any
+
+from app.testing import subject_matches
+
+CREATED = "2026-01-01T00:00:00Z"
+
+Headers = dict[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """A message of a stream."""
+
+    subject: str
+    sequence: int
+    data: bytes
+
+
+@dataclass
+class Stream:
+    """Keeps everything; sequences count from 1 without a gap."""
+
+    name: str
+    stored: list[Stored] = field(default_factory=list[Stored])
+    last: dict[str, Stored] = field(default_factory=dict[str, Stored])
+
+    def append(self, subject: str, data: bytes, headers: Headers) -> Stored | dict[str, Any]:
+        """The message that is stored, or the answer of a refusal."""
+        standing = self.last.get(subject)
+        expected = headers.get("Nats-Expected-Last-Subject-Sequence")
+        found = standing.sequence if standing else 0
+        if expected is not None and int(expected) != found:
+            return {"error": {"code": 400, "err_code": 10_071, "description": f"wrong last sequence: {found}"}}
+        message = Stored(subject, len(self.stored) + 1, data)
+        self.stored.append(message)
+        self.last[subject] = message
+        return message
+
+    def info(self) -> dict[str, Any]:
+        """As the API tells it."""
+        bounds = {"first_seq": 1, "last_seq": len(self.stored)}
+        return {"created": CREATED, "config": {"name": self.name}, "state": bounds}
+
+    def last_message(self, subject: str) -> dict[str, Any]:
+        """As the API tells it."""
+        standing = self.last.get(subject)
+        if standing is None:
+            return {"error": {"code": 404, "err_code": 10_037, "description": "no message found"}}
+        data = base64.b64encode(standing.data).decode()
+        return {"message": {"subject": subject, "seq": standing.sequence, "data": data}}
+
+    def matching(self, pattern: str, after: int = 0) -> list[Stored]:
+        """Everything above a sequence on subjects that match, in order."""
+        return [each for each in self.stored[after:] if subject_matches(pattern, each.subject)]
+
+    def query(self, query: dict[str, Any]) -> tuple[list[Stored], int]:
+        """What a batched direct get finds, and how many more match."""
+        if "multi_last" in query:
+            found = [each for s, each in self.last.items() if any(subject_matches(p, s) for p in query["multi_last"])]
+            return sorted(found, key=lambda message: message.sequence), 0
+        rest = self.matching(query["next_by_subj"], query["seq"] - 1)
+        return rest[: query["batch"]], max(0, len(rest) - query["batch"])

@@ -1,0 +1,89 @@
+"""A kill at every step: of the gateway, of a coordinator, of an agent, or of all of them at once.
+
+All three run in one process over an in-memory nats-server and a scripted engine, with the real journal, the real work
+queue, the real routes and the real HTTP client of engines between them. Every publish, request, subscription,
+acknowledgement, request to an engine, piece of its answer, item over a handle and message that is heard is a numbered
+step (tests/crash/points.py). A process dies before a step has its effect, or when it has had it and nobody was told;
+whatever it would still do has none. A new one starts half a second later.
+
+What cannot be shown this way: that Ray and a supervisor do start new processes and notice dead ones (tests/e2e), what
+disks forget (the server here keeps whatever it has acknowledged), and that time between two steps of one task is of no
+account: a process dies at its steps, between which nothing of it can be seen from outside.
+"""
+
+import random
+from functools import cache
+
+import pytest
+
+from tests.crash.runs import Kill, Ran, Script, Side, Victim
+
+STRATEGIES = ("council", "vote")
+DOUBLE_KILLS = 300
+# From the first kill on numbers differ from run to run; the second one comes within what a recovery takes.
+RECOVERY_STEPS = 60
+
+
+@cache
+def undisturbed(strategy: str) -> Ran:
+    ran = Script(strategy).run()
+    assert ran.audit.faults == [] and ran.verdict is not None
+    return ran
+
+
+def faults_of(ran: Ran, strategy: str) -> list[str]:
+    """What does not hold; the verdict is that of a run in which nothing happened."""
+    same = ran.verdict == undisturbed(strategy).verdict
+    return [*ran.audit.faults, *([] if same else ["another verdict"])]
+
+
+def test_the_steps_are_those_of_every_part_and_kind() -> None:
+    reached = {(point.process, point.step) for point in undisturbed("council").reached}
+    assert reached >= {
+        ("gateway", "request deliberations.accepted"),
+        ("gateway", "answer"),
+        ("coordinator", "hear deliberations.accepted"),
+        ("coordinator", "request deliberations.stage.1.opened"),
+        ("coordinator", "ask the agent"),
+        ("coordinator", "stage item"),
+        ("coordinator", "request deliberations.stage.4.closed"),
+        ("coordinator", "request deliberations.end"),
+        ("coordinator", "request orchestration.deliberation.completed"),
+        ("coordinator", "publish ack"),
+        ("agent", "engine request"),
+        ("agent", "engine piece"),
+        ("agent", "request deliberations.call.s1-dev-001.finished"),
+        ("agent", "yield"),
+    }
+
+
+@pytest.mark.parametrize("victim", ["process", "machine"])
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_whoever_dies_at_whichever_step_the_deliberation_ends_once_and_as_if_nothing_had_happened(
+    strategy: str, victim: Victim
+) -> None:
+    faults: list[str] = []
+    for point in undisturbed(strategy).reached:
+        sides: tuple[Side, ...] = ("before", "after") if point.effective else ("before",)
+        for side in sides:
+            ran = Script(strategy, (Kill(point.number, side, victim),)).run()
+            faults += [f"{victim} dies {side} {ran.step(point.number)}: {each}" for each in faults_of(ran, strategy)]
+    assert faults == []
+
+
+def test_two_deaths_at_any_steps_change_nothing_either() -> None:
+    faults: list[str] = []
+    for seed in range(DOUBLE_KILLS):
+        chance = random.Random(seed)
+        # A council takes twice as long to run.
+        strategy = "vote" if seed % 3 else "council"
+        first = chance.randint(1, len(undisturbed(strategy).reached))
+        second = first + chance.randint(1, RECOVERY_STEPS)
+        kills = tuple(
+            Kill(number, chance.choice(("before", "after")), chance.choice(("process", "machine")))
+            for number in (first, second)
+        )
+        ran = Script(strategy, kills, seed=seed).run()
+        what = ", ".join(f"{kill.victim} dies {kill.side} {ran.step(kill.number)}" for kill in kills)
+        faults += [f"seed {seed}, {strategy}: {what}: {each}" for each in faults_of(ran, strategy)]
+    assert faults == []
