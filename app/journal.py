@@ -62,6 +62,10 @@ def stream_of(pattern: str) -> str:
     return KEYS_STREAM if pattern.startswith("keys.") else STREAM
 
 
+class _TooManySubjects(Exception):
+    """One batched direct get answers for 1,024 subjects at most."""
+
+
 @dataclass
 class _Batch:
     """Replies to one batched direct get, gathered until the server says that the batch is over."""
@@ -81,6 +85,8 @@ class _Batch:
             self.done.set_result(0)
         elif status == "204":
             self.done.set_result(int(headers.get("Nats-Num-Pending", 0)))
+        elif status == "413":
+            self.done.set_exception(_TooManySubjects)
         else:
             self.done.set_exception(JournalUnavailable(f"the log refused a read: {headers.get('Description', status)}"))
 
@@ -276,8 +282,21 @@ class JetStreamJournal:
 
     async def last(self, patterns: Sequence[str]) -> list[Record]:
         """See `ports.Journal.last`."""
-        records, _ = await self._direct_get({"multi_last": list(patterns)})
+        try:
+            records, _ = await self._direct_get({"multi_last": list(patterns)})
+        except _TooManySubjects:
+            records = await self._paged(patterns)
         return sorted(records, key=lambda record: record.sequence)
+
+    async def _paged(self, patterns: Sequence[str]) -> list[Record]:
+        """What stands on more subjects than one read answers for, as of now: patterns are read one after the other."""
+        bound = (await self.state()).last_sequence
+        found: dict[str, Record] = {}
+        for pattern in patterns:
+            async for record in self.read(pattern, 0):
+                if record.sequence <= bound:
+                    found[record.subject] = record
+        return list(found.values())
 
     async def announce(self, end: End) -> None:
         """See `ports.Journal.announce`: one event in ORCHESTRATOR_EVENTS, deduplicated by its message id."""

@@ -109,6 +109,33 @@ async def test_facts_are_every_fact_of_one_deliberation_in_order_and_no_view(
     assert [record.sequence for record in records] == sorted(record.sequence for record in records)
 
 
+async def test_facts_on_more_subjects_than_one_read_answers_for_are_all_read(
+    any_journal: Journal, fresh_id: str
+) -> None:
+    """1,024 is NATS's bound; a round robin of 32 members has as many calls, and stages besides."""
+    await any_journal.append("default", accepted(fresh_id))
+    finished = [
+        CallFinished(
+            deliberation_id=fresh_id,
+            ts=NOW,
+            call_id=f"s1-{number}",
+            agent_id="a",
+            role="DEV",
+            stage=1,
+            attempt=1,
+            text="x",
+            duration_ms=5,
+        )
+        for number in range(1_100)
+    ]
+    for begin in range(0, len(finished), 100):
+        await asyncio.gather(*(any_journal.append("default", fact) for fact in finished[begin : begin + 100]))
+    records = await any_journal.facts("default", fresh_id)
+    assert decode(records[0].data) == accepted(fresh_id)
+    assert {decode(record.data).call_id for record in records[1:]} == {fact.call_id for fact in finished}
+    assert [record.sequence for record in records] == sorted(record.sequence for record in records)
+
+
 async def test_no_fact_at_all_is_an_empty_list(any_journal: Journal, fresh_id: str) -> None:
     assert await any_journal.facts("default", fresh_id) == []
     assert await every(any_journal, f"deliberations.default.{fresh_id}.>") == []

@@ -20,6 +20,10 @@ from app.deliberation.specification import AgentSpec, Purpose, Specification
 
 # Ballots and critiques should vary little between runs, and still differ when one is asked for again.
 JUDGING_TEMPERATURE_MAX = 0.3
+# What a listwise ballot takes: braces, labels and ids, and a rationale of two or three sentences for each score.
+BALLOT_TOKENS = 128
+SCORE_TOKENS = 128
+COMPLETION_TOKENS_MAX = 32_768
 
 _T = TypeVar("_T")
 Step = Generator[Ask, Outcomes, _T]
@@ -68,8 +72,12 @@ class Course:
         labelled: Mapping[str, str] | None = None,
         judging: bool = False,
         part: int | None = None,
+        tokens_least: int = 0,
     ) -> Call:
-        """A call of the stage that comes next; `part` numbers several calls of one agent."""
+        """A call of the stage that comes next; `part` numbers several calls of one agent.
+
+        A form that cannot be filled in with fewer tokens than `tokens_least` is given so many, whatever answers get.
+        """
         call_id = f"s{self.stage}-{agent.agent_id}" + ("" if part is None else f"-{part}")
         sampling = agent.sampling
         return Call(
@@ -81,7 +89,7 @@ class Course:
             output=output,
             temperature=min(sampling.temperature, JUDGING_TEMPERATURE_MAX) if judging else sampling.temperature,
             top_p=sampling.top_p,
-            max_tokens=sampling.max_tokens,
+            max_tokens=min(COMPLETION_TOKENS_MAX, max(sampling.max_tokens, tokens_least)),
             seed=call_seed(self.specification.seed, call_id, 1),
             labels=dict(labelled or {}),
         )
@@ -159,6 +167,7 @@ class Course:
                     Output(kind="score", labels=letters, criteria=criteria),
                     labelled=dict(zip(letters, shown, strict=True)),
                     judging=True,
+                    tokens_least=BALLOT_TOKENS + SCORE_TOKENS * len(letters) * len(criteria),
                 )
             )
         outcomes = yield from self.run(
