@@ -271,12 +271,10 @@ async def test_a_check_that_is_stopped_leaves_no_process() -> None:
 async def test_a_replica_that_is_killed_takes_its_programs_with_it(tmp_path: Path) -> None:
     script = f"""
         import asyncio, tempfile
-                from app.deliberation.outputs import TestCase
         from serve_deployments.sandbox.checks import Sandbox
+        from tests.integration.sandboxed import check
         tempfile.tempdir = {str(tmp_path)!r}
-        endless = "def f():\\n    while True: pass"
-        check = Check(code=endless, tests=(TestCase(name="t", code="f()"),), timeout_s=60, memory_mb=256)
-        asyncio.run(Sandbox().report(check, 60.0))
+        asyncio.run(Sandbox().report(check("def f():\\n    while True: pass", "f()", timeout_s=60), 60.0))
     """
     replica = subprocess.Popen([sys.executable, "-c", textwrap.dedent(script)], cwd=ROOT)
     await until(lambda: any(children(warden) for warden in wardens(replica.pid)), timeout_s=60)
