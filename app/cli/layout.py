@@ -90,10 +90,11 @@ def plan_stack(options: StackOptions, report: Report) -> Layout:
     loopback = Ports(LOOPBACK)
     if options.nats_url is None:
         ports["nats"] = _port(loopback, "nats", options.nats_port, report)
+        ports["nats_monitor"] = loopback.take()
     if not options.engine_urls:
         ports["simulator"] = loopback.take()
-    ports["ray"] = loopback.take()
-    ports["ray_dashboard"] = loopback.take()
+    for name in ("ray", "raylet", "ray_dashboard"):
+        ports[name] = loopback.take()
     reached_at = LOOPBACK if options.host in ("0.0.0.0", "::") else options.host
     return Layout(
         options=options,

@@ -1,12 +1,20 @@
-"""What to do when a child of the stack dies. Pure: the supervisor tells what happened and obeys the decision."""
+"""What to do when a child of the stack dies, or lives and is of no use. Pure: the supervisor tells, and obeys.
+
+A child that serves is asked for a sign of life now and then. That it dies is certain when it has; that it hangs is only
+ever likely, so the bound is generous: a machine that is short of CPU must not be robbed of what it has got done.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import assert_never
 
 FIRST_DELAY_S = 0.2
 DELAY_MAX_S = 10.0
 STEADY_AFTER_S = 30.0
 START_ATTEMPTS_MAX = 2
+PROBE_INTERVAL_S = 2.0
+SILENCE_MAX_S = 10.0
+MISSES_MIN = 3
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,6 +70,75 @@ def on_death(past: Past, death: Death) -> Restart | GiveUp:
     steady = death.ready_for_s is not None and death.ready_for_s >= STEADY_AFTER_S
     delay_s = FIRST_DELAY_S if steady or not past.delay_s else min(2 * past.delay_s, DELAY_MAX_S)
     return Restart(delay_s, replace(now, delay_s=delay_s))
+
+
+@dataclass(frozen=True, slots=True)
+class Well:
+    """It answers as it should."""
+
+
+@dataclass(frozen=True, slots=True)
+class Silent:
+    """It does not answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Broken:
+    """It answers that it cannot serve, and why; `curable` when a restart would mend it now."""
+
+    reason: str
+    curable: bool
+
+
+Sign = Well | Silent | Broken
+
+
+@dataclass(frozen=True, slots=True)
+class Pulse:
+    """What is remembered of a child's signs: when it last answered, how often it did not since, and its complaint."""
+
+    heard_at_s: float
+    misses: int = 0
+    complaint: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class GoOn:
+    """Let it be. A `notice` that is not empty is to be told."""
+
+    pulse: Pulse
+    notice: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class StartAnew:
+    """Only a restart helps; `at_once` because it would not hear a request to stop."""
+
+    reason: str
+    at_once: bool
+
+
+def on_sign(pulse: Pulse, sign: Sign, now_s: float) -> GoOn | StartAnew:
+    """End what has been silent for long, asked several times, and what is broken and can be mended by a restart.
+
+    Both bounds hold: after a pause of the whole machine one silence alone looks as long as it likes. What a restart
+    would not mend is told once, and left as it is: it may still do a part of its work.
+    """
+    match sign:
+        case Well():
+            notice = f"serves again after: {pulse.complaint}" if pulse.complaint else ""
+            return GoOn(Pulse(now_s), notice)
+        case Silent():
+            silent_s, misses = now_s - pulse.heard_at_s, pulse.misses + 1
+            if misses >= MISSES_MIN and silent_s >= SILENCE_MAX_S:
+                return StartAnew(f"hung: no answer for {silent_s:.0f} s", at_once=True)
+            return GoOn(replace(pulse, misses=misses))
+        case Broken(reason, curable):
+            if curable:
+                return StartAnew(f"broken: {reason}", at_once=False)
+            return GoOn(Pulse(now_s, complaint=reason), "" if reason == pulse.complaint else reason)
+        case _:
+            assert_never(sign)
 
 
 def check_order(children: Sequence[Standing]) -> None:

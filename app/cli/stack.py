@@ -17,15 +17,18 @@ from pathlib import Path
 import app
 from app.cli.exits import CommandError, Exit
 from app.cli.layout import LOOPBACK, Layout, StackOptions, make_ray_dir, plan_stack, shown
-from app.cli.probes import answers, greets, status_of, writes
+from app.cli.probes import all_live, answers, greets, replies, serves, status_of, writes
 from app.cli.processes import marked, only_one, sweep
 from app.cli.progress import Noticed, PartGiven, Report, StackReady
+from app.cli.stores import bound_bytes, stores
 from app.cli.supervisor import Child, StackFailed, Supervisor, supervised
 from app.deliberation.errors import JournalUnavailable, StreamsDiffer
 
 READY_WITHIN_S = 120.0
 _STREAMS_WITHIN_S = 10.0
 _LEFTOVERS_GRACE_S = 3.0
+# What a client of gRPC says first (RFC 9113, 3.4): the preface and an empty SETTINGS frame. The server owes its own.
+_HTTP2_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
 
 
 __all__ = ["LOOPBACK", "RunningStack", "StackOptions", "running_stack", "stack_children"]
@@ -183,10 +186,13 @@ def _nats(layout: Layout) -> Child:
     store = layout.data_dir / "nats"
     port = layout.ports["nats"]
     config = layout.data_dir / "nats.conf"
+    monitor = layout.ports["nats_monitor"]
+    store.mkdir(exist_ok=True)
     lines = [
         f"listen: {LOOPBACK}:{port}",
+        f"http: {LOOPBACK}:{monitor}",
         "max_payload: 4MB",
-        f"jetstream {{ store_dir: {json.dumps(str(store))} }}",
+        f"jetstream {{ store_dir: {json.dumps(str(store))}, max_file_store: {bound_bytes(store)} }}",
     ]
     config.write_text("\n".join(lines) + "\n", encoding="utf-8")
     return Child(
@@ -195,8 +201,9 @@ def _nats(layout: Layout) -> Child:
         is_ready=greets(LOOPBACK, port, b"INFO "),
         environment=dict(os.environ),
         prepare=lambda: declare_streams(layout.nats_url, layout.retention_s),
+        lives=stores(f"http://{LOOPBACK}:{monitor}/healthz", store),
         ready_within_s=30.0,
-        ports={"nats": port},
+        ports={"nats": port, "monitor": monitor},
         detail=f"{layout.nats_url}  JetStream, streams declared",
         hint="the store lies in the data directory; is its disk full, or the port taken?",
     )
@@ -209,6 +216,7 @@ def _simulator(layout: Layout) -> Child:
         name="simulator",
         command=command,
         is_ready=answers(f"{layout.engine_urls[0]}/health"),
+        lives=serves(f"{layout.engine_urls[0]}/health"),
         environment=_python_environment(layout),
         stop_within_s=3.0,
         ports={"simulator": port},
@@ -240,6 +248,7 @@ def _ray_environment(layout: Layout) -> dict[str, str]:
 def _ray(layout: Layout) -> Child:
     options = {
         "port": layout.ports["ray"],
+        "node-manager-port": layout.ports["raylet"],
         "node-ip-address": LOOPBACK,
         "temp-dir": layout.ray_dir,
         "include-dashboard": "false",
@@ -257,6 +266,8 @@ def _ray(layout: Layout) -> Child:
         name="ray",
         command=(_program("ray"), "start", "--head", "--block", "--no-monitor", "--disable-usage-stats", *flags),
         is_ready=writes(r".*Ray runtime started\."),
+        # Its two daemons do not notice each other's hanging for minutes, and `ray start --block` not at all.
+        lives=all_live(*(replies(LOOPBACK, layout.ports[name], _HTTP2_PREFACE) for name in ("ray", "raylet"))),
         environment=_ray_environment(layout),
         ready_within_s=READY_WITHIN_S,
         ports={"ray": layout.ports["ray"]},
@@ -286,6 +297,7 @@ def _gateway(layout: Layout, needs: tuple[str, ...]) -> Child:
         name="gateway",
         command=(sys.executable, "-m", "app.main"),
         is_ready=answers(f"{layout.url}/healthz"),
+        lives=serves(f"{layout.url}/healthz"),
         environment=_python_environment(layout, **listen),
         needs=needs,
         stop_within_s=15.0,

@@ -38,7 +38,21 @@ from app.cli.progress import (
     StackStopped,
     StackStopping,
 )
-from app.cli.restarts import Death, GiveUp, Past, Restart, Standing, check_order, on_death
+from app.cli.restarts import (
+    PROBE_INTERVAL_S,
+    Death,
+    GiveUp,
+    GoOn,
+    Past,
+    Pulse,
+    Restart,
+    Sign,
+    Standing,
+    StartAnew,
+    check_order,
+    on_death,
+    on_sign,
+)
 from app.deliberation.errors import DeliberationError
 
 _PROBE_INTERVAL_S = 0.03
@@ -63,6 +77,7 @@ class Life:
     attempt: int
     started_at_s: float = field(default_factory=time.monotonic)
     ready_at_s: float | None = None
+    verdict: StartAnew | None = None
     ended: asyncio.Event = field(default_factory=asyncio.Event)
 
     def output(self) -> str:
@@ -75,13 +90,15 @@ class Child(Standing):
     """How one child is started, recognised as ready, prepared for those that need it, and stopped.
 
     `is_ready` is asked again and again while the process lives. `prepare` runs once in each life, after that and before
-    anything that needs this child is started; a DeliberationError of the first one counts as a failed start.
+    anything that needs this child is started; a DeliberationError of the first one counts as a failed start. `lives`
+    is asked for a sign of life from then on; a child without it is left alone for as long as its process lives.
     """
 
     command: tuple[str, ...]
     is_ready: Callable[[Life], Awaitable[bool]]
     environment: Mapping[str, str] = field(default_factory=dict[str, str])
     prepare: Callable[[], Awaitable[object]] | None = None
+    lives: Callable[[Life], Awaitable[Sign]] | None = None
     ready_within_s: float = 60.0
     stop_within_s: float = 10.0
     ports: Mapping[str, int] = field(default_factory=dict[str, int])
@@ -174,10 +191,9 @@ class Supervisor:
             footing = {name: self._lives[name] for name in child.falls_with}
             attempt += 1
             life = await self._begin(child, attempt)
-            death, reason = await self._live(child, life, past, footing)
+            death, reason, grace_s = await self._live(child, life, past, footing)
             tail = log_tail(life.log, from_byte=life.log_from_byte)
-            fallen_grace_s = min(_FALLEN_GRACE_S, child.stop_within_s)
-            await self._end(child, life, fallen_grace_s if death.fell_with else child.stop_within_s)
+            await self._end(child, life, grace_s)
             match on_death(past, death):
                 case GiveUp():
                     self._report(ChildFailed(child.name, reason, child.hint, str(life.log), tail))
@@ -199,23 +215,45 @@ class Supervisor:
         self._report(ChildStarted(child.name, process.pid, attempt))
         return life
 
-    async def _live(self, child: Child, life: Life, past: Past, footing: Mapping[str, Life]) -> tuple[Death, str]:
-        """Watch one life to its end; returns how it ended, and the same in words."""
+    async def _live(
+        self, child: Child, life: Life, past: Past, footing: Mapping[str, Life]
+    ) -> tuple[Death, str, float]:
+        """Watch one life to its end; returns how it ended, the same in words, and the grace it is due in seconds."""
         try:
             async with asyncio.timeout(child.ready_within_s):
                 first = await _first(self._ready(child, life, past), *_ends(life, footing))
         except TimeoutError:
-            return Death(None), f"was not ready within {child.ready_within_s:g} s"
+            return Death(None), f"was not ready within {child.ready_within_s:g} s", child.stop_within_s
         except DeliberationError as error:
-            return Death(None), str(error)
+            return Death(None), str(error), child.stop_within_s
         if first == 0:
             self._now_up(child, life)
-            first = 1 + await _first(*_ends(life, footing))
+            first = 1 + await _first(*_ends(life, footing), self._past_hope(child, life))
         ready_for_s = None if life.ready_at_s is None else time.monotonic() - life.ready_at_s
         if first == 1:
-            return Death(ready_for_s), _how_it_ended(await life.process.wait())
+            return Death(ready_for_s), _how_it_ended(await life.process.wait()), 0.0
+        if life.verdict is not None:
+            return Death(ready_for_s), life.verdict.reason, 0.0 if life.verdict.at_once else child.stop_within_s
         fell_with = tuple(footing)[first - 2]
-        return Death(ready_for_s, fell_with), f"ended because {fell_with} did"
+        grace_s = min(_FALLEN_GRACE_S, child.stop_within_s)
+        return Death(ready_for_s, fell_with), f"ended because {fell_with} did", grace_s
+
+    async def _past_hope(self, child: Child, life: Life) -> None:
+        """Ask for signs of life until only a restart helps, which is then the life's verdict."""
+        if child.lives is None:
+            await asyncio.Event().wait()
+            return
+        pulse = Pulse(time.monotonic())
+        while True:
+            await asyncio.sleep(PROBE_INTERVAL_S)
+            sign = await child.lives(life)
+            match on_sign(pulse, sign, time.monotonic()):
+                case GoOn(pulse, notice):
+                    if notice:
+                        self._report(Noticed(f"{child.name}: {notice}"))
+                case StartAnew() as verdict:
+                    life.verdict = verdict
+                    return
 
     async def _ready(self, child: Child, life: Life, past: Past) -> None:
         while not await child.is_ready(life):  # noqa: ASYNC110 -- it depends on another process
@@ -257,7 +295,11 @@ class Supervisor:
             if (life := self._lives.get(child.name)) is not None
         }
         state = {"mark": self._site.mark, "supervisor_pid": os.getpid(), **self._site.facts, "children": children}
-        write_private(self._site.state_file, json.dumps(state, indent=1))
+        try:
+            write_private(self._site.state_file, json.dumps(state, indent=1))
+        except OSError as error:
+            # A disk that is full must not end what runs: the file is written anew with the next change.
+            self._report(Noticed(f"{self._site.state_file} could not be written: {error.strerror}"))
 
 
 def _ends(life: Life, footing: Mapping[str, Life]) -> list[Coroutine[Any, Any, object]]:

@@ -24,8 +24,27 @@ from app.cli.progress import (
     StackStopping,
     as_document,
 )
-from app.cli.restarts import DELAY_MAX_S, FIRST_DELAY_S, Death, GiveUp, Past, Restart, Standing, check_order, on_death
+from app.cli.restarts import (
+    DELAY_MAX_S,
+    FIRST_DELAY_S,
+    Broken,
+    Death,
+    GiveUp,
+    GoOn,
+    Past,
+    Pulse,
+    Restart,
+    Sign,
+    Silent,
+    Standing,
+    StartAnew,
+    Well,
+    check_order,
+    on_death,
+    on_sign,
+)
 from app.cli.stack import stack_children
+from app.cli.stores import ROOM_BYTES_MIN, complaint_of
 from app.cli.up import Checklist
 
 STEADY = Death(ready_for_s=30.0)
@@ -84,6 +103,72 @@ def test_a_child_that_fell_with_another_restarts_at_once() -> None:
         0.0, Past(delay_s=3.2, ever_ready=True)
     )
     assert FIRST_DELAY_S > 0
+
+
+FULL = Broken("no space left on device", curable=False)
+
+
+def verdict_after(*signs: tuple[float, Sign]) -> tuple[StartAnew | None, list[str]]:
+    """The verdict over a child that was last heard at 0, with all that was noticed on the way."""
+    pulse, notices = Pulse(0.0), list[str]()
+    for now_s, sign in signs:
+        match on_sign(pulse, sign, now_s):
+            case GoOn(pulse, notice):
+                notices += [notice] if notice else []
+            case StartAnew() as verdict:
+                return verdict, notices
+    return None, notices
+
+
+@pytest.mark.parametrize(
+    ("signs", "hung"),
+    [
+        ([(5, Silent()), (10, Silent()), (15, Silent())], "no answer for 15 s"),
+        ([(5, Silent()), (10, Silent())], None),
+        ([(3, Silent()), (6, Silent()), (9, Silent())], None),
+        ([(3, Silent()), (6, Silent()), (9, Silent()), (12, Silent())], "no answer for 12 s"),
+        ([(5, Silent()), (10, Silent()), (14, Well()), (19, Silent()), (24, Silent())], None),
+        # The whole machine slept: one long silence, and then it answers.
+        ([(3_600, Silent()), (3_605, Silent()), (3_607, Well())], None),
+        ([(5, Silent()), (10, FULL), (15, Silent()), (20, Silent())], None),
+    ],
+)
+def test_a_child_hangs_after_a_long_silence_in_which_it_was_asked_often(
+    signs: list[tuple[float, Sign]], hung: str | None
+) -> None:
+    verdict, _ = verdict_after(*signs)
+    if hung is None:
+        assert verdict is None
+    else:
+        assert verdict == StartAnew(f"hung: {hung}", at_once=True)
+
+
+def test_what_a_restart_would_not_mend_is_told_once_and_restarted_when_it_would() -> None:
+    cured = Broken("no space left on device", curable=True)
+    assert verdict_after((2, FULL), (4, FULL), (6, FULL), (8, cured)) == (
+        StartAnew("broken: no space left on device", at_once=False),
+        ["no space left on device"],
+    )
+    assert verdict_after((2, FULL), (4, Well()), (6, Well())) == (
+        None,
+        ["no space left on device", "serves again after: no space left on device"],
+    )
+
+
+@pytest.mark.parametrize(
+    ("body", "free_bytes", "told"),
+    [
+        (b'{"status":"unavailable","error":"JetStream: write error"}', ROOM_BYTES_MIN, "JetStream: write error"),
+        (b'{"error":"write error"}', ROOM_BYTES_MIN - 1, "write error; it is restarted once the disk has room"),
+        (b"", ROOM_BYTES_MIN, "JetStream is not healthy"),
+        (b"[]", ROOM_BYTES_MIN, "JetStream is not healthy"),
+        (b"{}", ROOM_BYTES_MIN, "JetStream is not healthy"),
+    ],
+)
+def test_a_store_that_is_broken_is_restarted_only_while_its_disk_has_room(
+    body: bytes, free_bytes: int, told: str
+) -> None:
+    assert complaint_of(body, free_bytes) == Broken(told, curable=free_bytes >= ROOM_BYTES_MIN)
 
 
 @pytest.mark.parametrize(

@@ -3,134 +3,33 @@
 import asyncio
 import json
 import os
-import signal
 import subprocess
 import sys
-from collections.abc import AsyncGenerator, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
-from dataclasses import dataclass, field, replace
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import pytest
 
 from app.cli.exits import CommandError
 from app.cli.layout import StackOptions
-from app.cli.probes import answers, greets, status_of, writes
 from app.cli.processes import marked
 from app.cli.progress import (
     ChildDied,
     ChildFailed,
     ChildReady,
     ChildStarted,
-    Event,
     Noticed,
     StackStopped,
     StackStopping,
 )
 from app.cli.stack import running_stack
-from app.cli.supervisor import Child, Life, Site, StackFailed, Supervisor, supervised
+from app.cli.supervisor import Site, StackFailed
 from app.deliberation.errors import JournalUnavailable
 from tests.conditions import until
-
-READY = "print('ready', flush=True)\n"
-LASTS = "import signal\n" + READY + "signal.pause()\n"
-FAILS = "import sys\nsys.exit('no such setting')\n"
-SILENT = "import signal\nsignal.pause()\n"
-DEAF = "import signal\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n" + LASTS
-ORPHAN = """
-import os, signal
-os.setpgid(0, 0)
-signal.signal(signal.SIGTERM, signal.SIG_IGN)
-print("there", flush=True)
-signal.pause()
-"""
-ORPHANS = f"""
-import subprocess, sys
-for _ in range(3):
-    orphan = subprocess.Popen([sys.executable, "-S", "-c", {ORPHAN!r}], stdout=subprocess.PIPE)
-    orphan.stdout.readline()
-"""
-T = TypeVar("T")
-
-
-def child(name: str, code: str, **more: Any) -> Child:
-    defaults: dict[str, Any] = {
-        "is_ready": writes("ready"),
-        "environment": dict(os.environ),
-        "stop_within_s": 5.0,
-        "ready_within_s": 20.0,
-    }
-    return Child(name=name, command=(sys.executable, "-S", "-c", code), **{**defaults, **more})
-
-
-@dataclass
-class Told:
-    """The events that were reported, and what tests ask about them."""
-
-    events: list[Event] = field(default_factory=list[Event])
-
-    def __call__(self, event: Event) -> None:
-        self.events.append(event)
-
-    def of(self, kind: type[T], name: str | None = None) -> list[T]:
-        return [e for e in self.events if isinstance(e, kind) and name in (None, getattr(e, "name", None))]
-
-    def lives(self, name: str) -> int:
-        return len(self.of(ChildReady, name))
-
-    async def until_ready(self, name: str, lives: int) -> None:
-        await until(lambda: self.lives(name) >= lives, timeout_s=60)
-
-
-@dataclass
-class Stand:
-    """Children that run under a supervisor, and where to look at them."""
-
-    supervisor: Supervisor
-    told: Told
-    site: Site
-
-    def state(self) -> dict[str, Any]:
-        return json.loads(self.site.state_file.read_text())
-
-    def kill(self, name: str) -> int:
-        pid = self.supervisor.pid_of(name)
-        os.kill(pid, signal.SIGKILL)
-        return pid
-
-
-Run = Callable[..., AbstractAsyncContextManager[Stand]]
-
-
-@pytest.fixture
-def told() -> Told:
-    return Told()
-
-
-@pytest.fixture
-def site(tmp_path: Path) -> Site:
-    logs_dir = tmp_path / "logs"
-    logs_dir.mkdir()
-    return Site(mark=os.urandom(8).hex(), logs_dir=logs_dir, state_file=tmp_path / "stack.json", facts={"url": "here"})
-
-
-@pytest.fixture
-async def run(site: Site, told: Told) -> AsyncGenerator[Run]:
-    @asynccontextmanager
-    async def running(*children: Child) -> AsyncGenerator[Stand]:
-        async with supervised(children, site, told) as supervisor:
-            yield Stand(supervisor, told, site)
-
-    yield running
-    assert marked(site.mark) == [], "a supervisor leaves nothing behind, whatever happened"
-
-
-def alive(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
+from tests.integration.children import DEAF, FAILS, LASTS, ORPHANS, SILENT, Run, Told, alive, child
 
 
 async def test_a_child_starts_when_what_it_needs_is_ready_and_all_stop_in_reverse(run: Run, told: Told) -> None:
@@ -352,31 +251,3 @@ asyncio.run(main())
             pytest.fail("these roles are no use")
     assert marked(tmp_path.name) == []
     assert [noticed.text for noticed in told.of(Noticed)] == ["an earlier run was cut short: ending 3 processes of it"]
-
-
-@pytest.mark.parametrize(
-    ("said", "status", "greeted"),
-    [
-        (b"HTTP/1.1 200 OK\r\n\r\n", 200, False),
-        (b"HTTP/1.1 503 Service Unavailable\r\n\r\n", 503, False),
-        (b"INFO {}\r\n", None, True),
-        (b"", None, False),
-        (b"\n", None, False),
-        (b"HTTP/1.1 maybe\r\n", None, False),
-    ],
-)
-async def test_probes_believe_only_what_they_asked_for(said: bytes, status: int | None, greeted: bool) -> None:
-    async def speak(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        writer.write(said)
-        await writer.drain()
-        writer.close()
-
-    async with await asyncio.start_server(speak, "127.0.0.1", 0) as server:
-        port = server.sockets[0].getsockname()[1]
-        url = f"http://127.0.0.1:{port}/healthz"
-        life = Life.__new__(Life)
-        assert await status_of(url) == status
-        assert await answers(url)(life) is (status == 200)
-        assert await greets("127.0.0.1", port, b"INFO ")(life) is greeted
-    assert await status_of(url) is None
-    assert await greets("127.0.0.1", port, b"INFO ")(life) is False

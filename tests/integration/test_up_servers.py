@@ -17,7 +17,7 @@ from app.cli.stack import stack_children
 from app.cli.supervisor import supervised
 from app.journal import JetStreamJournal
 from app.streams import StreamSettings, plan
-from tests.integration.test_up_processes import Told, alive
+from tests.integration.children import Told, alive
 
 
 async def test_nats_keeps_its_port_and_its_store_through_a_kill_and_a_new_stack(tmp_path: Path) -> None:

@@ -1,0 +1,92 @@
+"""Children for a supervisor: small programs that live, die, hang, will not end, or leave others; and their watchers."""
+
+import json
+import os
+import signal
+import sys
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+from app.cli.probes import writes
+from app.cli.progress import ChildReady, Event
+from app.cli.supervisor import Child, Site, Supervisor
+from tests.conditions import until
+
+READY = "print('ready', flush=True)\n"
+LASTS = "import signal\n" + READY + "signal.pause()\n"
+FAILS = "import sys\nsys.exit('no such setting')\n"
+SILENT = "import signal\nsignal.pause()\n"
+DEAF = "import signal\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n" + LASTS
+ORPHAN = """
+import os, signal
+os.setpgid(0, 0)
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+print("there", flush=True)
+signal.pause()
+"""
+ORPHANS = f"""
+import subprocess, sys
+for _ in range(3):
+    orphan = subprocess.Popen([sys.executable, "-S", "-c", {ORPHAN!r}], stdout=subprocess.PIPE)
+    orphan.stdout.readline()
+"""
+T = TypeVar("T")
+
+
+def child(name: str, code: str, **more: Any) -> Child:
+    defaults: dict[str, Any] = {
+        "is_ready": writes("ready"),
+        "environment": dict(os.environ),
+        "stop_within_s": 5.0,
+        "ready_within_s": 20.0,
+    }
+    return Child(name=name, command=(sys.executable, "-S", "-c", code), **{**defaults, **more})
+
+
+@dataclass
+class Told:
+    """The events that were reported, and what tests ask about them."""
+
+    events: list[Event] = field(default_factory=list[Event])
+
+    def __call__(self, event: Event) -> None:
+        self.events.append(event)
+
+    def of(self, kind: type[T], name: str | None = None) -> list[T]:
+        return [e for e in self.events if isinstance(e, kind) and name in (None, getattr(e, "name", None))]
+
+    def lives(self, name: str) -> int:
+        return len(self.of(ChildReady, name))
+
+    async def until_ready(self, name: str, lives: int) -> None:
+        await until(lambda: self.lives(name) >= lives, timeout_s=60)
+
+
+@dataclass
+class Stand:
+    """Children that run under a supervisor, and where to look at them."""
+
+    supervisor: Supervisor
+    told: Told
+    site: Site
+
+    def state(self) -> dict[str, Any]:
+        return json.loads(self.site.state_file.read_text())
+
+    def kill(self, name: str) -> int:
+        pid = self.supervisor.pid_of(name)
+        os.kill(pid, signal.SIGKILL)
+        return pid
+
+
+Run = Callable[..., AbstractAsyncContextManager[Stand]]
+
+
+def alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False

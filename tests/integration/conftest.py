@@ -1,0 +1,35 @@
+"""What tests of the supervisor share: what it told, where it keeps its files, and children that run under it."""
+
+import os
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from app.cli.processes import marked
+from app.cli.supervisor import Child, Site, supervised
+from tests.integration.children import Run, Stand, Told
+
+
+@pytest.fixture
+def told() -> Told:
+    return Told()
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Site:
+    logs_dir = tmp_path / "logs"
+    logs_dir.mkdir()
+    return Site(mark=os.urandom(8).hex(), logs_dir=logs_dir, state_file=tmp_path / "stack.json", facts={"url": "here"})
+
+
+@pytest.fixture
+async def run(site: Site, told: Told) -> AsyncGenerator[Run]:
+    @asynccontextmanager
+    async def running(*children: Child) -> AsyncGenerator[Stand]:
+        async with supervised(children, site, told) as supervisor:
+            yield Stand(supervisor, told, site)
+
+    yield running
+    assert marked(site.mark) == [], "a supervisor leaves nothing behind, whatever happened"
