@@ -1,12 +1,42 @@
 """Logging: one JSON object per event on standard output, with a static name and fields."""
 
+import io
 import logging
 import sys
 import traceback
-from typing import TextIO
+from contextlib import suppress
+from typing import TextIO, cast
 
 import structlog
 from structlog.typing import EventDict, WrappedLogger
+
+
+class _Unfailing(io.TextIOBase):
+    """Passes on what is written, and loses it where that fails: a full disk must not fail what is merely logged."""
+
+    def __init__(self, output: TextIO) -> None:
+        self._output = output
+
+    def write(self, text: str) -> int:
+        """As files have it, but never raises OSError."""
+        with suppress(OSError):
+            self._output.write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        """As files have it, but never raises OSError."""
+        with suppress(OSError):
+            self._output.flush()
+
+
+def unfailing(output: TextIO) -> TextIO:
+    """The output, except that what cannot be written is lost without an error."""
+    return cast("TextIO", _Unfailing(output))
+
+
+def outlast_output() -> None:
+    """Let structlog's events go to standard output as by default, but lose them where that cannot be written."""
+    structlog.configure(logger_factory=structlog.PrintLoggerFactory(unfailing(sys.stdout)))
 
 
 class _Told(logging.Filter):
@@ -32,6 +62,7 @@ def _frames(_: WrappedLogger, __: str, event: EventDict) -> EventDict:
 def configure(level: str, output: TextIO | None = None) -> None:
     """Send structlog's events and the libraries' log records, from `level` upwards, to `output` as JSON lines."""
     threshold = logging.getLevelNamesMapping()[level.upper()]
+    written = unfailing(output or sys.stdout)
     shared: list[structlog.typing.Processor] = [
         structlog.processors.add_log_level,
         structlog.processors.TimeStamper(fmt="iso", utc=True),
@@ -40,10 +71,10 @@ def configure(level: str, output: TextIO | None = None) -> None:
     structlog.configure(
         processors=[*shared, structlog.processors.JSONRenderer()],
         wrapper_class=structlog.make_filtering_bound_logger(threshold),
-        logger_factory=structlog.PrintLoggerFactory(output or sys.stdout),
+        logger_factory=structlog.PrintLoggerFactory(written),
         cache_logger_on_first_use=False,
     )
-    handler = logging.StreamHandler(output or sys.stdout)
+    handler = logging.StreamHandler(written)
     rendered = [structlog.stdlib.ProcessorFormatter.remove_processors_meta, structlog.processors.JSONRenderer()]
     handler.setFormatter(structlog.stdlib.ProcessorFormatter(foreign_pre_chain=shared, processors=rendered))
     handler.addFilter(_Told())

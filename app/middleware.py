@@ -1,5 +1,6 @@
 """Around every request: its id, its log event, and its figures. Pure ASGI, so that streams pass untouched."""
 
+import logging
 import re
 import secrets
 import time
@@ -33,7 +34,8 @@ class RequestContext:
         given = next((value for name, value in scope["headers"] if name == b"x-request-id"), b"").decode("latin-1")
         request_id = scope["request_id"] = usable_request_id(given or None)
         began_s = time.perf_counter()
-        status, streamed = 500, False
+        status: int = 500
+        streamed = False
 
         async def send_identified(message: Message) -> None:
             nonlocal status, streamed
@@ -48,7 +50,9 @@ class RequestContext:
         finally:
             taken_s = time.perf_counter() - began_s
             route = getattr(scope.get("route"), "path", "unmatched")
-            log.info(
+            # What only asks whether the process lives is asked every few seconds, for ever.
+            log.log(
+                logging.DEBUG if route == "/healthz" and status == 200 else logging.INFO,
                 "request",
                 request_id=request_id,
                 method=scope["method"],

@@ -23,6 +23,7 @@ from app.deliberation.ports import Record, Subscription
 from app.deliberation.prompts.form import persona_section
 from app.deliberation.roles import Role
 from app.journal import JetStreamJournal
+from app.logs import outlast_output
 from serve_deployments.call import CallRun, StageRequest
 from serve_deployments.engine import Engines
 from serve_deployments.sandbox.checks import Sandbox
@@ -243,6 +244,7 @@ class Agent:
     """The Serve deployment of one role: its replica's calls, reached by a streaming handle call per stage."""
 
     async def __init__(self, name: str, role: Role, nats_url: str, engine_urls: list[str], stream_deltas: bool) -> None:
+        outlast_output()
         journal = await JetStreamJournal.connect(nats_url, name=f"agent-{name}", patience_s=APPEND_PATIENCE_S)
         engines = Engines(role.engines or engine_urls, connections=role.concurrency)
         await engines.probe()

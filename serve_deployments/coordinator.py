@@ -44,6 +44,7 @@ from app.deliberation.fold import State, apply, begin, fold
 from app.deliberation.ports import Record
 from app.deliberation.strategies import STRATEGIES
 from app.journal import JetStreamJournal
+from app.logs import outlast_output
 from app.queue import Delivery, WorkQueue
 from serve_deployments.agent import settle_heap
 from serve_deployments.call import StageRequest
@@ -418,6 +419,7 @@ class Coordinator:
     """The Serve deployment that turns accepted deliberations into verdicts. Nobody calls it: it pulls."""
 
     async def __init__(self, agents: dict[str, Handle], nats_url: str, slots: int) -> None:
+        outlast_output()
         journal = await JetStreamJournal.connect(nats_url, name="coordinator", patience_s=APPEND_PATIENCE_S)
         self._replica = CoordinatorReplica(journal, agents, slots)
         ready = asyncio.Event()

@@ -1,0 +1,56 @@
+"""What is logged is never worth a failure."""
+
+import io
+import json
+import logging
+from collections.abc import Iterator
+
+import pytest
+import structlog
+
+from app import logs
+
+
+class FullDisk(io.StringIO):
+    """An output that cannot be written, until there is room."""
+
+    room = False
+
+    def write(self, text: str) -> int:
+        if not self.room:
+            raise OSError("No space left on device")
+        return super().write(text)
+
+    def flush(self) -> None:
+        if not self.room:
+            raise OSError("No space left on device")
+
+
+@pytest.fixture(autouse=True)
+def _restored() -> Iterator[None]:  # pyright: ignore[reportUnusedFunction] -- used by pytest
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    yield
+    root.handlers[:] = handlers
+    root.setLevel(level)
+    structlog.reset_defaults()
+
+
+def test_a_full_disk_fails_nothing_that_is_merely_logged() -> None:
+    output = FullDisk()
+    logs.configure("info", output)
+    structlog.get_logger().info("lost")
+    logging.getLogger("library").warning("lost too")
+    output.room = True
+    structlog.get_logger().info("kept")
+    assert [json.loads(line)["event"] for line in output.getvalue().splitlines()] == ["kept"]
+
+
+def test_replicas_log_as_by_default_but_never_fail(monkeypatch: pytest.MonkeyPatch) -> None:
+    output = FullDisk()
+    monkeypatch.setattr("sys.stdout", output)
+    logs.outlast_output()
+    structlog.get_logger().info("lost")
+    output.room = True
+    structlog.get_logger().info("kept")
+    assert "kept" in output.getvalue() and "lost" not in output.getvalue()
