@@ -34,8 +34,7 @@ class RequestContext:
         given = next((value for name, value in scope["headers"] if name == b"x-request-id"), b"").decode("latin-1")
         request_id = scope["request_id"] = usable_request_id(given or None)
         began_s = time.perf_counter()
-        status: int = 500
-        streamed = False
+        status, streamed = 500, False
 
         async def send_identified(message: Message) -> None:
             nonlocal status, streamed
@@ -50,9 +49,9 @@ class RequestContext:
         finally:
             taken_s = time.perf_counter() - began_s
             route = getattr(scope.get("route"), "path", "unmatched")
-            # What only asks whether the process lives is asked every few seconds, for ever.
+            # Whether the process lives is asked every few seconds, for ever.
             log.log(
-                logging.DEBUG if route == "/healthz" and status == 200 else logging.INFO,
+                logging.DEBUG if route == "/healthz" else logging.INFO,
                 "request",
                 request_id=request_id,
                 method=scope["method"],

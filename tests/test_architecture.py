@@ -149,14 +149,14 @@ def test_a_driver_or_adapter_is_imported_only_where_it_belongs(imported: str) ->
     assert faults == []
 
 
-def test_ray_imports_of_the_gateway_its_core_its_log_and_its_queue_alone() -> None:
+def test_ray_imports_of_the_gateway_its_core_its_log_its_queue_and_what_writes_log_lines_alone() -> None:
     faults = [
         f"{module} imports {name}"
         for module, tree in modules().items()
         if within(module, "serve_deployments")
         for name in imports(tree)
         if within(name, "app") and name != "app"
-        if not any(within(name, each) for each in ("app.deliberation", "app.journal", "app.queue"))
+        if not any(within(name, each) for each in ("app.deliberation", "app.journal", "app.queue", "app.logs"))
     ]
     assert faults == []
 
