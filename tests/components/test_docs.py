@@ -3,10 +3,18 @@
 import re
 from pathlib import Path
 
+import pytest
+
+from app.deliberation.engine import StrategyDefinition
+from app.deliberation.strategies import STRATEGIES
 from app.settings import settings_table
+from tests.unit.every_strategy import WAYS
 
 ROOT = Path(__file__).parents[2]
 CONFIGURATION = ROOT / "docs" / "configuration.md"
+PAGES = ROOT / "docs" / "strategies"
+
+every_strategy = pytest.mark.parametrize("definition", STRATEGIES.values(), ids=STRATEGIES)
 
 
 def between(document: Path, marker: str) -> str:
@@ -28,10 +36,43 @@ def test_every_variable_that_the_deploying_process_reads_is_documented() -> None
     assert {name for name in read if f"`{name}`" not in settings_table()} == set()
 
 
+def definition_table(definition: StrategyDefinition) -> str:
+    """What stands between the markers of a strategy's page: its definition, word by word."""
+    return f"""\
+| steps | calls without failures | source |
+|---|---|---|
+| {" → ".join(definition.steps)} | {definition.formula} | {definition.source} |"""
+
+
+@every_strategy
+def test_every_strategy_has_a_page_that_states_its_definition(definition: StrategyDefinition) -> None:
+    page = PAGES / f"{definition.name}.md"
+    table = definition_table(definition)
+    assert between(page, "definition").strip() == table, f"write this between the markers of {page.name}:\n{table}"
+    for source in definition.source.split(", "):
+        assert page.read_text().count(source) > 1, f"{page.name} says what it takes from {source}"
+
+
+@every_strategy
+def test_a_page_tells_every_parameter_of_its_strategy(definition: StrategyDefinition) -> None:
+    told = (PAGES / f"{definition.name}.md").read_text()
+    assert [name for name in definition.parameters.model_fields if f"`{name}`" not in told] == []
+
+
+@every_strategy
+def test_the_index_tells_what_a_strategy_costs_three_agents_in_one_round(definition: StrategyDefinition) -> None:
+    counts = {way.calls(3, 1) for way in WAYS.values() if way.strategy == definition.name and not way.parameters}
+    told = f"{min(counts)}–{max(counts)}" if len(counts) > 1 else str(*counts)
+    index = (PAGES / "README.md").read_text()
+    row = re.search(rf"^\| \[`{definition.name}`\]\({definition.name}\.md\) \|[^|]+\| (\S+) \|", index, re.MULTILINE)
+    assert row is not None, f"the index has a row of {definition.name}"
+    assert row[1] == told
+
+
 def test_links_between_documents_lead_somewhere() -> None:
     broken = [
         f"{document.relative_to(ROOT)}: {target}"
-        for document in [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("deploy/*.md")]
+        for document in [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("deploy/*.md")]
         for target in re.findall(r"\]\((?!https?:|#|mailto:)([^)#]+)", document.read_text())
         if not (document.parent / target).exists()
     ]
