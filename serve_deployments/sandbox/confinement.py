@@ -19,13 +19,17 @@ from serve_deployments.sandbox.syscalls import Architecture, architecture
 
 FILE_BYTES_MAX = 1 << 20
 OPEN_FILES_MAX = 64
+SIGNALS_MAX = 64
 STACK_BYTES = 8 << 20
 THREAD_STACK_BYTES = 2 << 20
+
+NICENESS = 5
 
 _M_ARENA_MAX = -8
 _PR_SET_PDEATHSIG, _PR_SET_NO_NEW_PRIVS = 1, 38
 _CAPABILITY_VERSION = 0x20080522
-_LIBRARIES = ("/lib", "/lib64", "/usr/lib", "/usr/lib64", "/etc/ld.so.cache", "/usr/share/zoneinfo", "/dev/urandom")
+_LIBRARIES = ("/lib", "/lib64", "/usr/lib", "/usr/lib64")
+_READABLE = ("/etc/ld.so.cache", "/usr/share/zoneinfo", "/dev/urandom")
 # Not readable: other people's packages, and the way to call arbitrary machine code by name.
 _WITHHELD = ("site-packages", "dist-packages", "ctypes", "lib-dynload", "test", "idlelib", "ensurepip")
 
@@ -89,18 +93,27 @@ class Isolation:
 
 def _grant(landlock: Landlock, directory: str) -> None:
     library = os.path.dirname(os.__file__)
-    landlock.allow([library], LISTING)
-    landlock.allow((entry.path for entry in os.scandir(library) if entry.name not in _WITHHELD), READ)
     extensions = os.path.join(library, "lib-dynload")
-    if os.path.isdir(extensions):
-        landlock.allow((entry.path for entry in os.scandir(extensions) if not entry.name.startswith("_ctypes")), READ)
-    landlock.allow(_LIBRARIES, READ)
+    landlock.allow([library], LISTING)
+    landlock.allow(_entries(library, lambda name: name not in _WITHHELD), READ)
+    landlock.allow(_entries(extensions, lambda name: not name.startswith("_ctypes")), READ)
+    for libraries in {os.path.realpath(each) for each in _LIBRARIES}:
+        landlock.allow(_entries(libraries, lambda name: not name.startswith("python")), READ)
+    landlock.allow(_READABLE, READ)
     landlock.allow(["/dev/null"], READ | WRITE)
     landlock.allow([directory], READ | WRITE)
 
 
+def _entries(directory: str, wanted: Callable[[str], bool]) -> list[str]:
+    try:
+        return [entry.path for entry in os.scandir(directory) if wanted(entry.name)]
+    except FileNotFoundError:
+        return []
+
+
 def _first_victim() -> None:
-    """Where memory runs out, the kernel shall end this process first, and not the replica."""
+    """Work comes before what is tested; and where memory runs out, the kernel shall end this process first."""
+    os.nice(NICENESS)
     with open("/proc/self/oom_score_adj", "w", encoding="ascii") as file:
         file.write("1000")
 
@@ -113,6 +126,7 @@ def _limit(limits: Limits) -> None:
         (resource.RLIMIT_CORE, 0),
         (resource.RLIMIT_MEMLOCK, 0),
         (resource.RLIMIT_MSGQUEUE, 0),
+        (resource.RLIMIT_SIGPENDING, SIGNALS_MAX),
         (resource.RLIMIT_FSIZE, FILE_BYTES_MAX),
         (resource.RLIMIT_NOFILE, OPEN_FILES_MAX),
         (resource.RLIMIT_AS, limits.memory_mb << 20),

@@ -41,9 +41,9 @@ _PR_SET_NAME = 15
 # What files and terminals are asked on opening, and what sets non-blocking and inheritance: TCGETS, TIOCGWINSZ,
 # FIONREAD, FIONBIO, FIONCLEX, FIOCLEX.
 _IOCTLS = (0x5401, 0x5413, 0x541B, 0x5421, 0x5450, 0x5451)
-# F_DUPFD, F_GETFD, F_SETFD, F_GETFL, F_SETFL, F_GETLK, F_SETLK, F_SETLKW, F_OFD_*, F_DUPFD_CLOEXEC, F_GETPIPE_SZ.
-# F_SETOWN and F_SETSIG are not among them: they send any signal to any process of the same user.
-_FCNTLS = (0, 1, 2, 3, 4, 5, 6, 7, 36, 37, 38, 1030, 1032)
+# F_DUPFD, F_GETFD, F_SETFD, F_GETFL, F_SETFL, F_DUPFD_CLOEXEC, F_GETPIPE_SZ. Not F_SETOWN and F_SETSIG, which send any
+# signal to any process of the same user, and no locks of ranges, of which one file may have any number in the kernel.
+_FCNTLS = (0, 1, 2, 3, 4, 1030, 1032)
 
 _PLAIN = (
     "access alarm brk chdir clock_getres clock_gettime clock_nanosleep close close_range dup dup2 dup3 epoll_create1 "

@@ -45,6 +45,11 @@ PROCESSES = {
     "limits of its own": doing("resource.setrlimit(resource.RLIMIT_CPU, (1, 1))", using="resource"),
     "the parent's priority": doing("os.setpriority(os.PRIO_PROCESS, os.getppid(), 19)"),
     "memory beside the limit": doing("os.memfd_create('x')"),
+    "locks without an end": doing(
+        "with open('x', 'w') as file:",
+        "    for place in range(1 << 30): fcntl.lockf(file, fcntl.LOCK_EX, 1, 2 * place)",
+        using="fcntl",
+    ),
 }
 
 # Too much of anything, and what is told of it.
