@@ -116,7 +116,7 @@ class JetStreamJournal:
     def __init__(self, url: str, *, name: str, patience_s: float = REQUEST_TIMEOUT_S) -> None:
         self._url = url
         # Shown in place of the URL, which may hold a password.
-        self._server = urlsplit(url).netloc.rpartition("@")[2]
+        self.server = urlsplit(url).netloc.rpartition("@")[2]
         self._name = name
         self._patience_s = patience_s
         self.client = Client()
@@ -124,6 +124,7 @@ class JetStreamJournal:
         self._batch_inbox = ""
         self._batch_number = 0
         self._reconnect_calls: list[Callable[[], None]] = []
+        self.last_write_failed = False
 
     @classmethod
     async def connect(cls, url: str, *, name: str = "deliberate", patience_s: float = REQUEST_TIMEOUT_S) -> Self:
@@ -152,7 +153,7 @@ class JetStreamJournal:
                 error_cb=self._failed,
             )
         except nats.errors.Error as exc:
-            raise JournalUnavailable(f"{self._server} refuses the connection: {exc}") from exc
+            raise JournalUnavailable(f"{self.server} refuses the connection: {exc}") from exc
         self._batch_inbox = self.client.new_inbox()
         await self.client.subscribe(f"{self._batch_inbox}.*", cb=self._take_reply)
 
@@ -166,7 +167,7 @@ class JetStreamJournal:
         self._missed()
 
     async def _reconnected(self) -> None:
-        log.info("journal_reconnected", server=self._server)
+        log.info("journal_reconnected", server=self.server)
         self._missed()
 
     async def _failed(self, error: Exception) -> None:
@@ -190,7 +191,7 @@ class JetStreamJournal:
     async def write(self, subject: str, data: bytes) -> Appended:
         """See `ports.Journal.write`."""
         try:
-            return await self._append_once(subject, data)
+            return await self._attempt(subject, data)
         except JournalUnavailable as exc:
             failures = [exc]
         # Entered only when the first attempt failed, and counting it: to build the context costs 0.1 ms a write.
@@ -201,8 +202,18 @@ class JetStreamJournal:
             with attempt:
                 if failures:
                     raise failures.pop()
-                return await self._append_once(subject, data)
+                return await self._attempt(subject, data)
         raise AssertionError("a retry context ends by returning or raising")
+
+    async def _attempt(self, subject: str, data: bytes) -> Appended:
+        try:
+            appended = await self._append_once(subject, data)
+        except JournalUnavailable:
+            self.last_write_failed = True
+            raise
+        if appended.mine:
+            self.last_write_failed = False
+        return appended
 
     async def _append_once(self, subject: str, data: bytes) -> Appended:
         try:
@@ -213,7 +224,8 @@ class JetStreamJournal:
             # The write is in doubt: what stands on the subject decides, and absent means that it may be sent again.
             stored = await self._last(subject)
             if stored is None:
-                raise JournalUnavailable(f"no acknowledgement from the log: {exc!r}") from exc
+                told = f"the log did not acknowledge the write; it may be away, or its store full: {exc!r}"
+                raise JournalUnavailable(told) from exc
             return Appended(stored, mine=stored.data == data)
         reply = json.loads(message.data)
         error = reply.get("error")

@@ -7,12 +7,16 @@ import json
 from dataclasses import dataclass
 from typing import Any, cast
 
-from app.deliberation.errors import StreamsDiffer
-from app.journal import KEYS_STREAM, STREAM, JetStreamJournal
+from app.deliberation.errors import JournalUnavailable, StreamsDiffer
+from app.journal import KEYS_STREAM, STREAM, UNREACHABLE, JetStreamJournal
 
 CONSUMER = "coordinator"
 DAY_S = 86_400
 _NANOSECOND = 1_000_000_000
+# A write that only tries: on a subject that nobody reads, gone after a second, the shortest time that the server takes.
+PROBE_SUBJECT = "deliberations.probe"
+PROBE_TIMEOUT_S = 1.0
+_PROBE_HEADERS = {"Nats-TTL": "1s"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,3 +167,19 @@ async def apply(journal: JetStreamJournal, settings: StreamSettings) -> list[str
         body = {"stream_name": STREAM, "config": declared_consumer(settings)}
         await api.create(f"CONSUMER.DURABLE.CREATE.{STREAM}.{CONSUMER}", body)
     return missing
+
+
+async def prove_writes(journal: JetStreamJournal) -> None:
+    """Raise JournalUnavailable when the journal's last write failed and a try shows that writes still do.
+
+    A store that is full, or broken since it was, answers every read: only a write tells.
+    """
+    if not journal.last_write_failed:
+        return
+    try:
+        message = await journal.client.request(PROBE_SUBJECT, b"", timeout=PROBE_TIMEOUT_S, headers=_PROBE_HEADERS)
+    except UNREACHABLE as exc:
+        raise JournalUnavailable(f"{journal.server} acknowledges no write; its store may be full") from exc
+    if error := json.loads(message.data).get("error"):
+        raise JournalUnavailable(f"{journal.server} refuses writes: {error.get('description')}")
+    journal.last_write_failed = False

@@ -1,0 +1,77 @@
+"""A store that has reached its bound, on a real nats-server: writes are refused and told of, reads go on."""
+
+import os
+import subprocess
+from collections.abc import AsyncGenerator
+from pathlib import Path
+
+import pytest
+
+from app.deliberation.errors import JournalUnavailable
+from app.deliberation.facts import CancelRequested, Completed
+from app.journal import STREAM, JetStreamJournal
+from app.streams import StreamSettings, apply, prove_writes
+from tests.conftest import NATS_SERVER, free_port
+from tests.story import NOW
+
+BOUND_BYTES = 300_000
+
+
+@pytest.fixture
+async def journal(tmp_path: Path) -> AsyncGenerator[JetStreamJournal]:
+    """A journal over a server of the test's own, whose store may take 300 kB."""
+    port = free_port()
+    config = tmp_path / "nats.conf"
+    store = tmp_path / "store"
+    config.write_text(
+        f'listen: 127.0.0.1:{port}\njetstream {{ store_dir: "{store}", max_file_store: {BOUND_BYTES} }}\n'
+    )
+    with (tmp_path / "log").open("wb") as log:
+        process = subprocess.Popen([NATS_SERVER, "-c", config], stdout=log, stderr=log)
+    journal = await JetStreamJournal.connect(f"nats://127.0.0.1:{port}", name=f"tests-{os.getpid()}", patience_s=0.2)
+    await apply(journal, StreamSettings())
+    yield journal
+    await journal.close()
+    process.terminate()
+    process.wait(timeout=10)
+
+
+async def fill(journal: JetStreamJournal) -> int:
+    """Cancel deliberations for long reasons until the store takes no more; returns how many it took."""
+    for taken in range(1_000):
+        fact = CancelRequested(deliberation_id=f"d{taken}", ts=NOW, reason="why " * 5_000)
+        try:
+            await journal.append("default", fact)
+        except JournalUnavailable as error:
+            assert "insufficient" in str(error) or "maximum" in str(error), error
+            return taken
+    raise AssertionError("the store has no bound")
+
+
+async def test_a_full_store_refuses_and_is_told_until_there_is_room(journal: JetStreamJournal) -> None:
+    await prove_writes(journal)
+    taken = await fill(journal)
+    assert taken > 5
+    with pytest.raises(JournalUnavailable, match="refuses writes"):
+        await prove_writes(journal)
+    assert len(await journal.last(["deliberations.default.*.cancel"])) == taken, "what was acknowledged is there"
+    with pytest.raises(JournalUnavailable):
+        await journal.append("default", Completed(deliberation_id="d0", ts=NOW))
+
+    await journal.request(f"$JS.API.STREAM.PURGE.{STREAM}")
+    await prove_writes(journal)
+    assert (await journal.append("default", Completed(deliberation_id="d0", ts=NOW))).mine
+
+
+async def test_a_log_whose_last_write_was_stored_is_not_tried(journal: JetStreamJournal) -> None:
+    await journal.append("default", Completed(deliberation_id="d0", ts=NOW))
+    before = await journal.state()
+    await prove_writes(journal)
+    assert (await journal.state()).last_sequence == before.last_sequence
+
+
+async def test_a_try_leaves_nothing_that_is_read(journal: JetStreamJournal) -> None:
+    journal.last_write_failed = True
+    await prove_writes(journal)
+    assert journal.last_write_failed is False
+    assert await journal.last(["deliberations.*.*.>"]) == []
