@@ -17,7 +17,7 @@ from nats.aio.client import Client
 from app.deliberation.facts import CancelRequested
 from app.journal import JetStreamJournal
 from app.queue import Delivery, WorkQueue
-from app.streams import StreamSettings, apply, plan
+from app.streams import StreamSettings, apply, plan, prove_writes
 from tests.conditions import until
 from tests.conftest import NATS_SERVER, free_port
 from tests.story import NOW, Story
@@ -125,6 +125,8 @@ async def test_every_part_can_do_its_work_with_its_own_rights(port: int) -> None
         assert len(await agents.facts("default", story.id)) == 7
         assert [record async for record in gateway.read(f"deliberations.default.{story.id}.>", 0)]
         assert (await gateway.state()).last_sequence >= 9
+        gateway.last_write_failed = True
+        await prove_writes(gateway)
         assert await gateway.inquire("control.coordinator", timeout_s=2) == [{"replica": "here"}]
         assert await gateway.inquire("control.role.DEV", timeout_s=2) == [{"replica": "here"}]
         await until(lambda: len(heard) >= 10)
