@@ -19,6 +19,14 @@ HEADERS: dict[str, dict[str, Any]] = {
     "Retry-After": {"description": "Seconds to wait before asking again", "schema": {"type": "integer", "minimum": 1}},
     "Preference-Applied": _text("The preference that was honoured, for example `wait=10`"),
     "Idempotency-Replayed": _text("`true` when the key had been used before: nothing was started", enum=["true"]),
+    "Set-Cookie": _text("The session's token: HttpOnly, SameSite=Strict, and Secure over https"),
+    "WWW-Authenticate": _text("What credential is asked for, and what is wrong with the one given (RFC 6750)"),
+    "RateLimit": _text(
+        "Requests left to the tenant, and seconds until there is one more (draft-ietf-httpapi-ratelimit-headers-11)",
+        example='"requests";r=5999;t=60',
+    ),
+    "RateLimit-Policy": _text("Requests of the tenant in each window of seconds", example='"requests";q=6000;w=60'),
+    "Development-Mode": _text("There only where no keys are asked for", enum=["no keys, loopback only"]),
     "Link": _text('The next page, as `rel="next"`'),
     "Allow": _text("The methods that the path takes"),
 }
@@ -39,7 +47,7 @@ def problems(*statuses: int) -> Declared:
     declared: Declared = {}
     for status in sorted({*statuses, 500}):
         codes = [code for code, (mapped, _) in STATUSES.items() if mapped == status]
-        extra = ("Retry-After",) if status in (429, 503) else ()
+        extra = {401: ("WWW-Authenticate",), 429: ("Retry-After",), 503: ("Retry-After",)}.get(status, ())
         declared[status] = {
             "description": "; ".join(f"`{code}`: {STATUSES[code][1]}" for code in codes),
             "headers": headers(*extra),

@@ -161,15 +161,16 @@ class ChatStream(EventStream):
                 await self._visit.leave()
 
 
-def _refusals(*statuses: int) -> Declared:
+def refusals(*statuses: int) -> Declared:
     """Declared errors of the façade for these statuses; 500 can always happen."""
     declared: Declared = {}
     known = {**STATUSES, **CHAT_STATUSES}
+    extra = {401: ("WWW-Authenticate",), 429: ("Retry-After",), 503: ("Retry-After",)}
     for status in sorted({*statuses, 500}):
         told = [f"`{code}`: {title}" for code, (mapped, title) in known.items() if mapped == status]
         declared[status] = {
             "description": "; ".join(told),
-            "headers": headers(*(("Retry-After",) if status in (429, 503) else ())),
+            "headers": headers(*extra.get(status, ())),
             "content": {"application/json": {"schema": {"$ref": "#/components/schemas/OpenAIError"}}},
         }
     return declared
@@ -195,7 +196,7 @@ _COMPLETED: dict[str, Any] = {
     operation_id="create_chat_completion",
     summary="Deliberate, and answer as a model would",
     response_class=Response,
-    responses={200: _COMPLETED, **_refusals(400, 404, 408, 409, 413, 415, 429, 502, 503, 504)},
+    responses={200: _COMPLETED, **refusals(400, 404, 408, 409, 413, 415, 429, 502, 503, 504)},
     openapi_extra={"requestBody": body("ChatCompletionRequest"), "parameters": [IDEMPOTENCY_KEY]},
 )
 async def create_chat_completion(request: Request, gateway: InGateway, tenant: OfTenant) -> Response:
@@ -213,7 +214,7 @@ async def create_chat_completion(request: Request, gateway: InGateway, tenant: O
     operation_id="list_models",
     summary="Every strategy with every role, as models",
     response_class=Response,
-    responses={200: {"model": ModelList, "description": "All models", "headers": headers()}, **_refusals()},
+    responses={200: {"model": ModelList, "description": "All models", "headers": headers()}, **refusals()},
 )
 async def list_models(gateway: InGateway) -> Response:
     """The names that `POST /v1/chat/completions` takes."""
@@ -227,7 +228,7 @@ async def list_models(gateway: InGateway) -> Response:
     operation_id="get_model",
     summary="One model",
     response_class=Response,
-    responses={200: {"model": ModelResource, "description": "The model", "headers": headers()}, **_refusals(404)},
+    responses={200: {"model": ModelResource, "description": "The model", "headers": headers()}, **refusals(404)},
 )
 async def get_model(gateway: InGateway, model: Annotated[str, Path(description="`<strategy>/<ROLE>`")]) -> Response:
     """The slash in the name may be encoded or not."""

@@ -18,6 +18,8 @@ _CODES: Mapping[str, str] = {
     **{f"{kind}_type": "invalid_type" for kind in ("string", "int", "float", "bool", "list", "dict", "model")},
     **{bound: "invalid_value" for bound in ("greater_than_equal", "greater_than", "less_than_equal", "less_than")},
     **{bound: "invalid_value" for bound in ("string_too_short", "string_too_long", "too_short", "too_long")},
+    "unauthenticated": "invalid_api_key",
+    "rate_limited": "rate_limit_exceeded",
     **{kind: "invalid_value" for kind in ("literal_error", "string_pattern_mismatch", "int_from_float", "blank")},
 }
 

@@ -14,8 +14,10 @@ from app.deliberation.ports import Clock, Control, Journal
 from app.deliberation.roles import Role
 from app.deliberation.specification import checked_token
 from app.feed import Feed
+from app.keys import Caller
 from app.metrics import Metrics
 from app.settings import Settings
+from app.tenants import Access
 
 
 class Gateway(TypedDict):
@@ -27,6 +29,7 @@ class Gateway(TypedDict):
     settings: Settings
     journal: Journal
     control: Control
+    access: Access
     clock: Clock
     catalog: Catalog
     feed: Feed
@@ -54,9 +57,19 @@ async def gateway_of(request: Request) -> Gateway:
     return gateway_in(request.scope)
 
 
+async def permitted(request: Request) -> None:
+    """Runs before every route; raises what `Access.permit` raises when the credential does not permit it."""
+    gateway_in(request.scope)["access"].permit(request.scope, request.scope["route"].operation_id)
+
+
+async def caller_of(request: Request) -> Caller:
+    """Who asks, as `permitted` found it. Where that did not run there is nobody, and the request fails."""
+    return request.scope["caller"]
+
+
 async def tenant_of(request: Request) -> str:
-    """Whose deliberations a request is about. Without keys there is one tenant."""
-    return "default"
+    """Whose deliberations a request is about: the credential alone says so."""
+    return request.scope["caller"].tenant
 
 
 async def deliberation_id_of(
@@ -70,5 +83,6 @@ async def deliberation_id_of(
 
 
 InGateway = Annotated[Gateway, Depends(gateway_of)]
+OfCaller = Annotated[Caller, Depends(caller_of)]
 OfTenant = Annotated[str, Depends(tenant_of)]
 DeliberationId = Annotated[str, Depends(deliberation_id_of)]

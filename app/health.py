@@ -24,11 +24,13 @@ def _missing(check: str, detail: str, remedy: str) -> FieldProblem:
 
 async def _stream_faults(gateway: Gateway) -> list[FieldProblem]:
     """What is wrong with the log: out of reach, or its streams not as declared."""
+    # Where the log lives is nothing for strangers, whom this route answers too.
     url = gateway["settings"].nats_url.rpartition("@")[2]
+    named = f" (now {url})" if gateway["access"].development else ""
     try:
         lines = await gateway["streams_differ"]()
     except JournalUnavailable as exc:
-        return [_missing("journal", str(exc), f"Start nats-server, or set NATS_URL (now {url}).")]
+        return [_missing("journal", str(exc), f"Start nats-server, or set NATS_URL{named}.")]
     except StreamsDiffer as exc:
         lines = [str(exc)]
     return [
@@ -44,6 +46,9 @@ async def _faults(gateway: Gateway) -> list[FieldProblem]:
     faults += await _stream_faults(gateway)
     if not gateway["catalog"].caught_up:
         faults.append(_missing("catalog", "The log has not been read to its end", "Wait."))
+    keyring = gateway["access"].keyring
+    if keyring is not None and not keyring.caught_up:
+        faults.append(_missing("keys", "The keys have not been read", "Wait."))
     replies = await gateway["control"].inquire("control.coordinator", timeout_s=INQUIRY_TIMEOUT_S)
     if not replies:
         remedy = "Deploy the coordinator; what is accepted meanwhile waits in the log."
@@ -75,7 +80,12 @@ async def get_readiness(gateway: InGateway) -> Response:
     faults = await _faults(gateway)
     if faults:
         raise NotReady(f"Not ready: {', '.join(dict.fromkeys(fault.pointer for fault in faults))}", faults)
-    ready = Ready(checks=("journal", "streams", "catalog", "coordinator"))
+    access = gateway["access"]
+    keys = () if access.development else ("keys",)
+    ready = Ready(
+        mode="development" if access.development else "keys",
+        checks=("journal", "streams", "catalog", *keys, "coordinator"),
+    )
     return Response(dump(ready), headers=_NO_STORE, media_type="application/json")
 
 

@@ -12,9 +12,10 @@ from typing import Protocol
 
 import structlog
 import uvicorn
-from fastapi import FastAPI
+from fastapi import Depends, FastAPI
 from prometheus_client import disable_created_metrics
 from pydantic import ValidationError
+from starlette.middleware.cors import CORSMiddleware
 
 from app import logs, problems
 from app.backlog import Backlog
@@ -23,15 +24,22 @@ from app.deliberation.errors import InvalidRequest
 from app.deliberation.ports import Clock, Control, Journal
 from app.deliberation.strategies import STRATEGIES
 from app.feed import Feed
-from app.gateway import Gateway, SystemClock
+from app.gateway import Gateway, SystemClock, permitted
 from app.journal import JetStreamJournal
+from app.keyring import Keyring
+from app.keys import Pepper
+from app.limits import Rates
 from app.metrics import Metrics
 from app.middleware import RequestContext
 from app.openapi import TITLE, document
+from app.origins import CORS, is_loopback
 from app.roles import read_roles
 from app.routes import ROUTERS
+from app.sessions import Sessions
 from app.settings import Settings
 from app.streams import StreamSettings, plan
+from app.tenants import ACCESS, Access
+from app.threshold import Threshold
 
 log = structlog.get_logger(__name__)
 
@@ -40,11 +48,33 @@ class Log(Journal, Control, Protocol):
     """The log and the questions asked over its connection."""
 
 
-async def _follow(journal: Log, catalog: Catalog) -> None:
-    """Wait for the log as long as it takes, then keep the catalog. The gateway answers 503 meanwhile."""
+async def _follow(journal: Log, catalog: Catalog, keyring: Keyring | None) -> None:
+    """Wait for the log as long as it takes, then keep catalog and keys. The gateway answers 503 meanwhile."""
     if isinstance(journal, JetStreamJournal):
         await journal.open()
-    await catalog.follow(journal)
+    async with asyncio.TaskGroup() as group:
+        group.create_task(catalog.follow(journal))
+        if keyring is not None:
+            group.create_task(keyring.follow(journal))
+
+
+def access_of(settings: Settings, clock: Clock) -> Access:
+    """Who may ask what, under these settings; development mode without KEY_PEPPER."""
+    rates = Rates(settings.tenant_requests_per_minute)
+    if settings.key_pepper is None:
+        return Access(clock, None, None, rates, settings.cors_origins)
+    pepper = Pepper(settings.key_pepper.get_secret_value())
+    return Access(clock, Keyring(pepper), Sessions(pepper, settings.session_lifetime_s), rates, settings.cors_origins)
+
+
+def check_exposure(settings: Settings) -> None:
+    """Raise InvalidRequest when others could reach a gateway that asks for no keys."""
+    if settings.key_pepper is None and not is_loopback(settings.host):
+        raise InvalidRequest(
+            f"HOST={settings.host}: without keys the gateway listens on loopback only. Set KEY_PEPPER to a secret of "
+            "at least 32 characters, for example of `openssl rand -hex 32`, and make keys by `deliberate keys create`; "
+            "or leave HOST out."
+        )
 
 
 def _differences(journal: Log, settings: Settings) -> Callable[[], Awaitable[list[str]]]:
@@ -73,11 +103,13 @@ def lifespan_of(
     async def lifespan(app: FastAPI) -> AsyncGenerator[Gateway, None]:
         opened = journal or JetStreamJournal(settings.nats_url, name="gateway")
         role_depth_max = {name: role.queue_max for name, role in roles.items() if role.queue_max is not None}
-        backlog = Backlog(clock, settings.queue_depth_max, role_depth_max)
+        access = access_of(settings, clock)
+        tenant_depth_max = None if access.development else settings.tenant_in_flight_max
+        backlog = Backlog(clock, settings.queue_depth_max, role_depth_max, tenant_depth_max)
         catalog = Catalog(clock, backlog, retention_s=settings.retention_s, size_max=settings.catalog_size_max)
         feed = Feed(opened, streams_max=settings.streams_max, streams_per_client_max=settings.streams_per_client_max)
         async with feed, asyncio.TaskGroup() as group:
-            following = group.create_task(_follow(opened, catalog))
+            following = group.create_task(_follow(opened, catalog, access.keyring))
             # Connecting must have begun before the first request: until then the client takes none, not even to fail.
             await asyncio.sleep(0)
             app.state.drain = lambda: (feed.drain(), catalog.dismiss_waiters())
@@ -85,6 +117,7 @@ def lifespan_of(
                 settings=settings,
                 journal=opened,
                 control=opened,
+                access=access,
                 clock=clock,
                 catalog=catalog,
                 feed=feed,
@@ -107,11 +140,16 @@ def create_app(settings: Settings, journal: Log | None = None, clock: Clock | No
     """
     lifespan = lifespan_of(settings, journal, clock or SystemClock())
     app = FastAPI(title=TITLE, lifespan=lifespan, redoc_url=None, redirect_slashes=False)
-    app.openapi = document  # pyright: ignore[reportAttributeAccessIssue] -- how FastAPI has its document replaced
+    app.openapi = lambda: document(development=settings.key_pepper is None)
+    app.add_middleware(Threshold)
+    if settings.cors_origins:
+        app.add_middleware(CORSMiddleware, allow_origins=settings.cors_origins, **CORS)
     app.add_middleware(RequestContext)
     own = list(app.routes)
+    operations = {getattr(route, "operation_id", None) for router in ROUTERS for route in router.routes}
+    assert operations <= ACCESS.keys(), f"app.tenants.ACCESS must say what these need: {operations - ACCESS.keys()}"
     for router in ROUTERS:
-        app.include_router(router)
+        app.include_router(router, dependencies=[Depends(permitted)])
         own += router.routes
     problems.install(app, own)
     return app
@@ -155,7 +193,8 @@ class DrainingServer(uvicorn.Server):
 
 
 def serve(settings: Settings) -> None:
-    """Serve until a signal ends it. Raises InvalidRequest when the roles cannot be read."""
+    """Serve until a signal ends it. Raises InvalidRequest when the roles cannot be read, or others could reach it."""
+    check_exposure(settings)
     disable_created_metrics()
     app = create_app(settings)
     config = uvicorn.Config(
@@ -171,6 +210,7 @@ def serve(settings: Settings) -> None:
         timeout_keep_alive=75,
         log_config=None,
         server_header=False,
+        forwarded_allow_ips=settings.forwarded_allow_ips,
         timeout_graceful_shutdown=settings.drain_timeout_s,
     )
     DrainingServer(config, app, settings.drain_delay_s).run()

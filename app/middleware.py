@@ -9,19 +9,25 @@ import structlog
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from app.gateway import gateway_in
+from app.keys import looks_like_key
 from app.metrics import Metrics
 
+_DEVELOPMENT = (b"development-mode", b"no keys, loopback only")
 _USABLE_ID = re.compile(r"[A-Za-z0-9._:/+=-]{1,128}")
 log = structlog.get_logger(__name__)
 
 
 def usable_request_id(given: str | None) -> str:
-    """The client's own id when it is short and plain, else a new one."""
-    return given if given is not None and _USABLE_ID.fullmatch(given) else secrets.token_hex(12)
+    """The client's own id when it is short and plain, and no key that went astray; else a new one."""
+    usable = given is not None and _USABLE_ID.fullmatch(given) is not None and not looks_like_key(given)
+    return given if given is not None and usable else secrets.token_hex(12)
 
 
 class RequestContext:
-    """Gives each request an id (`scope["request_id"]`, X-Request-Id), logs it as one event, and counts it."""
+    """Gives each request an id (`scope["request_id"]`, X-Request-Id), logs it as one event, and counts it.
+
+    Every answer has `scope["answer_headers"]`: the id, and Development-Mode where no keys are asked for.
+    """
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -33,6 +39,9 @@ class RequestContext:
             return
         given = next((value for name, value in scope["headers"] if name == b"x-request-id"), b"").decode("latin-1")
         request_id = scope["request_id"] = usable_request_id(given or None)
+        told = scope["answer_headers"] = [(b"x-request-id", request_id.encode())]
+        if gateway_in(scope)["access"].development:
+            told.append(_DEVELOPMENT)
         began_s = time.perf_counter()
         status, streamed = 500, False
 
@@ -40,7 +49,7 @@ class RequestContext:
             nonlocal status, streamed
             if message["type"] == "http.response.start":
                 status = message["status"]
-                message["headers"] = [*message["headers"], (b"x-request-id", request_id.encode())]
+                message["headers"] = [*message["headers"], *told]
                 streamed = any(value.startswith(b"text/event-stream") for _, value in message["headers"])
             await send(message)
 
@@ -58,8 +67,16 @@ class RequestContext:
                 route=route,
                 status=status,
                 duration_ms=round(taken_s * 1_000, 2),
+                **_who(scope),
             )
             _count(gateway_in(scope)["metrics"], scope["method"], route, status, None if streamed else taken_s)
+
+
+def _who(scope: Scope) -> dict[str, str]:
+    """The tenant and the key that asked, where a key was asked for and good."""
+    if "caller_until_s" not in scope:
+        return {}
+    return {"tenant": scope["caller"].tenant, "key_id": scope["caller"].key_id}
 
 
 def _count(metrics: Metrics, method: str, route: str, status: int, taken_s: float | None) -> None:

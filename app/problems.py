@@ -19,6 +19,7 @@ from app.chat_problems import refusal, told
 from app.chat_schemas import OpenAIError
 from app.deliberation.calls import FactProblem
 from app.deliberation.errors import DeliberationError, InvalidRequest, JournalUnavailable, QueueFull
+from app.refusals import Refusal
 from app.schemas import FieldProblem, Problem, dump
 
 PROBLEM_JSON = "application/problem+json"
@@ -114,6 +115,11 @@ STATUSES: Mapping[str, tuple[int, str]] = {
     "unknown_strategy": (422, "No such strategy"),
     "invalid_json": (400, "The body is not strict JSON"),
     "invalid_cursor": (400, "The cursor is not one of this stream"),
+    "key_in_url": (400, "A credential stands in the URL"),
+    "foreign_host": (400, "Not asked under this machine's own name"),
+    "unauthenticated": (401, "No credential, or none that is good"),
+    "insufficient_scope": (403, "The credential does not permit this"),
+    "cross_site": (403, "Asked from a page of another site"),
     "invalid_id": (404, "No deliberation can have this id"),
     "not_found": (404, "Nothing is here"),
     "method_not_allowed": (405, "This path does not take this method"),
@@ -125,6 +131,7 @@ STATUSES: Mapping[str, tuple[int, str]] = {
     "fact_too_large": (413, "The log cannot hold this in one piece"),
     "unsupported_media_type": (415, "The body must be JSON"),
     "queue_full": (429, "Too much work is waiting"),
+    "rate_limited": (429, "The tenant asks too often"),
     "too_many_streams": (429, "Too many open streams"),
     "journal_unavailable": (503, "The log cannot be reached"),
     "streams_differ": (503, "The streams are not as declared"),
@@ -273,6 +280,8 @@ def _headers(error: DeliberationError) -> dict[str, str]:
     match error:
         case NoVerdict():
             return chat_headers(error.deliberation_id)
+        case Refusal():
+            return error.headers
         case QueueFull():
             return {"Retry-After": str(error.retry_after_s)}
         case JournalUnavailable() | NotReady() | TooManyStreams():
@@ -285,7 +294,7 @@ def _headers(error: DeliberationError) -> dict[str, str]:
 
 def _errors(error: DeliberationError) -> tuple[FieldProblem, ...]:
     match error:
-        case ValidationFailed() | NotReady():
+        case ValidationFailed() | NotReady() | Refusal():
             return error.errors
         case ModelNotFound():
             remedy = "Name it <strategy>/<ROLE>; GET /v1/models lists them."
@@ -349,7 +358,15 @@ async def _on_defect(request: Request, error: Exception) -> Response:
     """A defect: told without any of its inside. This answer bypasses the middleware, so it carries the id itself."""
     request_id = request_id_of(request)
     log.error("request_crashed", request_id=request_id, exc_info=error)
-    return problem_response(request, "internal_error", _INTERNAL, headers={"X-Request-Id": request_id})
+    told = {name.decode(): value.decode() for name, value in request.scope.get("answer_headers", ())}
+    return problem_response(request, "internal_error", _INTERNAL, headers=told)
+
+
+def refused(request: Request, refusal: Refusal) -> Response:
+    """The answer for what is turned away before it reaches a route."""
+    return problem_response(
+        request, refusal.code, str(refusal), errors=refusal.errors, headers=refusal.headers, retryable=refusal.retryable
+    )
 
 
 def install(app: FastAPI, routes: Sequence[BaseRoute]) -> None:

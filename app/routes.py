@@ -1,5 +1,5 @@
 """Every router of the gateway, in the order of the document."""
 
-from app import chat, deliberations, events, health, roles
+from app import chat, deliberations, events, health, login, roles
 
-ROUTERS = (deliberations.router, events.router, roles.router, health.router, chat.router)
+ROUTERS = (deliberations.router, events.router, roles.router, login.router, health.router, chat.router)

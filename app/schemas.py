@@ -315,6 +315,9 @@ class Ready(Resource):
     """Work can be accepted and will be done."""
 
     status: Literal["ready"] = "ready"
+    mode: Literal["keys", "development"] = Field(
+        description="`development`: no keys are asked for, and only this machine can reach it"
+    )
     checks: tuple[str, ...] = Field(description="What was found in order")
 
 

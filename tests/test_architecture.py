@@ -37,6 +37,7 @@ IMPORTERS: dict[str, tuple[str, ...]] = {
     "ray": ("serve_deployments.",),
     "nats": ("app.journal", "app.queue", "app.streams"),
     "httpx": ("serve_deployments.engine", "app.cli."),
+    "limits": ("app.limits",),
     "httpx_aiohttp": ("serve_deployments.engine",),
     "aiohttp": ("serve_deployments.engine",),
     "requests": (),

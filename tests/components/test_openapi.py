@@ -7,8 +7,10 @@ from typing import Any, cast
 import pytest
 from openapi_spec_validator import validate
 
+from app.keys import SCOPES
 from app.openapi import document, events_schema
 from app.problems import CHAT_STATUSES, STATUSES
+from app.tenants import ACCESS
 from tests.components.served import served
 
 # SDKs are generated from these names: changing one breaks its users.
@@ -24,6 +26,9 @@ OPERATIONS = {
     "create_chat_completion": "POST /v1/chat/completions",
     "list_models": "GET /v1/models",
     "get_model": "GET /v1/models/{model}",
+    "log_in": "POST /login",
+    "get_session": "GET /login",
+    "log_out": "POST /logout",
     "get_health": "GET /healthz",
     "get_readiness": "GET /readyz",
     "get_stats": "GET /stats",
@@ -122,4 +127,31 @@ async def test_the_document_is_served_as_it_is_generated(path: str) -> None:
         response = await gateway.client.get(path)
     assert response.status_code == 200
     if path == "/openapi.json":
-        assert response.json() == json.loads(json.dumps(document()))
+        assert response.json() == json.loads(json.dumps(document(development=True)))
+
+
+def test_development_mode_is_told_in_the_description_and_changes_nothing_else() -> None:
+    told = document(development=True)
+    assert "Development mode: this gateway asks for no keys" in told["info"]["description"]
+    assert "Development mode" not in document()["info"]["description"]
+    assert told | {"info": document()["info"]} == document()
+
+
+def test_every_operation_declares_what_it_needs_and_how_it_refuses() -> None:
+    schemes = document()["components"]["securitySchemes"]
+    assert {scheme["type"] for scheme in schemes.values()} == {"http", "apiKey"}
+    needs = {operation["operationId"]: operation for _, _, operation in operations()}
+    assert needs.keys() == ACCESS.keys()
+    for name, operation in needs.items():
+        refusals = {"400"} if ACCESS[name] is None else {"400", "401", "429"}
+        refusals |= {"403"} if ACCESS[name] in SCOPES else set()
+        assert refusals <= operation["responses"].keys(), name
+        if ACCESS[name] is None:
+            assert operation["security"] == [], name
+            continue
+        roles = [ACCESS[name]] if ACCESS[name] in SCOPES else []
+        assert operation["security"] == [{scheme: roles} for scheme in schemes], name
+        assert all(f"`{role}`" in operation["description"] for role in roles), name
+        assert "WWW-Authenticate" in operation["responses"]["401"]["headers"]
+        assert "Retry-After" in operation["responses"]["429"]["headers"]
+        assert {"RateLimit", "RateLimit-Policy"} <= operation["responses"]["429"]["headers"].keys()

@@ -1,0 +1,189 @@
+"""API keys: how they look, what the log keeps of them, and who holds one.
+
+A key is `dlb_<id>_<secret>`: the id names it in lists and logs, the secret has 256 bits. The log keeps HMAC-SHA256 of
+the whole under a pepper that it does not hold, so that a copy of the log opens nothing. A key is two facts at most,
+each on a subject of its own, the first write on which wins: `keys.<id>.created` and `keys.<id>.revoked`.
+"""
+
+import base64
+import hmac
+import re
+import secrets
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from datetime import datetime
+from math import inf
+from typing import Annotated, Literal
+
+from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, TypeAdapter
+
+from app.deliberation.ports import Record
+from app.deliberation.specification import Token
+
+Scope = Literal["submit", "read", "admin"]
+SCOPES: tuple[Scope, ...] = ("submit", "read", "admin")
+KEYS_PATTERN = "keys.>"
+PEPPER_CHARS_MIN = 32
+SECRET_BYTES = 32
+_ID_CHARS = 12
+_KEY = re.compile(r"dlb_([a-z0-9]{12})_[a-z0-9]{52}")
+# Also a part of one, and one that is spelled otherwise: what leaks is refused, not what works.
+_LOOKS_LIKE_KEY = re.compile(r"dlb_[a-z0-9]{12}_[a-z0-9]{16}", re.IGNORECASE)
+
+
+class KeyFact(BaseModel):
+    """Base of what is recorded of a key."""
+
+    model_config = ConfigDict(frozen=True)
+
+    key_id: str = Field(pattern=r"^[a-z0-9]{12}$")
+
+
+class KeyCreated(KeyFact):
+    """A key came to be. `digest` is its HMAC in hexadecimal, `pepper` tells under which pepper."""
+
+    type: Literal["key.created"] = "key.created"
+    name: str
+    tenant: Token
+    scopes: tuple[Scope, ...]
+    created_at: AwareDatetime
+    expires_at: AwareDatetime | None
+    digest: str = Field(pattern=r"^[0-9a-f]{64}$")
+    pepper: str
+
+
+class KeyRevoked(KeyFact):
+    """A key is no longer good."""
+
+    type: Literal["key.revoked"] = "key.revoked"
+    revoked_at: AwareDatetime
+
+
+_FACT: TypeAdapter[KeyCreated | KeyRevoked] = TypeAdapter(
+    Annotated[KeyCreated | KeyRevoked, Field(discriminator="type")]
+)
+
+
+def key_subject(fact: KeyCreated | KeyRevoked) -> str:
+    """The subject that a fact is written on."""
+    return f"keys.{fact.key_id}.{fact.type.removeprefix('key.')}"
+
+
+def encode_key(fact: KeyCreated | KeyRevoked) -> bytes:
+    """The bytes that the log keeps; equal facts give equal bytes."""
+    return fact.model_dump_json().encode()
+
+
+def decode_key(data: bytes) -> KeyCreated | KeyRevoked:
+    """A stored fact; raises pydantic's ValidationError."""
+    return _FACT.validate_json(data)
+
+
+def _random(size: int) -> str:
+    return base64.b32hexencode(secrets.token_bytes(size)).decode().lower().rstrip("=")
+
+
+def new_key() -> tuple[str, str]:
+    """An id and the key of that id, drawn at random."""
+    key_id = _random(8)[:_ID_CHARS]
+    return key_id, f"dlb_{key_id}_{_random(SECRET_BYTES)}"
+
+
+def key_id_of(key: str) -> str | None:
+    """The id in a key; None where the text is no key."""
+    found = _KEY.fullmatch(key)
+    return None if found is None else found[1]
+
+
+def looks_like_key(text: str) -> bool:
+    """Whether a key, or a good part of one, stands somewhere in the text."""
+    return _LOOKS_LIKE_KEY.search(text) is not None
+
+
+class Pepper:
+    """The secret that keys and sessions are signed with. It is in no log, no fact and no `repr`."""
+
+    def __init__(self, secret: str) -> None:
+        self._secret = secret.encode()
+
+    @property
+    def id(self) -> str:
+        """Tells peppers apart without telling them."""
+        return self.digest("id", "")[:4].hex()
+
+    def digest(self, purpose: str, text: str) -> bytes:
+        """HMAC-SHA256 of a text; what was made for one purpose is of no use for another."""
+        return hmac.digest(self._secret, f"{purpose}\n{text}".encode(), "sha256")
+
+
+def created(
+    pepper: Pepper,
+    *,
+    name: str,
+    tenant: str,
+    scopes: Iterable[Scope],
+    created_at: datetime,
+    expires_at: datetime | None,
+) -> tuple[KeyCreated, str]:
+    """A new key's fact, and the key itself, which nobody can tell again. Raises pydantic's ValidationError."""
+    key_id, key = new_key()
+    fact = KeyCreated(
+        key_id=key_id,
+        name=name,
+        tenant=tenant,
+        scopes=tuple(scope for scope in SCOPES if scope in set(scopes)),
+        created_at=created_at,
+        expires_at=expires_at,
+        digest=pepper.digest("key", key).hex(),
+        pepper=pepper.id,
+    )
+    return fact, key
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Who asks, as their credential tells: the tenant, what they may do, and the key's id and name."""
+
+    tenant: str
+    scopes: frozenset[Scope]
+    key_id: str = ""
+    name: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class HeldKey:
+    """A key as it is checked: `expires_at_s` in seconds since 1970, infinite for one that does not expire."""
+
+    fact: KeyCreated
+    caller: Caller
+    digest: bytes
+    expires_at_s: float
+
+    @classmethod
+    def of(cls, fact: KeyCreated) -> "HeldKey":
+        """The key that a fact tells of."""
+        caller = Caller(fact.tenant, frozenset(fact.scopes), fact.key_id, fact.name)
+        expires_at_s = inf if fact.expires_at is None else fact.expires_at.timestamp()
+        return cls(fact, caller, bytes.fromhex(fact.digest), expires_at_s)
+
+
+@dataclass(slots=True)
+class KeyBook:
+    """All that the log tells of keys; facts may come in any order, and more than once."""
+
+    keys: dict[str, HeldKey] = field(default_factory=dict[str, HeldKey])
+    revoked: dict[str, datetime] = field(default_factory=dict[str, datetime])
+
+    def take(self, record: Record) -> KeyCreated | KeyRevoked:
+        """Take one fact and return it; raises pydantic's ValidationError."""
+        fact = decode_key(record.data)
+        match fact:
+            case KeyCreated():
+                self.keys.setdefault(fact.key_id, HeldKey.of(fact))
+            case KeyRevoked():
+                self.revoked.setdefault(fact.key_id, fact.revoked_at)
+        return fact
+
+    def good(self, key_id: str) -> HeldKey | None:
+        """The key of this id, unless there is none or it is revoked. Whether it has expired is not looked at."""
+        return None if key_id in self.revoked else self.keys.get(key_id)

@@ -1,0 +1,116 @@
+"""Routes: a browser's session. The key comes once, in a body; the browser keeps a cookie that scripts cannot read.
+
+The cookie is HttpOnly and SameSite=Strict, and over https it is Secure and bound to this host. What asks for a change
+with it must besides come from a page of this site, or of an origin in CORS_ORIGINS (`app.origins.same_site`).
+"""
+
+from datetime import UTC, datetime
+from typing import Literal
+
+from fastapi import APIRouter, Request, Response
+from pydantic import AwareDatetime, Field
+
+from app.answers import answer, body, problems
+from app.bodies import body_of
+from app.gateway import InGateway, OfCaller
+from app.keys import Caller, Scope
+from app.requests import Body
+from app.schemas import Resource, dump
+from app.tenants import DEVELOPER, cookie_name
+
+_NO_STORE = {"Cache-Control": "no-store"}
+
+router = APIRouter(tags=["sessions"])
+
+
+class LoginRequest(Body):
+    """The body of `POST /login`."""
+
+    key: str = Field(
+        min_length=1,
+        max_length=256,
+        description="An API key",
+        json_schema_extra={"format": "password", "writeOnly": True},
+    )
+
+
+class Session(Resource):
+    """Who asks, and what they may do."""
+
+    mode: Literal["keys", "development"] = Field(description="`development`: this gateway asks for no keys")
+    tenant: str
+    scopes: tuple[Scope, ...]
+    key: str | None = Field(description="The key's name; null where no keys are asked for")
+    expires_at: AwareDatetime | None = Field(description="When the credential ends; null for one that does not")
+
+
+def _session(caller: Caller, mode: Literal["keys", "development"], ends_at_s: float | None) -> Session:
+    ends_at = None if ends_at_s is None or ends_at_s == float("inf") else datetime.fromtimestamp(ends_at_s, UTC)
+    scopes = tuple(sorted(caller.scopes))
+    return Session(mode=mode, tenant=caller.tenant, scopes=scopes, key=caller.name or None, expires_at=ends_at)
+
+
+def _answered(session: Session) -> Response:
+    return Response(dump(session), headers=_NO_STORE, media_type="application/json")
+
+
+@router.post(
+    "/login",
+    operation_id="log_in",
+    summary="Begin a browser's session with a key",
+    response_class=Response,
+    responses={
+        200: {"model": Session, **answer("The session, also as a cookie", "Set-Cookie")},
+        **problems(400, 401, 403, 408, 413, 415, 422, 503),
+    },
+    openapi_extra={"requestBody": body("LoginRequest")},
+)
+async def log_in(request: Request, gateway: InGateway) -> Response:
+    """The cookie holds a signed token, not the key; it ends with SESSION_LIFETIME, with its key, or by logging out."""
+    access = gateway["access"]
+    access.check_site(request.scope)
+    asked = await body_of(request, LoginRequest)
+    if access.sessions is None:
+        return _answered(_session(DEVELOPER, "development", None))
+    held, now_s = access.holder(asked.key), access.now_s()
+    token, ends_at_s = access.sessions.begin(held, now_s)
+    answered = _answered(_session(held.caller, "keys", ends_at_s))
+    answered.set_cookie(
+        cookie_name(request.scope),
+        token,
+        max_age=max(0, ends_at_s - int(now_s)),
+        secure=request.scope["scheme"] == "https",
+        httponly=True,
+        samesite="strict",
+    )
+    return answered
+
+
+@router.get(
+    "/login",
+    operation_id="get_session",
+    summary="Who asks",
+    response_class=Response,
+    responses={200: {"model": Session, **answer("By key or by cookie")}, **problems(503)},
+)
+async def get_session(request: Request, gateway: InGateway, caller: OfCaller) -> Response:
+    """What the credential of this request is good for."""
+    mode = "development" if gateway["access"].development else "keys"
+    return _answered(_session(caller, mode, request.scope.get("caller_until_s")))
+
+
+@router.post(
+    "/logout",
+    operation_id="log_out",
+    summary="End a browser's session",
+    status_code=204,
+    response_class=Response,
+    responses={204: answer("The browser keeps nothing", "Set-Cookie"), **problems(403)},
+)
+async def log_out(request: Request, gateway: InGateway) -> Response:
+    """Takes the cookie away. A token that somebody copied before lives until its time is over, or its key revoked."""
+    gateway["access"].check_site(request.scope)
+    answered = Response(status_code=204, headers=_NO_STORE)
+    secure = request.scope["scheme"] == "https"
+    answered.delete_cookie(cookie_name(request.scope), secure=secure, httponly=True, samesite="strict")
+    return answered

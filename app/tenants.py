@@ -1,0 +1,173 @@
+"""Whose request it is and what it may do: the tenant comes from the credential, and from nothing else."""
+
+from collections.abc import Collection, Mapping
+from typing import Literal
+
+from starlette.datastructures import Headers
+from starlette.types import Scope as AsgiScope
+
+from app.deliberation.errors import JournalUnavailable
+from app.deliberation.ports import Clock
+from app.keyring import Keyring
+from app.keys import SCOPES, Caller, HeldKey, Scope
+from app.limits import Rates
+from app.origins import SAFE_METHODS, same_site
+from app.refusals import CrossSite, InsufficientScope, RateLimited, Unauthenticated
+from app.sessions import Sessions
+
+# What each operation needs. `key`: any that is good; None: nothing. An operation that is not here is not served.
+ACCESS: Mapping[str, Scope | Literal["key"] | None] = {
+    "create_deliberation": "submit",
+    "cancel_deliberation": "submit",
+    "create_chat_completion": "submit",
+    "list_deliberations": "read",
+    "get_deliberation": "read",
+    "read_deliberation_events": "read",
+    "get_stats": "read",
+    "list_roles": "read",
+    "get_role": "read",
+    "list_strategies": "read",
+    "list_models": "read",
+    "get_model": "read",
+    "get_metrics": "admin",
+    "get_session": "key",
+    "log_in": None,
+    "log_out": None,
+    "get_health": None,
+    "get_readiness": None,
+}
+SCOPE_MEANS: Mapping[Scope, str] = {
+    "submit": "start, stop and delete deliberations of the tenant",
+    "read": "read and watch deliberations of the tenant; roles, strategies, models",
+    "admin": "read the installation's own figures, which count all tenants together",
+}
+DEVELOPER = Caller("default", frozenset(SCOPES))
+_NOBODY = Caller("", frozenset())
+
+
+class Access:
+    """Decides on every request. Without a keyring it is development mode: one tenant, who may do everything."""
+
+    def __init__(
+        self, clock: Clock, keyring: Keyring | None, sessions: Sessions | None, rates: Rates, origins: Collection[str]
+    ) -> None:
+        assert (keyring is None) == (sessions is None), "keys and sessions are signed with one pepper"
+        self.keyring = keyring
+        self.sessions = sessions
+        self._clock = clock
+        self._rates = rates
+        self._origins = frozenset(origins)
+
+    @property
+    def development(self) -> bool:
+        """Whether no keys are asked for."""
+        return self.keyring is None
+
+    def now_s(self) -> float:
+        """Seconds since 1970."""
+        return self._clock.now().timestamp()
+
+    def permit(self, scope: AsgiScope, operation: str) -> Caller:
+        """Who asks, once it is known that they may.
+
+        Leaves `caller`, `caller_until_s` and `rate_headers` in the scope. Raises Unauthenticated, CrossSite,
+        RateLimited, InsufficientScope, and JournalUnavailable while the keys have not been read.
+        """
+        needed = ACCESS[operation]
+        if self.keyring is None:
+            scope["caller"] = DEVELOPER
+            return DEVELOPER
+        if needed is None:
+            scope["caller"] = _NOBODY
+            return _NOBODY
+        key, until_s = self._credential(scope)
+        scope["caller"], scope["caller_until_s"] = key.caller, until_s
+        rate = self._rates.take(key.caller.tenant)
+        scope["rate_headers"] = self._rates.headers(rate)
+        if not rate.admitted:
+            raise RateLimited(self._rates.per_minute, rate.reset_s)
+        if needed != "key" and needed not in key.caller.scopes:
+            raise InsufficientScope(needed)
+        return key.caller
+
+    def _credential(self, scope: AsgiScope) -> tuple[HeldKey, float]:
+        """The key that the request is made with, and until when that holds, in seconds since 1970."""
+        given = [value for name, value in scope["headers"] if name == b"authorization"]
+        if not given:
+            return self._session(scope)
+        scheme, _, key = given[0].decode("latin-1").partition(" ")
+        if len(given) > 1 or scheme.lower() != "bearer":
+            raise Unauthenticated("Send one Authorization header, of the scheme Bearer.", given=True)
+        held = self.holder(key.strip())
+        return held, held.expires_at_s
+
+    def _keys(self) -> Keyring:
+        assert self.keyring is not None, "development mode asks for no keys"
+        if not self.keyring.caught_up:
+            raise JournalUnavailable("The keys have not been read yet; the log may not be reachable.")
+        return self.keyring
+
+    def holder(self, key: str) -> HeldKey:
+        """The key that a text is; raises Unauthenticated unless it is good now, and JournalUnavailable.
+
+        That a key is revoked or has expired is told to whoever holds it, and to nobody else.
+        """
+        keyring = self._keys()
+        held = keyring.holder(key)
+        if held is None:
+            raise Unauthenticated("There is no such key.", given=True)
+        if keyring.good(held.fact.key_id) is None:
+            raise Unauthenticated("This key has been revoked.", given=True)
+        if self.now_s() >= held.expires_at_s:
+            raise Unauthenticated("This key has expired.", given=True)
+        return held
+
+    def _session(self, scope: AsgiScope) -> tuple[HeldKey, float]:
+        token = session_token(scope)
+        if token is None:
+            raise Unauthenticated("This needs a key.", given=False)
+        assert self.sessions is not None
+        found = self.sessions.read(token, self.now_s())
+        held = None if found is None else self._keys().good(found[0])
+        if found is None or held is None:
+            raise Unauthenticated("The session is over: log in again.", given=True)
+        if scope["method"] not in SAFE_METHODS and not same_site(Headers(scope=scope), self._origins):
+            raise _cross_site()
+        return held, found[1]
+
+    def check_site(self, scope: AsgiScope) -> None:
+        """Raise CrossSite when another site's page asks; who is no browser may come from anywhere."""
+        if same_site(Headers(scope=scope), self._origins) is False:
+            raise _cross_site()
+
+
+def _cross_site() -> CrossSite:
+    remedy = "Ask from a page of this site, list the page's origin in CORS_ORIGINS, or send a key as Bearer."
+    return CrossSite("A page of another site asks for a change.", remedy)
+
+
+def cookie_name(scope: AsgiScope) -> str:
+    """The session cookie's name: over https one that browsers take from this very host alone."""
+    return "__Host-deliberate" if scope["scheme"] == "https" else "deliberate"
+
+
+def session_token(scope: AsgiScope) -> str | None:
+    """The session's token in the cookies of a request; the first, if there are several."""
+    wanted = cookie_name(scope)
+    for name, value in scope["headers"]:
+        if name == b"cookie":
+            for cookie in value.decode("latin-1").split(";"):
+                key, _, content = cookie.strip().partition("=")
+                if key == wanted:
+                    return content
+    return None
+
+
+def access_table(operations: Mapping[str, tuple[str, str]]) -> str:
+    """A Markdown table of what each operation needs; `operations` has method and path by operation id."""
+    rows = ["| endpoint | needs |", "|---|---|"]
+    for operation, (method, path) in operations.items():
+        needed = ACCESS[operation]
+        told = "nothing" if needed is None else "any key" if needed == "key" else f"`{needed}`"
+        rows.append(f"| `{method} {path}` | {told} |")
+    return "\n".join(rows) + "\n"

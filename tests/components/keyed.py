@@ -1,0 +1,59 @@
+"""A gateway that asks for keys, and keys for it."""
+
+from collections.abc import Iterable
+from datetime import datetime
+from typing import Any
+
+from app.deliberation.facts import Accepted, decode
+from app.deliberation.ports import Record
+from app.keys import SCOPES, KeyRevoked, Pepper, Scope, created, encode_key, key_id_of, key_subject
+from app.testing import InMemoryJournal
+from tests.components.served import Served, played
+from tests.story import NOW
+
+PEPPER = "correct horse battery staple, and then some"
+
+
+async def make_key(
+    journal: InMemoryJournal,
+    tenant: str = "acme",
+    scopes: Iterable[Scope] = SCOPES,
+    *,
+    expires_at: datetime | None = None,
+    pepper: str = PEPPER,
+) -> str:
+    """A key that stands in the log."""
+    fact, key = created(
+        Pepper(pepper), name=f"of {tenant}", tenant=tenant, scopes=scopes, created_at=NOW, expires_at=expires_at
+    )
+    assert (await journal.write(key_subject(fact), encode_key(fact))).mine
+    return key
+
+
+async def revoke(journal: InMemoryJournal, key: str) -> Record:
+    """Revoke a key, as `deliberate keys revoke` does."""
+    fact = KeyRevoked(key_id=key_id_of(key) or "", revoked_at=NOW)
+    return (await journal.write(key_subject(fact), encode_key(fact))).record
+
+
+def bearer(key: str, **more: str) -> dict[str, str]:
+    """The headers of a request with a key."""
+    return {"Authorization": f"Bearer {key}", **{name.replace("_", "-"): value for name, value in more.items()}}
+
+
+async def accepted(gateway: Served, key: str, headers: dict[str, str] | None = None, **body: Any) -> str:
+    """The id of a new deliberation of the key's tenant."""
+    response = await gateway.client.post(
+        "/deliberations", json={"task": "Name a colour.", **body}, headers=bearer(key) | (headers or {})
+    )
+    assert response.status_code == 202, response.text
+    return response.json()["id"]
+
+
+async def play(gateway: Served, tenant: str, deliberation_id: str, *, until_stage: int | None = None) -> None:
+    """Append what a coordinator and its agents would, up to the end, or to the opening of a stage."""
+    records = await gateway.journal.facts(tenant, deliberation_id)
+    fact = decode(records[0].data)
+    assert isinstance(fact, Accepted)
+    for told in played(fact, now=gateway.clock.now, until_stage=until_stage):
+        await gateway.journal.append(tenant, told)
