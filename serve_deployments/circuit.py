@@ -47,9 +47,14 @@ class Circuit:
         """A request is sent; of a circuit that was open, the one that tries."""
         self.trying = self.opened_until_s is not None
 
+    def reached(self) -> None:
+        """The engine has begun to answer: it is there, and others need not wait until the answer is whole."""
+        self.open_for_s, self.opened_until_s, self.trying = OPEN_S, None, False
+
     def succeeded(self) -> None:
-        """The engine answered: whatever it said, it is there."""
-        self.failures, self.open_for_s, self.opened_until_s, self.trying = 0, OPEN_S, None, False
+        """The engine answered, whatever it said."""
+        self.reached()
+        self.failures = 0
 
     def failed(self, now_s: float, *, away: bool) -> None:
         """The engine failed; one that cannot even be reached (`away`) opens the circuit at once."""

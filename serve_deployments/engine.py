@@ -253,6 +253,8 @@ class Engines:
         try:
             if response.status_code != 200:
                 raise _refusal(engine.url, response, await _raw(response))
+            engine.circuit.reached()
+            self._changed.set()
             if on_text is None:
                 return _whole(engine.url, await _raw(response), meter)
             return await _streamed(engine.url, response.aiter_raw(), on_text, began_s, meter)

@@ -42,6 +42,18 @@ def test_an_engine_that_is_away_opens_its_circuit_at_once_and_one_request_tries_
     assert (circuit.state(after_s), circuit.admits(after_s)) == ("closed", True)
 
 
+def test_an_engine_that_begins_to_answer_is_there_and_one_that_breaks_every_answer_off_is_given_pauses() -> None:
+    circuit = Circuit()
+    circuit.failed(0.0, away=True)
+    circuit.begin()
+    circuit.reached()
+    assert (circuit.state(0.0), circuit.admits(0.0)) == ("closed", True), "nobody waits for the rest of the answer"
+    for number in range(2, FAILURES_TO_OPEN + 1):
+        assert circuit.state(0.0) == "closed"
+        circuit.failed(0.0, away=False)
+    assert circuit.state(0.0) == "open"
+
+
 def test_each_vain_try_doubles_the_rest_up_to_a_bound() -> None:
     circuit, now_s, rests = Circuit(), 0.0, list[float]()
     circuit.failed(now_s, away=True)
