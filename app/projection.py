@@ -15,11 +15,13 @@ from app.deliberation.facts import CallFinished, PlannedCall, StageOpened, Stand
 from app.deliberation.fold import Stage, State, fold, usage
 from app.deliberation.outputs import (
     Answer,
+    CheckOutcome,
     Critique,
     IssueResponse,
     Output,
     ParsedOutput,
     Program,
+    Report,
     Revision,
     Scores,
     Turn,
@@ -55,6 +57,7 @@ class _Work:
     error: FactProblem | None = None
     versions: list[TextVersion] = field(default_factory=list[TextVersion])
     critiques: list[ReceivedCritique] = field(default_factory=list[ReceivedCritique])
+    checks: dict[int, tuple[CheckOutcome, ...]] = field(default_factory=dict[int, "tuple[CheckOutcome, ...]"])
 
     def add(self, round_: int, content: str, responses: tuple[IssueResponse, ...] = ()) -> None:
         number = len(self.versions)
@@ -136,6 +139,8 @@ def _take(council: _Council, opened: StageOpened, finished: CallFinished, labels
             work.add(opened.round, parsed.answer)
         case Program() if work is not None:
             work.add(opened.round, parsed.code)
+        case Report() if work is not None and work.versions:
+            work.checks[len(work.versions) - 1] = parsed.outcomes
         case Revision() if work is not None:
             work.add(opened.round, parsed.answer, parsed.responses)
         case Critique():
@@ -195,6 +200,7 @@ def _proposals(state: State, by_agent: dict[str, Usage]) -> tuple[Proposal, ...]
                 critiques=tuple(work.critiques),
                 score=None if standing is None else standing.score,
                 criteria=criteria.get(work.candidate(chosen), ()),
+                checks=work.checks.get(chosen, ()),
                 rank=None if standing is None else standing.rank,
                 usage=by_agent.get(agent_id, Usage()),
                 status="skipped" if state.ended and work.status == "pending" else work.status,

@@ -23,7 +23,7 @@ from app.deliberation.facts import (
     TotalUsage,
     Verdict,
 )
-from app.deliberation.outputs import Issue, IssueResponse
+from app.deliberation.outputs import CheckOutcome, Issue, IssueResponse
 from app.deliberation.specification import AgentSpec, Budget, Constraints, Purpose, Sampling, Token
 
 Status = Literal["pending", "in_progress", "cancelling", "completed", "failed", "cancelled", "timeout"]
@@ -113,6 +113,7 @@ class Proposal(Resource):
     critiques: tuple[ReceivedCritique, ...]
     score: float | None = Field(description="The aggregate it was ranked by, 0 to 1")
     criteria: tuple[CriterionMean, ...]
+    checks: tuple[CheckOutcome, ...] = Field(description="What running its text brought, where that is a program")
     rank: int | None
     usage: Usage
     status: ProposalStatus = Field(

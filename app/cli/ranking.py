@@ -6,6 +6,7 @@ from datetime import datetime
 from rich.console import Group, RenderableType
 from rich.markdown import Markdown
 from rich.panel import Panel
+from rich.syntax import Syntax
 from rich.table import Table
 from rich.text import Text
 
@@ -145,6 +146,13 @@ def cost_line(deliberation: Deliberation) -> Text:
     return line
 
 
+def _content(deliberation: Deliberation, content: str) -> RenderableType:
+    """An answer is Markdown; a program is source, whose line breaks mean something."""
+    if any(proposal.checks for proposal in deliberation.proposals):
+        return Syntax(printable(content), "python", word_wrap=True, background_color="default")
+    return Markdown(printable(content))
+
+
 def _winning_text(deliberation: Deliberation) -> Iterator[RenderableType]:
     verdict = deliberation.verdict
     if verdict is None:
@@ -153,12 +161,14 @@ def _winning_text(deliberation: Deliberation) -> Iterator[RenderableType]:
         # What is fused from several candidates has no author; the call that wrote it can be looked up.
         written = f", by {verdict.winner}" if verdict.winner else f", from call {verdict.call_id}"
         title = f"The council's answer{written if verdict.winner or verdict.call_id else ''}"
-        yield Panel(Markdown(printable(verdict.content)), title=plain(title), title_align="left", border_style="green")
+        text = _content(deliberation, verdict.content)
+        yield Panel(text, title=plain(title), title_align="left", border_style="green")
         return
     for proposal in deliberation.proposals:
         if proposal.content is not None:
             title, border = plain(f"{proposal.agent_id} {proposal.role}"), style_of(proposal.role)
-            yield Panel(Markdown(printable(proposal.content)), title=title, title_align="left", border_style=border)
+            text = _content(deliberation, proposal.content)
+            yield Panel(text, title=title, title_align="left", border_style=border)
 
 
 def account(deliberation: Deliberation) -> Group:

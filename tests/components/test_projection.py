@@ -260,3 +260,18 @@ def test_records_fold_into_the_same_state() -> None:
     assert state is not None
     assert isinstance(state.end, Completed)
     assert state_of([]) is None
+
+
+def test_a_program_stands_with_what_running_it_brought() -> None:
+    first = accepted(num_agents=1, strategy="execute")
+    program = '{"reasoning":"r","code":"def f(): return 1","confidence":50}'
+    opened, outcome = first_stage(first, {"dev-001": program})
+    assert isinstance(opened, StageOpened) and isinstance(outcome, CallFinished)
+    report = '{"outcomes":[{"name":"holds","passed":false,"reason":"AssertionError","duration_ms":3}]}'
+    planned = opened.calls[0].model_copy(update={"call_id": "s2-dev-001", "output": "report"})
+    checking = opened.model_copy(update={"stage": 2, "purpose": "check", "calls": (planned,)})
+    checked = outcome.model_copy(update={"call_id": "s2-dev-001", "stage": 2, "text": report})
+    (proposal,) = told(first, [opened, outcome, close(("s1-dev-001",)), checking, checked]).proposals
+    assert proposal.content == "def f(): return 1"
+    (check,) = proposal.checks
+    assert (check.name, check.passed, check.reason) == ("holds", False, "AssertionError")
