@@ -28,7 +28,10 @@ _SOCKET_IN_RAY_DIR = "/session_2026-01-01_00-00-00_000000_4194304/sockets/plasma
 
 @dataclass(frozen=True, kw_only=True)
 class StackOptions:
-    """What a stack is started with. Ports: the wanted one, shifted when it is taken; 0 takes any that is free."""
+    """What a stack is started with. Ports: the wanted one, shifted when it is taken; 0 takes any that is free.
+
+    Without `key_pepper` the gateway asks for no keys.
+    """
 
     host: str = LOOPBACK
     port: int = 8080
@@ -38,6 +41,7 @@ class StackOptions:
     engine_urls: tuple[str, ...] = ()
     roles_file: Path | None = None
     simulate: tuple[str, ...] = ()
+    key_pepper: str | None = None
 
 
 def shown(url: str) -> str:

@@ -73,7 +73,7 @@ class Noticed:
 
 @dataclass(frozen=True, slots=True)
 class StackReady:
-    """Everything answers, the gateway's /readyz included."""
+    """Everything answers, the gateway's /readyz included; `keys` tells whether it asks for them."""
 
     url: str
     nats_url: str
@@ -83,6 +83,7 @@ class StackReady:
     simulated: bool
     data_dir: str
     seconds: float
+    keys: bool = False
 
 
 @dataclass(frozen=True, slots=True)

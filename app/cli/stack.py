@@ -126,6 +126,7 @@ def _ready(layout: Layout, seconds: float) -> StackReady:
         simulated=not layout.options.engine_urls,
         data_dir=str(layout.data_dir),
         seconds=seconds,
+        keys=layout.options.key_pepper is not None,
     )
 
 
@@ -176,7 +177,9 @@ def _program(name: str) -> str:
 
 def _python_environment(layout: Layout, **more: str) -> dict[str, str]:
     root = str(Path(app.__file__).parent.parent)
-    inherited = {key: value for key, value in os.environ.items() if not key.startswith("RAY_")}
+    # The secret behind the keys is nobody's business but the gateway's, and not of a stack that was not given it.
+    kept = (key for key in os.environ if not key.startswith("RAY_") and key != "KEY_PEPPER")
+    inherited = {key: os.environ[key] for key in kept}
     path = os.pathsep.join(filter(None, [root, inherited.get("PYTHONPATH")]))
     roles = {"ROLES_FILE": str(layout.options.roles_file.resolve())} if layout.options.roles_file else {}
     return {**inherited, "PYTHONPATH": path, "NATS_URL": layout.nats_url, **roles, **more}
@@ -199,7 +202,7 @@ def _nats(layout: Layout) -> Child:
         name="nats",
         command=(_program("nats-server"), "-c", str(config)),
         is_ready=greets(LOOPBACK, port, b"INFO "),
-        environment=dict(os.environ),
+        environment={key: value for key, value in os.environ.items() if key != "KEY_PEPPER"},
         prepare=lambda: declare_streams(layout.nats_url, layout.retention_s),
         lives=stores(f"http://{LOOPBACK}:{monitor}/healthz", store),
         ready_within_s=30.0,
@@ -293,6 +296,8 @@ def _deployer(layout: Layout, needs: tuple[str, ...]) -> Child:
 
 def _gateway(layout: Layout, needs: tuple[str, ...]) -> Child:
     listen = {"HOST": layout.options.host, "PORT": str(layout.ports["gateway"])}
+    if layout.options.key_pepper is not None:
+        listen["KEY_PEPPER"] = layout.options.key_pepper
     return Child(
         name="gateway",
         command=(sys.executable, "-m", "app.main"),

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import logging
+import os
 import shlex
 import signal
 from dataclasses import dataclass, field
@@ -35,6 +36,7 @@ from app.cli.progress import (
 )
 from app.cli.prose import printable
 from app.cli.stack import LOOPBACK, StackOptions, running_stack
+from app.origins import is_loopback
 
 TITLES = {
     "nats": "NATS",
@@ -138,9 +140,14 @@ class Checklist:
     def _ready(self, event: StackReady) -> None:
         host = event.url.removeprefix("http://").rpartition(":")[0]
         open_to = "loopback only" if host in (LOOPBACK, "localhost", "[::1]") else "open to whoever reaches this host"
-        self.console.print(f"   Development mode: no keys, {open_to}; data in {event.data_dir}; up in", end=" ")
+        mode = f"Keys are asked for, {open_to}" if event.keys else "Development mode: no keys, loopback only"
+        self.console.print(f"   {mode}; data in {event.data_dir}; up in", end=" ")
         self.console.print(f"{event.seconds:.1f} s; Ctrl-C stops it.")
+        if event.keys:
+            self.console.print(f"   A key:  deliberate keys create NAME --tenant TENANT --nats-url {event.nats_url}")
         json_type = "-H 'content-type: application/json'"
+        if event.keys:
+            json_type += ' -H "authorization: Bearer $DELIBERATE_API_KEY"'
         self.console.print(f"   Try:  curl -sS {event.url}/deliberations {json_type} -d '{json.dumps(_EXAMPLE)}'")
 
     def _move(self) -> None:
@@ -160,6 +167,13 @@ def reporter(*, as_json: bool) -> Report:
     if as_json:
         return lambda event: print_json(as_document(event))
     return Checklist(Console(highlight=False, soft_wrap=True))
+
+
+def _check_exposure(host: str, pepper: str | None) -> None:
+    """Tell at once what the gateway would refuse to start with."""
+    if pepper is None and not is_loopback(host):
+        detail = f"without keys nothing but loopback is listened on, and not {host}"
+        raise typer.BadParameter(f"{detail}; set KEY_PEPPER, for example to what `openssl rand -hex 32` writes")
 
 
 async def _up(options: StackOptions, report: Report) -> Exit:
@@ -196,6 +210,8 @@ def up(
         simulator_arguments = tuple(shlex.split(simulate))
     except ValueError as error:
         raise typer.BadParameter(f"--simulate: {error}") from error
+    pepper = os.environ.get("KEY_PEPPER") or None
+    _check_exposure(host, pepper)
     options = StackOptions(
         host=host,
         port=port,
@@ -204,6 +220,7 @@ def up(
         engine_urls=tuple(engine_url or ()),
         roles_file=roles,
         simulate=simulator_arguments,
+        key_pepper=pepper,
     )
     # The log's client would tell on stdout about every attempt to connect; what fails is told once.
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))

@@ -351,11 +351,29 @@ def test_every_event_is_told_in_words_and_as_json(event: Event, name: str, line:
     assert "\x1b[31m" not in written.getvalue()
 
 
-def test_an_open_host_is_called_open() -> None:
+@pytest.mark.parametrize(
+    ("keys", "host", "told"),
+    [
+        (True, "192.0.2.7", "Keys are asked for, open to whoever reaches this host"),
+        (True, "127.0.0.1", "Keys are asked for, loopback only"),
+        (False, "127.0.0.1", "Development mode: no keys, loopback only"),
+    ],
+)
+def test_it_is_told_who_may_ask(keys: bool, host: str, told: str) -> None:
     written = io.StringIO()
-    event = StackReady("http://192.0.2.7:8080", "nats://n", (), "127.0.0.1:6", ("DEV",), True, "/data", 8.4)
+    event = StackReady(f"http://{host}:8080", "nats://n", (), "127.0.0.1:6", ("DEV",), True, "/data", 8.4, keys)
     Checklist(Console(file=written, soft_wrap=True))(event)
-    assert "no keys, open to whoever reaches this host" in written.getvalue()
+    assert told in written.getvalue()
+    assert ("deliberate keys create" in written.getvalue()) == keys == ("Bearer" in written.getvalue())
+
+
+def test_the_secret_behind_the_keys_reaches_the_gateway_alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("KEY_PEPPER", "of somebody else's environment, long enough")
+    for pepper in ("of this stack, and long enough as well", None):
+        options = StackOptions(port=0, nats_port=0, data_dir=tmp_path, key_pepper=pepper)
+        children = stack_children(plan_stack(options, lambda _: None))
+        given = {child.name: child.environment.get("KEY_PEPPER") for child in children}
+        assert given == {"nats": None, "simulator": None, "ray": None, "deployer": None, "gateway": pepper}
 
 
 @pytest.mark.parametrize(
@@ -370,6 +388,7 @@ def test_an_open_host_is_called_open() -> None:
         (["--nats-url", ""], "no URL"),
         (["--simulate", "'--seed"], "No closing quotation"),
         (["--port", "65536"], "--port"),
+        (["--host", "0.0.0.0"], "set KEY_PEPPER"),
         (["--roles", "/no/such/file.yaml"], "No such file"),
     ],
 )
