@@ -18,6 +18,7 @@ import ray
 import yaml
 from pydantic import BaseModel, ConfigDict, Field
 from ray import serve
+from ray.exceptions import GetTimeoutError, RayError
 from ray.serve import Application, Deployment
 from ray.serve.config import HTTPOptions, ProxyLocation
 from ray.serve.schema import ApplicationStatus
@@ -29,6 +30,9 @@ from serve_deployments.coordinator import Coordinator
 NAME = "deliberations"
 STAGES_PER_REPLICA_MAX = 2_048
 WATCH_INTERVAL_S = 2.0
+# Longer than anything that Serve's controller does at once, deploying included.
+CONTROLLER_SILENCE_MAX_S = 15.0
+_CONTROLLER = ("SERVE_CONTROLLER_ACTOR", "serve")
 
 
 class ApplicationArgs(BaseModel):
@@ -123,12 +127,36 @@ def deploy(args: ApplicationArgs) -> None:
         serve.run(build(args), name=NAME, route_prefix=None)
 
 
+def _revive_controller() -> None:
+    """Kill Serve's controller when it hangs: Ray starts it again, and it takes its replicas up as they are.
+
+    Nobody else does. Without it calls go on, but no replica that dies is replaced.
+    """
+    name, namespace = _CONTROLLER
+    try:
+        controller = cast("Any", ray.get_actor(name, namespace=namespace))
+    except ValueError:
+        # There is none: the application's status tells.
+        return
+    try:
+        ray.get(controller.check_alive.remote(), timeout=CONTROLLER_SILENCE_MAX_S)
+    except GetTimeoutError:
+        told = f"Serve's controller did not answer for {CONTROLLER_SILENCE_MAX_S:g} s: it is started again\n"
+        sys.stdout.write(told)
+        sys.stdout.flush()
+        ray.kill(controller, no_restart=False)
+    except RayError:
+        # It is being started already.
+        return
+
+
 async def _stay() -> None:
     """Wait for SIGTERM or SIGINT; ends the process with an error when the application is lost."""
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     while not stop.is_set():
+        await asyncio.to_thread(_revive_controller)
         status = await asyncio.to_thread(_status)
         if status in (None, ApplicationStatus.DEPLOY_FAILED):
             raise SystemExit(f"the application is {status}")

@@ -71,9 +71,15 @@ def listening_elsewhere(pids: set[int]) -> list[str]:
 
 @pytest.mark.serve
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
-async def test_ray_listens_on_loopback_and_comes_back_whole_when_its_raylet_is_killed(
-    tmp_path: Path,
+@pytest.mark.parametrize(
+    ("daemon", "blow"), [("raylet", signal.SIGKILL), ("raylet", signal.SIGSTOP), ("gcs_server", signal.SIGSTOP)]
+)
+async def test_ray_listens_on_loopback_and_comes_back_whole_when_one_of_its_daemons_dies_or_hangs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, daemon: str, blow: signal.Signals
 ) -> None:
+    monkeypatch.setattr("app.cli.restarts.SILENCE_MAX_S", 1.0)
+    monkeypatch.setattr("app.cli.supervisor.PROBE_INTERVAL_S", 0.5)
+    monkeypatch.setattr("app.cli.probes._SIGN_WITHIN_S", 1.0)
     told = Told()
     layout = plan_stack(StackOptions(port=0, nats_url="nats://127.0.0.1:1", data_dir=tmp_path), told)
     make_ray_dir(layout.ray_dir)
@@ -83,11 +89,11 @@ async def test_ray_listens_on_loopback_and_comes_back_whole_when_its_raylet_is_k
     async with supervised([ray, stub], layout.site, told) as supervisor:
         first = {process.pid: process.command for process in marked(layout.mark)}
         [replica] = [pid for pid, command in first.items() if command.startswith("ray::Replica")]
-        [raylet] = [pid for pid, command in first.items() if command.split()[0].endswith("/raylet")]
+        [struck] = [pid for pid, command in first.items() if command.split()[0].endswith(f"/{daemon}")]
         assert listening_elsewhere(set(first)) == []
         assert replica not in {supervisor.pid_of("ray"), supervisor.pid_of("deployer")}
 
-        os.kill(raylet, signal.SIGKILL)
+        os.kill(struck, blow)
         await told.until_ready("deployer", 2)
         assert not [command for pid, command in first.items() if alive(pid)]
         assert layout.ray_address in {told.of(ChildReady, "ray")[-1].detail}
