@@ -48,7 +48,7 @@ def test_an_engine_that_begins_to_answer_is_there_and_one_that_breaks_every_answ
     circuit.begin()
     circuit.reached()
     assert (circuit.state(0.0), circuit.admits(0.0)) == ("closed", True), "nobody waits for the rest of the answer"
-    for number in range(2, FAILURES_TO_OPEN + 1):
+    for _ in range(2, FAILURES_TO_OPEN + 1):
         assert circuit.state(0.0) == "closed"
         circuit.failed(0.0, away=False)
     assert circuit.state(0.0) == "open"
