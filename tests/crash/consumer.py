@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from typing import Any, Self
 
 _NANOSECOND = 1e-9
-# What was delivered longer ago is on the disk: a server that is killed later still knows of it.
-FLUSHED_AFTER_S = 0.3
+# The state goes to the disk when it changes, but not more often than this: what changed since is forgotten by a kill.
+FLUSH_S = 0.1
 
 Deliver = Callable[[str, int, int, int], bool]
 """Send (inbox, stream sequence, how often delivered, place in the consumer); tells whether anybody is there."""
@@ -41,7 +41,7 @@ class _Outstanding:
     """A message that was delivered and is not acknowledged: how often, and when it will be delivered again."""
 
     deliveries: int
-    delivered_at_s: float = 0.0
+    flushed_at_s: float = 0.0
     timer: asyncio.TimerHandle | None = None
 
     def rest(self) -> None:
@@ -65,6 +65,7 @@ class Consumer:
         self._outstanding: dict[int, _Outstanding] = {}
         self._pulls: deque[Pull] = deque()
         self._place = 0
+        self._flush_s = float("-inf")
         self._up = True
 
     def info(self) -> dict[str, Any]:
@@ -126,8 +127,8 @@ class Consumer:
         for pull in self._pulls:
             pull.end()
         self._pulls.clear()
-        since_s = asyncio.get_running_loop().time() - FLUSHED_AFTER_S
-        forgotten = sorted(each for each, held in self._outstanding.items() if held.delivered_at_s > since_s)
+        now_s = asyncio.get_running_loop().time()
+        forgotten = sorted(each for each, held in self._outstanding.items() if held.flushed_at_s > now_s)
         for sequence in forgotten:
             self._outstanding.pop(sequence).rest()
             self._unqueue(sequence)
@@ -165,11 +166,20 @@ class Consumer:
                 continue
             (self._again if again else self._new).popleft()
             held = self._outstanding.setdefault(sequence, _Outstanding(deliveries))
-            held.deliveries, held.delivered_at_s = deliveries, asyncio.get_running_loop().time()
+            held.deliveries, held.flushed_at_s = deliveries, self._flushed_at_s()
             self._wait(sequence, self._ack_wait_s)
             pull.left -= 1
             if not pull.left:
                 self._drop(pull)
+
+    def _flushed_at_s(self) -> float:
+        """When what changes now is on the disk."""
+        now_s = asyncio.get_running_loop().time()
+        if self._flush_s + FLUSH_S <= now_s:
+            self._flush_s = now_s
+        elif self._flush_s < now_s:
+            self._flush_s += FLUSH_S
+        return self._flush_s
 
     def _drop(self, pull: Pull) -> None:
         pull.end()

@@ -1,0 +1,183 @@
+"""How accepted work is handed out, and what that proves: one suite, against a real nats-server and the one in memory.
+
+Each surprise here was seen on nats-server 2.15.1; what crash tests and the model make of it rests on this suite.
+"""
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from app.deliberation.facts import encode
+from app.journal import STREAM, JetStreamJournal
+from app.queue import Delivery, WorkQueue
+from app.streams import CONSUMER, StreamSettings, apply
+from tests.conditions import until
+from tests.conftest import NatsServer
+from tests.contracts.test_journal import accepted
+from tests.crash.client import journal_over
+from tests.crash.server import InMemoryServer
+
+FIRST_WRITE = {"Nats-Expected-Last-Subject-Sequence": "0"}
+
+
+@dataclass
+class Server:
+    """A server that can be killed, with a consumer of the given `ack_wait`."""
+
+    connect: Callable[[], Awaitable[JetStreamJournal]]
+    kill: Callable[[], None]
+    start: Callable[[], None]
+    watching: list[asyncio.Task[None]]
+
+    async def pulling(self, journal: JetStreamJournal) -> tuple[WorkQueue, list[Delivery]]:
+        """A queue that pulls, and what it was handed."""
+        handed: list[Delivery] = []
+        queue = WorkQueue(journal, 10, handed.append)
+        await queue.start()
+        self.watching.append(asyncio.create_task(queue.watch()))
+        return queue, handed
+
+
+@pytest.fixture(params=["real", "modelled"])
+async def server(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Callable[[float], Awaitable[Server]]]:
+    """Each server in turn."""
+    journals: list[JetStreamJournal] = []
+    watching: list[asyncio.Task[None]] = []
+    real = NatsServer(tmp_path / "nats")
+
+    async def of(ack_wait_s: float) -> Server:
+        async def connect() -> JetStreamJournal:
+            if request.param == "real":
+                journal = await JetStreamJournal.connect(real.url, name="tests", patience_s=20)
+            else:
+                journal = await journal_over(modelled, "tests", patience_s=20)
+            journals.append(journal)
+            return journal
+
+        modelled = InMemoryServer(ack_wait_s=ack_wait_s)
+        if request.param == "modelled":
+            return Server(connect, modelled.kill, modelled.start, watching)
+        real.start()
+        await apply(await connect(), StreamSettings(ack_wait_s=ack_wait_s))
+        return Server(connect, real.kill, real.start, watching)
+
+    yield of
+    for task in watching:
+        task.cancel()
+    await asyncio.gather(*watching, return_exceptions=True)
+    for journal in journals:
+        await journal.close()
+    real.stop()
+
+
+async def waiting(journal: JetStreamJournal) -> tuple[int, int]:
+    """What was never handed out, and what is unacknowledged, once the server has taken in all that was said."""
+    await journal.client.flush()
+    state: dict[str, Any] = await journal.request(f"$JS.API.CONSUMER.INFO.{STREAM}.{CONSUMER}")
+    return state["num_pending"], state["num_ack_pending"]
+
+
+async def emptied(journal: JetStreamJournal) -> None:
+    """Wait until nothing is in the queue."""
+    async with asyncio.timeout(10):
+        while await waiting(journal) != (0, 0):
+            await asyncio.sleep(0.02)
+
+
+Servers = Callable[[float], Awaitable[Server]]
+
+
+async def test_who_is_silent_too_long_loses_the_work_and_can_still_acknowledge_it(server: Servers) -> None:
+    running = await server(1)
+    journal = await running.connect()
+    await journal.append("default", accepted("d1"))
+    queue, handed = await running.pulling(journal)
+    await until(lambda: len(handed) == 2)
+    assert [delivery.deliveries for delivery in handed] == [1, 2]
+    await queue.ack(handed[0])
+    await emptied(journal)
+    began_s = time.monotonic()
+    while time.monotonic() < began_s + 1.5:
+        await asyncio.sleep(0.05)
+    assert len(handed) == 2, "an acknowledgement proves nothing about who holds the work"
+
+
+async def test_the_word_of_any_holder_keeps_the_work_or_gives_it_back(server: Servers) -> None:
+    running = await server(1)
+    journal = await running.connect()
+    await journal.append("default", accepted("d1"))
+    queue, handed = await running.pulling(journal)
+    await until(lambda: len(handed) == 2)
+    for _ in range(8):
+        await queue.working(handed[0])
+        await asyncio.sleep(0.2)
+    assert len(handed) == 2
+    given_back_s = time.monotonic()
+    await queue.give_back(handed[0], 0.3)
+    await until(lambda: len(handed) == 3)
+    assert 0.25 < time.monotonic() - given_back_s < 0.95
+    await queue.ack(handed[2])
+    await emptied(journal)
+
+
+async def test_an_acknowledgement_that_is_lost_brings_the_work_again(server: Servers) -> None:
+    running = await server(1)
+    journal = await running.connect()
+    await journal.append("default", accepted("d1"))
+    _, handed = await running.pulling(journal)
+    await until(lambda: len(handed) == 1)
+    assert await waiting(journal) == (0, 1)
+    await until(lambda: len(handed) == 2)
+
+
+async def test_a_server_killed_right_after_deliveries_makes_some_again_at_once_as_if_for_the_first_time(
+    server: Servers,
+) -> None:
+    """Of the first it made a note at once; the next note comes a tenth of a second later, if it lives so long."""
+    running = await server(60)
+    journal = await running.connect()
+    _, handed = await running.pulling(journal)
+    before = 0
+    # A busy machine may take longer than that.
+    for attempt in range(5):
+        for name in ("a", "b", "c"):
+            await journal.append("default", accepted(f"{name}{attempt}"))
+        before += 3
+        await until(lambda: len(handed) == before)  # noqa: B023 -- awaited at once
+        running.kill()
+        running.start()
+        with suppress(TimeoutError):
+            await until(lambda: len(handed) > before, timeout_s=6)  # noqa: B023 -- awaited at once
+            break
+    assert {delivery.deliveries for delivery in handed[before:]} == {1}
+
+
+async def test_a_server_killed_later_remembers_the_delivery(server: Servers) -> None:
+    running = await server(4)
+    journal = await running.connect()
+    _, handed = await running.pulling(journal)
+    await journal.append("default", accepted("d1"))
+    await until(lambda: len(handed) == 1)
+    await asyncio.sleep(1)
+    running.kill()
+    running.start()
+    await until(lambda: len(handed) == 2, timeout_s=15)
+    assert handed[1].deliveries == 2
+
+
+async def test_the_same_write_again_is_refused_although_it_is_ones_own(server: Servers) -> None:
+    running = await server(10)
+    journal = await running.connect()
+    subject, data = "deliberations.default.d1.accepted", encode(accepted("d1"))
+    first = await journal.client.request(subject, data, timeout=2, headers=FIRST_WRITE)
+    again = await journal.client.request(subject, data, timeout=2, headers=FIRST_WRITE)
+    assert "error" not in json.loads(first.data)
+    assert json.loads(again.data)["error"]["err_code"] == 10_071
+    assert (await journal.append("default", accepted("d1"))).mine
