@@ -30,7 +30,8 @@ async def _stream_faults(gateway: Gateway) -> list[FieldProblem]:
     try:
         lines = await gateway["streams_differ"]()
     except JournalUnavailable as exc:
-        return [_missing("journal", str(exc), f"Start nats-server, or set NATS_URL{named}.")]
+        remedy = f"Start nats-server, or set NATS_URL{named}. Where its disk was full: make room, and start it again."
+        return [_missing("journal", str(exc), remedy)]
     except StreamsDiffer as exc:
         lines = [str(exc)]
     return [

@@ -37,7 +37,7 @@ from app.roles import read_roles
 from app.routes import ROUTERS
 from app.sessions import Sessions
 from app.settings import Settings
-from app.streams import StreamSettings, plan
+from app.streams import StreamSettings, plan, prove_writes
 from app.tenants import ACCESS, Access
 from app.threshold import Threshold
 
@@ -78,7 +78,10 @@ def check_exposure(settings: Settings) -> None:
 
 
 def _differences(journal: Log, settings: Settings) -> Callable[[], Awaitable[list[str]]]:
-    """Asks for every difference between the declared streams and the log's; a log in memory has none."""
+    """Asks for every difference between the declared streams and the log's; a log in memory has none.
+
+    Raises JournalUnavailable, also when the log can be read but stores nothing.
+    """
     declared = StreamSettings(
         retention_s=settings.retention_s, replicas=settings.stream_replicas, ack_wait_s=settings.ack_wait_s
     )
@@ -88,6 +91,8 @@ def _differences(journal: Log, settings: Settings) -> Callable[[], Awaitable[lis
             await journal.state()
             return []
         missing, different = await plan(journal, declared)
+        if not missing:
+            await prove_writes(journal)
         return [*(f"{name} is missing" for name in missing), *different]
 
     return differences

@@ -2,15 +2,21 @@
 
 import os
 import subprocess
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Iterator
 from pathlib import Path
 
+import httpx
 import pytest
 
 from app.deliberation.errors import JournalUnavailable
 from app.deliberation.facts import CancelRequested, Completed
+from app.gateway import SystemClock
 from app.journal import STREAM, JetStreamJournal
+from app.main import lifespan_of
+from app.settings import Settings
 from app.streams import StreamSettings, apply, prove_writes
+from tests.components.served import APP, answering
+from tests.conditions import until
 from tests.conftest import NATS_SERVER, free_port
 from tests.story import NOW
 
@@ -18,8 +24,8 @@ BOUND_BYTES = 300_000
 
 
 @pytest.fixture
-async def journal(tmp_path: Path) -> AsyncGenerator[JetStreamJournal]:
-    """A journal over a server of the test's own, whose store may take 300 kB."""
+def url(tmp_path: Path) -> Iterator[str]:
+    """A server of the test's own, whose store may take 300 kB."""
     port = free_port()
     config = tmp_path / "nats.conf"
     store = tmp_path / "store"
@@ -28,12 +34,18 @@ async def journal(tmp_path: Path) -> AsyncGenerator[JetStreamJournal]:
     )
     with (tmp_path / "log").open("wb") as log:
         process = subprocess.Popen([NATS_SERVER, "-c", config], stdout=log, stderr=log)
-    journal = await JetStreamJournal.connect(f"nats://127.0.0.1:{port}", name=f"tests-{os.getpid()}", patience_s=0.2)
+    yield f"nats://127.0.0.1:{port}"
+    process.terminate()
+    process.wait(timeout=10)
+
+
+@pytest.fixture
+async def journal(url: str) -> AsyncGenerator[JetStreamJournal]:
+    """A journal over it, with all streams declared."""
+    journal = await JetStreamJournal.connect(url, name=f"tests-{os.getpid()}", patience_s=0.2)
     await apply(journal, StreamSettings())
     yield journal
     await journal.close()
-    process.terminate()
-    process.wait(timeout=10)
 
 
 async def fill(journal: JetStreamJournal) -> int:
@@ -75,3 +87,28 @@ async def test_a_try_leaves_nothing_that_is_read(journal: JetStreamJournal) -> N
     await prove_writes(journal)
     assert journal.last_write_failed is False
     assert await journal.last(["deliberations.*.*.>"]) == []
+
+
+async def test_a_gateway_over_a_full_store_refuses_and_says_so_until_there_is_room(
+    url: str, journal: JetStreamJournal
+) -> None:
+    async def missing(client: httpx.AsyncClient) -> dict[str, str]:
+        return {error["pointer"]: error["detail"] for error in (await client.get("/readyz")).json()["errors"]}
+
+    body = {"task": "Name a colour. " * 2_000, "strategy": "single"}
+    async with (
+        lifespan_of(Settings(nats_url=url), None, SystemClock())(APP) as gateway,
+        answering(gateway) as client,
+    ):
+        await until(lambda: gateway["catalog"].caught_up)
+        accepted: list[str] = []
+        while (response := await client.post("/deliberations", json=body)).status_code == 202:
+            accepted.append(response.json()["id"])
+        assert (response.status_code, response.json()["code"]) == (503, "journal_unavailable")
+        assert "the log refused the write" in response.json()["detail"]
+        assert "refuses writes" in (await missing(client))["journal"]
+        assert {(await client.get(f"/deliberations/{id}")).status_code for id in accepted} == {200}, "reads go on"
+
+        await journal.request(f"$JS.API.STREAM.PURGE.{STREAM}")
+        assert set(await missing(client)) == {"coordinator"}
+        assert (await client.post("/deliberations", json=body)).status_code == 202
