@@ -36,7 +36,7 @@ IMPURE_CALLS = {"now", "utcnow", "today", "open", "print", "input", "eval", "exe
 IMPORTERS: dict[str, tuple[str, ...]] = {
     "ray": ("serve_deployments.",),
     "nats": ("app.journal", "app.queue", "app.streams"),
-    "httpx": ("serve_deployments.engine", "app.cli."),
+    "httpx": ("serve_deployments.engine", "app.cli.", "app.client."),
     "limits": ("app.limits",),
     "httpx_aiohttp": ("serve_deployments.engine",),
     "aiohttp": ("serve_deployments.engine",),
@@ -50,6 +50,7 @@ IMPORTERS: dict[str, tuple[str, ...]] = {
     "app.queue": ("serve_deployments.coordinator", "serve_deployments.work"),
     "app.main": (),
     "app.cli": ("app.cli.",),
+    "app.client": ("app.cli.",),
     "app.testing": (),
     "serve_deployments": ("serve_deployments.",),
 }

@@ -7,10 +7,7 @@ when the connection broke, and follows the event stream across restarts of the g
 import asyncio
 import random
 from collections.abc import AsyncGenerator, Callable, Mapping
-from contextlib import aclosing
-from dataclasses import dataclass
 from ipaddress import ip_address
-from time import monotonic
 from types import TracebackType
 from typing import Any, Self, TypeVar, cast
 
@@ -18,16 +15,15 @@ import httpx
 from pydantic import BaseModel, ValidationError
 
 from app.cli.exits import CommandError, Exit, FieldFault
-from app.cli.sse import Frame, SseDecoder
-from app.deliberation.facts import TERMINAL_STATUS
+from app.client import EventStream, Frame, Retry, StreamLost, StreamRefused, Waits
 from app.schemas import Problem
 
 _CONNECT_TIMEOUT_S = 2.0
 _READ_TIMEOUT_S = 10.0
-_HEARTBEATS_MISSED_S = 30.0  # the gateway sends a comment every 10 s: three of them missing is a dead connection
 _SUBMIT_ATTEMPTS = 4
 _BACKOFF_FIRST_S = 0.25
 _BACKOFF_MAX_S = 5.0
+_START_ONE = "start one with `deliberate up`, or name another by --url or DELIBERATE_URL"
 
 _REMEDIES = {
     "not_found": "`deliberate list` shows what this gateway holds",
@@ -54,15 +50,6 @@ class GatewayRefused(CommandError):
     """The gateway answered 4xx."""
 
 
-@dataclass(frozen=True, slots=True)
-class Retry:
-    """The stream broke: `attempt` (from 1) follows in `delay_s`, because of `reason`."""
-
-    attempt: int
-    delay_s: float
-    reason: str
-
-
 def _is_loopback(host: str) -> bool:
     if host == "localhost":
         return True
@@ -80,8 +67,7 @@ def _unreachable(url: str, exc: httpx.TransportError) -> GatewayUnreachable:
             detail = f"nothing was heard from {url} in time"
         case _:
             detail = f"the connection to {url} broke"
-    remedy = "start one with `deliberate up`, or name another by --url or DELIBERATE_URL"
-    return GatewayUnreachable(Exit.UNREACHABLE, "unreachable", detail, remedy=remedy)
+    return GatewayUnreachable(Exit.UNREACHABLE, "unreachable", detail, remedy=_START_ONE)
 
 
 def _not_a_gateway(url: str, detail: str) -> GatewayUnreachable:
@@ -218,62 +204,21 @@ class Gateway:
     ) -> AsyncGenerator[Frame]:
         """Every event after the cursor `after`, until the terminal one; ends at once when there is none left.
 
-        A broken stream is opened again at the last cursor, with exponential backoff; when no event or comment came for
-        `patience_s` seconds of trying, GatewayUnreachable is raised. 4xx is raised at once. Iterate in `aclosing`.
+        A broken stream is opened again at the last cursor; when nothing came for `patience_s` seconds of trying,
+        GatewayUnreachable is raised. A refusal that is final is raised at once. Iterate in `aclosing`.
         """
-        cursor, seen, attempt, alive_at = after, False, 0, monotonic()
-        while True:
-            delay_s: float | None = None
-            farewell = "the connection was closed"
-            try:
-                async with aclosing(self._frames(deliberation_id, cursor, deltas=deltas, resumed=seen)) as chunks:
-                    async for frames in chunks:
-                        attempt, alive_at = 0, monotonic()
-                        for frame in frames:
-                            cursor, seen = frame.id or cursor, seen or frame.id is not None
-                            delay_s = delay_s if frame.retry_ms is None else frame.retry_ms / 1_000
-                            if frame.event == "stream.reconnect":
-                                farewell = f"the gateway asks to reconnect: {frame.fields().get('reason')}"
-                            if frame.data:
-                                yield frame
-                            if frame.event in TERMINAL_STATUS:
-                                return
-            except _NothingLeft:
-                return
-            except (httpx.TransportError, GatewayUnreachable) as exc:
-                failure = _unreachable(self.url, exc) if isinstance(exc, httpx.TransportError) else exc
-            else:
-                failure = GatewayUnreachable(Exit.UNREACHABLE, "stream_closed", farewell)
-            if monotonic() - alive_at >= patience_s:
-                raise failure
-            attempt += 1
-            delay_s = _backoff_s(attempt) if delay_s is None else min(delay_s, _BACKOFF_MAX_S)
-            if on_retry is not None:
-                on_retry(Retry(attempt, delay_s, failure.detail))
-            await asyncio.sleep(delay_s)
-
-    async def _frames(
-        self, deliberation_id: str, cursor: str, *, deltas: bool, resumed: bool
-    ) -> AsyncGenerator[list[Frame]]:
-        """The frames of one connection, by chunk; an empty list is a sign of life (a comment, or half a frame)."""
-        params = ({} if resumed else {"after": cursor}) | ({} if deltas else {"deltas": "false"})
-        headers = {"Accept": "text/event-stream"} | ({"Last-Event-ID": cursor} if resumed else {})
-        timeout = httpx.Timeout(_HEARTBEATS_MISSED_S, connect=_CONNECT_TIMEOUT_S)
-        decoder = SseDecoder()
-        async with self._http.stream(
-            "GET", f"/deliberations/{deliberation_id}/events", params=params, headers=headers, timeout=timeout
-        ) as response:
-            if response.status_code == 204:
-                raise _NothingLeft
-            if response.status_code >= 400:
-                await response.aread()
-                raise problem_of(response)
-            async for chunk in response.aiter_bytes():
-                yield decoder.feed(chunk)
-
-
-class _NothingLeft(Exception):
-    """The cursor is at the terminal event already."""
+        waits = Waits(first_s=_BACKOFF_FIRST_S, most_s=_BACKOFF_MAX_S, patience_s=patience_s)
+        stream = EventStream(self._http, deliberation_id, after=after, deltas=deltas, waits=waits, on_retry=on_retry)
+        try:
+            async with stream:
+                async for frame in stream.frames():
+                    yield frame
+        except StreamRefused as exc:
+            raise problem_of(exc.response) from exc
+        except StreamLost as exc:
+            if exc.response is not None:
+                raise problem_of(exc.response) from exc
+            raise GatewayUnreachable(Exit.UNREACHABLE, "unreachable", f"{self.url}: {exc}", remedy=_START_ONE) from exc
 
 
 def _backoff_s(attempt: int) -> float:

@@ -17,7 +17,7 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
-from app.cli.sse import Frame
+from app.client.sse import Frame
 from app.deliberation.calls import Call, FactProblem, Usage
 from app.deliberation.engine import CloseStage, Done, Finish, OpenStage, RunStage, decide
 from app.deliberation.facts import Accepted, CallDelta, CallFinished, CallStarted, Event, StageOpened, encode

@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 import uvicorn
 
-from app.cli.sse import Frame, SseDecoder
+from app.client.sse import Frame, SseDecoder
 from app.deliberation.facts import Fact, View
 from app.feed import Feed
 from app.main import create_app

@@ -9,7 +9,7 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response
 from app.cli import client
 from app.cli.client import Gateway, GatewayRefused, GatewayUnreachable, Retry, understood
 from app.cli.exits import CommandError, Exit, FieldFault
-from app.cli.sse import Frame
+from app.client.sse import Frame
 from app.schemas import Deliberation
 from tests.components.cli_council import ID, StubGateway, problem
 

@@ -4,7 +4,7 @@ import random
 import pytest
 
 from app.cli.lanes import CouncilView, StreamedText, expected_stages
-from app.cli.sse import Frame
+from app.client.sse import Frame
 from app.deliberation.calls import Call
 from app.deliberation.facts import CallDelta, CallFinished, CallStarted, StageOpened
 from app.deliberation.strategies import STRATEGIES

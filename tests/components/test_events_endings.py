@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from app.cli.sse import SseDecoder
+from app.client.sse import SseDecoder
 from app.testing import InMemoryJournal
 from tests.components.listening import TENANT, Gateway, following, listening, types, whole
 from tests.conditions import until

@@ -19,7 +19,7 @@ import httpx
 import pytest
 import uvicorn
 
-from app.cli.sse import Frame, SseDecoder
+from app.client.sse import Frame, SseDecoder
 from app.feed import Feed
 from app.journal import JetStreamJournal
 from app.main import create_app

@@ -1,0 +1,29 @@
+"""Following a deliberation from Python: typed events, over any number of connections, without gap or duplicate.
+
+    async with httpx.AsyncClient(base_url=url, headers={"Authorization": f"Bearer {key}"}) as http:
+        async with EventStream(http, deliberation_id) as stream:
+            async for event in stream:
+                ...
+
+docs/sdks.md tells what it does for its caller.
+"""
+
+from app.client.follower import Retry, Waits
+from app.client.reading import AnyEvent, UnknownEvent
+from app.client.sse import Frame, SseDecoder
+from app.client.stream import EventStream, StreamLost, StreamRefused
+from app.client.texts import CallText, Texts
+
+__all__ = [
+    "AnyEvent",
+    "CallText",
+    "EventStream",
+    "Frame",
+    "Retry",
+    "SseDecoder",
+    "StreamLost",
+    "StreamRefused",
+    "Texts",
+    "UnknownEvent",
+    "Waits",
+]

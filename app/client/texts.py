@@ -1,0 +1,85 @@
+"""What each call has said so far, rebuilt from pieces that may come twice, or from an attempt that was given up."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from app.client.reading import AnyEvent
+from app.deliberation.facts import CallDelta, CallFinished, CallStarted
+from app.schemas import DeliberationSnapshot, StreamGap
+
+
+@dataclass(slots=True)
+class CallText:
+    """The text of a call's newest attempt. Its first character is the attempt's character number `begin`."""
+
+    call_id: str
+    agent_id: str
+    attempt: int
+    text: str = ""
+    begin: int = 0
+    finished: bool = False
+
+    @property
+    def whole(self) -> bool:
+        """Whether nothing is missing before the text: pieces that are older than their retention cannot be replayed."""
+        return self.begin == 0
+
+    def place(self, offset: int, piece: str) -> None:
+        """Put a piece where it belongs. After a hole the text begins anew; a known piece changes nothing."""
+        at = offset - self.begin
+        if not 0 <= at <= len(self.text):
+            self.begin, self.text = offset, piece
+        elif self.text[at : at + len(piece)] != piece:
+            # The attempt was begun again, or goes on: what followed here is no longer true.
+            self.text = self.text[:at] + piece
+
+
+class Texts(Mapping[str, CallText]):
+    """Call id → its text. `apply` takes every event of a stream, in order."""
+
+    def __init__(self) -> None:
+        self._texts: dict[str, CallText] = {}
+
+    def __getitem__(self, call_id: str) -> CallText:
+        return self._texts[call_id]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._texts)
+
+    def __len__(self) -> int:
+        return len(self._texts)
+
+    def apply(self, event: AnyEvent) -> None:
+        """Take what an event says about texts.
+
+        The recorded text of `call.finished` stands whatever was streamed; of a call that failed, what it had said
+        stays. A snapshot replaces every text that was unfinished, and when the log has become another one all of them.
+        """
+        match event:
+            case CallStarted():
+                self._attempt(event.call_id, event.agent_id, event.attempt)
+            case CallDelta():
+                text = self._attempt(event.call_id, event.agent_id, event.attempt)
+                if text.attempt == event.attempt and not text.finished:
+                    text.place(event.offset, event.text)
+            case CallFinished():
+                text = self._attempt(event.call_id, event.agent_id, event.attempt)
+                if event.text is not None:
+                    text.text, text.begin = event.text, 0
+                text.finished = True
+            case StreamGap(reason="epoch"):
+                self._texts.clear()
+            case DeliberationSnapshot():
+                self._texts = {call_id: text for call_id, text in self._texts.items() if text.finished}
+                for call in event.unfinished:
+                    begin = call.offset - len(call.text)
+                    self._texts[call.call_id] = CallText(call.call_id, call.agent_id, call.attempt, call.text, begin)
+            case _:
+                return
+
+    def _attempt(self, call_id: str, agent_id: str, attempt: int) -> CallText:
+        """The text of this attempt, or of a newer one that is known; a finished call has no newer attempts."""
+        known = self._texts.get(call_id)
+        if known is None or (known.attempt < attempt and not known.finished):
+            known = self._texts[call_id] = CallText(call_id, agent_id, attempt)
+        return known

@@ -1,0 +1,179 @@
+"""The streaming helper meets every fault of a stream: no event is lost or doubled, and every text is rebuilt."""
+
+import asyncio
+import json
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from dataclasses import asdict
+from itertools import pairwise
+from typing import Any
+
+import httpx
+import pytest
+
+from app.client import AnyEvent, EventStream, Frame, Retry, StreamLost, StreamRefused, Texts, UnknownEvent, Waits
+from app.client.follower import Follower
+from app.client.reading import event_of
+from app.testing import InMemoryJournal
+from tests.components.listening import listening, whole
+from tests.components.scripted_streams import NAMES, ScriptedStream, fixture, scripted
+from tests.conditions import until
+from tests.story import Story
+
+QUICK = Waits(first_s=0.001, idle_s=5.0, patience_s=5.0)
+
+
+def told(texts: Texts) -> dict[str, dict[str, Any]]:
+    """The texts as the fixtures have them."""
+    found = {call_id: asdict(text) for call_id, text in texts.items()}
+    return {call_id: {k: v for k, v in text.items() if not k.endswith("_id")} for call_id, text in found.items()}
+
+
+@asynccontextmanager
+async def following(name: str) -> AsyncGenerator[tuple[ScriptedStream, EventStream], None]:
+    """A client of a fixture."""
+    script = fixture(name)
+    options: dict[str, Any] = {"after": script["after"], "deltas": script.get("deltas", True), "waits": QUICK}
+    async with scripted(script) as (served, url), httpx.AsyncClient(base_url=url) as http, asyncio.timeout(10):
+        async with EventStream(http, "d-1", **options) as stream:
+            yield served, stream
+
+
+@asynccontextmanager
+async def refused_as(expected: dict[str, Any] | None) -> AsyncGenerator[None, None]:
+    refused = None
+    try:
+        yield
+    except StreamRefused as exc:
+        refused = {"status": exc.response.status_code, "code": exc.problem and exc.problem.code}
+    assert refused == expected
+
+
+@pytest.mark.parametrize("name", NAMES)
+async def test_every_event_comes_once_and_in_order_whatever_happens(name: str) -> None:
+    script, shown = fixture(name), list[list[str | None]]()
+    async with following(name) as (served, stream):
+        async with refused_as(script.get("refused")):
+            async for frame in stream.frames():
+                shown.append([frame.id, frame.event])
+        assert shown == script["events"]
+        assert served.asked == served.expected
+        assert stream.duplicates == script.get("duplicates", 0)
+        for (before_s, after_s), least_ms in zip(pairwise(served.at_s), script.get("waits_ms", ()), strict=False):
+            assert after_s - before_s >= least_ms / 1_000
+
+
+@pytest.mark.parametrize("name", NAMES)
+async def test_every_text_is_rebuilt_whatever_happens(name: str) -> None:
+    script, unknown = fixture(name), list[str]()
+    async with following(name) as (_, stream):
+        async with refused_as(script.get("refused")):
+            async for event in stream:
+                if isinstance(event, UnknownEvent):
+                    unknown.append(event.type)
+        assert told(stream.texts) == script["texts"]
+    assert unknown == script.get("unknown", [])
+
+
+@pytest.mark.parametrize(
+    ("retry_ms", "attempt", "retry_after_s", "chance", "delay_s"),
+    [
+        (None, 1, None, 0.0, 1.0),
+        (None, 3, None, 0.0, 4.0),
+        (None, 99, None, 0.0, 30.0),
+        (None, 1, None, 0.5, 1.25),
+        (200, 1, None, 0.0, 0.2),
+        (200, 4, None, 0.0, 1.6),
+        (200, 2, 7.0, 0.0, 7.0),
+        (45_000, 1, None, 0.0, 45.0),
+        (45_000, 9, None, 0.0, 45.0),
+    ],
+)
+def test_the_gateway_says_how_long_to_wait_at_least(
+    retry_ms: int | None, attempt: int, retry_after_s: float | None, chance: float, delay_s: float
+) -> None:
+    follower = Follower(Waits(first_s=1.0, most_s=30.0))
+    assert not follower.take(Frame("message", "", retry_ms=retry_ms))
+    assert follower.delay_s(attempt, retry_after_s, chance) == pytest.approx(delay_s)
+
+
+async def test_a_refusal_says_when_to_come_back() -> None:
+    retries: list[Retry] = []
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        return httpx.Response(503, headers={"Retry-After": "7"})
+
+    async with httpx.AsyncClient(transport=httpx.MockTransport(answer), base_url="http://gateway") as http:
+        waits = Waits(first_s=0.001, patience_s=None)
+        async with EventStream(http, "d-1", waits=waits, on_retry=retries.append) as stream:
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(0.05):
+                    await anext(aiter(stream))
+    assert [retry.attempt for retry in retries] == [1]
+    assert 7.0 <= retries[0].delay_s <= 10.5
+    assert retries[0].reason == "the gateway answered 503"
+
+
+@pytest.mark.parametrize("answers", [True, False])
+async def test_patience_ends(answers: bool) -> None:
+    def answer(request: httpx.Request) -> httpx.Response:
+        if answers:
+            return httpx.Response(502)
+        raise httpx.ConnectError("refused")
+
+    async with httpx.AsyncClient(transport=httpx.MockTransport(answer), base_url="http://gateway") as http:
+        async with EventStream(http, "d-1", waits=Waits(first_s=0.001, patience_s=0.01)) as stream:
+            with pytest.raises(StreamLost) as lost:
+                await anext(aiter(stream))
+    assert (lost.value.response is not None) == answers
+
+
+async def test_a_stream_goes_on_where_another_one_left_it() -> None:
+    story = Story("d-1")
+    async with listening() as gateway:
+        await gateway.write(*whole(story)[:8])
+        async with EventStream(gateway.client, "d-1", after="0", waits=QUICK) as first:
+            seen = [event.type async for event in _until(first, "call.finished")]
+        await gateway.write(*whole(story)[8:])
+        async with EventStream(gateway.client, "d-1", after=first.cursor, waits=QUICK) as second:
+            seen += [event.type async for event in second if not event.type.startswith("stream.")]
+    assert seen == ["stream.opened", *(event.type for event in whole(story))]
+    assert {call: text.text for call, text in second.texts.items()} == {"s1-dev-002": "blue"}
+
+
+async def _until(stream: EventStream, kind: str) -> AsyncGenerator[AnyEvent, None]:
+    async for event in stream:
+        yield event
+        if event.type == kind:
+            return
+
+
+async def test_leaving_closes_the_connection_and_nothing_else() -> None:
+    async with listening() as gateway:
+        await gateway.write(*whole(Story("d-1"))[:3])
+        async with EventStream(gateway.client, "d-1", waits=QUICK) as stream:
+            assert (await anext(aiter(stream))).type == "stream.opened"
+            assert gateway.feed.streams == 1
+        await until(lambda: gateway.feed.streams == 0)
+        assert [record.subject.rpartition(".")[2] for record in gateway.journal.records][-1] == "started"
+
+
+async def test_a_gateway_that_drains_is_come_back_to() -> None:
+    story, journal = Story("d-1"), InMemoryJournal()
+    async with listening(journal) as gateway:
+        await gateway.write(*whole(story)[:5])
+        async with EventStream(gateway.client, "d-1", after="0", waits=QUICK) as stream:
+            events = aiter(stream)
+            seen = [(await anext(events)).type for _ in range(6)]
+            gateway.feed.drain()
+            assert (await anext(events)).type == "stream.reconnect"
+    assert seen == ["stream.opened", *(event.type for event in whole(story)[:5])]
+    assert stream.cursor == gateway.id_of(4)
+
+
+@pytest.mark.parametrize("data", ["", "{", "[]", '{"type":"call.delta"}', '{"type":"agent.pondered","depth":3}'])
+def test_what_is_not_understood_is_given_out_as_it_is(data: str) -> None:
+    event = event_of(Frame("call.delta", data))
+    assert isinstance(event, UnknownEvent)
+    assert event.type == "call.delta"
+    assert event.fields == (json.loads(data) if data.startswith('{"') else {})
