@@ -14,7 +14,7 @@ from rich.text import Text
 
 from app.cli.client import Gateway, GatewayRefused, JsonObject, understood
 from app.cli.exits import Exit, exit_of, print_json, run
-from app.cli.options import DEFAULT_URL, JsonOption, UrlOption, nested_values, pairs
+from app.cli.options import DEFAULT_URL, ApiKeyOption, JsonOption, UrlOption, nested_values, pairs
 from app.cli.ranking import account
 from app.cli.watch import print_events, until_ended, watch_deliberation
 from app.schemas import Deliberation
@@ -116,6 +116,7 @@ class _Manner:
     """How the command goes on after the submission."""
 
     url: str
+    api_key: str | None
     idempotency_key: str | None
     detach: bool
     watch: bool
@@ -134,7 +135,7 @@ def goes_on(deliberation_id: str, url: str) -> Text:
 
 async def _ask(body: JsonObject, manner: _Manner) -> Exit:
     console = Console(highlight=False)
-    async with Gateway(manner.url) as gateway:
+    async with Gateway(manner.url, manner.api_key) as gateway:
         resource = await _submitted(gateway, body, manner)
         deliberation_id = str(resource["id"])
         if manner.detach:
@@ -189,6 +190,7 @@ ParameterOption = Annotated[
 def ask(
     task: Annotated[str | None, typer.Argument(metavar="TASK", help="What to deliberate about.")] = None,
     url: UrlOption = DEFAULT_URL,
+    api_key: ApiKeyOption = None,
     as_json: JsonOption = False,
     file: Annotated[str | None, typer.Option(metavar="PATH", help="Read the task from a file; - is stdin.")] = None,
     role: Annotated[str | None, typer.Option(help="Role of every agent. (default: DEV)")] = None,
@@ -245,4 +247,4 @@ def ask(
     )
     body = request_body(question)
     live = watch if watch is not None else sys.stdout.isatty() and not as_json
-    run(lambda: _ask(body, _Manner(url, idempotency_key, detach, live, as_json)), as_json=as_json)
+    run(lambda: _ask(body, _Manner(url, api_key, idempotency_key, detach, live, as_json)), as_json=as_json)

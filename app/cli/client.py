@@ -34,6 +34,8 @@ _REMEDIES = {
     "unknown_strategy": "`deliberate strategies` lists the strategies",
     "idempotency_conflict": "send the same body, or another --idempotency-key",
     "queue_full": "try again later",
+    "unauthenticated": "give a good key by --api-key or DELIBERATE_API_KEY; `deliberate keys create` makes one",
+    "rate_limited": "ask less often",
     "journal_unavailable": "the gateway cannot reach NATS; try again, or look at its /readyz",
 }
 
@@ -57,6 +59,17 @@ def _is_loopback(host: str) -> bool:
         return ip_address(host).is_loopback
     except ValueError:
         return False
+
+
+def _authorization(api_key: str | None) -> dict[str, str]:
+    """The header that a key is sent in. The key itself is told nowhere, also where it is none."""
+    given = (api_key or "").strip()
+    if not given:
+        return {}
+    if not given.isascii() or not given.isprintable() or " " in given:
+        detail = "what --api-key or DELIBERATE_API_KEY holds is no key"
+        raise CommandError(Exit.USAGE, "invalid_key", detail, remedy="`deliberate keys create` makes one")
+    return {"Authorization": f"Bearer {given}"}
 
 
 def _unreachable(url: str, exc: httpx.TransportError) -> GatewayUnreachable:
@@ -100,7 +113,7 @@ def problem_of(response: httpx.Response) -> CommandError:
 def _error(
     response: httpx.Response, code: str, detail: str, faults: tuple[FieldFault, ...], request_id: str | None
 ) -> CommandError:
-    remedy = _REMEDIES.get(code)
+    remedy = _REMEDIES.get(code) or (faults[0].remedy if code == "insufficient_scope" and faults else None)
     if wait_s := response.headers.get("Retry-After"):
         remedy = f"{remedy or 'try again'}; the gateway says in {wait_s} s"
     if response.status_code >= 500:
@@ -111,8 +124,10 @@ def _error(
 class Gateway:
     """One gateway, for the life of a command. Use as an async context."""
 
-    def __init__(self, url: str, *, transport: httpx.AsyncBaseTransport | None = None) -> None:
-        """`transport` replaces the network in tests. Raises CommandError when `url` is not an http(s) URL."""
+    def __init__(
+        self, url: str, api_key: str | None = None, *, transport: httpx.AsyncBaseTransport | None = None
+    ) -> None:
+        """`transport` replaces the network in tests. Raises CommandError when `url` is no URL, or the key is none."""
         try:
             parsed = httpx.URL(url)
         except httpx.InvalidURL as exc:
@@ -126,7 +141,7 @@ class Gateway:
             timeout=httpx.Timeout(_READ_TIMEOUT_S, connect=_CONNECT_TIMEOUT_S),
             # A proxy of the environment must not swallow what is meant for this machine.
             trust_env=not _is_loopback(parsed.host),
-            headers={"User-Agent": "deliberate"},
+            headers={"User-Agent": "deliberate"} | _authorization(api_key),
         )
 
     async def __aenter__(self) -> Self:

@@ -17,6 +17,16 @@ def _checked_id(value: str) -> str:
 
 
 UrlOption = Annotated[str, typer.Option("--url", envvar="DELIBERATE_URL", help="Base URL of the gateway.")]
+ApiKeyOption = Annotated[
+    str | None,
+    typer.Option(
+        "--api-key",
+        envvar="DELIBERATE_API_KEY",
+        metavar="KEY",
+        show_default=False,
+        help="Key of the gateway; better set in the environment, which no list of processes shows.",
+    ),
+]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON only, one document per line.")]
 IdArgument = Annotated[str, typer.Argument(metavar="ID", callback=_checked_id, help="Id of the deliberation.")]
 

@@ -13,7 +13,7 @@ from rich.text import Text
 from app.cli.client import Gateway, JsonObject, understood
 from app.cli.exits import Exit, print_json, run
 from app.cli.lanes import is_simulated
-from app.cli.options import DEFAULT_URL, IdArgument, JsonOption, UrlOption, pairs
+from app.cli.options import DEFAULT_URL, ApiKeyOption, IdArgument, JsonOption, UrlOption, pairs
 from app.cli.panels import seconds, style_of
 from app.cli.prose import printable
 from app.cli.ranking import account, duration_s, plain, status_text
@@ -72,6 +72,7 @@ def deliberations_table(page: DeliberationPage, now: datetime) -> Table:
 
 def list_deliberations(
     url: UrlOption = DEFAULT_URL,
+    api_key: ApiKeyOption = None,
     as_json: JsonOption = False,
     status: Annotated[str | None, typer.Option(help="Only this status.")] = None,
     role: Annotated[str | None, typer.Option(help="Only with an agent of this role.")] = None,
@@ -96,7 +97,7 @@ def list_deliberations(
     filters = {key: value for key, value in given.items() if value is not None}
 
     async def work() -> Exit:
-        async with Gateway(url) as gateway:
+        async with Gateway(url, api_key) as gateway:
             page = await gateway.deliberations(filters)
         now = datetime.now(UTC)
         return output(page, lambda: deliberations_table(understood(DeliberationPage, page), now), as_json=as_json)
@@ -104,11 +105,13 @@ def list_deliberations(
     run(work, as_json=as_json)
 
 
-def show(deliberation_id: IdArgument, url: UrlOption = DEFAULT_URL, as_json: JsonOption = False) -> None:
+def show(
+    deliberation_id: IdArgument, url: UrlOption = DEFAULT_URL, api_key: ApiKeyOption = None, as_json: JsonOption = False
+) -> None:
     """Show one deliberation: ranking, scores, doubts, cost, and the winning text."""
 
     async def work() -> Exit:
-        async with Gateway(url) as gateway:
+        async with Gateway(url, api_key) as gateway:
             resource = await gateway.deliberation(deliberation_id)
         return output(resource, lambda: account(understood(Deliberation, resource)), as_json=as_json)
 
@@ -118,6 +121,7 @@ def show(deliberation_id: IdArgument, url: UrlOption = DEFAULT_URL, as_json: Jso
 def cancel(
     deliberation_id: IdArgument,
     url: UrlOption = DEFAULT_URL,
+    api_key: ApiKeyOption = None,
     as_json: JsonOption = False,
     reason: Annotated[str | None, typer.Option(help="Recorded with the request.")] = None,
     wait: Annotated[int, typer.Option(metavar="SECONDS", min=0, max=60, help="Wait for its end so long.")] = 0,
@@ -125,7 +129,7 @@ def cancel(
     """Stop a deliberation. Asking twice, or after its end, changes nothing."""
 
     async def work() -> Exit:
-        async with Gateway(url) as gateway:
+        async with Gateway(url, api_key) as gateway:
             resource = await gateway.cancel(deliberation_id, reason, wait_s=wait)
         status = str(resource.get("status", "cancelling"))
         line = Text.assemble(plain(deliberation_id), " is ", status_text(status))
@@ -154,11 +158,11 @@ def role_text(role: RoleResource) -> RenderableType:
     return Group(head, Padding(plain(" ".join(role.persona.split())), (0, 0, 1, 2)))
 
 
-def roles(url: UrlOption = DEFAULT_URL, as_json: JsonOption = False) -> None:
+def roles(url: UrlOption = DEFAULT_URL, api_key: ApiKeyOption = None, as_json: JsonOption = False) -> None:
     """List the roles that councils are made of."""
 
     async def work() -> Exit:
-        async with Gateway(url) as gateway:
+        async with Gateway(url, api_key) as gateway:
             document = await gateway.read("/roles")
         return output(document, lambda: Group(*map(role_text, understood(RoleList, document).items)), as_json=as_json)
 

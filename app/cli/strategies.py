@@ -11,7 +11,7 @@ from rich.text import Text
 
 from app.cli.client import Gateway, JsonObject, understood
 from app.cli.exits import CommandError, Exit, run
-from app.cli.options import DEFAULT_URL, JsonOption, UrlOption
+from app.cli.options import DEFAULT_URL, ApiKeyOption, JsonOption, UrlOption
 from app.cli.ranking import plain
 from app.cli.show import output
 from app.schemas import StrategyList, StrategyResource
@@ -141,12 +141,13 @@ def named(found: StrategyList, name: str) -> StrategyResource:
 def strategies(
     name: Annotated[str | None, typer.Argument(metavar="NAME", help="One strategy, with its parameters.")] = None,
     url: UrlOption = DEFAULT_URL,
+    api_key: ApiKeyOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """List the strategies and what they cost; or tell one: steps, source, and the parameters that it takes."""
 
     async def work() -> Exit:
-        async with Gateway(url) as gateway:
+        async with Gateway(url, api_key) as gateway:
             document: JsonObject = await gateway.read("/strategies")
         found = understood(StrategyList, document)
         if name is None:

@@ -57,11 +57,20 @@ WaitOption = Annotated[float, typer.Option("--wait", metavar="SECONDS", min=0, h
 DEFAULT_NATS_URL = "nats://127.0.0.1:4222"
 
 
-async def _connected(nats_url: str, wait_s: float, work: Callable[[JetStreamJournal], Awaitable[Exit]]) -> Exit:
+async def connected(
+    nats_url: str,
+    wait_s: float,
+    work: Callable[[JetStreamJournal], Awaitable[Exit]],
+    *,
+    name: str = "deliberate streams",
+) -> Exit:
+    """Do `work` over a connection to the log; raises CommandError when nobody answers within `wait_s` seconds."""
     # What fails is told once, at the end, and not at every attempt to connect.
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
-    journal = JetStreamJournal(nats_url, name="deliberate streams")
-    remedy = "name the server by --nats-url or NATS_URL; `deliberate up` starts one"
+    journal = JetStreamJournal(nats_url, name=name)
+    remedy = (
+        "name the server by --nats-url or NATS_URL; `deliberate up` starts one, `deliberate streams apply` readies it"
+    )
     try:
         async with asyncio.timeout(wait_s):
             await journal.open()
@@ -100,7 +109,7 @@ def plan_streams(
             _say([] if missing or different else ["all streams are as declared"], "green")
         return Exit.FAILED if missing or different else Exit.SUCCESS
 
-    run(lambda: _connected(nats_url, wait_s, work), as_json=as_json)
+    run(lambda: connected(nats_url, wait_s, work), as_json=as_json)
 
 
 @streams_cli.command("apply", epilog=EXIT_HELP)
@@ -128,4 +137,4 @@ def apply_streams(
             _say([f"created: {name}" for name in created] or ["all streams are as declared"], "green")
         return Exit.SUCCESS
 
-    run(lambda: _connected(nats_url, wait_s, work), as_json=as_json)
+    run(lambda: connected(nats_url, wait_s, work), as_json=as_json)

@@ -14,7 +14,7 @@ from app.cli.client import Gateway, JsonObject, Retry, understood
 from app.cli.exits import Exit, exit_of, print_json, run
 from app.cli.lanes import CouncilView
 from app.cli.lines import event_line
-from app.cli.options import DEFAULT_URL, IdArgument, JsonOption, UrlOption
+from app.cli.options import DEFAULT_URL, ApiKeyOption, IdArgument, JsonOption, UrlOption
 from app.cli.panels import picture
 from app.cli.ranking import account
 from app.schemas import Deliberation
@@ -133,8 +133,10 @@ async def watch_deliberation(
     return resource
 
 
-async def _watch(url: str, deliberation_id: str, after: str, *, deltas: bool, as_json: bool) -> Exit:
-    async with Gateway(url) as gateway:
+async def _watch(
+    url: str, api_key: str | None, deliberation_id: str, after: str, *, deltas: bool, as_json: bool
+) -> Exit:
+    async with Gateway(url, api_key) as gateway:
         # Asked first, so that an unknown id or a gateway that is not there is told at once, and not after retries.
         await gateway.deliberation(deliberation_id)
         if as_json:
@@ -148,6 +150,7 @@ async def _watch(url: str, deliberation_id: str, after: str, *, deltas: bool, as
 def watch(
     deliberation_id: IdArgument,
     url: UrlOption = DEFAULT_URL,
+    api_key: ApiKeyOption = None,
     as_json: JsonOption = False,
     after: Annotated[str, typer.Option(metavar="CURSOR", help="Begin after this cursor; 0 is the beginning.")] = "0",
     deltas: Annotated[bool, typer.Option(help="With --json: print the pieces of text too.")] = True,
@@ -158,4 +161,4 @@ def watch(
     Elsewhere: a line for each event. The stream is resumed where it stood when the gateway restarts.
     Leaving never stops the work.
     """
-    run(lambda: _watch(url, deliberation_id, after, deltas=deltas, as_json=as_json), as_json=as_json)
+    run(lambda: _watch(url, api_key, deliberation_id, after, deltas=deltas, as_json=as_json), as_json=as_json)

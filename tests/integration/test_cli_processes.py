@@ -73,3 +73,54 @@ class TestStreams:
         assert (code, out) == (3, "")
         assert "error journal_unavailable" in err and "--nats-url" in err
         assert "Traceback" not in err
+
+
+class TestKeys:
+    async def test_a_key_is_made_told_once_listed_and_revoked(
+        self, own_nats_server: NatsServer, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        at = ("--nats-url", own_nats_server.url)
+        monkeypatch.setenv("KEY_PEPPER", "of this test, and long enough to be one")
+        assert (await finished("streams", "apply", *at))[0] == 0
+        code, out, err = await finished("keys", "create", "ci", "--tenant", "acme", "--scope", "read", *at)
+        key, key_id = out.strip(), out.split("_")[1]
+        assert (code, len(key), out.count("\n")) == (0, 69, 1), "stdout has the key alone"
+        assert key_id in err and "tenant acme, read, expires" in err and key not in err
+        code, out, _ = await finished("keys", "create", "ops", "--tenant", "acme", "--expires", "never", *at, "--json")
+        other = json.loads(out)
+        assert (code, other["scopes"], other["expires_at"]) == (0, ["submit", "read"], None)
+        code, listed, _ = await finished("keys", "list", *at, "--json")
+        items = json.loads(listed)["items"]
+        assert [(item["key_id"], item["status"]) for item in items] == [(key_id, "good"), (other["key_id"], "good")]
+        assert key not in listed and other["key"] not in listed and "digest" not in listed
+        for given in (key_id, key):
+            assert await finished("keys", "revoke", given, *at) == (0, f"{key_id} is revoked\n", "")
+        code, out, _ = await finished("keys", "list", *at, "--json")
+        assert [item["status"] for item in json.loads(out)["items"]] == ["revoked", "good"]
+        monkeypatch.setenv("KEY_PEPPER", "another one, which is long enough as well")
+        code, out, _ = await finished("keys", "list", *at)
+        assert "other pepper" in out and "revoked" in out
+
+    async def test_an_unknown_key_and_a_missing_secret_are_told_with_their_remedies(
+        self, own_nats_server: NatsServer, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        at = ("--nats-url", own_nats_server.url)
+        assert (await finished("streams", "apply", *at))[0] == 0
+        code, out, err = await finished("keys", "revoke", "abcdefghijkl", *at)
+        assert (code, out) == (4, "")
+        assert "error not_found" in err and "`deliberate keys list`" in err
+        for secret in ("", "too short"):
+            monkeypatch.setenv("KEY_PEPPER", secret)
+            code, out, err = await finished("keys", "create", "ci", "--tenant", "acme", *at)
+            assert (code, out) == (2, "")
+            assert "error no_pepper" in err and "openssl rand -hex 32" in err
+
+    async def test_a_log_without_the_stream_of_keys_is_told(
+        self, own_nats_server: NatsServer, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("KEY_PEPPER", "of this test, and long enough to be one")
+        at = ("--nats-url", own_nats_server.url)
+        for arguments in (("create", "ci", "--tenant", "acme"), ("list",)):
+            code, out, err = await finished("keys", *arguments, *at)
+            assert (code, out) == (3, "")
+            assert "error journal_unavailable" in err and "Traceback" not in err

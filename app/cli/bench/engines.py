@@ -51,6 +51,7 @@ class Where:
     url: str | None
     engine_urls: tuple[str, ...]
     data_dir: Path | None
+    api_key: str | None = None
 
 
 def read_dataset(path: Path, limit: int | None) -> list[Question]:
@@ -71,7 +72,7 @@ def read_dataset(path: Path, limit: int | None) -> list[Question]:
 async def gateway_at(where: Where) -> AsyncGenerator[Gateway]:
     """The gateway that is asked, started and stopped here when there is none; how it starts is told on stderr."""
     if where.url is not None:
-        async with Gateway(where.url) as gateway:
+        async with Gateway(where.url, where.api_key) as gateway:
             yield gateway
         return
     with TemporaryDirectory(prefix="deliberate-bench-", ignore_cleanup_errors=True) as temporary:

@@ -1,5 +1,6 @@
 """`deliberate bench quality`: what deliberation is worth, proved on seeded minds or measured on real models."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -8,7 +9,7 @@ import typer
 from app.cli.bench.engines import Plan, Where, gateway_at, measure, read_dataset
 from app.cli.bench.proof import proof
 from app.cli.exits import Exit, run
-from app.cli.options import JsonOption
+from app.cli.options import ApiKeyOption, JsonOption
 from app.cli.up import EngineOption
 from app.deliberation.strategies import STRATEGIES
 
@@ -53,6 +54,7 @@ def quality(
     ] = None,
     engine_url: EngineOption = None,
     url: Annotated[str | None, typer.Option("--url", help="Ask the gateway that runs there; start none.")] = None,
+    api_key: ApiKeyOption = None,
     model: Annotated[str | None, typer.Option(help="Model of every agent. (default: the role's)")] = None,
     role: Annotated[str | None, typer.Option(help="Role of every agent. (default: DEV)")] = None,
     num_agents: Annotated[int | None, typer.Option(min=1, max=32, help="Agents of each council. (default: 3)")] = None,
@@ -89,7 +91,7 @@ def quality(
         raise typer.BadParameter("--runs is of the proof; --limit takes only the first questions of a data set")
     if _OF_PROGRAMS in (strategy or ()):
         raise typer.BadParameter(f"{_OF_PROGRAMS} gives programs, and a data set asks for answers")
-    where = _where(url, engine_url or [], data_dir)
+    where = replace(_where(url, engine_url or [], data_dir), api_key=api_key)
     plan = Plan(
         strategies=tuple(strategy or _STRATEGIES),
         agents=num_agents or 3,

@@ -1,0 +1,145 @@
+"""`deliberate keys`, and the key that every client command sends and none tells."""
+
+import io
+from collections.abc import Iterator
+from datetime import timedelta
+
+import pytest
+import typer
+from rich.console import Console
+from typer.testing import CliRunner, Result
+
+from app.cli import cli
+from app.cli.client import Gateway
+from app.cli.exits import CommandError
+from app.cli.keys import keys_table, lifetime, standing
+from app.keys import SCOPES, HeldKey, KeyBook, Pepper, created
+from tests.components.cli_council import ID, Served, StubGateway, council_of, problem
+from tests.components.keyed import PEPPER
+from tests.story import NOW
+
+runner = CliRunner()
+KEY = "dlb_canary000000_" + "c" * 52
+CLIENT_COMMANDS = (
+    ["ask", "Write a rate limiter.", "--detach"],
+    ["list"],
+    ["show", ID],
+    ["cancel", ID],
+    ["roles"],
+    ["strategies"],
+    ["watch", ID, "--json"],
+)
+
+
+@pytest.fixture
+def served() -> Iterator[Served]:
+    one = Served()
+    one.stub = StubGateway(council_of())
+    yield one
+    one.stop()
+
+
+def invoke(*arguments: str, **environment: str) -> Result:
+    return runner.invoke(cli, arguments, env={"KEY_PEPPER": None, "DELIBERATE_API_KEY": None, **environment})
+
+
+@pytest.mark.parametrize("arguments", CLIENT_COMMANDS, ids=lambda arguments: arguments[0])
+def test_every_client_command_sends_the_key_and_tells_it_nowhere(served: Served, arguments: list[str]) -> None:
+    by_option = invoke(*arguments, "--url", served.url, "--api-key", KEY)
+    by_environment = invoke(*arguments, "--url", served.url, DELIBERATE_API_KEY=f"{KEY}\n")
+    without = invoke(*arguments, "--url", served.url)
+    assert [told.exit_code for told in (by_option, by_environment, without)] == [0, 0, 0]
+    sent = [headers.get("authorization") for _, _, headers in served.stub.requests]
+    assert len(sent) >= 3
+    assert set(sent) == {f"Bearer {KEY}", None}
+    assert sent[0] == f"Bearer {KEY}" and sent[-1] is None
+    for told in (by_option, by_environment):
+        assert KEY not in told.output
+    assert all(KEY not in path for _, path, _ in served.stub.requests)
+
+
+@pytest.mark.parametrize("arguments", CLIENT_COMMANDS, ids=lambda arguments: arguments[0])
+def test_help_names_the_variable_and_not_what_it_holds(arguments: list[str]) -> None:
+    told = invoke(arguments[0], "--help", DELIBERATE_API_KEY=KEY)
+    assert "DELIBERATE_API_KEY" in told.output
+    assert KEY not in told.output
+
+
+@pytest.mark.parametrize(
+    ("code", "status", "remedy"),
+    [
+        ("unauthenticated", 401, "--api-key or DELIBERATE_API_KEY"),
+        ("insufficient_scope", 403, "use one with the scope admin"),
+        ("rate_limited", 429, "ask less often; the gateway says in 7 s"),
+    ],
+)
+def test_a_refusal_tells_what_to_do(served: Served, code: str, status: int, remedy: str) -> None:
+    told_by_gateway = "use one with the scope admin"
+    fault = {"location": "header", "pointer": "Authorization", "code": code, "detail": "d", "remedy": told_by_gateway}
+    served.stub.answers.append(problem(code, status, [fault]))
+    told = invoke("roles", "--url", served.url, "--api-key", KEY)
+    assert told.exit_code == 4
+    assert f"error {code}" in told.stderr
+    assert remedy in told.stderr.replace("\n", " ")
+    assert KEY not in told.output
+
+
+@pytest.mark.parametrize("key", ["two words", "é", "a\nb", "\x00"])
+def test_what_cannot_be_a_key_is_refused_without_telling_it(key: str) -> None:
+    with pytest.raises(CommandError) as caught:
+        Gateway("http://gateway", key)
+    assert caught.value.code == "invalid_key"
+    assert key not in str(caught.value.document())
+
+
+@pytest.mark.parametrize(
+    ("text", "span"),
+    [
+        ("90d", timedelta(days=90)),
+        ("12h", timedelta(hours=12)),
+        ("30m", timedelta(minutes=30)),
+        ("never", None),
+    ],
+)
+def test_a_key_lives_as_long_as_it_is_told(text: str, span: timedelta | None) -> None:
+    assert lifetime(text) == span
+
+
+@pytest.mark.parametrize("text", ["", "0d", "90", "d", "-1d", "1w", "Never", "100000d"])
+def test_a_span_that_is_none_is_refused(text: str) -> None:
+    with pytest.raises(typer.BadParameter):
+        lifetime(text)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (["create", "ci"], "--tenant"),
+        (["create", "ci", "--tenant", "A.b"], "a tenant consists of"),
+        (["create", " ", "--tenant", "acme"], "printable characters"),
+        (["create", "x" * 101, "--tenant", "acme"], "printable characters"),
+        (["create", "ci", "--tenant", "acme", "--scope", "root"], "there is no scope 'root'"),
+        (["create", "ci", "--tenant", "acme", "--expires", "soon"], "--expires takes"),
+    ],
+)
+def test_what_cannot_be_made_is_refused_before_anything_is_asked(arguments: list[str], complaint: str) -> None:
+    told = invoke("keys", *arguments, "--nats-url", "nats://127.0.0.1:1", COLUMNS="300")
+    assert told.exit_code == 2
+    assert complaint in told.stderr
+
+
+def test_a_key_is_told_with_its_standing() -> None:
+    pepper, now = Pepper(PEPPER), NOW
+    fact, _ = created(pepper, name="[b]ci", tenant="acme", scopes=SCOPES, created_at=NOW, expires_at=NOW)
+    fresh = fact.model_copy(update={"expires_at": None})
+    book = KeyBook()
+    assert standing(HeldKey.of(fact), book, None, now) == "expired"
+    assert standing(HeldKey.of(fresh), book, pepper.id, now) == "good"
+    assert standing(HeldKey.of(fresh), book, "00000000", now) == "other pepper"
+    book.revoked[fact.key_id] = NOW
+    assert standing(HeldKey.of(fresh), book, pepper.id, now) == "revoked"
+    row = {**fresh.model_dump(mode="json"), "status": "revoked"}
+    written = io.StringIO()
+    Console(file=written, width=200).print(keys_table([row]))
+    text = written.getvalue()
+    assert all(cell in text for cell in (fact.key_id, "[b]ci", "acme", "submit, read, admin", "never", "revoked"))
