@@ -4,10 +4,10 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.unit import test_every_strategy_budget as budget
-from tests.unit import test_every_strategy_failures as failures
-from tests.unit import test_every_strategy_hostile as hostile
-from tests.unit import test_every_strategy_order as order
+from tests.oracles import test_every_strategy_budget as budget
+from tests.oracles import test_every_strategy_failures as failures
+from tests.oracles import test_every_strategy_hostile as hostile
+from tests.oracles import test_every_strategy_order as order
 from tests.unit.every_strategy import OTHER_WAYS, Way
 
 CHECKS: tuple[Callable[[Way], None], ...] = (
