@@ -85,7 +85,7 @@ async def running_stack(options: StackOptions, report: Report = lambda _: None) 
         if options.nats_url is not None:
             await _declare_given(layout)
             report(PartGiven("nats", shown(options.nats_url), answers=True))
-        with _ray_dir_made(layout):
+        with _ray_dir_made(layout, report):
             async with supervised(stack_children(layout), layout.site, report) as supervisor:
                 await _until_serving(layout)
                 await _look_at_engines(options.engine_urls, report)
@@ -94,7 +94,7 @@ async def running_stack(options: StackOptions, report: Report = lambda _: None) 
 
 
 @contextmanager
-def _ray_dir_made(layout: Layout) -> Generator[None]:
+def _ray_dir_made(layout: Layout, report: Report) -> Generator[None]:
     """Make Ray's directory, and remove it in the end; `logs/ray` is a link into it, and then a copy of Ray's logs."""
     make_ray_dir(layout.ray_dir)
     kept = layout.site.logs_dir / "ray"
@@ -105,8 +105,12 @@ def _ray_dir_made(layout: Layout) -> Generator[None]:
         yield
     finally:
         _remove(kept)
-        if logs.is_dir():
-            shutil.copytree(logs, kept, symlinks=True)
+        try:
+            if logs.is_dir():
+                shutil.copytree(logs, kept, symlinks=True)
+        except OSError:
+            # Of many files that cannot be copied, the disk being full, one word is enough.
+            report(Noticed(f"not all of Ray's logs could be kept in {kept}"))
         shutil.rmtree(layout.ray_dir, ignore_errors=True)
 
 
