@@ -76,8 +76,13 @@ def modules() -> dict[str, ast.Module]:
     return found
 
 
-def imports(tree: ast.AST) -> Iterator[str]:
+@cache
+def imports(tree: ast.AST) -> tuple[str, ...]:
     """Every dotted name that is imported, at the top or later: of `from a import b` both `a` and `a.b`."""
+    return tuple(_imports(tree))
+
+
+def _imports(tree: ast.AST) -> Iterator[str]:
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from (name.name for name in node.names)
