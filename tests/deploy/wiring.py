@@ -13,7 +13,7 @@ from tests.deploy.manifests import IMAGE, ROOT, Document, Pod, containers, name_
 
 # What others' programs read, and no code of ours.
 FOREIGN_VARIABLES = {
-    "nats": {"POD_NAME", "GOMEMLIMIT", "GATEWAY_PASSWORD", "AGENTS_PASSWORD", "STREAMS_PASSWORD"},
+    "nats": {"POD_NAME", "GOMEMLIMIT", "GATEWAY_PASSWORD", "AGENTS_PASSWORD", "STREAMS_PASSWORD", "KEYS_PASSWORD"},
     "vllm": {"HF_HOME", "HF_TOKEN"},
 }
 DAEMON_SETTINGS = ("worker_niceness",)

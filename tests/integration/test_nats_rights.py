@@ -16,6 +16,8 @@ from nats.aio.client import Client
 
 from app.deliberation.facts import CancelRequested
 from app.journal import JetStreamJournal
+from app.keyring import Keyring
+from app.keys import SCOPES, Pepper, created, encode_key, key_subject
 from app.queue import Delivery, WorkQueue
 from app.streams import StreamSettings, apply, plan, prove_writes
 from tests.conditions import until
@@ -23,7 +25,7 @@ from tests.conftest import NATS_SERVER, free_port
 from tests.story import NOW, Story
 
 KUSTOMIZE = Path(__file__).parents[2] / "deploy/kustomize"
-PASSWORDS = {"gateway": "gAAAA", "agents": "aBBBB", "streams": "sCCCC"}
+PASSWORDS = {"gateway": "gAAAA", "agents": "aBBBB", "streams": "sCCCC", "keys": "kDDDD"}
 
 
 @pytest.fixture(scope="module")
@@ -159,6 +161,13 @@ async def test_every_part_can_do_its_work_with_its_own_rights(port: int) -> None
         ("gateway", "$JS.API.CONSUMER.MSG.NEXT.DELIBERATIONS.coordinator"),
         ("gateway", "$JS.API.STREAM.DELETE.DELIBERATIONS"),
         ("gateway", "$JS.API.STREAM.UPDATE.DELIBERATIONS"),
+        ("gateway", "keys.abcdefghijkl.created"),
+        ("gateway", "keys.abcdefghijkl.revoked"),
+        ("agents", "keys.abcdefghijkl.created"),
+        ("agents", "$JS.API.DIRECT.GET.KEYS"),
+        ("keys", "deliberations.default.x.accepted"),
+        ("keys", "$JS.API.STREAM.PURGE.KEYS"),
+        ("keys", "$JS.API.STREAM.DELETE.KEYS"),
         ("streams", "deliberations.default.x.accepted"),
         ("streams", "$JS.API.STREAM.DELETE.DELIBERATIONS"),
         ("streams", "$JS.API.STREAM.UPDATE.DELIBERATIONS"),
@@ -176,11 +185,40 @@ async def test_no_part_can_publish_what_another_one_says(port: int, user: str, s
         ("gateway", ">"),
         ("agents", ">"),
         ("streams", "live.deliberations.>"),
+        ("agents", "live.keys.>"),
+        ("keys", "live.deliberations.>"),
     ],
 )
 async def test_no_part_can_listen_where_it_has_no_business(port: int, user: str, subject: str) -> None:
     (said,) = await violations(port, user, subject, subscribe=True)
     assert re.search("permissions violation for subscription", said, re.IGNORECASE)
+
+
+async def test_keys_are_made_by_their_own_user_and_heard_by_the_gateway(port: int) -> None:
+    async with journal_of(port, "streams") as streams, asyncio.timeout(30):
+        await apply(streams, StreamSettings())
+    ring = Keyring(Pepper("of this test, and long enough to be one"))
+    async with (
+        journal_of(port, "gateway") as gateway,
+        journal_of(port, "keys") as keys,
+        asyncio.timeout(30),
+        asyncio.TaskGroup() as group,
+    ):
+        following = group.create_task(ring.follow(gateway))
+        await until(lambda: ring.caught_up)
+        fact, key = created(
+            Pepper("of this test, and long enough to be one"),
+            name="ci",
+            tenant="acme",
+            scopes=SCOPES,
+            created_at=NOW,
+            expires_at=None,
+        )
+        assert (await keys.write(key_subject(fact), encode_key(fact))).mine
+        assert not (await keys.write(key_subject(fact), b"another")).mine
+        await until(lambda: ring.holder(key) is not None)
+        assert [record.data async for record in keys.read("keys.>", 0)] == [encode_key(fact)]
+        following.cancel()
 
 
 async def test_what_a_part_may_publish_is_not_reported_as_a_violation(port: int) -> None:
