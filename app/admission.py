@@ -21,8 +21,10 @@ from app.deliberation.specification import (
     Criterion,
     Sampling,
     Specification,
+    Webhook,
 )
-from app.requests import SEED_MAX, DeliberationRequest, SamplingRequest
+from app.requests import SEED_MAX, DeliberationRequest, SamplingRequest, WebhookRequest
+from app.webhooks.payloads import ordered
 
 ID_CHARS = 26
 DIVERSITY = 1.3
@@ -75,6 +77,10 @@ def agents(request: DeliberationRequest, roles: Mapping[str, Role]) -> tuple[Age
     return tuple(members)
 
 
+def _webhook(asked: WebhookRequest | None) -> Webhook | None:
+    return None if asked is None else Webhook(url=asked.url, events=ordered(asked.events), metadata=asked.metadata)
+
+
 def specification(
     request: DeliberationRequest,
     roles: Mapping[str, Role],
@@ -104,6 +110,7 @@ def specification(
         budget=Budget(**request.budget.model_dump()),
         seed=secrets.randbelow(SEED_MAX + 1) if request.seed is None else request.seed,
         metadata=request.metadata,
+        webhook=_webhook(request.webhook),
     )
 
 

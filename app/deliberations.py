@@ -88,7 +88,9 @@ async def _revised(gateway: Gateway, tenant: str, state: State, wait_s: int) -> 
 )
 async def create_deliberation(request: Request, gateway: InGateway, tenant: OfTenant) -> Response:
     """One durable write, and the answer. With a key, a retry gets the first answer again and starts nothing."""
-    known = {"roles": gateway["roles"], "strategies": gateway["strategies"]}
+    settings = gateway["settings"]
+    webhooks = settings.webhook_rules if settings.webhooks else None
+    known = {"roles": gateway["roles"], "strategies": gateway["strategies"], "webhooks": webhooks}
     asked = await body_of(request, DeliberationRequest, known)
     state, replayed = await accept(gateway, tenant, request, asked)
     wait_s = wait_of(request)

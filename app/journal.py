@@ -27,12 +27,14 @@ from app.deliberation.ports import Appended, Record, StreamState
 
 STREAM = "DELIBERATIONS"
 KEYS_STREAM = "KEYS"
+WEBHOOKS_STREAM = "WEBHOOKS"
 DELTA_TTL_S = 600
 REQUEST_TIMEOUT_S = 2.5
 PAGE_RECORDS = 256
 PAGE_BYTES = 2_000_000
 WRONG_LAST_SEQUENCE = 10071
 
+_STREAMS = {"keys": KEYS_STREAM, "webhooks": WEBHOOKS_STREAM}
 _FIRST_WRITE = {"Nats-Expected-Last-Subject-Sequence": "0"}
 _DELTA_HEADERS = {"Nats-TTL": f"{DELTA_TTL_S}s"}
 # What nats-py raises when the server is away, slow, or has just gone; all mean "not known to be stored".
@@ -59,7 +61,7 @@ def epoch_of(created: str) -> str:
 
 def stream_of(pattern: str) -> str:
     """The stream that holds what matches a subject or pattern."""
-    return KEYS_STREAM if pattern.startswith("keys.") else STREAM
+    return _STREAMS.get(pattern.partition(".")[0], STREAM)
 
 
 class _TooManySubjects(Exception):
@@ -295,14 +297,14 @@ class JetStreamJournal:
     async def last(self, patterns: Sequence[str]) -> list[Record]:
         """See `ports.Journal.last`."""
         try:
-            records, _ = await self._direct_get({"multi_last": list(patterns)})
+            records, _ = await self._direct_get({"multi_last": list(patterns)}, stream_of(patterns[0]))
         except _TooManySubjects:
             records = await self._paged(patterns)
         return sorted(records, key=lambda record: record.sequence)
 
     async def _paged(self, patterns: Sequence[str]) -> list[Record]:
         """What stands on more subjects than one read answers for, as of now: patterns are read one after the other."""
-        bound = (await self.state()).last_sequence
+        bound = (await self._state_of(stream_of(patterns[0]))).last_sequence
         found: dict[str, Record] = {}
         for pattern in patterns:
             async for record in self.read(pattern, 0):
@@ -362,9 +364,12 @@ class JetStreamJournal:
 
     async def state(self) -> StreamState:
         """See `ports.Journal.state`."""
-        reply = await self.request(f"$JS.API.STREAM.INFO.{STREAM}")
+        return await self._state_of(STREAM)
+
+    async def _state_of(self, stream: str) -> StreamState:
+        reply = await self.request(f"$JS.API.STREAM.INFO.{stream}")
         if "error" in reply:
-            raise JournalUnavailable(f"stream {STREAM}: {reply['error'].get('description')}")
+            raise JournalUnavailable(f"stream {stream}: {reply['error'].get('description')}")
         bounds = reply["state"]
         return StreamState(epoch_of(reply["created"]), bounds["first_seq"], bounds["last_seq"])
 

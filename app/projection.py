@@ -88,7 +88,7 @@ def state_of(records: Sequence[Record]) -> State | None:
 def links(deliberation_id: str) -> Links:
     """Where to go from a deliberation."""
     path = f"/deliberations/{deliberation_id}"
-    return Links(self=path, events=f"{path}/events", cancel=f"{path}/cancel")
+    return Links(self=path, events=f"{path}/events", cancel=f"{path}/cancel", deliveries=f"{path}/deliveries")
 
 
 def common_role(specification: Specification) -> str | None:
@@ -270,6 +270,7 @@ def resource(state: State, *, epoch: str, retention_s: int) -> Deliberation:
         budget=specification.budget,
         seed=specification.seed,
         metadata=specification.metadata,
+        webhook=specification.webhook,
         created_at=accepted.ts,
         started_at=state.started_at,
         ended_at=None if end is None else end.ts,

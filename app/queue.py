@@ -1,4 +1,4 @@
-"""The work queue: a standing pull on the durable consumer of accepted deliberations.
+"""The work queue: a standing pull on a durable consumer, of accepted deliberations unless it is told of another.
 
 nats-py's own `fetch` is not used: cancelling it leaves its pull alive, which then swallows the next item. Here one
 inbox lives as long as the queue, pulls are plain publishes, and what was asked for is counted.
@@ -24,7 +24,7 @@ log = structlog.get_logger(__name__)
 
 @dataclass(slots=True)
 class Delivery:
-    """An accepted deliberation, handed out until it is acknowledged.
+    """An item of the queue, an accepted deliberation for one, handed out until it is acknowledged.
 
     `deliveries` counts how often it was handed out; it is a hint, because a server's crash resets it.
     """
@@ -37,8 +37,17 @@ class Delivery:
 class WorkQueue:
     """Pulls deliveries, never more than `slots` that are not yet acknowledged."""
 
-    def __init__(self, journal: JetStreamJournal, slots: int, deliver: Callable[[Delivery], None]) -> None:
+    def __init__(
+        self,
+        journal: JetStreamJournal,
+        slots: int,
+        deliver: Callable[[Delivery], None],
+        *,
+        stream: str = STREAM,
+        consumer: str = CONSUMER,
+    ) -> None:
         self._journal = journal
+        self._next = f"$JS.API.CONSUMER.MSG.NEXT.{stream}.{consumer}"
         self._client = journal.client
         self._slots = slots
         self._deliver = deliver
@@ -85,9 +94,7 @@ class WorkQueue:
         self._asked += free
         self._heard_at_s = asyncio.get_running_loop().time()
         try:
-            await self._client.publish(
-                f"$JS.API.CONSUMER.MSG.NEXT.{STREAM}.{CONSUMER}", json.dumps(request).encode(), reply=self._inbox
-            )
+            await self._client.publish(self._next, json.dumps(request).encode(), reply=self._inbox)
         except UNREACHABLE as exc:
             self._asked = 0
             log.info("pull_refused", error=repr(exc))

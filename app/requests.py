@@ -23,6 +23,8 @@ from app.deliberation.engine import StrategyDefinition
 from app.deliberation.specification import TOKEN_PATTERN
 from app.problems import ValidationFailed, body_problems
 from app.schemas import FieldProblem
+from app.webhooks.payloads import TERMINAL_EVENTS, WebhookEvent
+from app.webhooks.targets import URL_CHARS_MAX, UnfitUrl, parsed
 
 TASK_CHARS_MAX = 32_768
 AGENTS_MAX = 32
@@ -138,6 +140,34 @@ class AgentRequest(Body):
     temperature: float | None = Field(default=None, ge=0, le=2, description="Taken as it is, without variation")
 
 
+def _fit_url(url: str, info: ValidationInfo) -> str:
+    """A URL that may be told to; anything with a form where a body is read without a gateway."""
+    context: Any = info.context
+    try:
+        if context is None or context.get("webhooks") is None:
+            parsed(url)
+        else:
+            context["webhooks"].check(url)
+    except UnfitUrl as unfit:
+        told = {"told": str(unfit), "remedy": unfit.remedy}
+        raise PydanticCustomError("unfit_url", "The URL cannot be told to: {told}", told) from unfit
+    return url
+
+
+class WebhookRequest(Body):
+    """Where the deliberation's events are told as they happen, signed as Standard Webhooks has it."""
+
+    url: Annotated[str, AfterValidator(_fit_url)] = Field(
+        min_length=1,
+        max_length=URL_CHARS_MAX,
+        description="https, of a host that the Internet can reach; without credentials and without a fragment",
+    )
+    events: list[WebhookEvent] = Field(
+        default=list(TERMINAL_EVENTS), min_length=1, max_length=16, description="Which events; the ends if absent"
+    )
+    metadata: Metadata = Field(default={}, description="Sent with every event, for the receiver")
+
+
 class DeliberationRequest(Body):
     """The body of `POST /deliberations`: a council of one role (`role`, `num_agents`), or a mixed one (`agents`)."""
 
@@ -162,6 +192,7 @@ class DeliberationRequest(Body):
     sampling: SamplingRequest = SamplingRequest()
     seed: int | None = Field(default=None, ge=0, le=SEED_MAX, description="Drawn and recorded if absent")
     metadata: Metadata = Field(default={}, description="For filtering lists; it does not reach the prompts")
+    webhook: WebhookRequest | None = Field(default=None, description="Told of the end, and of more if asked for")
 
     @field_validator("task")
     @classmethod
@@ -200,7 +231,7 @@ class DeliberationRequest(Body):
         if self.quorum is not None and self.quorum > self.size:
             told = f"A quorum of {self.quorum} cannot be reached by {self.size} agents"
             faults.append(_fault("/quorum", "quorum_too_large", told, f"Give {self.size} or less."))
-        faults += _parameter_faults(self, info)
+        faults += _parameter_faults(self, info) + _webhook_faults(self, info)
         if faults:
             raise ValidationFailed(faults)
         return self
@@ -239,6 +270,15 @@ def _parameter_faults(request: DeliberationRequest, info: ValidationInfo) -> lis
     except ValidationError as invalid:
         return list(body_problems(invalid, "/parameters").errors)
     return []
+
+
+def _webhook_faults(request: DeliberationRequest, info: ValidationInfo) -> list[FieldProblem]:
+    """Where nobody sends webhooks, none is promised."""
+    context: Any = info.context
+    if request.webhook is None or context is None or context.get("webhooks") is not None:
+        return []
+    remedy = "Leave it out, or have the operator set WEBHOOKS and run a sender."
+    return [_fault("/webhook", "webhooks_off", "This gateway promises no webhooks", remedy)]
 
 
 def wait_of(request: Request) -> int | None:

@@ -24,7 +24,7 @@ from app.deliberation.facts import (
     Verdict,
 )
 from app.deliberation.outputs import CheckOutcome, Issue, IssueResponse
-from app.deliberation.specification import AgentSpec, Budget, Constraints, Purpose, Sampling, Token
+from app.deliberation.specification import AgentSpec, Budget, Constraints, Purpose, Sampling, Token, Webhook
 
 Status = Literal["pending", "in_progress", "cancelling", "completed", "failed", "cancelled", "timeout"]
 ProposalStatus = Literal["pending", "answered", "failed", "late", "skipped"]
@@ -128,6 +128,7 @@ class Links(Resource):
     self: str
     events: str
     cancel: str
+    deliveries: str
 
 
 class CutCall(Resource):
@@ -166,6 +167,7 @@ class Deliberation(Resource):
     budget: Budget
     seed: int
     metadata: dict[str, str]
+    webhook: Webhook | None = Field(description="Where its events are told, and which; null if nowhere")
     created_at: AwareDatetime
     started_at: AwareDatetime | None
     ended_at: AwareDatetime | None

@@ -1,13 +1,14 @@
 """Everything an operator may set, read from the environment once; the rest of the gateway receives values."""
 
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, cast
 
 from pydantic import AfterValidator, BeforeValidator, Field, SecretStr
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from app.keys import PEPPER_CHARS_MIN
 from app.origins import checked_origin
+from app.webhooks.targets import Rules
 
 # The deploying process shares no code with the gateway but the core, so these are documented here and read there.
 CLUSTER_VARIABLES = (
@@ -21,30 +22,57 @@ CLUSTER_VARIABLES = (
 PACKAGED_ROLES = Path(__file__).with_name("roles.yaml")
 
 
-def _setting(default: Any, env: str, description: str, *, unit: str = "", **bounds: Any) -> Any:  # noqa: ANN401 -- a field
+def setting(default: Any, env: str, description: str, *, unit: str = "", **bounds: Any) -> Any:  # noqa: ANN401 -- a field
+    """A field of settings: read from the environment variable `env`, told in docs/configuration.md."""
     return Field(
         default, validation_alias=env, description=description, json_schema_extra={"env": env, "unit": unit}, **bounds
     )
 
 
-def _listed(given: object) -> object:
+def listed(given: object) -> object:
     """What stands between commas, without the spaces around it."""
     return tuple(each.strip() for each in given.split(",") if each.strip()) if isinstance(given, str) else given
 
 
-Origins = Annotated[tuple[Annotated[str, AfterValidator(checked_origin)], ...], NoDecode, BeforeValidator(_listed)]
+def _ports(given: object) -> object:
+    """Ports between commas."""
+    return tuple(map(int, cast("tuple[str, ...]", listed(given)))) if isinstance(given, str) else given
 
 
-class Settings(BaseSettings):
-    """The gateway's settings: each a bound with its unit, limits and the name of its environment variable."""
+Hosts = Annotated[tuple[str, ...], NoDecode, BeforeValidator(listed)]
+Ports = Annotated[tuple[Annotated[int, Field(ge=1, le=65_535)], ...], NoDecode, BeforeValidator(_ports)]
+Origins = Annotated[tuple[Annotated[str, AfterValidator(checked_origin)], ...], NoDecode, BeforeValidator(listed)]
 
-    # Errors leave the values out: one of them is a secret.
+
+class WebhookRules(BaseSettings):
+    """Where webhooks may go: the gateway refuses what it can tell from the URL, and the sender what its host is."""
+
+    # Errors leave the values out: some settings are secrets.
     model_config = SettingsConfigDict(frozen=True, extra="ignore", populate_by_name=True, hide_input_in_errors=True)
 
-    nats_url: str = _setting("nats://127.0.0.1:4222", "NATS_URL", "Server that holds the log.", min_length=1)
-    host: str = _setting("127.0.0.1", "HOST", "Address to listen on.", min_length=1)
-    port: int = _setting(8080, "PORT", "Port to listen on; 0 takes a free one.", ge=0, le=65_535)
-    key_pepper: SecretStr | None = _setting(
+    webhook_ports: Ports = setting(
+        (443, 8443), "WEBHOOK_PORTS", "Ports that webhooks may be sent to, separated by commas."
+    )
+    webhook_hosts: Hosts = setting(
+        (),
+        "WEBHOOK_HOSTS",
+        "Hosts, as `name` or `name:port`, that may be private, on any port, and without TLS; separated by commas. For "
+        "development, and for receivers of your own.",
+    )
+
+    @property
+    def webhook_rules(self) -> Rules:
+        """Both, to check URLs and addresses by."""
+        return Rules.of(self.webhook_ports, self.webhook_hosts)
+
+
+class Settings(WebhookRules):
+    """The gateway's settings: each a bound with its unit, limits and the name of its environment variable."""
+
+    nats_url: str = setting("nats://127.0.0.1:4222", "NATS_URL", "Server that holds the log.", min_length=1)
+    host: str = setting("127.0.0.1", "HOST", "Address to listen on.", min_length=1)
+    port: int = setting(8080, "PORT", "Port to listen on; 0 takes a free one.", ge=0, le=65_535)
+    key_pepper: SecretStr | None = setting(
         None,
         "KEY_PEPPER",
         "Secret that keys are hashed with, the same for all gateways and `deliberate keys`; without it no keys are "
@@ -52,7 +80,7 @@ class Settings(BaseSettings):
         unit="characters",
         min_length=PEPPER_CHARS_MIN,
     )
-    session_lifetime_s: int = _setting(
+    session_lifetime_s: int = setting(
         43_200,
         "SESSION_LIFETIME",
         "How long a browser stays logged in; never longer than its key is good.",
@@ -60,17 +88,17 @@ class Settings(BaseSettings):
         ge=60,
         le=2_592_000,
     )
-    cors_origins: Origins = _setting(
+    cors_origins: Origins = setting(
         (),
         "CORS_ORIGINS",
         "Origins whose pages may ask, with credentials; exact, separated by commas. None by default.",
     )
-    forwarded_allow_ips: str = _setting(
+    forwarded_allow_ips: str = setting(
         "127.0.0.1",
         "FORWARDED_ALLOW_IPS",
         "Proxies whose X-Forwarded-For and -Proto are believed: addresses and networks, separated by commas.",
     )
-    tenant_requests_per_minute: int = _setting(
+    tenant_requests_per_minute: int = setting(
         6_000,
         "TENANT_REQUESTS_PER_MINUTE",
         "Requests of one tenant to this process; above it they are answered 429. Not in development mode.",
@@ -78,7 +106,7 @@ class Settings(BaseSettings):
         ge=1,
         le=10_000_000,
     )
-    tenant_in_flight_max: int = _setting(
+    tenant_in_flight_max: int = setting(
         500,
         "TENANT_IN_FLIGHT_MAX",
         "Deliberations of one tenant, accepted and unfinished, in all gateways; above it POST answers 429. Not in "
@@ -87,11 +115,11 @@ class Settings(BaseSettings):
         ge=1,
         le=1_000_000,
     )
-    roles_file: Path | None = _setting(None, "ROLES_FILE", "Roles of the councils; the packaged ones if unset.")
-    deliberation_timeout_s: int = _setting(
+    roles_file: Path | None = setting(None, "ROLES_FILE", "Roles of the councils; the packaged ones if unset.")
+    deliberation_timeout_s: int = setting(
         300, "DELIBERATION_TIMEOUT", "Deadline of a deliberation that names none.", unit="seconds", ge=1, le=3_600
     )
-    retention_s: int = _setting(
+    retention_s: int = setting(
         86_400,
         "DELIBERATION_CLEANUP",
         "How long facts are kept, counted from acceptance; equal to the age of stream DELIBERATIONS.",
@@ -99,10 +127,10 @@ class Settings(BaseSettings):
         ge=60,
         le=31_536_000,
     )
-    stream_replicas: int = _setting(
+    stream_replicas: int = setting(
         1, "STREAM_REPLICAS", "Servers that hold each stream, as `deliberate streams apply` declared them.", ge=1, le=5
     )
-    ack_wait_s: float = _setting(
+    ack_wait_s: float = setting(
         6.0,
         "ACK_WAIT",
         "Silence of a coordinator after which another takes over, as declared with the streams.",
@@ -110,7 +138,7 @@ class Settings(BaseSettings):
         gt=0,
         le=600,
     )
-    queue_depth_max: int = _setting(
+    queue_depth_max: int = setting(
         2_000,
         "QUEUE_DEPTH_MAX",
         "Deliberations accepted and unfinished; above it POST answers 429.",
@@ -118,7 +146,7 @@ class Settings(BaseSettings):
         ge=1,
         le=1_000_000,
     )
-    catalog_size_max: int = _setting(
+    catalog_size_max: int = setting(
         100_000,
         "CATALOG_SIZE_MAX",
         "Deliberations that lists and statistics remember; the oldest ended ones are forgotten first.",
@@ -126,16 +154,16 @@ class Settings(BaseSettings):
         ge=100,
         le=10_000_000,
     )
-    streams_max: int = _setting(
+    streams_max: int = setting(
         5_000, "STREAMS_MAX", "Open SSE streams of this process.", unit="streams", ge=1, le=100_000
     )
-    streams_per_client_max: int = _setting(
+    streams_per_client_max: int = setting(
         1_000, "STREAMS_PER_CLIENT_MAX", "Open SSE streams from one address.", unit="streams", ge=1, le=100_000
     )
-    heartbeat_s: float = _setting(
+    heartbeat_s: float = setting(
         10.0, "STREAM_HEARTBEAT", "A comment keeps proxies awake this often.", unit="seconds", gt=0, le=60
     )
-    stream_age_max_s: float = _setting(
+    stream_age_max_s: float = setting(
         900.0,
         "STREAM_AGE_MAX",
         "A stream older than this is told to reconnect, so that draining is quick.",
@@ -143,7 +171,7 @@ class Settings(BaseSettings):
         gt=0,
         le=86_400,
     )
-    stream_send_timeout_s: float = _setting(
+    stream_send_timeout_s: float = setting(
         30.0,
         "STREAM_SEND_TIMEOUT",
         "A viewer that takes nothing for this long is dropped.",
@@ -151,7 +179,7 @@ class Settings(BaseSettings):
         gt=0,
         le=600,
     )
-    drain_delay_s: float = _setting(
+    drain_delay_s: float = setting(
         0.0,
         "DRAIN_DELAY",
         "After a request to stop, how long /readyz says so before the socket closes.",
@@ -159,10 +187,13 @@ class Settings(BaseSettings):
         ge=0,
         le=600,
     )
-    drain_timeout_s: int = _setting(
+    drain_timeout_s: int = setting(
         10, "DRAIN_TIMEOUT", "How long requests under way may take to end while stopping.", unit="seconds", ge=0, le=600
     )
-    log_level: Literal["debug", "info", "warning", "error"] = _setting(
+    webhooks: bool = setting(
+        False, "WEBHOOKS", "Whether requests may name a webhook; `python -m app.webhooks` must then run, too."
+    )
+    log_level: Literal["debug", "info", "warning", "error"] = setting(
         "info", "LOG_LEVEL", "Least severe events that are logged; tasks and answers are never logged above debug."
     )
 
@@ -176,13 +207,25 @@ def _limits(field: dict[str, Any]) -> str:
     return ", ".join(sign.format(given[key]) for key, sign in signs.items() if key in given)
 
 
+def _default(field: dict[str, Any]) -> str:
+    given = field.get("default")
+    if given in (None, []):
+        return ""
+    return f"`{','.join(map(str, cast('list[object]', given)))}`" if isinstance(given, list) else f"`{given}`"
+
+
+def rows_of(model: type[BaseSettings]) -> list[str]:
+    """The rows of a Markdown table of settings; those that it shares with another process come last."""
+    fields = model.model_json_schema(by_alias=False)["properties"]
+    return ["| variable | default | unit | limits | what it is |", "|---|---|---|---|---|"] + [
+        f"| `{field['env']}` | {_default(field)} | {field['unit']} | {_limits(field)} | {field['description']} |"
+        for _, field in sorted(fields.items(), key=lambda named: named[0] in WebhookRules.model_fields)
+    ]
+
+
 def settings_table() -> str:
-    """Markdown tables of every setting, for docs/configuration.md: the gateway's, and those of the cluster's side."""
-    rows = ["| variable | default | unit | limits | what it is |", "|---|---|---|---|---|"]
-    for field in Settings.model_json_schema(by_alias=False)["properties"].values():
-        default = "" if field.get("default") in (None, []) else f"`{field['default']}`"
-        rows.append(f"| `{field['env']}` | {default} | {field['unit']} | {_limits(field)} | {field['description']} |")
-    rows += ["", "Read by the process that deploys the agents, not by the gateway:", ""]
+    """Markdown tables of settings, for docs/configuration.md: the gateway's, and those of the cluster's side."""
+    rows = [*rows_of(Settings), "", "Read by the process that deploys the agents, not by the gateway:", ""]
     rows += ["| variable | default | what it is |", "|---|---|---|"]
     rows += [f"| `{env}` | {default} | {description} |" for env, default, description in CLUSTER_VARIABLES]
     return "\n".join(rows) + "\n"

@@ -58,7 +58,7 @@ class Journal(Protocol):
         ...
 
     async def write(self, subject: str, data: bytes) -> Appended:
-        """As `append`, of bytes on a subject of their own, below `deliberations.` or `keys.`."""
+        """As `append`, of bytes on a subject of their own, below `deliberations.`, `keys.` or `webhooks.`."""
         ...
 
     async def publish_view(self, tenant: str, view: View) -> None:
@@ -70,7 +70,10 @@ class Journal(Protocol):
         ...
 
     async def last(self, patterns: Sequence[str]) -> list[Record]:
-        """The last event on each stored subject that matches one of `patterns` (at most 1,024), in stream order."""
+        """The last event on each stored subject that matches one of `patterns` (at most 1,024), in stream order.
+
+        All patterns are of one stream: their first tokens are the same.
+        """
         ...
 
     async def announce(self, end: End) -> None:

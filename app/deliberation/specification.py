@@ -76,6 +76,14 @@ class Budget(Value, frozen=True):
     max_calls: int | None = Field(default=None, ge=1)
 
 
+class Webhook(Value, frozen=True):
+    """Where facts are told, and which: types of events. `metadata` goes with each of them as it is."""
+
+    url: str
+    events: tuple[str, ...]
+    metadata: dict[str, str] = {}
+
+
 class Specification(Value, frozen=True):
     """A deliberation as accepted: enough to replay it without any setting."""
 
@@ -90,6 +98,7 @@ class Specification(Value, frozen=True):
     budget: Budget = Budget()
     seed: int
     metadata: dict[str, str] = {}
+    webhook: Webhook | None = None
 
     @property
     def size(self) -> int:

@@ -476,6 +476,7 @@ async def test_a_listed_deliberation_is_a_summary(gateway: Served) -> None:
             "self": f"/deliberations/{id}",
             "events": f"/deliberations/{id}/events",
             "cancel": f"/deliberations/{id}/cancel",
+            "deliveries": f"/deliberations/{id}/deliveries",
         },
     }
 

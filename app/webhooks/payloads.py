@@ -1,0 +1,102 @@
+"""What is told: which events, under which id, in which bytes.
+
+A delivery is one event of one deliberation. Its id is drawn from its fact, so that it is the same at every attempt, in
+every process and after any crash, and is another where a deliberation's id is used again. Its body is the fact's own
+bytes in an envelope, and so the same at every attempt as well.
+"""
+
+import base64
+import hashlib
+import json
+from collections.abc import Sequence
+from typing import Literal, get_args
+
+from app.cursor import Cursor
+from app.deliberation.facts import TERMINAL_STATUS, Envelope, event_type, prefix
+from app.deliberation.ports import Record
+from app.deliberation.specification import Webhook
+
+WebhookEvent = Literal[
+    "deliberation.accepted",
+    "stage.opened",
+    "call.finished",
+    "stage.closed",
+    "deliberation.cancelling",
+    "deliberation.resumed",
+    "deliberation.completed",
+    "deliberation.failed",
+    "deliberation.cancelled",
+    "deliberation.timeout",
+]
+EVENTS: tuple[WebhookEvent, ...] = get_args(WebhookEvent)
+TERMINAL_EVENTS: tuple[WebhookEvent, ...] = tuple(event for event in EVENTS if event in TERMINAL_STATUS)
+# Standard Webhooks advises small bodies, and receivers have limits of their own: what is larger is told thin.
+PAYLOAD_BYTES_MAX = 65_536
+ID_CHARS = 26
+_ID_PREFIX = "dlv_"
+_END = "end"
+_TAILS = {
+    "deliberation.accepted": "accepted",
+    "stage.opened": "stage.*.opened",
+    "call.finished": "call.*.finished",
+    "stage.closed": "stage.*.closed",
+    "deliberation.cancelling": "cancel",
+    "deliberation.resumed": "takeover.*",
+}
+
+
+def patterns(tenant: str, deliberation_id: str, events: Sequence[str]) -> list[str]:
+    """Subjects of the facts that may be told, and always of the end, after which nothing is."""
+    tails = {_TAILS.get(event, _END) for event in events} | {_END}
+    subject = prefix(tenant, deliberation_id)
+    return [f"{subject}.{tail}" for tail in sorted(tails)]
+
+
+def ordered(events: Sequence[str]) -> tuple[str, ...]:
+    """Event types without repetition, in the order in which a deliberation has them."""
+    return tuple(event for event in EVENTS if event in events)
+
+
+def is_end(record: Record) -> bool:
+    """Whether nothing follows a fact."""
+    return record.tokens[3:] == [_END]
+
+
+def wanted(record: Record, webhook: Webhook) -> bool:
+    """Whether a fact is among what the client asked to be told."""
+    return event_type(record.data) in webhook.events
+
+
+def delivery_id(fact: Record) -> str:
+    """The id of a fact's delivery, which is also its `webhook-id`."""
+    digest = hashlib.sha256(fact.subject.encode() + b"\n" + fact.data).digest()
+    return _ID_PREFIX + base64.b32hexencode(digest).decode().lower()[:ID_CHARS]
+
+
+def event_id(epoch: str, record: Record) -> str:
+    """A fact's cursor: its id on the stream of events."""
+    return str(Cursor(epoch, record.sequence))
+
+
+def payload(record: Record, epoch: str, webhook: Webhook) -> bytes:
+    """The body that tells a fact: `{type, timestamp, id, links, metadata, thin, data}`, `data` being its event's bytes.
+
+    `id` is the event's cursor, which orders the events of a deliberation. Where the whole would be larger than
+    PAYLOAD_BYTES_MAX, `thin` is true and `data` is the event's envelope alone: the rest is to be read behind `links`.
+    """
+    envelope = Envelope.model_validate_json(record.data)
+    path = f"/deliberations/{envelope.deliberation_id}"
+    head: dict[str, object] = {
+        "type": envelope.type,
+        "timestamp": envelope.model_dump(mode="json")["ts"],
+        "id": event_id(epoch, record),
+        "links": {"self": path, "events": f"{path}/events", "deliveries": f"{path}/deliveries"},
+        "metadata": webhook.metadata,
+    }
+    told = _body(head, thin=False, data=record.data)
+    return told if len(told) <= PAYLOAD_BYTES_MAX else _body(head, thin=True, data=envelope.model_dump_json().encode())
+
+
+def _body(head: dict[str, object], *, thin: bool, data: bytes) -> bytes:
+    opened = json.dumps({**head, "thin": thin}, ensure_ascii=False, separators=(",", ":")).encode()
+    return opened[:-1] + b',"data":' + data + b"}"
