@@ -1,9 +1,11 @@
 """How answers are declared in the OpenAPI document: headers, problems by status, the parameters that routes read."""
 
+import json
 from typing import Any
 
 from app.problems import PROBLEM_JSON, STATUSES
 from app.requests import KEY_PATTERN, WAIT_MAX_S
+from app.schemas import FieldProblem, Problem, dump
 
 Declared = dict[int | str, dict[str, Any]]
 
@@ -32,6 +34,36 @@ HEADERS: dict[str, dict[str, Any]] = {
 }
 
 
+def _problem(code: str, status: int, title: str) -> dict[str, Any]:
+    """An example of a problem document."""
+    faults: tuple[FieldProblem, ...] = ()
+    if code == "invalid_request":
+        faults = (
+            FieldProblem(
+                location="body",
+                pointer="/rounds",
+                code="less_than_equal",
+                detail="Input should be less than or equal to 5",
+                remedy="Give 5 or less.",
+            ),
+        )
+    problem = Problem(
+        type=f"urn:deliberation-gateway:problem:{code}",
+        title=title,
+        status=status,
+        detail=f"{title}.",
+        instance="/deliberations",
+        code=code,
+        request_id="5f0c1b7e9a3d4c2b8e6f7a10",
+        retryable=status in (408, 429, 503),
+        errors=faults,
+    )
+    return {"summary": title, "value": json.loads(dump(problem))}
+
+
+EXAMPLES: dict[str, dict[str, Any]] = {code: _problem(code, *told) for code, told in STATUSES.items()}
+
+
 def headers(*names: str) -> dict[str, Any]:
     """References to the declared headers, X-Request-Id among them."""
     return {name: {"$ref": f"#/components/headers/{name}"} for name in (*names, "X-Request-Id")}
@@ -51,7 +83,12 @@ def problems(*statuses: int) -> Declared:
         declared[status] = {
             "description": "; ".join(f"`{code}`: {STATUSES[code][1]}" for code in codes),
             "headers": headers(*extra),
-            "content": {PROBLEM_JSON: {"schema": {"$ref": "#/components/schemas/Problem"}}},
+            "content": {
+                PROBLEM_JSON: {
+                    "schema": {"$ref": "#/components/schemas/Problem"},
+                    "examples": {code: {"$ref": f"#/components/examples/{code}"} for code in codes},
+                }
+            },
         }
     return declared
 

@@ -1,5 +1,10 @@
-"""The OpenAPI document (3.1) and the JSON Schema of events: made from the routes, and the same on every machine."""
+"""The OpenAPI documents (3.1 and 3.2) and the JSON Schema of events: made from the routes, the same on every machine.
 
+In 3.1 the items of an event stream are its `schema`, which generators and validators of 3.1 take; 3.2 has `itemSchema`.
+"""
+
+from collections.abc import Iterator
+from copy import deepcopy
 from functools import lru_cache
 from importlib.metadata import version
 from typing import Any
@@ -8,10 +13,11 @@ from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 from pydantic.json_schema import models_json_schema
 
-from app.answers import HEADERS, headers, parameter, problems
+from app.answers import EXAMPLES, HEADERS, headers, parameter, problems
 from app.chat import refusals
 from app.chat_requests import ChatCompletionRequest
 from app.chat_schemas import ChatCompletionChunk, OpenAIError
+from app.exhibits import EVENT_STREAM, Exhibit, exhibits
 from app.login import LoginRequest
 from app.requests import CancelRequest, DeliberationRequest
 from app.routes import ROUTERS
@@ -57,6 +63,11 @@ _SECURITY = {
     },
 }
 _REFS = "#/components/schemas/{model}"
+# What may be asked next with the id that an answer holds, by the schema of the answer.
+_LINKS = {
+    "Deliberation": ("$response.body#/id", ("get_deliberation", "read_deliberation_events", "cancel_deliberation")),
+    "DeliberationPage": ("$response.body#/items/0/id", ("get_deliberation",)),
+}
 
 
 def _schemas() -> dict[str, Any]:
@@ -104,21 +115,67 @@ def _guarded(path: str, operation: dict[str, Any]) -> None:
             declared["headers"] = headers(*names) | declared.get("headers", {})
 
 
+def _operations(made: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Path and operation of each."""
+    for place, path in made["paths"].items():
+        yield from ((place, operation) for method, operation in path.items() if method != "parameters")
+
+
+def _linked(operation: dict[str, Any], known: set[str]) -> None:
+    """Say which operations take the id that an answer holds."""
+    for declared in operation["responses"].values():
+        schema = declared.get("content", {}).get("application/json", {}).get("schema", {})
+        expression, targets = _LINKS.get(schema.get("$ref", "").rpartition("/")[2], ("", ()))
+        links = {
+            target: {"operationId": target, "parameters": {"deliberation_id": expression}}
+            for target in targets
+            if target in known
+        }
+        if links:
+            declared["links"] = links
+
+
+def _shown_parameter(declared: dict[str, Any], exhibit: Exhibit) -> None:
+    """An example of a parameter; where its properties are parameters of their own, of those."""
+    given: Any = exhibit.parameters.get(declared["name"])
+    if declared.get("explode") and declared["schema"].get("type") == "object":
+        begin = f"{declared['name']}."
+        given = {name: value for name, value in exhibit.parameters.items() if name.startswith(begin)} or None
+    if given is not None:
+        declared.setdefault("examples", {})[exhibit.name] = {"summary": exhibit.summary, "value": given}
+
+
+def _shown(operation: dict[str, Any]) -> None:
+    """Put the examples in: an exchange's parts have its name."""
+    for exhibit in exhibits().get(operation["operationId"], ()):
+        for declared in operation.get("parameters", ()):
+            _shown_parameter(declared, exhibit)
+        if exhibit.body is not None:
+            examples = operation["requestBody"]["content"]["application/json"].setdefault("examples", {})
+            examples[exhibit.name] = {"summary": exhibit.summary, "value": exhibit.body}
+        if exhibit.answer is not None:
+            content = operation["responses"][str(exhibit.status)]["content"][exhibit.media]
+            examples = content.setdefault("examples", {})
+            examples[exhibit.name] = {"summary": exhibit.summary, "value": exhibit.value}
+
+
 @lru_cache(maxsize=2)
 def document(*, development: bool = False) -> dict[str, Any]:
-    """The OpenAPI document; `development` adds to its description that no keys are asked for. Not to be changed."""
+    """The document of 3.1; `development` adds to its description that no keys are asked for. Not to be changed."""
     app = FastAPI()
     for router in ROUTERS:
         app.include_router(router)
-    made = get_openapi(
-        title=TITLE,
-        version=version("deliberation-gateway"),
-        openapi_version="3.1.0",
-        description=_DESCRIPTION + (_DEVELOPMENT if development else ""),
-        routes=app.routes,
-        tags=_TAGS,
-        servers=[{"url": "/"}],
-        license_info={"name": "Apache-2.0", "identifier": "Apache-2.0"},
+    made = deepcopy(
+        get_openapi(
+            title=TITLE,
+            version=version("deliberation-gateway"),
+            openapi_version="3.1.0",
+            description=_DESCRIPTION + (_DEVELOPMENT if development else ""),
+            routes=app.routes,
+            tags=_TAGS,
+            servers=[{"url": "/"}],
+            license_info={"name": "Apache-2.0", "identifier": "Apache-2.0"},
+        )
     )
     components = made["components"]
     schemas = components["schemas"] | _schemas()
@@ -126,13 +183,50 @@ def document(*, development: bool = False) -> dict[str, Any]:
         schemas.pop(name, None)
     components["schemas"] = dict(sorted(schemas.items()))
     components["headers"] = HEADERS
+    components["examples"] = EXAMPLES
     components["securitySchemes"] = _SECURITY
     components["parameters"] = {"X-Request-Id": _REQUEST_ID}
-    for place, path in made["paths"].items():
-        for operation in path.values():
-            _mended(operation)
-            _guarded(place, operation)
+    known = {operation["operationId"] for _, operation in _operations(made)}
+    for place, operation in _operations(made):
+        _mended(operation)
+        _guarded(place, operation)
+        _linked(operation, known)
+        _shown(operation)
+    for path in made["paths"].values():
         path["parameters"] = [{"$ref": "#/components/parameters/X-Request-Id"}]
+    return made
+
+
+def _itemized(content: dict[str, Any], operation_id: str) -> None:
+    """An event stream as 3.2 tells it: the schema is that of one item, which is read off the stream's lines."""
+    data = content.pop("schema")
+    item: dict[str, Any] = {
+        "type": "object",
+        "properties": {
+            "id": {"type": "string", "description": "The cursor; absent where none can point here"},
+            "event": {"type": "string", "description": "The same as `type` in the data"},
+            "data": {"type": "string", "contentMediaType": "application/json", "contentSchema": data},
+            "retry": {"type": "integer", "minimum": 0, "description": "Milliseconds before reconnecting"},
+        },
+        "required": ["data"],
+    }
+    content["itemSchema"] = item
+    shown = {each.name: each for each in exhibits().get(operation_id, ()) if each.media == EVENT_STREAM}
+    for name, example in content.get("examples", {}).items():
+        del example["value"]
+        example["serializedValue"] = shown[name].answer
+
+
+@lru_cache(maxsize=2)
+def document_3_2(*, development: bool = False) -> dict[str, Any]:
+    """The same document as OpenAPI 3.2 has it. Not to be changed."""
+    made = deepcopy(document(development=development))
+    made["openapi"] = "3.2.0"
+    for _, operation in _operations(made):
+        for declared in operation["responses"].values():
+            content = declared.get("content", {}).get(EVENT_STREAM)
+            if content is not None:
+                _itemized(content, operation["operationId"])
     return made
 
 
