@@ -1,0 +1,438 @@
+"""Who may ask what: keys, scopes, and what is refused before a route sees it; development mode."""
+
+import io
+import json
+import logging
+from collections.abc import AsyncGenerator, Iterator
+from datetime import timedelta
+from typing import Any
+
+import anyio
+import httpx
+import pytest
+import structlog
+
+from app import logs
+from app.deliberation.errors import InvalidRequest
+from app.keys import SCOPES, Scope, key_id_of, new_key
+from app.limits import Rates
+from app.main import access_of, check_exposure, create_app, serve
+from app.openapi import document
+from app.origins import checked_origin, is_loopback, own_name
+from app.settings import Settings
+from app.tenants import ACCESS, Access
+from app.testing import FakeClock, InMemoryJournal
+from tests.components.keyed import PEPPER, accepted, bearer, make_key, play, revoke
+from tests.components.listening import listening
+from tests.components.served import COORDINATOR, Served, served
+from tests.conditions import until
+from tests.story import NOW
+
+
+@pytest.fixture
+async def gateway() -> AsyncGenerator[Served, None]:
+    """A gateway that asks for keys, and has read them."""
+    async with served(key_pepper=PEPPER) as running:
+        await _read(running)
+        yield running
+
+
+async def _read(running: Served) -> None:
+    ring = running.gateway["access"].keyring
+    assert ring is not None
+    await until(lambda: ring.caught_up)
+
+
+def refusal(response: httpx.Response, status: int, code: str) -> dict[str, Any]:
+    """The problem document, after checking that it is one and that each fault has a remedy."""
+    assert (response.status_code, response.headers["content-type"]) == (status, "application/problem+json")
+    problem = response.json()
+    assert (problem["code"], problem["status"]) == (code, status)
+    assert problem["errors"] and all(error["remedy"] for error in problem["errors"])
+    return problem
+
+
+def operations() -> Iterator[tuple[str, str, str]]:
+    for path, methods in document()["paths"].items():
+        for method, operation in methods.items():
+            if method != "parameters":
+                filled = (
+                    path.replace("{deliberation_id}", "x").replace("{role}", "DEV").replace("{model}", "council/DEV")
+                )
+                yield operation["operationId"], method.upper(), filled
+
+
+@pytest.mark.parametrize(("name", "method", "path"), operations())
+async def test_every_route_asks_for_what_the_table_says(gateway: Served, name: str, method: str, path: str) -> None:
+    async def asked(scopes: tuple[Scope, ...] | None) -> httpx.Response:
+        headers = {} if scopes is None else bearer(await make_key(gateway.journal, scopes=scopes))
+        return await gateway.client.request(method, path, headers=headers)
+
+    needed = ACCESS[name]
+    without = await asked(None)
+    if needed is None:
+        assert without.status_code not in (401, 403)
+        return
+    assert without.status_code == 401
+    assert without.headers["www-authenticate"] == 'Bearer realm="deliberation-gateway"'
+    for scope in SCOPES:
+        answered = await asked((scope,))
+        if needed in (scope, "key"):
+            assert answered.status_code not in (401, 403), scope
+        else:
+            assert answered.status_code == 403, scope
+            assert f'error="insufficient_scope", scope="{needed}"' in answered.headers["www-authenticate"]
+            assert needed in answered.text
+
+
+async def test_a_bad_credential_is_told_before_anything_else_is_looked_at(gateway: Served) -> None:
+    """Neither a body nor a query is read, and no route tells whether something is there."""
+    for method, path, body in (
+        ("POST", "/deliberations", b"{"),
+        ("GET", "/deliberations?limit=many", b""),
+        ("GET", "/deliberations/x/events?after=nonsense", b""),
+        ("GET", "/roles/NOBODY", b""),
+    ):
+        response = await gateway.client.request(method, path, content=body)
+        refusal(response, 401, "unauthenticated")
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"Authorization": "Bearer"},
+        {"Authorization": "Bearer "},
+        {"Authorization": "Basic dXNlcjpwYXNz"},
+        {"Authorization": "Bearer not-a-key"},
+        {"Authorization": "Bearer é"},
+        {"Authorization": f"Bearer {new_key()[1]}"},
+        {"Authorization": f"Bearer {new_key()[1]} more"},
+        {"X-API-Key": "{key}"},
+        {"Cookie": "deliberate={key}"},
+        {"Cookie": "deliberate=abcdefghijkl.9999999999.AAAA"},
+    ],
+)
+async def test_what_is_no_good_key_is_refused(gateway: Served, headers: dict[str, str]) -> None:
+    key = await make_key(gateway.journal)
+    sent = [(name, value.format(key=key).encode("latin-1")) for name, value in headers.items()]
+    response = await gateway.client.get("/roles", headers=sent)
+    refusal(response, 401, "unauthenticated")
+    given = "X-API-Key" not in headers
+    assert ('error="invalid_token"' in response.headers["www-authenticate"]) == given
+    assert (await gateway.client.get("/roles", headers=bearer(key))).status_code == 200
+
+
+async def test_two_credentials_are_none(gateway: Served) -> None:
+    key = await make_key(gateway.journal)
+    sent = [("Authorization", f"Bearer {key}")] * 2
+    refusal(await gateway.client.get("/roles", headers=sent), 401, "unauthenticated")
+
+
+@pytest.mark.parametrize("scheme", ["Bearer", "bearer", "BEARER"])
+async def test_the_scheme_has_no_case(gateway: Served, scheme: str) -> None:
+    key = await make_key(gateway.journal)
+    response = await gateway.client.get("/roles", headers={"Authorization": f"{scheme}  {key} "})
+    assert response.status_code == 200
+
+
+async def test_a_key_is_good_until_it_expires_or_is_revoked_and_its_holder_is_told(gateway: Served) -> None:
+    key = await make_key(gateway.journal, expires_at=NOW + timedelta(seconds=60))
+    other = await make_key(gateway.journal)
+    gateway.clock.present = NOW + timedelta(seconds=59)
+    assert (await gateway.client.get("/roles", headers=bearer(key))).status_code == 200
+    gateway.clock.present = NOW + timedelta(seconds=60)
+    assert (
+        "expired" in refusal(await gateway.client.get("/roles", headers=bearer(key)), 401, "unauthenticated")["detail"]
+    )
+    await revoke(gateway.journal, other)
+    response = await gateway.client.get("/roles", headers=bearer(other))
+    assert "revoked" in refusal(response, 401, "unauthenticated")["detail"]
+    guessed = other[:-1] + ("0" if other[-1] != "0" else "1")
+    response = await gateway.client.get("/roles", headers=bearer(guessed))
+    assert "revoked" not in refusal(response, 401, "unauthenticated")["detail"], (
+        "who has not the secret is told nothing"
+    )
+
+
+async def test_before_the_keys_have_been_read_nobody_is_told_that_theirs_is_wrong() -> None:
+    journal = InMemoryJournal(replies={"control.coordinator": [COORDINATOR]})
+    async with served(journal=journal, key_pepper=PEPPER) as gateway:
+        await _read(gateway)
+        ring = gateway.gateway["access"].keyring
+        assert ring is not None
+        ring.caught_up = False
+        key = await make_key(journal)
+        response = await gateway.client.get("/roles", headers=bearer(key))
+        assert (response.status_code, response.headers["retry-after"]) == (503, "2")
+        ready = await gateway.client.get("/readyz")
+        assert [error["pointer"] for error in ready.json()["errors"]] == ["keys"]
+        assert "nats" not in ready.text
+        ring.caught_up = True
+        assert (await gateway.client.get("/readyz")).json()["checks"] == [
+            "journal", "streams", "catalog", "keys", "coordinator",
+        ]  # fmt: skip
+
+
+async def test_no_request_waits_for_the_log_to_know_its_key(gateway: Served) -> None:
+    key = await make_key(gateway.journal)
+    gateway.journal.available = False
+    assert (await gateway.client.get("/roles", headers=bearer(key))).status_code == 200
+    assert (await gateway.client.get("/roles")).status_code == 401
+
+
+@pytest.mark.parametrize(
+    ("path", "pointer"),
+    [
+        ("/roles?api_key={key}", "api_key"),
+        ("/roles?access_token=x", "access_token"),
+        ("/deliberations?limit=3&token=x", "token"),
+        ("/roles?Authorization=x", "Authorization"),
+        ("/roles?whatever={key}", "whatever"),
+        ("/roles?metadata.k={quoted}", "metadata.k"),
+        ("/roles?{key}", "a parameter"),
+        ("/roles?{key}=1", "a parameter"),
+        ("/deliberations/{key}", ""),
+        ("/deliberations/x/{quoted}/events", ""),
+        ("/{key}", ""),
+        ("/docs?key={key}", "key"),
+        ("/healthz?key={key}", "key"),
+        ("/v1/models?api_key={key}", "api_key"),
+    ],
+)
+async def test_a_key_in_a_url_is_refused_wherever_it_stands(gateway: Served, path: str, pointer: str) -> None:
+    key = await make_key(gateway.journal)
+    quoted = "".join(f"%{ord(sign):02X}" for sign in key)
+    response = await gateway.client.get(path.format(key=key, quoted=quoted), headers=bearer(key))
+    (fault,) = refusal(response, 400, "key_in_url")["errors"]
+    assert fault["pointer"] == pointer
+    assert "Authorization: Bearer" in fault["remedy"] and "revoke" in fault["remedy"]
+    assert key not in response.text and quoted not in response.text
+
+
+@pytest.mark.parametrize("query", ["status=pending", "metadata.token=x", "metadata.key=y", "role=dlb", "limit=1"])
+async def test_a_query_that_is_no_credential_passes(gateway: Served, query: str) -> None:
+    key = await make_key(gateway.journal)
+    assert (await gateway.client.get(f"/deliberations?{query}", headers=bearer(key))).status_code == 200
+
+
+class Logged:
+    """Everything that was logged, at the most talkative level."""
+
+    def __init__(self) -> None:
+        self.output = io.StringIO()
+
+    def text(self) -> str:
+        return self.output.getvalue()
+
+
+@pytest.fixture
+def logged() -> Iterator[Logged]:
+    caught, root = Logged(), logging.getLogger()
+    before = structlog.get_config(), root.handlers[:], root.level
+    logs.configure("debug", caught.output)
+    yield caught
+    structlog.configure(**before[0])
+    root.handlers[:], level = before[1], before[2]
+    root.setLevel(level)
+
+
+async def test_no_log_has_a_key_whatever_way_it_came(gateway: Served, logged: Logged) -> None:
+    key = await make_key(gateway.journal)
+    secret = key.rpartition("_")[2]
+    client, sent = gateway.client, bearer(key)
+    await client.get("/deliberations", headers=sent)
+    await client.get("/roles", headers={"Authorization": f"Basic {key}"})
+    await client.get(f"/roles?api_key={key}")
+    await client.get(f"/{key}")
+    await client.post("/login", json={"key": key})
+    await client.post("/login", json={"key": key, "more": key})
+    await client.post("/login", content=key, headers={"Content-Type": "application/json"})
+    session = (await client.post("/login", json={"key": key})).headers["set-cookie"].split(";")[0].partition("=")[2]
+    await client.get("/stats", headers={"Cookie": f"deliberate={session}"})
+    misplaced = await client.get("/roles", headers=sent | {"X-Request-Id": key})
+    assert secret not in misplaced.headers["x-request-id"]
+    await client.post("/deliberations", json={"task": key}, headers=sent | {"Idempotency-Key": key})
+    gateway.gateway["roles"] = None  # pyright: ignore[reportGeneralTypeIssues] -- a defect, whatever it is
+    assert (await client.get("/roles", headers=sent)).status_code == 500
+    await revoke(gateway.journal, key)
+    told = logged.text()
+    assert "request_crashed" in told and "key_revoked" in told
+    assert secret not in told and session not in told and PEPPER not in told
+    events = [json.loads(line) for line in told.splitlines()]
+    by_key = [event for event in events if event.get("key_id") == key_id_of(key) and event["event"] == "request"]
+    assert {event["tenant"] for event in by_key} == {"acme"} and len(by_key) >= 4, "who asked is told by the key's id"
+
+
+async def test_a_stream_ends_when_its_key_is_revoked_and_others_go_on() -> None:
+    async with listening(key_pepper=PEPPER) as gateway:
+        first, second = await make_key(gateway.journal), await make_key(gateway.journal)
+        gateway.client.headers.update(bearer(second))
+        response = await gateway.client.post("/deliberations", json={"task": "t"})
+        watched = response.json()["id"]
+        async with (
+            gateway.client.stream("GET", f"/deliberations/{watched}/events", headers=bearer(first)) as theirs,
+            gateway.watching(watched) as others,
+        ):
+            assert theirs.status_code == 200
+            chunks = theirs.aiter_bytes()
+            assert b"stream.opened" in await anext(chunks)
+            assert (await anext(others)).event == "stream.opened"
+            with anyio.fail_after(1):
+                await revoke(gateway.journal, first)
+                rest = b"".join([chunk async for chunk in chunks])
+            assert b"deliberation.completed" not in rest
+            again = await gateway.client.get(f"/deliberations/{watched}/events", headers=bearer(first))
+            assert (again.status_code, again.json()["code"]) == (401, "unauthenticated")
+            assert gateway.feed.streams == 1
+            assert (await anext(others)).event == "deliberation.snapshot"
+        await until(lambda: gateway.feed.streams == 0)
+
+
+async def test_a_stream_ends_when_its_key_expires() -> None:
+    async with listening(key_pepper=PEPPER) as gateway:
+        key = await make_key(gateway.journal, expires_at=NOW + timedelta(seconds=0.3))
+        response = await gateway.client.post("/deliberations", json={"task": "t"}, headers=bearer(key))
+        path = f"/deliberations/{response.json()['id']}/events"
+        with anyio.fail_after(5):
+            async with gateway.client.stream("GET", path, headers=bearer(key)) as stream:
+                assert stream.status_code == 200
+                assert b"stream.opened" in b"".join([chunk async for chunk in stream.aiter_bytes()])
+
+
+async def test_a_client_that_leaves_its_stream_leaves_nothing_with_the_key() -> None:
+    async with listening(key_pepper=PEPPER) as gateway:
+        key = await make_key(gateway.journal)
+        gateway.client.headers.update(bearer(key))
+        watched = (await gateway.client.post("/deliberations", json={"task": "t"})).json()["id"]
+        ring = gateway.server.lifespan.state["access"].keyring
+        async with gateway.watching(watched) as frames:
+            await anext(frames)
+            assert len(ring._open) == 1
+        await until(lambda: not ring._open)
+
+
+async def test_without_a_pepper_it_is_development_mode_and_every_answer_says_so() -> None:
+    async with served() as gateway:
+        for path, status in (
+            ("/roles", 200),
+            ("/nothing", 404),
+            ("/readyz", 200),
+            ("/docs", 200),
+            ("/openapi.json", 200),
+        ):
+            response = await gateway.client.get(path)
+            assert (response.status_code, response.headers["development-mode"]) == (status, "no keys, loopback only")
+        gateway.gateway["roles"] = None  # pyright: ignore[reportGeneralTypeIssues] -- a defect, whatever it is
+        crashed = await gateway.client.get("/roles")
+        assert (crashed.status_code, crashed.headers["development-mode"]) == (500, "no keys, loopback only")
+        assert (await gateway.client.get("/readyz")).json()["mode"] == "development"
+        assert "Development mode" in (await gateway.client.get("/openapi.json")).json()["info"]["description"]
+        session = (await gateway.client.get("/login")).json()
+        assert (session["mode"], session["tenant"], session["scopes"]) == ("development", "default", sorted(SCOPES))
+        ignored = await gateway.client.get("/stats", headers=bearer("whatever"))
+        assert ignored.status_code == 200 and "ratelimit" not in ignored.headers
+
+
+async def test_with_a_pepper_no_answer_says_development_mode(gateway: Served) -> None:
+    key = await make_key(gateway.journal)
+    for path in ("/roles", "/nothing", "/readyz"):
+        assert "development-mode" not in (await gateway.client.get(path, headers=bearer(key))).headers
+    assert (await gateway.client.get("/readyz")).json()["mode"] == "keys"
+    app = create_app(Settings(key_pepper=PEPPER))  # pyright: ignore[reportArgumentType] -- read as the environment is
+    assert "Development mode" not in app.openapi()["info"]["description"]
+
+
+@pytest.mark.parametrize(
+    ("host", "answered"),
+    [
+        ("localhost:8080", True),
+        ("127.0.0.1:8080", True),
+        ("127.0.0.53", True),
+        ("[::1]:8080", True),
+        ("app.localhost", True),
+        ("gateway", True),
+        ("evil.example", False),
+        ("localhost.evil.example", False),
+        ("192.0.2.7:8080", False),
+        ("[2001:db8::1]", False),
+        ("127.0.0.1.evil.example", False),
+        ("[", False),
+    ],
+)
+async def test_in_development_mode_other_sites_names_are_not_answered(host: str, answered: bool) -> None:
+    """A page may have its own name resolve to loopback, and would be of the same origin as what answers there."""
+    assert own_name(host) == answered
+    async with served() as gateway:
+        response = await gateway.client.get("/roles", headers={"Host": host})
+    if answered:
+        assert response.status_code == 200
+    else:
+        refusal(response, 400, "foreign_host")
+
+
+async def test_with_keys_any_name_is_answered(gateway: Served) -> None:
+    key = await make_key(gateway.journal)
+    response = await gateway.client.get("/roles", headers=bearer(key) | {"Host": "deliberations.example"})
+    assert response.status_code == 200
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "", "192.0.2.7", "gateway", "example.com", "localhost.example"])
+def test_without_keys_no_other_address_is_listened_on(host: str) -> None:
+    assert not is_loopback(host)
+    if not host:
+        return
+    with pytest.raises(InvalidRequest, match=r"KEY_PEPPER.*openssl rand -hex 32.*deliberate keys create"):
+        serve(Settings(host=host))
+    check_exposure(Settings(host=host, key_pepper=PEPPER))  # pyright: ignore[reportArgumentType]
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.1.2.3", "::1", "localhost"])
+def test_loopback_needs_no_keys(host: str) -> None:
+    check_exposure(Settings(host=host))
+
+
+def test_a_setting_that_is_wrong_is_told_without_its_value(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KEY_PEPPER", "short-canary")
+    with pytest.raises(ValueError, match="KEY_PEPPER") as caught:
+        Settings()
+    assert "canary" not in str(caught.value)
+    monkeypatch.setenv("KEY_PEPPER", "canary" * 10)
+    assert "canary" not in repr(Settings()) + str(Settings().model_dump())
+
+
+@pytest.mark.parametrize(
+    "origin",
+    ["*", "https://*.example", "example.com", "https://a/", "https://A.example", "https://a:443", "null", "ftp://a"],
+)
+def test_an_origin_that_is_not_exact_is_refused(monkeypatch: pytest.MonkeyPatch, origin: str) -> None:
+    with pytest.raises(ValueError, match="no origin"):
+        checked_origin(origin)
+    monkeypatch.setenv("CORS_ORIGINS", f"https://fine.example, {origin}")
+    with pytest.raises(ValueError, match="CORS_ORIGINS"):
+        Settings()
+
+
+def test_origins_are_listed_with_commas(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CORS_ORIGINS", "https://a.example, http://localhost:5173,,https://[::1]:8443")
+    assert Settings().cors_origins == ("https://a.example", "http://localhost:5173", "https://[::1]:8443")
+    monkeypatch.setenv("CORS_ORIGINS", "")
+    assert Settings().cors_origins == ()
+
+
+def test_an_operation_that_is_not_in_the_table_is_served_to_nobody() -> None:
+    access = Access(FakeClock(), None, None, Rates(1), ())
+    with pytest.raises(KeyError):
+        access.permit({"type": "http", "headers": [], "method": "GET", "scheme": "http"}, "unheard_of")
+    assert access_of(Settings(), FakeClock()).development
+
+
+async def test_what_a_tenant_made_without_keys_is_reached_with_a_key_for_default() -> None:
+    async with served() as before:
+        made = await before.accepted()
+    async with served(journal=before.journal, key_pepper=PEPPER) as gateway:
+        await _read(gateway)
+        key = await make_key(gateway.journal, "default")
+        assert (await gateway.client.get(f"/deliberations/{made}", headers=bearer(key))).status_code == 200
+        other = await accepted(gateway, await make_key(gateway.journal, "acme"))
+        await play(gateway, "acme", other)
+        assert (await gateway.client.get(f"/deliberations/{other}", headers=bearer(key))).status_code == 404

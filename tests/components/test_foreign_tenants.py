@@ -1,0 +1,240 @@
+"""All routes × a foreign tenant: what is another's is what does not exist, in every word and every step."""
+
+import asyncio
+import json
+import re
+from collections import Counter
+from collections.abc import AsyncGenerator, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import httpx
+import pytest
+
+from app.admission import deliberation_id
+from app.keys import Scope
+from app.openapi import document
+from app.tenants import ACCESS
+from app.testing import InMemoryJournal
+from tests.components.keyed import PEPPER, accepted, bearer, make_key, play
+from tests.components.served import COORDINATOR, Served, served
+from tests.conditions import until
+
+CANARY = "canary-of-acme"
+NOBODYS = "z" * 26
+# What differs from one answer to the next whoever asks, and tells nothing.
+PASSING = {"x-request-id", "ratelimit", "date"}
+EXAMPLES = {"role": "DEV", "model": "council/DEV"}
+
+
+@dataclass
+class Two:
+    """A gateway of two tenants. Acme has one deliberation that has ended, and one that goes on."""
+
+    gateway: Served
+    acme: str
+    rival: str
+    operator: str
+    ended: str
+    running: str
+
+    async def ask(self, method: str, path: str, key: str, **headers: str) -> httpx.Response:
+        sent = bearer(key, **headers)
+        body = "{}" if method in ("POST", "PUT", "PATCH") else None
+        return await self.gateway.client.request(
+            method, path, content=body, headers={**sent, "Content-Type": "application/json"}
+        )
+
+
+@pytest.fixture
+async def two() -> AsyncGenerator[Two, None]:
+    journal = InMemoryJournal(replies={"control.coordinator": [COORDINATOR]})
+    read_and_submit: tuple[Scope, ...] = ("read", "submit")
+    acme, rival = (
+        await make_key(journal, "acme", read_and_submit),
+        await make_key(journal, "rival", read_and_submit),
+    )
+    operator = await make_key(journal, "rival", ("admin",))
+    async with served(journal=journal, key_pepper=PEPPER) as gateway:
+        ring = gateway.gateway["access"].keyring
+        await until(lambda: ring is not None and ring.caught_up)
+        told = {"task": f"Name a colour, {CANARY}.", "metadata": {"whose": CANARY}}
+        ended = await accepted(gateway, acme, **told)
+        await play(gateway, "acme", ended)
+        running = await accepted(gateway, acme, **told)
+        await play(gateway, "acme", running, until_stage=1)
+        yield Two(gateway, acme, rival, operator, ended, running)
+
+
+def operations(*, with_id: bool) -> Iterator[tuple[str, str, str]]:
+    """Operation, method and path of all that asks for a key; `with_id` picks those that name a deliberation."""
+    for path, methods in document()["paths"].items():
+        for method, operation in methods.items():
+            if method == "parameters" or ACCESS[operation["operationId"]] is None:
+                continue
+            if ("{deliberation_id}" in path) == with_id:
+                yield operation["operationId"], method.upper(), path
+
+
+def at(path: str, deliberation: str = "") -> str:
+    """The path with its parameters filled in."""
+    return re.sub(
+        r"\{(\w+)\}", lambda found: deliberation if found[1] == "deliberation_id" else EXAMPLES.get(found[1], "1"), path
+    )
+
+
+def told(response: httpx.Response, deliberation: str) -> tuple[int, dict[str, str], str]:
+    """All that an answer tells, without the id that was asked for and what is drawn anew for every answer."""
+    headers = {name: value for name, value in response.headers.items() if name not in PASSING}
+    text = response.text.replace(deliberation, "ID").replace(response.headers["x-request-id"], "REQUEST")
+    return response.status_code, headers, text
+
+
+def test_the_walk_is_long_enough() -> None:
+    walked = {name for with_id in (True, False) for name, _, _ in operations(with_id=with_id)}
+    assert {"get_deliberation", "cancel_deliberation", "read_deliberation_events", "list_deliberations"} <= walked
+    assert walked == {name for name, needed in ACCESS.items() if needed is not None}
+
+
+@pytest.mark.parametrize(("name", "method", "path"), operations(with_id=True))
+@pytest.mark.parametrize(
+    "headers",
+    [{}, {"Accept": "application/json"}, {"Prefer": "wait=5"}, {"If_None_Match": "*"}, {"Last_Event_ID": "memory-1"}],
+    ids=lambda headers: next(iter(headers), "plain"),
+)
+async def test_anothers_deliberation_is_answered_as_one_that_does_not_exist(
+    two: Two, name: str, method: str, path: str, headers: dict[str, str]
+) -> None:
+    nobodys = await two.ask(method, at(path, NOBODYS), two.rival, **headers)
+    for foreign in (two.ended, two.running):
+        theirs = await two.ask(method, at(path, foreign), two.rival, **headers)
+        assert theirs.status_code == 404, name
+        assert told(theirs, foreign) == told(nobodys, NOBODYS)
+        assert CANARY not in theirs.text and "acme" not in theirs.text
+        own = await two.ask(method, at(path, two.ended), two.acme, **headers)
+        assert own.status_code < 400 or own.status_code in (406, 409), "the walk asks what its owner may ask"
+    assert not [r for r in two.gateway.journal.records if r.subject.endswith(".cancel") and two.running in r.subject]
+
+
+@pytest.mark.parametrize(("name", "method", "path"), operations(with_id=True))
+async def test_the_log_is_asked_the_same_for_anothers_as_for_nobodys(
+    two: Two, monkeypatch: pytest.MonkeyPatch, name: str, method: str, path: str
+) -> None:
+    """The same questions with the same answers take the same time: how long it takes tells nothing either."""
+    asked: list[str] = []
+    facts, last, write = InMemoryJournal.facts, InMemoryJournal.last, InMemoryJournal.write
+
+    async def counted_facts(self: InMemoryJournal, tenant: str, id: str) -> Any:
+        found = await facts(self, tenant, id)
+        asked.append(f"facts of {tenant}: {len(found)}")
+        return found
+
+    async def counted_last(self: InMemoryJournal, patterns: Any) -> Any:
+        found = await last(self, patterns)
+        asked.append(f"last of {len(patterns)}: {len(found)}")
+        return found
+
+    async def counted_write(self: InMemoryJournal, subject: str, data: bytes) -> Any:
+        asked.append(f"write {subject}")
+        return await write(self, subject, data)
+
+    monkeypatch.setattr(InMemoryJournal, "facts", counted_facts)
+    monkeypatch.setattr(InMemoryJournal, "last", counted_last)
+    monkeypatch.setattr(InMemoryJournal, "write", counted_write)
+    steps: list[list[str]] = []
+    for deliberation in (NOBODYS, two.ended, two.running):
+        asked.clear()
+        await two.ask(method, at(path, deliberation), two.rival)
+        steps.append(list(asked))
+    assert steps[0] and steps[0] == steps[1] == steps[2], name
+    assert "acme" not in str(steps)
+
+
+@pytest.mark.parametrize(("name", "method", "path"), operations(with_id=False))
+async def test_nothing_that_names_no_deliberation_tells_of_anothers(
+    two: Two, name: str, method: str, path: str
+) -> None:
+    response = await two.ask(method, at(path), two.rival)
+    tells = response.text + str(response.headers)
+    for theirs in (CANARY, two.ended, two.running, "acme"):
+        assert theirs not in tells, name
+    if ACCESS[name] == "admin":
+        assert response.status_code == 403
+        response = await two.ask(method, at(path), two.operator)
+        assert response.status_code == 200, name
+        for theirs in (CANARY, two.ended, two.running, "acme"):
+            assert theirs not in response.text, "an operator's figures count tenants together, and name none"
+
+
+async def test_lists_and_statistics_are_a_tenants_own(two: Two) -> None:
+    own = await accepted(two.gateway, two.rival)
+    for query in ("", "?status=completed", f"?metadata.whose={CANARY}", "?limit=200", "?role=DEV"):
+        items = (await two.ask("GET", f"/deliberations{query}", two.rival)).json()["items"]
+        assert {item["id"] for item in items} <= {own}
+        assert len((await two.ask("GET", f"/deliberations{query}", two.acme)).json()["items"]) >= 1
+    stats = (await two.ask("GET", "/stats", two.rival)).json()
+    assert (stats["total"], stats["active"], stats["completed"]) == (1, 1, 0)
+    assert stats["tokens"]["prompt_tokens"] == 0
+    assert (await two.ask("GET", "/stats", two.acme)).json()["total"] == 2
+
+
+async def test_a_cursor_of_anothers_list_leads_to_ones_own(two: Two) -> None:
+    cursor = (await two.ask("GET", "/deliberations?limit=1", two.acme)).json()["next_cursor"]
+    page = (await two.ask("GET", f"/deliberations?cursor={cursor}", two.rival)).json()
+    assert page == {"items": [], "next_cursor": None}
+
+
+async def test_one_idempotency_key_is_two_deliberations_in_two_tenants(two: Two) -> None:
+    first = await accepted(two.gateway, two.acme, {"Idempotency-Key": "order-1"})
+    second = await accepted(two.gateway, two.rival, {"Idempotency-Key": "order-1"})
+    assert first == deliberation_id("acme", "order-1") != second == deliberation_id("rival", "order-1")
+    other = await two.gateway.client.post(
+        "/deliberations", json={"task": "Another."}, headers=bearer(two.rival, Idempotency_Key="order-1")
+    )
+    assert other.status_code == 409, "a conflict is with one's own"
+    assert (await two.ask("GET", f"/deliberations/{first}", two.rival)).status_code == 404
+    assert (await two.ask("GET", f"/deliberations/{second}", two.acme)).status_code == 404
+
+
+def test_ids_of_two_tenants_never_meet() -> None:
+    """Coordinators know deliberations by id alone: ids have 130 bits of a keyed hash of the tenant, or of chance."""
+    tenants = [f"t{number}" for number in range(20)] + ["t", "t1-", "t1_", "1"]
+    keys = [f"k{number}" for number in range(500)]
+    counts = Counter(deliberation_id(tenant, key) for tenant in tenants for key in keys)
+    assert max(counts.values()) == 1
+    assert {len(id) for id in counts} == {26}
+
+
+async def test_a_long_poll_for_anothers_does_not_wait(two: Two) -> None:
+    async with asyncio.timeout(2):
+        for path in (f"/deliberations/{two.running}", f"/deliberations/{NOBODYS}"):
+            assert (await two.ask("GET", path, two.rival, Prefer="wait=60")).status_code == 404
+            assert (await two.ask("POST", f"{path}/cancel", two.rival, Prefer="wait=60")).status_code == 404
+
+
+async def test_the_model_facade_speaks_of_ones_own_alone(two: Two) -> None:
+    body = {"model": "single/DEV", "messages": [{"role": "user", "content": "Name a colour."}]}
+    asking = asyncio.create_task(
+        two.gateway.client.post("/v1/chat/completions", json=body, headers=bearer(two.rival, Idempotency_Key="k"))
+    )
+    own = deliberation_id("rival", "k")
+    await until(lambda: any(own in record.subject for record in two.gateway.journal.records))
+    await play(two.gateway, "rival", own)
+    answered = await asking
+    assert answered.status_code == 200
+    assert answered.headers["x-deliberation-id"] == own
+    assert (await two.ask("GET", answered.headers["location"], two.acme)).status_code == 404
+
+
+async def test_every_subject_has_the_tenant_of_the_credential(two: Two) -> None:
+    await accepted(two.gateway, two.rival, task="What of X-Tenant?", metadata={"tenant": "acme"})
+    headers = bearer(two.rival) | {"X-Tenant": "acme", "X-Tenant-Id": "acme", "Tenant": "acme"}
+    response = await two.gateway.client.post("/deliberations", json={"task": "t"}, headers=headers)
+    assert response.status_code == 202
+    refused = await two.gateway.client.post(
+        "/deliberations", json={"task": "t", "tenant": "acme"}, headers=bearer(two.rival)
+    )
+    assert refused.status_code == 422
+    subjects = [record.tokens for record in two.gateway.journal.records if record.tokens[0] == "deliberations"]
+    assert Counter(tokens[1] for tokens in subjects if tokens[-1] == "accepted") == {"acme": 2, "rival": 2}
+    assert json.loads((await two.ask("GET", "/stats", two.acme)).text)["total"] == 2

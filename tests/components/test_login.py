@@ -1,0 +1,299 @@
+"""Browsers: a key for a cookie that scripts cannot read, what other sites' pages may not, and listed origins."""
+
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from datetime import timedelta
+from http.cookies import SimpleCookie
+from typing import Any
+
+import httpx
+import pytest
+
+from app.keys import key_id_of
+from app.main import create_app
+from app.openapi import document
+from app.settings import Settings
+from app.testing import FakeClock, InMemoryJournal
+from tests.components.keyed import PEPPER, accepted, bearer, make_key, revoke
+from tests.components.listening import listening
+from tests.components.served import COORDINATOR, Served, served
+from tests.conditions import until
+from tests.story import NOW
+
+SAME_SITE = {"Sec-Fetch-Site": "same-origin"}
+
+
+@pytest.fixture
+async def gateway() -> AsyncGenerator[Served, None]:
+    async with served(key_pepper=PEPPER) as running:
+        ring = running.gateway["access"].keyring
+        await until(lambda: ring is not None and ring.caught_up)
+        yield running
+
+
+async def log_in(gateway: Served, key: str, url: str = "/login", **headers: str) -> httpx.Response:
+    gateway.client.cookies.clear()
+    named = {name.replace("_", "-"): value for name, value in headers.items()}
+    return await gateway.client.post(url, json={"key": key}, headers=named)
+
+
+def cookie_of(response: httpx.Response) -> dict[str, Any]:
+    """The one cookie that was set: its name, value and attributes."""
+    (header,) = response.headers.get_list("set-cookie")
+    ((name, morsel),) = SimpleCookie(header).items()
+    return {"name": name, "value": morsel.value, **{key: value for key, value in morsel.items() if value}}
+
+
+async def test_a_key_in_a_body_is_a_cookie_that_scripts_cannot_read_and_no_other_site_sends(gateway: Served) -> None:
+    key = await make_key(gateway.journal, "acme", ("read", "submit"))
+    response = await log_in(gateway, key)
+    assert response.status_code == 200
+    assert response.json() == {
+        "mode": "keys",
+        "tenant": "acme",
+        "scopes": ["read", "submit"],
+        "key": "of acme",
+        "expires_at": "2026-01-01T12:00:00Z",
+    }
+    cookie = cookie_of(response)
+    assert cookie | {"value": ""} == {
+        "name": "deliberate", "value": "", "httponly": True, "samesite": "strict", "path": "/", "max-age": "43200",
+    }  # fmt: skip
+    assert key not in str(response.headers) + response.text
+    assert response.headers["cache-control"] == "no-store"
+    told = await gateway.client.get("/login")
+    assert told.json() == response.json()
+    assert (await gateway.client.get("/deliberations")).status_code == 200
+
+
+async def test_over_https_the_cookie_is_secure_and_of_this_host_alone(gateway: Served) -> None:
+    key = await make_key(gateway.journal)
+    cookie = cookie_of(await log_in(gateway, key, "https://gateway/login"))
+    assert (cookie["name"], cookie["secure"], cookie["path"]) == ("__Host-deliberate", True, "/")
+    assert "domain" not in cookie
+    gateway.client.cookies.clear()
+    for name, status in (("__Host-deliberate", 200), ("deliberate", 401)):
+        sent = {"Cookie": f"other=1; {name}={cookie['value']}"}
+        assert (await gateway.client.get("https://gateway/roles", headers=sent)).status_code == status
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "code"),
+    [
+        ({"key": "dlb_abcdefghijkl_" + "0" * 52}, 401, "unauthenticated"),
+        ({"key": "whatever"}, 401, "unauthenticated"),
+        ({"key": ""}, 422, "invalid_request"),
+        ({}, 422, "invalid_request"),
+        ({"key": 1}, 422, "invalid_request"),
+        ({"key": "x", "remember": True}, 422, "invalid_request"),
+    ],
+)
+async def test_what_is_no_key_begins_no_session(gateway: Served, body: Any, status: int, code: str) -> None:
+    response = await gateway.client.post("/login", json=body)
+    assert (response.status_code, response.json()["code"]) == (status, code)
+    assert "set-cookie" not in response.headers
+
+
+async def test_a_form_of_another_site_cannot_log_anybody_in(gateway: Served) -> None:
+    key = await make_key(gateway.journal)
+    form = await gateway.client.post("/login", content=f'{{"key": "{key}"}}', headers={"Content-Type": "text/plain"})
+    assert form.status_code == 415
+    for headers in ({"Sec_Fetch_Site": "cross-site"}, {"Origin": "https://evil.example"}, {"Origin": "null"}):
+        refused = await log_in(gateway, key, **headers)
+        assert (refused.status_code, refused.json()["code"]) == (403, "cross_site")
+        assert "set-cookie" not in refused.headers
+
+
+async def test_a_session_ends_with_its_time_its_key_or_by_logging_out(gateway: Served) -> None:
+    key = await make_key(gateway.journal)
+    await log_in(gateway, key)
+    gateway.clock.advance(43_199)
+    assert (await gateway.client.get("/login")).status_code == 200
+    gateway.clock.advance(1)
+    over = await gateway.client.get("/login")
+    assert (over.status_code, over.json()["detail"]) == (401, "The session is over: log in again.")
+    await log_in(gateway, key)
+    out = await gateway.client.post("/logout", headers=SAME_SITE)
+    assert (out.status_code, cookie_of(out)["max-age"]) == (204, "0")
+    assert (await gateway.client.get("/login")).status_code == 401
+    await log_in(gateway, key)
+    await revoke(gateway.journal, key)
+    assert (await gateway.client.get("/login")).status_code == 401
+
+
+async def test_a_session_is_never_longer_than_its_key_is_good(gateway: Served) -> None:
+    key = await make_key(gateway.journal, expires_at=NOW + timedelta(seconds=100))
+    cookie = cookie_of(await log_in(gateway, key))
+    assert cookie["max-age"] == "100"
+    gateway.clock.advance(100)
+    gateway.client.cookies.clear()
+    response = await gateway.client.get("/login", headers={"Cookie": f"deliberate={cookie['value']}"})
+    assert response.status_code == 401
+
+
+async def test_anothers_key_id_in_a_token_opens_nothing(gateway: Served) -> None:
+    acme, rival = await make_key(gateway.journal, "acme"), await make_key(gateway.journal, "rival")
+    value = cookie_of(await log_in(gateway, rival))["value"]
+    gateway.client.cookies.clear()
+    forged = value.replace(key_id_of(rival) or "", key_id_of(acme) or "")
+    assert (await gateway.client.get("/login", headers={"Cookie": f"deliberate={value}"})).json()["tenant"] == "rival"
+    assert (await gateway.client.get("/login", headers={"Cookie": f"deliberate={forged}"})).status_code == 401
+
+
+async def test_a_bearer_beats_the_cookie_also_where_it_is_no_good(gateway: Served) -> None:
+    acme, rival = await make_key(gateway.journal, "acme"), await make_key(gateway.journal, "rival")
+    await log_in(gateway, rival)
+    assert (await gateway.client.get("/login", headers=bearer(acme))).json()["tenant"] == "acme"
+    assert (await gateway.client.get("/login", headers=bearer("dlb_nothing"))).status_code == 401
+
+
+@pytest.mark.parametrize(
+    ("headers", "allowed"),
+    [
+        ({"Sec-Fetch-Site": "same-origin", "Origin": "http://gateway"}, True),
+        ({"Sec-Fetch-Site": "same-origin"}, True),
+        ({"Origin": "http://gateway"}, True),
+        ({"Origin": "http://gateway:80"}, True),
+        ({"Sec-Fetch-Site": "same-site", "Origin": "https://listed.example"}, True),
+        ({"Sec-Fetch-Site": "same-site", "Origin": "https://other.gateway"}, False),
+        ({"Sec-Fetch-Site": "cross-site", "Origin": "http://gateway"}, False),
+        ({"Sec-Fetch-Site": "none"}, False),
+        ({"Origin": "http://gateway:8080"}, False),
+        ({"Origin": "http://evil.example"}, False),
+        ({"Origin": "http://gateway.evil.example"}, False),
+        ({"Origin": "null"}, False),
+        ({}, False),
+    ],
+)
+async def test_a_change_by_cookie_must_come_from_a_page_of_this_site(headers: dict[str, str], allowed: bool) -> None:
+    async with served(key_pepper=PEPPER, cors_origins=("https://listed.example",)) as gateway:
+        ring = gateway.gateway["access"].keyring
+        await until(lambda: ring is not None and ring.caught_up)
+        key = await make_key(gateway.journal)
+        running = await accepted(gateway, key)
+        await log_in(gateway, key)
+        response = await gateway.client.post(f"/deliberations/{running}/cancel", headers=headers)
+        if allowed:
+            assert response.status_code == 202
+        else:
+            assert (response.status_code, response.json()["code"]) == (403, "cross_site")
+            assert "CORS_ORIGINS" in response.json()["errors"][0]["remedy"]
+        assert (await gateway.client.get(f"/deliberations/{running}", headers=headers)).status_code == 200
+        by_key = await gateway.client.post(f"/deliberations/{running}/cancel", headers=headers | bearer(key))
+        assert by_key.status_code == 202, "no site can make a browser send a key"
+
+
+@asynccontextmanager
+async def with_cors(*origins: str) -> AsyncGenerator[httpx.AsyncClient, None]:
+    """A client of a gateway that lists origins, and asks for keys."""
+    journal = InMemoryJournal(replies={"control.coordinator": [COORDINATOR]})
+    async with served(journal=journal, key_pepper=PEPPER, cors_origins=origins) as running:
+        app = create_app(running.gateway["settings"], journal, FakeClock())
+
+        async def with_state(scope: Any, receive: Any, send: Any) -> None:
+            await app({**scope, "state": dict(running.gateway)}, receive, send)
+
+        transport = httpx.ASGITransport(app=with_state, raise_app_exceptions=False)
+        async with httpx.AsyncClient(transport=transport, base_url="http://gateway") as client:
+            key = await make_key(journal)
+            ring = running.gateway["access"].keyring
+            await until(lambda: ring is not None and ring.caught_up)
+            client.headers.update(bearer(key))
+            yield client
+
+
+@pytest.mark.parametrize("path", ["/deliberations", "/deliberations/x", "/deliberations/x/events", "/nothing"])
+async def test_a_page_of_a_listed_origin_may_read_answers_and_refusals(path: str) -> None:
+    async with with_cors("https://a.example") as client:
+        response = await client.get(path, headers={"Origin": "https://a.example"})
+        assert response.headers["access-control-allow-origin"] == "https://a.example"
+        assert response.headers["access-control-allow-credentials"] == "true"
+        assert {"ETag", "Retry-After", "RateLimit"} <= set(
+            response.headers["access-control-expose-headers"].split(", ")
+        )
+        assert "Origin" in response.headers["vary"]
+        client.headers.pop("Authorization")
+        refused = await client.get(path, headers={"Origin": "https://a.example"})
+        assert refused.headers["access-control-allow-origin"] == "https://a.example"
+
+
+@pytest.mark.parametrize(
+    "origin",
+    ["https://b.example", "http://a.example", "https://a.example:8443", "https://a.example.evil.example", "null"],
+)
+async def test_no_other_origin_may(origin: str) -> None:
+    async with with_cors("https://a.example") as client:
+        response = await client.get("/deliberations", headers={"Origin": origin})
+        assert "access-control-allow-origin" not in response.headers
+        preflight = {"Origin": origin, "Access-Control-Request-Method": "POST"}
+        refused = await client.options("/deliberations", headers=preflight)
+        assert refused.status_code == 400
+        assert "access-control-allow-origin" not in refused.headers
+
+
+@pytest.mark.parametrize(
+    ("method", "headers", "allowed"),
+    [
+        ("POST", "authorization,content-type,idempotency-key,prefer", True),
+        ("GET", "Last-Event-ID, Authorization", True),
+        ("DELETE", "authorization", True),
+        ("PUT", "authorization", False),
+        ("POST", "x-tenant", False),
+    ],
+)
+async def test_a_preflight_lists_what_the_contract_needs(method: str, headers: str, allowed: bool) -> None:
+    asked = {
+        "Origin": "https://a.example",
+        "Access-Control-Request-Method": method,
+        "Access-Control-Request-Headers": headers,
+    }
+    async with with_cors("https://a.example") as client:
+        client.headers.pop("Authorization")
+        response = await client.options("/deliberations", headers=asked)
+    assert (response.status_code == 200) == allowed
+    assert response.headers["x-request-id"]
+
+
+async def test_every_header_that_the_contract_reads_or_sends_may_cross() -> None:
+    async with with_cors("https://a.example") as client:
+        asked = {"Origin": "https://a.example", "Access-Control-Request-Method": "GET"}
+        preflight = await client.options("/deliberations", headers=asked)
+        allowed = {name.lower() for name in preflight.headers["access-control-allow-headers"].split(", ")}
+        response = await client.get("/deliberations", headers={"Origin": "https://a.example"})
+        exposed = {name.lower() for name in response.headers["access-control-expose-headers"].split(", ")}
+    paths = document()["paths"].values()
+    operations = [operation for path in paths for method, operation in path.items() if method != "parameters"]
+    parameters = [each for operation in operations for each in operation.get("parameters", [])]
+    read = {each["name"].lower() for each in parameters if each["in"] == "header"}
+    sent = {name.lower() for name in document()["components"]["headers"]}
+    assert read - allowed == set()
+    assert sent - exposed - {"set-cookie", "allow"} == set(), "cookies are for browsers, and Allow for people"
+
+
+async def test_by_default_no_origin_may() -> None:
+    async with served() as gateway:
+        response = await gateway.client.get("/roles", headers={"Origin": "https://a.example"})
+        assert not [name for name in response.headers if name.startswith("access-control")]
+
+
+async def test_a_stream_may_be_watched_from_a_listed_origin_with_the_cookie() -> None:
+    """As EventSource does with `withCredentials`."""
+    async with listening(key_pepper=PEPPER, cors_origins=("https://a.example",)) as gateway:
+        key = await make_key(gateway.journal)
+        made = await gateway.client.post("/deliberations", json={"task": "t"}, headers=bearer(key))
+        origin = {"Origin": "https://a.example"}
+        assert (await gateway.client.post("/login", json={"key": key}, headers=origin)).status_code == 200
+        path = f"/deliberations/{made.json()['id']}/events"
+        async with gateway.client.stream("GET", path, headers=origin) as stream:
+            assert stream.status_code == 200
+            assert stream.headers["access-control-allow-origin"] == "https://a.example"
+            assert stream.headers["access-control-allow-credentials"] == "true"
+            assert b"stream.opened" in await anext(stream.aiter_bytes())
+
+
+async def test_without_keys_a_login_is_answered_and_sets_nothing() -> None:
+    async with served() as gateway:
+        response = await gateway.client.post("/login", json={"key": "whatever"})
+        assert (response.status_code, response.json()["mode"]) == (200, "development")
+        assert "set-cookie" not in response.headers
+        assert Settings().key_pepper is None
