@@ -11,7 +11,7 @@ from app.deliberation.facts import Accepted, CancelRequested, decode
 from app.deliberation.fold import State, begin
 from app.deliberation.ports import Appended, Record
 from app.gateway import Gateway
-from app.problems import request_id_of
+from app.problems import NotReady, request_id_of
 from app.projection import state_of
 from app.requests import DeliberationRequest, idempotency_key_of
 
@@ -71,8 +71,8 @@ def _acceptance(record: Record, sha256: str) -> State:
 async def accept(gateway: Gateway, tenant: str, request: Request, asked: DeliberationRequest) -> tuple[State, bool]:
     """The state at acceptance, and whether it had been accepted before. Durable when this returns.
 
-    The id comes from the request's Idempotency-Key, if it has one. Raises QueueFull, IdempotencyConflict and
-    JournalUnavailable.
+    The id comes from the request's Idempotency-Key, if it has one. Raises NotReady, QueueFull, IdempotencyConflict
+    and JournalUnavailable.
     """
     key = idempotency_key_of(request)
     catalog, journal, metrics = caught_up(gateway), gateway["journal"], gateway["metrics"]
@@ -94,7 +94,12 @@ async def accept(gateway: Gateway, tenant: str, request: Request, asked: Deliber
 
 
 async def _taken_on(gateway: Gateway, tenant: str, request: Request, asked: DeliberationRequest, id: str) -> Appended:
-    """The acceptance that stands in the log, this one or an earlier one; raises QueueFull and JournalUnavailable."""
+    """The acceptance that stands in the log, this one or an earlier one.
+
+    Raises NotReady while the process drains, QueueFull and JournalUnavailable.
+    """
+    if gateway["feed"].draining.is_set():
+        raise NotReady("This gateway is stopping. Send the request again: another one takes it on.")
     backlog = gateway["catalog"].backlog
     roles = {agent.role for agent in asked.roster}
     timeout_s = asked.constraints.timeout_seconds or gateway["settings"].deliberation_timeout_s

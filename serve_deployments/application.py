@@ -23,6 +23,7 @@ from ray.serve import Application, Deployment
 from ray.serve.config import HTTPOptions, ProxyLocation
 from ray.serve.schema import ApplicationStatus
 
+from app.deliberation.errors import InvalidRequest
 from app.deliberation.roles import Role, parse_roles
 from serve_deployments.agent import Agent
 from serve_deployments.coordinator import Coordinator
@@ -127,6 +128,21 @@ def deploy(args: ApplicationArgs) -> None:
         serve.run(build(args), name=NAME, route_prefix=None)
 
 
+def redeploy() -> None:
+    """Replace every replica, a few at a time, by one with the roles as they are now; returns when all are replaced.
+
+    What a coordinator holds goes to another; what an agent has recorded stays recorded. Roles that cannot be read, and
+    an application that does not get to run, are told, and what runs goes on.
+    """
+    try:
+        serve.run(build(ApplicationArgs()), name=NAME, route_prefix=None)
+    except (InvalidRequest, OSError, yaml.YAMLError, RuntimeError) as error:
+        sys.stdout.write(f"not deployed anew: {error}\n")
+    else:
+        sys.stdout.write("deployed anew\n")
+    sys.stdout.flush()
+
+
 def _revive_controller() -> None:
     """Kill Serve's controller when it hangs: Ray starts it again, and it takes its replicas up as they are.
 
@@ -151,11 +167,15 @@ def _revive_controller() -> None:
 
 
 async def _stay() -> None:
-    """Wait for SIGTERM or SIGINT; ends the process with an error when the application is lost."""
-    stop = asyncio.Event()
+    """Wait for SIGTERM or SIGINT; SIGHUP deploys anew. Ends the process with an error when the application is lost."""
+    stop, again, loop = asyncio.Event(), asyncio.Event(), asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+        loop.add_signal_handler(number, stop.set)
+    loop.add_signal_handler(signal.SIGHUP, again.set)
     while not stop.is_set():
+        if again.is_set():
+            again.clear()
+            await asyncio.to_thread(redeploy)
         await asyncio.to_thread(_revive_controller)
         status = await asyncio.to_thread(_status)
         if status in (None, ApplicationStatus.DEPLOY_FAILED):

@@ -9,7 +9,7 @@ import os
 import shutil
 import sys
 import time
-from collections.abc import AsyncGenerator, Generator
+from collections.abc import AsyncGenerator, Callable, Generator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,6 +26,7 @@ from app.deliberation.errors import JournalUnavailable, StreamsDiffer
 
 READY_WITHIN_S = 120.0
 _STREAMS_WITHIN_S = 10.0
+_ANSWERS_WITHIN_S = 2.0
 _LEFTOVERS_GRACE_S = 3.0
 # What a client of gRPC says first (RFC 9113, 3.4): the preface and an empty SETTINGS frame. The server owes its own.
 _HTTP2_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
@@ -83,8 +84,7 @@ async def running_stack(options: StackOptions, report: Report = lambda _: None) 
         layout = plan_stack(options, report)
         _keep_previous_logs(layout)
         if options.nats_url is not None:
-            await _declare_given(layout)
-            report(PartGiven("nats", shown(options.nats_url), answers=True))
+            await _declare_given(layout, report)
         with _ray_dir_made(layout, report):
             async with supervised(stack_children(layout), layout.site, report) as supervisor:
                 await _until_serving(layout)
@@ -316,29 +316,50 @@ def _gateway(layout: Layout, needs: tuple[str, ...]) -> Child:
     )
 
 
-async def declare_streams(nats_url: str, retention_s: int) -> None:
-    """Declare the streams, idempotently; raises JournalUnavailable or StreamsDiffer."""
+async def declare_streams(nats_url: str, retention_s: int, *, on_wait: Callable[[], None] | None = None) -> None:
+    """Declare the streams, idempotently; raises JournalUnavailable or StreamsDiffer.
+
+    With `on_wait` the server is waited for as long as it takes, and that is called when it begins to take long.
+    """
     # Imported here, so that it happens while the other children are starting.
     from app.journal import JetStreamJournal
     from app.streams import StreamSettings, apply
 
     journal = JetStreamJournal(nats_url, name="deliberate up")
+    opening = asyncio.create_task(journal.open())
     try:
-        async with asyncio.timeout(_STREAMS_WITHIN_S):
-            await journal.open()
-            await apply(journal, StreamSettings(retention_s=retention_s))
-    except TimeoutError as error:
-        raise JournalUnavailable(f"no NATS server with JetStream answered at {shown(nats_url)}") from error
+        await asyncio.wait({opening}, timeout=_ANSWERS_WITHIN_S if on_wait else _STREAMS_WITHIN_S)
+        if not opening.done():
+            if on_wait is None:
+                raise JournalUnavailable(f"no NATS server answered at {shown(nats_url)}")
+            on_wait()
+        await opening
+        deadline_s = time.monotonic() + _STREAMS_WITHIN_S
+        while True:
+            try:
+                await apply(journal, StreamSettings(retention_s=retention_s))
+                return
+            except JournalUnavailable:
+                # JetStream takes longer than the server to answer, when its store is large or a leader is elected.
+                if time.monotonic() > deadline_s:
+                    raise
+                await asyncio.sleep(0.1)
     finally:
+        opening.cancel()
+        await asyncio.gather(opening, return_exceptions=True)
         await journal.close()
 
 
-async def _declare_given(layout: Layout) -> None:
+async def _declare_given(layout: Layout, report: Report) -> None:
+    url = shown(layout.nats_url)
     try:
-        await declare_streams(layout.nats_url, layout.retention_s)
+        await declare_streams(
+            layout.nats_url, layout.retention_s, on_wait=lambda: report(PartGiven("nats", url, answers=False))
+        )
     except JournalUnavailable as error:
-        remedy = "is it running, with JetStream, and do the credentials fit? without --nats-url one is started"
+        remedy = "has it JetStream, and do the credentials fit? without --nats-url one is started"
         raise CommandError(Exit.UNREACHABLE, error.code, str(error), remedy=remedy) from error
     except StreamsDiffer as error:
         remedy = "`deliberate streams plan` tells each difference; nothing was changed"
         raise CommandError(Exit.FAILED, error.code, str(error), remedy=remedy) from error
+    report(PartGiven("nats", url, answers=True))

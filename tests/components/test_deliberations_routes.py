@@ -277,6 +277,15 @@ async def test_draining_ends_a_long_poll(gateway: Served) -> None:
     assert (await waiting).status_code == 200
 
 
+async def test_draining_refuses_new_work_and_still_tells_what_was_accepted(gateway: Served) -> None:
+    accepted = await gateway.post(BODY, **{"Idempotency-Key": "k"})
+    gateway.gateway["feed"].drain()
+    refused = await gateway.post(BODY)
+    assert (refused.status_code, refused.json()["code"], refused.headers["retry-after"]) == (503, "not_ready", "2")
+    replayed = await gateway.post(BODY, **{"Idempotency-Key": "k"})
+    assert (replayed.status_code, replayed.json()["id"]) == (202, accepted.json()["id"])
+
+
 async def test_a_log_that_goes_away_leaves_a_wait_with_what_is_known(
     gateway: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:

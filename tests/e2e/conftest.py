@@ -37,6 +37,11 @@ class Stack:
     def url(self) -> str:
         return self.ready["url"]
 
+    @property
+    def mark(self) -> str:
+        """What every process of the stack carries in its environment."""
+        return json.loads((self.data_dir / "stack.json").read_text())["mark"]
+
     def child(self, name: str) -> dict[str, Any]:
         return json.loads((self.data_dir / "stack.json").read_text())["children"][name]
 
