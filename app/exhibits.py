@@ -15,7 +15,7 @@ from pydantic import BaseModel
 from app.backlog import Backlog
 from app.catalog import Catalog
 from app.catalog import Selection as Listed
-from app.chat_completions import completion
+from app.chat_completions import completion, frames, opening_frame
 from app.chat_requests import ChatCompletionRequest
 from app.chat_schemas import ModelList, ModelResource
 from app.cursor import Cursor
@@ -181,8 +181,8 @@ def _deliberations() -> dict[str, tuple[Exhibit, ...]]:
 def _events() -> dict[str, tuple[Exhibit, ...]]:
     told = records_of(KEY)
     id, last = {"deliberation_id": told[0].tokens[2]}, str(Cursor(EPOCH, told[-1].sequence))
-    frames = [frame for frame in (frame_of(EPOCH, record) for record in told) if frame is not None]
-    streamed = b"".join(chunks(frames[2:5], Wanted(), EPOCH)).decode()
+    logged = [frame for frame in (frame_of(EPOCH, record) for record in told) if frame is not None]
+    streamed = b"".join(chunks(logged[2:5], Wanted(), EPOCH)).decode()
     page = {"items": [_item(record) for record in told[:2]], "next": str(Cursor(EPOCH, 2)), "ended": False}
     return {
         "read_deliberation_events": (
@@ -265,11 +265,14 @@ def _operations() -> dict[str, tuple[Exhibit, ...]]:
 
 def _openai() -> dict[str, tuple[Exhibit, ...]]:
     body = {"model": "best_of_n/DEV", "messages": [{"role": "user", "content": REQUEST["task"]}]}
-    answered = completion(ChatCompletionRequest.model_validate(body), state(KEY))
+    asked = ChatCompletionRequest.model_validate({**body, "stream": True})
+    streamed = b"".join([opening_frame(asked, state(KEY)), *frames(asked, state(KEY))]).decode()
+    answered = completion(asked, state(KEY))
     model = ModelResource(id="council/DEV", created=0, owned_by="deliberation-gateway")
     return {
         "create_chat_completion": (
             Exhibit("one_question", "A council answers as a model would", 200, _shown(answered), body=body),
+            Exhibit("streamed", "The text in pieces", 200, streamed, EVENT_STREAM, body={**body, "stream": True}),
             Exhibit("no_such_model", "A model is a strategy and a role", 404, body={**body, "model": "gpt"}),
         ),
         "list_models": (Exhibit("all", "Every strategy with every role", 200, _shown(ModelList(data=(model,)))),),

@@ -17,7 +17,7 @@ from prometheus_client import disable_created_metrics
 from pydantic import ValidationError
 from starlette.middleware.cors import CORSMiddleware
 
-from app import logs, problems
+from app import logs, openapi, problems
 from app.backlog import Backlog
 from app.catalog import Catalog
 from app.deliberation.errors import InvalidRequest
@@ -31,7 +31,6 @@ from app.keys import Pepper
 from app.limits import Rates
 from app.metrics import Metrics
 from app.middleware import RequestContext
-from app.openapi import TITLE, document
 from app.origins import CORS, is_loopback
 from app.roles import read_roles
 from app.routes import ROUTERS
@@ -144,8 +143,8 @@ def create_app(settings: Settings, journal: Log | None = None, clock: Clock | No
     Raises InvalidRequest when the roles cannot be read.
     """
     lifespan = lifespan_of(settings, journal, clock or SystemClock())
-    app = FastAPI(title=TITLE, lifespan=lifespan, redoc_url=None, redirect_slashes=False)
-    app.openapi = lambda: document(development=settings.key_pepper is None)
+    app = FastAPI(title=openapi.TITLE, lifespan=lifespan, openapi_url=None, redirect_slashes=False)
+    openapi.install(app, development=settings.key_pepper is None)
     app.add_middleware(Threshold)
     if settings.cors_origins:
         app.add_middleware(CORSMiddleware, allow_origins=settings.cors_origins, **CORS)

@@ -3,13 +3,15 @@
 In 3.1 the items of an event stream are its `schema`, which generators and validators of 3.1 take; 3.2 has `itemSchema`.
 """
 
-from collections.abc import Iterator
+import json
+from collections.abc import Callable, Iterator
 from copy import deepcopy
 from functools import lru_cache
 from importlib.metadata import version
-from typing import Any
+from typing import Any, Literal
 
-from fastapi import FastAPI
+from fastapi import FastAPI, Response
+from fastapi.openapi.docs import get_swagger_ui_html
 from fastapi.openapi.utils import get_openapi
 from pydantic.json_schema import models_json_schema
 
@@ -228,6 +230,26 @@ def document_3_2(*, development: bool = False) -> dict[str, Any]:
             if content is not None:
                 _itemized(content, operation["operationId"])
     return made
+
+
+@lru_cache(maxsize=4)
+def _encoded(edition: Literal["3.1", "3.2"], development: bool) -> bytes:
+    made = document if edition == "3.1" else document_3_2
+    return json.dumps(made(development=development), ensure_ascii=False).encode()
+
+
+def install(app: FastAPI, *, development: bool) -> None:
+    """Serve the documents and their page. They are made when first asked for, in a thread: streams go on meanwhile."""
+
+    def served(edition: Literal["3.1", "3.2"]) -> Callable[[], Response]:
+        return lambda: Response(_encoded(edition, development), media_type="application/json")
+
+    def page() -> Response:
+        return get_swagger_ui_html(openapi_url="/openapi.json", title=TITLE)
+
+    app.add_api_route("/openapi.json", served("3.1"), include_in_schema=False)
+    app.add_api_route("/openapi-3.2.json", served("3.2"), include_in_schema=False)
+    app.add_api_route("/docs", page, include_in_schema=False)
 
 
 def events_schema() -> dict[str, Any]:

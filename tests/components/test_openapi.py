@@ -1,14 +1,15 @@
 """The OpenAPI document: valid, stable names, every refusal declared, and what is served is what is declared."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from copy import deepcopy
 from typing import Any, cast
 
 import pytest
 from openapi_spec_validator import validate
 
 from app.keys import SCOPES
-from app.openapi import document, events_schema
+from app.openapi import document, document_3_2, events_schema
 from app.problems import CHAT_STATUSES, STATUSES
 from app.tenants import ACCESS
 from tests.components.served import served
@@ -43,9 +44,36 @@ def operations() -> Iterator[tuple[str, str, dict[str, Any]]]:
                 yield method.upper(), path, operation
 
 
-def test_it_is_a_valid_3_1_document() -> None:
-    assert document()["openapi"] == "3.1.0"
-    validate(document())
+@pytest.mark.parametrize(("edition", "made"), [("3.1.0", document), ("3.2.0", document_3_2)])
+def test_both_documents_are_valid(edition: str, made: Callable[[], dict[str, Any]]) -> None:
+    assert made()["openapi"] == edition
+    validate(made())
+
+
+def streams(described: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """The media type objects of event streams, by operation."""
+    return {
+        operation["operationId"]: answer["content"]["text/event-stream"]
+        for path in described["paths"].values()
+        for method, operation in path.items()
+        if method != "parameters"
+        for answer in operation["responses"].values()
+        if "text/event-stream" in answer.get("content", {})
+    }
+
+
+def test_streams_have_a_schema_in_3_1_and_an_item_schema_in_3_2_and_nothing_else_differs() -> None:
+    first, second = streams(document()), streams(document_3_2())
+    assert first.keys() == second.keys() >= {"read_deliberation_events", "create_chat_completion"}
+    for name, content in first.items():
+        item = second[name]["itemSchema"]
+        assert "schema" not in second[name] and "itemSchema" not in content
+        assert item["properties"]["data"]["contentSchema"] == content["schema"]
+    described = deepcopy(document_3_2()) | {"openapi": "3.1.0"}
+    for name, content in streams(described).items():
+        content.clear()
+        content.update(first[name])
+    assert described == document()
 
 
 def test_operation_ids_are_the_ones_that_sdks_know() -> None:
@@ -121,13 +149,13 @@ def test_every_reference_leads_somewhere() -> None:
     assert schemas.keys() - used == set()
 
 
-@pytest.mark.parametrize("path", ["/openapi.json", "/docs"])
-async def test_the_document_is_served_as_it_is_generated(path: str) -> None:
+@pytest.mark.parametrize(("path", "made"), [("/openapi.json", document), ("/openapi-3.2.json", document_3_2)])
+async def test_the_document_is_served_as_it_is_generated(path: str, made: Callable[..., dict[str, Any]]) -> None:
     async with served() as gateway:
         response = await gateway.client.get(path)
-    assert response.status_code == 200
-    if path == "/openapi.json":
-        assert response.json() == json.loads(json.dumps(document(development=True)))
+        page = await gateway.client.get("/docs")
+    assert response.json() == json.loads(json.dumps(made(development=True)))
+    assert page.status_code == 200 and "/openapi.json" in page.text
 
 
 def test_development_mode_is_told_in_the_description_and_changes_nothing_else() -> None:
