@@ -19,7 +19,7 @@ import structlog
 from app.deliberation.calls import Call, ChatMessage
 from app.deliberation.errors import CallCancelled, DeliberationError, FactTooLarge
 from app.deliberation.facts import CallFinished, CallStarted, decode, prefix
-from app.deliberation.ports import Record, Subscription
+from app.deliberation.ports import Record
 from app.deliberation.prompts.form import persona_section
 from app.deliberation.roles import Role
 from app.journal import JetStreamJournal
@@ -27,9 +27,8 @@ from app.logs import outlast_output
 from serve_deployments.call import CallRun, StageRequest
 from serve_deployments.engine import Engines
 from serve_deployments.sandbox.checks import Sandbox
+from serve_deployments.stops import Stops
 
-STOPS = ("deliberations.*.*.cancel", "deliberations.*.*.stage.*.closed", "deliberations.*.*.end")
-IDLE_AFTER_S = 10.0
 APPEND_PATIENCE_S = 120.0
 # What a replica counts from its start, and tells with its description.
 COUNTS = ("answered", "failed", "cut", "retries", "hedges")
@@ -47,17 +46,11 @@ def settle_heap() -> None:
     gc.set_threshold(50_000, 20, 50)
 
 
-_STOPPED_BY = {
-    "cancel": "stopped on request",
-    "stage": "stopped: its stage had closed",
-    "end": "stopped: the deliberation had ended",
-}
-
-
 @dataclass(frozen=True, slots=True)
 class _Running:
     """A call that runs here."""
 
+    tenant: str
     stage: int
     run: CallRun
     task: asyncio.Task[Record]
@@ -66,7 +59,9 @@ class _Running:
         """Close its request to the engine. Of two facts that stop it, the first is why."""
         if self.run.stopped is None:
             self.run.stopped = why
-            self.task.cancel()
+            # One that has not begun yet sees for itself: cancelled now, it would never record that it was cut.
+            if self.run.begun:
+                self.task.cancel()
 
 
 class AgentReplica:
@@ -85,9 +80,7 @@ class AgentReplica:
         self._running: dict[tuple[str, str], _Running] = {}
         self._counts: Counter[str] = Counter()
         self._requests = 0
-        self._stops: Subscription | None = None
-        # The subscription is shared by requests that come at once, and takes a round trip to make.
-        self._stops_lock = asyncio.Lock()
+        self._stops = Stops(journal, self._stop)
 
     def count(self, what: str) -> None:
         """Count something that operators want to know: an outcome, a retry, a hedge."""
@@ -97,30 +90,17 @@ class AgentReplica:
         """Answer the questions that coordinators and gateways ask."""
         await self.journal.answer(f"control.role.{self.name}", self.describe)
 
-    async def hear_stops(self) -> None:
-        """Hear the facts that stop calls, from now until the replica has been idle for a while.
+    async def keep(self) -> None:
+        """Miss nothing that stops calls, and rest while nobody asks for any. Runs until cancelled."""
+        await self._stops.keep(
+            lambda: {(running.tenant, deliberation_id) for (deliberation_id, _), running in self._running.items()},
+            lambda: not self._requests and not self._running,
+        )
 
-        Every stage of every deliberation closes by such a fact: an idle role should not pay for the busy ones.
-        """
-        async with self._stops_lock:
-            if self._stops is None:
-                self._stops = await self.journal.subscribe(STOPS, self._heard)
-
-    async def rest(self) -> None:
-        """Stop hearing what stops calls while nobody asks for any. Runs until cancelled."""
-        while True:
-            await asyncio.sleep(IDLE_AFTER_S)
-            async with self._stops_lock:
-                if self._stops is not None and not self._requests and not self._running:
-                    await self._stops.close()
-                    self._stops = None
-
-    def _heard(self, record: Record) -> None:
-        tokens = record.tokens
-        stage = int(tokens[4]) if tokens[3] == "stage" else None
-        for (deliberation_id, _), running in list(self._running.items()):
-            if deliberation_id == tokens[2] and (stage is None or running.stage <= stage):
-                running.stop(_STOPPED_BY[tokens[3]])
+    def _stop(self, deliberation_id: str, stage: float, why: str) -> None:
+        for (running_id, _), running in list(self._running.items()):
+            if running_id == deliberation_id and running.stage <= stage:
+                running.stop(why)
 
     async def describe(self) -> dict[str, Any]:
         """The replica as `GET /roles` shows it."""
@@ -152,7 +132,7 @@ class AgentReplica:
         """
         self._requests += 1
         try:
-            await self.hear_stops()
+            await self._stops.hear(request.tenant, request.deliberation_id, request.known_sequence)
             async for record in self._outcomes(request):
                 yield record.sequence, record.data
         finally:
@@ -199,12 +179,16 @@ class AgentReplica:
         run = CallRun(self, request, self._with_persona(call), attempts_before)
         # Not in a task group: the call outlives the request. It is held here, and awaited by whoever asked.
         task = asyncio.get_running_loop().create_task(self._recorded(request, run))
-        self._running[key] = _Running(request.stage, run, task)
+        self._running[key] = _Running(request.tenant, request.stage, run, task)
         task.add_done_callback(lambda _: self._running.pop(key))
         return task
 
     async def _recorded(self, request: StageRequest, run: CallRun) -> Record:
         """Record the call's outcome; of a call that a fact stops, that it was cut and what it had cost."""
+        run.begun = True
+        run.stopped = self._stops.why(request.deliberation_id, request.stage)
+        if run.stopped is not None:
+            return await self._append(request, run, run.failed(CallCancelled(run.stopped)))
         outcome: CallFinished | None = None
         self.engines.retries.first_attempt()
         try:
@@ -250,7 +234,7 @@ class Agent:
         await engines.probe()
         self._replica = AgentReplica(name, role, engines, journal, stream_deltas=stream_deltas)
         await self._replica.listen()
-        self._resting = asyncio.get_running_loop().create_task(self._replica.rest())
+        self._resting = asyncio.get_running_loop().create_task(self._replica.keep())
         settle_heap()
 
     async def run_stage(self, request: bytes) -> AsyncIterator[tuple[int, bytes]]:

@@ -31,7 +31,11 @@ log = structlog.get_logger(__name__)
 
 
 class StageRequest(Value, frozen=True):
-    """Calls of one role in one stage. `resumed` says that some may have been made or recorded before."""
+    """Calls of one role in one stage.
+
+    `resumed` says that some may have been made or recorded before; `known_sequence` is the place in the stream up to
+    which who asks knows the deliberation's facts.
+    """
 
     tenant: str
     deliberation_id: str
@@ -39,6 +43,7 @@ class StageRequest(Value, frozen=True):
     calls: tuple[Call, ...]
     deadline_at: AwareDatetime
     resumed: bool
+    known_sequence: int = 0
 
 
 class DeltaPublisher:
@@ -121,7 +126,8 @@ class CallRun:
         self._model: str | None = None
         self._engine: str | None = None
         self._began = datetime.now(UTC)
-        # Why a fact stops it, from the moment when one does.
+        # Whether it is under way, and why a fact stops it, from the moment when one does.
+        self.begun = False
         self.stopped: str | None = None
 
     async def outcome(self) -> CallFinished:

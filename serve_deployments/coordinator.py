@@ -242,6 +242,7 @@ class CoordinatorReplica:
         if state is None:
             state = await self._taken_over(work)
         while True:
+            state = await self._caught_up(work, state)
             definition = STRATEGIES.get(state.specification.strategy)
             if definition is None:
                 raise UnexpectedFact(f"no strategy {state.specification.strategy} here")
@@ -307,16 +308,23 @@ class CoordinatorReplica:
     async def _run(self, work: Work, state: State, run: RunStage) -> State:
         """Run a stage's lacking calls until it may close, somebody cancels, or the deliberation's deadline passes."""
         work.alive_until = run.deadline_at + 2 * GRACE
+        state = await self._caught_up(work, state)
+        if self._may_go_on(state):
+            return state
         by_role: dict[str, list[Call]] = {}
         for call in run.calls:
             by_role.setdefault(call.role, []).append(call)
         try:
             async with asyncio.TaskGroup() as group:
-                asking = [group.create_task(self._ask(work, run, role, calls)) for role, calls in by_role.items()]
+                asking = [
+                    group.create_task(self._ask(work, run, role, calls, state.last_sequence))
+                    for role, calls in by_role.items()
+                ]
                 try:
                     while not self._may_go_on(state):
                         state = await self._heard_of(work, state)
                     if state.cancel is not None or datetime.now(UTC) >= state.accepted.deadline_at:
+                        work.stopping = True
                         state = await self._settled(work, state)
                 finally:
                     for task in asking:
@@ -354,9 +362,14 @@ class CoordinatorReplica:
                 records = [await work.inbox.get()]
         except TimeoutError:
             return state
+        return await self._caught_up(work, state, *records)
+
+    async def _caught_up(self, work: Work, state: State, *records: Record | None) -> State:
+        """The state after these facts and all that have been heard by now."""
+        heard_now = list(records)
         while not work.inbox.empty():
-            records.append(work.inbox.get_nowait())
-        for record in records:
+            heard_now.append(work.inbox.get_nowait())
+        for record in heard_now:
             heard = self._heard_in(state, record)
             if heard is None:
                 return await self._state(work)
@@ -372,11 +385,11 @@ class CoordinatorReplica:
         fact = fact_of(record)
         return state if known(state, fact) else apply(state, fact, record.sequence)
 
-    async def _ask(self, work: Work, run: RunStage, role: str, calls: list[Call]) -> None:
+    async def _ask(self, work: Work, run: RunStage, role: str, calls: list[Call], known_sequence: int) -> None:
         """Have one role's replicas make the calls, again when one dies; outcomes go to the work's inbox."""
         lacking = {call.call_id: call for call in calls}
         waits = iter(RETRY_WAIT_S)
-        while lacking:
+        while lacking and not work.stopping:
             request = StageRequest(
                 tenant=work.tenant,
                 deliberation_id=work.deliberation_id,
@@ -384,6 +397,7 @@ class CoordinatorReplica:
                 calls=tuple(lacking.values()),
                 deadline_at=run.deadline_at,
                 resumed=work.resumed,
+                known_sequence=known_sequence,
             )
             try:
                 payload = request.__pydantic_serializer__.to_json(request)

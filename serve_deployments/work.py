@@ -19,7 +19,8 @@ class Work:
 
     The delivery is kept alive up to `alive_until`: a stage that hangs beyond its deadline must not hide behind a
     heartbeat. `resumed` says that calls may have been made before. `alone` is held while nothing else that is
-    suspected may run beside it. `settled` says that the log was read for what stopped calls had cost.
+    suspected may run beside it. `stopping` says that no call is to be made again, `settled` that the log was read for
+    what stopped calls had cost.
     """
 
     tenant: str
@@ -29,6 +30,7 @@ class Work:
     alive_until: datetime
     task: asyncio.Task[None] | None = None
     alone: asyncio.Lock | None = None
+    stopping: bool = False
     settled: bool = False
     inbox: asyncio.Queue[Record | None] = field(default_factory=asyncio.Queue[Record | None])
 

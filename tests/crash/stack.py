@@ -200,7 +200,7 @@ class Stack:
         await engines.probe()
         await replica.listen()
         ready(replica)
-        await replica.rest()
+        await replica.keep()
 
     async def _serve_coordinator(self, process: Process, ready: Callable[[Any], None]) -> None:
         journal = await self._journal(process, APPEND_PATIENCE_S)

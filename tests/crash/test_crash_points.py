@@ -1,4 +1,4 @@
-"""A kill at every step: of the gateway, of a coordinator, of an agent, or of all of them at once.
+"""A kill at every step, of the gateway, a coordinator, an agent or all of them at once; and a request to stop.
 
 All three run in one process over an in-memory nats-server and a scripted engine, with the real journal, the real work
 queue, the real routes and the real HTTP client of engines between them. Every publish, request, subscription,
@@ -16,6 +16,7 @@ from functools import cache
 
 import pytest
 
+from app.deliberation.facts import Cancelled
 from tests.crash.runs import Kill, Ran, Script, Side, Victim
 
 STRATEGIES = ("council", "vote")
@@ -31,8 +32,10 @@ def undisturbed(strategy: str) -> Ran:
     return ran
 
 
-def faults_of(ran: Ran, strategy: str) -> list[str]:
-    """What does not hold; the verdict is that of a run in which nothing happened."""
+def faults_of(ran: Ran, strategy: str, *, stopped: bool = False) -> list[str]:
+    """What does not hold. The verdict is that of a run in which nothing happened, unless it was stopped before one."""
+    if stopped and any(isinstance(end, Cancelled) for end in ran.audit.ends):
+        return ran.audit.faults
     same = ran.verdict == undisturbed(strategy).verdict
     return [*ran.audit.faults, *([] if same else ["another verdict"])]
 
@@ -71,7 +74,17 @@ def test_whoever_dies_at_whichever_step_the_deliberation_ends_once_and_as_if_not
     assert faults == []
 
 
-def test_two_deaths_at_any_steps_change_nothing_either() -> None:
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_a_request_to_stop_at_whichever_step_leads_to_one_end_and_cuts_every_call(strategy: str) -> None:
+    faults: list[str] = []
+    for point in undisturbed(strategy).reached:
+        ran = Script(strategy, cancel_at=point.number).run()
+        faults += [f"stopped at {ran.step(point.number)}: {each}" for each in faults_of(ran, strategy, stopped=True)]
+    assert faults == []
+
+
+def test_two_deaths_at_any_steps_change_nothing_either_and_stopping_still_stops() -> None:
+    """With a request to stop at some step in a third of the runs."""
     faults: list[str] = []
     for seed in range(DOUBLE_KILLS):
         chance = random.Random(seed)
@@ -83,7 +96,10 @@ def test_two_deaths_at_any_steps_change_nothing_either() -> None:
             Kill(number, chance.choice(("before", "after")), chance.choice(("process", "machine")))
             for number in (first, second)
         )
-        ran = Script(strategy, kills, seed=seed).run()
+        cancel_at = None if chance.random() < 2 / 3 else chance.randint(1, second)
+        ran = Script(strategy, kills, cancel_at, seed).run()
         what = ", ".join(f"{kill.victim} dies {kill.side} {ran.step(kill.number)}" for kill in kills)
-        faults += [f"seed {seed}, {strategy}: {what}: {each}" for each in faults_of(ran, strategy)]
+        what += "" if cancel_at is None else f", stopped at {ran.step(cancel_at)}"
+        stopped = cancel_at is not None
+        faults += [f"seed {seed}, {strategy}: {what}: {each}" for each in faults_of(ran, strategy, stopped=stopped)]
     assert faults == []
