@@ -39,15 +39,27 @@ IMPORTERS: dict[str, tuple[str, ...]] = {
     "httpx": ("serve_deployments.engine", "app.cli.", "app.client."),
     "limits": ("app.limits",),
     "httpx_aiohttp": ("serve_deployments.engine",),
-    "aiohttp": ("serve_deployments.engine",),
+    "aiohttp": ("serve_deployments.engine", "app.webhooks.posting"),
+    "standardwebhooks": ("app.webhooks.signatures",),
     "requests": (),
     "uvicorn": ("app.main", "app.cli.", "serve_deployments.simulator."),
     "typer": ("app.cli.", "serve_deployments.simulator.cli"),
     "rich": ("app.cli.",),
     # The adapters of the log: built by main, and by the command that declares streams.
-    "app.journal": ("app.main", "app.queue", "app.streams", "app.cli.", "serve_deployments."),
-    "app.streams": ("app.main", "app.queue", "app.cli."),
-    "app.queue": ("serve_deployments.coordinator", "serve_deployments.work"),
+    "app.journal": (
+        "app.main",
+        "app.queue",
+        "app.streams",
+        "app.cli.",
+        "app.webhooks.desk",
+        "app.webhooks.sender",
+        "serve_deployments.",
+    ),
+    "app.streams": ("app.main", "app.queue", "app.cli.", "app.webhooks.desk", "app.webhooks.sender"),
+    "app.queue": ("serve_deployments.coordinator", "serve_deployments.work", "app.webhooks.desk"),
+    # What connects to hosts that clients name is a process of its own.
+    "app.webhooks.posting": ("app.webhooks.delivering", "app.webhooks.sender"),
+    "app.webhooks.sender": ("app.webhooks.__main__",),
     "app.main": (),
     "app.cli": ("app.cli.",),
     "app.client": ("app.cli.",),
@@ -58,6 +70,7 @@ IMPORTERS: dict[str, tuple[str, ...]] = {
 # Where an error of any kind may be caught, so that one deliberation's defect does not end the others, and so that
 # whatever a program under test raises is told as its failure.
 BROAD_EXCEPTS = {
+    ("app.webhooks.desk", "_decided"),
     ("serve_deployments.agent", "_outcome_of"),
     ("serve_deployments.coordinator", "_supervised"),
     ("serve_deployments.sandbox.trial", "run"),

@@ -33,6 +33,8 @@ class SenderSettings(WebhookRules):
         "Secrets of at least 32 characters, the newest first, separated by commas; every one signs. "
         "`deliberate webhooks secret` tells what a tenant's receivers check with. At least one is needed.",
         unit="characters",
+        min_length=1,
+        validate_default=True,
     )
     webhook_retries_s: Delays = setting(
         DELAYS_S,

@@ -1,0 +1,30 @@
+"""The sender's process: `python -m app.webhooks` reads the environment and sends until it is told to stop."""
+
+import asyncio
+import sys
+
+from pydantic import ValidationError
+
+from app import logs
+from app.deliberation.errors import JournalUnavailable
+from app.webhooks.sender import serve
+from app.webhooks.settings import SenderSettings
+
+
+def main() -> None:
+    """Read the settings and send; exits with 2 when one is not valid, with 1 when the log refuses the connection."""
+    try:
+        settings = SenderSettings()
+    except ValidationError as exc:
+        print(exc, file=sys.stderr)
+        raise SystemExit(2) from exc
+    logs.configure(settings.log_level)
+    try:
+        asyncio.run(serve(settings))
+    except* JournalUnavailable as refused:
+        print(*refused.exceptions, sep="\n", file=sys.stderr)
+        raise SystemExit(1) from refused
+
+
+if __name__ == "__main__":
+    main()

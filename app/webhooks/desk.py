@@ -1,0 +1,119 @@
+"""Holds the items of one queue: a task for each, a sign of life while it lasts, and its decision obeyed in the end."""
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+import structlog
+
+from app.deliberation.errors import JournalUnavailable
+from app.deliberation.ports import Record
+from app.journal import JetStreamJournal
+from app.queue import Delivery, WorkQueue
+from app.streams import WEBHOOKS_ACK_WAIT_S
+from app.webhooks.lanes import Crowded
+
+AWAY_S = 5.0
+DEFECT_S = 60.0
+CROWDED_S = (5.0, 20.0)
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """All that an item asks for stands in the log: it need not be handed out again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Later:
+    """The item is to be handed out again, to whoever then pulls, in `delay_s` seconds."""
+
+    delay_s: float
+
+
+Decision = Done | Later
+
+
+class Desk:
+    """Hands each item of a consumer to `work`, at most `slots` at once, and obeys what it decides.
+
+    An item is acknowledged after what `work` did stands in the log, and never before. One whose work ends in an error
+    is handed out again: none is lost to a defect.
+    """
+
+    def __init__(
+        self,
+        journal: JetStreamJournal,
+        *,
+        stream: str,
+        consumer: str,
+        slots: int,
+        work: Callable[[Record], Awaitable[Decision]],
+    ) -> None:
+        self.name = consumer
+        self._queue = WorkQueue(journal, slots, self._take, stream=stream, consumer=consumer)
+        self._work = work
+        self._held: dict[int, Delivery] = {}
+        self._group: asyncio.TaskGroup | None = None
+
+    @property
+    def held(self) -> int:
+        """Items at hand."""
+        return len(self._held)
+
+    async def run(self) -> None:
+        """Take items until cancelled; those at hand are then given back."""
+        try:
+            async with asyncio.TaskGroup() as group:
+                self._group = group
+                await self._queue.start()
+                group.create_task(self._queue.watch())
+                group.create_task(self._keep())
+        finally:
+            self._group = None
+            for delivery in self._held.values():
+                await self._queue.give_back(delivery)
+
+    def stop(self) -> None:
+        """Take nothing new."""
+        self._queue.stop()
+
+    def _take(self, delivery: Delivery) -> None:
+        sequence = delivery.record.sequence
+        if sequence in self._held:
+            # It was handed out again while it is worked on, perhaps because the log was away: answer to the newer one.
+            self._held[sequence] = delivery
+            self._queue.drop()
+        elif self._group is not None:
+            self._held[sequence] = delivery
+            self._group.create_task(self._hold(delivery.record))
+
+    async def _hold(self, record: Record) -> None:
+        decision = await self._decided(record)
+        delivery = self._held.pop(record.sequence)
+        match decision:
+            case Done():
+                await self._queue.ack(delivery)
+            case Later(delay_s):
+                await self._queue.give_back(delivery, delay_s)
+
+    async def _decided(self, record: Record) -> Decision:
+        try:
+            return await self._work(record)
+        except Crowded:
+            return Later(random.uniform(*CROWDED_S))
+        except JournalUnavailable as exc:
+            log.info("webhook_log_away", subject=record.subject, error=str(exc))
+            return Later(AWAY_S)
+        except Exception as exc:
+            log.error("webhook_defect", subject=record.subject, exc_info=exc)
+            return Later(DEFECT_S)
+
+    async def _keep(self) -> None:
+        """Tell the server of every item at hand that somebody works on it."""
+        while True:
+            await asyncio.sleep(WEBHOOKS_ACK_WAIT_S / 3)
+            for delivery in list(self._held.values()):
+                await self._queue.working(delivery)

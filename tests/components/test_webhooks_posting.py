@@ -1,0 +1,242 @@
+"""One attempt over real sockets: pinned to what was checked, never redirected, bounded in time, the URL unsaid."""
+
+import asyncio
+import ssl
+import time
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+import structlog
+
+from app.testing import FakeClock
+from app.webhooks.posting import Poster, seconds_of
+from app.webhooks.schedule import Outcome
+from app.webhooks.targets import Rules
+from tests.components.certificates import authority, server_context
+from tests.components.receiving import Behaviour, receiving
+
+HEADERS = {"webhook-id": "dlv_1"}
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+class Names:
+    """A resolver that says what it is told to, another thing each time it is asked."""
+
+    def __init__(self, *answers: Sequence[str]) -> None:
+        self.answers = list(answers)
+        self.asked: list[tuple[str, int]] = []
+
+    async def __call__(self, host: str, port: int) -> Sequence[str]:
+        self.asked.append((host, port))
+        if not self.answers:
+            raise OSError("no such name")
+        return self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+
+
+@asynccontextmanager
+async def posting(
+    names: Names | None = None, *, listed: Sequence[str] = (), timeout_s: float = 5, tls: ssl.SSLContext | None = None
+) -> AsyncGenerator[Poster]:
+    rules = Rules.of(range(1, 65_536), listed)
+    async with Poster(rules, FakeClock(), timeout_s=timeout_s, lookup=names, tls=tls) as poster:
+        yield poster
+
+
+async def answered(behaviour: Behaviour, *, timeout_s: float = 5) -> Outcome:
+    async with receiving(behaviour) as receiver, posting(listed=["127.0.0.1"], timeout_s=timeout_s) as poster:
+        return await poster.post(receiver.url("/hook?token=hidden"), HEADERS, b"{}")
+
+
+def code(outcome: Outcome) -> str | None:
+    return outcome.attempt.problem and outcome.attempt.problem.code
+
+
+@pytest.mark.parametrize("status", [200, 201, 202, 204, 299])
+async def test_any_2xx_is_success(status: int) -> None:
+    outcome = await answered(status)
+    assert (outcome.attempt.status_code, outcome.attempt.succeeded) == (status, True)
+
+
+@pytest.mark.parametrize("status", [300, 301, 400, 401, 404, 409, 410, 422, 429, 500, 502, 503, 504])
+async def test_any_other_status_is_a_failure_that_names_it(status: int) -> None:
+    outcome = await answered(status)
+    assert (outcome.attempt.status_code, code(outcome)) == (status, "http_status")
+
+
+@pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
+async def test_a_redirect_is_not_followed(status: int) -> None:
+    async with receiving() as elsewhere:
+        head = f"HTTP/1.1 {status} Moved\r\nLocation: {elsewhere.url()}\r\nContent-Length: 0\r\n\r\n"
+        outcome = await answered(head.encode())
+        assert (outcome.attempt.status_code, code(outcome)) == (status, "http_status")
+        assert elsewhere.received == []
+
+
+@pytest.mark.parametrize(
+    ("behaviour", "told"),
+    [
+        ("die", "connection_failed"),
+        (b"SSH-2.0-OpenSSH_9.6\r\n", "no_http"),
+        (b"HTTP/1.1 99999 x\r\n\r\n", "no_http"),
+        (b"HTTP/1.1 200 OK\r\nX-Long: " + b"x" * 100_000 + b"\r\n\r\n", "no_http"),
+        (b"HTTP/1.1 200 OK\r\n" + b"X-Many: x\r\n" * 10_000 + b"\r\n", "no_http"),
+        ("hang", "timeout"),
+        ("drip", "timeout"),
+    ],
+)
+async def test_whatever_a_receiver_does_ends_in_time_and_has_a_name(behaviour: Behaviour, told: str) -> None:
+    began_s = time.monotonic()
+    outcome = await answered(behaviour, timeout_s=0.5)
+    assert code(outcome) in (told, "no_http" if behaviour == "drip" else told)
+    assert time.monotonic() - began_s < 4
+
+
+async def test_a_body_without_end_is_not_read() -> None:
+    endless = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n" + b"10000\r\n" + b"x" * 65_536
+    outcome = await answered(endless)
+    assert outcome.attempt.succeeded
+
+
+async def test_nobody_there_is_a_failure() -> None:
+    async with receiving() as receiver:
+        pass
+    async with posting(listed=["127.0.0.1"]) as poster:
+        assert code(await poster.post(receiver.url(), HEADERS, b"{}")) == "connection_failed"
+
+
+async def test_a_name_without_address_is_a_failure() -> None:
+    async with posting(Names()) as poster:
+        assert code(await poster.post("https://nowhere.example/", HEADERS, b"{}")) == "name_unresolved"
+
+
+@pytest.mark.parametrize(
+    "addresses",
+    [
+        ["127.0.0.1"],
+        ["10.1.2.3"],
+        ["169.254.169.254"],
+        ["::ffff:127.0.0.1"],
+        ["fd00:ec2::254"],
+        ["0.0.0.0"],
+        ["93.184.215.14", "127.0.0.1"],
+    ],
+)
+async def test_a_name_that_is_or_is_also_at_a_private_address_is_not_connected_to(addresses: list[str]) -> None:
+    async with receiving() as receiver, posting(Names(addresses)) as poster:
+        outcome = await poster.post(receiver.url(host="hooks.example").replace("http:", "https:"), HEADERS, b"{}")
+        assert code(outcome) == "address_refused"
+        assert receiver.received == [] and receiver.open_max == 0
+
+
+async def test_a_name_that_changes_between_check_and_connection_gains_nothing(tmp_path: Path) -> None:
+    """DNS rebinding: the first answer is checked and connected to; there is no second question."""
+    tls = authority(tmp_path)
+    async with receiving(tls=server_context(tls, "hooks.example")) as receiver:
+        names = Names(["127.0.0.1"], ["10.0.0.1"])
+        async with posting(names, listed=["hooks.example"], tls=tls.client_context()) as poster:
+            outcome = await poster.post(receiver.url(host="hooks.example"), HEADERS, b"{}")
+    assert outcome.attempt.succeeded
+    assert names.asked == [("hooks.example", receiver.port)]
+
+
+async def test_a_name_that_was_public_before_is_looked_up_and_checked_again() -> None:
+    names = Names(["203.0.113.1"], ["127.0.0.1"])
+    async with receiving() as receiver, posting(names, timeout_s=1) as poster:
+        for _ in range(2):
+            outcome = await poster.post(receiver.url(host="hooks.example").replace("http:", "https:"), HEADERS, b"{}")
+            assert code(outcome) == "address_refused"
+    assert len(names.asked) == 2
+
+
+async def test_the_certificate_must_be_the_names_and_not_the_addresss(tmp_path: Path) -> None:
+    tls = authority(tmp_path)
+    async with receiving(tls=server_context(tls, "other.example")) as receiver:
+        async with posting(Names(["127.0.0.1"]), listed=["hooks.example"], tls=tls.client_context()) as poster:
+            assert code(await poster.post(receiver.url(host="hooks.example"), HEADERS, b"{}")) == "tls_failed"
+    assert receiver.received == []
+
+
+async def test_a_certificate_that_nobody_vouches_for_is_refused(tmp_path: Path) -> None:
+    async with receiving(tls=server_context(authority(tmp_path), "hooks.example")) as receiver:
+        async with posting(Names(["127.0.0.1"]), listed=["hooks.example"]) as poster:
+            assert code(await poster.post(receiver.url(host="hooks.example"), HEADERS, b"{}")) == "tls_failed"
+
+
+async def test_the_receiver_sees_the_name_the_headers_and_the_very_bytes(tmp_path: Path) -> None:
+    tls = authority(tmp_path)
+    body = '{"text":"é"}'.encode()
+    async with receiving(tls=server_context(tls, "hooks.example")) as receiver:
+        async with posting(Names(["127.0.0.1"]), listed=["hooks.example"], tls=tls.client_context()) as poster:
+            await poster.post(receiver.url("/a%2Fb?c=%20d", host="hooks.example"), HEADERS, body)
+    (request,) = receiver.received
+    assert (request.path, request.body) == ("/a%2Fb?c=%20d", body)
+    assert request.headers["host"] == f"hooks.example:{receiver.port}"
+    assert request.headers["content-type"] == "application/json"
+    assert request.headers["webhook-id"] == "dlv_1"
+    assert "cookie" not in request.headers and "authorization" not in request.headers
+
+
+async def test_proxies_of_the_environment_are_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with receiving() as proxy, receiving() as receiver:
+        for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy"):
+            monkeypatch.setenv(name, proxy.url(""))
+        async with posting(listed=["127.0.0.1"]) as poster:
+            assert (await poster.post(receiver.url(), HEADERS, b"{}")).attempt.succeeded
+        assert proxy.received == []
+
+
+async def test_a_cookie_is_not_kept() -> None:
+    answer = b"HTTP/1.1 200 OK\r\nSet-Cookie: a=b\r\nContent-Length: 0\r\n\r\n"
+    async with receiving(answer) as receiver, posting(listed=["127.0.0.1"]) as poster:
+        for _ in range(2):
+            await poster.post(receiver.url(), HEADERS, b"{}")
+        assert [request.headers.get("cookie") for request in receiver.received] == [None, None]
+
+
+async def test_of_the_url_nothing_but_the_target_is_logged_or_recorded() -> None:
+    with structlog.testing.capture_logs() as logged:
+        outcomes = [await answered(behaviour, timeout_s=0.3) for behaviour in (200, 500, "die", "hang")]
+    assert "hidden" not in repr(logged) + repr(outcomes)
+
+
+@pytest.mark.parametrize(
+    ("header", "seconds"),
+    [
+        (None, None),
+        ("120", 120),
+        ("0", 0),
+        ("-1", None),
+        ("soon", None),
+        ("١٢", None),
+        ("9" * 400, 9_999_999_999),
+        ("Thu, 01 Jan 2026 00:01:00 GMT", 60),
+        ("Wed, 31 Dec 2025 00:00:00 GMT", 0),
+    ],
+)
+def test_retry_after_is_seconds_or_a_date(header: str | None, seconds: float | None) -> None:
+    assert seconds_of(header, NOW) == seconds
+
+
+async def test_retry_after_comes_with_a_failure_alone() -> None:
+    head = "HTTP/1.1 {} x\r\nRetry-After: 7\r\nContent-Length: 0\r\n\r\n"
+    assert (await answered(head.format(503).encode())).retry_after_s == 7
+    assert (await answered(head.format(200).encode())).retry_after_s is None
+
+
+async def test_the_time_of_an_attempt_is_told() -> None:
+    outcome = await answered("hang", timeout_s=0.3)
+    assert outcome.attempt.at == FakeClock().now()
+    assert 250 <= outcome.attempt.duration_ms < 4_000
+    assert timedelta(milliseconds=outcome.attempt.duration_ms) < timedelta(seconds=4)
+
+
+async def test_hundreds_of_attempts_leave_no_connection_behind() -> None:
+    async with receiving() as receiver, posting(listed=["127.0.0.1"]) as poster:
+        outcomes = await asyncio.gather(*(poster.post(receiver.url(), HEADERS, b"{}") for _ in range(300)))
+        assert all(outcome.attempt.succeeded for outcome in outcomes)
+        async with asyncio.timeout(5):
+            while receiver.open:
+                await asyncio.sleep(0.01)

@@ -1,0 +1,147 @@
+"""What follows an attempt, and what the records of a delivery say together."""
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from pydantic import ValidationError
+
+from app.deliberation.errors import InvalidToken
+from app.deliberation.ports import Record
+from app.webhooks.attempts import (
+    Attempt,
+    AttemptFailed,
+    Delivery,
+    DeliveryEnded,
+    Ending,
+    Fault,
+    Place,
+    Redelivered,
+    RedeliveryRequested,
+    Told,
+    decoded,
+    deliveries,
+    encoded,
+)
+from app.webhooks.schedule import DELAYS_S, RETRY_AFTER_MAX_S, Outcome, next_step
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+FACT = "deliberations.default.d1.end"
+PLACE = Place("default", "d1", "dlv_1")
+TAKEN = Attempt(at=NOW, duration_ms=500, status_code=200)
+REFUSED = Attempt(at=NOW, duration_ms=500, status_code=500, problem=Fault(code="http_status", detail="500"))
+
+
+def outcome(status: int | None, retry_after_s: float | None = None) -> Outcome:
+    problem = None if status and 200 <= status < 300 else Fault(code="c", detail="d")
+    return Outcome(Attempt(at=NOW, duration_ms=500, status_code=status, problem=problem), retry_after_s)
+
+
+def delay_s(step: AttemptFailed | DeliveryEnded) -> float:
+    assert isinstance(step, AttemptFailed)
+    return (step.next_attempt_at - NOW).total_seconds() - 0.5
+
+
+def test_the_delays_are_those_of_standard_webhooks() -> None:
+    hours = [5, 300, 1_800, 2 * 3_600, 5 * 3_600, 10 * 3_600, 14 * 3_600, 20 * 3_600, 24 * 3_600]
+    assert list(DELAYS_S) == hours
+    assert sum(DELAYS_S) == 75 * 3_600 + 35 * 60 + 5
+
+
+@pytest.mark.parametrize("number", range(1, len(DELAYS_S) + 1))
+@pytest.mark.parametrize("status", [None, 404, 500, 503])
+def test_a_failure_is_followed_by_another_attempt_ever_later_and_never_sooner(number: int, status: int | None) -> None:
+    early = delay_s(next_step(FACT, number, outcome(status), DELAYS_S, 0.0))
+    late = delay_s(next_step(FACT, number, outcome(status), DELAYS_S, 0.999))
+    assert early == DELAYS_S[number - 1] < late < 1.2 * DELAYS_S[number - 1]
+
+
+@pytest.mark.parametrize(
+    ("number", "status", "ending"),
+    [
+        (1, 200, "delivered"),
+        (10, 299, "delivered"),
+        (1, 410, "stopped"),
+        (10, 410, "stopped"),
+        (10, 500, "exhausted"),
+        (10, None, "exhausted"),
+    ],
+)
+def test_a_success_a_receiver_that_is_gone_and_the_last_attempt_end_it(
+    number: int, status: int, ending: Ending
+) -> None:
+    step = next_step(FACT, number, outcome(status), DELAYS_S, 0.5)
+    assert isinstance(step, DeliveryEnded)
+    assert (step.ending, step.attempt) == (ending, outcome(status).attempt)
+
+
+@pytest.mark.parametrize(
+    ("asked_s", "waited_s"), [(None, 5), (0, 5), (3, 5), (60, 60), (10**9, RETRY_AFTER_MAX_S), (float("inf"), 86_400)]
+)
+def test_a_receiver_may_ask_for_a_longer_delay_within_bounds(asked_s: float | None, waited_s: float) -> None:
+    assert delay_s(next_step(FACT, 1, outcome(503, asked_s), DELAYS_S, 0.0)) == waited_s
+
+
+def test_without_delays_there_is_one_attempt() -> None:
+    step = next_step(FACT, 1, outcome(500), (), 0.0)
+    assert isinstance(step, DeliveryEnded) and step.ending == "exhausted"
+
+
+FAILED_1 = AttemptFailed(fact=FACT, number=1, attempt=REFUSED, next_attempt_at=NOW + timedelta(seconds=5))
+FAILED_2 = AttemptFailed(fact=FACT, number=2, attempt=REFUSED, next_attempt_at=NOW + timedelta(seconds=305))
+DELIVERED = DeliveryEnded(fact=FACT, ending="delivered", attempt=TAKEN)
+EXHAUSTED = DeliveryEnded(fact=FACT, ending="exhausted", attempt=REFUSED)
+ASKED = RedeliveryRequested(fact=FACT, number=1, at=NOW)
+AGAIN = Redelivered(fact=FACT, number=1, attempt=TAKEN)
+AGAIN_REFUSED = Redelivered(fact=FACT, number=1, attempt=REFUSED)
+
+
+@pytest.mark.parametrize(
+    ("told", "begun", "settled", "succeeded", "next_in_s", "awaited"),
+    [
+        ([], False, False, False, None, None),
+        ([FAILED_1], True, False, False, 5, None),
+        ([FAILED_2, FAILED_1], True, False, False, 305, None),
+        ([FAILED_1, DELIVERED], True, True, True, None, None),
+        ([DELIVERED], True, True, True, None, None),
+        ([EXHAUSTED], True, True, False, None, None),
+        ([FAILED_1, ASKED], True, False, False, 5, 1),
+        ([FAILED_1, ASKED, AGAIN], True, True, True, None, None),
+        ([FAILED_1, ASKED, AGAIN_REFUSED], True, False, False, 5, None),
+        ([EXHAUSTED, ASKED, AGAIN], True, True, True, None, None),
+    ],
+)
+def test_records_in_any_order_say_where_a_delivery_is(
+    told: list[Told], begun: bool, settled: bool, succeeded: bool, next_in_s: float | None, awaited: int | None
+) -> None:
+    for order in (told, told[::-1]):
+        delivery = Delivery()
+        for each in order:
+            delivery.take(each)
+        assert (delivery.begun, delivery.settled, delivery.succeeded) == (begun, settled, succeeded)
+        assert delivery.next_attempt_at == (None if next_in_s is None else NOW + timedelta(seconds=next_in_s))
+        assert delivery.awaited == awaited
+
+
+@pytest.mark.parametrize("told", [FAILED_1, FAILED_2, DELIVERED, ASKED, AGAIN])
+def test_each_record_has_a_subject_of_its_own_and_is_read_back_from_it(told: Told) -> None:
+    record = Record(PLACE.subject(told), 1, encoded(told))
+    assert decoded(record.data) == told
+    assert Place.of(record) == PLACE
+    assert list(deliveries([record])) == ["dlv_1"]
+
+
+def test_no_two_records_share_a_subject() -> None:
+    every = [FAILED_1, FAILED_2, DELIVERED, ASKED, AGAIN, ASKED.model_copy(update={"number": 2})]
+    assert len({PLACE.subject(told) for told in every}) == len(every)
+
+
+@pytest.mark.parametrize("hostile", ["*", ">", "a.b", "", "A", "x" * 65])
+def test_hostile_names_never_reach_a_subject(hostile: str) -> None:
+    for place in (Place(hostile, "d1", "dlv_1"), Place("t", hostile, "dlv_1"), Place("t", "d1", hostile)):
+        with pytest.raises(InvalidToken):
+            place.subject(FAILED_1)
+
+
+def test_what_is_no_record_is_not_read() -> None:
+    with pytest.raises(ValidationError):
+        decoded(b'{"type":"webhook.other"}')
