@@ -22,7 +22,18 @@ from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription
 
 from app.deliberation.errors import FactTooLarge, JournalUnavailable
-from app.deliberation.facts import FACT_SUFFIXES, TERMINAL_STATUS, End, Fact, View, encode, prefix, suffix
+from app.deliberation.facts import (
+    FACT_SUFFIXES,
+    TERMINAL_STATUS,
+    Accepted,
+    Deleted,
+    End,
+    Fact,
+    View,
+    encode,
+    prefix,
+    suffix,
+)
 from app.deliberation.ports import Appended, Record, StreamState
 
 STREAM = "DELIBERATIONS"
@@ -33,9 +44,13 @@ REQUEST_TIMEOUT_S = 2.5
 PAGE_RECORDS = 256
 PAGE_BYTES = 2_000_000
 WRONG_LAST_SEQUENCE = 10071
+PURGES_AT_ONCE = 64
+# Streams that copy facts under the id alone (`app.streams`), by their subjects' beginnings.
+COPIES = {"AGENT_RESULTS": "agent.results", "VLLM_STREAMING": "vllm.streaming"}
 
 _STREAMS = {"keys": KEYS_STREAM, "webhooks": WEBHOOKS_STREAM}
 _FIRST_WRITE = {"Nats-Expected-Last-Subject-Sequence": "0"}
+_FIRST_WRITE_AMONG = "Nats-Expected-Last-Subject-Sequence-Subject"
 _DELTA_HEADERS = {"Nats-TTL": f"{DELTA_TTL_S}s"}
 # What nats-py raises when the server is away, slow, or has just gone; all mean "not known to be stored".
 UNREACHABLE: tuple[type[Exception], ...] = (
@@ -186,14 +201,17 @@ class JetStreamJournal:
         self._reconnect_calls.append(call)
         return lambda: self._reconnect_calls.remove(call)
 
-    async def append(self, tenant: str, fact: Fact) -> Appended:
+    async def append(self, tenant: str, fact: Fact | Deleted) -> Appended:
         """See `ports.Journal.append`."""
-        return await self.write(f"{prefix(tenant, fact.deliberation_id)}.{suffix(fact)}", encode(fact))
+        subject = prefix(tenant, fact.deliberation_id)
+        # An acceptance stands alone: the server refuses it while any fact of the id is there, its tombstone above all.
+        alone = f"{subject}.*" if isinstance(fact, Accepted) else None
+        return await self.write(f"{subject}.{suffix(fact)}", encode(fact), alone)
 
-    async def write(self, subject: str, data: bytes) -> Appended:
+    async def write(self, subject: str, data: bytes, alone: str | None = None) -> Appended:
         """See `ports.Journal.write`."""
         try:
-            return await self._attempt(subject, data)
+            return await self._attempt(subject, data, alone)
         except JournalUnavailable as exc:
             failures = [exc]
         # Entered only when the first attempt failed, and counting it: to build the context costs 0.1 ms a write.
@@ -204,12 +222,12 @@ class JetStreamJournal:
             with attempt:
                 if failures:
                     raise failures.pop()
-                return await self._attempt(subject, data)
+                return await self._attempt(subject, data, alone)
         raise AssertionError("a retry context ends by returning or raising")
 
-    async def _attempt(self, subject: str, data: bytes) -> Appended:
+    async def _attempt(self, subject: str, data: bytes, alone: str | None) -> Appended:
         try:
-            appended = await self._append_once(subject, data)
+            appended = await self._append_once(subject, data, alone)
         except JournalUnavailable:
             self.last_write_failed = True
             raise
@@ -217,9 +235,10 @@ class JetStreamJournal:
             self.last_write_failed = False
         return appended
 
-    async def _append_once(self, subject: str, data: bytes) -> Appended:
+    async def _append_once(self, subject: str, data: bytes, alone: str | None) -> Appended:
+        headers = _FIRST_WRITE if alone is None else {**_FIRST_WRITE, _FIRST_WRITE_AMONG: alone}
         try:
-            message = await self.client.request(subject, data, timeout=REQUEST_TIMEOUT_S, headers=_FIRST_WRITE)
+            message = await self.client.request(subject, data, timeout=REQUEST_TIMEOUT_S, headers=headers)
         except nats.errors.MaxPayloadError as exc:
             raise FactTooLarge(f"{len(data)} bytes on {subject}") from exc
         except UNREACHABLE as exc:
@@ -234,13 +253,13 @@ class JetStreamJournal:
         if error is None:
             return Appended(Record(subject, reply["seq"], data), mine=True)
         if error.get("err_code") == WRONG_LAST_SEQUENCE:
-            stored = await self._last(subject)
+            stored = await self._last(subject) or (await self._last(alone) if alone else None)
             if stored is not None:
                 return Appended(stored, mine=stored.data == data)
         raise JournalUnavailable(f"the log refused the write: {error.get('description')}")
 
     async def _last(self, subject: str) -> Record | None:
-        """What stands on a subject, asked of the stream's leader: a direct get may be answered by a stale follower."""
+        """What stands on a subject, or last on those that a pattern matches, asked of the stream's leader: a direct get may be answered by a stale follower."""
         request = json.dumps({"last_by_subj": subject}).encode()
         reply = await self.request(f"$JS.API.STREAM.MSG.GET.{stream_of(subject)}", request)
         if "error" in reply:
@@ -248,7 +267,7 @@ class JetStreamJournal:
                 return None
             raise JournalUnavailable(f"the log refused a read: {reply['error'].get('description')}")
         stored = reply["message"]
-        return Record(subject, stored["seq"], base64.b64decode(stored.get("data", "")))
+        return Record(stored["subject"], stored["seq"], base64.b64decode(stored.get("data", "")))
 
     async def request(self, subject: str, payload: bytes = b"") -> dict[str, Any]:
         """One JSON reply of the server's own API; raises JournalUnavailable when none comes."""
@@ -257,6 +276,20 @@ class JetStreamJournal:
         except UNREACHABLE as exc:
             raise JournalUnavailable(f"the log cannot be reached: {exc!r}") from exc
         return json.loads(message.data)
+
+    async def purge(self, tenant: str, deliberation_id: str) -> None:
+        """See `ports.Journal.purge`. Subject by subject: for a pattern the server would walk through the whole stream."""
+        subject = prefix(tenant, deliberation_id)
+        standing = {record.subject for record in await self.last([f"{subject}.>"])} - {f"{subject}.deleted"}
+        copies = [(name, f"{copied}.{deliberation_id}") for name, copied in COPIES.items()]
+        pending = [(STREAM, each) for each in sorted(standing)] + copies
+        for begin in range(0, len(pending), PURGES_AT_ONCE):
+            await asyncio.gather(*(self._purged(*each) for each in pending[begin : begin + PURGES_AT_ONCE]))
+
+    async def _purged(self, stream: str, subject: str) -> None:
+        reply = await self.request(f"$JS.API.STREAM.PURGE.{stream}", json.dumps({"filter": subject}).encode())
+        if error := reply.get("error"):
+            raise JournalUnavailable(f"the log refused to remove {subject}: {error.get('description')}")
 
     async def publish_view(self, tenant: str, view: View) -> None:
         """See `ports.Journal.publish_view`."""

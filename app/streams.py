@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 from app.deliberation.errors import JournalUnavailable, StreamsDiffer
-from app.journal import KEYS_STREAM, STREAM, UNREACHABLE, WEBHOOKS_STREAM, JetStreamJournal
+from app.journal import COPIES, KEYS_STREAM, STREAM, UNREACHABLE, WEBHOOKS_STREAM, JetStreamJournal
 
 CONSUMER = "coordinator"
 WEBHOOKS_CONSUMER = "webhooks"
@@ -44,8 +44,9 @@ def _stream(name: str, subjects: list[str], age_s: int, replicas: int, **more: o
     }
 
 
-def _derived(name: str, filtered: str, subject: str, age_s: int, replicas: int) -> dict[str, Any]:
-    """A stream that copies part of DELIBERATIONS to the subjects that neighbours already read."""
+def _derived(name: str, filtered: str, age_s: int, replicas: int) -> dict[str, Any]:
+    """A stream that copies part of DELIBERATIONS to the subjects that neighbours already read, by id."""
+    subject = f"{COPIES[name]}.{{{{wildcard(2)}}}}"
     source = {"name": STREAM, "subject_transforms": [{"src": filtered, "dest": subject}]}
     stream = _stream(name, [], age_s, replicas, sources=[source])
     del stream["subjects"]
@@ -81,8 +82,8 @@ def declared_streams(settings: StreamSettings) -> list[dict[str, Any]]:
         _stream("PLANNING_EVENTS", ["planning.>"], 30 * DAY_S, r),
         _stream("ORCHESTRATOR_EVENTS", ["orchestration.>"], 7 * DAY_S, r),
         _stream("CONTEXT_EVENTS", ["context.>"], 7 * DAY_S, r),
-        _derived("AGENT_RESULTS", "deliberations.*.*.call.*.finished", "agent.results.{{wildcard(2)}}", 3_600, r),
-        _derived("VLLM_STREAMING", "deliberations.*.*.call.*.delta", "vllm.streaming.{{wildcard(2)}}", 600, r),
+        _derived("AGENT_RESULTS", "deliberations.*.*.call.*.finished", 3_600, r),
+        _derived("VLLM_STREAMING", "deliberations.*.*.call.*.delta", 600, r),
     ]
 
 

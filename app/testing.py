@@ -8,7 +8,18 @@ from typing import Any
 from app.deliberation.calls import Call, FactProblem, Usage
 from app.deliberation.engine import CloseStage, Done, Finish, OpenStage, RunStage, closing_cause, decide
 from app.deliberation.errors import JournalUnavailable, UnexpectedFact
-from app.deliberation.facts import FACT_SUFFIXES, CallFinished, End, Fact, View, encode, prefix, suffix
+from app.deliberation.facts import (
+    FACT_SUFFIXES,
+    Accepted,
+    CallFinished,
+    Deleted,
+    End,
+    Fact,
+    View,
+    encode,
+    prefix,
+    suffix,
+)
 from app.deliberation.fold import State, apply, fold
 from app.deliberation.ports import Appended, Record, StreamState
 from app.deliberation.strategies import STRATEGIES
@@ -62,9 +73,25 @@ class InMemoryJournal:
                 subscription.deliver(record)
         return record
 
-    async def append(self, tenant: str, fact: Fact) -> Appended:
+    async def append(self, tenant: str, fact: Fact | Deleted) -> Appended:
         """See `ports.Journal.append`."""
-        return await self.write(f"{prefix(tenant, fact.deliberation_id)}.{suffix(fact)}", encode(fact))
+        subject, data = prefix(tenant, fact.deliberation_id), encode(fact)
+        appended = None
+        if isinstance(fact, Accepted):
+            self._reachable()
+            among = [record for record in self.records if subject_matches(f"{subject}.*", record.subject)]
+            appended = next((Appended(record, mine=record.data == data) for record in among), None)
+        return appended or await self.write(f"{subject}.{suffix(fact)}", data)
+
+    async def purge(self, tenant: str, deliberation_id: str) -> None:
+        """See `ports.Journal.purge`."""
+        self._reachable()
+        subject = prefix(tenant, deliberation_id)
+        self.records = [
+            record
+            for record in self.records
+            if not subject_matches(f"{subject}.>", record.subject) or record.subject == f"{subject}.deleted"
+        ]
 
     async def write(self, subject: str, data: bytes) -> Appended:
         """See `ports.Journal.write`."""

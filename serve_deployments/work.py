@@ -6,8 +6,8 @@ from datetime import datetime
 
 from pydantic import ValidationError
 
-from app.deliberation.errors import UnexpectedFact
-from app.deliberation.facts import CallDelta, CallFinished, CallStarted, CancelRequested, Fact, decode
+from app.deliberation.errors import Gone, UnexpectedFact
+from app.deliberation.facts import CallDelta, CallFinished, CallStarted, CancelRequested, Deleted, Fact, decode
 from app.deliberation.fold import State
 from app.deliberation.ports import Record
 from app.queue import Delivery
@@ -42,7 +42,7 @@ class Work:
 
 
 def fact_of(record: Record) -> Fact:
-    """The fact in a record; raises UnexpectedFact when something else stands there."""
+    """The fact in a record; raises Gone when it is a tombstone, and UnexpectedFact when something else stands there."""
     try:
         event = decode(record.data)
     except ValidationError:
@@ -50,6 +50,8 @@ def fact_of(record: Record) -> Fact:
         raise UnexpectedFact(f"what stands on {record.subject} is no fact") from None
     if isinstance(event, CallStarted | CallDelta):
         raise UnexpectedFact(f"a view stands on {record.subject}")
+    if isinstance(event, Deleted):
+        raise Gone(f"deliberation {event.deliberation_id} has been deleted")
     return event
 
 

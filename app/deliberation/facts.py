@@ -4,7 +4,8 @@ A fact's bytes are the bytes of its event: the JSON that a writer appends to the
 SSE frame that a viewer receives. So `type` is the first field of every one of them (`event_type` reads it without
 parsing), and nothing is encoded twice on the way.
 
-Views (`call.started`, `call.delta`) travel on the same stream and decide nothing.
+Views (`call.started`, `call.delta`) travel on the same stream and decide nothing. The tombstone (`deliberation.deleted`)
+is written after the end, and says that there is nothing left to fold.
 """
 
 from datetime import datetime
@@ -262,10 +263,16 @@ class TimedOut(_End, frozen=True):
     type: Literal["deliberation.timeout"] = "deliberation.timeout"
 
 
+class Deleted(Envelope, frozen=True):
+    """The tombstone: the deliberation had ended, and somebody had its facts removed. It alone stays until retention."""
+
+    type: Literal["deliberation.deleted"] = "deliberation.deleted"
+
+
 End = Completed | Failed | Cancelled | TimedOut
 Fact = Accepted | StageOpened | CallFinished | StageClosed | CancelRequested | Resumed | End
 View = CallStarted | CallDelta
-Event = Fact | View
+Event = Fact | View | Deleted
 
 _EVENTS: TypeAdapter[Event] = TypeAdapter(Annotated[Event, Field(discriminator="type")])
 TERMINAL_STATUS: dict[str, TerminalStatus] = {
@@ -325,10 +332,12 @@ def suffix(event: Event) -> str:
             return f"takeover.{event.takeover}"
         case Completed() | Failed() | Cancelled() | TimedOut():
             return "end"
+        case Deleted():
+            return "deleted"
 
 
-FACT_SUFFIXES: tuple[str, ...] = ("accepted", "stage.*.*", "call.*.finished", "cancel", "takeover.*", "end")
-"""Patterns that together match every fact of a deliberation and no view."""
+FACT_SUFFIXES: tuple[str, ...] = ("accepted", "stage.*.*", "call.*.finished", "cancel", "takeover.*", "end", "deleted")
+"""Patterns that together match every fact of a deliberation, its tombstone too, and no view."""
 
 
 def milliseconds_between(begin: datetime, end: datetime) -> int:

@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import assert_never
 
 from app.deliberation.calls import Usage
-from app.deliberation.errors import UnexpectedFact
+from app.deliberation.errors import Gone, UnexpectedFact
 from app.deliberation.facts import (
     Accepted,
     AgentUsage,
@@ -14,6 +14,7 @@ from app.deliberation.facts import (
     Cancelled,
     CancelRequested,
     Completed,
+    Deleted,
     End,
     Fact,
     Failed,
@@ -174,13 +175,16 @@ def apply(state: State, fact: Fact, sequence: int = 0) -> State:
             assert_never(fact)
 
 
-def fold(facts: Iterable[tuple[int, Fact]]) -> State | None:
+def fold(facts: Iterable[tuple[int, Fact | Deleted]]) -> State | None:
     """Fold (sequence, fact) pairs in stream order; None when there are none.
 
-    Raises UnexpectedFact when the log does not begin with `accepted` or breaks the transition table.
+    Raises Gone when a tombstone is among them, and UnexpectedFact when the log does not begin with `accepted` or breaks
+    the transition table.
     """
     state: State | None = None
     for sequence, fact in facts:
+        if isinstance(fact, Deleted):
+            raise Gone(f"Deliberation {fact.deliberation_id} has been deleted.")
         if state is None:
             if not isinstance(fact, Accepted):
                 raise UnexpectedFact(f"the log of {fact.deliberation_id} begins with {fact.type}")

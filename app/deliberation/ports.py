@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Protocol
 
-from app.deliberation.facts import End, Fact, View
+from app.deliberation.facts import Deleted, End, Fact, View
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,8 +50,11 @@ class Subscription(Protocol):
 class Journal(Protocol):
     """The log. Every method raises JournalUnavailable when the log does not answer within its time-out."""
 
-    async def append(self, tenant: str, fact: Fact) -> Appended:
+    async def append(self, tenant: str, fact: Fact | Deleted) -> Appended:
         """Write a fact where nothing stands yet; first write wins, and who loses gets what stands there.
+
+        An acceptance wins only where nothing else of its id stands: its loser may get the tombstone, or what retention
+        has left.
 
         Doubtful writes (time-out, refusal, reconnect) are resolved by reading the subject back: an answer is certain.
         """
@@ -59,6 +62,10 @@ class Journal(Protocol):
 
     async def write(self, subject: str, data: bytes) -> Appended:
         """As `append`, of bytes on a subject of their own, below `deliberations.`, `keys.` or `webhooks.`."""
+        ...
+
+    async def purge(self, tenant: str, deliberation_id: str) -> None:
+        """Remove everything of a deliberation but its tombstone, also where it is copied by id. Idempotent."""
         ...
 
     async def publish_view(self, tenant: str, view: View) -> None:

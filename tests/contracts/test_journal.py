@@ -13,6 +13,7 @@ from app.deliberation.facts import (
     CallStarted,
     CancelRequested,
     Completed,
+    Deleted,
     StageClosed,
     StageOpened,
     decode,
@@ -74,6 +75,33 @@ async def test_the_same_bytes_again_are_ones_own(any_journal: Journal, fresh_id:
     first = await any_journal.append("default", accepted(fresh_id))
     again = await any_journal.append("default", accepted(fresh_id))
     assert again.mine and again.record.sequence == first.record.sequence
+
+
+async def test_what_is_purged_leaves_its_tombstone_and_is_never_accepted_again(
+    any_journal: Journal, fresh_id: str
+) -> None:
+    subject = f"deliberations.default.{fresh_id}"
+    await any_journal.append("default", accepted(fresh_id))
+    await any_journal.append("default", accepted(f"{fresh_id}-other"))
+    for offset in range(3):
+        await any_journal.publish_view("default", delta(fresh_id, offset, "x"))
+    await any_journal.append("default", Completed(deliberation_id=fresh_id, ts=NOW))
+    tombstone = (await any_journal.append("default", Deleted(deliberation_id=fresh_id, ts=NOW))).record
+    assert tombstone.subject == f"{subject}.deleted"
+    for _ in range(2):
+        await any_journal.purge("default", fresh_id)
+        assert await every(any_journal, f"{subject}.>") == [tombstone]
+        assert await any_journal.facts("default", fresh_id) == [tombstone]
+        again = await any_journal.append("default", accepted(fresh_id))
+        assert not again.mine and again.record == tombstone
+    assert len(await any_journal.facts("default", f"{fresh_id}-other")) == 1
+
+
+async def test_nothing_is_accepted_beside_what_retention_has_left(any_journal: Journal, fresh_id: str) -> None:
+    end = (await any_journal.append("default", Completed(deliberation_id=fresh_id, ts=NOW))).record
+    appended = await any_journal.append("default", accepted(fresh_id))
+    assert not appended.mine and appended.record == end
+    assert await any_journal.facts("default", fresh_id) == [end]
 
 
 async def test_fifty_racers_for_one_end_leave_one(any_journal: Journal, fresh_id: str) -> None:

@@ -115,6 +115,9 @@ class InMemoryServer:
         match subject.removeprefix(API).split("."):
             case ["STREAM", "MSG", "GET", name] if name in self._streams:
                 return self._streams[name].last_message(json.loads(data)["last_by_subj"])
+            case ["STREAM", "PURGE", name]:
+                stream = self._streams.get(name)
+                return stream.purge(json.loads(data)["filter"]) if stream else {"success": True, "purged": 0}
             case ["STREAM", "INFO", name] if name in self._streams:
                 return self._streams[name].info()
             case ["CONSUMER", "INFO", "DELIBERATIONS", name] if name == CONSUMER:

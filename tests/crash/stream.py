@@ -22,15 +22,16 @@ class Stored:
 
 @dataclass
 class Stream:
-    """Keeps everything; sequences count from 1 without a gap."""
+    """Keeps everything, and hides what was `removed`; sequences count from 1 without a gap."""
 
     name: str
     stored: list[Stored] = field(default_factory=list[Stored])
     last: dict[str, Stored] = field(default_factory=dict[str, Stored])
+    removed: set[int] = field(default_factory=set[int])
 
     def append(self, subject: str, data: bytes, headers: Headers) -> Stored | dict[str, Any]:
         """The message that is stored, or the answer of a refusal."""
-        standing = self.last.get(subject)
+        standing = self._last(headers.get("Nats-Expected-Last-Subject-Sequence-Subject", subject))
         expected = headers.get("Nats-Expected-Last-Subject-Sequence")
         found = standing.sequence if standing else 0
         if expected is not None and int(expected) != found:
@@ -47,15 +48,36 @@ class Stream:
 
     def last_message(self, subject: str) -> dict[str, Any]:
         """As the API tells it."""
-        standing = self.last.get(subject)
+        standing = self._last(subject)
         if standing is None:
             return {"error": {"code": 404, "err_code": 10_037, "description": "no message found"}}
         data = base64.b64encode(standing.data).decode()
-        return {"message": {"subject": subject, "seq": standing.sequence, "data": data}}
+        return {"message": {"subject": standing.subject, "seq": standing.sequence, "data": data}}
+
+    def _last(self, pattern: str) -> Stored | None:
+        """The newest of what stands on the subjects that match."""
+        if pattern in self.last:
+            return self.last[pattern]
+        return max(
+            (each for subject, each in self.last.items() if subject_matches(pattern, subject)),
+            key=lambda message: message.sequence,
+            default=None,
+        )
+
+    def purge(self, subject: str) -> dict[str, Any]:
+        """Remove what stands on one subject. As the API tells it."""
+        purged = {each.sequence for each in self.stored if each.subject == subject} - self.removed
+        self.removed |= purged
+        self.last.pop(subject, None)
+        return {"success": True, "purged": len(purged)}
 
     def matching(self, pattern: str, after: int = 0) -> list[Stored]:
         """Everything above a sequence on subjects that match, in order."""
-        return [each for each in self.stored[after:] if subject_matches(pattern, each.subject)]
+        return [
+            each
+            for each in self.stored[after:]
+            if each.sequence not in self.removed and subject_matches(pattern, each.subject)
+        ]
 
     def query(self, query: dict[str, Any]) -> tuple[list[Stored], int]:
         """What a batched direct get finds, and how many more match."""

@@ -20,6 +20,7 @@ from app.deliberation.facts import (
     Cancelled,
     Completed,
     Degraded,
+    Deleted,
     Dissent,
     Event,
     Failed,
@@ -84,6 +85,7 @@ EVENTS: list[tuple[Event, str]] = [
     (Failed(deliberation_id=ID, ts=NOW, problem=BROKEN), "end"),
     (Cancelled(deliberation_id=ID, ts=NOW), "end"),
     (TimedOut(deliberation_id=ID, ts=NOW, problem=BROKEN), "end"),
+    (Deleted(deliberation_id=ID, ts=NOW), "deleted"),
 ]
 IDS = [f"{event.type}-{tail}" for event, tail in EVENTS]
 VIEWS = {"call.started", "call.delta"}
