@@ -1,13 +1,15 @@
 """What routes do with one deliberation, in whatever shape they speak: accept it, read it, await its end, stop it."""
 
 import re
+from collections.abc import Sequence
+from datetime import timedelta
 
 from fastapi import Request
 
-from app.admission import accepted, body_sha256, deliberation_id, specification
+from app.admission import accepted, body_sha256, deliberation_id, given_out_at, specification
 from app.catalog import Catalog
 from app.deliberation.errors import Gone, IdempotencyConflict, JournalUnavailable, NotFound, QueueFull
-from app.deliberation.facts import Accepted, CancelRequested, decode
+from app.deliberation.facts import Accepted, CancelRequested, Deleted, decode
 from app.deliberation.fold import State, begin
 from app.deliberation.ports import Appended, Record
 from app.gateway import Gateway
@@ -28,10 +30,24 @@ def caught_up(gateway: Gateway) -> Catalog:
 
 
 async def loaded(gateway: Gateway, tenant: str, deliberation_id: str) -> State:
-    """The state that the log tells; raises NotFound, and Gone when retention took the beginning of the facts."""
-    records = await gateway["journal"].facts(tenant, deliberation_id)
+    """The state that the log tells; raises NotFound and Gone, see `standing`."""
+    return standing(gateway, deliberation_id, await gateway["journal"].facts(tenant, deliberation_id))
+
+
+def standing(gateway: Gateway, deliberation_id: str, records: Sequence[Record]) -> State:
+    """The state that the facts of a deliberation tell.
+
+    Raises Gone when it was deleted, and when retention has begun to take its facts; also when there are none, if the
+    id itself says that it was given out too long ago. Raises NotFound when nothing is known of the id.
+    """
     if not records:
+        given = given_out_at(deliberation_id)
+        retention = timedelta(seconds=gateway["settings"].retention_s)
+        if given is not None and given + retention < gateway["clock"].now():
+            raise Gone(f"Whatever was accepted as {deliberation_id} is past its retention.")
         raise NotFound(f"There is no deliberation {deliberation_id}.")
+    if any(record.tokens[-1] == "deleted" for record in records):
+        raise Gone(f"Deliberation {deliberation_id} has been deleted.")
     if records[0].tokens[-1] != "accepted":
         raise Gone(f"The facts of deliberation {deliberation_id} are past their retention.")
     state = state_of(records)
@@ -60,9 +76,11 @@ async def stopping(gateway: Gateway, tenant: str, state: State, reason: str | No
 
 
 def _acceptance(record: Record, sha256: str) -> State:
-    """The state at acceptance; raises IdempotencyConflict when another body was accepted."""
+    """The state at acceptance; raises IdempotencyConflict when another body was accepted, Gone when none is left."""
     fact = decode(record.data)
-    assert isinstance(fact, Accepted)
+    if not isinstance(fact, Accepted):
+        why = "has been deleted" if isinstance(fact, Deleted) else "is past its retention"
+        raise Gone(f"What this Idempotency-Key started {why}; use a new key.")
     if fact.body_sha256 != sha256:
         raise IdempotencyConflict("This Idempotency-Key was used before with another body.")
     return begin(fact, record.sequence)
@@ -76,7 +94,7 @@ async def accept(gateway: Gateway, tenant: str, request: Request, asked: Deliber
     """
     key = idempotency_key_of(request)
     catalog, journal, metrics = caught_up(gateway), gateway["journal"], gateway["metrics"]
-    id, sha256 = deliberation_id(tenant, key), body_sha256(asked)
+    id, sha256 = deliberation_id(tenant, key, gateway["clock"].now()), body_sha256(asked)
     if key is not None and catalog.knows(tenant, id):
         # A full queue must not refuse the answer to what is already in it.
         records = await journal.facts(tenant, id)

@@ -4,10 +4,11 @@ import base64
 import hashlib
 import hmac
 import json
+import re
 import secrets
 from collections import Counter
 from collections.abc import Mapping
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from math import ceil
 
 from app.deliberation.engine import StrategyDefinition
@@ -27,14 +28,32 @@ from app.requests import SEED_MAX, DeliberationRequest, SamplingRequest, Webhook
 from app.webhooks.payloads import ordered
 
 ID_CHARS = 26
+_TIME_BITS = 48
+_TIMED_ID = re.compile(rf"0[0-9a-v]{{{ID_CHARS - 1}}}", re.ASCII)
 DIVERSITY = 1.3
 TEMPERATURE_MAX = 2.0
 
 
-def deliberation_id(tenant: str, key: str | None) -> str:
-    """26 characters of base32hex: drawn from tenant and key, so that a retry finds the first; random without a key."""
-    material = hmac.digest(tenant.encode(), key.encode(), hashlib.sha256) if key else secrets.token_bytes(17)
+def deliberation_id(tenant: str, key: str | None, now: datetime) -> str:
+    """26 characters of base32hex, which sort as the bits do.
+
+    With a key, drawn from it and the tenant, so that a retry finds the first; they begin with `k`. Without one, the
+    milliseconds since 1970 in 48 bits (so they begin with `0`), then 82 bits of chance.
+    """
+    if key:
+        drawn = base64.b32hexencode(hmac.digest(tenant.encode(), key.encode(), hashlib.sha256)).decode().lower()
+        return f"k{drawn}"[:ID_CHARS]
+    milliseconds = round(now.timestamp() * 1_000)
+    material = milliseconds.to_bytes(_TIME_BITS // 8, "big") + secrets.token_bytes(11)
     return base64.b32hexencode(material).decode().lower()[:ID_CHARS]
+
+
+def given_out_at(deliberation_id: str) -> datetime | None:
+    """When the id was given out, if it says so: one without a key does. It does not tell whether it was given out."""
+    if _TIMED_ID.fullmatch(deliberation_id) is None:
+        return None
+    milliseconds = int(deliberation_id[:10], 32) >> (50 - _TIME_BITS)
+    return datetime.fromtimestamp(milliseconds / 1_000, UTC)
 
 
 def body_sha256(request: DeliberationRequest) -> str:

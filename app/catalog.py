@@ -1,4 +1,4 @@
-"""All deliberations at a glance: an in-memory projection of four facts of each, for lists, statistics and admission.
+"""All deliberations at a glance: an in-memory projection of a few facts of each, for lists, statistics and admission.
 
 It hears the log live first and reads what was stored before second; facts are applied in any order and more than once,
 so no two of these can disagree. After a lost connection it reads again from where it was certain.
@@ -6,9 +6,8 @@ so no two of these can disagree. After a lost connection it reads again from whe
 
 import asyncio
 from bisect import bisect_left, insort
-from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections import Counter, deque
+from collections.abc import Sequence
 from datetime import datetime, timedelta
 from math import ceil
 
@@ -16,80 +15,27 @@ import structlog
 from pydantic import ValidationError
 
 from app.backlog import Backlog, Key
-from app.deliberation.calls import Usage
 from app.deliberation.errors import JournalUnavailable
 from app.deliberation.facts import (
     TERMINAL_STATUS,
     Accepted,
     CancelRequested,
+    Deleted,
     End,
     StageOpened,
-    TerminalStatus,
     decode,
 )
 from app.deliberation.ports import Clock, Journal, Record, Subscription
-from app.schemas import Durations, Stats, Status, Tokens
+from app.entries import Entry, Selection
+from app.schemas import Durations, Stats, Tokens
 
-PATTERNS = tuple(f"deliberations.*.*.{tail}" for tail in ("accepted", "stage.1.opened", "cancel", "end"))
+# Tombstones first, so that what they bury is not shown for a moment when all is read again.
+PATTERNS = tuple(f"deliberations.*.*.{tail}" for tail in ("deleted", "accepted", "stage.1.opened", "cancel", "end"))
 TASK_CHARS_MAX = 200
 RETRY_S = 1.0
 CHECK_S = 60.0
 
 log = structlog.get_logger(__name__)
-
-
-@dataclass(slots=True)
-class Entry:
-    """What the catalog knows of one deliberation; `sequence` is that of its acceptance, 0 while it is not known."""
-
-    tenant: str
-    id: str
-    heard_at: datetime
-    sequence: int = 0
-    created_at: datetime | None = None
-    started_at: datetime | None = None
-    cancelled: bool = False
-    ended: TerminalStatus | None = None
-    ended_at: datetime | None = None
-    roles: dict[str, int] = field(default_factory=dict[str, int])
-    strategy: str = ""
-    task: str = ""
-    metadata: dict[str, str] = field(default_factory=dict[str, str])
-    usage: Usage = field(default_factory=Usage)
-
-    @property
-    def status(self) -> Status:
-        """As the fold of all facts would have it."""
-        if self.ended is not None:
-            return self.ended
-        if self.cancelled:
-            return "cancelling"
-        return "pending" if self.started_at is None else "in_progress"
-
-
-@dataclass(frozen=True, slots=True)
-class Selection:
-    """Which deliberations a list shows; None and empty leave that side open. `role` is any member's."""
-
-    status: Status | None = None
-    role: str | None = None
-    strategy: str | None = None
-    created_after: datetime | None = None
-    created_before: datetime | None = None
-    metadata: Mapping[str, str] = field(default_factory=dict[str, str])
-
-    def shows(self, entry: Entry) -> bool:
-        """Whether the entry is wanted."""
-        created_at = entry.created_at
-        return (
-            created_at is not None
-            and (self.status is None or entry.status == self.status)
-            and (self.role is None or self.role in entry.roles)
-            and (self.strategy is None or entry.strategy == self.strategy)
-            and (self.created_after is None or created_at > self.created_after)
-            and (self.created_before is None or created_at < self.created_before)
-            and self.metadata.items() <= entry.metadata.items()
-        )
 
 
 def _sequence(entry: Entry) -> int:
@@ -128,6 +74,7 @@ class Catalog:
         self.epoch = ""
         self.caught_up = False
         self.ended_heard: Counter[str] = Counter()
+        self.buried: deque[Key] = deque(maxlen=size_max)
         self._clock = clock
         self._retention = timedelta(seconds=retention_s)
         self._size_max = size_max
@@ -142,6 +89,8 @@ class Catalog:
         self._accepted: dict[str, list[Entry]] = {}
         self._size = 0
         self._active: dict[Key, Entry] = {}
+        self._deleted: dict[Key, datetime] = {}
+        self.buried.clear()
         self.backlog.clear()
         self._certain = 0
         self._heard = 0
@@ -212,7 +161,7 @@ class Catalog:
         _, tenant, deliberation_id, *tail = record.tokens
         key = (tenant, deliberation_id)
         entry = self._entries.get(key)
-        if entry is not None and entry.sequence and tail == ["accepted"]:
+        if key in self._deleted or (entry is not None and entry.sequence and tail == ["accepted"]):
             return
         try:
             fact = decode(record.data)
@@ -225,10 +174,14 @@ class Catalog:
             case Accepted():
                 self._accept(entry, fact, record.sequence)
             case StageOpened():
-                entry.started_at = entry.started_at or fact.ts
+                entry.started_at, entry.started_sequence = fact.ts, record.sequence
             case CancelRequested():
-                entry.cancelled = True
+                entry.cancelled_sequence = record.sequence
+            case Deleted():
+                self._bury(key, fact.ts)
+                return
             case _ if isinstance(fact, End) and entry.ended is None:
+                entry.ended_sequence = record.sequence
                 self._end(entry, fact)
             case _:
                 return
@@ -290,6 +243,20 @@ class Catalog:
         if waiter is not None:
             waiter.set()
 
+    def _bury(self, key: Key, at: datetime) -> None:
+        """Forget a deliberation that was deleted, and whatever is heard of it later."""
+        entry = self._entries.pop(key, None)
+        self._active.pop(key, None)
+        self.backlog.drop(key)
+        if entry is not None and entry.sequence:
+            own = self._accepted[entry.tenant]
+            del own[bisect_left(own, entry.sequence, key=_sequence)]
+            self._size -= 1
+        self._deleted[key] = at
+        self.buried.append(key)
+        while len(self._deleted) > self._size_max:
+            del self._deleted[next(iter(self._deleted))]
+
     def _drop(self, gone: list[Entry]) -> None:
         for entry in gone:
             self._entries.pop((entry.tenant, entry.id), None)
@@ -307,6 +274,7 @@ class Catalog:
     def _forget_old(self) -> None:
         oldest = self._clock.now() - self._retention
         self._drop([entry for entry in self._entries.values() if (entry.created_at or entry.heard_at) < oldest])
+        self._deleted = {key: at for key, at in self._deleted.items() if at >= oldest}
 
     def _forget_surplus(self) -> None:
         # A tenth more than needed, so that a full catalog does not sweep on every acceptance.

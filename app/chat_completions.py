@@ -79,7 +79,7 @@ def _outcome(state: State) -> DeliberationOutcome:
     verdict, degraded = state.end.verdict, state.end.degraded
     return DeliberationOutcome(
         id=state.deliberation_id,
-        href=links(state.deliberation_id).self,
+        href=links(state.deliberation_id, ended=state.ended).self,
         winner=verdict.winner,
         margin=verdict.margin,
         tie=verdict.tie,

@@ -12,9 +12,10 @@ from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, ValidationErro
 from app.acceptance import NOT_READ, accept, caught_up, ended, loaded, stopping
 from app.answers import IDEMPOTENCY_KEY, IF_NONE_MATCH, PREFER, answer, body, parameter, problems
 from app.bodies import body_of
-from app.catalog import Selection
+from app.deletion import delete
 from app.deliberation.errors import InvalidCursor, JournalUnavailable
 from app.deliberation.fold import State
+from app.entries import Selection
 from app.gateway import DeliberationId, Gateway, InGateway, OfTenant
 from app.problems import ValidationFailed, parameter_problems
 from app.projection import resource, summary
@@ -82,7 +83,7 @@ async def _revised(gateway: Gateway, tenant: str, state: State, wait_s: int) -> 
                 *("Location", "Retry-After", "ETag", "Preference-Applied", "Idempotency-Replayed"),
             ),
         },
-        **problems(400, 408, 409, 413, 415, 422, 429, 503),
+        **problems(400, 408, 409, 410, 413, 415, 422, 429, 503),
     },
     openapi_extra={"requestBody": body("DeliberationRequest"), "parameters": [IDEMPOTENCY_KEY, PREFER]},
 )
@@ -126,6 +127,8 @@ async def get_deliberation(
         state = await _revised(gateway, tenant, state, wait_s)
     if _matches(request, _etag(state)):
         headers = {"ETag": _etag(state), "Cache-Control": "private, no-cache"}
+        if wait_s is not None:
+            headers["Preference-Applied"] = f"wait={wait_s}"
         return Response(status_code=304, headers=headers)
     return _resource_response(gateway, state, 200, wait_s)
 
@@ -155,6 +158,20 @@ async def cancel_deliberation(
     if state.ended:
         return _resource_response(gateway, state, 200, wait_s)
     return _resource_response(gateway, state, 202, wait_s, Retry_After=str(POLL_AFTER_S))
+
+
+@router.delete(
+    "/deliberations/{deliberation_id}",
+    operation_id="delete_deliberation",
+    summary="Delete a deliberation that has ended",
+    status_code=204,
+    response_class=Response,
+    responses={204: answer("Its facts are removed, and its id is not given out again"), **problems(404, 409, 410, 503)},
+)
+async def delete_deliberation(gateway: InGateway, tenant: OfTenant, deliberation_id: DeliberationId) -> Response:
+    """Idempotent. Until retention a tombstone remains: to read it answers 410, and so does its Idempotency-Key."""
+    await delete(gateway, tenant, deliberation_id)
+    return Response(status_code=204)
 
 
 class ListQuery(BaseModel):

@@ -8,7 +8,7 @@ from typing import get_args
 import structlog
 
 from app.cursor import Cursor
-from app.deliberation.facts import TERMINAL_STATUS, Event, View, event_type
+from app.deliberation.facts import TERMINAL_STATUS, Deleted, Event, View, event_type
 from app.deliberation.ports import Record
 
 log = structlog.get_logger(__name__)
@@ -17,6 +17,8 @@ EVENT_TYPES: frozenset[str] = frozenset(event.model_fields["type"].default for e
 """Every type of event that the log holds."""
 VIEW_TYPES: frozenset[str] = frozenset(view.model_fields["type"].default for view in get_args(View))
 """Those of them that decide nothing."""
+DELETED: str = Deleted.model_fields["type"].default
+"""The type of a tombstone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +32,7 @@ class Frame:
     @property
     def ends(self) -> bool:
         """Whether nothing is shown after this event."""
-        return self.type in TERMINAL_STATUS
+        return self.type in TERMINAL_STATUS or self.type == DELETED
 
 
 def frame_of(epoch: str, record: Record) -> Frame | None:

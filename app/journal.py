@@ -259,7 +259,10 @@ class JetStreamJournal:
         raise JournalUnavailable(f"the log refused the write: {error.get('description')}")
 
     async def _last(self, subject: str) -> Record | None:
-        """What stands on a subject, or last on those that a pattern matches, asked of the stream's leader: a direct get may be answered by a stale follower."""
+        """What stands on a subject, or last on those that a pattern matches.
+
+        Asked of the stream's leader: a direct get may be answered by a stale follower.
+        """
         request = json.dumps({"last_by_subj": subject}).encode()
         reply = await self.request(f"$JS.API.STREAM.MSG.GET.{stream_of(subject)}", request)
         if "error" in reply:
@@ -278,7 +281,7 @@ class JetStreamJournal:
         return json.loads(message.data)
 
     async def purge(self, tenant: str, deliberation_id: str) -> None:
-        """See `ports.Journal.purge`. Subject by subject: for a pattern the server would walk through the whole stream."""
+        """See `ports.Journal.purge`. Subject by subject: for a pattern the server walks through the whole stream."""
         subject = prefix(tenant, deliberation_id)
         standing = {record.subject for record in await self.last([f"{subject}.>"])} - {f"{subject}.deleted"}
         copies = [(name, f"{copied}.{deliberation_id}") for name, copied in COPIES.items()]

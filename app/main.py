@@ -20,6 +20,7 @@ from starlette.middleware.cors import CORSMiddleware
 from app import logs, openapi, problems
 from app.backlog import Backlog
 from app.catalog import Catalog
+from app.deletion import sweep
 from app.deliberation.errors import InvalidRequest
 from app.deliberation.ports import Clock, Control, Journal
 from app.deliberation.strategies import STRATEGIES
@@ -53,6 +54,7 @@ async def _follow(journal: Log, catalog: Catalog, keyring: Keyring | None) -> No
         await journal.open()
     async with asyncio.TaskGroup() as group:
         group.create_task(catalog.follow(journal))
+        group.create_task(sweep(journal, catalog))
         if keyring is not None:
             group.create_task(keyring.follow(journal))
 

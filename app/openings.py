@@ -7,15 +7,15 @@ from fastapi import Depends, Header, Query
 from pydantic import BaseModel, ConfigDict, Field
 from pydantic.json_schema import SkipJsonSchema
 
+from app.acceptance import standing
 from app.cursor import BEGINNING, Cursor, parse_cursor
-from app.deliberation.errors import Gone, NotFound
 from app.deliberation.facts import CallDelta, CallStarted, decode, prefix
 from app.deliberation.fold import State
 from app.deliberation.ports import Record, StreamState
 from app.frames import EVENT_TYPES, Selection, control_frame, cursor_frame
 from app.gateway import DeliberationId, Gateway, InGateway, OfTenant
 from app.problems import NotAcceptable, ValidationFailed
-from app.projection import resource, state_of
+from app.projection import resource
 from app.schemas import DeliberationSnapshot, FieldProblem, StreamGap, StreamOpened, dump
 from app.unfinished import unfinished_calls
 
@@ -163,18 +163,13 @@ async def opening(
 ) -> Opening:
     """Everything a stream or page needs to know before it opens.
 
-    Raises NotFound, Gone when retention took the beginning of its facts, and JournalUnavailable. The stream's state is
-    asked before the facts, so that all that is stored up to `position` is in them.
+    Raises NotFound, Gone and JournalUnavailable. The stream's state is asked before the facts, so that all that is
+    stored up to `position` is in them.
     """
     journal, cursor = gateway["journal"], wanted.cursor
     log_state = await journal.state()
     records = await journal.facts(tenant, deliberation_id)
-    if not records:
-        raise NotFound(f"There is no deliberation {deliberation_id}.")
-    if records[0].tokens[-1] != "accepted":
-        raise Gone(f"The facts of deliberation {deliberation_id} are past their retention.")
-    state = state_of(records)
-    assert state is not None
+    state = standing(gateway, deliberation_id, records)
     position = max(log_state.last_sequence, records[-1].sequence)
     reason = None if cursor is None else _gap_reason(cursor, log_state, position)
     gap = None

@@ -80,6 +80,12 @@ class TooManyStreams(DeliberationError):
     retryable = True
 
 
+class StillLive(DeliberationError):
+    """What is asked for takes a deliberation that has ended."""
+
+    code = "still_live"
+
+
 class NotReady(DeliberationError):
     """Something that serving needs is missing; `errors` names each."""
 
@@ -126,6 +132,7 @@ STATUSES: Mapping[str, tuple[int, str]] = {
     "not_acceptable": (406, "No acceptable media type"),
     "body_timeout": (408, "The body did not arrive in time"),
     "idempotency_conflict": (409, "The Idempotency-Key was used with another body"),
+    "still_live": (409, "The deliberation has not ended"),
     "gone": (410, "The deliberation has been removed"),
     "body_too_large": (413, "The body is too large"),
     "fact_too_large": (413, "The log cannot hold this in one piece"),

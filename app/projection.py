@@ -7,7 +7,6 @@ from datetime import timedelta
 
 from pydantic import ValidationError
 
-from app.catalog import Entry
 from app.deliberation.ballots import Ballot, author, ballot, criterion_means
 from app.deliberation.calls import FactProblem, Usage
 from app.deliberation.errors import CallCancelled, InvalidOutput, UnexpectedFact
@@ -29,6 +28,7 @@ from app.deliberation.outputs import (
 )
 from app.deliberation.ports import Record
 from app.deliberation.specification import AgentSpec, Specification
+from app.entries import Entry
 from app.schemas import (
     AgentCount,
     Cancellation,
@@ -85,10 +85,16 @@ def state_of(records: Sequence[Record]) -> State | None:
         raise UnexpectedFact("a stored fact does not decode") from None
 
 
-def links(deliberation_id: str) -> Links:
+def links(deliberation_id: str, *, ended: bool) -> Links:
     """Where to go from a deliberation."""
     path = f"/deliberations/{deliberation_id}"
-    return Links(self=path, events=f"{path}/events", cancel=f"{path}/cancel", deliveries=f"{path}/deliveries")
+    return Links(
+        self=path,
+        events=f"{path}/events",
+        cancel=f"{path}/cancel",
+        delete=path if ended else None,
+        deliveries=f"{path}/deliveries",
+    )
 
 
 def common_role(specification: Specification) -> str | None:
@@ -284,7 +290,7 @@ def resource(state: State, *, epoch: str, retention_s: int) -> Deliberation:
         cancellation=_cancellation(state),
         last_event_id=f"{epoch}-{state.last_sequence}",
         retention_until=accepted.ts + timedelta(seconds=retention_s),
-        links=links(state.deliberation_id),
+        links=links(state.deliberation_id, ended=state.ended),
     )
 
 
@@ -302,5 +308,5 @@ def summary(entry: Entry) -> DeliberationSummary:
         created_at=entry.created_at,
         started_at=entry.started_at,
         ended_at=entry.ended_at,
-        links=links(entry.id),
+        links=links(entry.id, ended=entry.ended is not None),
     )

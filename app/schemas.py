@@ -14,6 +14,7 @@ from app.deliberation.facts import (
     CancelRequested,
     Completed,
     Degraded,
+    Deleted,
     Envelope,
     Failed,
     Resumed,
@@ -128,6 +129,7 @@ class Links(Resource):
     self: str
     events: str
     cancel: str
+    delete: str | None = Field(description="Null while it has not ended")
     deliveries: str
 
 
@@ -384,6 +386,7 @@ AnyEvent = (
     | Failed
     | Cancelled
     | TimedOut
+    | Deleted
     | StreamEvent
 )
 

@@ -19,6 +19,7 @@ from app.sessions import Sessions
 ACCESS: Mapping[str, Scope | Literal["key"] | None] = {
     "create_deliberation": "submit",
     "cancel_deliberation": "submit",
+    "delete_deliberation": "submit",
     "create_chat_completion": "submit",
     "list_deliberations": "read",
     "get_deliberation": "read",

@@ -32,7 +32,7 @@ from app.deliberation.engine import (
     failed,
     problem_of,
 )
-from app.deliberation.errors import DeliberationError, JournalUnavailable, UnexpectedFact
+from app.deliberation.errors import DeliberationError, Gone, JournalUnavailable, UnexpectedFact
 from app.deliberation.facts import (
     Accepted,
     End,
@@ -174,6 +174,9 @@ class CoordinatorReplica:
                 await self._deliberated(work)
             except JournalUnavailable:
                 raise
+            except Gone as error:
+                # It had ended, and was deleted, while this one hung: nothing may be written of it any more.
+                log.info("deliberation_gone", deliberation_id=work.deliberation_id, error=str(error))
             except DeliberationError as error:
                 await self._ended_by(work, error)
             except Exception as error:

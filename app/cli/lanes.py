@@ -22,6 +22,7 @@ from app.deliberation.facts import (
     Cancelled,
     CancelRequested,
     Completed,
+    Deleted,
     Event,
     Failed,
     Resumed,
@@ -234,6 +235,8 @@ class CouncilView:
                 self.status = TERMINAL_STATUS[event.type]
                 self.ended_at = event.ts
                 self._close()
+            case Deleted():
+                self.notice = "somebody deleted it"
 
     def _lane(self, agent_id: str, role: str = "") -> Lane:
         lane = self.lanes.setdefault(agent_id, Lane(agent_id))

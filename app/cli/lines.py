@@ -14,6 +14,7 @@ from app.deliberation.facts import (
     Cancelled,
     CancelRequested,
     Completed,
+    Deleted,
     Event,
     Failed,
     Resumed,
@@ -66,6 +67,8 @@ def _substance(event: Event) -> str | None:
             return f"taken over by {event.replica}: what is recorded stands"
         case Completed() | Failed() | Cancelled() | TimedOut():
             return event.type.removeprefix("deliberation.")
+        case Deleted():
+            return "deleted"
         case _:
             assert_never(event)
 

@@ -4,8 +4,8 @@ A fact's bytes are the bytes of its event: the JSON that a writer appends to the
 SSE frame that a viewer receives. So `type` is the first field of every one of them (`event_type` reads it without
 parsing), and nothing is encoded twice on the way.
 
-Views (`call.started`, `call.delta`) travel on the same stream and decide nothing. The tombstone (`deliberation.deleted`)
-is written after the end, and says that there is nothing left to fold.
+Views (`call.started`, `call.delta`) travel on the same stream and decide nothing. The tombstone
+(`deliberation.deleted`) is written after the end, and says that there is nothing left to fold.
 """
 
 from datetime import datetime

@@ -17,7 +17,7 @@ from app.deliberation.errors import JournalUnavailable
 from app.deliberation.facts import Cancelled, CancelRequested, Completed, decode
 from tests.components.served import Served, served
 from tests.conditions import until
-from tests.story import Story
+from tests.story import NOW, Story
 
 BODY = {"task": "Name a colour."}
 
@@ -122,7 +122,7 @@ async def test_an_unusable_key_is_refused(gateway: Served, key: str) -> None:
 @pytest.mark.parametrize("key", ["x" * 255, '"8e03978e-40d5-43e8-bc93-6894a57f9324"', "!~"])
 async def test_every_visible_key_is_usable(gateway: Served, key: str) -> None:
     response = await gateway.post(BODY, Idempotency_Key=key)
-    assert response.json()["id"] == deliberation_id("default", key)
+    assert response.json()["id"] == deliberation_id("default", key, NOW)
 
 
 @pytest.mark.parametrize(
@@ -485,7 +485,11 @@ async def test_a_listed_deliberation_is_a_summary(gateway: Served) -> None:
             "self": f"/deliberations/{id}",
             "events": f"/deliberations/{id}/events",
             "cancel": f"/deliberations/{id}/cancel",
+<<<<<<< HEAD
             "deliveries": f"/deliberations/{id}/deliveries",
+=======
+            "delete": f"/deliberations/{id}",
+>>>>>>> 9f6e666 (DELETE: what has ended can be removed, for good and everywhere; a tombstone answers 410, also to its key)
         },
     }
 

@@ -20,6 +20,7 @@ OPERATIONS = {
     "list_deliberations": "GET /deliberations",
     "get_deliberation": "GET /deliberations/{deliberation_id}",
     "cancel_deliberation": "POST /deliberations/{deliberation_id}/cancel",
+    "delete_deliberation": "DELETE /deliberations/{deliberation_id}",
     "read_deliberation_events": "GET /deliberations/{deliberation_id}/events",
     "list_roles": "GET /roles",
     "get_role": "GET /roles/{role}",
@@ -119,7 +120,7 @@ def test_the_headers_of_the_contract_are_declared() -> None:
 def test_events_are_a_named_union_told_apart_by_type() -> None:
     for schema in (document()["components"]["schemas"]["DeliberationEvent"], events_schema()):
         assert schema["discriminator"]["propertyName"] == "type"
-        assert len(schema["oneOf"]) == len(schema["discriminator"]["mapping"]) == 16
+        assert len(schema["oneOf"]) == len(schema["discriminator"]["mapping"]) == 17
     schemas = document()["components"]["schemas"]
     for reference in schemas["DeliberationEvent"]["discriminator"]["mapping"].values():
         assert "type" in schemas[reference.rpartition("/")[2]]["required"]

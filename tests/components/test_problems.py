@@ -72,7 +72,7 @@ def test_pointers_are_rfc_6901_and_short(location: tuple[int | str, ...], expect
         ("GET", "/deliberations/", 404, "not_found", None),
         ("GET", "/deliberations/a/b/c", 404, "not_found", None),
         ("PUT", "/deliberations", 405, "method_not_allowed", "GET, POST"),
-        ("PATCH", "/deliberations/d1", 405, "method_not_allowed", "GET"),
+        ("PATCH", "/deliberations/d1", 405, "method_not_allowed", "DELETE, GET"),
         ("GET", "/deliberations/d1/cancel", 405, "method_not_allowed", "POST"),
         ("POST", "/healthz", 405, "method_not_allowed", "GET"),
         ("BREW", "/roles", 405, "method_not_allowed", "GET"),

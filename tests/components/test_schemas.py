@@ -1,12 +1,13 @@
 """What is taken and what is given: every bound of a request, strict JSON, and events told apart by their type."""
 
 import json
+from datetime import timedelta
 from typing import Any
 
 import pytest
 from pydantic import ValidationError
 
-from app.admission import agents, body_sha256, default_quorum, deliberation_id, specification
+from app.admission import agents, body_sha256, default_quorum, deliberation_id, given_out_at, specification
 from app.bodies import checked_json
 from app.deliberation.facts import Envelope, encode
 from app.deliberation.specification import DEFAULT_RUBRIC
@@ -15,7 +16,7 @@ from app.problems import InvalidJson, ValidationFailed, body_problems
 from app.requests import DeliberationRequest
 from app.roles import read_roles
 from app.schemas import DeliberationEvent, FieldProblem, StreamGap, dump
-from tests.story import Story
+from tests.story import NOW, Story
 
 ROLES = read_roles(None)
 KNOWN = {"roles": ROLES, "strategies": STRATEGIES}
@@ -230,11 +231,22 @@ def test_a_rubric_in_one_sentence_is_one_criterion() -> None:
     assert [(criterion.id, criterion.description) for criterion in rubric] == [("rubric", "Is it short?")]
 
 
-def test_ids_come_from_tenant_and_key_or_from_chance() -> None:
-    assert deliberation_id("a", "k") == deliberation_id("a", "k")
-    ids = {deliberation_id("a", "k"), deliberation_id("b", "k"), deliberation_id("a", "l"), deliberation_id("a", None)}
-    assert len(ids | {deliberation_id("a", None)}) == 5
-    assert all(len(each) == 26 and set(each) <= set("0123456789abcdefghijklmnopqrstuv") for each in ids)
+def test_ids_come_from_tenant_and_key_or_from_time_and_chance() -> None:
+    assert deliberation_id("a", "k", NOW) == deliberation_id("a", "k", NOW + timedelta(days=1))
+    keyed = {deliberation_id(tenant, key, NOW) for tenant, key in (("a", "k"), ("b", "k"), ("a", "l"))}
+    drawn = {deliberation_id("a", None, NOW) for _ in range(2)}
+    assert len(keyed) == 3 and len(drawn) == 2
+    assert all(len(each) == 26 and set(each) <= set("0123456789abcdefghijklmnopqrstuv") for each in keyed | drawn)
+
+
+def test_an_id_without_a_key_tells_when_it_was_given_out_and_one_with_a_key_never_seems_to() -> None:
+    for at in (NOW, NOW + timedelta(milliseconds=1), NOW + timedelta(days=36_500)):
+        assert given_out_at(deliberation_id("a", None, at)) == at
+    assert deliberation_id("a", None, NOW) < deliberation_id("a", None, NOW + timedelta(milliseconds=1))
+    foreign = [deliberation_id("a", str(number), NOW) for number in range(300)]
+    assert {
+        given_out_at(each) for each in (*foreign, "d1", "", "0" * 25, "0" * 27, "0" * 25 + "w", "0" * 25 + "٣")
+    } == {None}
 
 
 def test_the_event_union_takes_every_logged_event_and_tells_them_apart() -> None:

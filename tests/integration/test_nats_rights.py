@@ -14,7 +14,7 @@ import nats.errors
 import pytest
 from nats.aio.client import Client
 
-from app.deliberation.facts import CancelRequested
+from app.deliberation.facts import CancelRequested, Deleted
 from app.journal import JetStreamJournal
 from app.keyring import Keyring
 from app.keys import SCOPES, Pepper, created, encode_key, key_subject
@@ -140,6 +140,9 @@ async def test_every_part_can_do_its_work_with_its_own_rights(port: int) -> None
 
         while await unacknowledged():
             await asyncio.sleep(0.01)
+        tombstone = await gateway.append("default", Deleted(deliberation_id=story.id, ts=NOW))
+        await gateway.purge("default", story.id)
+        assert await gateway.facts("default", story.id) == [tombstone.record]
         await watching.close()
         await stopping.close()
 
@@ -149,6 +152,7 @@ async def test_every_part_can_do_its_work_with_its_own_rights(port: int) -> None
     [
         ("agents", "deliberations.default.x.accepted"),
         ("agents", "deliberations.default.x.cancel"),
+        ("agents", "deliberations.default.x.deleted"),
         ("agents", "$JS.API.STREAM.DELETE.DELIBERATIONS"),
         ("agents", "$JS.API.STREAM.PURGE.DELIBERATIONS"),
         ("agents", "$JS.API.STREAM.CREATE.OTHER"),
@@ -160,6 +164,7 @@ async def test_every_part_can_do_its_work_with_its_own_rights(port: int) -> None
         ("gateway", "orchestration.deliberation.completed"),
         ("gateway", "$JS.API.CONSUMER.MSG.NEXT.DELIBERATIONS.coordinator"),
         ("gateway", "$JS.API.STREAM.DELETE.DELIBERATIONS"),
+        ("gateway", "$JS.API.STREAM.PURGE.ORCHESTRATOR_EVENTS"),
         ("gateway", "$JS.API.STREAM.UPDATE.DELIBERATIONS"),
         ("gateway", "keys.abcdefghijkl.created"),
         ("gateway", "keys.abcdefghijkl.revoked"),

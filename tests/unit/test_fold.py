@@ -5,8 +5,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from app.deliberation.calls import Usage
-from app.deliberation.errors import UnexpectedFact
-from app.deliberation.facts import Cancelled, Completed, Fact, Failed, TimedOut
+from app.deliberation.errors import Gone, UnexpectedFact
+from app.deliberation.facts import Cancelled, Completed, Deleted, Fact, Failed, TimedOut
 from app.deliberation.fold import TERMINAL, TRANSITIONS, State, apply, begin, fold, usage
 from tests.unit.facts_of import (
     ID,
@@ -126,6 +126,20 @@ def test_takeovers_are_fruitless_until_the_work_makes_a_step() -> None:
 
 def test_no_fact_is_no_state() -> None:
     assert fold([]) is None
+
+
+@pytest.mark.parametrize(
+    "facts",
+    [
+        [Deleted(deliberation_id=ID, ts=NOW)],
+        [accepted(), end(), Deleted(deliberation_id=ID, ts=NOW)],
+        [Deleted(deliberation_id=ID, ts=NOW), finished()],
+    ],
+    ids=["all removed", "not yet removed", "a late outcome"],
+)
+def test_what_was_deleted_is_gone_whatever_else_stands(facts: list[Fact | Deleted]) -> None:
+    with pytest.raises(Gone, match="has been deleted"):
+        fold(enumerate(facts, start=1))
 
 
 @pytest.mark.parametrize("first", [opened(), finished(), closed(), cancelling(), end()])

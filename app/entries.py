@@ -1,0 +1,82 @@
+"""What lists show of a deliberation, now and at any place of the log, and which of them are asked for."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from typing import Any
+
+from app.deliberation.calls import Usage
+from app.deliberation.facts import TerminalStatus
+from app.schemas import Status
+
+
+@dataclass(slots=True)
+class Entry:
+    """What the catalog knows of one deliberation.
+
+    `sequence` is that of its acceptance, 0 while it is not known; so are those of the facts that change its status.
+    """
+
+    tenant: str
+    id: str
+    heard_at: datetime
+    sequence: int = 0
+    started_sequence: int = 0
+    cancelled_sequence: int = 0
+    ended_sequence: int = 0
+    created_at: datetime | None = None
+    started_at: datetime | None = None
+    ended: TerminalStatus | None = None
+    ended_at: datetime | None = None
+    roles: dict[str, int] = field(default_factory=dict[str, int])
+    strategy: str = ""
+    task: str = ""
+    metadata: dict[str, str] = field(default_factory=dict[str, str])
+    usage: Usage = field(default_factory=Usage)
+
+    @property
+    def status(self) -> Status:
+        """As the fold of all facts would have it."""
+        if self.ended is not None:
+            return self.ended
+        if self.cancelled_sequence:
+            return "cancelling"
+        return "pending" if self.started_at is None else "in_progress"
+
+    def at(self, sequence: int) -> "Entry | None":
+        """As it was when the log ended at `sequence`; None when it had not been accepted yet."""
+        if not 0 < self.sequence <= sequence:
+            return None
+        changes: dict[str, Any] = {}
+        if self.started_sequence > sequence:
+            changes |= {"started_sequence": 0, "started_at": None}
+        if self.cancelled_sequence > sequence:
+            changes |= {"cancelled_sequence": 0}
+        if self.ended_sequence > sequence:
+            changes |= {"ended_sequence": 0, "ended": None, "ended_at": None, "usage": Usage()}
+        return replace(self, **changes) if changes else self
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """Which deliberations a list shows; None and empty leave that side open. `role` is any member's."""
+
+    status: Status | None = None
+    role: str | None = None
+    strategy: str | None = None
+    created_after: datetime | None = None
+    created_before: datetime | None = None
+    metadata: Mapping[str, str] = field(default_factory=dict[str, str])
+
+    def shows(self, entry: Entry) -> bool:
+        """Whether the entry is wanted."""
+        created_at = entry.created_at
+        return (
+            created_at is not None
+            and (self.status is None or entry.status == self.status)
+            and (self.role is None or self.role in entry.roles)
+            and (self.strategy is None or entry.strategy == self.strategy)
+            and (self.created_after is None or created_at > self.created_after)
+            and (self.created_before is None or created_at < self.created_before)
+            and self.metadata.items() <= entry.metadata.items()
+        )

@@ -1,0 +1,263 @@
+"""Deleting: everything goes but a tombstone, at once for whoever asks, on every gateway, until retention."""
+
+import random
+from collections.abc import AsyncGenerator
+from typing import Any
+
+import pytest
+
+from app import deletion
+from app.admission import deliberation_id
+from app.deletion import swept
+from app.deliberation.errors import JournalUnavailable
+from app.deliberation.facts import Completed, Deleted
+from app.testing import InMemoryJournal
+from tests.components.keyed import PEPPER, accepted, bearer, make_key, play
+from tests.components.listening import following, listening, types, whole
+from tests.components.served import Served, served
+from tests.components.test_catalog import catalog, told
+from tests.conditions import until
+from tests.story import NOW, Story
+
+BODY = {"task": "Name a colour."}
+
+
+@pytest.fixture
+async def gateway() -> AsyncGenerator[Served, None]:
+    async with served() as running:
+        yield running
+
+
+async def ended(gateway: Served, **body: object) -> str:
+    """The id of a deliberation that has ended."""
+    id = await gateway.accepted(**body)
+    await gateway.play(id)
+    return id
+
+
+async def code_of(gateway: Served, path: str, method: str = "GET") -> tuple[int, str]:
+    response = await gateway.client.request(method, path)
+    return response.status_code, response.json()["code"]
+
+
+def subjects(journal: InMemoryJournal) -> list[str]:
+    return [record.subject for record in journal.records]
+
+
+async def test_deleting_removes_every_fact_and_leaves_a_tombstone(gateway: Served) -> None:
+    kept, gone = await ended(gateway), await ended(gateway)
+    facts = len(await gateway.journal.facts("default", kept))
+    response = await gateway.client.delete(f"/deliberations/{gone}")
+    assert (response.status_code, response.content) == (204, b"")
+    assert [subject for subject in subjects(gateway.journal) if gone in subject] == [
+        f"deliberations.default.{gone}.deleted"
+    ]
+    assert len(await gateway.journal.facts("default", kept)) == facts
+    for path in (f"/deliberations/{gone}", f"/deliberations/{gone}/events"):
+        assert await code_of(gateway, path) == (410, "gone")
+    assert await code_of(gateway, f"/deliberations/{gone}/cancel", "POST") == (410, "gone")
+    page = await gateway.client.get(f"/deliberations/{gone}/events", headers={"Accept": "application/json"})
+    assert page.status_code == 410 and "deleted" in page.json()["detail"]
+
+
+async def test_lists_and_statistics_forget_what_is_deleted(gateway: Served) -> None:
+    ids = [await ended(gateway) for _ in range(3)]
+    tokens = (await gateway.client.get("/stats")).json()["tokens"]["prompt_tokens"]
+    await gateway.client.delete(f"/deliberations/{ids[1]}")
+    listed = (await gateway.client.get("/deliberations")).json()["items"]
+    assert [item["id"] for item in listed] == [ids[2], ids[0]]
+    stats = (await gateway.client.get("/stats")).json()
+    assert (stats["total"], stats["completed"], stats["tokens"]["prompt_tokens"]) == (2, 2, tokens * 2 // 3)
+
+
+async def test_deleting_twice_is_the_same_as_once_and_what_never_was_is_not_found(gateway: Served) -> None:
+    id = await ended(gateway)
+    for _ in range(3):
+        assert (await gateway.client.delete(f"/deliberations/{id}")).status_code == 204
+    assert len([each for each in subjects(gateway.journal) if id in each]) == 1
+    assert await code_of(gateway, "/deliberations/never", "DELETE") == (404, "not_found")
+
+
+@pytest.mark.parametrize("stage", [None, 1])
+async def test_what_is_alive_is_not_deleted(gateway: Served, stage: int | None) -> None:
+    id = await gateway.accepted()
+    if stage is not None:
+        await gateway.play(id, until_stage=stage)
+    before = list(gateway.journal.records)
+    assert await code_of(gateway, f"/deliberations/{id}", "DELETE") == (409, "still_live")
+    await gateway.client.post(f"/deliberations/{id}/cancel")
+    assert await code_of(gateway, f"/deliberations/{id}", "DELETE") == (409, "still_live")
+    assert gateway.journal.records[: len(before)] == before
+    assert (await gateway.client.get(f"/deliberations/{id}")).json()["links"]["delete"] is None
+
+
+async def test_the_link_to_delete_is_there_once_it_has_ended(gateway: Served) -> None:
+    id = await ended(gateway)
+    body = (await gateway.client.get(f"/deliberations/{id}")).json()
+    (item,) = (await gateway.client.get("/deliberations")).json()["items"]
+    assert body["links"] == item["links"] and body["links"]["delete"] == f"/deliberations/{id}"
+    assert (await gateway.client.delete(body["links"]["delete"])).status_code == 204
+
+
+async def test_the_idempotency_key_of_what_was_deleted_starts_nothing(gateway: Served) -> None:
+    """The log refuses it, whatever a gateway knows: another one, and one that has just begun, answer the same."""
+    id = (await gateway.post(BODY, Idempotency_Key="k")).json()["id"]
+    await gateway.play(id)
+    await gateway.client.delete(f"/deliberations/{id}")
+    async with served(journal=gateway.journal) as another:
+        for each in (gateway, another):
+            response = await each.post(BODY, Idempotency_Key="k")
+            assert (response.status_code, response.json()["code"]) == (410, "gone")
+            assert "use a new key" in response.json()["detail"]
+            assert (await each.post(BODY, Idempotency_Key="l")).status_code == 202
+    assert [each for each in subjects(gateway.journal) if id in each] == [f"deliberations.default.{id}.deleted"]
+
+
+async def test_another_gateway_and_one_that_starts_later_forget_it_too(gateway: Served) -> None:
+    id, kept = await ended(gateway), await ended(gateway)
+    async with served(journal=gateway.journal) as another:
+        assert len((await another.client.get("/deliberations")).json()["items"]) == 2
+        await gateway.client.delete(f"/deliberations/{id}")
+        assert [item["id"] for item in (await another.client.get("/deliberations")).json()["items"]] == [kept]
+    async with served(journal=gateway.journal) as later:
+        assert [item["id"] for item in (await later.client.get("/deliberations")).json()["items"]] == [kept]
+        assert await code_of(later, f"/deliberations/{id}") == (410, "gone")
+        assert (await later.client.delete(f"/deliberations/{id}")).status_code == 204
+
+
+async def test_a_foreign_tenant_can_neither_delete_nor_learn_that_it_was_deleted() -> None:
+    journal = InMemoryJournal()
+    own, foreign = await make_key(journal, "acme"), await make_key(journal, "other")
+    async with served(journal=journal, key_pepper=PEPPER) as gateway:
+        await until(lambda: bool(gateway.gateway["access"].keyring and gateway.gateway["access"].keyring.caught_up))
+        id = await accepted(gateway, own)
+        await play(gateway, "acme", id)
+        for _ in range(2):
+            refused = await gateway.client.delete(f"/deliberations/{id}", headers=bearer(foreign))
+            unknown = await gateway.client.delete("/deliberations/never", headers=bearer(foreign))
+            assert refused.status_code == unknown.status_code == 404
+            assert (await gateway.client.get(f"/deliberations/{id}", headers=bearer(foreign))).status_code == 404
+            assert (await gateway.client.delete(f"/deliberations/{id}", headers=bearer(own))).status_code == 204
+
+
+@pytest.mark.parametrize("seed", range(10))
+async def test_a_tombstone_buries_in_any_order(seed: int) -> None:
+    journal = InMemoryJournal()
+    for story in (Story("a"), Story("b")):
+        for fact in (story.accepted(), story.opened(), Completed(deliberation_id=story.id, ts=NOW)):
+            await journal.append("default", fact)
+    await journal.append("default", Deleted(deliberation_id="a", ts=NOW))
+    heard = journal.records + random.Random(seed).choices(journal.records, k=5)
+    random.Random(seed).shuffle(heard)
+    kept = catalog()
+    for record in heard:
+        kept.apply(record)
+    assert told(kept) == [("b", "completed")]
+    assert kept.stats("default").total == 1 and not kept.knows("default", "a")
+    assert list(kept.buried) == [("default", "a")]
+
+
+async def test_tombstones_are_forgotten_with_their_age_and_when_there_are_too_many() -> None:
+    kept = catalog(size_max=10)
+    journal = InMemoryJournal()
+    for number in range(40):
+        await journal.append("default", Deleted(deliberation_id=f"d{number}", ts=NOW))
+    for record in journal.records:
+        kept.apply(record)
+    assert len(kept.buried) == 10
+    assert kept.stats("default").total == 0
+
+
+async def test_a_removal_that_was_broken_off_is_hidden_and_completed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The gateway dies after the tombstone: nobody sees what is left, and the next one to start removes it."""
+    journal = InMemoryJournal()
+    async with served(journal=journal) as gateway:
+        id, kept = await ended(gateway), await ended(gateway)
+        tombstone = Deleted(deliberation_id=id, ts=NOW)
+        await gateway.append(tombstone)  # pyright: ignore[reportArgumentType]
+        assert len([each for each in subjects(journal) if id in each]) > 2
+        assert await code_of(gateway, f"/deliberations/{id}") == (410, "gone")
+        assert [item["id"] for item in (await gateway.client.get("/deliberations")).json()["items"]] == [kept]
+    monkeypatch.setattr(deletion, "SWEEP_S", 0.01)
+    async with served(journal=journal) as later:
+        await until(
+            lambda: [each for each in subjects(journal) if id in each] == [f"deliberations.default.{id}.deleted"]
+        )
+        assert (await later.client.get(f"/deliberations/{kept}")).status_code == 200
+
+
+async def test_a_sweep_without_a_log_forgets_nothing() -> None:
+    journal, kept = InMemoryJournal(), catalog()
+    await journal.append("default", Story("a").opened())
+    kept.apply((await journal.append("default", Deleted(deliberation_id="a", ts=NOW))).record)
+    journal.available = False
+    with pytest.raises(JournalUnavailable):
+        await swept(journal, kept)
+    journal.available = True
+    await swept(journal, kept)
+    assert subjects(journal) == ["deliberations.default.a.deleted"] and not kept.buried
+
+
+async def test_a_log_that_is_away_refuses_and_the_next_try_completes(gateway: Served) -> None:
+    id = await ended(gateway)
+    purge = gateway.journal.purge
+
+    async def away(tenant: str, deliberation_id: str) -> None:
+        raise JournalUnavailable("away")
+
+    gateway.journal.purge = away  # pyright: ignore[reportAttributeAccessIssue]
+    assert await code_of(gateway, f"/deliberations/{id}", "DELETE") == (503, "journal_unavailable")
+    assert await code_of(gateway, f"/deliberations/{id}") == (410, "gone")
+    gateway.journal.purge = purge  # pyright: ignore[reportAttributeAccessIssue]
+    assert (await gateway.client.delete(f"/deliberations/{id}")).status_code == 204
+    assert len([each for each in subjects(gateway.journal) if id in each]) == 1
+
+
+async def test_a_viewer_who_is_still_reading_is_told_and_its_stream_ends() -> None:
+    story = Story("a")
+    async with listening() as gateway:
+        await gateway.write(*whole(story)[:-1])
+        async with gateway.watching("a", after="0") as frames:
+            await following(frames, 11)
+            await gateway.journal.append("default", Deleted(deliberation_id="a", ts=NOW))
+            assert types([frame async for frame in frames]) == ["deliberation.deleted"]
+        assert (await gateway.page("a")).status_code == 410
+
+
+@pytest.mark.parametrize(
+    ("age_s", "expected"),
+    [(0, (404, "not_found")), (3_599, (404, "not_found")), (3_601, (410, "gone"))],
+)
+async def test_an_id_that_says_when_it_was_given_out_is_gone_after_retention(
+    age_s: int, expected: tuple[int, str]
+) -> None:
+    """Whether it was given out at all cannot be known then: nothing of it is left."""
+    async with served(retention_s=3_600) as gateway:
+        id = deliberation_id("default", None, gateway.clock.now())
+        keyed = deliberation_id("default", "k", gateway.clock.now())
+        gateway.clock.advance(age_s)
+        assert await code_of(gateway, f"/deliberations/{id}") == expected
+        assert await code_of(gateway, f"/deliberations/{id}/events") == expected
+        assert await code_of(gateway, f"/deliberations/{id}", "DELETE") == expected
+        assert await code_of(gateway, f"/deliberations/{keyed}") == (404, "not_found")
+
+
+async def test_retention_of_everything(gateway: Served) -> None:
+    id = await ended(gateway)
+    gateway.clock.advance(gateway.gateway["settings"].retention_s + 1)
+    gateway.journal.records = [record for record in gateway.journal.records if record.subject.endswith(".end")]
+    assert await code_of(gateway, f"/deliberations/{id}") == (410, "gone")
+    gateway.journal.records.clear()
+    assert await code_of(gateway, f"/deliberations/{id}") == (410, "gone")
+
+
+async def test_a_key_is_not_taken_while_retention_has_left_something_of_it(gateway: Served) -> None:
+    """A new acceptance beside old facts would be a log that nobody can fold."""
+    id = (await gateway.post(BODY, Idempotency_Key="k")).json()["id"]
+    await gateway.play(id)
+    left: Any = [record for record in gateway.journal.records if record.tokens[-1] != "accepted"]
+    gateway.journal.records = list(left)
+    response = await gateway.post(BODY, Idempotency_Key="k")
+    assert (response.status_code, response.json()["code"]) == (410, "gone")
+    gateway.journal.records = []
+    assert (await gateway.post(BODY, Idempotency_Key="k")).status_code == 202
