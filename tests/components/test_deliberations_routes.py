@@ -485,11 +485,8 @@ async def test_a_listed_deliberation_is_a_summary(gateway: Served) -> None:
             "self": f"/deliberations/{id}",
             "events": f"/deliberations/{id}/events",
             "cancel": f"/deliberations/{id}/cancel",
-<<<<<<< HEAD
-            "deliveries": f"/deliberations/{id}/deliveries",
-=======
             "delete": f"/deliberations/{id}",
->>>>>>> 9f6e666 (DELETE: what has ended can be removed, for good and everywhere; a tombstone answers 410, also to its key)
+            "deliveries": f"/deliberations/{id}/deliveries",
         },
     }
 
