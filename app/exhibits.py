@@ -14,7 +14,6 @@ from pydantic import BaseModel
 
 from app.backlog import Backlog
 from app.catalog import Catalog
-from app.catalog import Selection as Listed
 from app.chat_completions import completion, frames, opening_frame
 from app.chat_requests import ChatCompletionRequest
 from app.chat_schemas import ModelList, ModelResource
@@ -24,6 +23,7 @@ from app.deliberation.fold import State, apply
 from app.deliberation.ports import Record
 from app.deliberation.specification import Sampling
 from app.deliberation.strategies import STRATEGIES
+from app.entries import Selection as Listed
 from app.frames import Selection as Wanted
 from app.frames import chunks, frame_of
 from app.login import Session
@@ -174,6 +174,10 @@ def _deliberations() -> dict[str, tuple[Exhibit, ...]]:
                 exact=True,
             ),
             Exhibit("ended_before", "Nothing is left to stop", 200, _resource(ended), parameters=id, exact=True),
+        ),
+        "delete_deliberation": (
+            Exhibit("ended", "It is removed", 204, parameters=id),
+            Exhibit("under_way", "It has to end first", 409, parameters={"deliberation_id": live.deliberation_id}),
         ),
     }
 

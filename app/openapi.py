@@ -67,7 +67,10 @@ _SECURITY = {
 _REFS = "#/components/schemas/{model}"
 # What may be asked next with the id that an answer holds, by the schema of the answer.
 _LINKS = {
-    "Deliberation": ("$response.body#/id", ("get_deliberation", "read_deliberation_events", "cancel_deliberation")),
+    "Deliberation": (
+        "$response.body#/id",
+        ("get_deliberation", "read_deliberation_events", "cancel_deliberation", "delete_deliberation"),
+    ),
     "DeliberationPage": ("$response.body#/items/0/id", ("get_deliberation",)),
 }
 

@@ -97,7 +97,7 @@ def story(key: str) -> tuple[Event, ...]:
     asked = DeliberationRequest.model_validate(REQUEST)
     roles = parse_roles({"roles": {"DEV": {"persona": PERSONA}}})
     specified = specification(asked, roles, STRATEGIES, timeout_s=300)
-    id = deliberation_id(TENANT, key)
+    id = deliberation_id(TENANT, key, BEGAN_AT)
     first = accepted(specified, asked, id=id, now=BEGAN_AT, request_id=None, traceparent=None)
     told, current = list[Event]([first]), begin(first, 1)
     while True:
@@ -134,7 +134,7 @@ def log() -> tuple[Record, ...]:
 
 def records_of(key: str) -> list[Record]:
     """What the log holds of one of the two."""
-    id = deliberation_id(TENANT, key)
+    id = deliberation_id(TENANT, key, BEGAN_AT)
     return [record for record in log() if record.tokens[2] == id]
 
 

@@ -19,6 +19,7 @@ from app.testing import InMemoryJournal
 from tests.components.keyed import PEPPER, accepted, bearer, make_key, play
 from tests.components.served import COORDINATOR, Served, served
 from tests.conditions import until
+from tests.story import NOW
 
 CANARY = "canary-of-acme"
 NOBODYS = "z" * 26
@@ -187,7 +188,7 @@ async def test_a_cursor_of_anothers_list_leads_to_ones_own(two: Two) -> None:
 async def test_one_idempotency_key_is_two_deliberations_in_two_tenants(two: Two) -> None:
     first = await accepted(two.gateway, two.acme, {"Idempotency-Key": "order-1"})
     second = await accepted(two.gateway, two.rival, {"Idempotency-Key": "order-1"})
-    assert first == deliberation_id("acme", "order-1") != second == deliberation_id("rival", "order-1")
+    assert first == deliberation_id("acme", "order-1", NOW) != second == deliberation_id("rival", "order-1", NOW)
     other = await two.gateway.client.post(
         "/deliberations", json={"task": "Another."}, headers=bearer(two.rival, Idempotency_Key="order-1")
     )
@@ -200,7 +201,7 @@ def test_ids_of_two_tenants_never_meet() -> None:
     """Coordinators know deliberations by id alone: ids have 130 bits of a keyed hash of the tenant, or of chance."""
     tenants = [f"t{number}" for number in range(20)] + ["t", "t1-", "t1_", "1"]
     keys = [f"k{number}" for number in range(500)]
-    counts = Counter(deliberation_id(tenant, key) for tenant in tenants for key in keys)
+    counts = Counter(deliberation_id(tenant, key, NOW) for tenant in tenants for key in keys)
     assert max(counts.values()) == 1
     assert {len(id) for id in counts} == {26}
 
@@ -217,7 +218,7 @@ async def test_the_model_facade_speaks_of_ones_own_alone(two: Two) -> None:
     asking = asyncio.create_task(
         two.gateway.client.post("/v1/chat/completions", json=body, headers=bearer(two.rival, Idempotency_Key="k"))
     )
-    own = deliberation_id("rival", "k")
+    own = deliberation_id("rival", "k", NOW)
     await until(lambda: any(own in record.subject for record in two.gateway.journal.records))
     await play(two.gateway, "rival", own)
     answered = await asking
