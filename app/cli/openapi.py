@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+import yaml
 from rich.console import Console
 from rich.text import Text
 
@@ -18,10 +19,14 @@ _DIFF_LINES_MAX = 40
 def rendered() -> dict[str, str]:
     """File name → content of every generated document."""
     # Imported here: it builds the whole application, which no other command needs.
-    from app.openapi import document, events_schema
+    from app.asyncapi import asyncapi
+    from app.openapi import document, document_3_2, events_schema
 
-    documents = {"openapi.json": document(), "events.schema.json": events_schema()}
-    return {name: json.dumps(content, indent=2, ensure_ascii=False) + "\n" for name, content in documents.items()}
+    documents = {"openapi.json": document(), "openapi-3.2.json": document_3_2(), "events.schema.json": events_schema()}
+    written = {name: json.dumps(content, indent=2, ensure_ascii=False) + "\n" for name, content in documents.items()}
+    # Read back from JSON, so that what stands in several places is written out in each.
+    told = json.loads(json.dumps(asyncapi()))
+    return written | {"asyncapi.yaml": yaml.safe_dump(told, sort_keys=False, allow_unicode=True, width=120)}
 
 
 def drift(directory: Path, expected: dict[str, str]) -> dict[str, list[str]]:
@@ -59,7 +64,7 @@ def openapi(
     check: Annotated[bool, typer.Option("--check", help="Write nothing; exit 1 when a file differs.")] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Write openapi.json and events.schema.json from the code, or check that they are up to date."""
+    """Write openapi.json, openapi-3.2.json, events.schema.json and asyncapi.yaml, or check that they are up to date."""
     expected = rendered()
     if check:
         raise typer.Exit(_check(directory, expected, as_json=as_json))
