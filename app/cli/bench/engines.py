@@ -15,7 +15,8 @@ from app.cli.bench.accounts import account_document, account_lines
 from app.cli.client import Gateway, JsonObject, understood
 from app.cli.exits import CommandError, Exit, FieldFault, print_json
 from app.cli.lanes import is_simulated
-from app.cli.layout import StackOptions
+from app.cli.layout import StackOptions, shown
+from app.cli.probes import status_of
 from app.cli.stack import running_stack
 from app.cli.up import Checklist
 from app.cli.watch import until_ended
@@ -80,8 +81,19 @@ async def gateway_at(where: Where) -> AsyncGenerator[Gateway]:
             port=0, nats_port=0, data_dir=where.data_dir or Path(temporary), engine_urls=where.engine_urls
         )
         checklist = Checklist(Console(stderr=True, highlight=False, soft_wrap=True))
+        await _answering(where.engine_urls)
         async with running_stack(options, checklist) as stack, Gateway(stack.url) as gateway:
             yield gateway
+
+
+async def _answering(engine_urls: tuple[str, ...]) -> None:
+    """Raise CommandError for an engine that does not answer: every question would wait for it to its deadline."""
+    for url in engine_urls:
+        if await status_of(f"{url.rstrip('/')}/v1/models") is None:
+            detail = f"no engine answers at {shown(url)}"
+            raise CommandError(
+                Exit.UNREACHABLE, "engine_unreachable", detail, remedy="is it running, and is that its URL?"
+            )
 
 
 def request_body(plan: Plan, strategy: str, agents: int, question: Question, place: int, own: JsonObject) -> JsonObject:
