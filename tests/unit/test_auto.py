@@ -164,6 +164,21 @@ def test_the_time_is_shared_with_what_may_follow() -> None:
         ({"escalation": {"rounds_of_pairs": 2}}, ("escalation", "rounds_of_pairs")),
         ({"escalate_to": "tournament", "escalation": {"format": "league"}}, ("escalation", "format")),
         ({"escalate_to": "fuse", "escalation": {"format": "swiss"}}, ("escalation", "format")),
+        ({"escalate_to": "debate", "escalation": {"normaliser": "number"}}, ("escalation", "normaliser")),
+        (
+            {"normaliser": "number", "escalate_to": "debate", "escalation": {"normaliser": "text"}},
+            ("escalation", "normaliser"),
+        ),
+        (
+            {
+                "normaliser": "choice",
+                "options": ["a", "b"],
+                "escalate_to": "debate",
+                "escalation": {"options": ["a", "c"]},
+            },
+            ("escalation", "options"),
+        ),
+        ({"normaliser": "number", "escalation": {"normaliser": "number"}}, ("escalation", "normaliser")),
         ({"escalate_to": "nothing", "escalation": {"format": "swiss"}}, ("escalate_to",)),
     ],
 )
@@ -173,6 +188,27 @@ def test_parameters_of_the_escalation_are_held_to_its_own_schema(
     with pytest.raises(ValidationError) as refused:
         AutoParameters.model_validate(given_)
     assert [error["loc"] for error in refused.value.errors()] == [where]
+
+
+@pytest.mark.parametrize("named", [{}, {"normaliser": "choice"}, {"options": ["a", "b"]}])
+def test_an_escalation_that_counts_reads_answers_as_the_drafts_were_read(named: dict[str, Any]) -> None:
+    told = {"normaliser": "choice", "options": ["a", "b"], "escalate_to": "debate", "escalation": named}
+    filled = AutoParameters.model_validate(told).model_dump(mode="json")
+    assert {name: filled["escalation"][name] for name in ("normaliser", "options")} == {
+        "normaliser": "choice",
+        "options": ["a", "b"],
+    }
+    assert AutoParameters.model_validate(filled).model_dump(mode="json") == filled
+
+
+def test_a_debate_that_follows_counts_the_form_that_was_asked_for() -> None:
+    for seed in range(20):
+        filled = AutoParameters.model_validate({"normaliser": "number", "escalate_to": "debate"}).model_dump(
+            mode="json"
+        )
+        asked = specification(3, strategy="auto", parameters=filled, rounds=0, seed=seed)
+        ended = run(asked, minds(["It is 391.", "17 · 23 = 391", "392"]))
+        assert verdict(ended).tally[0].answer == "391", f"seed {seed}"
 
 
 @every_escalation

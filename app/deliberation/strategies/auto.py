@@ -11,9 +11,9 @@ Calls without failures: min(3, N) when they are unanimous, else exactly the chos
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
-from pydantic import Field, ValidationInfo, field_validator
+from pydantic import Field, ValidationError, ValidationInfo, field_validator
 
 from app.deliberation.answers import Count, Normaliser, Options
 from app.deliberation.engine import Conclusion, Strategy, StrategyDefinition
@@ -24,6 +24,8 @@ from app.deliberation.strategies.steps import Candidate, Course, Step
 
 DRAFTS_FIRST = 3
 _REPEATED = " × R"
+# How answers are read, in parameters of a strategy that counts them.
+_READING = ("normaliser", "options")
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,15 +64,41 @@ class AutoParameters(Parameters):
         default="council", description="The strategy that goes on from the drafts when they are not unanimous"
     )
     escalation: dict[str, Any] = Field(
-        default={}, validate_default=True, description="The parameters of that strategy, as its own schema has them"
+        default={},
+        validate_default=True,
+        description="The parameters of that strategy, as its own schema has them; where it counts answers, "
+        "`normaliser` and `options` are those above",
     )
 
     @field_validator("escalation")
     @classmethod
     def _of_the_strategy(cls, given: dict[str, Any], info: ValidationInfo) -> dict[str, Any]:
-        """Hold them to the strategy's own schema, and fill in its defaults; faults are told below this field."""
+        """Hold them to the strategy's own schema, and fill in its defaults; faults are told below this field.
+
+        A strategy that counts answers reads them as the drafts were asked for and counted: two readings would count
+        answers in a form that nobody was told.
+        """
         chosen = ESCALATIONS.get(info.data.get("escalate_to", ""))
-        return given if chosen is None else chosen.definition.parameters.model_validate(given).model_dump(mode="json")
+        if chosen is None:
+            return given
+        own = chosen.definition.parameters
+        shared = {name: info.data[name] for name in _READING if name in own.model_fields and name in info.data}
+        for name, value in shared.items():
+            if name in given and _plain(given[name]) != _plain(value):
+                raise _conflict(name, given[name])
+        return own.model_validate(given | shared).model_dump(mode="json")
+
+
+def _plain(value: object) -> object:
+    """A value as JSON has it: a tuple is a list there."""
+    return list(cast(tuple[object, ...], value)) if isinstance(value, tuple) else value
+
+
+def _conflict(name: str, given: object) -> ValidationError:
+    error = ValueError(f"answers are read in one way: leave it out here, or give the same {name} to auto itself")
+    return ValidationError.from_exception_data(
+        "escalation", [{"type": "value_error", "loc": (name,), "input": given, "ctx": {"error": error}}]
+    )
 
 
 def _auto(specification: Specification) -> Strategy:
@@ -117,7 +145,7 @@ def _steps() -> tuple[str, ...]:
 
 AUTO = StrategyDefinition(
     name="auto",
-    version=1,
+    version=2,
     summary="Three drafts; unanimous: done; else the rest propose and the chosen strategy goes on from all drafts.",
     steps=_steps(),
     formula="min(3, N) when unanimous, else exactly what the chosen strategy makes",

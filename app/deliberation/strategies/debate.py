@@ -24,6 +24,7 @@ from app.deliberation.outputs import Output, Turn
 from app.deliberation.prompts.debate import turn
 from app.deliberation.specification import Parameters, Specification
 from app.deliberation.strategies.positions import Positions
+from app.deliberation.strategies.samples import asking_for
 from app.deliberation.strategies.steps import Candidate, Course, Step
 
 _NOT_COUNTED = {
@@ -49,7 +50,8 @@ class DebateParameters(Parameters):
 
 
 def _debate(specification: Specification) -> Strategy:
-    course = Course(specification)
+    parameters = DebateParameters.model_validate(specification.parameters)
+    course = Course(asking_for(specification, parameters.normaliser, parameters.options))
     drafts = yield from course.propose(stages_left=1 + specification.rounds)
     return (yield from continue_from(course, drafts))
 
@@ -57,7 +59,8 @@ def _debate(specification: Specification) -> Strategy:
 def continue_from(course: Course, drafts: Sequence[Candidate]) -> Step[Conclusion]:
     """The whole strategy after its drafts; `drafts` are one per author, at least one.
 
-    Two drafts below the quorum that differ are judged as a pair instead.
+    The course's specification tells the agents the form in which answers can be read (`samples.asking_for`). Two
+    drafts below the quorum that differ are judged as a pair instead.
     """
     specification = course.specification
     asked = DebateParameters.model_validate(specification.parameters)
@@ -105,7 +108,7 @@ def _switched(course: Course, positions: Positions, reading: Mapping[str, Sequen
 
 DEBATE = StrategyDefinition(
     name="debate",
-    version=1,
+    version=2,
     summary="Draft; unless enough agree, dissenters read a few others and switch for an error; count first and final.",
     steps=("propose", "debate × R"),
     formula="N + dissenters of each round ≤ N(1+R); N when the drafts agree",
