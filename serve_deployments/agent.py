@@ -132,7 +132,7 @@ class AgentReplica:
         """
         self._requests += 1
         try:
-            await self._stops.hear(request.tenant, request.deliberation_id, request.known_sequence)
+            await self._stops.hear(request.tenant, request.deliberation_id, request.accepted_sequence)
             async for record in self._outcomes(request):
                 yield record.sequence, record.data
         finally:

@@ -33,8 +33,8 @@ log = structlog.get_logger(__name__)
 class StageRequest(Value, frozen=True):
     """Calls of one role in one stage.
 
-    `resumed` says that some may have been made or recorded before; `known_sequence` is the place in the stream up to
-    which who asks knows the deliberation's facts.
+    `resumed` says that some may have been made or recorded before; `accepted_sequence` is the place of the
+    deliberation's acceptance in the stream.
     """
 
     tenant: str
@@ -43,7 +43,7 @@ class StageRequest(Value, frozen=True):
     calls: tuple[Call, ...]
     deadline_at: AwareDatetime
     resumed: bool
-    known_sequence: int = 0
+    accepted_sequence: int = 0
 
 
 class DeltaPublisher:

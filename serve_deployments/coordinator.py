@@ -319,10 +319,7 @@ class CoordinatorReplica:
             by_role.setdefault(call.role, []).append(call)
         try:
             async with asyncio.TaskGroup() as group:
-                asking = [
-                    group.create_task(self._ask(work, run, role, calls, state.last_sequence))
-                    for role, calls in by_role.items()
-                ]
+                asking = [group.create_task(self._ask(work, run, role, calls)) for role, calls in by_role.items()]
                 try:
                     while not self._may_go_on(state):
                         state = await self._heard_of(work, state)
@@ -388,7 +385,7 @@ class CoordinatorReplica:
         fact = fact_of(record)
         return state if known(state, fact) else apply(state, fact, record.sequence)
 
-    async def _ask(self, work: Work, run: RunStage, role: str, calls: list[Call], known_sequence: int) -> None:
+    async def _ask(self, work: Work, run: RunStage, role: str, calls: list[Call]) -> None:
         """Have one role's replicas make the calls, again when one dies; outcomes go to the work's inbox."""
         lacking = {call.call_id: call for call in calls}
         waits = iter(RETRY_WAIT_S)
@@ -400,7 +397,7 @@ class CoordinatorReplica:
                 calls=tuple(lacking.values()),
                 deadline_at=run.deadline_at,
                 resumed=work.resumed,
-                known_sequence=known_sequence,
+                accepted_sequence=work.delivery.record.sequence,
             )
             try:
                 payload = request.__pydantic_serializer__.to_json(request)

@@ -52,8 +52,10 @@ class Stops:
         # The subscription is shared by requests that come at once, and takes a round trip to make.
         self._lock = asyncio.Lock()
         self._stopped: dict[str, _Stopped] = {}
-        # Above this place in the stream nothing has been missed; None while that is not known.
+        # Above this place in the stream nothing has been missed, None while that is not known; and of these
+        # deliberations, which are older, nothing either.
         self._heard_from: int | None = None
+        self._whole: set[str] = set()
         self._doubts = 0
         self._doubted = asyncio.Event()
         journal.on_reconnect(self._missed)
@@ -63,13 +65,13 @@ class Stops:
         stopped = self._stopped.get(deliberation_id)
         return stopped.why if stopped is not None and stage <= stopped.stage else None
 
-    async def hear(self, tenant: str, deliberation_id: str, known_sequence: int) -> None:
-        """Hear what stops a deliberation's calls from now on, and what has been stored above `known_sequence`.
+    async def hear(self, tenant: str, deliberation_id: str, accepted_sequence: int) -> None:
+        """Hear what stops the calls of a deliberation, which was accepted at this place in the stream, from then on.
 
         Raises JournalUnavailable when the log cannot be asked.
         """
         await self._listen()
-        if self._heard_from is None or known_sequence < self._heard_from:
+        if self._heard_from is None or (accepted_sequence < self._heard_from and deliberation_id not in self._whole):
             await self._read(tenant, deliberation_id)
 
     async def keep(self, running: Callable[[], Collection[tuple[str, str]]], idle: Callable[[], bool]) -> None:
@@ -88,6 +90,7 @@ class Stops:
 
     def _missed(self) -> None:
         self._heard_from = None
+        self._whole.clear()
         self._doubts += 1
         self._doubted.set()
 
@@ -104,9 +107,13 @@ class Stops:
                     self._heard_from = last_sequence
 
     async def _read(self, tenant: str, deliberation_id: str) -> None:
-        subject = prefix(tenant, deliberation_id)
+        subject, doubts = prefix(tenant, deliberation_id), self._doubts
         for record in await self._journal.last([f"{subject}.{suffix}" for suffix in SUFFIXES]):
             self._heard(record)
+        if len(self._whole) >= REMEMBERED_MAX:
+            self._whole.clear()
+        if doubts == self._doubts:
+            self._whole.add(deliberation_id)
 
     async def _mend(self, running: Callable[[], Collection[tuple[str, str]]]) -> None:
         self._doubted.clear()
@@ -123,6 +130,7 @@ class Stops:
                 await self._subscription.close()
                 self._subscription = self._heard_from = None
                 self._stopped.clear()
+                self._whole.clear()
 
     def _heard(self, record: Record) -> None:
         tokens = record.tokens
@@ -138,7 +146,9 @@ class Stops:
         self._stop(deliberation_id, stage, why)
 
     def _forget(self) -> None:
-        """Forget the oldest; who asks for its calls knows less than is remembered here, and so the log is asked."""
-        forgotten = self._stopped.pop(next(iter(self._stopped)))
+        """Forget the oldest; it was accepted before it was stopped, so that the log is asked when it comes again."""
+        oldest = next(iter(self._stopped))
+        forgotten = self._stopped.pop(oldest)
+        self._whole.discard(oldest)
         if self._heard_from is not None:
             self._heard_from = max(self._heard_from, forgotten.sequence)

@@ -41,7 +41,12 @@ class Interest:
     take: Callable[[Msg], None]
     owner: Connection
 
+    def __post_init__(self) -> None:
+        self._literal = "*" not in self.subject and ">" not in self.subject
+
     def wants(self, subject: str) -> bool:
+        if self._literal:
+            return self.owner.connected and self.subject == subject
         return self.owner.connected and subject_matches(self.subject, subject)
 
 

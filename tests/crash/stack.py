@@ -32,6 +32,7 @@ from tests.crash.server import InMemoryServer
 
 _roles = cache(read_roles)
 
+SETTINGS = Settings()
 RESTART_S = 0.5
 RETRY_S = 0.3
 TENANT = "default"
@@ -188,7 +189,7 @@ class Stack:
         journal = await self._journal(process, 2.5)
         # The roles come from a file that does not change: to read it takes longer than the rest of a start.
         with patch("app.main.read_roles", _roles):
-            lifespan = lifespan_of(Settings(), journal, self.loop)
+            lifespan = lifespan_of(SETTINGS, journal, self.loop)
         async with lifespan(APP) as gateway, answering(gateway) as client:
             ready(client)
             await asyncio.Event().wait()
