@@ -19,7 +19,6 @@ import stamina
 import structlog
 from nats.aio.client import Client
 from nats.aio.msg import Msg
-from nats.aio.subscription import Subscription
 
 from app.deliberation.errors import FactTooLarge, JournalUnavailable
 from app.deliberation.facts import (
@@ -35,6 +34,7 @@ from app.deliberation.facts import (
     suffix,
 )
 from app.deliberation.ports import Appended, Record, StreamState
+from app.live import LiveSubscription, unsubscribe
 
 STREAM = "DELIBERATIONS"
 KEYS_STREAM = "KEYS"
@@ -106,21 +106,6 @@ class _Batch:
             self.done.set_exception(_TooManySubjects)
         else:
             self.done.set_exception(JournalUnavailable(f"the log refused a read: {headers.get('Description', status)}"))
-
-
-@dataclass(frozen=True, slots=True)
-class LiveSubscription:
-    """A core subscription on the stream's republished subjects."""
-
-    subscriptions: tuple[Subscription, ...]
-
-    async def close(self) -> None:
-        """Stop delivering. Idempotent, also after the connection has gone."""
-        for subscription in self.subscriptions:
-            try:
-                await subscription.unsubscribe()
-            except (nats.errors.BadSubscriptionError, nats.errors.ConnectionClosedError, OSError):
-                continue
 
 
 class JetStreamJournal:
@@ -377,16 +362,11 @@ class JetStreamJournal:
 
     async def subscribe(self, patterns: Sequence[str], deliver: Callable[[Record], None]) -> LiveSubscription:
         """See `ports.Journal.subscribe`."""
-
-        async def take(message: Msg) -> None:
-            headers = message.headers or {}
-            deliver(Record(message.subject.removeprefix("live."), int(headers["Nats-Sequence"]), message.data))
-
-        subscriptions: list[Subscription] = []
+        live = LiveSubscription(deliver, several=len(patterns) > 1)
         known = False
         try:
             for pattern in patterns:
-                subscriptions.append(await self.client.subscribe(f"live.{pattern}", cb=take))
+                live.subscriptions.append(await self.client.subscribe(f"live.{pattern}", cb=live.take))
             # The round trip makes sure that the server knows the interest before the caller reads the log.
             await self.client.flush(timeout=2)
             known = True
@@ -395,8 +375,8 @@ class JetStreamJournal:
         finally:
             if not known:
                 # nats-py keeps what it has begun, over every reconnect: what nobody will hold must not live on.
-                await LiveSubscription(tuple(subscriptions)).close()
-        return LiveSubscription(tuple(subscriptions))
+                await live.close()
+        return live
 
     async def state(self) -> StreamState:
         """See `ports.Journal.state`."""
@@ -434,7 +414,7 @@ class JetStreamJournal:
         except UNREACHABLE:
             return replies
         finally:
-            await LiveSubscription((subscription,)).close()
+            await unsubscribe(subscription)
         return replies
 
     async def answer(self, subject: str, describe: Callable[[], Coroutine[Any, Any, dict[str, Any]]]) -> None:

@@ -35,7 +35,7 @@ IMPURE_CALLS = {"now", "utcnow", "today", "open", "print", "input", "eval", "exe
 # Who may import a driver or an adapter: exactly these modules, or all below a name that ends in a dot.
 IMPORTERS: dict[str, tuple[str, ...]] = {
     "ray": ("serve_deployments.",),
-    "nats": ("app.journal", "app.queue", "app.streams"),
+    "nats": ("app.journal", "app.live", "app.queue", "app.streams"),
     "httpx": ("serve_deployments.engine", "app.cli.", "app.client."),
     "limits": ("app.limits",),
     "httpx_aiohttp": ("serve_deployments.engine",),

@@ -92,7 +92,10 @@ class Journal(Protocol):
         ...
 
     async def subscribe(self, patterns: Sequence[str], deliver: Callable[[Record], None]) -> Subscription:
-        """Call `deliver` with each event that is stored from now on. At most once: a reconnect may lose some."""
+        """Call `deliver` with each event that is stored from now on, in their order over all patterns.
+
+        At most once: a reconnect may lose some. No two patterns may match one subject.
+        """
         ...
 
     def on_reconnect(self, call: Callable[[], None]) -> Callable[[], None]:

@@ -217,6 +217,29 @@ async def test_patterns_select(any_journal: Journal, fresh_id: str) -> None:
     await subscription.close()
 
 
+async def test_events_of_several_patterns_are_heard_in_the_order_of_the_log(
+    any_journal: Journal, fresh_id: str
+) -> None:
+    heard: list[Record] = []
+    tails = ("*.cancel", "*.end", "*.call.*.delta", "*.call.*.started", "*.deleted")
+    subscription = await any_journal.subscribe([f"deliberations.{fresh_id}.{tail}" for tail in tails], heard.append)
+    started = {"ts": NOW, "call_id": "s1-dev-001", "agent_id": "dev-001", "role": "DEV", "model": "m", "attempt": 1}
+
+    async def tell(number: int) -> None:
+        id = f"{fresh_id}-{number}"
+        for offset in range(5):
+            await any_journal.publish_view(fresh_id, delta(id, offset, "x"))
+            await any_journal.publish_view(fresh_id, CallStarted(deliberation_id=id, **started))
+        await any_journal.append(fresh_id, CancelRequested(deliberation_id=id, ts=NOW))
+        await any_journal.append(fresh_id, Completed(deliberation_id=id, ts=NOW))
+        await any_journal.append(fresh_id, Deleted(deliberation_id=id, ts=NOW))
+
+    await asyncio.gather(*map(tell, range(60)))
+    await until(lambda: len(heard) == 60 * 13)
+    assert [record.sequence for record in heard] == sorted(record.sequence for record in heard)
+    await subscription.close()
+
+
 async def test_state_tells_epoch_and_bounds(any_journal: Journal, fresh_id: str) -> None:
     record = (await any_journal.append("default", accepted(fresh_id))).record
     state = await any_journal.state()

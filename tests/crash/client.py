@@ -42,12 +42,19 @@ class _Subscription:
     cb: Callable[[Msg], Awaitable[None]]
     line: asyncio.Queue[Msg]
     task: asyncio.Task[None] | None = None
+    taken: int = 0
+
+    @property
+    def pending_msgs(self) -> int:
+        return self.line.qsize() + self.taken
 
     async def follow(self) -> None:
         while True:
             message = await self.line.get()
+            self.taken = 1
             if "Status" not in (message.headers or {}) and "Nats-Subject" not in (message.headers or {}):
                 await self.client.step(f"hear {kind(message.subject.removeprefix('live.'))}", nothing)
+            self.taken = 0
             await self.cb(message)
 
     async def unsubscribe(self) -> None:

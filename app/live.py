@@ -1,0 +1,52 @@
+"""Live events as nats-py delivers them, put back into the order of the log.
+
+nats-py gives every subscription a queue and a task of its own, so that what was sent in one order is delivered in
+another. The server sends one connection the stream's republished messages in the stream's order; hence whatever comes
+before a message that is delivered is either delivered too, or waits in the queue of another subscription.
+"""
+
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from heapq import heappop, heappush
+from itertools import count
+
+import nats.errors
+from nats.aio.msg import Msg
+from nats.aio.subscription import Subscription
+
+from app.deliberation.ports import Record
+
+
+async def unsubscribe(subscription: Subscription) -> None:
+    """End a subscription. Idempotent, also after the connection has gone."""
+    with suppress(nats.errors.BadSubscriptionError, nats.errors.ConnectionClosedError, OSError):
+        await subscription.unsubscribe()
+
+
+@dataclass(slots=True)
+class LiveSubscription:
+    """A core subscription on the stream's republished subjects. `deliver` gets them in order, over all patterns."""
+
+    deliver: Callable[[Record], None]
+    several: bool
+    subscriptions: list[Subscription] = field(default_factory=list[Subscription])
+    _held: list[tuple[int, int, Record]] = field(default_factory=list[tuple[int, int, Record]])
+    _numbers: "count[int]" = field(default_factory=count)
+
+    async def take(self, message: Msg) -> None:
+        """Deliver it, or hold it while an earlier one may wait elsewhere. Never gives way to other tasks."""
+        headers = message.headers or {}
+        record = Record(message.subject.removeprefix("live."), int(headers["Nats-Sequence"]), message.data)
+        if not self.several:
+            self.deliver(record)
+            return
+        heappush(self._held, (record.sequence, next(self._numbers), record))
+        if not any(subscription.pending_msgs for subscription in self.subscriptions):
+            while self._held:
+                self.deliver(heappop(self._held)[2])
+
+    async def close(self) -> None:
+        """Stop delivering. Idempotent, also after the connection has gone."""
+        for subscription in self.subscriptions:
+            await unsubscribe(subscription)
