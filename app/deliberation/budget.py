@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from app.deliberation.calls import Call
+from app.deliberation.calls import Call, Reserve
 from app.deliberation.facts import CallFinished
 from app.deliberation.specification import Budget
 
@@ -42,14 +42,19 @@ def predicted_tokens(calls: Iterable[Call]) -> int:
     )
 
 
-def admits(budget: Budget, spent: Spent, calls: tuple[Call, ...]) -> bool:
-    """Whether a stage fits: spent + predicted ≤ budget, on both sides. What asks no engine costs nothing."""
+_NOTHING = Reserve()
+
+
+def admits(budget: Budget, spent: Spent, calls: tuple[Call, ...], reserve: Reserve = _NOTHING) -> bool:
+    """Whether a stage fits: spent + predicted + reserve ≤ budget, on both sides. What asks no engine costs nothing."""
     asked = [call for call in calls if call.check is None]
     if not asked:
         return True
-    if budget.max_calls is not None and spent.calls + len(asked) > budget.max_calls:
+    if budget.max_calls is not None and spent.calls + len(asked) + reserve.calls > budget.max_calls:
         return False
-    return budget.max_tokens is None or spent.tokens + predicted_tokens(asked) <= budget.max_tokens
+    if budget.max_tokens is None:
+        return True
+    return spent.tokens + predicted_tokens(asked) + reserve.tokens <= budget.max_tokens
 
 
 def stage_deadlines(opened_at: datetime, deadline_at: datetime, stages_left: int) -> tuple[datetime, datetime]:

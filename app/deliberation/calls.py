@@ -16,10 +16,14 @@ class ChatMessage(Value, frozen=True):
 
 
 class Check(Value, frozen=True):
-    """A program to be run against tests, each of which may take so many seconds and megabytes of memory."""
+    """A program to be run against tests, each of which may take so many seconds and megabytes of memory.
+
+    `writers` tells by a number who wrote each test; empty where that does not matter.
+    """
 
     code: str
     tests: tuple[TestCase, ...]
+    writers: tuple[int, ...] = ()
     timeout_s: int
     memory_mb: int
 
@@ -45,10 +49,21 @@ class Call(Value, frozen=True):
     check: Check | None = None
 
 
+class Reserve(Value, frozen=True):
+    """What the budget must still hold when a stage has opened: requests and predicted tokens of later stages."""
+
+    calls: int = 0
+    tokens: int = 0
+
+    def __add__(self, other: "Reserve") -> "Reserve":
+        return Reserve(calls=self.calls + other.calls, tokens=self.tokens + other.tokens)
+
+
 class Ask(Value, frozen=True):
     """What a strategy wants next: calls that run at once, and how many answers make a quorum.
 
     `stages_left` counts this stage and those that may follow; it divides the time that is left.
+    `reserve` is for stages without which this one would be of no use, or the choice could not be paid for any more.
     """
 
     purpose: Purpose
@@ -56,6 +71,7 @@ class Ask(Value, frozen=True):
     calls: tuple[Call, ...] = Field(min_length=1)
     quorum: int = Field(ge=1)
     stages_left: int = Field(ge=1)
+    reserve: Reserve = Reserve()
 
 
 class Usage(Value, frozen=True):

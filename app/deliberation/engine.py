@@ -197,7 +197,7 @@ def _replay(state: State, now: datetime, definition: StrategyDefinition) -> Deci
     try:
         ask = next(strategy)
         while True:
-            if not admits(state.specification.budget, spent, ask.calls):
+            if not admits(state.specification.budget, spent, ask.calls, ask.reserve):
                 budget_refused = True
                 ask = strategy.send(Outcomes({}, admitted=False))
                 continue

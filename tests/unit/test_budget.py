@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from app.deliberation.budget import BYTES_PER_TOKEN, Spent, admits, predicted_tokens, stage_deadlines
-from app.deliberation.calls import Call, ChatMessage, Usage
+from app.deliberation.calls import Call, ChatMessage, Reserve, Usage
 from app.deliberation.outputs import Output
 from app.deliberation.specification import Budget
 from tests.unit.facts_of import NOW, finished
@@ -51,6 +51,24 @@ def test_a_stage_is_admitted_when_what_is_spent_and_what_is_foreseen_fit(
     budget: Budget, spent: Spent, admitted: bool
 ) -> None:
     assert admits(budget, spent, TWO) == admitted
+
+
+@pytest.mark.parametrize(
+    ("budget", "reserve", "admitted"),
+    [
+        (Budget(), Reserve(calls=10**9, tokens=10**9), True),
+        (Budget(max_calls=5), Reserve(calls=3), True),
+        (Budget(max_calls=4), Reserve(calls=3), False),
+        (Budget(max_tokens=450), Reserve(calls=3, tokens=50), True),
+        (Budget(max_tokens=449), Reserve(tokens=50), False),
+    ],
+)
+def test_a_stage_is_refused_too_where_the_reserve_would_not_fit_besides(
+    budget: Budget, reserve: Reserve, admitted: bool
+) -> None:
+    assert admits(budget, Spent(), TWO, reserve) == admitted
+    assert admits(budget, Spent(), TWO)
+    assert Reserve(calls=1, tokens=2) + Reserve(calls=3, tokens=4) == Reserve(calls=4, tokens=6)
 
 
 def test_every_completion_is_foreseen_at_its_bound_and_every_prompt_by_its_bytes() -> None:

@@ -19,7 +19,7 @@ SAID = {
 }
 FORMS = [requirement("number"), requirement("choice"), requirement("choice", ("A", "B", "C", "D")), requirement("json")]
 
-WAYS = [(name, {}) for name in COUNTING] + [("auto", {"escalate_to": "debate"})]
+WAYS: list[tuple[str, dict[str, Any]]] = [*((name, {}) for name in COUNTING), ("auto", {"escalate_to": "debate"})]
 
 
 def test_the_strategies_that_count_are_known() -> None:

@@ -421,13 +421,13 @@ def test_a_revision_answers_as_many_issues_as_were_raised() -> None:
         (2, [], []),
         (3, ["propose"], ["unscored"]),
         (5, ["propose"], ["unscored"]),
-        (6, ["propose", "critique"], ["unscored"]),
-        (9, ["propose", "critique", "revise"], ["unscored"]),
-        (11, ["propose", "critique", "revise"], ["unscored"]),
+        (6, ["propose", "score"], []),
+        (9, ["propose", "score"], []),
+        (11, ["propose", "score"], []),
         (12, ["propose", "critique", "revise", "score"], None),
     ],
 )
-def test_a_budget_of_calls_admits_stages_while_they_fit(
+def test_a_budget_of_calls_buys_the_choice_before_what_only_helps_it(
     max_calls: int, purposes: list[str], more: list[str] | None
 ) -> None:
     ended = run(specification(budget=Budget(max_calls=max_calls)))
@@ -445,30 +445,37 @@ def test_a_budget_of_calls_admits_stages_while_they_fit(
         assert ended.content is not None
 
 
-def least_tokens(size: int, purpose: str, minds: Minds) -> int:
-    """The least budget of tokens that admits a council's stage of this purpose."""
-    low, high = 1, 100_000
-    while low < high:
-        middle = (low + high) // 2
-        admitted = purpose in run(specification(size, budget=Budget(max_tokens=middle)), minds).purposes
-        low, high = (low, middle) if admitted else (middle + 1, high)
-    return low
-
-
 @pytest.mark.parametrize("rounds", [1, 3])
 def test_a_refused_revision_ends_the_rounds_and_leaves_room_to_score_the_drafts(rounds: int) -> None:
-    """Revisions must read eight issues each, and scoring is cheaper. So is another critique, but it leads nowhere."""
-    eight = Minds(issues=lambda _: ["major"] * 8)
-    budget = Budget(max_tokens=least_tokens(2, "revise", eight) - 1)
-    ended = run(specification(2, rounds=rounds, budget=budget), eight)
+    """Critiques that took several attempts leave too little. Another critique would fit, but it leads nowhere."""
+    dear = Minds(usage=lambda call_id: Usage(calls=3 if call_id.startswith("s2-") else 1))
+    ended = run(specification(2, rounds=rounds, budget=Budget(max_calls=11)), dear)
     assert ended.purposes == ["propose", "critique", "score"]
     assert ended.degraded == ("budget",)
     assert (ended.winner, ended.content) == ("dev-001", "text of s1-dev-001")
 
 
+@pytest.mark.parametrize(("strategy", "closing"), [("council", "score"), ("fuse", "judge")])
+def test_whatever_tokens_a_budget_holds_nothing_is_begun_that_it_cannot_end(strategy: str, closing: str) -> None:
+    """As dear as the agents' bounds let them be: long texts, long issues, and every completion at its bound."""
+    long = Minds(
+        text=lambda call_id: f"{call_id} ".ljust(1_000, "x"),
+        issues=lambda _: ["major"] * 8,
+        usage=lambda _: Usage(prompt_tokens=400, completion_tokens=500, calls=1),
+    )
+    seen: list[list[str]] = []
+    for max_tokens in range(2_000, 40_000, 400):
+        ended = run(specification(strategy=strategy, rounds=2, budget=Budget(max_tokens=max_tokens)), long)
+        if not seen or seen[-1] != ended.purposes:
+            seen.append(ended.purposes)
+    assert seen[:3] == [[], ["propose"], ["propose", "score"]]
+    assert all(purposes[-1] == closing for purposes in seen[3:])
+    assert len(seen) == (5 if strategy == "council" else 4)
+
+
 def test_a_budget_of_tokens_admits_stages_while_they_are_foreseen_to_fit() -> None:
     seen: list[list[str]] = []
-    for max_tokens in range(500, 10_000, 500):
+    for max_tokens in range(500, 16_000, 500):
         ended = run(specification(budget=Budget(max_tokens=max_tokens)))
         assert ended.end.usage.tokens <= max_tokens
         if not seen or seen[-1] != ended.purposes:
@@ -477,8 +484,7 @@ def test_a_budget_of_tokens_admits_stages_while_they_are_foreseen_to_fit() -> No
             assert isinstance(ended.end, Failed)
         elif "score" not in ended.purposes:
             assert ended.degraded[-2:] == ("unscored", "budget")
-    assert seen[0] == []
-    assert seen[-1] == ["propose", "critique", "revise", "score"]
+    assert seen == [[], ["propose"], ["propose", "score"], ["propose", "critique", "revise", "score"]]
 
 
 def test_attempts_that_were_made_again_count_against_the_budget() -> None:

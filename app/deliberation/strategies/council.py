@@ -3,7 +3,7 @@
 The critic never writes: the author revises, and only when something grave is open, because free revision flips right
 answers to wrong ones (arXiv:2509.05396). The final scores cover first and last versions, so that a revision which made
 things worse loses to what it replaced. Rounds end early (`critiques.StopRule`): more of them before the choice tend to
-hurt (arXiv:2502.19130).
+hurt (arXiv:2502.19130). Nor does a round begin unless the budget holds its revisions and the scores besides.
 
 Calls without failures, with k = min(critics, N-1): at most N + R·(N·k + N) + N, and N·(R-1) more under the rule
 `settled`, which scores every round, the last one as the end; 1 when N is 1.
@@ -22,6 +22,7 @@ from app.deliberation.engine import Conclusion, Strategy, StrategyDefinition
 from app.deliberation.outputs import Critique, Issue, Output, Revision
 from app.deliberation.prompts.council import critique, revise
 from app.deliberation.specification import Parameters, Specification
+from app.deliberation.strategies.reserves import revising, scoring
 from app.deliberation.strategies.steps import Candidate, Course, Step, author_of
 
 
@@ -62,13 +63,13 @@ def continue_from(course: Course, drafts: Sequence[Candidate]) -> Step[Conclusio
     scores: RoundScores | None = None
     for round in range(1, rounds + 1):
         left = parameters.stages(rounds - round + 1)
-        critiques = yield from _criticised(course, latest, parameters.critics, round, left)
+        critiques = yield from _criticised(course, drafts, latest, parameters.critics, round, left)
         if critiques is None or ends_rounds([one for found in critiques.values() for one in found], parameters.stop):
             break
         issues = demanded(critiques, parameters.stop)
         if not issues:
             continue
-        revised = yield from _revised(course, latest, issues, round, left - 1)
+        revised = yield from _revised(course, drafts, latest, issues, round, left - 1)
         if revised is None:
             break
         latest.update(revised)
@@ -94,7 +95,12 @@ def _versions(drafts: Sequence[Candidate], latest: Mapping[str, Candidate]) -> l
 
 
 def _criticised(
-    course: Course, latest: Mapping[str, Candidate], critics: int, round: int, stages_left: int
+    course: Course,
+    drafts: Sequence[Candidate],
+    latest: Mapping[str, Candidate],
+    critics: int,
+    round: int,
+    stages_left: int,
 ) -> Step[dict[str, list[Critique]] | None]:
     """The critiques of each author's latest version; without those that are missing. None: over the budget."""
     specification = course.specification
@@ -115,7 +121,8 @@ def _criticised(
             )
     # As many of k critics each as the quorum is of one each.
     quorum = min(specification.quorum * len(calls) // len(latest), len(calls))
-    outcomes = yield from course.run("critique", round, calls, quorum=quorum, stages_left=stages_left)
+    reserve = revising(course, latest, calls) + scoring(course, _versions(drafts, latest), coming=latest)
+    outcomes = yield from course.run("critique", round, calls, quorum=quorum, stages_left=stages_left, reserve=reserve)
     if not outcomes.admitted:
         return None
     critiques: dict[str, list[Critique]] = {}
@@ -129,7 +136,12 @@ def _criticised(
 
 
 def _revised(
-    course: Course, latest: Mapping[str, Candidate], issues: Mapping[str, list[Issue]], round: int, stages_left: int
+    course: Course,
+    drafts: Sequence[Candidate],
+    latest: Mapping[str, Candidate],
+    issues: Mapping[str, list[Issue]],
+    round: int,
+    stages_left: int,
 ) -> Step[dict[str, Candidate] | None]:
     """New versions by author, without those whose revision failed: they keep the old text. None: over the budget."""
     specification = course.specification
@@ -139,7 +151,8 @@ def _revised(
         mark = nonce(specification.seed, "revise", round, author)
         output = Output(kind="revision", issues=len(open_issues))
         calls.append(course.call(agent, revise(specification, latest[author].text, open_issues, mark), output))
-    outcomes = yield from course.run("revise", round, calls, quorum=1, stages_left=stages_left)
+    reserve = scoring(course, _versions(drafts, latest), coming=issues)
+    outcomes = yield from course.run("revise", round, calls, quorum=1, stages_left=stages_left, reserve=reserve)
     if not outcomes.admitted:
         return None
     revised: dict[str, Candidate] = {}
@@ -157,7 +170,7 @@ def _revised(
 
 COUNCIL = StrategyDefinition(
     name="council",
-    version=1,
+    version=2,
     summary="Propose; k ring critics each; the author revises on a major issue or blocker; listwise scores; rank.",
     steps=("propose", "critique × R", "revise × R", "score"),
     formula="≤ N + R·N(k+1) + N, k = min(critics, N-1): 2N(R+1) for one; N·max(0, R-1) more if settled; 1 when N is 1",

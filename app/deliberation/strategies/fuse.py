@@ -7,6 +7,8 @@ it, in both orders, because swapping the order flips about a third of such verdi
 The writer is the author of the best single proposal. Then one author stands behind both texts that are compared,
 everybody else is free to judge, and no judge meets a text of its own, which it would prefer (arXiv:2404.13076).
 
+No stage after the selection opens unless the budget holds the rest of them besides: half a fusion ships nothing.
+
 Calls without failures: 2N + 4; 1 when N is 1.
 """
 
@@ -19,6 +21,7 @@ from app.deliberation.facts import Tally
 from app.deliberation.outputs import Analysis, Answer, Output
 from app.deliberation.prompts.fusion import analyse, fuse
 from app.deliberation.specification import Specification
+from app.deliberation.strategies.reserves import fusing, gating
 from app.deliberation.strategies.steps import Candidate, Course, Step
 
 ROUND = 1
@@ -67,7 +70,7 @@ def continue_from(course: Course, drafts: Sequence[Candidate]) -> Step[Conclusio
         return _unfused(course, best, "no proposal is scored")
     single = next(draft for draft in drafts if draft.call_id == best.call_id)
     members = bench(authors, single.author, course.specification.seed)
-    fused = yield from _fused(course, drafts, members)
+    fused = yield from _fused(course, drafts, single, members)
     if fused is None:
         return replace(best, degraded=tuple(course.degraded))
     ballots = yield from course.judged(fused, single, members.judges, ROUND)
@@ -81,7 +84,7 @@ def _unfused(course: Course, best: Conclusion, reason: str) -> Conclusion:
     return replace(best, degraded=tuple(course.degraded))
 
 
-def _fused(course: Course, drafts: Sequence[Candidate], members: Bench) -> Step[Candidate | None]:
+def _fused(course: Course, drafts: Sequence[Candidate], single: Candidate, members: Bench) -> Step[Candidate | None]:
     """The writer's text; None when it or the analysis is missing or over the budget."""
     by_id = {draft.id: draft for draft in drafts}
     seed = course.specification.seed
@@ -89,10 +92,12 @@ def _fused(course: Course, drafts: Sequence[Candidate], members: Bench) -> Step[
     labelled = dict(zip(labels(len(shown)), shown, strict=True))
     texts = [(letter, by_id[candidate].text) for letter, candidate in labelled.items()]
 
+    gate = gating(course, single, members.writer, members.judges)
     prompt = analyse(course.specification, texts, nonce(seed, "analyse", ROUND))
     agent = course.agent(members.analyst)
     call = course.call(agent, prompt, Output(kind="analysis"), labelled=labelled, judging=True)
-    outcomes = yield from course.run("analyse", ROUND, [call], quorum=1, stages_left=3)
+    reserve = fusing(course, texts, members.writer, call) + gate
+    outcomes = yield from course.run("analyse", ROUND, [call], quorum=1, stages_left=3, reserve=reserve)
     analysis = outcomes.answer(call)
     if not isinstance(analysis, Analysis):
         if outcomes.admitted:
@@ -101,7 +106,7 @@ def _fused(course: Course, drafts: Sequence[Candidate], members: Bench) -> Step[
 
     prompt = fuse(course.specification, texts, analysis, nonce(seed, "fuse", ROUND))
     call = course.call(course.agent(members.writer), prompt, Output(kind="answer"), labelled=labelled)
-    outcomes = yield from course.run("fuse", ROUND, [call], quorum=1, stages_left=2)
+    outcomes = yield from course.run("fuse", ROUND, [call], quorum=1, stages_left=2, reserve=gate)
     written = outcomes.answer(call)
     if not isinstance(written, Answer):
         if outcomes.admitted:
@@ -137,7 +142,7 @@ def _gated(
 
 FUSE = StrategyDefinition(
     name="fuse",
-    version=1,
+    version=2,
     summary="Select the best; fuse all into one text; ship it only if it beats the best in both orders.",
     steps=("propose", "score", "analyse", "fuse", "judge"),
     formula="2N + 4 (1 when N is 1)",

@@ -10,7 +10,7 @@ from typing import TypeVar
 from app.deliberation.aggregation import Aggregation
 from app.deliberation.anonymity import arrangements, call_seed, labels, nonce
 from app.deliberation.ballots import Ballot, Ranked, agreement, ballot, dissent, effective_votes, rank
-from app.deliberation.calls import Ask, Call, ChatMessage
+from app.deliberation.calls import Ask, Call, ChatMessage, Reserve
 from app.deliberation.engine import Conclusion, Outcomes
 from app.deliberation.errors import BudgetExhausted, QuorumNotReached
 from app.deliberation.facts import Dissent, Standing
@@ -24,6 +24,7 @@ JUDGING_TEMPERATURE_MAX = 0.3
 BALLOT_TOKENS = 128
 SCORE_TOKENS = 128
 COMPLETION_TOKENS_MAX = 32_768
+NO_RESERVE = Reserve()
 
 _T = TypeVar("_T")
 Step = Generator[Ask, Outcomes, _T]
@@ -44,6 +45,15 @@ class Candidate:
     def id(self) -> str:
         """The candidate's id: the author for a first version, `author#n` for later ones."""
         return self.author if self.version == 0 else f"{self.author}#{self.version}"
+
+
+def ballot_tokens(reviewer: AgentSpec, candidates: int, criteria: int) -> int:
+    """How many tokens a listwise ballot of so many candidates may take."""
+    return _completion_tokens(reviewer, BALLOT_TOKENS + SCORE_TOKENS * candidates * criteria)
+
+
+def _completion_tokens(agent: AgentSpec, least: int) -> int:
+    return min(COMPLETION_TOKENS_MAX, max(agent.sampling.max_tokens, least))
 
 
 def author_of(candidate_id: str) -> str:
@@ -89,16 +99,28 @@ class Course:
             output=output,
             temperature=min(sampling.temperature, JUDGING_TEMPERATURE_MAX) if judging else sampling.temperature,
             top_p=sampling.top_p,
-            max_tokens=min(COMPLETION_TOKENS_MAX, max(sampling.max_tokens, tokens_least)),
+            max_tokens=_completion_tokens(agent, tokens_least),
             seed=call_seed(self.specification.seed, call_id, 1),
             labels=dict(labelled or {}),
         )
 
     def run(
-        self, purpose: Purpose, round: int, calls: Sequence[Call], *, quorum: int, stages_left: int
+        self,
+        purpose: Purpose,
+        round: int,
+        calls: Sequence[Call],
+        *,
+        quorum: int,
+        stages_left: int,
+        reserve: Reserve = NO_RESERVE,
     ) -> Step[Outcomes]:
-        """Ask for a stage; a stage that the budget refuses takes no number and is told in `degraded` by the engine."""
-        ask = Ask(purpose=purpose, round=round, calls=tuple(calls), quorum=quorum, stages_left=stages_left)
+        """Ask for a stage; a stage that the budget refuses takes no number and is told in `degraded` by the engine.
+
+        It is refused too where the budget would not hold the `reserve` besides.
+        """
+        ask = Ask(
+            purpose=purpose, round=round, calls=tuple(calls), quorum=quorum, stages_left=stages_left, reserve=reserve
+        )
         outcomes = yield ask
         if outcomes.admitted:
             self.stage += 1
@@ -167,7 +189,7 @@ class Course:
                     Output(kind="score", labels=letters, criteria=criteria),
                     labelled=dict(zip(letters, shown, strict=True)),
                     judging=True,
-                    tokens_least=BALLOT_TOKENS + SCORE_TOKENS * len(letters) * len(criteria),
+                    tokens_least=ballot_tokens(self.agent(reviewer), len(letters), len(criteria)),
                 )
             )
         outcomes = yield from self.run(
