@@ -5,6 +5,7 @@ import json
 import logging
 from collections.abc import AsyncGenerator, Iterator
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import anyio
@@ -20,7 +21,7 @@ from app.main import access_of, check_exposure, create_app, serve
 from app.openapi import document
 from app.origins import checked_origin, is_loopback, own_name
 from app.settings import Settings
-from app.tenants import ACCESS, Access
+from app.tenants import ACCESS, SCOPE_MEANS, Access, access_table
 from app.testing import FakeClock, InMemoryJournal
 from tests.components.keyed import PEPPER, accepted, bearer, make_key, play, revoke
 from tests.components.listening import listening
@@ -417,6 +418,19 @@ def test_origins_are_listed_with_commas(monkeypatch: pytest.MonkeyPatch) -> None
     assert Settings().cors_origins == ("https://a.example", "http://localhost:5173", "https://[::1]:8443")
     monkeypatch.setenv("CORS_ORIGINS", "")
     assert Settings().cors_origins == ()
+
+
+def test_the_table_of_the_documentation_is_the_codes() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "security.md").read_text()
+    routes = {
+        operation["operationId"]: (method.upper(), path)
+        for path, methods in document()["paths"].items()
+        for method, operation in methods.items()
+        if method != "parameters"
+    }
+    assert access_table(routes) in page, f"write this between the markers of docs/security.md:\n{access_table(routes)}"
+    for scope, means in SCOPE_MEANS.items():
+        assert f"| `{scope}` | {means} |" in page
 
 
 def test_an_operation_that_is_not_in_the_table_is_served_to_nobody() -> None:
