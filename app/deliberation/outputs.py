@@ -188,11 +188,15 @@ class CheckOutcome(_Parsed):
 class Report(_Parsed):
     """What a sandbox recorded of one program: its tests in the order given. No model writes it.
 
-    `fault` says why no test could be run, and is empty when the program loads.
+    `fault` says why no test could be run, and is empty when the program loads. `not_run` are the places of tests that
+    were not run to their end, for want of time, and say nothing of the program; `void` of those that it came through
+    without any assertion, which passes none. Neither is passed.
     """
 
     fault: _Text = ""
     outcomes: tuple[CheckOutcome, ...] = Field(strict=False)
+    not_run: frozenset[int] = Field(default=frozenset(), strict=False)
+    void: frozenset[int] = Field(default=frozenset(), strict=False)
 
 
 ParsedOutput = Answer | Critique | Revision | Scores | Pair | Turn | Choice | Analysis | Program | Tests | Report
@@ -337,11 +341,15 @@ def _scores(output: Output, text: str) -> Scores:
 
 
 def _revision(output: Output, text: str) -> Revision:
+    """A revision; a response to an issue that nobody raised is dropped, and so is a second one to the same issue.
+
+    Nothing hangs on them, and the text that came with them is what was asked for.
+    """
     revision = _validated(Revision.model_validate_json, text)
-    issues = max(1, output.issues)
-    if len(revision.responses) > issues or any(response.issue > issues for response in revision.responses):
-        raise InvalidOutput(f"responses: more than {issues} issues are answered")
-    return revision
+    raised = range(1, max(1, output.issues) + 1)
+    answered = {response.issue: response for response in reversed(revision.responses) if response.issue in raised}
+    kept = tuple(response for response in revision.responses if answered.get(response.issue) is response)
+    return revision.model_copy(update={"responses": kept})
 
 
 def _choice(output: Output, text: str) -> Choice:

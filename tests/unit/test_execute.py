@@ -19,10 +19,13 @@ from app.deliberation.strategies.steps import Candidate
 from app.testing import Reply
 from tests.unit.facts_of import Minds, Run, report, run, specification
 
-GIVEN = [{"name": "given one", "code": "assert one()"}, {"name": "given two", "code": "assert two()"}]
+GIVEN: list[dict[str, str]] = [
+    {"name": "given one", "code": "assert one()"},
+    {"name": "given two", "code": "assert two()"},
+]
 
 
-def asked(size: int = 3, *, rounds: int = 0, budget: Budget | None = None, **parameters: object) -> Specification:
+def asked(size: int = 3, *, rounds: int = 0, budget: Budget | None = None, **parameters: Any) -> Specification:
     made = specification(size, strategy="execute", rounds=rounds, budget=budget)
     return made.model_copy(update={"parameters": ProgramParameters.model_validate(parameters).model_dump(mode="json")})
 
@@ -32,14 +35,18 @@ def case(name: str) -> outputs.TestCase:
 
 
 def checked(author: str, passes: str | None, fault: str = "", tokens: int = 10) -> Checked:
-    """A program whose report has an outcome for each letter: `+` passed, anything else did not; None: no report."""
-    told = None if passes is None else _report(passes, fault)
+    """A program whose report has an outcome for each letter; None: no report.
+
+    `+` passed, `?` was not run, `0` checks nothing; anything else failed.
+    """
+    told = None if passes is None else reported(passes, fault)
     return Checked(Candidate(author, 0, f"code of {author}", tokens, f"s1-{author}"), told)
 
 
-def _report(passes: str, fault: str) -> Report:
+def reported(passes: str, fault: str) -> Report:
     outcomes = [CheckOutcome(name="t", passed=each == "+", reason="", duration_ms=1) for each in passes]
-    return Report(fault=fault, outcomes=tuple(outcomes))
+    places = {letter: frozenset(place for place, each in enumerate(passes) if each == letter) for letter in "?0"}
+    return Report(fault=fault, outcomes=tuple(outcomes), not_run=places["?"], void=places["0"])
 
 
 def suite_of(size: int, gates: int = 0) -> Suite:
@@ -87,6 +94,14 @@ def test_parameters_are_bounded_and_closed(given: Mapping[str, Any]) -> None:
         ProgramParameters.model_validate(given)
 
 
+def test_a_council_without_any_test_is_refused_at_the_field() -> None:
+    with pytest.raises(ValidationError) as refused:
+        ProgramParameters.model_validate({"test_writers": 0})
+    (error,) = refused.value.errors()
+    assert (error["loc"], error["type"]) == (("test_writers",), "greater_than_equal")
+    assert error["msg"] == "Input should be greater than or equal to 1"
+
+
 def test_parameters_have_defaults_and_are_what_every_check_runs_under() -> None:
     plain = ProgramParameters()
     assert (plain.tests, plain.test_writers, plain.timeout_s, plain.memory_mb) == ((), 2, 5, 256)
@@ -103,7 +118,7 @@ def test_parameters_have_defaults_and_are_what_every_check_runs_under() -> None:
 def test_given_tests_come_first_and_writers_take_turns() -> None:
     found = suite([case("g")], [[case("a1"), case("a2"), case("a3")], [case("b1")], [case("c1"), case("c2")]])
     assert [test.name for test in found.tests] == ["g", "a1", "b1", "c1", "a2", "c2", "a3"]
-    assert found.gates == 1
+    assert (found.gates, found.writers) == (1, (0, 1, 2, 3, 1, 3, 1))
 
 
 def test_the_same_source_is_one_test_and_a_gate_if_it_was_given() -> None:

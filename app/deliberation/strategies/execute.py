@@ -10,12 +10,13 @@ there are at most N in each of R rounds. A check in the sandbox asks no engine.
 """
 
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 
 from app.deliberation.anonymity import nonce
 from app.deliberation.engine import Conclusion, Strategy, StrategyDefinition
 from app.deliberation.facts import Standing
 from app.deliberation.specification import Specification
-from app.deliberation.strategies.evidence import Checked, Suite, credible, support, tally
+from app.deliberation.strategies.evidence import Checked, Suite, credible, support, tally, void_gates
 from app.deliberation.strategies.programs import ProgramParameters, checked, repaired, tested, written
 from app.deliberation.strategies.steps import Course
 
@@ -26,6 +27,9 @@ def _execute(specification: Specification) -> Strategy:
     drafts = yield from written(course, told)
     tests = yield from tested(course, told)
     found = yield from checked(course, told, tests, drafts, round=0)
+    tests = replace(tests, void=void_gates(tests, found))
+    if tests.void:
+        course.degraded.append(f"{len(tests.void)} of {tests.gates} given tests check nothing")
     latest = {draft.author: draft for draft in drafts}
     best = {each.candidate.author: each for each in found}
     settled: set[str] = set()
@@ -49,10 +53,11 @@ def _execute(specification: Specification) -> Strategy:
 def _failing(tests: Suite, best: Mapping[str, Checked], settled: Collection[str]) -> dict[str, list[int]]:
     """The tests that each author's program should be mended for, by author; none where it cannot even be run."""
     demanding = credible(tests, best.values())
+    failing = {author: demanding - each.passed - each.not_run - each.void for author, each in best.items()}
     return {
-        author: sorted(demanding - each.passed)
+        author: sorted(failing[author])
         for author, each in best.items()
-        if author not in settled and each.report is not None and (each.fault or demanding - each.passed)
+        if author not in settled and not each.unchecked(tests) and (each.fault or failing[author])
     }
 
 
@@ -89,19 +94,17 @@ def _concluded(course: Course, tests: Suite, programs: Sequence[Checked]) -> Con
 
 def _doubts(tests: Suite, winner: Checked) -> list[str]:
     """What the best program does not fulfil."""
-    _, faulty, gates_failed = winner.hard(tests)
-    if winner.report is None:
-        return []
+    faulty, gates_failed, unchecked = winner.hard(tests)
     if faulty:
         return ["the best program cannot be run"]
     if gates_failed:
         return [f"the best program fails {gates_failed} of {tests.gates} given tests"]
-    return ["the best program passes no test"] if tests.tests and not winner.passed else []
+    return ["the best program passes no test"] if tests.tests and not winner.passed and not unchecked else []
 
 
 EXECUTE = StrategyDefinition(
     name="execute",
-    version=1,
+    version=2,
     summary="Write programs and tests; run all in a sandbox; repair what fails; rank by tests passed and agreement.",
     steps=("propose", "test", "check", "repair × R", "check × R"),
     formula="N + T + repairs ≤ N + T + N·R, T = min(test_writers, N)",

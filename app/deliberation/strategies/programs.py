@@ -1,9 +1,9 @@
 """Steps of strategies that run code: write programs, write tests, check programs in a sandbox, repair them."""
 
 from collections.abc import Mapping, Sequence
-from typing import Self
+from typing import Annotated
 
-from pydantic import Field, model_validator
+from pydantic import Field, TypeAdapter, ValidationInfo, field_validator
 
 from app.deliberation.anonymity import nonce
 from app.deliberation.calls import Call, Check
@@ -15,6 +15,8 @@ from app.deliberation.strategies.evidence import Checked, Suite, suite
 from app.deliberation.strategies.steps import Candidate, Course, Step, first_problem
 
 FAILED_SHOWN_MAX = 8
+
+_SOME: TypeAdapter[int] = TypeAdapter(Annotated[int, Field(ge=1)])
 
 
 class GivenTest(Parameters):
@@ -33,16 +35,19 @@ class ProgramParameters(Parameters):
         default=(), max_length=32, strict=False, description="Tests that a program has to pass before anything else."
     )
     test_writers: int = Field(
-        default=2, ge=0, le=32, description="How many agents write tests, without seeing a program; at most all."
+        default=2,
+        ge=0,
+        le=32,
+        description="How many agents write tests, without seeing a program; at most all, and 0 only with tests.",
     )
     timeout_s: int = Field(default=5, ge=1, le=60, description="Seconds that one test may run.")
     memory_mb: int = Field(default=256, ge=64, le=1_024, description="Megabytes of memory that a program may take.")
 
-    @model_validator(mode="after")
-    def _with_a_test(self) -> Self:
-        if not self.tests and not self.test_writers:
-            raise ValueError("without tests, at least one test writer is needed")
-        return self
+    @field_validator("test_writers")
+    @classmethod
+    def _with_a_test(cls, test_writers: int, info: ValidationInfo) -> int:
+        # The refusal of a bound, so that it is told at this field.
+        return test_writers if info.data.get("tests") else _SOME.validate_python(test_writers)
 
     @property
     def given(self) -> tuple[TestCase, ...]:
@@ -102,7 +107,13 @@ def checked(
     """Run each program against all tests, in the sandbox of its author's role."""
     calls: list[Call] = []
     for each in programs:
-        check = Check(code=each.text, tests=tests.tests, timeout_s=told.timeout_s, memory_mb=told.memory_mb)
+        check = Check(
+            code=each.text,
+            tests=tests.tests,
+            writers=tests.writers,
+            timeout_s=told.timeout_s,
+            memory_mb=told.memory_mb,
+        )
         call = course.call(course.agent(each.author), (), Output(kind="report"))
         calls.append(call.model_copy(update={"max_tokens": 0, "check": check}))
     stages_left = 1 + 2 * (course.specification.rounds - round)
@@ -111,7 +122,7 @@ def checked(
         Checked(each, report if isinstance(report, Report) and len(report.outcomes) == len(tests.tests) else None)
         for each, report in zip(programs, map(outcomes.answer, calls), strict=True)
     ]
-    missing = sum(each.report is None for each in found)
+    missing = sum(each.unchecked(tests) for each in found)
     if outcomes.admitted and missing:
         course.degraded.append(f"{missing} of {len(calls)} programs of round {round} are unchecked")
     return found
