@@ -17,7 +17,7 @@ from app import logs
 from app.deliberation.errors import InvalidRequest
 from app.keys import SCOPES, Scope, key_id_of, new_key
 from app.limits import Rates
-from app.main import access_of, check_exposure, create_app, serve
+from app.main import access_of, check_exposure, serve
 from app.openapi import document
 from app.origins import checked_origin, is_loopback, own_name
 from app.settings import Settings
@@ -339,8 +339,9 @@ async def test_with_a_pepper_no_answer_says_development_mode(gateway: Served) ->
     for path in ("/roles", "/nothing", "/readyz"):
         assert "development-mode" not in (await gateway.client.get(path, headers=bearer(key))).headers
     assert (await gateway.client.get("/readyz")).json()["mode"] == "keys"
-    app = create_app(Settings(key_pepper=PEPPER))  # pyright: ignore[reportArgumentType] -- read as the environment is
-    assert "Development mode" not in app.openapi()["info"]["description"]
+    async with listening(key_pepper=PEPPER) as whole:
+        told = (await whole.client.get("/openapi.json")).json()["info"]["description"]
+        assert "needs an API key" in told and "Development mode" not in told
 
 
 @pytest.mark.parametrize(
