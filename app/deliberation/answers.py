@@ -73,32 +73,46 @@ _IS = r"[\s*:=_\"'`]{0,6}(?i:(?:is|are|for|would be|should be)\b)?[\s*:=_\"'`(\[
 _LETTER = r"(?:(?![AI]\s+[a-z])[A-Z])(?![\w'’+#])"
 _ALONE = re.compile(r"[\s*_`\"'(\[$]*([A-Za-z])[\s*_`\"')\].:$]*")
 _BOXED = re.compile(r"\\boxed\{\s{0,4}(?:\\text\{)?\(?([A-Z])\b")
-_STATEMENT = re.compile(rf"{_STATED}{_IS}(?i:(?:option|choice|letter)\s{{1,4}})?[\s*(\[]{{0,4}}({_LETTER})")
+_NOUN = r"(?i:(?:option|choice|letter)\s{1,4})?[\s*(\[]{0,4}"
+_STATEMENT = re.compile(rf"{_STATED}{_IS}{_NOUN}({_LETTER})")
+# "Answer: B", "the final answer is B": said of the answer and of nothing else, with more than a space between.
+_EXPLICIT = r"(?i:\banswer\b)(?=[\s*_\"'`]{0,6}(?:[:=]|(?i:is|would be|should be)\b))"
+_ANSWER = re.compile(rf"{_EXPLICIT}{_IS}{_NOUN}({_LETTER})")
 _LABEL = re.compile(r"[\s*_`(\[]*([A-Z])[*_`]{0,3}[).:\]][*_`]{0,3}(?=\s)")
 _MARKED = re.compile(r"\(([A-Z])\)|\[([A-Z])\]|\*\*([A-Z])\*\*")
 _LAST_WORD = re.compile(rf"(?<![\w'’])({_LETTER})[\s*_`\"')\].!$]*$")
 
 
-def _last(found: Iterable[re.Match[str]]) -> str | None:
-    letter: str | None = None
-    for match in found:
-        letter = match[match.lastindex or 0]
-    return letter
+def _said(found: Iterable[re.Match[str]]) -> list[str]:
+    return [match[match.lastindex or 0] for match in found]
+
+
+def _settled(stated: Sequence[str], explicit: Sequence[str]) -> str | None:
+    """What statements say alike; where they differ, the last that is explicitly the answer; None without one."""
+    if len(set(stated)) == 1:
+        return stated[0]
+    return explicit[-1] if explicit else None
 
 
 def _letter(text: str) -> str | None:
-    """The letter that is the text or its last line, is boxed, stated, before the text, marked, or its last word."""
+    """The letter that is the text or its last line, is boxed, stated, before the text, marked, or its last word.
+
+    Statements that differ are no answer unless one says that it is the answer; neither are marked letters that differ.
+    """
     alone = _ALONE.fullmatch(text) or _ALONE.fullmatch(text[text.rstrip().rfind("\n") + 1 :])
     if alone is not None:
         return alone[1].upper()
-    for pattern in (_BOXED, _STATEMENT):
-        letter = _last(pattern.finditer(text))
-        if letter is not None:
-            return letter
+    if boxed := _said(_BOXED.finditer(text)):
+        return boxed[-1]
+    if stated := _said(_STATEMENT.finditer(text)):
+        return _settled(stated, _said(_ANSWER.finditer(text)))
     label = _LABEL.match(text)
     if label is not None:
         return label[1]
-    return _last(_MARKED.finditer(text)) or _last(_LAST_WORD.finditer(text[-64:].rstrip()))
+    if marked := _said(_MARKED.finditer(text)):
+        return _settled(marked, ())
+    last = _LAST_WORD.search(text[-64:].rstrip())
+    return None if last is None else last[1]
 
 
 def _option(text: str, options: Sequence[str]) -> str | None:
@@ -111,9 +125,11 @@ def _option(text: str, options: Sequence[str]) -> str | None:
             return by_text[whole]
     # The longest first: "yes, with changes" is not "yes".
     names = "|".join(re.escape(name) for name in sorted(by_text, key=lambda name: (-len(name), name)))
-    stated = _last(re.finditer(rf"{_STATED}{_IS}({names})(?!\w)", bare))
-    if stated is not None:
-        return by_text[stated]
+    if stated := _said(re.finditer(rf"{_STATED}{_IS}({names})(?!\w)", bare)):
+        # The marks that end words are gone from the bare text, so that "Answer: yes" is "answer yes" there.
+        explicit = _said(re.finditer(rf"(?i:\banswer\b){_IS}({names})(?!\w)", bare))
+        settled = _settled(stated, explicit)
+        return None if settled is None else by_text[settled]
     first = re.match(rf"({names})(?!\w)", bare)
     return None if first is None else by_text[first[1]]
 

@@ -173,7 +173,10 @@ def test_a_shown_number_is_read_back_as_itself(number: Fraction) -> None:
         ("A) is tempting. But the final answer is C", "C"),
         (r"so $\boxed{\text{D}}$", "D"),
         (r"\boxed{D}", "D"),
-        ("It can only be (A) or (C), and (A) fails: (C)", "C"),
+        ("(C), since (C) alone holds", "C"),
+        ("Answer: B\n\nOption C would need X", "B"),
+        ("Option C would need X, option A too. The final answer is **B**, I think", "B"),
+        ("The answer is A. Wait, that is wrong: the answer is C, as shown", "C"),
         ("After all this, C", "C"),
         ("The answer is A? No.\n\n**C**\n", "C"),
     ],
@@ -182,7 +185,20 @@ def test_a_letter_is_read_where_an_answer_states_it(text: str, letter: str) -> N
     assert normalise(text, "choice") == letter
 
 
-@pytest.mark.parametrize("text", ["Paris", "I think so", "A good question", "The answer is A good one", "It's in C++"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Paris",
+        "I think so",
+        "A good question",
+        "The answer is A good one",
+        "It's in C++",
+        "**B** is right; (A) is wrong",
+        "It can only be (A) or (C), and (A) fails: (C)",
+        "Option B would do, and option C would not.",
+        "I choose B, though others would choose C, it seems.",
+    ],
+)
 def test_a_text_that_states_no_letter_is_missing(text: str) -> None:
     assert normalise(text, "choice") is None
 
@@ -203,6 +219,19 @@ def test_a_text_that_states_no_letter_is_missing(text: str) -> None:
 )
 def test_an_option_is_read_where_an_answer_states_it(text: str, option: str | None) -> None:
     assert normalise(text, "choice", ("Approve", "Approve with changes", "Reject")) == option
+
+
+@pytest.mark.parametrize(
+    ("text", "option"),
+    [
+        ("The answer is yes. I would choose no only if it rained.", "yes"),
+        ("I would choose no if it rained. Answer: yes, then.", "yes"),
+        ("I would choose yes today. I would choose no if it rained.", None),
+        ("I would choose no. My choice is no, whatever it costs.", "no"),
+    ],
+)
+def test_of_options_that_are_stated_the_one_that_is_the_answer_is_read(text: str, option: str | None) -> None:
+    assert normalise(text, "choice", ("yes", "no")) == option
 
 
 @pytest.mark.parametrize("normaliser", ["number", "choice", "json"])

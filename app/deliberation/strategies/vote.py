@@ -125,7 +125,7 @@ def _picked(course: Course, drafts: Sequence[Candidate]) -> Step[Candidate | Non
 
 VOTE = StrategyDefinition(
     name="vote",
-    version=1,
+    version=2,
     summary="Sample in waves; normalise; plurality, stopped as soon as it is decided; a pick where all differ.",
     steps=("propose", "pick"),
     formula="≤ N, + 1 when nothing is counted or no two of 3 or more texts agree",
