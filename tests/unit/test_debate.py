@@ -70,6 +70,8 @@ def test_dissenters_speak_until_enough_agree_or_nothing_changes(drafts: str, tur
         ("aab", 0.66, False),
         ("aaaaaaaabb", 0.8, False),
         ("aaaab", 1.0, True),
+        ("a" * 14 + "bcdefghijkl", 0.56, False),
+        ("a" * 13 + "bcdefghijklm", 0.56, True),
     ],
 )
 def test_the_share_that_is_enough_is_a_parameter(drafts: str, agreement: float, debated: bool) -> None:

@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from fractions import Fraction
 from typing import Literal
 
 from app.deliberation.anonymity import nonce
@@ -39,7 +40,8 @@ class Positions:
         """The authors outside the plurality: all while the first place is shared, none when enough of all agree."""
         answers = self.answers(self.latest)
         count = tally(answers.items(), self.seed)
-        if count.first >= agreement * len(answers):
+        # The decimal as it was given: 0.56 · 25 is 14, and in binary more.
+        if count.first >= Fraction(str(agreement)) * len(answers):
             return []
         leading = count.groups[0].answer if count.groups and not count.tie else None
         return [author for author, answer in answers.items() if leading is None or answer != leading]
