@@ -49,10 +49,16 @@ def critique(specification: Specification, text: str, nonce: str) -> tuple[ChatM
     )
 
 
+def _line(text: str) -> str:
+    """A critic's words on one line: all issues stand in one fence, and a line break could begin another number."""
+    return " ".join(text.split())
+
+
 def revise(specification: Specification, text: str, issues: Sequence[Issue], nonce: str) -> tuple[ChatMessage, ...]:
     """The author answers each issue and gives its new version."""
     listed = "\n".join(
-        f"{number}. [{issue.severity}] {issue.where}: {issue.claim} Evidence: {issue.evidence} Fix: {issue.fix}"
+        f"{number}. [{issue.severity}] {_line(issue.where)}: {_line(issue.claim)} "
+        f"Evidence: {_line(issue.evidence)} Fix: {_line(issue.fix)}"
         for number, issue in enumerate(issues, start=1)
     )
     return messages(
