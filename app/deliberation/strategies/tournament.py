@@ -9,6 +9,8 @@ becomes of those that are missing, is in `comparisons`; who meets whom, and who 
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
+from functools import lru_cache
+from itertools import chain
 from math import ceil
 from typing import Literal
 
@@ -22,7 +24,7 @@ from app.deliberation.comparisons import Comparison, agreement, beaten, dissent,
 from app.deliberation.engine import Conclusion, Strategy, StrategyDefinition
 from app.deliberation.facts import Dissent, Standing
 from app.deliberation.outputs import Output, Pair
-from app.deliberation.pairings import Pairing
+from app.deliberation.pairings import Judges, Pairing
 from app.deliberation.prompts.council import judge_pair
 from app.deliberation.specification import Parameters, Specification
 from app.deliberation.strategies.steps import Candidate, Course, Step
@@ -88,7 +90,7 @@ def continue_from(course: Course, drafts: Sequence[Candidate]) -> Step[Conclusio
             case "round_robin":
                 pairs = pairings.round_robin(drawn)
             case "swiss":
-                standing = rates(drawn, heard)
+                standing = _rates(tuple(drawn), tuple(heard))
                 pairs = pairings.swiss_round(sorted(drawn, key=lambda each: -standing[each]), played)
             case "knockout":
                 out = {beaten(pair, heard, tokens, specification.seed) for earlier in played for pair in earlier}
@@ -121,7 +123,9 @@ def _judged(
     members = [each.agent_id for each in specification.agents if len(authors) == 2 or each.agent_id in authors]
     calls: list[Call] = []
     parts = Counter[str]()
-    for pair, both in zip(pairs, pairings.judges(pairs, members, load, specification.seed, round), strict=True):
+    dealt = _dealt(tuple(pairs), tuple(members), tuple(sorted(load.items())), specification.seed, round)
+    load.update(chain.from_iterable(dealt))
+    for pair, both in zip(pairs, dealt, strict=True):
         for judge, (a, b) in zip(both, (pair, pair[::-1]), strict=True):
             parts[judge] += 1
             messages = judge_pair(
@@ -140,6 +144,20 @@ def _judged(
         for call in calls
         if isinstance(said := outcomes.answer(call), Pair)
     ]
+
+
+# A strategy is replayed on every decision, and its earlier rounds come out as they did: these two are most of the work.
+@lru_cache(maxsize=64)
+def _rates(drawn: tuple[str, ...], heard: tuple[Comparison, ...]) -> Mapping[str, float]:
+    return rates(drawn, heard)
+
+
+@lru_cache(maxsize=64)
+def _dealt(
+    pairs: tuple[Pairing, ...], members: tuple[str, ...], load: tuple[tuple[str, int], ...], seed: int, round: int
+) -> Sequence[Judges]:
+    """Who judges these pairs, after the calls that each member has had; the caller counts the new ones."""
+    return pairings.judges(pairs, members, Counter(dict(load)), seed, round)
 
 
 def _concluded(
