@@ -1,6 +1,6 @@
 """Whatever stage the budget refuses, every strategy makes the best verdict from what there is, and it is told."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from itertools import accumulate
 
 import pytest
@@ -10,7 +10,7 @@ from app.deliberation.errors import BudgetExhausted
 from app.deliberation.facts import CallFinished, Completed, Failed, StageOpened
 from app.deliberation.specification import Budget
 from app.deliberation.strategies import STRATEGIES
-from tests.unit.every_strategy import MAIN_WAYS, Way, subsets, verdict
+from tests.unit.every_strategy import MAIN_WAYS, WAYS, Way, subsets, verdict
 from tests.unit.facts_of import ID, NOW, Run, run
 
 STAGES_MAX = 64
@@ -70,6 +70,32 @@ def test_any_stages_may_be_refused_and_those_after_them_admitted(way: Way) -> No
             assert conclusion.winner is not None and conclusion.content and conclusion.call_id
     with pytest.raises(BudgetExhausted):
         driven(way, (1,))
+
+
+SCORING = tuple(way for way in WAYS.values() if way.strategy in ("council", "fuse"))
+
+
+def ceilings(size: int) -> Iterator[Budget]:
+    yield from (Budget(max_calls=calls) for calls in range(size, 12 * size))
+    yield from (Budget(max_tokens=tokens) for tokens in range(1_000, 30_000, 500))
+
+
+@pytest.mark.parametrize("way", SCORING, ids=[name for name, way in WAYS.items() if way in SCORING])
+def test_what_only_helps_the_choice_never_takes_the_choice_from_it(way: Way) -> None:
+    """Whatever budget lets `best_of_n` score its proposals lets these score theirs, or what became of them."""
+    best_of_n = WAYS["best_of_n"]
+    for size in (2, 3, 5):
+        for budget in ceilings(size):
+            scored = "score" in run(best_of_n.asked(size, budget=budget), best_of_n.script()).purposes
+            ended = run(way.asked(size, rounds=2, budget=budget), way.script())
+            assert ("score" in ended.purposes) == scored, (size, budget)
+            if not scored:
+                continue
+            assert "unscored" not in ended.degraded
+            if "fuse" in ended.purposes or "analyse" in ended.purposes:
+                assert ended.purposes[-1] == "judge", (size, budget)
+            if way.strategy == "council":
+                assert ended.purposes[-1] == "score", (size, budget)
 
 
 def driven(way: Way, refused: Collection[int]) -> tuple[Conclusion, list[str]]:
