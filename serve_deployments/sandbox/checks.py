@@ -1,7 +1,7 @@
 """Checks: the replica's side of the sandbox. It starts a warden for each program, and reads its reply.
 
-Programs run at most `CHECKS_AT_ONCE` at a time in one replica, each under a warden of its own; whatever becomes of
-them, the replica waits for pipes alone.
+Programs run at most `CHECKS_AT_ONCE` at a time in one replica, each under a warden of its own, and in turns: who has
+run out of time once goes behind all others that wait. Whatever becomes of them, the replica waits for pipes alone.
 """
 
 import asyncio
@@ -9,6 +9,8 @@ import json
 import os
 import signal
 import sys
+from collections import Counter
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -18,13 +20,15 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from app.deliberation.calls import Check
 from app.deliberation.errors import SandboxUnavailable
-from app.deliberation.outputs import Report
+from app.deliberation.outputs import CheckOutcome, Report
 from serve_deployments.sandbox.warden import Order
 
 CHECKS_AT_ONCE = 4
 # How long before its deadline a check is over, so that its report is still in time; and what a warden may take longer.
 MARGIN_S = 1.0
 GRACE_S = 5.0
+# How many tests by one writer may run out of time with a program before the writer's others are left out.
+TIMEOUTS_MAX = 3
 
 _REPLY_BYTES_MAX = 4 << 20
 _PACKAGES = str(Path(__file__).parents[2])
@@ -38,12 +42,33 @@ _COMMAND = (sys.executable, "-I", "-S", "-X", "utf8", "-c", _BOOT)
 log = structlog.get_logger(__name__)
 
 
+class _Brought(BaseModel):
+    """What one test brought in a warden."""
+
+    model_config = ConfigDict(frozen=True)
+
+    passed: bool
+    reason: str
+    duration_ms: int
+    void: bool
+    timed_out: bool
+
+
+class _Turn(BaseModel):
+    """What one turn of a program brought: why it cannot be run, or outcomes of the first tests."""
+
+    model_config = ConfigDict(frozen=True)
+
+    fault: str = ""
+    outcomes: tuple[_Brought, ...] = ()
+
+
 class _Reply(BaseModel):
     """What a warden replies: a report, or why there is none."""
 
     model_config = ConfigDict(frozen=True)
 
-    report: Report | None = None
+    report: _Turn | None = None
     unavailable: str | None = None
     landlock_abi: int | None = None
 
@@ -60,19 +85,44 @@ class Sandbox:
 
         Tests for which there is no time are told as not run. SandboxUnavailable: nothing was run.
         """
+        until_s = asyncio.get_running_loop().time() + within_s - MARGIN_S
+        writers = check.writers if len(check.writers) == len(check.tests) else (0,) * len(check.tests)
+        timeouts: Counter[int] = Counter()
+        brought: dict[int, _Brought] = {}
+        pending = list(range(len(check.tests)))
+        while True:
+            turn = await self._turn(check, pending, until_s, first=not brought)
+            brought |= dict(zip(pending, turn.outcomes, strict=False))
+            timeouts.update(writers[place] for place in pending[: len(turn.outcomes)] if brought[place].timed_out)
+            left = [place for place in pending if place not in brought]
+            pending = [place for place in left if timeouts[writers[place]] < TIMEOUTS_MAX]
+            if turn.fault or not turn.outcomes or not pending:
+                break
+        late = frozenset(pending)
+        return _reported(check, turn.fault, brought, late)
+
+    async def _turn(self, check: Check, places: Sequence[int], until_s: float, first: bool) -> _Turn:
+        """One turn of a program with these tests; it brings nothing when the time is over. Waits for a free slot."""
         loop = asyncio.get_running_loop()
-        until_s = loop.time() + within_s - MARGIN_S
-        async with self._slots:
+        try:
+            async with asyncio.timeout_at(until_s):
+                await self._slots.acquire()
+        except TimeoutError:
+            return _Turn()
+        try:
             with TemporaryDirectory(prefix="check-") as directory:
                 order = Order(
                     directory=directory,
                     program=check.code,
-                    tests=[(test.name, test.code) for test in check.tests],
+                    tests=[(check.tests[place].name, check.tests[place].code) for place in places],
                     timeout_s=check.timeout_s,
                     memory_mb=check.memory_mb,
                     deadline_s=max(0.0, until_s - loop.time()),
+                    probe=first,
                 )
                 reply = await _replied(order)
+        finally:
+            self._slots.release()
         self._tell(reply)
         if reply.report is None:
             raise SandboxUnavailable(f"the sandbox cannot isolate here: {reply.unavailable}")
@@ -86,6 +136,25 @@ class Sandbox:
             log.info("sandbox_ready", landlock_abi=reply.landlock_abi, checks_at_once=CHECKS_AT_ONCE)
         else:
             log.error("sandbox_unavailable", reason=reply.unavailable)
+
+
+def _reported(check: Check, fault: str, brought: dict[int, _Brought], late: frozenset[int]) -> Report:
+    outcomes: list[CheckOutcome] = []
+    for place, test in enumerate(check.tests):
+        found = brought.get(place)
+        if found is not None:
+            told = CheckOutcome(name=test.name, passed=found.passed, reason=found.reason, duration_ms=found.duration_ms)
+        else:
+            over = f"{TIMEOUTS_MAX} tests by the same writer had run out of time"
+            reason = fault or f"not run: {'the time of the check was over' if place in late else over}"
+            told = CheckOutcome(name=test.name, passed=False, reason=reason, duration_ms=0)
+        outcomes.append(told)
+    return Report(
+        fault=fault,
+        outcomes=tuple(outcomes),
+        not_run=frozenset() if fault else frozenset(range(len(check.tests))) - brought.keys(),
+        void=frozenset(place for place, found in brought.items() if found.void),
+    )
 
 
 async def _replied(order: Order) -> _Reply:

@@ -36,12 +36,16 @@ _CONTINUE = 1
 
 
 class Verdict(NamedTuple):
-    """What a trial brought. `loaded` tells that the program was; `timed_out`, that time ended it."""
+    """What a trial brought.
+
+    `loaded`: the program was; `timed_out`: time ended it; `void`: the test asserted nothing.
+    """
 
     passed: bool
     reason: str = ""
     loaded: bool = False
     timed_out: bool = False
+    void: bool = False
 
 
 class Abandoned(Exception):
@@ -160,8 +164,8 @@ def _judged(said: bytes, nonce: bytes, status: int) -> Verdict:
         return Verdict(False, f"ended by {signal.Signals(-code).name} before the test returned")
     if said == nonce and code == 0:
         return Verdict(True, loaded=True)
-    if code == 0 and kind in (trial.FAILED, trial.NOT_LOADED) and reason:
-        return Verdict(False, reason, loaded=kind == trial.FAILED)
+    if code == 0 and kind in (trial.FAILED, trial.NOT_LOADED, trial.VOID) and reason:
+        return Verdict(False, reason, loaded=kind != trial.NOT_LOADED, void=kind == trial.VOID)
     return Verdict(False, f"the process ended with status {code} before the test returned")
 
 

@@ -6,39 +6,36 @@ stack, where no name leads to it, and the warden believes it only from a process
 program's own code nothing can be beyond its reach for good: this makes pretending harder than solving, not impossible.
 """
 
-import ast
 import builtins
 import os
 import sys
 import types
-from collections.abc import Iterator
-from itertools import islice
-from typing import Any
+from collections.abc import Coroutine
+from typing import Any, cast
+
+from serve_deployments.sandbox import honesty
 
 NONCE_BYTES = 32
 REASON_CHARS_MAX = 500
-NOT_LOADED, FAILED = b"L", b"F"
+NOT_LOADED, FAILED, VOID = b"L", b"F", b"V"
 # A test that no honest program passes.
 IMPOSSIBLE = "assert False"
 
 _PROGRAM, _TEST = "solution", "test"
 _WORDS = {_TEST: "test", _PROGRAM: "program"}
-_HONEST = "__honest__"
-_ELEMENTS_MAX = 1_000
-_DEPTH_MAX = 8
-_PLAIN = (int, float, complex, bool, str, bytes, type(None))
-_COROUTINE = 0x80
 
 
 def run(program: str, test: str, verdict_fd: int, nonce_fd: int) -> None:
     """Run a test against a program, tell the verdict, and end the process."""
     # Bound before anything foreign runs: what it rebinds in modules is not looked up any more.
-    write, read, leave, why = os.write, os.read, os._exit, _why
-    sys.addaudithook(_refuse_tracing)
+    write, read, leave, why, void = os.write, os.read, os._exit, _why, _Void
+    sys.addaudithook(_refuse)
     loaded: list[str] = []
     try:
         # The nonce stands on the evaluation stack while the test runs, and nowhere else.
         write(verdict_fd, read(nonce_fd, NONCE_BYTES) + _passed(program, test, loaded))
+    except void:
+        write(verdict_fd, VOID + b"the test checks nothing: no assertion of it was reached")
     except BaseException as error:
         try:
             reason = why(error)
@@ -49,89 +46,78 @@ def run(program: str, test: str, verdict_fd: int, nonce_fd: int) -> None:
     leave(0)
 
 
-def _refuse_tracing(event: str, _: tuple[object, ...]) -> None:
-    # Whoever traces may jump over lines of the test.
+class _Void(BaseException):
+    """A test returned and had asserted nothing."""
+
+
+def _refuse(event: str, told: tuple[object, ...]) -> None:
+    # Whoever traces may jump over lines of the test, and whoever gives a function other code, over what it compares.
     if event in ("sys.settrace", "sys.setprofile"):
         raise PermissionError("tracing is not available here")
+    if event == "object.__setattr__":
+        for each in _GUARDED:
+            if told[0] is each:
+                raise PermissionError("this function stays as it is")
 
 
 def _passed(program: str, test: str, loaded: list[str]) -> bytes:
     """Nothing, when the test returns; else it raises whatever was raised. `loaded` names the program from then on."""
-    checks = _compiled(test)
+    reached: set[bool] = set()
+    checks = honesty.compiled(test, _TEST, reached.add)
     untouched = dict(vars(builtins))
-    execute, called = exec, _called
+    execute, called, void = exec, _called, _Void
     module = types.ModuleType(_PROGRAM)
     sys.modules[_PROGRAM] = module
     execute(compile(program, _PROGRAM, "exec", dont_inherit=True), module.__dict__)
     loaded.append(_PROGRAM)
-    names = {**module.__dict__, "__name__": _TEST, "__builtins__": untouched, _HONEST: _honest}
+    names = {**module.__dict__, "__name__": _TEST, "__builtins__": untouched}
     execute(checks, names)
     called(names)
+    if not reached:
+        raise void
     return b""
 
 
-def _compiled(test: str) -> types.CodeType:
-    tree = _Honesty().visit(ast.parse(test, _TEST))
-    return compile(ast.fix_missing_locations(tree), _TEST, "exec", dont_inherit=True)
-
-
-class _Honesty(ast.NodeTransformer):
-    """Lets no operand of an asserted equality be equal to everything."""
-
-    def visit_Assert(self, node: ast.Assert) -> ast.Assert:
-        for each in ast.walk(node.test):
-            if isinstance(each, ast.Compare) and any(isinstance(op, ast.Eq | ast.NotEq) for op in each.ops):
-                each.left = self._wrapped(each.left)
-                each.comparators = [self._wrapped(other) for other in each.comparators]
-        return node
-
-    def _wrapped(self, operand: ast.expr) -> ast.expr:
-        if isinstance(operand, ast.Constant):
-            return operand
-        call = ast.Call(ast.Name(_HONEST, ast.Load()), [operand], [])
-        return ast.copy_location(call, operand)
-
-
-def _honest(value: object, depth: int = 0) -> object:
-    """`value` itself; AssertionError when it, or something in it, says that it equals whatever it is compared with."""
-    if type(value) in _PLAIN or depth > _DEPTH_MAX:
-        return value
-    if type(value) in (list, tuple, set, frozenset, dict):
-        for each in islice(_elements(value), _ELEMENTS_MAX):
-            _honest(each, depth + 1)
-        return value
-    try:
-        equal = value == object()
-    except (AttributeError, TypeError, ValueError, LookupError, NotImplementedError, AssertionError):
-        return value  # it cannot be compared with everything, then
-    if equal is True:
-        raise AssertionError(f"a {type(value).__name__} claims to equal everything")
-    return value
-
-
-def _elements(container: Any) -> Iterator[object]:  # noqa: ANN401 -- any container
-    yield from (container.values() if type(container) is dict else container)
-
-
 def _called(defined: dict[str, Any]) -> None:
-    """Call what a test defines and does not call itself: functions whose names begin with `test`, and test cases."""
-    for name, value in defined.items():
-        if isinstance(value, types.FunctionType) and name.startswith("test") and value.__code__.co_filename == _TEST:
-            if value.__code__.co_flags & _COROUTINE:
-                import asyncio  # only where it is needed: it takes longer to load than most tests to run
+    """Call what a test defines and does not call itself: functions named `test…`, methods of `Test…`, test cases."""
+    for name, value in list(defined.items()):
+        if _is_test(name, value):
+            _finish(value())
+        elif isinstance(value, type) and value.__module__ == _TEST:
+            unittest = sys.modules.get("unittest")
+            if unittest is not None and issubclass(value, unittest.TestCase):
+                _run_cases(value)
+            elif name.startswith("Test"):
+                _run_methods(value)
 
-                asyncio.run(value())
-            else:
-                value()
-        elif isinstance(value, type) and "unittest" in sys.modules and value.__module__ == _TEST:
-            _run_cases(value)
+
+def _is_test(name: str, value: object) -> bool:
+    return isinstance(value, types.FunctionType) and name.startswith("test") and value.__code__.co_filename == _TEST
 
 
-def _run_cases(cases: type) -> None:
+def _finish(returned: Any) -> None:  # noqa: ANN401 -- whatever a test returns
+    if isinstance(returned, types.CoroutineType):
+        import asyncio  # only where it is needed: it takes longer to load than most tests to run
+
+        asyncio.run(cast("Coroutine[object, object, object]", returned))
+
+
+def _run_methods(cases: type) -> None:
+    """As pytest does: a new object for each method, with `setup_method` before and `teardown_method` after it."""
+    methods = {name: value for base in reversed(cases.__mro__) for name, value in vars(base).items()}
+    for name, method in methods.items():
+        if _is_test(name, getattr(method, "__func__", method)):
+            case = cases()
+            if "setup_method" in methods:
+                case.setup_method()
+            _finish(getattr(case, name)())
+            if "teardown_method" in methods:
+                case.teardown_method()
+
+
+def _run_cases(cases: Any) -> None:  # noqa: ANN401 -- a class of unittest, which is not imported here
     import unittest
 
-    if not issubclass(cases, unittest.TestCase):
-        return
     result = unittest.TestResult()
     unittest.defaultTestLoader.loadTestsFromTestCase(cases).run(result)
     for _, trace in (*result.failures, *result.errors):
@@ -145,6 +131,10 @@ def _why(error: BaseException) -> bytes:
     else:
         text = f"{type(error).__name__}: {error}".rstrip(": ") + _places(error.__traceback__)
     return text[:REASON_CHARS_MAX].encode("utf-8", "replace")
+
+
+# Functions that run after the program has; they keep their code.
+_GUARDED = (*honesty.GUARDED, _refuse, _passed, _called, _is_test, _finish, _run_methods, _run_cases, _why)
 
 
 def _places(trace: types.TracebackType | None) -> str:

@@ -15,11 +15,12 @@ from serve_deployments.sandbox import trial
 from serve_deployments.sandbox.child import Abandoned, Child, Verdict
 from serve_deployments.sandbox.confinement import CannotIsolate, Isolation, Limits
 
-TIMEOUTS_MAX = 3
-
 
 class Order(NamedTuple):
-    """A program, its tests as pairs of name and source, and what one test may use; `deadline_s` bounds all together."""
+    """A program, its tests as pairs of name and source, and what one test may use; `deadline_s` bounds all together.
+
+    `probe`: the program was not yet looked at.
+    """
 
     directory: str
     program: str
@@ -27,6 +28,7 @@ class Order(NamedTuple):
     timeout_s: float
     memory_mb: int
     deadline_s: float
+    probe: bool = True
 
 
 class Warden:
@@ -39,39 +41,50 @@ class Warden:
         self.isolation = Isolation(order.directory)
 
     def report(self) -> dict[str, Any]:
-        """Every test in the order given, with its outcome. CannotIsolate when none may be run here."""
-        fault = self._fault()
+        """What came of the first tests, as many as one turn has time for. CannotIsolate when none may be run here.
+
+        A turn ends with a test that runs out of time, and when it has taken as long as one test may. A test that the
+        deadline cut short is left out: nothing is known of it.
+        """
         outcomes: list[dict[str, Any]] = []
-        timeouts = 0
-        for name, test in self._order.tests:
-            begun = time.monotonic()
-            if fault:
-                verdict = Verdict(False, fault)
-            elif begun >= self._until:
-                verdict = Verdict(False, "not run: the time of the check was over")
-            elif timeouts >= TIMEOUTS_MAX:
-                verdict = Verdict(False, f"not run: {TIMEOUTS_MAX} tests of this program had run out of time")
-            else:
-                verdict = self._trial(test)
-            timeouts += verdict.timed_out
-            duration_ms = round((time.monotonic() - begun) * 1_000)
-            outcome = {"name": name, "passed": verdict.passed, "reason": verdict.reason, "duration_ms": duration_ms}
-            outcomes.append(outcome)
+        begun = time.monotonic()
+        fault, known = self._fault() if self._order.probe else ("", True)
+        tests = self._order.tests if known and not fault else []
+        for _, test in tests:
+            started = time.monotonic()
+            verdict = self._trial(test)
+            if verdict is None:
+                break
+            now = time.monotonic()
+            duration_ms = round((now - started) * 1_000)
+            outcome = {"passed": verdict.passed, "reason": verdict.reason, "duration_ms": duration_ms}
+            outcomes.append(outcome | {"void": verdict.void, "timed_out": verdict.timed_out})
+            if verdict.timed_out or now - begun >= self._order.timeout_s:
+                break
         return {"fault": fault, "outcomes": outcomes}
 
-    def _fault(self) -> str:
-        """Why no test need be run: the program does not load, or it pretends. Empty when there is no such reason."""
-        probe = self._trial(trial.IMPOSSIBLE)
-        if probe.passed:
-            return "the program makes a test pass that cannot"
-        return "" if probe.loaded else f"the program does not load: {probe.reason}"
+    def _fault(self) -> tuple[str, bool]:
+        """Why no test need be run: the program does not load, or it pretends; empty when there is no such reason.
 
-    def _trial(self, test: str) -> Verdict:
-        timeout_s = min(self._order.timeout_s, max(0.0, self._until - time.monotonic()))
+        And whether there was the time to find out.
+        """
+        probe = self._trial(trial.IMPOSSIBLE)
+        if probe is None:
+            return "", False
+        if probe.passed:
+            return "the program makes a test pass that cannot", True
+        return "" if probe.loaded else f"the program does not load: {probe.reason}", True
+
+    def _trial(self, test: str) -> Verdict | None:
+        """None when the deadline came before the test's own time was over."""
+        timeout_s = min(self._order.timeout_s, self._until - time.monotonic())
+        if timeout_s <= 0:
+            return None
         try:
-            return Child(self.isolation, self._limits, self._order.program, test).verdict(timeout_s)
+            verdict = Child(self.isolation, self._limits, self._order.program, test).verdict(timeout_s)
         finally:
             _empty(self._order.directory)
+        return None if verdict.timed_out and timeout_s < self._order.timeout_s else verdict
 
 
 def _empty(directory: str) -> None:

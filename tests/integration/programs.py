@@ -117,6 +117,16 @@ FORGED = {
     "a tracer that skips": doing("sys.settrace(lambda *_: None)", "return 2", using="sys"),
     "what equals everything": "class Any:\n    def __eq__(self, other): return True\ndef f(): return Any()",
     "a number that equals everything": "class Any(int):\n    __eq__ = lambda *_: True\ndef f(): return Any()",
+    "another check of equality": "import sys\nsys._getframe(1).f_globals['honesty'].compared = lambda *_: True\n"
+    "def f(): return 2",
+    "other code of the check": (
+        "import sys\ncheck = sys._getframe(1).f_globals['honesty'].compared\n"
+        "check.__code__ = (lambda *_: True).__code__\ndef f(): return 2"
+    ),
+    "other code of what is believed": (
+        "import collections\ncollections.UserList.__eq__.__code__ = (lambda *_: True).__code__\n"
+        "def f(): return collections.UserList()"
+    ),
     "the runner's own modules": "import serve_deployments.sandbox.trial\ndef f(): return 1",
     "machine code by name": "import ctypes\ndef f(): return 1",
     "an end at the end": "import atexit, os\natexit.register(os._exit, 0)\ndef f(): return 2",
@@ -124,6 +134,23 @@ FORGED = {
         "threading.Thread(target=os._exit, args=(0,)).start()", "while True: pass", using="os, threading"
     ),
 }
+
+# Classes that say what they equal, and tests of another kind that are to see it.
+ALIKE = {
+    "a number that knows a probe": "class A(int):\n    __eq__ = lambda self, other: type(other) is not object\n"
+    "    __ne__ = lambda *_: False\ndef f(): return A()",
+    "anything": "class A:\n    __eq__ = lambda self, other: type(other) is not object\ndef f(): return A()",
+    "mock's": "from unittest.mock import ANY\ndef f(): return ANY",
+    "a changed fraction": "import fractions\nfractions.Fraction.__eq__ = lambda *_: True\n"
+    "def f(): return fractions.Fraction(3)",
+    "with the runner's names rebound": (
+        "import sys\nnames = sys._getframe(1).f_globals\n"
+        "for each in [*names]: names['_honest'] = lambda value, *_: value\n"
+        "class A(int):\n    __eq__ = lambda *_: True\ndef f(): return A()"
+    ),
+}
+EQUAL = "import unittest\nclass T(unittest.TestCase):\n    def test_it(self): self.assertEqual(f(), 1)"
+SAME = "if not f() == 1: raise ValueError"
 
 HONEST_PROGRAMS = {
     "threads": doing(
@@ -148,6 +175,8 @@ HONEST_PROGRAMS = {
         "heapq, itertools, json, logging, lzma, math, operator, pathlib, random, re, statistics, string, struct, "
         "subprocess, textwrap, typing, unittest, urllib.parse, uuid, xml.etree.ElementTree, zlib",
     ),
+    "a fraction": "import fractions\ndef f(): return fractions.Fraction(1)",
+    "a number of an enumeration": "import enum\nclass E(enum.IntEnum): A = 1\ndef f(): return E.A",
     "a guard": "def f(): return 1\nif __name__ == '__main__':\n    raise SystemExit('run as a script')",
     "a comparison of its own": (
         "class Point:\n    def __init__(self, x): self.x = x\n    def __eq__(self, other): return self.x == other.x\n"
@@ -172,6 +201,26 @@ WRITTEN = {
         False,
         "AssertionError: AssertionError: 1 != 2",
     ),
+    "a class as pytest has them": ("class TestF:\n    def test_it(self):\n        assert f() == 1", True, ""),
+    "one that fails": (
+        "class TestF:\n    def setup_method(self): self.x = 2\n    def test_it(self):\n        assert f() == self.x",
+        False,
+        "AssertionError (line 4 of the test)",
+    ),
+    "a raise": ("if f() != 1:\n    raise ValueError", True, ""),
+    "an expected error": ("try:\n    f(0)\nexcept TypeError:\n    pass\nelse:\n    raise ValueError", True, ""),
+    "an expected error of a case": (
+        "import unittest\nclass T(unittest.TestCase):\n    def test_it(self):\n"
+        "        with self.assertRaises(TypeError): f(0)",
+        True,
+        "",
+    ),
+    "a chain": ("assert 0 < f() == 1 != 2 in (2, 3)", True, ""),
+    "containers": ("from collections import Counter\nassert {'a': [f()]} == Counter() | {'a': [1]}", True, ""),
+    "mock's ANY": ("from unittest.mock import ANY\nassert {'a': f()} == {'a': ANY}", True, ""),
+    "a script": ("if __name__ == '__main__':\n    assert f() == 2", False, "the test checks nothing"),
+    "a function that nobody calls": ("def check():\n    assert f() == 2", False, "the test checks nothing"),
+    "a comparison alone": ("f() == 2", False, "the test checks nothing"),
     "a told failure": ("assert f() == 2, 'f is one'", False, "AssertionError: f is one (line 1 of the test)"),
     "no Python": ("assert f( == 1", False, "SyntaxError"),
     "an unknown name": ("assert g() == 1", False, "NameError: name 'g' is not defined (line 1 of the test)"),

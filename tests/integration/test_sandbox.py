@@ -14,11 +14,24 @@ from pathlib import Path
 
 import pytest
 
+from app.deliberation.outputs import Report
 from serve_deployments.sandbox import checks
 from serve_deployments.sandbox.checks import CHECKS_AT_ONCE, Sandbox
 from tests.conditions import until
 from tests.integration.kinship import alive, children, wardens
-from tests.integration.programs import ENDLESS, FORGED, HONEST, HONEST_PROGRAMS, MUCH, PROCESSES, WRITTEN, doing
+from tests.integration.programs import (
+    ALIKE,
+    ENDLESS,
+    EQUAL,
+    FORGED,
+    HONEST,
+    HONEST_PROGRAMS,
+    MUCH,
+    PROCESSES,
+    SAME,
+    WRITTEN,
+    doing,
+)
 from tests.integration.sandboxed import PASSES, WITHIN_S, altered, check, ran
 
 ROOT = Path(__file__).parents[2]
@@ -72,6 +85,16 @@ async def test_after_three_tests_without_an_end_the_others_are_not_run() -> None
     assert [outcome.reason.partition(":")[0] for outcome in report.outcomes] == ["ran longer than 1 s"] * 3 + [
         "not run"
     ] * 3
+    assert report.not_run == {3, 4, 5}
+
+
+async def test_endless_tests_by_one_writer_leave_those_of_another_in_peace() -> None:
+    endless, honest = [f"while {number}: pass" for number in range(1, 6)], [PASSES] * 5
+    tests = [test for both in zip(endless, honest, strict=True) for test in both]
+    asked = check(HONEST, *tests, timeout_s=1).model_copy(update={"writers": (1, 2) * 5})
+    report = await Sandbox().report(asked, WITHIN_S)
+    assert [outcome.passed for outcome in report.outcomes] == [False, True] * 5
+    assert report.not_run == {6, 8}
 
 
 # What a program may reach
@@ -175,6 +198,12 @@ async def test_the_network_and_the_services_of_the_host_are_out_of_reach(tmp_pat
 # What a program may pretend
 
 
+@pytest.mark.parametrize("program", ALIKE.values(), ids=ALIKE)
+@pytest.mark.parametrize("test", ["assert f() == 1", "assert 1 == f()", "assert [f()] == [1]", EQUAL, SAME])
+async def test_no_class_of_the_program_decides_what_is_equal(program: str, test: str) -> None:
+    assert "decides itself" in await reason(program, test)
+
+
 @pytest.mark.parametrize("program", FORGED.values(), ids=FORGED)
 async def test_success_cannot_be_pretended(program: str) -> None:
     assert await reason(program)
@@ -212,7 +241,7 @@ async def test_tests_may_be_written_in_many_ways(test: str, passed: bool, told: 
 
 
 async def test_outcomes_stand_in_the_order_of_the_tests_and_a_syntax_error_is_told() -> None:
-    report = await ran("def f(x): return 1 / x", "f(1)", "f(0)", "f(2)")
+    report = await ran("def f(x): return 1 / x", *(f"assert f({x})" for x in (1, 0, 2)))
     assert [(each.name, each.passed) for each in report.outcomes] == [
         ("test 1", True),
         ("test 2", False),
@@ -250,10 +279,40 @@ async def test_many_programs_run_at_once_and_never_too_many() -> None:
 
 
 async def test_tests_for_which_there_is_no_time_are_told_as_not_run() -> None:
-    asked = check("import time\ndef f(): time.sleep(0.5)", *["f()"] * 20, timeout_s=20)
+    asked = check("import time\ndef f(): time.sleep(0.5)", *["assert f() is None"] * 20, timeout_s=20)
     report = await Sandbox().report(asked, within_s=3.0)
     reasons = [outcome.reason for outcome in report.outcomes]
     assert reasons[0] == "" and reasons[-1] == "not run: the time of the check was over"
+    assert {place for place, reason in enumerate(reasons) if reason} == report.not_run
+
+
+@pytest.mark.parametrize("within_s", [0.0, 1.0, 1.001])
+async def test_a_check_without_time_finds_no_fault(within_s: float) -> None:
+    report = await Sandbox().report(check("while True: pass", PASSES), within_s)
+    assert (report.fault, report.not_run) == ("", {0})
+
+
+async def test_a_test_that_the_deadline_cut_is_not_run_and_one_that_had_all_its_time_is() -> None:
+    program = "def f():\n    while True: pass"
+    cut = await Sandbox().report(check(program, PASSES, timeout_s=30), within_s=3.0)
+    assert (cut.not_run, cut.outcomes[0].reason) == ({0}, "not run: the time of the check was over")
+    ran_out = await Sandbox().report(check(program, PASSES, timeout_s=1), WITHIN_S)
+    assert (ran_out.not_run, ran_out.outcomes[0].reason) == (frozenset(), "ran longer than 1 s")
+
+
+async def test_programs_that_hang_do_not_starve_those_behind_them() -> None:
+    """As many as run at once take one turn each; then it is the turn of who waits, before their second test."""
+    sandbox, done = Sandbox(), list[str]()
+
+    async def one(name: str, program: str) -> Report:
+        report = await sandbox.report(check(program, *[PASSES] * 3, timeout_s=2), WITHIN_S)
+        done.append(name)
+        return report
+
+    hanging = [one("hangs", "def f():\n    while True: pass") for _ in range(CHECKS_AT_ONCE)]
+    reports = await asyncio.gather(*hanging, one("honest", HONEST), one("honest", HONEST))
+    assert done[:2] == ["honest"] * 2
+    assert [len([outcome for outcome in report.outcomes if outcome.passed]) for report in reports] == [0] * 4 + [3, 3]
 
 
 async def test_a_check_that_is_stopped_leaves_no_process() -> None:
