@@ -10,6 +10,7 @@ from app import chat
 from app.deliberation.calls import FactProblem, Usage
 from app.deliberation.facts import Accepted, CallFinished, Cancelled, Failed, decode
 from app.deliberation.ports import Record
+from app.deliberation.strategies.council import COUNCIL
 from app.testing import InMemoryJournal
 from tests.components.chatting import BODY, PATH, End, accepted_in, asked, cancelled_in, error_of, frames_of, play
 from tests.components.served import COORDINATOR, Served, played, served
@@ -56,7 +57,7 @@ async def test_a_completion_is_the_verdict_with_the_usage_of_all_agents(gateway:
             "degraded": [],
         },
     }
-    assert usage["calls"] == 12 and found["system_fingerprint"].endswith("council-v1")
+    assert usage["calls"] == 12 and found["system_fingerprint"].endswith(f"council-v{COUNCIL.version}")
 
 
 async def test_it_is_accepted_as_any_deliberation_is(gateway: Served) -> None:
