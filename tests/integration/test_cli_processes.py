@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from app.streams import StreamSettings, declared_streams
+from app.streams import StreamSettings, declared_consumers, declared_streams
 from tests.components.cli_council import ID, Served, StubGateway, council_of
 from tests.conftest import NatsServer
 
@@ -53,7 +53,8 @@ class TestStreams:
         code, out, _ = await finished("streams", "plan", *at)
         declared = [stream["name"] for stream in declared_streams(StreamSettings())]
         assert code == 1
-        assert json.loads(out) == {"missing": [*declared, "DELIBERATIONS/coordinator"], "different": []}
+        consumers = [f"{stream}/{consumer['name']}" for stream, consumer in declared_consumers(StreamSettings())]
+        assert json.loads(out) == {"missing": [*declared, *consumers], "different": []}
         code, out, _ = await finished("streams", "apply", *at)
         assert (code, json.loads(out)["created"][0]) == (0, "DELIBERATIONS")
         assert await finished("streams", "apply", *at) == (0, '{"created":[]}\n', "")
