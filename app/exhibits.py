@@ -41,7 +41,10 @@ from app.schemas import (
     StrategyList,
     dump,
 )
-from app.specimen import BEGAN_AT, EPOCH, KEY, LIVE_KEY, MODEL, PERSONA, REQUEST, TENANT, log, records_of, state
+from app.specimen import BEGAN_AT, EPOCH, KEY, LIVE_KEY, MODEL, PERSONA, REQUEST, TENANT, log, records_of, state, told
+from app.webhooks.attempts import RedeliveryRequested, deliveries
+from app.webhooks.payloads import delivery_id
+from app.webhooks.resources import DeliveryPage, delivery_resource
 
 RETENTION_S = 86_400
 JSON = "application/json"
@@ -108,7 +111,7 @@ def _deliberations() -> dict[str, tuple[Exhibit, ...]]:
     mixed = {"task": "Review this design.", "agents": [{"role": "ARCHITECT"}, {"role": "QA", "count": 2}], "rounds": 2}
     refused = {"task": "Name a colour.", "role": "NOBODY"}
     asked = CancelRequested(deliberation_id=live.deliberation_id, ts=BEGAN_AT, reason="no longer needed")
-    stopping = apply(live, asked, log()[-1].sequence + 1)
+    stopping = apply(live, asked, len(log()) + len(told()) + 1)
     listed, _ = _catalog().page(TENANT, Listed(metadata={"project": "sorting"}), limit=2)
     page = DeliberationPage(items=tuple(summary(entry) for entry in listed), next_cursor=None)
     id = {"deliberation_id": ended.deliberation_id}
@@ -122,6 +125,12 @@ def _deliberations() -> dict[str, tuple[Exhibit, ...]]:
                 parameters={"Idempotency-Key": KEY},
                 body=REQUEST,
                 exact=True,
+            ),
+            Exhibit(
+                "with_a_webhook",
+                "The end is told to a URL",
+                202,
+                body={"task": REQUEST["task"], "webhook": {"url": "https://hooks.example.com/deliberations"}},
             ),
             Exhibit("mixed_council", "One architect, two testers, two rounds of critique", 202, body=mixed),
             Exhibit(
@@ -224,6 +233,37 @@ def _events() -> dict[str, tuple[Exhibit, ...]]:
     }
 
 
+def _webhooks() -> dict[str, tuple[Exhibit, ...]]:
+    live = state(LIVE_KEY)
+    fact = next(record for record in records_of(LIVE_KEY) if record.tokens[-1] == "opened")
+    id, known = delivery_id(fact), deliveries(told())
+    delivery = delivery_resource(id, fact, known[id], epoch=EPOCH, stopped=False)
+    asked = RedeliveryRequested(fact=fact.subject, number=1, at=BEGAN_AT)
+    known[id].take(asked)
+    again = delivery_resource(id, fact, known[id], epoch=EPOCH, stopped=False)
+    of_it = {"deliberation_id": live.deliberation_id}
+    page = DeliveryPage(items=(delivery,), next_cursor=None)
+    return {
+        "list_deliveries": (
+            Exhibit(
+                "taken_at_last",
+                "The receiver was down at first",
+                200,
+                _shown(page),
+                parameters={**of_it, "limit": 10},
+                exact=True,
+            ),
+            Exhibit("unknown", "There is none of this id", 404, parameters={"deliberation_id": "nothing-here"}),
+        ),
+        "redeliver": (
+            Exhibit(
+                "once_more", "Tell it again", 202, _shown(again), parameters={**of_it, "delivery_id": id}, exact=True
+            ),
+            Exhibit("unknown", "It has no such delivery", 404, parameters={**of_it, "delivery_id": "dlv_none"}),
+        ),
+    }
+
+
 def _roles() -> dict[str, tuple[Exhibit, ...]]:
     engine = EngineView(url="http://127.0.0.1:8000", healthy=True, circuit="closed", models=(MODEL,))
     live = LiveRole(replicas=1, models=(MODEL,), simulated=True, in_flight=0, engines=(engine,))
@@ -289,4 +329,4 @@ def _openai() -> dict[str, tuple[Exhibit, ...]]:
 @cache
 def exhibits() -> Mapping[str, tuple[Exhibit, ...]]:
     """Examples by operation id."""
-    return _deliberations() | _events() | _roles() | _operations() | _openai()
+    return _deliberations() | _events() | _webhooks() | _roles() | _operations() | _openai()

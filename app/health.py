@@ -1,6 +1,7 @@
 """Routes: alive, ready, statistics, metrics."""
 
 import asyncio
+from typing import Any
 
 from fastapi import APIRouter, Response
 
@@ -11,8 +12,11 @@ from app.metrics import CONTENT_TYPE
 from app.problems import NotReady
 from app.roles import replies_of
 from app.schemas import FieldProblem, Health, Ready, Stats, dump
+from app.webhooks.figures import CONTROL_SUBJECT, SENDERS_MAX
 
 INQUIRY_TIMEOUT_S = 1.0
+# Nobody knows how many there are, so that a scrape waits as long as this.
+SENDERS_TIMEOUT_S = 0.3
 _NO_STORE = {"Cache-Control": "no-store"}
 
 router = APIRouter(tags=["operations"])
@@ -104,6 +108,13 @@ async def get_stats(gateway: InGateway, tenant: OfTenant) -> Response:
     return Response(dump(gateway["catalog"].stats(tenant)), headers=_NO_STORE, media_type="application/json")
 
 
+async def _senders(gateway: Gateway) -> list[dict[str, Any]]:
+    """What the senders of webhooks say of themselves."""
+    if not gateway["settings"].webhooks:
+        return []
+    return await gateway["control"].inquire(CONTROL_SUBJECT, timeout_s=SENDERS_TIMEOUT_S, replies_max=SENDERS_MAX)
+
+
 @router.get(
     "/metrics",
     operation_id="get_metrics",
@@ -115,5 +126,6 @@ async def get_metrics(gateway: InGateway) -> Response:
     """Requests are this process's; deliberations are those of all who share the log, and calls the agents' own."""
     async with asyncio.TaskGroup() as group:
         asked = [group.create_task(replies_of(gateway, name, role)) for name, role in gateway["roles"].items()]
+        senders = group.create_task(_senders(gateway))
     replicas = [reply for task in asked for reply in task.result() if "counts" in reply]
-    return Response(gateway["metrics"].exposition(replicas), headers={"Content-Type": CONTENT_TYPE})
+    return Response(gateway["metrics"].exposition(replicas, senders.result()), headers={"Content-Type": CONTENT_TYPE})

@@ -8,6 +8,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from app.catalog import Catalog
+from app.webhooks.figures import Senders
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _REQUEST_BUCKETS_S = (0.001, 0.002, 0.004, 0.008, 0.016, 0.032, 0.064, 0.125, 0.25, 0.5, 1, 2, 5, 15, 60)
@@ -90,6 +91,8 @@ class Metrics:
         self.sse_viewers = Gauge("sse_viewers", "Open SSE streams", registry=registry)
         registry.register(_Deliberations(catalog))
 
-    def exposition(self, replicas: Sequence[Mapping[str, Any]] = ()) -> bytes:
-        """The text that Prometheus scrapes; `replicas` are the agents' replicas as they describe themselves."""
-        return generate_latest(self.registry) + generate_latest(_Replicas(replicas))
+    def exposition(
+        self, replicas: Sequence[Mapping[str, Any]] = (), senders: Sequence[Mapping[str, Any]] = ()
+    ) -> bytes:
+        """The text that Prometheus scrapes; agents' replicas and webhooks' senders are as they describe themselves."""
+        return b"".join(map(generate_latest, (self.registry, _Replicas(replicas), Senders(senders))))

@@ -133,6 +133,7 @@ STATUSES: Mapping[str, tuple[int, str]] = {
     "body_timeout": (408, "The body did not arrive in time"),
     "idempotency_conflict": (409, "The Idempotency-Key was used with another body"),
     "still_live": (409, "The deliberation has not ended"),
+    "too_many_redeliveries": (409, "The delivery was asked for too often"),
     "gone": (410, "The deliberation has been removed"),
     "body_too_large": (413, "The body is too large"),
     "fact_too_large": (413, "The log cannot hold this in one piece"),

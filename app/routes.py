@@ -1,5 +1,14 @@
 """Every router of the gateway, in the order of the document."""
 
 from app import chat, deliberations, events, health, login, roles
+from app.webhooks import routes as webhooks
 
-ROUTERS = (deliberations.router, events.router, roles.router, login.router, health.router, chat.router)
+ROUTERS = (
+    deliberations.router,
+    events.router,
+    webhooks.router,
+    roles.router,
+    login.router,
+    health.router,
+    chat.router,
+)

@@ -20,6 +20,8 @@ from app.deliberation.roles import parse_roles
 from app.deliberation.strategies import STRATEGIES
 from app.projection import state_of
 from app.requests import DeliberationRequest
+from app.webhooks.attempts import Attempt, AttemptFailed, DeliveryEnded, Fault, Place, encoded
+from app.webhooks.payloads import delivery_id
 
 TENANT = "default"
 KEY = "order-4711"
@@ -40,6 +42,14 @@ REQUEST: dict[str, Any] = {
     },
     "seed": 7,
     "metadata": {"project": "sorting"},
+}
+LIVE_REQUEST: dict[str, Any] = {
+    **REQUEST,
+    "webhook": {
+        "url": "https://hooks.example.com/deliberations",
+        "events": ["stage.opened", "deliberation.completed", "deliberation.failed"],
+        "metadata": {"order": "4712"},
+    },
 }
 _ANSWERS = {
     "dev-001": "from heapq import merge\n\n\ndef merged(a, b):\n    return list(merge(a, b))",
@@ -94,7 +104,7 @@ def _written(run: RunStage, now: datetime) -> Iterator[Event]:
 @cache
 def story(key: str) -> tuple[Event, ...]:
     """Everything that happens to a deliberation accepted under `key`, from the first event to the last."""
-    asked = DeliberationRequest.model_validate(REQUEST)
+    asked = DeliberationRequest.model_validate(LIVE_REQUEST if key == LIVE_KEY else REQUEST)
     roles = parse_roles({"roles": {"DEV": {"persona": PERSONA}}})
     specified = specification(asked, roles, STRATEGIES, timeout_s=300)
     id = deliberation_id(TENANT, key, BEGAN_AT)
@@ -130,6 +140,25 @@ def log() -> tuple[Record, ...]:
         Record(subject, sequence, encode(event))
         for sequence, (subject, event) in enumerate(zip(subjects, events, strict=True), start=1)
     )
+
+
+@cache
+def told() -> tuple[Record, ...]:
+    """What the log holds of the webhook of the one under LIVE_KEY: its receiver was down, and then was not."""
+    fact = next(record for record in records_of(LIVE_KEY) if record.tokens[-1] == "opened")
+    place = Place(TENANT, fact.tokens[2], delivery_id(fact))
+    down = Attempt(
+        at=BEGAN_AT + _STEP,
+        duration_ms=31,
+        status_code=503,
+        problem=Fault(code="http_status", detail="The receiver answered 503."),
+    )
+    up = Attempt(at=BEGAN_AT + timedelta(seconds=6), duration_ms=24, status_code=204)
+    records = (
+        AttemptFailed(fact=fact.subject, number=1, attempt=down, next_attempt_at=up.at),
+        DeliveryEnded(fact=fact.subject, ending="delivered", attempt=up),
+    )
+    return tuple(Record(place.subject(each), len(log()) + 1 + n, encoded(each)) for n, each in enumerate(records))
 
 
 def records_of(key: str) -> list[Record]:

@@ -114,7 +114,8 @@ class Control(Protocol):
         """JSON replies to a question, at most `replies_max` of them and none later than `timeout_s`.
 
         Empty when nobody answers or the log cannot be reached: no promise depends on what is asked for here.
-        Subjects: `control.coordinator` (every coordinator replica), `control.role.<ROLE>` (every agent replica).
+        Subjects: `control.coordinator` (every coordinator replica), `control.role.<ROLE>` (every agent replica),
+        `control.webhooks` (every sender of webhooks).
         """
         ...
 

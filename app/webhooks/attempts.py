@@ -91,6 +91,11 @@ Told = AttemptFailed | DeliveryEnded | RedeliveryRequested | Redelivered
 _TOLD: TypeAdapter[Told] = TypeAdapter(Annotated[Told, Field(discriminator="type")])
 
 
+def stopped(told: Told | None) -> bool:
+    """Whether the receiver has said that it is gone, and is to be told nothing more of the same deliberation."""
+    return isinstance(told, DeliveryEnded) and told.ending == "stopped"
+
+
 def encoded(told: Told) -> bytes:
     """The bytes that the log keeps."""
     return told.model_dump_json().encode()

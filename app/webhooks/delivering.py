@@ -127,8 +127,3 @@ class Deliverer:
             duration_ms=attempt.duration_ms,
         )
         return outcome
-
-
-def stopped(told: Told | None) -> bool:
-    """Whether the receiver has said that it is gone, and is to be told nothing more of the same deliberation."""
-    return isinstance(told, DeliveryEnded) and told.ending == "stopped"

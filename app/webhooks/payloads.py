@@ -67,6 +67,12 @@ def wanted(record: Record, webhook: Webhook) -> bool:
     return event_type(record.data) in webhook.events
 
 
+def due(facts: Sequence[Record], webhook: Webhook) -> list[Record]:
+    """Those of a deliberation's facts, in order, that are to be told: the wanted ones, up to its end."""
+    end = next((place for place, fact in enumerate(facts) if is_end(fact)), len(facts))
+    return [fact for fact in facts[: end + 1] if wanted(fact, webhook)]
+
+
 def delivery_id(fact: Record) -> str:
     """The id of a fact's delivery, which is also its `webhook-id`."""
     digest = hashlib.sha256(fact.subject.encode() + b"\n" + fact.data).digest()

@@ -15,13 +15,13 @@ from app.journal import STREAM, WEBHOOKS_STREAM, JetStreamJournal
 from app.streams import ATTEMPTS_CONSUMER, WEBHOOKS_CONSUMER
 from app.webhooks.delivering import Deliverer
 from app.webhooks.desk import Desk
+from app.webhooks.figures import CONTROL_SUBJECT
 from app.webhooks.lanes import Bounds, Lanes
 from app.webhooks.posting import Lookup, Poster
 from app.webhooks.settings import SenderSettings
 from app.webhooks.signatures import Signer
 from app.webhooks.telling import Follower, Repeater
 
-CONTROL_SUBJECT = "control.webhooks"
 ATTEMPTS_HELD_MAX = 1_000
 # As long as a write keeps trying: what was sent should be recorded even while the log restarts.
 PATIENCE_S = 15.0

@@ -18,10 +18,11 @@ from app.webhooks.attempts import (
     decoded,
     deliveries,
     deliveries_of,
+    stopped,
 )
-from app.webhooks.delivering import Deliverer, Notice, stopped
+from app.webhooks.delivering import Deliverer, Notice
 from app.webhooks.desk import Decision, Done, Later
-from app.webhooks.payloads import delivery_id, is_end, patterns, wanted
+from app.webhooks.payloads import delivery_id, due, is_end, patterns
 from app.webhooks.schedule import seconds_until
 
 # How long after its deadline a deliberation is followed on, and how often it is looked at from then on.
@@ -76,17 +77,15 @@ class Follower:
 
     async def _told(self, tenant: str, webhook: Webhook, facts: Sequence[Record]) -> bool:
         """Make every first attempt that was not made; whether there is nothing more to tell."""
-        end = next((place for place, fact in enumerate(facts) if is_end(fact)), None)
-        shown = facts if end is None else facts[: end + 1]
-        due = [fact for fact in shown if wanted(fact, webhook)]
-        begun: set[str] | None = await self._begun(tenant, due[0].tokens[2]) if due else set()
-        for fact in due:
+        shown = due(facts, webhook)
+        begun: set[str] | None = await self._begun(tenant, shown[0].tokens[2]) if shown else set()
+        for fact in shown:
             if begun is None:
                 return True
             if delivery_id(fact) not in begun:
                 told = await self._deliverer.by_schedule(Notice(tenant, fact.tokens[2], webhook, fact), 1)
                 begun = None if stopped(told) else begun
-        return end is not None or begun is None
+        return begun is None or any(map(is_end, facts))
 
     @asynccontextmanager
     async def _heard(self, of_it: Sequence[str]) -> AsyncGenerator[asyncio.Event]:
@@ -173,9 +172,11 @@ class Repeater:
 
     async def _notice(self, place: Place, subject: str) -> Notice | None:
         """What is to be told; None when its facts are gone, or others stand in their place."""
-        acceptance = f"{prefix(place.tenant, place.deliberation_id)}.accepted"
-        found = {record.subject: record for record in await self._journal.last([acceptance, subject])}
-        accepted = webhook_of(found[acceptance].data) if acceptance in found else None
+        acceptance, deleted = (
+            f"{prefix(place.tenant, place.deliberation_id)}.{tail}" for tail in ("accepted", "deleted")
+        )
+        found = {record.subject: record for record in await self._journal.last([acceptance, deleted, subject])}
+        accepted = webhook_of(found[acceptance].data) if acceptance in found and deleted not in found else None
         if accepted is None or subject not in found or delivery_id(found[subject]) != place.delivery_id:
             return None
         return Notice(place.tenant, place.deliberation_id, accepted[1], found[subject])

@@ -1,0 +1,321 @@
+"""The gateway's part of webhooks: what a request may ask for, the log of deliveries, once more, and figures."""
+
+import json
+from collections.abc import AsyncGenerator
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from app.deliberation.facts import Accepted, decode
+from app.testing import InMemoryJournal
+from app.webhooks.attempts import (
+    Attempt,
+    AttemptFailed,
+    DeliveryEnded,
+    Fault,
+    Place,
+    Redelivered,
+    RedeliveryRequested,
+    Told,
+    encoded,
+)
+from app.webhooks.payloads import EVENTS, TERMINAL_EVENTS, delivery_id
+from app.webhooks.routes import REDELIVERIES_MAX
+from app.webhooks.settings import SenderSettings, sender_settings_table
+from tests.components.keyed import PEPPER, bearer, make_key
+from tests.components.served import COORDINATOR, Served, served
+from tests.components.test_docs import CONFIGURATION, between
+from tests.conditions import until
+from tests.story import NOW
+
+URL = "https://hooks.example/hook?token=1"
+TAKEN = Attempt(at=NOW + timedelta(seconds=9), duration_ms=5, status_code=200)
+
+
+def refused(second: int, status: int | None = 500) -> Attempt:
+    problem = Fault(code="http_status", detail="No.")
+    return Attempt(at=NOW + timedelta(seconds=second), duration_ms=5, status_code=status, problem=problem)
+
+
+@pytest.fixture
+async def gateway() -> AsyncGenerator[Served, None]:
+    async with served(webhooks=True, webhook_hosts="receiver.test:9000") as running:
+        yield running
+
+
+async def told_of(gateway: Served, **webhook: Any) -> str:
+    """The id of a deliberation with a webhook that has ended."""
+    id = await gateway.accepted(webhook={"url": URL, **webhook})
+    await gateway.play(id)
+    return id
+
+
+async def listed(gateway: Served, id: str, **query: Any) -> list[dict[str, Any]]:
+    response = await gateway.client.get(f"/deliberations/{id}/deliveries", params=query)
+    assert response.status_code == 200, response.text
+    return response.json()["items"]
+
+
+async def write(gateway: Served, id: str, delivery: str, *records: Told) -> None:
+    place = Place("default", id, delivery)
+    for told in records:
+        await gateway.journal.write(place.subject(told), encoded(told))
+
+
+def failed(number: int, attempt: Attempt) -> AttemptFailed:
+    return AttemptFailed(fact="f", number=number, attempt=attempt, next_attempt_at=NOW + timedelta(seconds=60 * number))
+
+
+def ended(ending: Any, attempt: Attempt | None) -> DeliveryEnded:
+    return DeliveryEnded(fact="f", ending=ending, attempt=attempt)
+
+
+async def test_a_webhook_is_accepted_recorded_and_shown(gateway: Served) -> None:
+    webhook = {"url": URL, "events": ["stage.closed", "deliberation.accepted", "stage.closed"], "metadata": {"a": "b"}}
+    response = await gateway.post({"task": "t", "webhook": webhook})
+    assert response.status_code == 202
+    shown = {"url": URL, "events": ["deliberation.accepted", "stage.closed"], "metadata": {"a": "b"}}
+    assert response.json()["webhook"] == shown
+    accepted = decode(gateway.journal.records[-1].data)
+    assert isinstance(accepted, Accepted) and accepted.specification.webhook is not None
+    assert accepted.specification.webhook.model_dump(mode="json") == shown
+    assert response.json()["links"]["deliveries"] == f"/deliberations/{response.json()['id']}/deliveries"
+
+
+async def test_by_default_the_ends_are_told(gateway: Served) -> None:
+    response = await gateway.post({"task": "t", "webhook": {"url": URL}})
+    assert response.json()["webhook"]["events"] == list(TERMINAL_EVENTS)
+
+
+async def test_a_listed_host_may_be_told_to_as_it_is(gateway: Served) -> None:
+    assert (await gateway.post({"task": "t", "webhook": {"url": "http://receiver.test:9000/"}})).status_code == 202
+    assert (await gateway.post({"task": "t", "webhook": {"url": "http://receiver.test:9001/"}})).status_code == 422
+
+
+@pytest.mark.parametrize(
+    ("webhook", "pointer", "code"),
+    [
+        ({"url": "http://hooks.example/"}, "/webhook/url", "unfit_url"),
+        ({"url": "https://169.254.169.254/latest"}, "/webhook/url", "unfit_url"),
+        ({"url": "https://user:pw@hooks.example/"}, "/webhook/url", "unfit_url"),
+        ({"url": "https://hooks.example:22/"}, "/webhook/url", "unfit_url"),
+        ({"url": ""}, "/webhook/url", "string_too_short"),
+        ({"url": "https://hooks.example/" + "a" * 3_000}, "/webhook/url", "string_too_long"),
+        ({"url": 1}, "/webhook/url", "string_type"),
+        ({}, "/webhook/url", "missing"),
+        ({"url": URL, "events": []}, "/webhook/events", "too_short"),
+        ({"url": URL, "events": ["call.delta"]}, "/webhook/events/0", "literal_error"),
+        ({"url": URL, "events": "deliberation.completed"}, "/webhook/events", "list_type"),
+        ({"url": URL, "metadata": {"a": 1}}, "/webhook/metadata/a", "string_type"),
+        ({"url": URL, "secret": "x"}, "/webhook/secret", "extra_forbidden"),
+        ("https://hooks.example/", "/webhook", "model_type"),
+    ],
+)
+async def test_a_webhook_that_cannot_be_is_refused_by_name(
+    gateway: Served, webhook: object, pointer: str, code: str
+) -> None:
+    response = await gateway.post({"task": "t", "webhook": webhook})
+    assert response.status_code == 422, response.text
+    (fault,) = response.json()["errors"]
+    assert (fault["pointer"], fault["code"]) == (pointer, code) and fault["remedy"]
+    assert "pw" not in response.text and gateway.journal.records == []
+
+
+async def test_where_nobody_sends_none_is_promised() -> None:
+    async with served() as gateway:
+        response = await gateway.post({"task": "t", "webhook": {"url": URL}})
+        assert response.status_code == 422
+        assert [error["code"] for error in response.json()["errors"]] == ["webhooks_off"]
+        assert (await gateway.post({"task": "t"})).status_code == 202
+
+
+async def test_a_key_used_with_another_webhook_is_a_conflict(gateway: Served) -> None:
+    body = {"task": "t", "webhook": {"url": URL}}
+    assert (await gateway.post(body, Idempotency_Key="k")).status_code == 202
+    assert (await gateway.post(body, Idempotency_Key="k")).headers["idempotency-replayed"] == "true"
+    assert (await gateway.post({"task": "t"}, Idempotency_Key="k")).status_code == 409
+
+
+async def test_deliveries_are_the_events_that_were_asked_for_and_happened(gateway: Served) -> None:
+    id = await gateway.accepted(strategy="independent", webhook={"url": URL, "events": list(EVENTS)})
+    (waiting,) = await listed(gateway, id)
+    assert (waiting["type"], waiting["status"], waiting["attempts"]) == ("deliberation.accepted", "pending", [])
+    await gateway.play(id)
+    items = await listed(gateway, id)
+    facts = await gateway.journal.facts("default", id)
+    assert [item["id"] for item in items] == [delivery_id(fact) for fact in facts]
+    assert [item["event_id"] for item in items] == [f"memory-{fact.sequence}" for fact in facts]
+    assert items[-1]["type"] == "deliberation.completed"
+    pages = [await listed(gateway, id, limit=2, cursor=begin) for begin in range(0, len(items), 2)]
+    assert [item for page in pages for item in page] == items
+    page = (await gateway.client.get(f"/deliberations/{id}/deliveries?limit=2")).json()
+    assert page["next_cursor"] == "2"
+    last = (await gateway.client.get(f"/deliberations/{id}/deliveries?limit=200")).json()
+    assert last["next_cursor"] is None
+
+
+async def test_without_a_webhook_there_are_none(gateway: Served) -> None:
+    assert await listed(gateway, await gateway.accepted()) == []
+
+
+@pytest.mark.parametrize("query", ["limit=0", "limit=201", "limit=x", "cursor=-1", "cursor=a", "status=failed"])
+async def test_a_query_that_cannot_be_is_refused(gateway: Served, query: str) -> None:
+    response = await gateway.client.get(f"/deliberations/{await gateway.accepted()}/deliveries?{query}")
+    assert (response.status_code, response.json()["code"]) == (422, "invalid_request")
+
+
+@pytest.mark.parametrize(
+    ("records", "status", "statuses", "next_in_s"),
+    [
+        ([], "pending", [], None),
+        ([ended("delivered", TAKEN)], "delivered", [200], None),
+        ([failed(1, refused(1))], "retrying", [500], 60),
+        ([failed(1, refused(1)), failed(2, refused(2, None))], "retrying", [500, None], 120),
+        ([failed(1, refused(1)), ended("delivered", TAKEN)], "delivered", [500, 200], None),
+        ([failed(1, refused(1)), ended("exhausted", refused(2))], "failed", [500, 500], None),
+        ([failed(1, refused(1)), ended("stopped", refused(2, 410))], "stopped", [500, 410], None),
+        ([failed(1, refused(1)), ended("expired", None)], "failed", [500], None),
+        (
+            [ended("exhausted", refused(1)), Redelivered(fact="f", number=1, attempt=TAKEN)],
+            "delivered",
+            [500, 200],
+            None,
+        ),
+        ([failed(1, refused(1)), Redelivered(fact="f", number=1, attempt=refused(2))], "retrying", [500, 500], 60),
+        ([ended("delivered", TAKEN), Redelivered(fact="f", number=1, attempt=None)], "delivered", [200], None),
+    ],
+)
+async def test_a_delivery_tells_every_attempt_and_what_follows(
+    gateway: Served, records: list[Told], status: str, statuses: list[int | None], next_in_s: int | None
+) -> None:
+    id = await told_of(gateway)
+    ((delivery),) = await listed(gateway, id)
+    await write(gateway, id, delivery["id"], *records)
+    (found,) = await listed(gateway, id)
+    assert found["status"] == status
+    assert [attempt["status_code"] for attempt in found["attempts"]] == statuses
+    assert [attempt["number"] for attempt in found["attempts"]] == list(range(1, len(statuses) + 1))
+    due = None if next_in_s is None else (NOW + timedelta(seconds=next_in_s)).isoformat().replace("+00:00", "Z")
+    assert found["next_attempt_at"] == due
+
+
+async def test_a_receiver_that_is_gone_stops_the_deliberations_other_deliveries(gateway: Served) -> None:
+    id = await told_of(gateway, events=["deliberation.accepted", "stage.opened", "deliberation.completed"])
+    first, second, *_ = await listed(gateway, id)
+    await write(gateway, id, first["id"], failed(1, refused(1)))
+    await write(gateway, id, second["id"], ended("stopped", refused(2, 410)))
+    assert {each["status"] for each in await listed(gateway, id)} == {"stopped"}
+
+
+async def redelivered(gateway: Served, id: str, delivery: str) -> dict[str, Any]:
+    response = await gateway.client.post(f"/deliberations/{id}/deliveries/{delivery}/redeliver")
+    assert response.status_code == 202, response.text
+    return response.json()
+
+
+async def test_asking_again_writes_one_record_until_it_is_made(gateway: Served) -> None:
+    id = await told_of(gateway)
+    (delivery,) = await listed(gateway, id)
+    await write(gateway, id, delivery["id"], ended("exhausted", refused(1)))
+    for _ in range(3):
+        assert (await redelivered(gateway, id, delivery["id"]))["redelivering"] is True
+    asked = [record for record in gateway.journal.records if record.tokens[-2] == "redelivery"]
+    assert [record.tokens[-1] for record in asked] == ["1"]
+    assert json.loads(asked[0].data)["fact"] == f"deliberations.default.{id}.end"
+    await write(gateway, id, delivery["id"], Redelivered(fact="f", number=1, attempt=refused(2)))
+    (found,) = await listed(gateway, id)
+    assert (found["redelivering"], found["attempts"][-1]["requested"]) == (False, True)
+    await redelivered(gateway, id, delivery["id"])
+    assert [r.tokens[-1] for r in gateway.journal.records if r.tokens[-2] == "redelivery"] == ["1", "2"]
+
+
+async def test_what_was_never_tried_needs_no_asking(gateway: Served) -> None:
+    id = await told_of(gateway)
+    (delivery,) = await listed(gateway, id)
+    assert (await redelivered(gateway, id, delivery["id"]))["status"] == "pending"
+    assert not [record for record in gateway.journal.records if record.tokens[0] == "webhooks"]
+
+
+async def test_asking_has_an_end(gateway: Served) -> None:
+    id = await told_of(gateway)
+    (delivery,) = await listed(gateway, id)
+    await write(gateway, id, delivery["id"], ended("exhausted", refused(1)))
+    for number in range(1, REDELIVERIES_MAX + 1):
+        asked = RedeliveryRequested(fact="f", number=number, at=NOW)
+        await write(gateway, id, delivery["id"], asked, Redelivered(fact="f", number=number, attempt=refused(2)))
+    response = await gateway.client.post(f"/deliberations/{id}/deliveries/{delivery['id']}/redeliver")
+    assert (response.status_code, response.json()["code"]) == (409, "too_many_redeliveries")
+
+
+@pytest.mark.parametrize("delivery", ["dlv_none", "DLV", "*", "a.b", "x" * 80, "%2e%2e"])
+async def test_a_delivery_that_is_not_there_is_not_found(gateway: Served, delivery: str) -> None:
+    id = await told_of(gateway)
+    response = await gateway.client.post(f"/deliberations/{id}/deliveries/{delivery}/redeliver")
+    assert (response.status_code, response.json()["code"]) == (404, "not_found")
+    assert not [record for record in gateway.journal.records if record.tokens[0] == "webhooks"]
+
+
+@pytest.mark.parametrize("path", ["/deliberations/{}/deliveries", "/deliberations/{}/deliveries/dlv_1/redeliver"])
+async def test_of_what_is_not_there_there_are_no_deliveries(gateway: Served, path: str) -> None:
+    method = "POST" if path.endswith("redeliver") else "GET"
+    assert (await gateway.client.request(method, path.format("nothing"))).status_code == 404
+    id = await told_of(gateway)
+    assert (await gateway.client.delete(f"/deliberations/{id}")).status_code == 204
+    assert (await gateway.client.request(method, path.format(id))).status_code == 410
+    gateway.journal.available = False
+    response = await gateway.client.request(method, path.format(id))
+    assert (response.status_code, response.headers["retry-after"]) == (503, "2")
+
+
+async def test_anothers_deliveries_are_those_of_nobody() -> None:
+    journal = InMemoryJournal(replies={"control.coordinator": [COORDINATOR]})
+    acme, rival = [await make_key(journal, tenant, ("read", "submit")) for tenant in ("acme", "rival")]
+    async with served(journal=journal, key_pepper=PEPPER, webhooks=True) as gateway:
+        ring = gateway.gateway["access"].keyring
+        await until(lambda: ring is not None and ring.caught_up)
+        body = {"task": "t", "webhook": {"url": URL, "events": ["deliberation.accepted"]}}
+        made = await gateway.client.post("/deliberations", json=body, headers=bearer(acme))
+        path = f"/deliberations/{made.json()['id']}/deliveries"
+        own = await gateway.client.get(path, headers=bearer(acme))
+        (delivery,) = own.json()["items"]
+        for key, status in ((acme, 202), (rival, 404)):
+            again = await gateway.client.post(f"{path}/{delivery['id']}/redeliver", headers=bearer(key))
+            assert again.status_code == status
+        assert (await gateway.client.get(path, headers=bearer(rival))).status_code == 404
+
+
+async def test_the_queue_is_among_the_figures() -> None:
+    sender = {
+        "replica": "webhooks-7",
+        "counts": {"succeeded": 3, "failed": 2, "delivered": 3},
+        "in_flight": 1,
+        "waiting": 4,
+        "held": {},
+        "queues": {"webhooks": {"new": 5, "taken": 6}, "attempts": {"new": 7, "taken": 8}},
+    }
+    journal = InMemoryJournal(replies={"control.coordinator": [COORDINATOR], "control.webhooks": [sender]})
+    async with served(journal=journal, webhooks=True) as gateway:
+        figures = (await gateway.client.get("/metrics")).text.splitlines()
+    for line in (
+        'webhook_attempts_total{outcome="failed",sender="webhooks-7"} 2.0',
+        'webhook_deliveries_total{ending="delivered",sender="webhooks-7"} 3.0',
+        'webhook_attempts_in_flight{sender="webhooks-7"} 1.0',
+        'webhook_attempts_waiting{sender="webhooks-7"} 4.0',
+        'webhook_queue{queue="attempts",state="taken"} 8.0',
+    ):
+        assert line in figures
+
+
+async def test_the_url_is_logged_nowhere(gateway: Served, capsys: pytest.CaptureFixture[str]) -> None:
+    id = await told_of(gateway)
+    (delivery,) = await listed(gateway, id)
+    await redelivered(gateway, id, delivery["id"])
+    assert "hooks.example" not in capsys.readouterr().out
+
+
+def test_the_documentation_lists_every_setting_of_the_sender() -> None:
+    assert between(CONFIGURATION, "sender-settings").strip() == sender_settings_table().strip(), (
+        "write app.webhooks.settings.sender_settings_table() between the markers of docs/configuration.md"
+    )
+    assert all(field.description for field in SenderSettings.model_fields.values())
