@@ -17,7 +17,7 @@ from app import logs
 from app.deliberation.errors import InvalidRequest
 from app.keys import SCOPES, Scope, key_id_of, new_key
 from app.limits import Rates
-from app.main import access_of, check_exposure, serve
+from app.main import DrainingServer, access_of, check_exposure, serve
 from app.openapi import document
 from app.origins import checked_origin, is_loopback, own_name
 from app.settings import Settings
@@ -379,10 +379,11 @@ async def test_with_keys_any_name_is_answered(gateway: Served) -> None:
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "", "192.0.2.7", "gateway", "example.com", "localhost.example"])
-def test_without_keys_no_other_address_is_listened_on(host: str) -> None:
+def test_without_keys_no_other_address_is_listened_on(monkeypatch: pytest.MonkeyPatch, host: str) -> None:
     assert not is_loopback(host)
     if not host:
         return
+    monkeypatch.setattr(DrainingServer, "run", lambda _: pytest.fail("it listens"))
     with pytest.raises(InvalidRequest, match=r"KEY_PEPPER.*openssl rand -hex 32.*deliberate keys create"):
         serve(Settings(host=host))
     check_exposure(Settings(host=host, key_pepper=PEPPER))  # pyright: ignore[reportArgumentType]
