@@ -25,10 +25,15 @@ HEADERS: dict[str, dict[str, Any]] = {
     "WWW-Authenticate": _text("What credential is asked for, and what is wrong with the one given (RFC 6750)"),
     "RateLimit": _text(
         "Requests left to the tenant, and seconds until there is one more (draft-ietf-httpapi-ratelimit-headers-11)",
-        example='"requests";r=5999;t=60',
+        examples=['"requests";r=5999;t=60'],
     ),
-    "RateLimit-Policy": _text("Requests of the tenant in each window of seconds", example='"requests";q=6000;w=60'),
+    "RateLimit-Policy": _text("Requests of the tenant in each window of seconds", examples=['"requests";q=6000;w=60']),
     "Development-Mode": _text("There only where no keys are asked for", enum=["no keys, loopback only"]),
+    "Cache-Control": _text("Who may keep the answer: nobody, or its client if it asks again before using it"),
+    "Vary": _text("That the answer depends on `Accept`"),
+    "X-Accel-Buffering": _text("Asks proxies to pass the stream on as it comes", enum=["no"]),
+    "X-Deliberation-Id": _text("The deliberation behind it"),
+    "X-Should-Retry": _text("`false` where OpenAI's clients should not try again by themselves", enum=["false"]),
     "Link": _text('The next page, as `rel="next"`'),
     "Allow": _text("The methods that the path takes"),
 }
@@ -109,7 +114,7 @@ PREFER = parameter(
     "header",
     "Prefer",
     f"`wait=n`: hold the answer until there is something new, for n seconds at most (up to {WAIT_MAX_S}; RFC 7240)",
-    example="wait=30",
+    examples=["wait=5"],
 )
 IDEMPOTENCY_KEY = parameter(
     "header",

@@ -165,7 +165,9 @@ def refusals(*statuses: int) -> Declared:
     """Declared errors of the façade for these statuses; 500 can always happen."""
     declared: Declared = {}
     known = {**STATUSES, **CHAT_STATUSES}
-    extra = {401: ("WWW-Authenticate",), 429: ("Retry-After",), 503: ("Retry-After",)}
+    behind = ("Location", "X-Deliberation-Id")
+    extra = {401: ("WWW-Authenticate",), 429: ("Retry-After",), 503: ("Retry-After",), 400: behind}
+    extra |= dict.fromkeys((409, 502, 504), (*behind, "X-Should-Retry"))
     for status in sorted({*statuses, 500}):
         told = [f"`{code}`: {title}" for code, (mapped, title) in known.items() if mapped == status]
         declared[status] = {
@@ -180,14 +182,17 @@ def _known(gateway: Gateway) -> Known:
     return {"roles": gateway["roles"], "strategies": gateway["strategies"]}
 
 
-_DELIBERATION_ID: dict[str, Any] = {
-    "X-Deliberation-Id": {"description": "The deliberation behind it", "schema": {"type": "string"}}
-}
 _COMPLETED: dict[str, Any] = {
     "model": ChatCompletion,
     "description": "The verdict; with `stream` in chunks, ended by `[DONE]`, and an error where there is none",
-    "headers": headers("Location") | _DELIBERATION_ID,
-    "content": {"text/event-stream": {"schema": {"$ref": "#/components/schemas/ChatCompletionChunk"}}},
+    "headers": headers("Location", "X-Deliberation-Id", "X-Accel-Buffering"),
+    "content": {
+        "text/event-stream": {
+            "schema": {
+                "anyOf": [{"$ref": f"#/components/schemas/{name}"} for name in ("ChatCompletionChunk", "OpenAIError")]
+            }
+        }
+    },
 }
 
 

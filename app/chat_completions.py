@@ -25,7 +25,8 @@ from app.projection import links, resource
 from app.schemas import dump
 
 PIECE_CHARS = 256
-DONE = b"data: [DONE]\n\n"
+DONE_DATA = "[DONE]"
+DONE = f"data: {DONE_DATA}\n\n".encode()
 
 
 def completion_id(state: State) -> str:

@@ -29,6 +29,7 @@ from app.requests import (
     Body,
     BudgetRequest,
     DeliberationRequest,
+    MaybeWhole,
     Metadata,
     Requirement,
     Rubric,
@@ -49,6 +50,25 @@ def _error(code: str, detail: str, remedy: str) -> PydanticCustomError:
     return PydanticCustomError(code, "{detail}", {"detail": detail, "remedy": remedy})  # pyright: ignore[reportArgumentType]
 
 
+def _schema_of(harmless: object) -> dict[str, Any]:
+    """The JSON Schema of one value; spelled out, since generators read no `const` of lists and objects."""
+    match harmless:
+        case []:
+            return {"type": "array", "items": {}, "maxItems": 0}
+        case {}:
+            return _object_of(cast("dict[str, object]", harmless))
+        case _:
+            return {"const": harmless}
+
+
+def _object_of(harmless: dict[str, object]) -> dict[str, Any]:
+    schema: dict[str, Any] = {"type": "object", "additionalProperties": False}
+    if not harmless:
+        return {**schema, "maxProperties": 0}
+    properties = {name: _schema_of(value) for name, value in harmless.items()}
+    return {**schema, "properties": properties, "required": list(harmless)}
+
+
 class _Only:
     """Of a field that is not supported, the values that are taken because they ask for nothing; null always is."""
 
@@ -60,7 +80,8 @@ class _Only:
         return core_schema.no_info_after_validator_function(self._checked, core_schema.any_schema())
 
     def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
-        return {"enum": [None, *self._harmless], "description": f"{self._why}: only what asks for nothing is taken"}
+        taken = [{"type": "null"}, *map(_schema_of, self._harmless)]
+        return {"anyOf": taken, "description": f"{self._why}: only what asks for nothing is taken"}
 
     def _checked(self, value: object) -> object:
         if value is not None and value not in self._harmless:
@@ -137,14 +158,14 @@ class StreamOptions(Body):
 class DeliberationOptions(Body):
     """What a deliberation takes and OpenAI's fields cannot say; the same bounds as in `POST /deliberations`."""
 
-    num_agents: int | None = Field(default=None, ge=1, le=AGENTS_MAX, description="3 if absent")
-    rounds: int | None = Field(default=None, ge=0, le=5, description="1 if absent")
+    num_agents: MaybeWhole = Field(default=None, ge=1, le=AGENTS_MAX, description="3 if absent")
+    rounds: MaybeWhole = Field(default=None, ge=0, le=5, description="1 if absent")
     parameters: dict[str, Any] | None = Field(default=None, max_length=32, description="The strategy's own")
-    quorum: int | None = Field(default=None, ge=1, le=AGENTS_MAX)
+    quorum: MaybeWhole = Field(default=None, ge=1, le=AGENTS_MAX)
     budget: BudgetRequest | None = None
     rubric: Rubric | None = None
     requirements: list[Requirement] | None = Field(default=None, max_length=32)
-    timeout_seconds: int | None = Field(default=None, ge=1, le=3_600)
+    timeout_seconds: MaybeWhole = Field(default=None, ge=1, le=3_600)
 
 
 def _listed(stop: object) -> object:
@@ -158,16 +179,16 @@ class ChatCompletionRequest(Body):
     messages: list[ChatRequestMessage] = Field(min_length=1, max_length=MESSAGES_MAX)
     stream: bool | None = Field(default=None, description="Server-sent chunks; the text comes once it is decided")
     stream_options: StreamOptions | None = None
-    n: int | None = Field(
+    n: MaybeWhole = Field(
         default=None, ge=1, le=AGENTS_MAX, description=f"1; with `{SIDE_BY_SIDE}` the number of agents, one choice each"
     )
     temperature: float | None = Field(default=None, ge=0, le=2, description="The first agent's; the others vary")
     top_p: float | None = Field(default=None, gt=0, le=1)
-    max_completion_tokens: int | None = Field(
+    max_completion_tokens: MaybeWhole = Field(
         default=None, ge=1, le=32_768, description="Bound of each agent's completion, its reasoning included"
     )
-    max_tokens: int | None = Field(default=None, ge=1, le=32_768, description="The older name of the same")
-    seed: int | None = Field(default=None, ge=0, le=SEED_MAX)
+    max_tokens: MaybeWhole = Field(default=None, ge=1, le=32_768, description="The older name of the same")
+    seed: MaybeWhole = Field(default=None, ge=0, le=SEED_MAX)
     stop: Annotated[list[Annotated[str, Field(min_length=1)]] | None, BeforeValidator(_listed)] = Field(
         default=None, max_length=STOPS_MAX, description="The text that was decided on is cut before the first of these"
     )

@@ -7,6 +7,7 @@ from app.deliberation.errors import InvalidCursor
 
 # 19 digits hold every sequence that the log can give out (64 bits, signed), and no more is ever parsed.
 _CURSOR = re.compile(r"([a-z0-9]{1,16})-([0-9]{1,19})", re.ASCII)
+CURSOR_PATTERN = r"^(0|[a-z0-9]{1,16}-[0-9]{1,19})$"
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,11 +3,12 @@
 import base64
 import binascii
 import re
-from typing import Any, get_args
+from typing import Annotated, Any, get_args
 from urllib.parse import urlencode
 
 from fastapi import APIRouter, Request, Response
-from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AwareDatetime, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic_core import PydanticCustomError
 
 from app.acceptance import NOT_READ, accept, caught_up, ended, loaded, stopping
 from app.answers import IDEMPOTENCY_KEY, IF_NONE_MATCH, PREFER, answer, body, parameter, problems
@@ -25,6 +26,7 @@ from app.schemas import Deliberation, DeliberationPage, FieldProblem, Status, du
 POLL_AFTER_S = 1
 PAGE_MAX = 200
 _METADATA = "metadata."
+_RFC_3339 = re.compile(r"\d{4}-\d\d-\d\d[Tt]\d\d:\d\d:\d\d(\.\d+)?([Zz]|[+-]\d\d:\d\d)", re.ASCII)
 # Exploded, an object's properties are parameters of their own: this is how OpenAPI says `metadata.<key>=<value>`.
 _METADATA_SCHEMA: dict[str, Any] = {
     "type": "object",
@@ -75,7 +77,10 @@ async def _revised(gateway: Gateway, tenant: str, state: State, wait_s: int) -> 
     status_code=202,
     response_class=Response,
     responses={
-        200: {"model": Deliberation, **answer("It ended within the wait", "Location", "ETag", "Preference-Applied")},
+        200: {
+            "model": Deliberation,
+            **answer("It ended within the wait", "Location", "ETag", "Preference-Applied", "Idempotency-Replayed"),
+        },
         202: {
             "model": Deliberation,
             **answer(
@@ -174,6 +179,17 @@ async def delete_deliberation(gateway: InGateway, tenant: OfTenant, deliberation
     return Response(status_code=204)
 
 
+def _rfc3339(given: object) -> object:
+    """Of what would be read as a time, only what RFC 3339 writes: not a number of seconds."""
+    if not isinstance(given, str) or _RFC_3339.fullmatch(given) is None:
+        remedy = {"remedy": "Write it as 2026-01-01T00:00:00Z."}
+        raise PydanticCustomError("not_rfc_3339", "Not a time as RFC 3339 writes it", remedy)  # pyright: ignore[reportArgumentType]
+    return given
+
+
+Instant = Annotated[AwareDatetime, BeforeValidator(_rfc3339)]
+
+
 class ListQuery(BaseModel):
     """The query of a list."""
 
@@ -182,8 +198,8 @@ class ListQuery(BaseModel):
     status: Status | None = None
     role: str | None = Field(default=None, max_length=64)
     strategy: str | None = Field(default=None, max_length=64)
-    created_after: AwareDatetime | None = None
-    created_before: AwareDatetime | None = None
+    created_after: Instant | None = None
+    created_before: Instant | None = None
     limit: int = Field(default=50, ge=1, le=PAGE_MAX)
     cursor: str | None = Field(default=None, max_length=128)
 
@@ -239,7 +255,7 @@ def _before(cursor: str, epoch: str) -> int:
             parameter("query", "created_after", "Only later than this", format="date-time"),
             parameter("query", "created_before", "Only earlier than this", format="date-time"),
             parameter("query", "limit", "Items on a page", type="integer", minimum=1, maximum=PAGE_MAX, default=50),
-            parameter("query", "cursor", "`next_cursor` of the page before"),
+            parameter("query", "cursor", "`next_cursor` of the page before", pattern=r"^[A-Za-z0-9_-]{1,128}$"),
             {
                 **parameter("query", "metadata", "Only with these pairs: `metadata.<key>=<value>`", **_METADATA_SCHEMA),
                 "style": "form",

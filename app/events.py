@@ -141,10 +141,10 @@ _ANSWERS = {
     200: {
         "model": EventPage,
         "description": "A stream that replays, then goes on live; or a page, as `Accept` asks",
-        "headers": headers(),
+        "headers": headers("Vary", "X-Accel-Buffering"),
         "content": {"text/event-stream": {"schema": {"$ref": "#/components/schemas/DeliberationEvent"}}},
     },
-    204: answer("The cursor is at the terminal event: there is nothing left to stream"),
+    204: answer("The cursor is at the terminal event: there is nothing left to stream", "Vary"),
     **problems(400, 404, 406, 410, 422, 429, 503),
 }
 

@@ -17,6 +17,7 @@ from pydantic.json_schema import models_json_schema
 
 from app.answers import EXAMPLES, HEADERS, headers, parameter, problems
 from app.chat import refusals
+from app.chat_completions import DONE_DATA
 from app.chat_requests import ChatCompletionRequest
 from app.chat_schemas import ChatCompletionChunk, OpenAIError
 from app.exhibits import EVENT_STREAM, Exhibit, exhibits
@@ -48,7 +49,12 @@ _TAGS = [
     {"name": "openai", "description": "A façade: any client of OpenAI's chat completions can drive a deliberation"},
     {"name": "operations", "description": "Health, statistics, metrics"},
 ]
-_REQUEST_ID = parameter("header", "X-Request-Id", "Echoed, logged and stored with what it started", maxLength=128)
+_REQUEST_ID = parameter(
+    "header",
+    "X-Request-Id",
+    "Echoed, logged and stored with what it started, if it has at most 128 letters, digits and `._:/+=-`",
+    examples=["order-4711/1"],
+)
 _SECURITY = {
     "key": {
         "type": "http",
@@ -114,7 +120,9 @@ def _guarded(path: str, operation: dict[str, Any]) -> None:
     if needed is not None:
         told = "any key" if needed == "key" else f"the scope `{needed}`"
         operation["description"] = f"{operation['description']}\n\nNeeds {told}."
-    names = ("Development-Mode",) if needed is None else ("Development-Mode", "RateLimit", "RateLimit-Policy")
+    names = ("Cache-Control", "Development-Mode")
+    if needed is not None:
+        names += ("RateLimit", "RateLimit-Policy")
     for status, declared in operation["responses"].items():
         if needed is None or status not in ("401",):
             declared["headers"] = headers(*names) | declared.get("headers", {})
@@ -153,7 +161,7 @@ def _shown_parameter(declared: dict[str, Any], exhibit: Exhibit) -> None:
 def _shown(operation: dict[str, Any]) -> None:
     """Put the examples in: an exchange's parts have its name."""
     for exhibit in exhibits().get(operation["operationId"], ()):
-        for declared in operation.get("parameters", ()):
+        for declared in operation.get("parameters", ()) if exhibit.status != 400 else ():
             _shown_parameter(declared, exhibit)
         if exhibit.body is not None:
             examples = operation["requestBody"]["content"]["application/json"].setdefault("examples", {})
@@ -204,13 +212,16 @@ def document(*, development: bool = False) -> dict[str, Any]:
 
 def _itemized(content: dict[str, Any], operation_id: str) -> None:
     """An event stream as 3.2 tells it: the schema is that of one item, which is read off the stream's lines."""
-    data = content.pop("schema")
+    data: dict[str, Any] = {"type": "string", "contentMediaType": "application/json"}
+    data["contentSchema"] = content.pop("schema")
+    if operation_id == "create_chat_completion":
+        data = {"anyOf": [{"const": DONE_DATA}, data]}
     item: dict[str, Any] = {
         "type": "object",
         "properties": {
             "id": {"type": "string", "description": "The cursor; absent where none can point here"},
             "event": {"type": "string", "description": "The same as `type` in the data"},
-            "data": {"type": "string", "contentMediaType": "application/json", "contentSchema": data},
+            "data": data,
             "retry": {"type": "integer", "minimum": 0, "description": "Milliseconds before reconnecting"},
         },
         "required": ["data"],

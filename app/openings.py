@@ -4,11 +4,11 @@ from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from fastapi import Depends, Header, Query
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
 from pydantic.json_schema import SkipJsonSchema
 
 from app.acceptance import standing
-from app.cursor import BEGINNING, Cursor, parse_cursor
+from app.cursor import BEGINNING, CURSOR_PATTERN, Cursor, parse_cursor
 from app.deliberation.facts import CallDelta, CallStarted, decode, prefix
 from app.deliberation.fold import State
 from app.deliberation.ports import Record, StreamState
@@ -55,9 +55,13 @@ class EventsQuery(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    after: str | SkipJsonSchema[None] = Field(None, description="Cursor to continue after; 0 reads from the beginning")
+    after: str | SkipJsonSchema[None] = Field(
+        None,
+        description="Cursor to continue after; 0 reads from the beginning",
+        json_schema_extra={"pattern": CURSOR_PATTERN},
+    )
     deltas: bool = Field(True, description="Whether `call.delta` events are wanted")
-    types: list[str] = Field(
+    types: list[Annotated[str, WithJsonSchema({"type": "string", "enum": sorted(EVENT_TYPES)})]] = Field(
         [], max_length=32, description="Only logged events of these types, separated by commas or repeated"
     )
     limit: int = Field(200, ge=1, le=1_000, description="Events on a JSON page; streams have no limit")
@@ -93,16 +97,15 @@ def asked(
         Header(
             alias="Last-Event-ID",
             description="Cursor to continue after; beats `after`, because a reconnect repeats the old URL",
+            json_schema_extra={"pattern": f"^$|{CURSOR_PATTERN}"},
         ),
     ] = None,
     accept: Annotated[str | None, Header(include_in_schema=False)] = None,
 ) -> Asked:
     """The request, checked; raises NotAcceptable, InvalidCursor and ValidationFailed."""
-    cursor = None
+    cursor = None if query.after is None else parse_cursor(query.after, "after")
     if last_event_id:
         cursor = parse_cursor(last_event_id, "Last-Event-ID")
-    elif query.after is not None:
-        cursor = parse_cursor(query.after, "after")
     return Asked(negotiated(accept), query.selection(), cursor, query.limit)
 
 

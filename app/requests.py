@@ -21,6 +21,7 @@ from pydantic_core import CoreSchema, PydanticCustomError
 
 from app.deliberation.engine import StrategyDefinition
 from app.deliberation.specification import TOKEN_PATTERN
+from app.deliberation.strategies import STRATEGIES
 from app.problems import ValidationFailed, body_problems
 from app.schemas import FieldProblem
 from app.webhooks.payloads import TERMINAL_EVENTS, WebhookEvent
@@ -49,6 +50,15 @@ class CriterionRequest(Body):
     id: str = Field(pattern=TOKEN_PATTERN)
     description: str = Field(min_length=1, max_length=2_000)
     weight: float = Field(default=1.0, gt=0, le=1_000)
+
+
+def _whole(given: object) -> object:
+    return int(given) if isinstance(given, float) and given.is_integer() else given
+
+
+# JSON has one kind of number, and JSON Schema calls 3.0 an integer.
+Whole = Annotated[int, BeforeValidator(_whole)]
+MaybeWhole = Annotated[int | None, BeforeValidator(_whole)]
 
 
 def _as_rubric(given: object) -> object:
@@ -86,7 +96,7 @@ class ConstraintsRequest(Body):
 
     rubric: Rubric | None = Field(default=None, description="What answers are judged by; a general one if absent")
     requirements: list[Requirement] = Field(default=[], max_length=32)
-    timeout_seconds: int | None = Field(default=None, ge=1, le=3_600, description="Deadline; the gateway's if absent")
+    timeout_seconds: MaybeWhole = Field(default=None, ge=1, le=3_600, description="Deadline; the gateway's if absent")
     metadata: Metadata = {}
 
 
@@ -94,15 +104,15 @@ class SamplingRequest(Body):
     """How tokens are drawn; what is absent comes from the role. The first agent takes it as it is, others vary."""
 
     temperature: float | None = Field(default=None, ge=0, le=2)
-    max_tokens: int | None = Field(default=None, ge=1, le=32_768, description="Bound of one completion")
+    max_tokens: MaybeWhole = Field(default=None, ge=1, le=32_768, description="Bound of one completion")
     top_p: float | None = Field(default=None, gt=0, le=1)
 
 
 class BudgetRequest(Body):
     """Ceilings over the whole deliberation."""
 
-    max_tokens: int | None = Field(default=None, ge=1)
-    max_calls: int | None = Field(default=None, ge=1)
+    max_tokens: MaybeWhole = Field(default=None, ge=1)
+    max_calls: MaybeWhole = Field(default=None, ge=1)
 
 
 def _known(name: str, kind: str, known: Collection[str] | None) -> str:
@@ -128,14 +138,16 @@ def _known_strategy(name: str, info: ValidationInfo) -> str:
 
 
 RoleName = Annotated[str, Field(max_length=64), AfterValidator(_known_role)]
-StrategyName = Annotated[str, Field(max_length=64), AfterValidator(_known_strategy)]
+StrategyName = Annotated[
+    str, Field(max_length=64, json_schema_extra={"enum": list(STRATEGIES)}), AfterValidator(_known_strategy)
+]
 
 
 class AgentRequest(Body):
     """`count` members of one role."""
 
     role: RoleName
-    count: int = Field(default=1, ge=1, le=AGENTS_MAX)
+    count: Whole = Field(default=1, ge=1, le=AGENTS_MAX)
     model: str | None = Field(default=None, min_length=1, max_length=256, description="The role's if absent")
     temperature: float | None = Field(default=None, ge=0, le=2, description="Taken as it is, without variation")
 
@@ -173,7 +185,7 @@ class DeliberationRequest(Body):
 
     task: str = Field(min_length=1, max_length=TASK_CHARS_MAX, description="What to deliberate about")
     role: RoleName | None = Field(default=None, description="DEV if absent; not together with `agents`")
-    num_agents: int | None = Field(
+    num_agents: MaybeWhole = Field(
         default=None, ge=1, le=AGENTS_MAX, description="3 if absent; not together with `agents`"
     )
     agents: list[AgentRequest] | None = Field(
@@ -183,14 +195,14 @@ class DeliberationRequest(Body):
     parameters: dict[str, Any] = Field(
         default={}, max_length=32, description="The strategy's own; `GET /strategies` has their schemas"
     )
-    rounds: int = Field(default=1, ge=0, le=5, description="Rounds of critique and revision")
+    rounds: Whole = Field(default=1, ge=0, le=5, description="Rounds of critique and revision")
     constraints: ConstraintsRequest = ConstraintsRequest()
-    quorum: int | None = Field(
+    quorum: MaybeWhole = Field(
         default=None, ge=1, le=AGENTS_MAX, description="Answers that a stage needs; max(2, ceil(N/2)) if absent"
     )
     budget: BudgetRequest = BudgetRequest()
     sampling: SamplingRequest = SamplingRequest()
-    seed: int | None = Field(default=None, ge=0, le=SEED_MAX, description="Drawn and recorded if absent")
+    seed: MaybeWhole = Field(default=None, ge=0, le=SEED_MAX, description="Drawn and recorded if absent")
     metadata: Metadata = Field(default={}, description="For filtering lists; it does not reach the prompts")
     webhook: WebhookRequest | None = Field(default=None, description="Told of the end, and of more if asked for")
 

@@ -525,6 +525,8 @@ async def test_lists_are_the_same_from_every_gateway_also_just_after_a_start(gat
         ("?limit=201", "limit"),
         ("?limit=x", "limit"),
         ("?created_after=yesterday", "created_after"),
+        ("?created_after=2", "created_after"),
+        ("?created_before=1767225600000", "created_before"),
         ("?created_after=2026-01-01T00:00:00", "created_after"),
         ("?unknown=1", "unknown"),
         ("?metadata.=1", "metadata."),

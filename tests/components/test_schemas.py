@@ -54,6 +54,8 @@ BOUNDS: list[tuple[str, object, bool]] = [
     ("/num_agents", 33, False),
     ("/num_agents", "3", False),
     ("/num_agents", 2.5, False),
+    ("/num_agents", 2.0, True),
+    ("/num_agents", 1e400, False),
     ("/num_agents", True, False),
     ("/agents", [{"role": "DEV", "count": 32}], True),
     ("/agents", [{"role": "DEV", "count": 31}, {"role": "QA", "count": 2}], False),
