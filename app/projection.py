@@ -44,6 +44,8 @@ from app.schemas import (
     TextVersion,
 )
 
+RESPONSES_MAX = 1_000
+
 Labels = Mapping[str, str]
 
 
@@ -105,7 +107,8 @@ def common_role(specification: Specification) -> str | None:
 
 def _output(planned: PlannedCall, specification: Specification) -> Output:
     criteria = tuple(criterion.id for criterion in specification.constraints.rubric)
-    return Output(kind=planned.output, labels=tuple(planned.labels), criteria=criteria)
+    # Of a revision any response is told: how many issues it was shown is not recorded.
+    return Output(kind=planned.output, labels=tuple(planned.labels), criteria=criteria, issues=RESPONSES_MAX)
 
 
 def _counted(state: State, stage: Stage) -> Iterator[tuple[PlannedCall, CallFinished | None, bool]]:
