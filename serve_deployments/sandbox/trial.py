@@ -10,7 +10,7 @@ import builtins
 import os
 import sys
 import types
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any, cast
 
 from serve_deployments.sandbox import honesty
@@ -50,14 +50,21 @@ class _Void(BaseException):
     """A test returned and had asserted nothing."""
 
 
-def _refuse(event: str, told: tuple[object, ...]) -> None:
+def _refuse(
+    event: str,
+    told: tuple[object, ...],
+    guarded: tuple[object, ...] = honesty.GUARDED,
+    own: str = __name__,
+    attribute: Callable[[object, str, object], object] = getattr,
+    refused: type[Exception] = PermissionError,
+) -> None:
     # Whoever traces may jump over lines of the test, and whoever gives a function other code, over what it compares.
     if event in ("sys.settrace", "sys.setprofile"):
-        raise PermissionError("tracing is not available here")
+        raise refused("tracing is not available here")
     if event == "object.__setattr__":
-        for each in _GUARDED:
-            if told[0] is each:
-                raise PermissionError("this function stays as it is")
+        for each in guarded:
+            if told[0] is each or attribute(told[0], "__module__", None) == own:
+                raise refused("this function stays as it is")
 
 
 def _passed(program: str, test: str, loaded: list[str]) -> bytes:
@@ -65,7 +72,7 @@ def _passed(program: str, test: str, loaded: list[str]) -> bytes:
     reached: set[bool] = set()
     checks = honesty.compiled(test, _TEST, reached.add)
     untouched = dict(vars(builtins))
-    execute, called, void = exec, _called, _Void
+    execute, called, void = exec, _apart(), _Void
     module = types.ModuleType(_PROGRAM)
     sys.modules[_PROGRAM] = module
     execute(compile(program, _PROGRAM, "exec", dont_inherit=True), module.__dict__)
@@ -76,6 +83,14 @@ def _passed(program: str, test: str, loaded: list[str]) -> bytes:
     if not reached:
         raise void
     return b""
+
+
+def _apart() -> Callable[[dict[str, Any]], None]:
+    """`_called` with names of its own: what a program rebinds in this module or in the builtins does not reach it."""
+    names: dict[str, Any] = {**globals(), "__builtins__": dict(vars(builtins))}
+    for each in (_called, _is_test, _finish, _run_methods, _run_cases):
+        names[each.__name__] = types.FunctionType(each.__code__, names)
+    return names[_called.__name__]
 
 
 def _called(defined: dict[str, Any]) -> None:
@@ -131,10 +146,6 @@ def _why(error: BaseException) -> bytes:
     else:
         text = f"{type(error).__name__}: {error}".rstrip(": ") + _places(error.__traceback__)
     return text[:REASON_CHARS_MAX].encode("utf-8", "replace")
-
-
-# Functions that run after the program has; they keep their code.
-_GUARDED = (*honesty.GUARDED, _refuse, _passed, _called, _is_test, _finish, _run_methods, _run_cases, _why)
 
 
 def _places(trace: types.TracebackType | None) -> str:

@@ -119,6 +119,11 @@ FORGED = {
     "a number that equals everything": "class Any(int):\n    __eq__ = lambda *_: True\ndef f(): return Any()",
     "another check of equality": "import sys\nsys._getframe(1).f_globals['honesty'].compared = lambda *_: True\n"
     "def f(): return 2",
+    "another runner": (
+        "import sys\nframe = sys._getframe(1)\nframe.f_locals['reached'].add(True)\n"
+        "for each in ('_called', '_is_test', '_run_methods'): frame.f_globals[each] = lambda *_: None\n"
+        "def f(): return 2"
+    ),
     "other code of the check": (
         "import sys\ncheck = sys._getframe(1).f_globals['honesty'].compared\n"
         "check.__code__ = (lambda *_: True).__code__\ndef f(): return 2"
