@@ -2,7 +2,7 @@
 
 import typer
 
-from app.cli import ask, bench, demo, keys, openapi, show, simulator, strategies, streams, up, watch
+from app.cli import ask, bench, demo, keys, openapi, show, simulator, strategies, streams, up, watch, webhooks
 from app.cli.exits import EXIT_HELP
 
 cli = typer.Typer(
@@ -28,6 +28,7 @@ cli.command("openapi", epilog=EXIT_HELP)(openapi.openapi)
 cli.command("simulator", context_settings=_ANY_ARGUMENTS, add_help_option=False)(simulator.simulator)
 cli.add_typer(streams.streams_cli, name="streams")
 cli.add_typer(keys.keys_cli, name="keys")
+cli.add_typer(webhooks.webhooks_cli, name="webhooks")
 cli.add_typer(bench.bench_cli, name="bench")
 
 

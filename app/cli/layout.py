@@ -21,6 +21,7 @@ from app.deliberation.errors import InvalidRequest
 from app.deliberation.roles import parse_roles
 
 LOOPBACK = "127.0.0.1"
+WEBHOOK_SECRET_FILE = "webhook_secret"
 PACKAGED_ROLES = Path(app.__file__).with_name("roles.yaml")
 _SOCKET_PATH_BYTES_MAX = 107
 _SOCKET_IN_RAY_DIR = "/session_2026-01-01_00-00-00_000000_4194304/sockets/plasma_store"
@@ -59,6 +60,7 @@ class Layout:
     data_dir: Path
     ray_dir: Path
     ray_token: str
+    webhook_secrets: str
     url: str
     nats_url: str
     engine_urls: tuple[str, ...]
@@ -79,6 +81,7 @@ class Layout:
             "data_dir": str(self.data_dir),
             "ray_dir": str(self.ray_dir),
             "ray_token_file": str(self.data_dir / "ray_token"),
+            "webhook_secret_file": str(self.data_dir / WEBHOOK_SECRET_FILE),
         }
         return Site(
             mark=self.mark, logs_dir=self.data_dir / "logs", state_file=self.data_dir / "stack.json", facts=facts
@@ -97,7 +100,7 @@ def plan_stack(options: StackOptions, report: Report) -> Layout:
         ports["nats_monitor"] = loopback.take()
     if not options.engine_urls:
         ports["simulator"] = loopback.take()
-    for name in ("ray", "raylet", "ray_dashboard"):
+    for name in ("ray", "raylet", "ray_dashboard", "webhooks"):
         ports[name] = loopback.take()
     reached_at = LOOPBACK if options.host in ("0.0.0.0", "::") else options.host
     return Layout(
@@ -105,6 +108,7 @@ def plan_stack(options: StackOptions, report: Report) -> Layout:
         data_dir=data_dir,
         ray_dir=_ray_dir(data_dir),
         ray_token=_kept_secret(data_dir / "ray_token"),
+        webhook_secrets=os.environ.get("WEBHOOK_SECRETS") or _kept_secret(data_dir / WEBHOOK_SECRET_FILE),
         url=f"http://{f'[{reached_at}]' if ':' in reached_at else reached_at}:{ports['gateway']}",
         nats_url=options.nats_url or f"nats://{LOOPBACK}:{ports['nats']}",
         engine_urls=options.engine_urls or (f"http://{LOOPBACK}:{ports['simulator']}",),

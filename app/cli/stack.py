@@ -1,4 +1,4 @@
-"""The stack of `deliberate up`: nats-server, simulator, Ray, deployer and gateway, and how each is started.
+"""The stack of `deliberate up`: nats-server, simulator, Ray, deployer, webhooks, gateway; how each is started.
 
 Everything listens on loopback. The parts know each other by URLs only, so each may be restarted without the others.
 """
@@ -28,6 +28,7 @@ READY_WITHIN_S = 120.0
 _STREAMS_WITHIN_S = 10.0
 _ANSWERS_WITHIN_S = 2.0
 _LEFTOVERS_GRACE_S = 3.0
+_SECRETS = ("KEY_PEPPER", "WEBHOOK_SECRETS")
 # What a client of gRPC says first (RFC 9113, 3.4): the preface and an empty SETTINGS frame. The server owes its own.
 _HTTP2_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
 
@@ -58,16 +59,17 @@ class RunningStack:
         return self.layout.engine_urls
 
     def pid_of(self, name: str) -> int:
-        """Process id of `nats`, `simulator`, `ray`, `deployer` or `gateway` as it runs now; KeyError if not started."""
+        """Process id of a child as it runs now, by the names of `stack_children`; KeyError if it is not started."""
         return self.supervisor.pid_of(name)
 
 
 def stack_children(layout: Layout) -> list[Child]:
-    """The children in the order in which they are stopped last to first: nats, simulator, ray, deployer, gateway."""
+    """The children, stopped last to first: nats, simulator, ray, deployer, webhooks, gateway."""
     log = [] if layout.options.nats_url else [_nats(layout)]
     engine = [] if layout.options.engine_urls else [_simulator(layout)]
     needed = tuple(child.name for child in log)
-    return [*log, *engine, _ray(layout), _deployer(layout, (*needed, "ray")), _gateway(layout, needed)]
+    edge = [_webhooks(layout, needed), _gateway(layout, needed)]
+    return [*log, *engine, _ray(layout), _deployer(layout, (*needed, "ray")), *edge]
 
 
 @asynccontextmanager
@@ -181,8 +183,8 @@ def _program(name: str) -> str:
 
 def _python_environment(layout: Layout, **more: str) -> dict[str, str]:
     root = str(Path(app.__file__).parent.parent)
-    # The secret behind the keys is nobody's business but the gateway's, and not of a stack that was not given it.
-    kept = (key for key in os.environ if not key.startswith("RAY_") and key != "KEY_PEPPER")
+    # A secret is nobody's business but of whom it is given to below.
+    kept = (key for key in os.environ if not key.startswith("RAY_") and key not in _SECRETS)
     inherited = {key: os.environ[key] for key in kept}
     path = os.pathsep.join(filter(None, [root, inherited.get("PYTHONPATH")]))
     roles = {"ROLES_FILE": str(layout.options.roles_file.resolve())} if layout.options.roles_file else {}
@@ -206,7 +208,7 @@ def _nats(layout: Layout) -> Child:
         name="nats",
         command=(_program("nats-server"), "-c", str(config)),
         is_ready=greets(LOOPBACK, port, b"INFO "),
-        environment={key: value for key, value in os.environ.items() if key != "KEY_PEPPER"},
+        environment={key: value for key, value in os.environ.items() if key not in _SECRETS},
         prepare=lambda: declare_streams(layout.nats_url, layout.retention_s),
         lives=stores(f"http://{LOOPBACK}:{monitor}/healthz", store),
         ready_within_s=30.0,
@@ -298,8 +300,34 @@ def _deployer(layout: Layout, needs: tuple[str, ...]) -> Child:
     )
 
 
+def _webhook_hosts(layout: Layout) -> dict[str, str]:
+    """Where webhooks may go beside the Internet: to this machine, unless others may ask for them."""
+    own = "" if layout.options.key_pepper else f"{LOOPBACK},::1,localhost"
+    return {"WEBHOOK_HOSTS": os.environ.get("WEBHOOK_HOSTS", own)}
+
+
+def _webhooks(layout: Layout, needs: tuple[str, ...]) -> Child:
+    port = layout.ports["webhooks"]
+    url = f"http://{LOOPBACK}:{port}/healthz"
+    given = {"WEBHOOK_SECRETS": layout.webhook_secrets, "WEBHOOKS_HOST": LOOPBACK, "WEBHOOKS_PORT": str(port)}
+    return Child(
+        name="webhooks",
+        command=(sys.executable, "-m", "app.webhooks"),
+        is_ready=answers(url),
+        lives=serves(url),
+        environment=_python_environment(layout, **given, **_webhook_hosts(layout)),
+        needs=needs,
+        # What is under way may end, which takes WEBHOOK_TIMEOUT at most.
+        stop_within_s=20.0,
+        ports={"webhooks": port},
+        detail="`deliberate webhooks secret` tells what receivers check with",
+        hint="is there a WEBHOOK_… in the environment that it does not take?",
+    )
+
+
 def _gateway(layout: Layout, needs: tuple[str, ...]) -> Child:
     listen = {"HOST": layout.options.host, "PORT": str(layout.ports["gateway"])}
+    listen |= {"WEBHOOKS": os.environ.get("WEBHOOKS", "true"), **_webhook_hosts(layout)}
     if layout.options.key_pepper is not None:
         listen["KEY_PEPPER"] = layout.options.key_pepper
     return Child(

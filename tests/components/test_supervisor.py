@@ -187,10 +187,10 @@ def test_an_order_that_cannot_be_started_is_refused(children: list[Standing]) ->
 
 def test_the_stack_can_be_started_whatever_is_given(tmp_path: Path) -> None:
     cases = [
-        (StackOptions(), ["nats", "simulator", "ray", "deployer", "gateway"]),
-        (StackOptions(nats_url="nats://elsewhere:4222"), ["simulator", "ray", "deployer", "gateway"]),
-        (StackOptions(engine_urls=("http://gpu:8000",)), ["nats", "ray", "deployer", "gateway"]),
-        (StackOptions(nats_url="nats://n", engine_urls=("http://e",)), ["ray", "deployer", "gateway"]),
+        (StackOptions(), ["nats", "simulator", "ray", "deployer", "webhooks", "gateway"]),
+        (StackOptions(nats_url="nats://elsewhere:4222"), ["simulator", "ray", "deployer", "webhooks", "gateway"]),
+        (StackOptions(engine_urls=("http://gpu:8000",)), ["nats", "ray", "deployer", "webhooks", "gateway"]),
+        (StackOptions(nats_url="nats://n", engine_urls=("http://e",)), ["ray", "deployer", "webhooks", "gateway"]),
     ]
     for number, (given, names) in enumerate(cases):
         options = StackOptions(
@@ -373,7 +373,27 @@ def test_the_secret_behind_the_keys_reaches_the_gateway_alone(monkeypatch: pytes
         options = StackOptions(port=0, nats_port=0, data_dir=tmp_path, key_pepper=pepper)
         children = stack_children(plan_stack(options, lambda _: None))
         given = {child.name: child.environment.get("KEY_PEPPER") for child in children}
-        assert given == {"nats": None, "simulator": None, "ray": None, "deployer": None, "gateway": pepper}
+        others = ("nats", "simulator", "ray", "deployer", "webhooks")
+        assert given == {**dict.fromkeys(others), "gateway": pepper}
+
+
+def test_the_secret_that_signs_webhooks_is_kept_and_reaches_their_sender_alone(tmp_path: Path) -> None:
+    options = StackOptions(port=0, nats_port=0, data_dir=tmp_path)
+    layouts = [plan_stack(options, lambda _: None) for _ in range(2)]
+    assert layouts[0].webhook_secrets == layouts[1].webhook_secrets and len(layouts[0].webhook_secrets) == 64
+    given = {child.name: child.environment.get("WEBHOOK_SECRETS") for child in stack_children(layouts[0])}
+    assert [name for name, secret in given.items() if secret is not None] == ["webhooks"]
+    assert (tmp_path / "webhook_secret").stat().st_mode & 0o077 == 0
+
+
+@pytest.mark.parametrize(("pepper", "hosts"), [(None, "127.0.0.1,::1,localhost"), ("p" * 40, "")])
+def test_webhooks_reach_this_machine_where_nobody_else_may_ask_for_them(
+    tmp_path: Path, pepper: str | None, hosts: str
+) -> None:
+    options = StackOptions(port=0, nats_port=0, data_dir=tmp_path, key_pepper=pepper)
+    by_name = {child.name: child.environment for child in stack_children(plan_stack(options, lambda _: None))}
+    assert by_name["gateway"]["WEBHOOK_HOSTS"] == by_name["webhooks"]["WEBHOOK_HOSTS"] == hosts
+    assert by_name["gateway"]["WEBHOOKS"] == "true"
 
 
 @pytest.mark.parametrize(

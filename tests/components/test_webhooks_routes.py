@@ -3,10 +3,13 @@
 import json
 from collections.abc import AsyncGenerator
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
+from app.cli import cli
 from app.deliberation.facts import Accepted, decode
 from app.testing import InMemoryJournal
 from app.webhooks.attempts import (
@@ -23,6 +26,7 @@ from app.webhooks.attempts import (
 from app.webhooks.payloads import EVENTS, TERMINAL_EVENTS, delivery_id
 from app.webhooks.routes import REDELIVERIES_MAX
 from app.webhooks.settings import SenderSettings, sender_settings_table
+from app.webhooks.signatures import tenant_secret
 from tests.components.keyed import PEPPER, bearer, make_key
 from tests.components.served import COORDINATOR, Served, served
 from tests.components.test_docs import CONFIGURATION, between
@@ -312,6 +316,28 @@ async def test_the_url_is_logged_nowhere(gateway: Served, capsys: pytest.Capture
     (delivery,) = await listed(gateway, id)
     await redelivered(gateway, id, delivery["id"])
     assert "hooks.example" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("kept", [True, False])
+def test_the_command_tells_what_receivers_check_with(tmp_path: Path, kept: bool) -> None:
+    masters = ["n" * 40, "o" * 40]
+    environment = {} if kept else {"WEBHOOK_SECRETS": ",".join(masters)}
+    if kept:
+        (tmp_path / "webhook_secret").write_text(",".join(masters))
+    arguments = ["webhooks", "secret", "--tenant", "acme", "--data-dir", str(tmp_path), "--json"]
+    told = CliRunner(env={"WEBHOOK_SECRETS": None, **environment}).invoke(cli, arguments)
+    assert told.exit_code == 0
+    assert json.loads(told.stdout) == {"tenant": "acme", "secrets": [tenant_secret(each, "acme") for each in masters]}
+    assert masters[0] not in told.output
+
+
+@pytest.mark.parametrize(
+    ("given", "arguments"), [("", []), ("short", []), ("x" * 40 + ",short", []), ("x" * 40, ["--tenant", "*"])]
+)
+def test_without_a_good_secret_nothing_is_told(tmp_path: Path, given: str, arguments: list[str]) -> None:
+    runner = CliRunner(env={"WEBHOOK_SECRETS": given})
+    told = runner.invoke(cli, ["webhooks", "secret", "--data-dir", str(tmp_path), *arguments])
+    assert told.exit_code == 2 and "whsec" not in told.output
 
 
 def test_the_documentation_lists_every_setting_of_the_sender() -> None:
