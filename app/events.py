@@ -45,6 +45,13 @@ class EventStream(EventSourceResponse):
             log.info("viewer_stalled", path=scope["path"])
 
 
+def seat_owner(request: Request) -> str:
+    """Who is bounded: the tenant where keys are asked for, and otherwise the address."""
+    if "caller_until_s" in request.scope:
+        return f"tenant {request.scope['caller'].tenant}"
+    return request.client.host if request.client else ""
+
+
 async def seated(
     request: Request, gateway: InGateway, wanted: Annotated[Asked, Depends(asked)]
 ) -> AsyncGenerator[None, None]:
@@ -53,7 +60,7 @@ async def seated(
         yield
         return
     feed, viewers = gateway["feed"], gateway["metrics"].sse_viewers
-    client = request.client.host if request.client else ""
+    client = seat_owner(request)
     if not feed.admit(client):
         raise TooManyStreams("Too many event streams are open; close some, or read JSON pages.")
     viewers.inc()

@@ -112,7 +112,9 @@ class Keyring:
         return self._book.good(key_id)
 
     def attach(self, key_id: str, end: Callable[[], None]) -> Callable[[], None]:
-        """Call `end` when the key is revoked; returns a function that ends this."""
+        """Call `end` when the key is revoked, at once if it is already; returns a function that ends this."""
+        if self._book.good(key_id) is None:
+            end()
         ends = self._open.setdefault(key_id, set())
         ends.add(end)
 

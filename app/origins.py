@@ -38,6 +38,7 @@ CORS: Mapping[str, Any] = {
         "WWW-Authenticate",
         "X-Deliberation-Id",
         "X-Request-Id",
+        "X-Should-Retry",
     ),
     "max_age": 600,
 }

@@ -158,7 +158,12 @@ class Settings(WebhookRules):
         5_000, "STREAMS_MAX", "Open SSE streams of this process.", unit="streams", ge=1, le=100_000
     )
     streams_per_client_max: int = setting(
-        1_000, "STREAMS_PER_CLIENT_MAX", "Open SSE streams from one address.", unit="streams", ge=1, le=100_000
+        1_000,
+        "STREAMS_PER_CLIENT_MAX",
+        "Open SSE streams of one tenant, or without keys from one address, of this process.",
+        unit="streams",
+        ge=1,
+        le=100_000,
     )
     heartbeat_s: float = setting(
         10.0, "STREAM_HEARTBEAT", "A comment keeps proxies awake this often.", unit="seconds", gt=0, le=60

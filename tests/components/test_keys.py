@@ -204,6 +204,8 @@ async def test_whoever_is_attached_is_told_of_their_own_revocation_alone() -> No
         detach()
         await revoke(journal, first)
         assert ended == ["first"]
+        ring.attach(key_id_of(first) or "", lambda: ended.append("too late"))
+        assert ended == ["first", "too late"], "it was revoked between the question and the answer"
 
 
 async def test_a_session_ends_with_its_time_or_its_key_whichever_is_first() -> None:

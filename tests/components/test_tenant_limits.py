@@ -13,6 +13,7 @@ import httpx
 
 from app.testing import InMemoryJournal
 from tests.components.keyed import PEPPER, accepted, bearer, make_key, play
+from tests.components.listening import listening
 from tests.components.served import COORDINATOR, Served, served
 from tests.conditions import until
 
@@ -86,6 +87,22 @@ async def test_a_tenant_with_enough_in_flight_is_refused_and_the_queue_stays_ope
         assert full.status_code == 429 and "yours" not in full.json()["detail"]
         await play(gateway, "acme", first)
         await accepted(gateway, acme)
+
+
+async def test_streams_are_bounded_by_tenant_wherever_they_come_from() -> None:
+    async with listening(key_pepper=PEPPER, streams_per_client_max=1) as gateway:
+        acme, rival = await make_key(gateway.journal, "acme"), await make_key(gateway.journal, "rival")
+        paths: dict[str, str] = {}
+        for key in (acme, rival):
+            made = await gateway.client.post("/deliberations", json={"task": "t"}, headers=bearer(key))
+            paths[key] = f"/deliberations/{made.json()['id']}/events"
+        async with gateway.client.stream("GET", paths[acme], headers=bearer(acme)) as first:
+            assert first.status_code == 200
+            second = await make_key(gateway.journal, "acme")
+            refused = await gateway.client.get(paths[acme], headers=bearer(second))
+            assert (refused.status_code, refused.json()["code"]) == (429, "too_many_streams")
+            async with gateway.client.stream("GET", paths[rival], headers=bearer(rival)) as other:
+                assert other.status_code == 200
 
 
 async def _round(gateway: Served, key: str, statuses: Counter[int]) -> float:
