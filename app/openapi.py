@@ -26,6 +26,8 @@ from app.requests import CancelRequest, DeliberationRequest
 from app.routes import ROUTERS
 from app.schemas import DeliberationEvent, Problem
 from app.tenants import ACCESS
+from app.webhooks.description import receiver_operation
+from app.webhooks.resources import WebhookPayload
 
 TITLE = "Deliberation Gateway"
 _DESCRIPTION = """\
@@ -44,6 +46,7 @@ _DEVELOPMENT = """
 _TAGS = [
     {"name": "deliberations", "description": "Accept, read, list, stop"},
     {"name": "events", "description": "Watch a deliberation: SSE, or pages of JSON, over one cursor"},
+    {"name": "webhooks", "description": "Events told to a URL: what became of each, and what receivers get"},
     {"name": "roles", "description": "What councils are made of, and how they deliberate"},
     {"name": "sessions", "description": "Browsers: a key for a cookie"},
     {"name": "openai", "description": "A façade: any client of OpenAI's chat completions can drive a deliberation"},
@@ -75,7 +78,13 @@ _REFS = "#/components/schemas/{model}"
 _LINKS = {
     "Deliberation": (
         "$response.body#/id",
-        ("get_deliberation", "read_deliberation_events", "cancel_deliberation", "delete_deliberation"),
+        (
+            "get_deliberation",
+            "read_deliberation_events",
+            "list_deliveries",
+            "cancel_deliberation",
+            "delete_deliberation",
+        ),
     ),
     "DeliberationPage": ("$response.body#/items/0/id", ("get_deliberation",)),
 }
@@ -87,10 +96,8 @@ def _schemas() -> dict[str, Any]:
         [(body, "validation") for body in (DeliberationRequest, CancelRequest, ChatCompletionRequest, LoginRequest)],
         ref_template=_REFS,
     )
-    _, given = models_json_schema(
-        [(answer, "serialization") for answer in (Problem, DeliberationEvent, ChatCompletionChunk, OpenAIError)],
-        ref_template=_REFS,
-    )
+    answers = (Problem, DeliberationEvent, ChatCompletionChunk, OpenAIError, WebhookPayload)
+    _, given = models_json_schema([(answer, "serialization") for answer in answers], ref_template=_REFS)
     schemas, answered = taken["$defs"], given["$defs"]
     both = schemas.keys() & answered.keys()
     assert not both, f"a name for what is taken and another thing that is answered: {both}"
@@ -199,6 +206,7 @@ def document(*, development: bool = False) -> dict[str, Any]:
     components["examples"] = EXAMPLES
     components["securitySchemes"] = _SECURITY
     components["parameters"] = {"X-Request-Id": _REQUEST_ID}
+    made["webhooks"] = {"event": {"post": receiver_operation()}}
     known = {operation["operationId"] for _, operation in _operations(made)}
     for place, operation in _operations(made):
         _mended(operation)
