@@ -1,0 +1,88 @@
+"""Webhooks through the whole stack: `up` runs the sender; it is killed while a council deliberates and is told of."""
+
+import asyncio
+import os
+import signal
+from typing import Any
+
+from app.webhooks.signatures import tenant_secret
+from tests.components.receiving import receiving
+from tests.conditions import until
+from tests.e2e.conftest import Stack
+
+
+def secret_of(stack: Stack) -> str:
+    return tenant_secret((stack.data_dir / "webhook_secret").read_text(), "default")
+
+
+async def deliveries(stack: Stack, id: str) -> list[dict[str, Any]]:
+    return (await stack.client.get(f"/deliberations/{id}/deliveries")).raise_for_status().json()["items"]
+
+
+async def all_delivered(stack: Stack, id: str, timeout_s: float) -> list[dict[str, Any]]:
+    async with asyncio.timeout(timeout_s):
+        while True:
+            found = await deliveries(stack, id)
+            if found and all(each["status"] == "delivered" for each in found):
+                return found
+            await asyncio.sleep(0.1)
+
+
+async def test_a_councils_events_reach_the_receiver_signed_and_are_in_the_log_of_deliveries(stack: Stack) -> None:
+    async with receiving() as receiver:
+        events = ["deliberation.accepted", "stage.opened", "stage.closed", "call.finished", "deliberation.completed"]
+        receiver.script["/hook?team=1"].append(503)
+        webhook = {"url": receiver.url("/hook?team=1", host="localhost"), "events": events, "metadata": {"a": "b"}}
+        id = await stack.submit(num_agents=2, webhook=webhook)
+        ended = await stack.until(id, status="completed")
+        found = await all_delivered(stack, id, 60)
+        page = await stack.client.get(
+            f"/deliberations/{id}/events",
+            params={"after": "0", "deltas": "false"},
+            headers={"Accept": "application/json"},
+        )
+        told = {body["id"]: body for body in (request.checked(secret_of(stack)) for request in receiver.received)}
+    logged = [event for event in page.json()["items"] if event["type"] in events]
+    assert [told[event["id"]]["data"] for event in logged] == [
+        {key: value for key, value in event.items() if key != "id"} for event in logged
+    ]
+    assert len(told) == len(found) == len(logged)
+    assert found[0]["attempts"][0]["status_code"] == 503 and found[0]["attempts"][1]["status_code"] == 204
+    last = max(told.values(), key=lambda body: int(body["id"].rpartition("-")[2]))
+    assert last["data"]["verdict"] == ended["verdict"]
+    assert {body["metadata"]["a"] for body in told.values()} == {"b"}
+
+
+async def test_a_sender_that_is_killed_on_the_way_is_started_again_and_nothing_is_lost(stack: Stack) -> None:
+    async with receiving() as receiver:
+        webhook = {"url": receiver.url(), "events": ["stage.opened", "stage.closed", "deliberation.completed"]}
+        ids = [await stack.submit(num_agents=2, seed=number, webhook=webhook) for number in range(8)]
+        await receiver.until(6)
+        before = stack.child("webhooks")
+        os.kill(before["pid"], signal.SIGKILL)
+        await until(lambda: stack.child("webhooks")["attempt"] > before["attempt"], 60)
+        for id in ids:
+            await stack.until(id, status="completed")
+        # What the killed one had in hand is handed out again after half a minute.
+        found = [await all_delivered(stack, id, 120) for id in ids]
+        bodies: dict[str, set[bytes]] = {}
+        for request in receiver.received:
+            request.checked(secret_of(stack))
+            bodies.setdefault(request.id, set()).add(request.body)
+    assert bodies.keys() == {delivery["id"] for each in found for delivery in each}
+    assert all(len(different) == 1 for different in bodies.values())
+
+
+async def test_what_nobody_may_be_told_is_refused_at_the_door_and_once_more_works(stack: Stack) -> None:
+    for url in ("http://hooks.example/", "https://10.0.0.1/", "https://169.254.169.254/latest/meta-data"):
+        response = await stack.client.post("/deliberations", json={"task": "t", "webhook": {"url": url}})
+        assert response.status_code == 422 and response.json()["errors"][0]["pointer"] == "/webhook/url"
+    async with receiving() as receiver:
+        id = await stack.submit(strategy="single", num_agents=1, webhook={"url": receiver.url()})
+        (delivery,) = await all_delivered(stack, id, 60)
+        again = await stack.client.post(delivery["links"]["redeliver"])
+        assert again.status_code == 202
+        first, second = await receiver.until(2)
+        assert (first.id, first.body) == (second.id, second.body)
+        figures = (await stack.client.get("/metrics")).text
+    assert 'webhook_deliveries_total{ending="delivered"' in figures and "webhook_queue{" in figures
