@@ -9,7 +9,7 @@ from app.cli import cli
 from serve_deployments.simulator.cli import simulator
 
 # Those without options of their own: all they read is the environment.
-MODULES = {"app.main", "serve_deployments.application"}
+MODULES = {"app.main", "app.webhooks", "serve_deployments.application"}
 # Images of others, whose entry point is their own.
 FOREIGN_PROGRAMS = {"nats", "vllm"}
 

@@ -141,6 +141,7 @@ def test_passwords_come_from_a_secret_and_stand_nowhere_else(variants: dict[str,
     assert of_kind(documents, "Secret") == []
     for owner, user in {
         "Deployment/gateway": "gateway",
+        "Deployment/webhooks": "webhooks",
         "Job/streams": "streams",
         "RayService/agents head": "agents",
         "RayService/agents agents": "agents",

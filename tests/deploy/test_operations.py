@@ -9,6 +9,8 @@ from app.backlog import Backlog
 from app.catalog import Catalog
 from app.gateway import SystemClock
 from app.metrics import Metrics
+from app.settings import Settings
+from app.webhooks.settings import SenderSettings
 from tests.deploy import wiring
 from tests.deploy.manifests import ROOT
 
@@ -35,7 +37,8 @@ def variables_in(text: str) -> set[str]:
 
 def test_every_variable_that_is_named_is_read_by_something() -> None:
     named = variables_in(RUNBOOK)
-    known = wiring.gateway_variables() | wiring.application_variables() | wiring.streams_variables()
+    known = wiring.settings_variables(Settings) | wiring.settings_variables(SenderSettings)
+    known |= wiring.application_variables() | wiring.streams_variables()
     assert named - known - wiring.ray_variables() == set()
     assert {"DRAIN_DELAY", "STREAM_REPLICAS", "ACK_WAIT", "RAY_START_HOOK"} <= named
 

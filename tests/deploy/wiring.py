@@ -8,12 +8,19 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from pydantic_settings import BaseSettings
+
 from app.settings import CLUSTER_VARIABLES, Settings
+from app.webhooks.settings import SenderSettings
 from tests.deploy.manifests import IMAGE, ROOT, Document, Pod, containers, name_of, of_kind, pods, project
 
 # What others' programs read, and no code of ours.
 FOREIGN_VARIABLES = {
-    "nats": {"POD_NAME", "GOMEMLIMIT", "GATEWAY_PASSWORD", "AGENTS_PASSWORD", "STREAMS_PASSWORD", "KEYS_PASSWORD"},
+    "nats": {
+        "POD_NAME",
+        "GOMEMLIMIT",
+        *(f"{user}_PASSWORD" for user in ("GATEWAY", "AGENTS", "STREAMS", "KEYS", "WEBHOOKS")),
+    },
     "vllm": {"HF_HOME", "HF_TOKEN"},
 }
 DAEMON_SETTINGS = ("worker_niceness",)
@@ -28,10 +35,9 @@ def strings_in(path: Path) -> set[str]:
     return {node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str)}
 
 
-def gateway_variables() -> set[str]:
-    """The environment variables that the gateway reads."""
-    fields = Settings.model_json_schema(by_alias=False)["properties"].values()
-    return {field["env"] for field in fields}
+def settings_variables(model: type[BaseSettings]) -> set[str]:
+    """The environment variables that a process with these settings reads."""
+    return {field["env"] for field in model.model_json_schema(by_alias=False)["properties"].values()}
 
 
 def application_variables() -> set[str]:
@@ -66,12 +72,13 @@ def ray_variables() -> frozenset[str]:
 
 
 def part_of(container: Document) -> str:
-    """Which part a container is: gateway, application, streams, simulator, nats or vllm."""
+    """Which part a container is: gateway, webhooks, application, streams, simulator, nats or vllm."""
     command = " ".join([*container.get("command", []), *container.get("args", [])])
     image = container["image"].partition(":")[0].rpartition("/")[2]
     if image != IMAGE:
         return "vllm" if image == "vllm-openai" else image
-    for part, mark in {"gateway": "app.main", "simulator": "simulator", "streams": "streams apply"}.items():
+    marks = {"gateway": "app.main", "webhooks": "app.webhooks", "simulator": "simulator", "streams": "streams apply"}
+    for part, mark in marks.items():
         if mark in command:
             return part
     return "application"
@@ -80,7 +87,8 @@ def part_of(container: Document) -> str:
 def known_variables(part: str) -> set[str]:
     """The environment variables that a part reads."""
     readers = {
-        "gateway": gateway_variables,
+        "gateway": lambda: settings_variables(Settings),
+        "webhooks": lambda: settings_variables(SenderSettings),
         "streams": streams_variables,
         "simulator": set[str],
         "application": lambda: application_variables() | ray_variables(),

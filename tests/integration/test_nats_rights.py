@@ -20,12 +20,19 @@ from app.keyring import Keyring
 from app.keys import SCOPES, Pepper, created, encode_key, key_subject
 from app.queue import Delivery, WorkQueue
 from app.streams import StreamSettings, apply, plan, prove_writes
+from app.webhooks.attempts import Place, RedeliveryRequested, encoded
+from app.webhooks.figures import CONTROL_SUBJECT
+from app.webhooks.payloads import TERMINAL_EVENTS
+from app.webhooks.sender import sender_of
+from app.webhooks.settings import SenderSettings
+from tests.components.receiving import receiving
+from tests.components.sending import MASTER, accepted
 from tests.conditions import until
 from tests.conftest import NATS_SERVER, free_port
 from tests.story import NOW, Story
 
 KUSTOMIZE = Path(__file__).parents[2] / "deploy/kustomize"
-PASSWORDS = {"gateway": "gAAAA", "agents": "aBBBB", "streams": "sCCCC", "keys": "kDDDD"}
+PASSWORDS = {"gateway": "gAAAA", "agents": "aBBBB", "streams": "sCCCC", "keys": "kDDDD", "webhooks": "wEEEE"}
 
 
 @pytest.fixture(scope="module")
@@ -173,6 +180,20 @@ async def test_every_part_can_do_its_work_with_its_own_rights(port: int) -> None
         ("keys", "deliberations.default.x.accepted"),
         ("keys", "$JS.API.STREAM.PURGE.KEYS"),
         ("keys", "$JS.API.STREAM.DELETE.KEYS"),
+        ("gateway", "webhooks.default.x.dlv_1.ended"),
+        ("gateway", "webhooks.default.x.dlv_1.failed.1"),
+        ("gateway", "$JS.API.CONSUMER.MSG.NEXT.DELIBERATIONS.webhooks"),
+        ("gateway", "$JS.API.STREAM.PURGE.WEBHOOKS"),
+        ("agents", "webhooks.default.x.dlv_1.ended"),
+        ("agents", "$JS.API.CONSUMER.MSG.NEXT.DELIBERATIONS.webhooks"),
+        ("webhooks", "webhooks.default.x.dlv_1.redelivery.1"),
+        ("webhooks", "deliberations.default.x.accepted"),
+        ("webhooks", "deliberations.default.x.end"),
+        ("webhooks", "keys.abcdefghijkl.created"),
+        ("webhooks", "$JS.API.DIRECT.GET.KEYS"),
+        ("webhooks", "$JS.API.CONSUMER.MSG.NEXT.DELIBERATIONS.coordinator"),
+        ("webhooks", "$JS.API.STREAM.DELETE.WEBHOOKS"),
+        ("webhooks", "$JS.API.STREAM.PURGE.WEBHOOKS"),
         ("streams", "deliberations.default.x.accepted"),
         ("streams", "$JS.API.STREAM.DELETE.DELIBERATIONS"),
         ("streams", "$JS.API.STREAM.UPDATE.DELIBERATIONS"),
@@ -224,6 +245,41 @@ async def test_keys_are_made_by_their_own_user_and_heard_by_the_gateway(port: in
         await until(lambda: ring.holder(key) is not None)
         assert [record.data async for record in keys.read("keys.>", 0)] == [encode_key(fact)]
         following.cancel()
+
+
+async def test_webhooks_are_sent_and_asked_for_with_the_rights_of_their_sender_and_of_the_gateway(port: int) -> None:
+    async with journal_of(port, "streams") as streams, asyncio.timeout(30):
+        await apply(streams, StreamSettings())
+    settings = SenderSettings(
+        nats_url=f"nats://webhooks:{PASSWORDS['webhooks']}@127.0.0.1:{port}",
+        webhook_secrets=MASTER,  # pyright: ignore[reportArgumentType] -- as the environment has it
+        webhook_hosts="127.0.0.1",  # pyright: ignore[reportArgumentType]
+        webhook_retries_s="0.05",  # pyright: ignore[reportArgumentType]
+    )
+    story = Story(uuid.uuid4().hex[:26])
+    async with (
+        receiving() as receiver,
+        journal_of(port, "gateway") as gateway,
+        journal_of(port, "agents") as agents,
+        sender_of(settings) as sender,
+        asyncio.timeout(30),
+    ):
+        await sender.journal.answer(CONTROL_SUBJECT, sender.describe)
+        running = asyncio.create_task(sender.run())
+        receiver.script["/hook"].append(500)
+        await gateway.append("default", accepted(story, receiver.url(), TERMINAL_EVENTS))
+        await agents.append("default", story.completed())
+        first, _ = await receiver.until(2)
+        place = Place("default", story.id, first.id)
+        asked = RedeliveryRequested(fact=f"deliberations.default.{story.id}.end", number=1, at=NOW)
+        await gateway.write(place.subject(asked), encoded(asked))
+        await receiver.until(3)
+        (told,) = await gateway.inquire(CONTROL_SUBJECT, timeout_s=2)
+        assert told["counts"]["failed"] == 1 and set(told["queues"]) == {"webhooks", "attempts"}
+        while len(await gateway.last([place.pattern])) < 4:
+            await asyncio.sleep(0.02)
+        running.cancel()
+        await asyncio.wait([running])
 
 
 async def test_what_a_part_may_publish_is_not_reported_as_a_violation(port: int) -> None:
