@@ -101,7 +101,8 @@ class Deliverer:
 
     async def _attempt(self, notice: Notice) -> Outcome:
         if self.draining.is_set():
-            raise Crowded
+            # Whoever takes it next is another process.
+            raise Crowded(0)
         try:
             target = self._rules.check(notice.webhook.url)
         except UnfitUrl as exc:
@@ -114,7 +115,8 @@ class Deliverer:
             body = payload(notice.fact, self._epoch, notice.webhook)
             headers = self._signer.headers(notice.tenant, notice.place.delivery_id, body, self._clock.now())
             outcome = await self._poster.post(notice.webhook.url, headers, body)
-            lane.note(answered=outcome.attempt.status_code is not None)
+            answered = outcome.attempt.status_code is not None
+            lane.note(answered=answered, duration_s=outcome.attempt.duration_ms / 1_000)
         attempt = outcome.attempt
         self.counts["succeeded" if attempt.succeeded else "failed"] += 1
         log.info(

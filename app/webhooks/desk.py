@@ -1,7 +1,6 @@
 """Holds the items of one queue: a task for each, a sign of life while it lasts, and its decision obeyed in the end."""
 
 import asyncio
-import random
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
@@ -16,7 +15,6 @@ from app.webhooks.lanes import Crowded
 
 AWAY_S = 5.0
 DEFECT_S = 60.0
-CROWDED_S = (5.0, 20.0)
 
 log = structlog.get_logger(__name__)
 
@@ -102,8 +100,8 @@ class Desk:
     async def _decided(self, record: Record) -> Decision:
         try:
             return await self._work(record)
-        except Crowded:
-            return Later(random.uniform(*CROWDED_S))
+        except Crowded as exc:
+            return Later(exc.delay_s)
         except JournalUnavailable as exc:
             log.info("webhook_log_away", subject=record.subject, error=str(exc))
             return Later(AWAY_S)

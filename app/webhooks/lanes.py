@@ -5,6 +5,7 @@ one that keeps failing no more than one attempt hangs at a time. Whoever finds a
 """
 
 import asyncio
+import random
 from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
@@ -12,37 +13,55 @@ from dataclasses import dataclass, field
 from app.webhooks.targets import Target
 
 FAILURES_TOLERATED = 3
+AILING_WAITING_MAX = 8
+RETURN_MIN_S = 1.0
+RETURN_MAX_S = 60.0
 _IDLE_LANES_MAX = 10_000
+_SMOOTHING = 0.2
 
 
 class Crowded(Exception):
-    """Too many wait for the same place, or waited too long."""
+    """Too many wait for the same place, or waited too long; in `delay_s` there may be one."""
+
+    def __init__(self, delay_s: float) -> None:
+        super().__init__(f"no place for {delay_s:.0f} s")
+        self.delay_s = delay_s
 
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """Attempts at once; `waiting_max` may wait for a place in a lane, none of them longer than `patience_s`."""
+    """Attempts at once; `waiting_max` may wait for a place in a lane, none of them longer than `patience_s`.
+
+    Of a receiver that keeps failing far fewer wait: what waits is held, and only so much is held in all.
+    """
 
     total_max: int = 256
     tenant_max: int = 64
     lane_max: int = 8
-    waiting_max: int = 64
+    waiting_max: int = 512
     patience_s: float = 10.0
 
 
 @dataclass(slots=True)
 class Lane:
-    """One tenant's way to one host. `failures` counts those in a row."""
+    """One tenant's way to one host. `failures` counts those in a row, `mean_s` is how long attempts take of late."""
 
     slots: asyncio.Semaphore
-    ailing: asyncio.Lock = field(default_factory=asyncio.Lock)
+    one: asyncio.Lock = field(default_factory=asyncio.Lock)
     users: int = 0
     waiting: int = 0
     failures: int = 0
+    mean_s: float = 0.1
 
-    def note(self, *, answered: bool) -> None:
+    @property
+    def ailing(self) -> bool:
+        """Whether it has failed so often that one attempt at a time is enough."""
+        return self.failures >= FAILURES_TOLERATED
+
+    def note(self, *, answered: bool, duration_s: float) -> None:
         """An attempt was answered in time, by whatever status, or it was not."""
         self.failures = 0 if answered else self.failures + 1
+        self.mean_s += _SMOOTHING * (duration_s - self.mean_s)
 
 
 @dataclass(slots=True)
@@ -73,8 +92,8 @@ class Lanes:
         lane = self._lanes.pop(key, None) or Lane(asyncio.Semaphore(self._bounds.lane_max))
         # Put at the end, so that lanes are in the order of their last use.
         self._lanes[key] = lane
-        if lane.waiting >= self._bounds.waiting_max:
-            raise Crowded
+        if lane.waiting >= (AILING_WAITING_MAX if lane.ailing else self._bounds.waiting_max):
+            raise self._crowded(lane)
         own = self._tenants.setdefault(tenant, _Tenant(asyncio.Semaphore(self._bounds.tenant_max)))
         lane.users += 1
         own.users += 1
@@ -93,14 +112,20 @@ class Lanes:
         lane.waiting += 1
         try:
             async with asyncio.timeout(self._bounds.patience_s):
-                if lane.failures >= FAILURES_TOLERATED:
-                    await held.enter_async_context(lane.ailing)
+                if lane.ailing:
+                    await held.enter_async_context(lane.one)
                 for slots in (lane.slots, own.slots, self._total):
                     await held.enter_async_context(slots)
         except TimeoutError as exc:
-            raise Crowded from exc
+            raise self._crowded(lane) from exc
         finally:
             lane.waiting -= 1
+
+    def _crowded(self, lane: Lane) -> Crowded:
+        """Come back when those who wait now will be through, as long as attempts take of late; not all at once."""
+        at_once = 1 if lane.ailing else self._bounds.lane_max
+        through_s = lane.waiting * lane.mean_s / at_once
+        return Crowded(min(RETURN_MAX_S, max(RETURN_MIN_S, through_s)) * random.uniform(1, 2))
 
     def _leave(self) -> None:
         self.in_flight -= 1

@@ -6,7 +6,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 
 import pytest
 
-from app.webhooks.lanes import FAILURES_TOLERATED, Bounds, Crowded, Lanes
+from app.webhooks.lanes import AILING_WAITING_MAX, FAILURES_TOLERATED, Bounds, Crowded, Lanes
 from app.webhooks.targets import Target
 from tests.conditions import until
 
@@ -91,7 +91,7 @@ async def test_of_a_receiver_that_keeps_failing_one_attempt_at_a_time_is_made() 
     lanes = Lanes(SMALL)
     for _ in range(FAILURES_TOLERATED):
         async with lanes.place("x", A) as lane:
-            lane.note(answered=False)
+            lane.note(answered=False, duration_s=1)
     async with lanes.place("x", A):
         with pytest.raises(Crowded):
             async with lanes.place("x", A):
@@ -99,9 +99,54 @@ async def test_of_a_receiver_that_keeps_failing_one_attempt_at_a_time_is_made() 
         async with lanes.place("y", A), lanes.place("x", B):
             pass
     async with lanes.place("x", A) as lane:
-        lane.note(answered=True)
+        lane.note(answered=True, duration_s=1)
     async with lanes.place("x", A), lanes.place("x", A):
         pass
+
+
+async def test_few_wait_for_a_receiver_that_keeps_failing() -> None:
+    lanes = Lanes(Bounds(patience_s=5))
+    for _ in range(FAILURES_TOLERATED):
+        async with lanes.place("x", A) as lane:
+            lane.note(answered=False, duration_s=15)
+
+    async def attempt() -> None:
+        async with lanes.place("x", A):
+            await asyncio.Event().wait()
+
+    tasks = [asyncio.create_task(attempt()) for _ in range(1 + AILING_WAITING_MAX)]
+    await until(lambda: lanes.waiting == AILING_WAITING_MAX)
+    with pytest.raises(Crowded):
+        await attempt()
+    for task in tasks:
+        task.cancel()
+    await asyncio.wait(tasks)
+
+
+@pytest.mark.parametrize(
+    ("answered", "took_s", "least_s", "most_s"), [(True, 0.001, 1, 2), (True, 2.0, 6, 12), (False, 15.0, 60, 120)]
+)
+async def test_who_finds_no_place_comes_back_when_those_before_will_be_through(
+    answered: bool, took_s: float, least_s: float, most_s: float
+) -> None:
+    lanes = Lanes(Bounds(lane_max=1, waiting_max=3, patience_s=5))
+    for _ in range(40):
+        async with lanes.place("x", A) as lane:
+            lane.note(answered=answered, duration_s=took_s)
+    waiting = 3 if answered else AILING_WAITING_MAX
+
+    async def attempt() -> None:
+        async with lanes.place("x", A):
+            await asyncio.Event().wait()
+
+    tasks = [asyncio.create_task(attempt()) for _ in range(1 + waiting)]
+    await until(lambda: lanes.waiting == waiting)
+    with pytest.raises(Crowded) as crowded:
+        await attempt()
+    assert least_s * 0.99 <= crowded.value.delay_s <= most_s
+    for task in tasks:
+        task.cancel()
+    await asyncio.wait(tasks)
 
 
 async def test_a_cancelled_attempt_leaves_its_place() -> None:
