@@ -34,8 +34,8 @@ async def loaded(gateway: Gateway, tenant: str, deliberation_id: str) -> State:
     return standing(gateway, deliberation_id, await gateway["journal"].facts(tenant, deliberation_id))
 
 
-def standing(gateway: Gateway, deliberation_id: str, records: Sequence[Record]) -> State:
-    """The state that the facts of a deliberation tell.
+def check_standing(gateway: Gateway, deliberation_id: str, records: Sequence[Record]) -> None:
+    """Raise unless these facts are those of a deliberation that is there.
 
     Raises Gone when it was deleted, and when retention has begun to take its facts; also when there are none, if the
     id itself says that it was given out too long ago. Raises NotFound when nothing is known of the id.
@@ -50,8 +50,13 @@ def standing(gateway: Gateway, deliberation_id: str, records: Sequence[Record]) 
         raise Gone(f"Deliberation {deliberation_id} has been deleted.")
     if records[0].tokens[-1] != "accepted":
         raise Gone(f"The facts of deliberation {deliberation_id} are past their retention.")
+
+
+def standing(gateway: Gateway, deliberation_id: str, records: Sequence[Record]) -> State:
+    """The state that the facts of a deliberation tell; raises what `check_standing` raises."""
+    check_standing(gateway, deliberation_id, records)
     state = state_of(records)
-    assert state is not None
+    assert state is not None, "an acceptance is there"
     return state
 
 

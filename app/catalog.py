@@ -155,6 +155,12 @@ class Catalog:
         except JournalUnavailable:
             return False
 
+    def observe(self, record: Record) -> None:
+        """Take any event of the log; what lists do not depend on is passed over."""
+        tail = record.tokens[3:]
+        if len(tail) == 1 or tail == ["stage", "1", "opened"]:
+            self.apply(record)
+
     def apply(self, record: Record) -> None:
         """Take one fact; any order, any number of times. What does not decode is logged and left out."""
         self._heard = max(self._heard, record.sequence)

@@ -13,7 +13,6 @@ from typing import Annotated, Any
 import anyio
 import structlog
 from fastapi import APIRouter, Path, Request, Response
-from sse_starlette import ServerSentEvent
 from starlette.types import Receive, Scope, Send
 
 from app.acceptance import accept, loaded, stopping
@@ -25,7 +24,6 @@ from app.chat_schemas import ChatCompletion, ModelList, ModelResource
 from app.deliberation.calls import FactProblem
 from app.deliberation.errors import DeliberationError, JournalUnavailable
 from app.deliberation.fold import State
-from app.events import SHUTDOWN_GRACE_S, EventStream
 from app.gateway import Gateway, InGateway, OfTenant
 from app.problems import (
     CHAT_STATUSES,
@@ -39,13 +37,13 @@ from app.problems import (
 )
 from app.requests import idempotency_key_of
 from app.schemas import dump
+from app.viewing import STREAM_HEADERS, EventStream
 
 OWNER = "deliberation-gateway"
 # A coordinator ends at the deadline what has not ended before; hearing of it takes a moment more.
 END_GRACE_S = 10.0
 LAG_S = 0.1
 LAGS_MAX = 20
-_HEARTBEAT = ServerSentEvent(comment="", sep="\n")
 
 router = APIRouter(prefix="/v1", tags=["openai"])
 log = structlog.get_logger(__name__)
@@ -142,13 +140,9 @@ class ChatStream(EventStream):
         settings = visit.gateway["settings"]
         super().__init__(
             stream(asked, visit, request_id),
-            headers=chat_headers(visit.state.deliberation_id) | {"Cache-Control": "no-cache, no-transform"},
-            sep="\n",
-            ping=settings.heartbeat_s,
-            ping_message_factory=lambda: _HEARTBEAT,
-            send_timeout=settings.stream_send_timeout_s,
-            shutdown_event=visit.gateway["feed"].draining,
-            shutdown_grace_period=SHUTDOWN_GRACE_S,
+            heartbeat_s=settings.heartbeat_s,
+            stalled_s=settings.stream_send_timeout_s,
+            headers=chat_headers(visit.state.deliberation_id) | STREAM_HEADERS,
         )
         self._visit = visit
 

@@ -3,13 +3,15 @@
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import get_args
+from typing import Protocol, get_args
 
 import structlog
 
 from app.cursor import Cursor
 from app.deliberation.facts import TERMINAL_STATUS, Deleted, Event, View, event_type
 from app.deliberation.ports import Record
+
+CHUNK_BYTES = 32_768
 
 log = structlog.get_logger(__name__)
 
@@ -28,6 +30,7 @@ class Frame:
     sequence: int
     type: str
     data: bytes
+    deliberation_id: str
 
     @property
     def ends(self) -> bool:
@@ -47,7 +50,7 @@ def frame_of(epoch: str, record: Record) -> Frame | None:
         log.warning("record_breaks_framing", subject=record.subject, sequence=record.sequence)
         return None
     head = f"id: {Cursor(epoch, record.sequence)}\nevent: {kind}\ndata: "
-    return Frame(record.sequence, kind, head.encode() + data + b"\n\n")
+    return Frame(record.sequence, kind, head.encode() + data + b"\n\n", record.tokens[2])
 
 
 class Ring:
@@ -85,6 +88,14 @@ class Ring:
         return self._frames[bisect_right(self._sequences, sequence) :]
 
 
+class Filter(Protocol):
+    """Which events a viewer is shown. Asked in the order of the log."""
+
+    def takes(self, frame: Frame) -> bool:
+        """Whether this event is wanted."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class Selection:
     """Which logged events a viewer wants: with or without deltas, and of these `types` alone unless it is None."""
@@ -92,9 +103,9 @@ class Selection:
     deltas: bool = True
     types: frozenset[str] | None = None
 
-    def takes(self, kind: str) -> bool:
-        """Whether events of this type are wanted."""
-        return (self.deltas or kind != "call.delta") and (self.types is None or kind in self.types)
+    def takes(self, frame: Frame) -> bool:
+        """Whether this event is wanted."""
+        return (self.deltas or frame.type != "call.delta") and (self.types is None or frame.type in self.types)
 
 
 def control_frame(kind: str, data: bytes) -> bytes:
@@ -107,22 +118,23 @@ def cursor_frame(epoch: str, sequence: int) -> bytes:
     return f"id: {Cursor(epoch, sequence)}\n\n".encode()
 
 
-def chunks(frames: Sequence[Frame], selection: Selection, epoch: str, bytes_max: int = 65_536) -> Iterator[bytes]:
-    """The wanted frames in as few pieces as possible, none much larger than `bytes_max` unless one frame is.
+def chunks(frames: Sequence[Frame], wanted: Filter, epoch: str, bytes_max: int = CHUNK_BYTES) -> Iterator[bytes]:
+    """The wanted frames in as few pieces as possible, none larger than `bytes_max` unless one frame is.
 
     Where unwanted events come last, the cursor is moved past them once.
     """
     parts: list[bytes] = []
-    size = 0
+    size, taken = 0, True
     for frame in frames:
-        if not selection.takes(frame.type):
+        taken = wanted.takes(frame)
+        if not taken:
             continue
         if size and size + len(frame.data) > bytes_max:
             yield b"".join(parts)
             parts, size = [], 0
         parts.append(frame.data)
         size += len(frame.data)
-    if frames and not selection.takes(frames[-1].type):
+    if not taken:
         parts.append(cursor_frame(epoch, frames[-1].sequence))
     if parts:
         yield b"".join(parts)

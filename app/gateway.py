@@ -15,6 +15,7 @@ from app.deliberation.roles import Role
 from app.deliberation.specification import checked_token
 from app.feed import Feed
 from app.keys import Caller
+from app.looks import Looks
 from app.metrics import Metrics
 from app.settings import Settings
 from app.tenants import Access
@@ -33,6 +34,7 @@ class Gateway(TypedDict):
     clock: Clock
     catalog: Catalog
     feed: Feed
+    looks: Looks
     roles: Mapping[str, Role]
     strategies: Mapping[str, StrategyDefinition]
     metrics: Metrics

@@ -20,6 +20,7 @@ from starlette.middleware.cors import CORSMiddleware
 from app import logs, openapi, problems
 from app.backlog import Backlog
 from app.catalog import Catalog
+from app.connection import StreamingProtocol
 from app.deletion import sweep
 from app.deliberation.errors import InvalidRequest
 from app.deliberation.ports import Clock, Control, Journal
@@ -30,6 +31,7 @@ from app.journal import JetStreamJournal
 from app.keyring import Keyring
 from app.keys import Pepper
 from app.limits import Rates
+from app.looks import Looks
 from app.metrics import Metrics
 from app.middleware import RequestContext
 from app.origins import CORS, is_loopback
@@ -113,7 +115,12 @@ def lifespan_of(
         tenant_depth_max = None if access.development else settings.tenant_in_flight_max
         backlog = Backlog(clock, settings.queue_depth_max, role_depth_max, tenant_depth_max)
         catalog = Catalog(clock, backlog, retention_s=settings.retention_s, size_max=settings.catalog_size_max)
-        feed = Feed(opened, streams_max=settings.streams_max, streams_per_client_max=settings.streams_per_client_max)
+        feed = Feed(
+            opened,
+            streams_max=settings.streams_max,
+            streams_per_client_max=settings.streams_per_client_max,
+            observe=catalog.observe,
+        )
         async with feed, asyncio.TaskGroup() as group:
             following = group.create_task(_follow(opened, catalog, access.keyring))
             # Connecting must have begun before the first request: until then the client takes none, not even to fail.
@@ -127,6 +134,7 @@ def lifespan_of(
                 clock=clock,
                 catalog=catalog,
                 feed=feed,
+                looks=Looks(opened),
                 roles=roles,
                 strategies=STRATEGIES,
                 metrics=Metrics(catalog),
@@ -208,7 +216,7 @@ def serve(settings: Settings) -> None:
         host=settings.host,
         port=settings.port,
         loop="uvloop",
-        http="httptools",
+        http=StreamingProtocol,
         ws="none",
         lifespan="on",
         access_log=False,

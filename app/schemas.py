@@ -326,14 +326,24 @@ class Ready(Resource):
     checks: tuple[str, ...] = Field(description="What was found in order")
 
 
-class StreamOpened(Envelope, frozen=True):
+class StreamEnvelope(BaseModel, frozen=True):
+    """What every event about a stream itself carries; these are not in the log, and have no id."""
+
+    model_config = ConfigDict(extra="ignore", json_schema_serialization_defaults_required=True)
+
+    type: str
+    deliberation_id: Token | None = Field(description="Null on a stream of several deliberations")
+    ts: AwareDatetime
+
+
+class StreamOpened(StreamEnvelope, frozen=True):
     """First on every stream: the bounds of what can be replayed."""
 
     type: Literal["stream.opened"] = "stream.opened"
     first: str = Field(description="Cursor before the first retained event")
     last: str = Field(description="Cursor of the last event at opening")
     heartbeat_s: float
-    retention_until: AwareDatetime
+    retention_until: AwareDatetime | None = Field(description="Null on a stream of several deliberations")
 
 
 class UnfinishedCall(Resource):
@@ -354,7 +364,7 @@ class DeliberationSnapshot(Envelope, frozen=True):
     unfinished: tuple[UnfinishedCall, ...]
 
 
-class StreamGap(Envelope, frozen=True):
+class StreamGap(StreamEnvelope, frozen=True):
     """Events between two cursors cannot be replayed; a snapshot follows."""
 
     model_config = ConfigDict(serialize_by_alias=True, validate_by_name=True, validate_by_alias=True)
@@ -365,14 +375,25 @@ class StreamGap(Envelope, frozen=True):
     reason: Literal["retention", "epoch", "slow_consumer"]
 
 
-class StreamReconnect(Envelope, frozen=True):
+class StreamReconnect(StreamEnvelope, frozen=True):
     """The gateway ends this stream; come back with the last id."""
 
     type: Literal["stream.reconnect"] = "stream.reconnect"
     reason: Literal["draining", "max_age", "slow_consumer"]
 
 
-StreamEvent = StreamOpened | DeliberationSnapshot | StreamGap | StreamReconnect
+class DeliberationsSnapshot(StreamEnvelope, frozen=True):
+    """The newest deliberations that a stream of several shows, as lists have them, at the id that follows.
+
+    Those that do not fit are in `GET /deliberations` with `next_cursor`.
+    """
+
+    type: Literal["deliberations.snapshot"] = "deliberations.snapshot"
+    items: tuple[DeliberationSummary, ...]
+    next_cursor: str | None
+
+
+StreamEvent = StreamOpened | DeliberationSnapshot | DeliberationsSnapshot | StreamGap | StreamReconnect
 AnyEvent = (
     Accepted
     | StageOpened

@@ -42,7 +42,7 @@ IMPORTERS: dict[str, tuple[str, ...]] = {
     "aiohttp": ("serve_deployments.engine", "app.webhooks.posting"),
     "standardwebhooks": ("app.webhooks.signatures",),
     "requests": (),
-    "uvicorn": ("app.main", "app.cli.", "serve_deployments.simulator."),
+    "uvicorn": ("app.main", "app.connection", "app.cli.", "serve_deployments.simulator."),
     "typer": ("app.cli.", "serve_deployments.simulator.cli"),
     "rich": ("app.cli.",),
     # The adapters of the log: built by main, and by the command that declares streams.

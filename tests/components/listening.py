@@ -1,6 +1,7 @@
 """A gateway on a socket in this process, over a log in memory, and what a client sees of its streams."""
 
 import asyncio
+import signal
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass
@@ -11,8 +12,9 @@ import uvicorn
 
 from app.client.sse import Frame, SseDecoder
 from app.deliberation.facts import Fact, View
+from app.connection import StreamingProtocol
 from app.feed import Feed
-from app.main import create_app
+from app.main import DrainingServer, create_app
 from app.settings import Settings
 from app.testing import FakeClock, InMemoryJournal
 from tests.conditions import until
@@ -28,7 +30,7 @@ class Gateway:
     client: httpx.AsyncClient
     journal: InMemoryJournal
     feed: Feed
-    server: uvicorn.Server
+    server: DrainingServer
     serving: asyncio.Task[None]
 
     async def write(self, *events: Fact | View) -> None:
@@ -79,14 +81,16 @@ async def following(frames: AsyncIterator[Frame], count: int) -> list[Frame]:
 async def listening(journal: InMemoryJournal | None = None, **settings: Any) -> AsyncGenerator[Gateway, None]:
     journal = journal or InMemoryJournal()
     app = create_app(Settings(**settings), journal=journal, clock=FakeClock())
-    config = uvicorn.Config(app, port=0, lifespan="on", ws="none", log_config=None, timeout_graceful_shutdown=5)
-    server = uvicorn.Server(config)
+    config = uvicorn.Config(
+        app, port=0, lifespan="on", http=StreamingProtocol, ws="none", log_config=None, timeout_graceful_shutdown=5
+    )
+    server = DrainingServer(config, app, 0.0)
     serving = asyncio.create_task(server.serve())
     await until(lambda: server.started or serving.done())
     port = server.servers[0].sockets[0].getsockname()[1]
     async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=10) as client:
         yield Gateway(client, journal, server.lifespan.state["feed"], server, serving)
-    server.should_exit = True
+    server.handle_exit(signal.SIGTERM, None)
     await serving
 
 

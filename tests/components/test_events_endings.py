@@ -1,12 +1,14 @@
 """How a stream ends, and what it leaves behind."""
 
 import asyncio
+import signal
 import socket
 from collections.abc import AsyncIterator
 
 import pytest
 
 from app.client.sse import SseDecoder
+from app.pages import of_deliberation
 from app.testing import InMemoryJournal
 from tests.components.listening import TENANT, Gateway, following, listening, types, whole
 from tests.conditions import until
@@ -30,7 +32,7 @@ async def test_a_viewer_that_leaves_gives_back_its_seat_and_its_watch_and_stops_
 ) -> None:
     await gateway.write(*whole(story)[:4])
     stored = len(gateway.journal.records)
-    async with gateway.feed.watch(TENANT, story.id) as watch:
+    async with gateway.feed.watch(of_deliberation(TENANT, story.id)) as watch:
         async with gateway.watching(story.id) as frames:
             await following(frames, 3)
             await until(lambda: watch.viewers == 2)
@@ -83,7 +85,7 @@ async def test_draining_tells_viewers_to_reconnect_and_the_server_ends() -> None
         await gateway.write(*whole(story)[:2])
         async with gateway.watching("a", after="0") as frames:
             await following(frames, 3)
-            gateway.server.should_exit = True  # as uvicorn's own handler of SIGTERM does
+            gateway.server.handle_exit(signal.SIGTERM, None)
             [farewell] = [frame async for frame in frames]
             assert farewell.event == "stream.reconnect" and farewell.fields()["reason"] == "draining"
             assert farewell.id is None and 1_000 <= (farewell.retry_ms or 0) <= 3_000
@@ -129,7 +131,7 @@ async def test_a_stalled_viewer_is_dropped_and_holds_nothing() -> None:
     async with listening(stream_send_timeout_s=0.3) as gateway:
         await gateway.write(story.accepted(), story.opened())
         port = gateway.client.base_url.port
-        async with gateway.feed.watch(TENANT, "a") as watch:
+        async with gateway.feed.watch(of_deliberation(TENANT, "a")) as watch:
             with socket.create_connection(("127.0.0.1", port)) as stalled:
                 stalled.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
                 stalled.sendall(b"GET /deliberations/a/events?after=0 HTTP/1.1\r\nHost: g\r\n\r\n")

@@ -10,13 +10,16 @@ from hypothesis import strategies as st
 
 from app.deliberation.facts import Fact, View
 from app.deliberation.ports import Record, StreamState
-from app.feed import Feed, Limits, Viewer, Watch
+from app.feed import Feed
+from app.pages import of_deliberation
 from app.frames import VIEW_TYPES, Frame
 from app.testing import InMemoryJournal
+from app.watch import Limits, Viewer, Watch
 from tests.conditions import until
 from tests.story import Story
 
 TENANT = "default"
+A = of_deliberation(TENANT, "a")
 SMALL = Limits(frames_max=4, bytes_max=100_000, page_records=3, linger_s=0, retry_s=0)
 
 
@@ -90,7 +93,7 @@ async def write(journal: InMemoryJournal, *events: Fact | View) -> list[int]:
 async def test_a_replay_joins_the_live_events() -> None:
     journal, story = LossyJournal(), Story("a")
     stored = await write(journal, story.accepted(), story.opened(), story.started("dev-001"))
-    async with Feed(journal, limits=SMALL) as feed, feed.watch(TENANT, "a") as watch:
+    async with Feed(journal, limits=SMALL) as feed, feed.watch(A) as watch:
         viewer = feed.viewer(await begun(watch), 0)
         assert [each.sequence for each in await gathered(viewer, 3)] == stored
         live = await write(journal, *(story.delta("dev-001", offset, "x") for offset in range(3)))
@@ -101,7 +104,7 @@ async def test_a_replay_joins_the_live_events() -> None:
 async def test_others_in_the_log_leave_gaps_that_mean_nothing() -> None:
     journal, story, other = LossyJournal(), Story("a"), Story("b")
     await write(journal, other.accepted(), story.accepted())
-    async with Feed(journal, limits=SMALL) as feed, feed.watch(TENANT, "a") as watch:
+    async with Feed(journal, limits=SMALL) as feed, feed.watch(A) as watch:
         viewer = feed.viewer(await begun(watch), 0)
         for offset in range(20):
             await write(journal, *(other.delta("dev-001", offset, "x") for _ in range(9)))
@@ -112,7 +115,7 @@ async def test_others_in_the_log_leave_gaps_that_mean_nothing() -> None:
 async def test_a_frame_is_encoded_once_for_all_viewers() -> None:
     journal, story = LossyJournal(), Story("a")
     await write(journal, story.accepted())
-    async with Feed(journal, limits=SMALL) as feed, feed.watch(TENANT, "a") as watch:
+    async with Feed(journal, limits=SMALL) as feed, feed.watch(A) as watch:
         await begun(watch)
         first, second = feed.viewer(watch, 1), feed.viewer(watch, 1)
         await write(journal, story.opened())
@@ -124,7 +127,7 @@ async def test_a_frame_is_encoded_once_for_all_viewers() -> None:
 async def test_a_viewer_behind_the_ring_reads_the_log() -> None:
     journal, story = LossyJournal(), Story("a")
     await write(journal, story.accepted())
-    async with Feed(journal, limits=SMALL) as feed, feed.watch(TENANT, "a") as watch:
+    async with Feed(journal, limits=SMALL) as feed, feed.watch(A) as watch:
         viewer = feed.viewer(await begun(watch), 1)
         stored = await write(journal, *(story.delta("dev-001", offset, "x") for offset in range(10)))
         assert watch.ring is not None and len(watch.ring) == SMALL.frames_max
@@ -135,7 +138,7 @@ async def test_a_viewer_behind_the_ring_reads_the_log() -> None:
 async def test_what_the_ring_drops_while_a_viewer_reads_the_log_is_read_too(turns: int) -> None:
     journal, story = LossyJournal(), Story("a")
     await write(journal, story.accepted())
-    async with Feed(journal, limits=SMALL) as feed, feed.watch(TENANT, "a") as watch:
+    async with Feed(journal, limits=SMALL) as feed, feed.watch(A) as watch:
         reading = asyncio.create_task(gathered(feed.viewer(await begun(watch), 0), 10))
         for _ in range(turns):
             await asyncio.sleep(0)
@@ -147,7 +150,7 @@ async def test_viewers_share_one_subscription_that_ends_after_the_last_of_them()
     journal, story = LossyJournal(), Story("a")
     await write(journal, story.accepted())
     async with Feed(journal, limits=SMALL) as feed:
-        async with feed.watch(TENANT, "a") as first, feed.watch(TENANT, "a") as second:
+        async with feed.watch(A) as first, feed.watch(A) as second:
             await begun(first)
             assert first is second and first.viewers == 2 and journal.subscriptions == 1
         await until(lambda: feed.watched == 0 and journal.subscriptions == 0)
@@ -156,9 +159,9 @@ async def test_viewers_share_one_subscription_that_ends_after_the_last_of_them()
 async def test_a_watch_lingers_for_the_next_viewer() -> None:
     journal = LossyJournal()
     async with Feed(journal, limits=Limits(linger_s=60)) as feed:
-        async with feed.watch(TENANT, "a") as first:
+        async with feed.watch(A) as first:
             await begun(first)
-        async with feed.watch(TENANT, "a") as second:
+        async with feed.watch(A) as second:
             assert second is first
         assert journal.opened == 1 and feed.watched == 1
     assert journal.subscriptions == 0
@@ -167,7 +170,7 @@ async def test_a_watch_lingers_for_the_next_viewer() -> None:
 async def test_what_a_lost_connection_swallowed_is_read_from_the_log() -> None:
     journal, story = LossyJournal(), Story("a")
     await write(journal, story.accepted())
-    async with Feed(journal, limits=SMALL) as feed, feed.watch(TENANT, "a") as watch:
+    async with Feed(journal, limits=SMALL) as feed, feed.watch(A) as watch:
         viewer = feed.viewer(await begun(watch), 1)
         journal.lose()
         missed = await write(journal, *(story.delta("dev-001", offset, "x") for offset in range(6)))
@@ -180,7 +183,7 @@ async def test_a_log_that_is_away_is_waited_for() -> None:
     journal, story = LossyJournal(), Story("a")
     await write(journal, story.accepted())
     journal.available = False
-    async with Feed(journal, limits=SMALL) as feed, feed.watch(TENANT, "a") as watch:
+    async with Feed(journal, limits=SMALL) as feed, feed.watch(A) as watch:
         viewer = feed.viewer(watch, 0)
         assert await viewer.batch(asyncio.get_running_loop().time() + 0.02) == ()
         journal.available = True
@@ -191,7 +194,7 @@ async def test_a_log_that_is_away_is_waited_for() -> None:
 async def test_another_log_makes_a_watch_foreign_and_the_next_viewer_gets_a_new_one(change: str) -> None:
     journal, story = LossyJournal(), Story("a")
     await write(journal, story.accepted(), story.opened())
-    async with Feed(journal, limits=SMALL) as feed, feed.watch(TENANT, "a") as watch:
+    async with Feed(journal, limits=SMALL) as feed, feed.watch(A) as watch:
         await begun(watch)
         if change == "epoch":
             journal.epoch = "another"
@@ -200,7 +203,7 @@ async def test_another_log_makes_a_watch_foreign_and_the_next_viewer_gets_a_new_
             journal._last_sequence -= 1  # pyright: ignore[reportPrivateUsage] -- a crash took what was not on disk yet
         journal.heal()
         await until(lambda: watch.foreign and journal.subscriptions == 0)
-        async with feed.watch(TENANT, "a") as anew:
+        async with feed.watch(A) as anew:
             await begun(anew)
             assert anew is not watch and anew.epoch == journal.epoch
     assert journal.subscriptions == 0
@@ -208,7 +211,7 @@ async def test_another_log_makes_a_watch_foreign_and_the_next_viewer_gets_a_new_
 
 async def test_draining_wakes_every_viewer_also_when_only_the_event_is_set() -> None:
     journal = LossyJournal()
-    async with Feed(journal, limits=SMALL) as feed, feed.watch(TENANT, "a") as watch:
+    async with Feed(journal, limits=SMALL) as feed, feed.watch(A) as watch:
         await begun(watch)
         viewer = feed.viewer(watch, 10)
         waiting = asyncio.create_task(viewer.batch(asyncio.get_running_loop().time() + 60))
@@ -220,7 +223,7 @@ async def test_draining_wakes_every_viewer_also_when_only_the_event_is_set() -> 
 
 async def test_a_cancelled_viewer_disturbs_no_other() -> None:
     journal, story = LossyJournal(), Story("a")
-    async with Feed(journal, limits=SMALL) as feed, feed.watch(TENANT, "a") as watch:
+    async with Feed(journal, limits=SMALL) as feed, feed.watch(A) as watch:
         await begun(watch)
         leaves, stays = (asyncio.create_task(gathered(feed.viewer(watch, 0), 1)) for _ in range(2))
         await asyncio.sleep(0)
@@ -267,7 +270,7 @@ async def test_changed_hears_facts_stored_before_and_during_the_call(
 async def test_changed_asks_the_log_only_for_what_was_before_its_watch() -> None:
     journal, story = LossyJournal(), Story("a")
     await write(journal, story.accepted())
-    async with Feed(journal, limits=SMALL) as feed, feed.watch(TENANT, "a") as watch:
+    async with Feed(journal, limits=SMALL) as feed, feed.watch(A) as watch:
         await begun(watch)
         [known] = await write(journal, story.opened())
         waiting = asyncio.create_task(feed.changed(TENANT, "a", known, 60))
@@ -343,7 +346,7 @@ async def test_every_viewer_gets_every_event_exactly_once_in_order(
         for _ in range(count):
             await asyncio.sleep(0)
 
-    async with Feed(journal, limits=SMALL) as feed, feed.watch(TENANT, "a") as watch:
+    async with Feed(journal, limits=SMALL) as feed, feed.watch(A) as watch:
         readers = [Reader(feed.viewer(watch, 0), 0)]
         if begins:
             await begun(watch)

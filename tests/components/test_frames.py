@@ -9,7 +9,7 @@ from tests.story import Story
 
 
 def frame(sequence: int, size: int = 10, kind: str = "call.delta") -> Frame:
-    return Frame(sequence, kind, b"x" * size)
+    return Frame(sequence, kind, b"x" * size, "a")
 
 
 @pytest.mark.parametrize(
@@ -39,8 +39,8 @@ def test_a_frame_is_the_stored_bytes_behind_id_and_type() -> None:
     made = frame_of("ab12", Record("deliberations.default.a.call.c.delta", 41, data))
     assert made is not None
     assert made.data == b"id: ab12-41\nevent: call.delta\ndata: " + data + b"\n\n"
-    assert made.data.count(b"\n") == 4 and not made.ends
-    end = frame_of("ab12", Record("s", 42, encode(Story("a").completed())))
+    assert made.data.count(b"\n") == 4 and not made.ends and made.deliberation_id == "a"
+    end = frame_of("ab12", Record("deliberations.default.a.end", 42, encode(Story("a").completed())))
     assert end is not None and end.ends
 
 
@@ -67,7 +67,7 @@ def test_event_types_are_those_of_the_log() -> None:
     ],
 )
 def test_filtered_events_move_the_cursor_once(kinds: list[str], selection: Selection, sent: list[str]) -> None:
-    frames = [Frame(place, kind, kind.encode() + b"\n\n") for place, kind in enumerate(kinds)]
+    frames = [Frame(place, kind, kind.encode() + b"\n\n", "a") for place, kind in enumerate(kinds)]
     assert b"".join(chunks(frames, selection, "e")).decode().split("\n\n")[:-1] == sent
 
 

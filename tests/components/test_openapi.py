@@ -123,7 +123,7 @@ def test_the_headers_of_the_contract_are_declared() -> None:
 def test_events_are_a_named_union_told_apart_by_type() -> None:
     for schema in (document()["components"]["schemas"]["DeliberationEvent"], events_schema()):
         assert schema["discriminator"]["propertyName"] == "type"
-        assert len(schema["oneOf"]) == len(schema["discriminator"]["mapping"]) == 17
+        assert len(schema["oneOf"]) == len(schema["discriminator"]["mapping"]) == 18
     schemas = document()["components"]["schemas"]
     for reference in schemas["DeliberationEvent"]["discriminator"]["mapping"].values():
         assert "type" in schemas[reference.rpartition("/")[2]]["required"]

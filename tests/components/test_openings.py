@@ -7,7 +7,7 @@ import pytest
 from app.cursor import BEGINNING, Cursor, parse_cursor
 from app.deliberation.errors import InvalidCursor
 from app.deliberation.fold import fold
-from app.openings import negotiated
+from app.negotiation import negotiated
 from app.problems import NotAcceptable
 from app.unfinished import unfinished_calls
 from tests.story import Story

@@ -21,6 +21,7 @@ import uvicorn
 
 from app.client.sse import Frame, SseDecoder
 from app.feed import Feed
+from app.pages import of_deliberation
 from app.journal import JetStreamJournal
 from app.main import create_app
 from app.settings import Settings
@@ -278,7 +279,7 @@ async def test_live_events_that_come_before_the_word_of_a_reconnect_hide_nothing
             await flush(*arguments, **named)
             await told.wait()
 
-        async with Feed(journal) as feed, feed.watch(TENANT, fresh_id) as watch:
+        async with Feed(journal) as feed, feed.watch(of_deliberation(TENANT, fresh_id)) as watch:
             await until(lambda: watch.ring is not None)
             monkeypatch.setattr(journal.client, "flush", slow_flush)
             cable.cut()

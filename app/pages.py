@@ -1,0 +1,59 @@
+"""Reading the log under several patterns at once, in the order of the log and by pages."""
+
+import asyncio
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+from app.deliberation.facts import prefix
+from app.deliberation.ports import Journal, Record
+from app.deliberation.specification import checked_token
+
+Patterns = tuple[str, ...]
+"""Subject patterns of which no two match one subject."""
+
+_SHARE_MIN = 8
+# Of one deliberation, whatever its id: everything but the growing texts.
+_WITHOUT_DELTAS = ("*", "stage.>", "takeover.>", "call.*.started", "call.*.finished")
+
+
+def of_deliberation(tenant: str, deliberation_id: str) -> Patterns:
+    """Everything of one deliberation."""
+    return (f"{prefix(tenant, deliberation_id)}.>",)
+
+
+def of_deliberations(tenant: str, deliberation_ids: Collection[str]) -> Patterns:
+    """Everything of some deliberations."""
+    return tuple(f"{prefix(tenant, deliberation_id)}.>" for deliberation_id in sorted(deliberation_ids))
+
+
+def of_tenant(tenant: str, *, deltas: bool) -> Patterns:
+    """Everything of a tenant, with or without the growing texts."""
+    stem = f"deliberations.{checked_token(tenant, 'tenant')}"
+    return (f"{stem}.>",) if deltas else tuple(f"{stem}.*.{tail}" for tail in _WITHOUT_DELTAS)
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """Records in the order of the log, none missing up to `position`."""
+
+    records: Sequence[Record]
+    position: int
+
+
+async def read_page(journal: Journal, patterns: Patterns, after: int, up_to: int, size: int) -> Page:
+    """The first records above `after` and not above `up_to`, about `size` of them; raises JournalUnavailable.
+
+    `up_to` must be stored already: every pattern is read on its own, and what is stored meanwhile may be seen by one
+    read and not by another. Where a pattern had more to say than it was asked for, what others said of later events is
+    left for the next page.
+    """
+    share = size if len(patterns) == 1 else max(_SHARE_MIN, size // len(patterns))
+    reads = await asyncio.gather(*(_read(journal, pattern, after, share) for pattern in patterns))
+    position = min((records[-1].sequence for records in reads if len(records) == share), default=up_to)
+    position = min(position, up_to)
+    kept = [record for records in reads for record in records if record.sequence <= position]
+    return Page(sorted(kept, key=lambda record: record.sequence), position)
+
+
+async def _read(journal: Journal, pattern: str, after: int, limit: int) -> list[Record]:
+    return [record async for record in journal.read(pattern, after, limit=limit)]
