@@ -37,7 +37,7 @@ from app.problems import (
 )
 from app.requests import idempotency_key_of
 from app.schemas import dump
-from app.viewing import STREAM_HEADERS, EventStream
+from app.viewing import EventStream
 
 OWNER = "deliberation-gateway"
 # A coordinator ends at the deadline what has not ended before; hearing of it takes a moment more.
@@ -142,7 +142,7 @@ class ChatStream(EventStream):
             stream(asked, visit, request_id),
             heartbeat_s=settings.heartbeat_s,
             stalled_s=settings.stream_send_timeout_s,
-            headers=chat_headers(visit.state.deliberation_id) | STREAM_HEADERS,
+            headers=chat_headers(visit.state.deliberation_id),
         )
         self._visit = visit
 

@@ -14,7 +14,7 @@ from app.gateway import Gateway, InGateway
 from app.openings import Asked, Opening, asked, head_of, opening, snapshot_of
 from app.pages import of_deliberation
 from app.schemas import EventPage, dump
-from app.viewing import STREAM_HEADERS, EventStream, Showing, seated, shown
+from app.viewing import NEGOTIATED, EventStream, Showing, seated, shown
 
 PAGE_RECORDS = 256
 EXAMINED_MAX = 10_000
@@ -80,7 +80,10 @@ def stream_of(opened: Opening, wanted: Filter, head: bytes, gateway: Gateway) ->
         deliberation_id=look.deliberation_id,
     )
     return EventStream(
-        shown(showing, head, gateway), heartbeat_s=settings.heartbeat_s, stalled_s=settings.stream_send_timeout_s
+        shown(showing, head, gateway),
+        heartbeat_s=settings.heartbeat_s,
+        stalled_s=settings.stream_send_timeout_s,
+        headers=NEGOTIATED,
     )
 
 
@@ -112,7 +115,7 @@ async def read_deliberation_events(
     """Every event once, in the order of the log. A page after the terminal event is empty, and says that it ended."""
     if wanted.media == "application/json":
         content = await page(opened, wanted.selection, gateway, wanted.limit)
-        return Response(content, media_type=wanted.media, headers=STREAM_HEADERS)
+        return Response(content, media_type=wanted.media, headers=NEGOTIATED)
     if opened.over:
-        return Response(status_code=204, headers=STREAM_HEADERS)
+        return Response(status_code=204, headers=NEGOTIATED)
     return stream_of(opened, wanted.selection, await head_of(opened, gateway), gateway)

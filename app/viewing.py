@@ -31,7 +31,8 @@ from app.problems import TooManyStreams
 from app.schemas import StreamReconnect, dump
 
 PIECE_BYTES = 16_384
-STREAM_HEADERS = {"Cache-Control": "no-cache, no-transform", "Vary": "Accept", "X-Accel-Buffering": "no"}
+NEGOTIATED = {"Cache-Control": "no-cache, no-transform", "Vary": "Accept"}
+_UNBUFFERED = {"Cache-Control": "no-cache, no-transform", "X-Accel-Buffering": "no"}
 _HEARTBEAT = b": \n\n"
 
 Reason = Literal["draining", "max_age", "slow_consumer"]
@@ -52,11 +53,11 @@ class EventStream(Response):
         *,
         heartbeat_s: float,
         stalled_s: float,
-        headers: Mapping[str, str] = STREAM_HEADERS,
+        headers: Mapping[str, str],
     ) -> None:
         self.status_code = 200
         self.background = None
-        self.init_headers(headers)
+        self.init_headers({**_UNBUFFERED, **headers})
         self._content = content
         self._heartbeat_s = heartbeat_s
         self._stalled_s = stalled_s

@@ -11,8 +11,8 @@ import httpx
 import uvicorn
 
 from app.client.sse import Frame, SseDecoder
-from app.deliberation.facts import Fact, View
 from app.connection import StreamingProtocol
+from app.deliberation.facts import Fact, View
 from app.feed import Feed
 from app.main import DrainingServer, create_app
 from app.settings import Settings

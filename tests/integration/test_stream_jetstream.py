@@ -21,9 +21,9 @@ import uvicorn
 
 from app.client.sse import Frame, SseDecoder
 from app.feed import Feed
-from app.pages import of_deliberation
 from app.journal import JetStreamJournal
 from app.main import create_app
+from app.pages import of_deliberation
 from app.settings import Settings
 from app.streams import StreamSettings, apply
 from tests.conditions import until
