@@ -107,9 +107,7 @@ class Feed:
         """Watch what is stored: shared with everyone who does, and closed some moments after the last one has left."""
         watch = self._watches.get(patterns)
         if watch is None or watch.foreign:
-            watch = self._watches[patterns] = Watch(
-                self._journal, patterns, self._limits, self._mending, self._observe
-            )
+            watch = self._watches[patterns] = Watch(self._journal, patterns, self._limits, self._mending, self._observe)
             watch.task = self._group.create_task(watch.follow())
         if watch.farewell is not None:
             watch.farewell.cancel()
