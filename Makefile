@@ -4,7 +4,7 @@ BIN := .venv/bin
 STAMP := .venv/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo up test test-unit test-vllm lint format bench chaos openapi lock clean
+.PHONY: help install demo up test test-unit test-vllm fuzz lint format bench chaos openapi lock clean
 
 help: ## Show this help
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -33,6 +33,10 @@ test-unit: $(STAMP) ## Run the pure tests alone, in seconds, and hold the core's
 test-vllm: $(STAMP) ## Build an environment with vLLM for CPU, and run the engine contract and a council against it
 	$(BIN)/python tests/vllm/build.py
 	$(BIN)/pytest tests/vllm
+
+fuzz: $(STAMP) ## Post 100,000 mutated bodies, then ask for ten minutes whatever the OpenAPI document allows and forbids
+	$(BIN)/python -m tests.fuzz.bodies --count 100000
+	$(BIN)/python -m tests.fuzz.document --seconds 600
 
 lint: $(STAMP) ## Check style, types, and that generated documents are what the code says
 	$(BIN)/ruff check .

@@ -1,0 +1,22 @@
+"""What schemathesis does not check by itself: that every header of an answer is declared."""
+
+from typing import Any
+
+import schemathesis
+
+# Of the connection, or told by the media type that the answer is declared with.
+TRANSPORT = {"connection", "content-length", "content-type", "date", "keep-alive", "transfer-encoding"}
+
+
+@schemathesis.check
+def every_header_is_declared(
+    ctx: schemathesis.CheckContext, response: schemathesis.Response, case: schemathesis.Case[Any]
+) -> None:
+    """Fail on a header that the document does not tell of. What a path does not take is answered by no operation."""
+    answers: dict[str, Any] = case.operation.definition.raw["responses"]
+    declared = answers.get(str(response.status_code))
+    if declared is None or case.method.upper() != case.operation.method.upper():
+        return
+    known = {name.lower() for name in declared.get("headers", {})} | TRANSPORT
+    unknown = sorted(response.headers.keys() - known)
+    assert not unknown, f"{response.status_code} has headers that are not declared: {', '.join(unknown)}"

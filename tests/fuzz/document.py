@@ -1,0 +1,69 @@
+"""Schemathesis over the whole OpenAPI document (3.2, whose streams it can read), links included.
+
+    python -m tests.fuzz.document --seconds 600                  # a gateway over a log in memory
+    python -m tests.fuzz.document --url URL --key KEY --seconds 600    # one that runs: its deliberations may be deleted
+
+Exits with 1 where an answer is a server's error, has a status, a header, a media type or a shape that is not declared,
+or does not come within 20 seconds; where what fits its schema is refused, or what does not is taken.
+"""
+
+import argparse
+import asyncio
+import os
+import sys
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+from tests.fuzz.gateway import fuzzed
+
+ROOT = Path(__file__).parents[2]
+CONFIG = Path(__file__).with_name("schemathesis.toml")
+
+
+async def fuzz(url: str, key: str | None, *, seed: int, examples: int, seconds: int | None = None) -> tuple[int, str]:
+    """Run schemathesis against a gateway; its exit status, and what it said.
+
+    With `seconds` it goes on until they are over; otherwise it tries about `examples` requests for each operation
+    beside those that the document's bounds and examples give, the same for the same seed.
+    """
+    command = [
+        Path(sys.executable).with_name("schemathesis"),
+        "--config-file",
+        CONFIG,
+        "run",
+        f"{url}/openapi-3.2.json",
+    ]
+    command += ["--checks=all", f"--seed={seed}", f"--max-examples={examples}", "--continue-on-failure", "--no-color"]
+    command += [f"--header=Authorization: Bearer {key}"] if key else ["--exclude-checks=ignored_auth"]
+    command += [f"--max-time={seconds}"] if seconds else []
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    process = await asyncio.create_subprocess_exec(
+        *command, cwd=ROOT, env=environment, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT
+    )
+    try:
+        said, _ = await process.communicate()
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+    assert process.returncode is not None
+    return process.returncode, said.decode()
+
+
+async def _main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--url", help="a gateway; one over a log in memory by default")
+    parser.add_argument("--key", default=os.environ.get("DELIBERATE_API_KEY"), help="a key with all scopes")
+    parser.add_argument("--seconds", type=int, default=600)
+    parser.add_argument("--examples", type=int, default=200)
+    parser.add_argument("--seed", type=int, default=1)
+    asked = parser.parse_args()
+    async with AsyncExitStack() as stack:
+        url, key = (asked.url, asked.key) if asked.url else await stack.enter_async_context(fuzzed())
+        status, said = await fuzz(url, key, seed=asked.seed, examples=asked.examples, seconds=asked.seconds)
+    print(said)
+    return status
+
+
+if __name__ == "__main__":
+    sys.exit(asyncio.run(_main()))

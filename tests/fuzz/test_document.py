@@ -1,0 +1,16 @@
+"""What the document says is what happens: no server's error, and nothing that is not declared."""
+
+import asyncio
+
+from tests.fuzz.document import fuzz
+from tests.fuzz.gateway import fuzzed
+
+SEED = 1
+EXAMPLES = 10
+HANGS_S = 300
+
+
+async def test_the_gateway_does_what_the_document_says_whatever_it_is_asked() -> None:
+    async with fuzzed() as (url, key), asyncio.timeout(HANGS_S):
+        status, said = await fuzz(url, key, seed=SEED, examples=EXAMPLES)
+    assert status == 0, said
