@@ -45,6 +45,7 @@ TITLES = {
     "ray": "Ray",
     "deployer": "Ray Serve",
     "gateway": "Gateway",
+    "webhooks": "Webhooks",
 }
 _EXAMPLE = {"task": "Write a function that reverses a linked list", "role": "DEV", "num_agents": 3}
 

@@ -45,7 +45,7 @@ from app.cli.restarts import (
 )
 from app.cli.stack import stack_children
 from app.cli.stores import ROOM_BYTES_MIN, complaint_of
-from app.cli.up import Checklist
+from app.cli.up import TITLES, Checklist
 
 STEADY = Death(ready_for_s=30.0)
 BRIEF = Death(ready_for_s=0.5)
@@ -429,3 +429,8 @@ def test_options_that_make_no_sense_are_a_usage_error(tmp_path: Path, arguments:
 )
 def test_credentials_in_urls_are_not_shown(url: str, as_shown: str) -> None:
     assert shown(url) == as_shown
+
+
+def test_every_child_of_the_stack_has_a_title_for_the_terminal(tmp_path: Path) -> None:
+    layout = plan_stack(StackOptions(port=0, nats_port=0, data_dir=tmp_path), lambda _: None)
+    assert {child.name for child in stack_children(layout)} <= set(TITLES)
