@@ -137,6 +137,11 @@ class InMemoryJournal:
         self._subscriptions.append(subscription)
         return subscription
 
+    @property
+    def listeners(self) -> int:
+        """How many subscriptions are open."""
+        return len(self._subscriptions)
+
     def on_reconnect(self, call: Callable[[], None]) -> Callable[[], None]:
         """See `ports.Journal.on_reconnect`."""
         self._reconnect_calls.append(call)

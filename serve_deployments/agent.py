@@ -141,7 +141,7 @@ class AgentReplica:
     async def _outcomes(self, request: StageRequest) -> AsyncIterator[Record]:
         attempts: dict[str, int] = {}
         recorded: list[Record] = []
-        if request.resumed:
+        if request.resumed or self._stops.taken_over(request.deliberation_id):
             recorded, attempts = await self._history(request)
         for record in recorded:
             yield record

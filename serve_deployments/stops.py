@@ -1,4 +1,7 @@
-"""The facts that stop calls, as a replica hears them: a request to stop, a closed stage, an end.
+"""The facts that stop calls, as a replica hears them: a request to stop, a closed stage, an end; and takeovers.
+
+A coordinator that hung and wakes up asks for what its successor has had answered long ago, and knows nothing of it. A
+replica that has heard of the takeover looks into the log first.
 
 A stop may be stored before the calls that it stops have reached the replica, and then it comes never again. So what was
 heard is remembered, and the log is asked for what cannot have been heard: what stood before the replica listened, or
@@ -15,7 +18,7 @@ from app.deliberation.errors import JournalUnavailable
 from app.deliberation.facts import prefix
 from app.deliberation.ports import Journal, Record, Subscription
 
-SUFFIXES = ("cancel", "stage.*.closed", "end")
+SUFFIXES = ("cancel", "stage.*.closed", "end", "takeover.*")
 IDLE_AFTER_S = 10.0
 RETRY_S = 1.0
 REMEMBERED_MAX = 10_000
@@ -31,16 +34,20 @@ Stop = Callable[[str, float, str], None]
 
 
 @dataclass(frozen=True, slots=True)
-class _Stopped:
-    """Up to which stage the calls of a deliberation are stopped, why, and the place of the last fact that said so."""
+class _Heard:
+    """Of a deliberation: up to which stage its calls are stopped (0: none), why, and whether it was taken over.
 
-    stage: float
-    why: str
-    sequence: int
+    `sequence` is the place of the last fact that said so.
+    """
+
+    stage: float = 0
+    why: str = ""
+    taken_over: bool = False
+    sequence: int = 0
 
 
 class Stops:
-    """Hears what stops calls, but only while anybody asks for some.
+    """Hears what stops calls or makes requests outdated, but only while anybody asks for some.
 
     Every stage of every deliberation closes by such a fact: an idle role should not pay for the busy ones.
     """
@@ -51,7 +58,7 @@ class Stops:
         self._subscription: Subscription | None = None
         # The subscription is shared by requests that come at once, and takes a round trip to make.
         self._lock = asyncio.Lock()
-        self._stopped: dict[str, _Stopped] = {}
+        self._known: dict[str, _Heard] = {}
         # Above this place in the stream nothing has been missed, None while that is not known; and of these
         # deliberations, which are older, nothing either.
         self._heard_from: int | None = None
@@ -62,8 +69,13 @@ class Stops:
 
     def why(self, deliberation_id: str, stage: int) -> str | None:
         """Why the calls of a stage are stopped, if they are."""
-        stopped = self._stopped.get(deliberation_id)
-        return stopped.why if stopped is not None and stage <= stopped.stage else None
+        known = self._known.get(deliberation_id)
+        return known.why if known is not None and stage <= known.stage else None
+
+    def taken_over(self, deliberation_id: str) -> bool:
+        """Whether more than one coordinator has had the deliberation in hand."""
+        known = self._known.get(deliberation_id)
+        return known is not None and known.taken_over
 
     async def hear(self, tenant: str, deliberation_id: str, accepted_sequence: int) -> None:
         """Hear what stops the calls of a deliberation, which was accepted at this place in the stream, from then on.
@@ -129,26 +141,27 @@ class Stops:
             if self._subscription is not None and idle():
                 await self._subscription.close()
                 self._subscription = self._heard_from = None
-                self._stopped.clear()
+                self._known.clear()
                 self._whole.clear()
 
     def _heard(self, record: Record) -> None:
-        tokens = record.tokens
-        deliberation_id, why = tokens[2], _WHY[tokens[3]]
-        stage = int(tokens[4]) if tokens[3] == "stage" else math.inf
-        known = self._stopped.pop(deliberation_id, None)
-        # Of two that stop the same, the first is why.
-        stopped = known if known is not None and known.stage >= stage else _Stopped(stage, why, 0)
-        last_sequence = max(record.sequence, known.sequence if known else 0)
-        self._stopped[deliberation_id] = replace(stopped, sequence=last_sequence)
-        if len(self._stopped) > REMEMBERED_MAX:
+        _, _, deliberation_id, kind, *rest = record.tokens
+        known = self._known.pop(deliberation_id, _Heard())
+        known = replace(known, sequence=max(known.sequence, record.sequence))
+        if kind == "takeover":
+            self._known[deliberation_id] = replace(known, taken_over=True)
+        else:
+            stage, why = float(rest[0]) if kind == "stage" else math.inf, _WHY[kind]
+            # Of two that stop the same, the first is why.
+            self._known[deliberation_id] = replace(known, stage=stage, why=why) if stage > known.stage else known
+            self._stop(deliberation_id, stage, why)
+        if len(self._known) > REMEMBERED_MAX:
             self._forget()
-        self._stop(deliberation_id, stage, why)
 
     def _forget(self) -> None:
-        """Forget the oldest; it was accepted before it was stopped, so that the log is asked when it comes again."""
-        oldest = next(iter(self._stopped))
-        forgotten = self._stopped.pop(oldest)
+        """Forget the oldest; it was accepted before that was heard, so that the log is asked when it comes again."""
+        oldest = next(iter(self._known))
+        forgotten = self._known.pop(oldest)
         self._whole.discard(oldest)
         if self._heard_from is not None:
             self._heard_from = max(self._heard_from, forgotten.sequence)

@@ -127,6 +127,17 @@ async def test_the_word_of_any_holder_keeps_the_work_or_gives_it_back(server: Se
     await emptied(journal)
 
 
+async def test_all_who_pull_are_served_in_turn_also_one_who_hangs(server: Servers) -> None:
+    running = await server(10)
+    first, second = await running.connect(), await running.connect()
+    (_, handed), (_, others) = await running.pulling(first), await running.pulling(second)
+    await waiting(second)
+    for number in range(6):
+        await first.append("default", accepted(f"d{number}"))
+    await until(lambda: len(handed) + len(others) == 6)
+    assert len(handed) == len(others) == 3
+
+
 async def test_an_acknowledgement_that_is_lost_brings_the_work_again(server: Servers) -> None:
     running = await server(1)
     journal = await running.connect()

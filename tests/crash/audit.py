@@ -11,7 +11,6 @@ from app.deliberation.facts import (
     Fact,
     StageClosed,
     Verdict,
-    View,
     decode,
 )
 from app.deliberation.fold import fold
@@ -34,7 +33,7 @@ class Audit:
         stored = self.stack.server.log.matching(f"{self.prefix}>")
         self.events = [(each, decode(each.data)) for each in stored]
         self.facts: list[tuple[int, Fact]] = [
-            (each.sequence, event) for each, event in self.events if not isinstance(event, View)
+            (each.sequence, event) for each, event in self.events if isinstance(event, Fact)
         ]
         self.ends = [fact for _, fact in self.facts if isinstance(fact, End)]
         self.before_end = list(takewhile(lambda fact: not isinstance(fact, End), (fact for _, fact in self.facts)))
@@ -55,7 +54,7 @@ class Audit:
         """Hold the log against the promises that admit no exception."""
         self.expect(len(self.ends) == 1, f"{len(self.ends)} ends")
         twice = [
-            s for s, n in Counter(e.subject for e, event in self.events if not isinstance(event, View)).items() if n > 1
+            s for s, n in Counter(e.subject for e, event in self.events if isinstance(event, Fact)).items() if n > 1
         ]
         self.expect(not twice, f"written twice: {twice}")
         state = fold(self.facts)

@@ -171,6 +171,9 @@ class Consumer:
             pull.left -= 1
             if not pull.left:
                 self._drop(pull)
+            else:
+                # Whoever pulls is served in turn, one message each.
+                self._pulls.rotate(-1)
 
     def _flushed_at_s(self) -> float:
         """When what changes now is on the disk."""

@@ -5,6 +5,7 @@ import json
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from typing import Any
+from zlib import crc32
 
 import httpx
 
@@ -14,6 +15,8 @@ from tests.crash.points import Process, nothing
 PIECES = 2
 FIRST_S = 0.4
 PIECE_S = 0.2
+# Agents differ in speed, so that no two answers come at one moment, and some long before others.
+SPREAD_S = 1.5
 USAGE = {"prompt_tokens": 10, "completion_tokens": 5}
 
 
@@ -109,8 +112,7 @@ class EngineTransport(httpx.AsyncBaseTransport):
         trace = request.headers["X-Request-Id"]
         asked = await self._process.step("engine request", lambda: self._engine.begin(trace, self._process))
         try:
-            # Agents differ in speed, so that no two answers come at one moment.
-            await asyncio.sleep(FIRST_S + 0.01 * (sum(asked.call_id.encode()) % 23))
+            await asyncio.sleep(FIRST_S + SPREAD_S * (crc32(asked.call_id.encode()) % 100) / 100)
         except asyncio.CancelledError:
             self._engine.close(asked)
             raise

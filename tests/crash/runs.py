@@ -18,6 +18,7 @@ Side = Literal["before", "after"]
 # A death of whoever held the work is noticed after `ack_wait`; some such waits, and the work itself, fit in.
 WITHIN_S = 90.0
 
+WAKE_S = 5.0
 _MINDS = Minds()
 
 
@@ -61,6 +62,14 @@ class Ran:
         return f"{number} ({point.process}: {point.step})"
 
 
+@dataclass(frozen=True, slots=True)
+class Hang:
+    """The process hangs before a step has its effect, and goes on some seconds later as if nothing had been."""
+
+    number: int
+    seconds: float
+
+
 BODIES: dict[str, dict[str, Any]] = {
     name: {"task": "Name a colour.", "strategy": name, "agents": [{"role": "DEV", "count": 3}], "seed": 7}
     for name in ("council", "vote")
@@ -69,17 +78,22 @@ BODIES: dict[str, dict[str, Any]] = {
 
 @dataclass
 class Script:
-    """What happens during a run: kills, and perhaps a request to stop when a step is reached."""
+    """What happens during a run: kills, a request to stop when a step is reached, and somebody who hangs.
+
+    With a hang there are two coordinators, so that there is one to take over.
+    """
 
     strategy: str
     kills: tuple[Kill, ...] = ()
     cancel_at: int | None = None
     seed: int = 0
+    hang: Hang | None = None
 
     def run(self) -> Ran:
         """Run it in a loop and a time of its own."""
         with virtual_time(self.seed) as loop:
-            return loop.run_until_complete(self._story(Stack(loop, Points(), answered)))
+            coordinators = 1 if self.hang is None else 2
+            return loop.run_until_complete(self._story(Stack(loop, Points(), answered, coordinators)))
 
     async def _story(self, stack: Stack) -> Ran:
         ids: list[str] = []
@@ -98,6 +112,17 @@ class Script:
             if ids:
                 await stack.cancel(ids[0])
 
+        def hanging(hang: Hang) -> Callable[[Process], None]:
+            def strike(process: Process) -> None:
+                nonlocal in_flight
+                in_flight += unrecorded(stack)
+                process.stop()
+                stack.loop.call_later(hang.seconds, process.go_on)
+
+            return strike
+
+        if self.hang is not None:
+            stack.points.before[self.hang.number] = hanging(self.hang)
         for kill in self.kills:
             (stack.points.before if kill.side == "before" else stack.points.after)[kill.number] = killing(kill)
         if self.cancel_at is not None:
@@ -109,6 +134,9 @@ class Script:
         took_s = stack.loop.time() - began_s
         reached = list(stack.points.reached)
         await stack.idle()
+        if self.hang is not None:
+            # Whoever hung has woken up by then, and done whatever it would.
+            await stack.wait(self.hang.seconds + WAKE_S)
         audit = Audit(stack, ids[0], in_flight)
         audit.expect(quiet, "it has not ended")
         audit.hold()

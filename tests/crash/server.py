@@ -54,7 +54,7 @@ class Interest:
 class InMemoryServer:
     """What outlives every process: the streams, the consumer's state, and who is subscribed.
 
-    `fates` tells what becomes of requests and acknowledgements whose subject begins so; each is used once, in order.
+    `fates` tells what becomes of requests and acknowledgements on subjects that match; each is used once, in order.
     `deaths` and `returns` are called when the server goes and comes back. `acknowledged_early` are items of the queue
     that were acknowledged before their end was in the log.
     """
@@ -91,8 +91,8 @@ class InMemoryServer:
 
     def fate(self, subject: str) -> Fate:
         """What becomes of the next request or acknowledgement on this subject."""
-        for place, (prefix, fate) in enumerate(self.fates):
-            if subject.startswith(prefix):
+        for place, (pattern, fate) in enumerate(self.fates):
+            if subject_matches(pattern, subject):
                 del self.fates[place]
                 return fate
         return "served"

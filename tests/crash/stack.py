@@ -107,9 +107,11 @@ class Service:
         self.process.start(self._run(self.process))
 
     async def _run(self, process: Process) -> None:
-        await self._serve(process, lambda part: setattr(self, "part", part))
-        # Only a defect ends a service by itself, and then its supervisor starts it anew.
-        process.die()
+        try:
+            await self._serve(process, lambda part: setattr(self, "part", part))
+        except (JournalUnavailable, ExceptionGroup):
+            # Without the log some cannot start: whoever watches them starts them anew.
+            process.die()
 
     def end(self) -> None:
         """Stop, for good."""
@@ -255,6 +257,35 @@ class Stack:
     async def idle(self) -> None:
         """Wait until every client has got its answer."""
         await asyncio.gather(*self._clients)
+
+    async def wait(self, seconds: float) -> None:
+        """Let time pass."""
+        await asyncio.sleep(seconds)
+
+    async def steps(self, count: int, within_s: float) -> None:
+        """Go on until so many more steps have been made, but no longer than `within_s`."""
+        until_s, enough = self.loop.time() + within_s, len(self.points.reached) + count
+        while self.loop.time() < until_s and (reached := len(self.points.reached)) < enough:
+            # Turn by turn, because many steps may be made at one moment; time passes when none is.
+            for _ in range(4):
+                await asyncio.sleep(0)
+            if len(self.points.reached) == reached:
+                await asyncio.sleep(0.02)
+
+    async def kill(self, service: Service) -> None:
+        """Kill what runs of a service."""
+        service.process.die()
+
+    async def kill_server(self, down_s: float) -> None:
+        """Kill the log's server; it is back after `down_s`."""
+        self.server.kill()
+        self.loop.call_later(down_s, self.server.start)
+
+    async def heal(self) -> None:
+        """Nothing more breaks, and what hangs goes on."""
+        self.server.fates.clear()
+        for service in self.services:
+            service.process.go_on()
 
     async def quiet(self, deliberation_ids: list[str], within_s: float) -> bool:
         """Whether all have ended and nothing is in the queue, at the latest `within_s` from now."""

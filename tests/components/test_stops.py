@@ -1,0 +1,123 @@
+"""What a replica knows of the facts that stop calls: heard, read, forgotten, missed and made up for."""
+
+import asyncio
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from unittest.mock import patch
+
+import pytest
+
+from app.deliberation.facts import CancelRequested, Completed, Fact, Resumed, StageClosed
+from app.deliberation.ports import Record
+from app.testing import InMemoryJournal
+from serve_deployments.stops import Stops
+from tests.conditions import until
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+def cancel(deliberation_id: str) -> CancelRequested:
+    return CancelRequested(deliberation_id=deliberation_id, ts=NOW)
+
+
+def closed(deliberation_id: str, stage: int) -> StageClosed:
+    return StageClosed(
+        deliberation_id=deliberation_id, ts=NOW, stage=stage, purpose="propose", round=0, seen=(), reason="all"
+    )
+
+
+class CountingJournal(InMemoryJournal):
+    """The in-memory journal; `reads` counts what it was asked."""
+
+    reads = 0
+
+    async def last(self, patterns: Sequence[str]) -> list[Record]:
+        self.reads += 1
+        return await super().last(patterns)
+
+
+def nobody(deliberation_id: str, stage: float, why: str) -> None:
+    """Nothing runs that could be stopped."""
+
+
+@pytest.mark.parametrize(
+    ("fact", "stopped", "runs"),
+    [
+        (cancel("d"), [1, 2, 9], []),
+        (Completed(deliberation_id="d", ts=NOW), [1, 2, 9], []),
+        (closed("d", 2), [1, 2], [3, 9]),
+        (Resumed(deliberation_id="d", ts=NOW, takeover=1, replica="r"), [], [1, 2, 9]),
+    ],
+)
+@pytest.mark.parametrize("when", ["before", "after"])
+async def test_what_stops_calls_is_known_whether_it_came_before_one_listened_or_after(
+    fact: Fact, stopped: list[int], runs: list[int], when: str
+) -> None:
+    journal = InMemoryJournal()
+    stops = Stops(journal, nobody)
+    if when == "before":
+        await journal.append("default", fact)
+    await stops.hear("default", "d", accepted_sequence=0)
+    if when == "after":
+        await journal.append("default", fact)
+    assert all(stops.why("d", stage) for stage in stopped)
+    assert not any(stops.why("d", stage) for stage in runs)
+    assert not stops.why("another", 1)
+    assert stops.taken_over("d") == isinstance(fact, Resumed)
+
+
+async def test_the_log_is_asked_once_for_what_is_older_than_ones_listening_and_never_for_what_is_newer() -> None:
+    journal = CountingJournal()
+    await journal.append("default", cancel("old"))
+    stops = Stops(journal, nobody)
+    for _ in range(3):
+        await stops.hear("default", "old", accepted_sequence=0)
+    assert journal.reads == 1
+    await stops.hear("default", "new", accepted_sequence=1)
+    assert journal.reads == 1
+
+
+async def test_what_is_forgotten_is_asked_for_again() -> None:
+    journal = CountingJournal()
+    stops = Stops(journal, nobody)
+    with patch("serve_deployments.stops.REMEMBERED_MAX", 2):
+        await stops.hear("default", "d1", accepted_sequence=0)
+        for name in ("d1", "d2", "d3"):
+            await journal.append("default", cancel(name))
+        assert stops.why("d1", 1) is None and stops.why("d3", 1) is not None
+        await stops.hear("default", "d1", accepted_sequence=0)
+    assert stops.why("d1", 1) is not None and journal.reads == 1
+
+
+async def test_what_came_while_there_was_no_connection_stops_what_runs() -> None:
+    journal = InMemoryJournal()
+    told: list[tuple[str, float, str]] = []
+
+    def tell(deliberation_id: str, stage: float, why: str) -> None:
+        told.append((deliberation_id, stage, why))
+
+    stops = Stops(journal, tell)
+    await stops.hear("default", "d", accepted_sequence=0)
+    keeping = asyncio.create_task(stops.keep(lambda: {("default", "d")}, lambda: False))
+    journal.records.append((await InMemoryJournal().append("default", cancel("d"))).record)
+    assert told == []
+    journal.reconnect()
+    await until(lambda: bool(told))
+    assert told == [("d", float("inf"), "stopped on request")]
+    keeping.cancel()
+    await asyncio.wait({keeping})
+
+
+async def test_who_is_idle_listens_no_more_and_again_when_asked() -> None:
+    journal = InMemoryJournal()
+    stops = Stops(journal, nobody)
+    await stops.hear("default", "d", accepted_sequence=0)
+    with patch("serve_deployments.stops.IDLE_AFTER_S", 0.01):
+        keeping = asyncio.create_task(stops.keep(set, lambda: True))
+        await until(lambda: not journal.listeners)
+        keeping.cancel()
+        await asyncio.wait({keeping})
+    await journal.append("default", cancel("d"))
+    assert stops.why("d", 1) is None
+    await stops.hear("default", "d", accepted_sequence=0)
+    assert stops.why("d", 1) is not None
