@@ -55,6 +55,8 @@ def _schema_of(harmless: object) -> dict[str, Any]:
     match harmless:
         case []:
             return {"type": "array", "items": {}, "maxItems": 0}
+        case [str(each)]:
+            return {"type": "array", "items": _schema_of(each), "minItems": 1, "maxItems": 1}
         case {}:
             return _object_of(cast("dict[str, object]", harmless))
         case _:

@@ -101,7 +101,20 @@ def _schemas() -> dict[str, Any]:
     schemas, answered = taken["$defs"], given["$defs"]
     both = schemas.keys() & answered.keys()
     assert not both, f"a name for what is taken and another thing that is answered: {both}"
+    for reference in answered["DeliberationEvent"]["discriminator"]["mapping"].values():
+        _placed(answered[reference.rpartition("/")[2]])
     return schemas | answered
+
+
+def _placed(event: dict[str, Any]) -> None:
+    """Make an event's schema one that generators of code understand.
+
+    On a page it has its cursor; said beside the reference, or by `allOf`, that would be lost in one generator or the
+    other. And a property that is told to be `readOnly` gives every type that it is in a second one for writing.
+    """
+    event["properties"]["id"] = {"type": "string", "description": "The event's cursor; on JSON pages alone"}
+    for declared in event["properties"].values():
+        declared.pop("readOnly", None)
 
 
 def _mended(operation: dict[str, Any]) -> None:

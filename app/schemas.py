@@ -419,18 +419,6 @@ class DeliberationEvent(RootModel[Annotated[AnyEvent, Field(discriminator="type"
 class EventPage(Resource):
     """Events after a cursor, oldest first; ask again with `after=next` until `ended`."""
 
-    items: tuple[
-        Annotated[
-            DeliberationEvent,
-            Field(
-                json_schema_extra={
-                    "type": "object",
-                    "properties": {"id": {"type": "string", "description": "The event's cursor"}},
-                    "required": ["id"],
-                }
-            ),
-        ],
-        ...,
-    ]
+    items: tuple[Annotated[DeliberationEvent, Field(json_schema_extra={"required": ["id"]})], ...]
     next: str
     ended: bool
