@@ -100,6 +100,11 @@ class InMemoryClient:
             await asyncio.sleep(RECONNECT_S)
         self.connected = True
 
+    @property
+    def name(self) -> str:
+        """Whose it is."""
+        return "" if self._process is None else self._process.name
+
     def _gone(self) -> None:
         self.connected = False
         self.is_closed = True
@@ -135,6 +140,12 @@ class InMemoryClient:
             # Subscriptions are sent again first, so that messages may come before the word of the reconnect.
             await asyncio.sleep(0.01)
             await self._options["reconnected_cb"]()
+
+    async def lose(self, for_s: float) -> None:
+        """Lose the connection, while the server and everybody else's live on."""
+        self._disconnected()
+        await asyncio.sleep(0)
+        asyncio.get_running_loop().call_later(for_s, self._returned)
 
     def new_inbox(self) -> str:
         return f"_INBOX.{self._number}-{next(self._inboxes)}"

@@ -24,7 +24,7 @@ from serve_deployments.agent import AgentReplica, StageRequest
 from serve_deployments.coordinator import APPEND_PATIENCE_S, CoordinatorReplica, Handle
 from serve_deployments.engine import Engines
 from tests.components.served import APP, answering
-from tests.crash.client import journal_over
+from tests.crash.client import InMemoryClient, journal_over
 from tests.crash.clock import VirtualLoop
 from tests.crash.engine import Engine, EngineTransport
 from tests.crash.points import Points, Process, adopting, nothing
@@ -186,6 +186,12 @@ class Stack:
 
     async def _journal(self, process: Process, patience_s: float) -> JetStreamJournal:
         return await journal_over(self.server, process.name, process, patience_s)
+
+    @property
+    def connections(self) -> list[InMemoryClient]:
+        """The connections to the log that are open."""
+        owners = {id(each.owner): each.owner for each in self.server.interests}
+        return [owner for owner in owners.values() if isinstance(owner, InMemoryClient)]
 
     async def _serve_gateway(self, process: Process, ready: Callable[[Any], None]) -> None:
         journal = await self._journal(process, 2.5)

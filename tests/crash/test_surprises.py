@@ -1,0 +1,198 @@
+"""What the log's server and the network do to those who rely on them, one surprise at a time, over the whole product.
+
+Time is virtual, so that a time-out of seconds costs nothing.
+"""
+
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
+
+import pytest
+
+from app.deliberation.facts import Completed, Resumed
+from app.deliberation.ports import Appended
+from app.journal import REQUEST_TIMEOUT_S
+from tests.contracts.test_journal import accepted
+from tests.crash.audit import Audit
+from tests.crash.client import journal_over
+from tests.crash.clock import virtual_time
+from tests.crash.points import Points
+from tests.crash.runs import BODIES, answered
+from tests.crash.server import Fate, InMemoryServer
+from tests.crash.stack import Stack
+
+_Told = TypeVar("_Told")
+
+ACCEPTED = "deliberations.*.*.accepted"
+
+
+def told(story: Callable[[Stack], Coroutine[Any, Any, _Told]], **options: Any) -> _Told:
+    """What a story tells that is played on a stack of its own, which is stopped afterwards."""
+
+    async def played(stack: Stack) -> _Told:
+        stack.start()
+        try:
+            return await story(stack)
+        finally:
+            await stack.stop()
+
+    with virtual_time() as loop:
+        return loop.run_until_complete(played(Stack(loop, Points(), answered, **options)))
+
+
+async def whole(stack: Stack, *ids: str) -> list[Audit]:
+    """The audits of deliberations that have ended within some minutes, with everything that must hold."""
+    quiet = await stack.quiet(list(ids), 200)
+    audits = [Audit(stack, each) for each in ids]
+    for audit in audits:
+        audit.expect(quiet, "not ended, or left in the queue")
+        audit.hold()
+        audit.hold_calls()
+        assert audit.faults == []
+    return audits
+
+
+# A write in doubt
+
+WRITTEN = {
+    "its answer is lost": ("unanswered", 1),
+    "it never arrives": ("lost", 2),
+}
+
+
+@pytest.mark.parametrize(("fate", "writes"), WRITTEN.values(), ids=WRITTEN.keys())
+def test_a_write_without_an_answer_is_looked_for_and_made_again_only_when_it_is_not_there(
+    fate: Fate, writes: int
+) -> None:
+    server = InMemoryServer()
+    server.fates.append((ACCEPTED, fate))
+    asked: list[str] = []
+
+    async def appended() -> Appended:
+        journal = await journal_over(server, "one", patience_s=20)
+        request = journal.client.request
+
+        async def counted(subject: str, *arguments: Any, **options: Any) -> Any:
+            asked.append(subject)
+            return await request(subject, *arguments, **options)
+
+        journal.client.request = counted
+        return await journal.append("default", accepted("d1"))
+
+    with virtual_time() as loop:
+        outcome = loop.run_until_complete(appended())
+    assert outcome.mine and len(server.log.stored) == 1
+    assert sum(subject.endswith(".accepted") for subject in asked) == writes
+
+
+def test_a_write_that_arrives_after_its_time_out_is_ones_own_all_the_same() -> None:
+    server = InMemoryServer()
+    server.fates.append((ACCEPTED, "late"))
+
+    async def appended() -> Appended:
+        journal = await journal_over(server, "one", patience_s=20)
+        # The reading back is lost as well, so that the write is there by the time it is made again.
+        server.fates.append(("$JS.API.STREAM.MSG.GET.*", "lost"))
+        return await journal.append("default", accepted("d1"))
+
+    with virtual_time() as loop:
+        outcome = loop.run_until_complete(appended())
+        assert loop.time() > REQUEST_TIMEOUT_S
+    assert outcome.mine and len(server.log.stored) == 1
+
+
+@pytest.mark.parametrize("fate", ["unanswered", "late", "lost"])
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        ACCEPTED,
+        "deliberations.*.*.stage.1.opened",
+        "deliberations.*.*.stage.1.closed",
+        "deliberations.*.*.call.s1-dev-001.finished",
+        "deliberations.*.*.end",
+        "orchestration.>",
+    ],
+)
+def test_any_fact_may_be_in_doubt_and_the_deliberation_goes_on_as_ever(pattern: str, fate: Fate) -> None:
+    async def story(stack: Stack) -> list[Audit]:
+        stack.server.fates.append((pattern, fate))
+        return await whole(stack, await stack.submit(BODIES["vote"], "key"))
+
+    (audit,) = told(story)
+    assert isinstance(audit.ends[0], Completed)
+
+
+# The queue
+
+
+def test_a_long_call_keeps_its_work_and_is_asked_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tests.crash.engine.FIRST_S", 19.0)
+
+    async def story(stack: Stack) -> list[Audit]:
+        return await whole(stack, await stack.submit(BODIES["vote"], "key"))
+
+    (audit,) = told(story, coordinators=2)
+    assert not any(isinstance(fact, Resumed) for _, fact in audit.facts)
+
+
+def test_work_that_comes_again_while_it_is_in_hand_takes_no_place_in_the_queue(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Ten slots, and a delivery that comes twenty times."""
+    monkeypatch.setattr("tests.crash.engine.FIRST_S", 19.0)
+
+    async def story(stack: Stack) -> None:
+        first = await stack.submit(BODIES["vote"], "first")
+        for _ in range(20):
+            await stack.wait(0.1)
+            assert stack.server.consumer.again(stack.server.consumer.held[0])
+        second = await stack.submit(BODIES["vote"], "second")
+        await stack.wait(5)
+        assert stack.stands(second, "stage.1.opened")
+        await whole(stack, first, second)
+
+    told(story)
+
+
+def test_an_acknowledgement_that_is_lost_brings_the_work_again_and_nothing_is_done_twice() -> None:
+    async def story(stack: Stack) -> list[Audit]:
+        stack.server.fates.append(("$JS.ACK.>", "lost"))
+        return await whole(stack, await stack.submit(BODIES["vote"], "key"))
+
+    (audit,) = told(story)
+    assert not any(isinstance(fact, Resumed) for _, fact in audit.facts)
+
+
+# The server
+
+
+@pytest.mark.parametrize("down_s", [0.0, 1.0, 20.0])
+def test_a_server_that_is_killed_at_work_loses_nothing(down_s: float) -> None:
+    async def story(stack: Stack) -> list[Audit]:
+        found = await stack.submit(BODIES["council"], "key")
+        await stack.wait(1.2)
+        await stack.kill_server(down_s)
+        return await whole(stack, found)
+
+    (audit,) = told(story)
+    assert isinstance(audit.ends[0], Completed)
+
+
+@pytest.mark.parametrize("service", ["coordinator", "agent"])
+def test_a_request_to_stop_is_not_missed_for_want_of_a_connection(
+    service: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The coordinator, or the agent, has none when the request is stored; a second later it has one again."""
+    monkeypatch.setattr("tests.crash.engine.FIRST_S", 60.0)
+
+    async def story(stack: Stack) -> None:
+        found = await stack.submit(BODIES["vote"], "key")
+        await stack.wait(2)
+        assert len(stack.engine.open) == 2
+        (connection,) = (each for each in stack.connections if each.name == service)
+        await connection.lose(for_s=1.0)
+        await stack.cancel(found)
+        await stack.wait(3)
+        assert stack.stands(found, "end") and stack.engine.open == []
+        await whole(stack, found)
+
+    told(story)
