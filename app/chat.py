@@ -195,7 +195,7 @@ _COMPLETED: dict[str, Any] = {
     operation_id="create_chat_completion",
     summary="Deliberate, and answer as a model would",
     response_class=Response,
-    responses={200: _COMPLETED, **refusals(400, 404, 408, 409, 413, 415, 429, 502, 503, 504)},
+    responses={200: _COMPLETED, **refusals(400, 404, 408, 409, 410, 413, 415, 429, 502, 503, 504)},
     openapi_extra={"requestBody": body("ChatCompletionRequest"), "parameters": [IDEMPOTENCY_KEY]},
 )
 async def create_chat_completion(request: Request, gateway: InGateway, tenant: OfTenant) -> Response:
