@@ -14,6 +14,7 @@ from pydantic import ValidationError
 from app.deliberation.errors import InvalidRequest
 from app.deliberation.facts import Accepted, Completed, decode
 from app.deliberation.specification import DEFAULT_RUBRIC, AgentSpec, Constraints, Specification
+from app.deliberation.strategies import STRATEGIES
 from app.journal import JetStreamJournal
 from app.streams import StreamSettings, apply
 from serve_deployments.application import ApplicationArgs, build, load_roles
@@ -47,7 +48,7 @@ def accepted(deliberation_id: str) -> Accepted:
         task="Name three properties of a good name.",
         agents=(*agents, AgentSpec(agent_id="qa-001", role="QA")),
         strategy="council",
-        strategy_version=1,
+        strategy_version=STRATEGIES["council"].version,
         rounds=1,
         constraints=Constraints(rubric=DEFAULT_RUBRIC, timeout_seconds=60),
         quorum=2,
