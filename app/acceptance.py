@@ -127,7 +127,8 @@ async def _taken_on(gateway: Gateway, tenant: str, request: Request, asked: Deli
     roles = {agent.role for agent in asked.roster}
     timeout_s = asked.constraints.timeout_seconds or gateway["settings"].deliberation_timeout_s
     # Looked at first, so that a refusal costs as little as it can.
-    backlog.check(roles, timeout_s, tenant=tenant)
+    returning = idempotency_key_of(request) is not None
+    backlog.check(roles, timeout_s, key=(tenant, id) if returning else None, tenant=tenant)
     traceparent = request.headers.get("traceparent", "")
     fact = accepted(
         specification(

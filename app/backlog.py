@@ -1,52 +1,86 @@
-"""The backlog: what is accepted and unfinished, how long its head has waited, and who may still be taken on.
+"""The backlog: what is accepted and unfinished, how fast it ends, and who may still be taken on.
 
-Four bounds, each told with its reason: a depth over all roles, a depth of one tenant, a depth of one role where
-roles.yaml gives it one, and time. The queue is first in, first out, so a newcomer waits about as long as its oldest
-member has waited already: work whose deadline would pass before it began is refused at the door, where it costs
-nothing, rather than accepted and ended as `timeout` (the sojourn time of CoDel, RFC 8289, is measured the same way).
+Five bounds, each told with its reason: a depth over all roles, a depth of one tenant, a depth of one role where
+roles.yaml gives it one, and two of time. At the rate at which work of a role ends, what is there must end within half
+of a newcomer's deadline (`app.deliberation.pace`). And the queue is first in, first out, so that a newcomer waits about
+as long as its oldest member has waited already (the sojourn time of CoDel, RFC 8289, is measured the same way). What
+would not be done in time is refused at the door, where it costs nothing, rather than accepted and ended as `timeout`.
 """
 
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Generator, Iterable, Mapping
 from contextlib import contextmanager
-from datetime import datetime, timedelta
-from math import ceil
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Literal
 
 from app.deliberation.errors import QueueFull
+from app.deliberation.pace import Pace, Rate
 from app.deliberation.ports import Clock
+from app.promises import Key, Promises
 
-RATE_WINDOW_S = 60
-RETRY_AFTER_MAX_S = 60
-ENDS_MAX = 100_000
+__all__ = ["Backlog", "HowEnded", "Key"]
 
-Key = tuple[str, str]
+# While nothing has ended yet, nothing can be told; when something has, it is soon.
+RETRY_AFTER_UNKNOWN_S = 5
+# What was promised a place may find the house fuller than a newcomer may: what was told must hold while rates swing.
+PROMISED_ROOM = 1.5
+
+HowEnded = Literal["done", "missed", "stopped"]
+
+
+@dataclass(frozen=True, slots=True)
+class _Held:
+    """A deliberation that is accepted and unfinished: the roles that it needs, and when it was accepted."""
+
+    roles: frozenset[str]
+    accepted_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """Who asks to be taken on: `key` is of what it asks for, and None where nobody will come back with it."""
+
+    roles: frozenset[str]
+    timeout_s: int
+    key: Key | None
+    tenant: str | None
 
 
 class Backlog:
     """`depth_max` bounds it over all roles, `role_depth_max` by role, `tenant_depth_max` by tenant (None: it does not).
 
-    `hold` and `drop` keep it.
+    `cold_depth` bounds each role while it is not known how fast its work ends (None: it does not). `hold` and `drop`
+    keep the backlog, `ended` how fast.
     """
 
     def __init__(
-        self, clock: Clock, depth_max: int, role_depth_max: Mapping[str, int], tenant_depth_max: int | None = None
+        self,
+        clock: Clock,
+        depth_max: int,
+        role_depth_max: Mapping[str, int],
+        tenant_depth_max: int | None = None,
+        cold_depth: int | None = None,
     ) -> None:
         self._clock = clock
         self._depth_max = depth_max
         self._tenant_depth_max = tenant_depth_max
         self._role_depth_max = role_depth_max
-        self._roles_of: dict[Key, frozenset[str]] = {}
+        self._cold_depth = depth_max if cold_depth is None else cold_depth
+        self._held: dict[Key, _Held] = {}
         self._writing: dict[Key, frozenset[str]] = {}
         self._depth_of: Counter[str] = Counter()
         self._tenant_depth: Counter[str] = Counter()
         # In the order of acceptance, since a dictionary keeps the order in which keys came.
         self._waiting: dict[Key, datetime] = {}
-        self._ends: deque[datetime] = deque(maxlen=ENDS_MAX)
+        self._paces: dict[str, Pace] = {}
+        self._pace = Pace(self._cold_depth)
+        self._promises = Promises()
 
     @property
     def depth(self) -> int:
         """Deliberations that are accepted and unfinished, with those that are being written."""
-        return len(self._roles_of) + len(self._writing)
+        return len(self._held) + len(self._writing)
 
     def depth_of(self, role: str) -> int:
         """As `depth`, of those that need the role."""
@@ -58,83 +92,125 @@ class Backlog:
 
     def hold(self, key: Key, roles: Iterable[str], accepted_at: datetime, *, begun: bool) -> None:
         """A deliberation is accepted and unfinished. Idempotent."""
-        if key in self._roles_of:
+        if key in self._held:
             if begun:
                 self._waiting.pop(key, None)
             return
         self._writing.pop(key, None)
-        self._roles_of[key] = frozenset(roles)
-        self._depth_of.update(self._roles_of[key])
+        held = self._held[key] = _Held(frozenset(roles), accepted_at)
+        self._depth_of.update(held.roles)
         self._tenant_depth[key[0]] += 1
         if not begun:
             self._waiting[key] = accepted_at
 
+    def ended(self, key: Key, at: datetime, how: HowEnded) -> None:
+        """A deliberation that is held has ended: it was done, has missed its deadline, or was stopped."""
+        held = self._held.get(key)
+        self.drop(key)
+        if held is None or how == "stopped":
+            return
+        took_s = max(0.0, (at - held.accepted_at).total_seconds())
+        for pace in (self._pace, *(self._pace_of(role) for role in held.roles)):
+            if how == "done":
+                pace.ended(at.timestamp(), took_s)
+            else:
+                pace.missed(at.timestamp())
+
     def drop(self, key: Key) -> None:
-        """It has ended, or is forgotten. Idempotent."""
+        """It is forgotten. Idempotent."""
         self._waiting.pop(key, None)
-        roles = self._roles_of.pop(key, None)
-        if roles is None:
+        held = self._held.pop(key, None)
+        if held is None:
             return
         self._tenant_depth[key[0]] -= 1
-        for role in roles:
+        for role in held.roles:
             self._depth_of[role] -= 1
-
-    def ended(self, at: datetime) -> None:
-        """A deliberation has ended: the rate of ends is what a client is told to wait by."""
-        self._ends.append(at)
 
     def clear(self) -> None:
         """Forget everything: another log is read."""
-        self._roles_of.clear()
+        self._held.clear()
         self._depth_of.clear()
         self._tenant_depth.clear()
         self._waiting.clear()
-        self._ends.clear()
+        self._paces.clear()
+        self._pace = Pace(self._cold_depth)
+        self._promises.clear()
+
+    def _pace_of(self, role: str) -> Pace:
+        return self._paces.setdefault(role, Pace(self._cold_depth))
+
+    def _now_s(self) -> float:
+        return self._clock.now().timestamp()
 
     def head_waited_s(self) -> float:
         """Seconds that the oldest deliberation which has not begun has waited; 0 when there is none."""
         accepted_at = next(iter(self._waiting.values()), None)
         return 0.0 if accepted_at is None else max(0.0, (self._clock.now() - accepted_at).total_seconds())
 
-    def check(self, roles: Iterable[str], timeout_s: int, *, tenant: str | None = None) -> None:
+    def check(self, roles: Iterable[str], timeout_s: int, *, key: Key | None = None, tenant: str | None = None) -> None:
         """Raise QueueFull when a deliberation of these roles with this deadline cannot be taken on now.
 
-        Without a tenant, that bound is not looked at.
+        Without a tenant, that bound is not looked at; without a key, no place is kept for it.
         """
-        if self.depth >= self._depth_max:
-            raise QueueFull(f"{self.depth} deliberations are accepted and unfinished", self.retry_after_s())
-        if tenant is not None and self._tenant_depth_max is not None:
-            depth = self.depth_of_tenant(tenant)
-            if depth >= self._tenant_depth_max:
-                raise QueueFull(f"{depth} deliberations of yours are accepted and unfinished", self.retry_after_s())
-        for role in sorted(roles):
-            depth_max = self._role_depth_max.get(role)
-            if depth_max is not None and (depth := self.depth_of(role)) >= depth_max:
-                told = f"{depth} deliberations that need the role {role} are accepted and unfinished"
-                raise QueueFull(told, self.retry_after_s())
+        asked = _Asked(frozenset(roles), timeout_s, key, tenant)
+        now_s = self._now_s()
+        self._check_depths(asked, now_s)
+        for role in sorted(asked.roles):
+            self._check_pace(asked, role, now_s)
         waited_s = self.head_waited_s()
         if waited_s > timeout_s:
             told = f"the queue's head has waited {waited_s:.0f} s: this could not begin within its {timeout_s} s"
-            raise QueueFull(told, self.retry_after_s())
+            raise self._refusal(asked, told, self._pace.rate(now_s), now_s, self.depth)
+
+    def _check_depths(self, asked: _Asked, now_s: float) -> None:
+        kept = 0 if self._promises.holds(asked.key, now_s) else self._promises.kept(now_s, self._depth_max)
+        if self.depth + kept >= self._depth_max:
+            told = f"{self.depth} deliberations are accepted and unfinished"
+            raise self._refusal(asked, told, self._pace.rate(now_s), now_s, self.depth + 1 - self._depth_max)
+        if asked.tenant is not None and self._tenant_depth_max is not None:
+            depth = self.depth_of_tenant(asked.tenant)
+            if depth >= self._tenant_depth_max:
+                told = f"{depth} deliberations of yours are accepted and unfinished"
+                # Of what ends, its own share is what makes room for it.
+                ahead = (depth + 1 - self._tenant_depth_max) * self.depth / depth
+                raise self._refusal(asked, told, self._pace.rate(now_s), now_s, ahead)
+        for role in sorted(asked.roles & self._role_depth_max.keys()):
+            depth, depth_max = self.depth_of(role), self._role_depth_max[role]
+            if depth >= depth_max:
+                told = f"{depth} deliberations that need the role {role} are accepted and unfinished"
+                raise self._refusal(asked, told, self._pace_of(role).rate(now_s), now_s, depth + 1 - depth_max)
+
+    def _check_pace(self, asked: _Asked, role: str, now_s: float) -> None:
+        pace, depth = self._pace_of(role), self.depth_of(role)
+        depth_max = pace.depth_max(now_s, asked.timeout_s)
+        if depth < depth_max - self._promises.kept(now_s, depth_max):
+            return
+        if depth < PROMISED_ROOM * depth_max and self._promises.holds(asked.key, now_s):
+            return
+        rate = pace.rate(now_s)
+        fast = "nothing has ended yet" if rate is None else f"{rate.per_s:.2g} end in a second"
+        told = f"{depth} deliberations that need the role {role} are accepted and unfinished, and {fast}"
+        raise self._refusal(asked, told, rate, now_s, depth + 1 - depth_max)
+
+    def _refusal(self, asked: _Asked, told: str, rate: Rate | None, now_s: float, ahead: float) -> QueueFull:
+        if rate is None:
+            wait_s = RETRY_AFTER_UNKNOWN_S
+        elif not rate.slowed:
+            # The rate is what was asked for. What there is ends in the time that it takes, and much more may follow.
+            wait_s = self._promises.tell(asked.key, now_s, max(rate.per_s, self.depth / max(1.0, rate.took_s)), ahead)
+        else:
+            wait_s = self._promises.tell(asked.key, now_s, rate.per_s, ahead)
+        return QueueFull(told, wait_s)
 
     @contextmanager
     def place(self, key: Key, roles: Iterable[str], timeout_s: int) -> Generator[None]:
         """Hold a place while an acceptance is written, or until it is heard of; raises what `check` raises."""
-        if key not in self._roles_of and key not in self._writing:
-            self.check(roles, timeout_s, tenant=key[0])
+        if key not in self._held and key not in self._writing:
+            self.check(roles, timeout_s, key=key, tenant=key[0])
             self._writing[key] = frozenset(roles)
+            self._promises.fulfil(key)
         # A retry of what is being written takes no second place.
         try:
             yield
         finally:
             self._writing.pop(key, None)
-
-    def retry_after_s(self) -> int:
-        """Seconds in which the present backlog ends at the rate of the last minute, from 1 to 60."""
-        now = self._clock.now()
-        while self._ends and now - self._ends[0] > timedelta(seconds=RATE_WINDOW_S):
-            self._ends.popleft()
-        if not self._ends:
-            return RETRY_AFTER_MAX_S
-        span_s = max(1.0, (now - self._ends[0]).total_seconds())
-        return max(1, min(RETRY_AFTER_MAX_S, ceil(self.depth * span_s / len(self._ends))))

@@ -7,14 +7,14 @@ so no two of these can disagree. After a lost connection it reads again from whe
 import asyncio
 from bisect import bisect_left, insort
 from collections import Counter, deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from math import ceil
 
 import structlog
 from pydantic import ValidationError
 
-from app.backlog import Backlog, Key
+from app.backlog import Backlog, HowEnded, Key
 from app.deliberation.errors import JournalUnavailable
 from app.deliberation.facts import (
     TERMINAL_STATUS,
@@ -32,6 +32,7 @@ from app.schemas import Durations, Stats, Tokens
 # Tombstones first, so that what they bury is not shown for a moment when all is read again.
 PATTERNS = tuple(f"deliberations.*.*.{tail}" for tail in ("deleted", "accepted", "stage.1.opened", "cancel", "end"))
 TASK_CHARS_MAX = 200
+_HOW_ENDED: Mapping[str, HowEnded] = {"timeout": "missed", "cancelled": "stopped"}
 RETRY_S = 1.0
 CHECK_S = 60.0
 
@@ -244,7 +245,7 @@ class Catalog:
         entry.ended, entry.ended_at = TERMINAL_STATUS[fact.type], fact.ts
         entry.usage = fact.usage
         self.ended_heard[entry.ended] += 1
-        self.backlog.ended(fact.ts)
+        self.backlog.ended((entry.tenant, entry.id), fact.ts, _HOW_ENDED.get(entry.ended, "done"))
         waiter = self._waiters.pop((entry.tenant, entry.id), None)
         if waiter is not None:
             waiter.set()

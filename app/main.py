@@ -113,7 +113,9 @@ def lifespan_of(
         role_depth_max = {name: role.queue_max for name, role in roles.items() if role.queue_max is not None}
         access = access_of(settings, clock)
         tenant_depth_max = None if access.development else settings.tenant_in_flight_max
-        backlog = Backlog(clock, settings.queue_depth_max, role_depth_max, tenant_depth_max)
+        backlog = Backlog(
+            clock, settings.queue_depth_max, role_depth_max, tenant_depth_max, cold_depth=settings.queue_depth_cold
+        )
         catalog = Catalog(clock, backlog, retention_s=settings.retention_s, size_max=settings.catalog_size_max)
         feed = Feed(
             opened,

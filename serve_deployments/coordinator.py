@@ -33,13 +33,7 @@ from app.deliberation.engine import (
     problem_of,
 )
 from app.deliberation.errors import DeliberationError, Gone, JournalUnavailable, UnexpectedFact
-from app.deliberation.facts import (
-    Accepted,
-    End,
-    Fact,
-    Failed,
-    Resumed,
-)
+from app.deliberation.facts import Accepted, Cancelled, Completed, End, Fact, Failed, Resumed, TimedOut
 from app.deliberation.fold import State, apply, begin, fold
 from app.deliberation.ports import Record
 from app.deliberation.strategies import STRATEGIES
@@ -48,6 +42,7 @@ from app.logs import outlast_output
 from app.queue import Delivery, WorkQueue
 from serve_deployments.agent import settle_heap
 from serve_deployments.call import StageRequest
+from serve_deployments.gate import Gate, Outcome
 from serve_deployments.work import Work, fact_of, known
 
 HEARTBEAT_S = 2.0
@@ -78,6 +73,7 @@ class CoordinatorReplica:
         self._queue = WorkQueue(journal, slots, self._delivered)
         self._slots = slots
         self._works: dict[str, Work] = {}
+        self._gates: dict[frozenset[str], Gate] = {}
         self._group: asyncio.TaskGroup | None = None
         self._alone = asyncio.Lock()
         # Requests to stop that came before their deliberation did, and the sequence above which none was missed.
@@ -161,6 +157,7 @@ class CoordinatorReplica:
             log.error("deliberation_hung", deliberation_id=deliberation_id)
             if held.task is not None:
                 held.task.cancel()
+            held.left(asyncio.get_running_loop().time())
         alive_until = now + timedelta(seconds=APPEND_PATIENCE_S)
         work = Work(tenant, deliberation_id, delivery, held is not None or delivery.deliveries > 1, alive_until)
         self._works[deliberation_id] = work
@@ -193,6 +190,7 @@ class CoordinatorReplica:
 
     def _release(self, work: Work) -> None:
         work.stepped()
+        work.left(asyncio.get_running_loop().time())
         if self._works.get(work.deliberation_id) is work:
             del self._works[work.deliberation_id]
 
@@ -244,6 +242,7 @@ class CoordinatorReplica:
         state = self._fresh(work)
         if state is None:
             state = await self._taken_over(work)
+        state = await self._turn(work, state)
         while True:
             state = await self._caught_up(work, state)
             definition = STRATEGIES.get(state.specification.strategy)
@@ -253,6 +252,7 @@ class CoordinatorReplica:
             match decision:
                 case Done():
                     assert state.end is not None
+                    work.outcome = _outcome(state.end)
                     await self._journal.announce(state.end)
                     return
                 case OpenStage(fact, run):
@@ -269,6 +269,21 @@ class CoordinatorReplica:
                     state = await self._run(work, state, decision)
                 case _:
                     assert_never(decision)
+
+    async def _turn(self, work: Work, state: State) -> State:
+        """The state when it is this work's turn; at once when it was begun before, or need not be begun any more."""
+        loop, roles = asyncio.get_running_loop(), frozenset(agent.role for agent in state.specification.agents)
+        work.gate = self._gates.setdefault(roles, Gate(self._slots))
+        work.place = work.gate.ask(loop.time(), begun=bool(state.stages))
+        # It is within its time while it waits, too.
+        work.alive_until = max(work.alive_until, state.accepted.deadline_at + GRACE)
+        while not work.place.granted.is_set() and state.cancel is None and not state.ended:
+            left_s = (state.accepted.deadline_at - datetime.now(UTC)).total_seconds()
+            if left_s <= 0:
+                break
+            heard = await work.heard_before(work.place.granted, left_s)
+            state = await self._caught_up(work, state, *heard)
+        return state
 
     async def _taken_over(self, work: Work) -> State:
         """The state of what somebody else may have begun; that it is taken over is recorded before anything is done.
@@ -422,6 +437,17 @@ class CoordinatorReplica:
                 work.resumed = True
                 work.inbox.put_nowait(None)
                 await asyncio.sleep(next(waits, RETRY_WAIT_S[-1]))
+
+
+def _outcome(end: End) -> Outcome:
+    """What an end says of the pace at which work is done."""
+    match end:
+        case Completed() | Failed():
+            return "done"
+        case TimedOut():
+            return "missed"
+        case Cancelled():
+            return "stopped"
 
 
 def _lacking(state: State) -> bool:

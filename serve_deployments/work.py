@@ -11,6 +11,7 @@ from app.deliberation.facts import CallDelta, CallFinished, CallStarted, CancelR
 from app.deliberation.fold import State
 from app.deliberation.ports import Record
 from app.queue import Delivery
+from serve_deployments.gate import Gate, Outcome, Place
 
 
 @dataclass(eq=False)
@@ -20,7 +21,7 @@ class Work:
     The delivery is kept alive up to `alive_until`: a stage that hangs beyond its deadline must not hide behind a
     heartbeat. `resumed` says that calls may have been made before. `alone` is held while nothing else that is
     suspected may run beside it. `stopping` says that no call is to be made again, `settled` that the log was read for
-    what stopped calls had cost.
+    what stopped calls had cost. `place` is its place at the `gate`, and `outcome` what is told there when it leaves.
     """
 
     tenant: str
@@ -32,6 +33,9 @@ class Work:
     alone: asyncio.Lock | None = None
     stopping: bool = False
     settled: bool = False
+    gate: Gate | None = None
+    place: Place | None = None
+    outcome: Outcome = "stopped"
     inbox: asyncio.Queue[Record | None] = field(default_factory=asyncio.Queue[Record | None])
 
     def stepped(self) -> None:
@@ -39,6 +43,22 @@ class Work:
         if self.alone is not None:
             self.alone.release()
             self.alone = None
+
+    def left(self, now_s: float) -> None:
+        """It is out of hand: another one may begin. Idempotent."""
+        if self.gate is not None and self.place is not None:
+            self.gate.leave(self.place, now_s, self.outcome)
+            self.gate = self.place = None
+
+    async def heard_before(self, event: asyncio.Event, within_s: float) -> list[Record | None]:
+        """What reaches the inbox before the event is set and the time is over: at most one, for there may be more."""
+        set_, heard = asyncio.ensure_future(event.wait()), asyncio.ensure_future(self.inbox.get())
+        try:
+            await asyncio.wait((set_, heard), timeout=within_s, return_when=asyncio.FIRST_COMPLETED)
+            return [heard.result()] if heard.done() else []
+        finally:
+            set_.cancel()
+            heard.cancel()
 
 
 def fact_of(record: Record) -> Fact:

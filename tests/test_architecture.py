@@ -14,6 +14,7 @@ PACKAGES = ("app", "serve_deployments")
 
 # The pure core: nothing here can wait, read a clock or an environment, draw by chance, log, or reach another machine.
 PURE_STDLIB = {
+    "bisect",
     "collections",
     "dataclasses",
     "datetime",

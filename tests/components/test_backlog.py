@@ -1,4 +1,4 @@
-"""Who may still be taken on: by depth, by role, and by how long the queue's head has waited."""
+"""Who may still be taken on: by depth, by role, by how fast work ends, and by how long the queue's head has waited."""
 
 from datetime import timedelta
 
@@ -70,29 +70,84 @@ def test_work_that_could_not_begin_within_its_deadline_is_refused_at_the_door() 
     assert kept.head_waited_s() == 0
 
 
-@pytest.mark.parametrize(
-    ("ends", "within_s", "active", "retry_after_s"),
-    [
-        (0, 0, 5, 60),  # nothing ends: no promise below the longest
-        (10, 10, 5, 5),  # one a second
-        (60, 6, 5, 1),
-        (2, 60, 5, 60),
-        (50, 10, 100, 20),
-    ],
-)
-def test_retry_after_is_the_backlog_over_the_rate_of_the_last_minute(
-    ends: int, within_s: int, active: int, retry_after_s: int
-) -> None:
-    clock = FakeClock(NOW)
-    kept = backlog(clock)
-    for number in range(active):
+def refused(kept: Backlog, timeout_s: int = 300, key: tuple[str, str] | None = None) -> QueueFull:
+    with pytest.raises(QueueFull) as raised:
+        kept.check(DEV, timeout_s, key=key)
+    return raised.value
+
+
+def ends(kept: Backlog, clock: FakeClock, number: int, *, every_s: float, took_s: float = 1.0) -> None:
+    """So many more are accepted and done, one after the other."""
+    for each in range(number):
+        done = ("default", f"done-{clock.now().timestamp()}-{each}")
+        clock.advance(every_s)
+        kept.hold(done, DEV, clock.now() - timedelta(seconds=took_s), begun=True)
+        kept.ended(done, clock.now(), "done")
+
+
+def test_while_nothing_has_ended_a_bound_of_its_own_holds_and_nobody_is_told_to_wait_for_long() -> None:
+    kept = Backlog(FakeClock(NOW), 100, {}, cold_depth=3)
+    for number in range(3):
+        kept.check(DEV, 300)
         kept.hold(key(number), DEV, NOW, begun=True)
-    for _ in range(ends):
-        kept.ended(clock.now())
-    clock.advance(within_s)
-    assert kept.retry_after_s() == retry_after_s
-    clock.advance(61)
-    assert kept.retry_after_s() == 60
+    error = refused(kept)
+    assert (error.retry_after_s, "nothing has ended yet" in str(error)) == (5, True)
+    kept.check({"QA"}, 300)
+
+
+def test_what_could_not_end_within_half_of_its_deadline_is_refused_at_the_door() -> None:
+    clock = FakeClock(NOW)
+    kept = Backlog(clock, 1_000, {}, cold_depth=200)
+    ends(kept, clock, 40, every_s=0.5, took_s=2)
+    ends(kept, clock, 80, every_s=0.5, took_s=20)  # two a second, and they take ten times as long as before
+    for number in range(60):
+        kept.hold(key(number), DEV, clock.now(), begun=True)
+    kept.check(DEV, 70)
+    assert "2.1 end in a second" in str(refused(kept, 50))
+    for number in range(20):
+        kept.ended(key(number), clock.now(), "stopped")
+    kept.check(DEV, 50)
+
+
+def test_each_who_is_refused_is_told_a_moment_of_its_own_and_let_in_then() -> None:
+    clock = FakeClock(NOW)
+    kept = Backlog(clock, 1_000, {}, cold_depth=200)
+    ends(kept, clock, 40, every_s=0.5, took_s=2)
+    ends(kept, clock, 80, every_s=0.5, took_s=20)
+    inside = [key(number) for number in range(60)]
+    for each in inside:
+        kept.hold(each, DEV, clock.now(), begun=True)
+    waits_s = [refused(kept, 50, ("default", f"r{number}")).retry_after_s for number in range(10)]
+    assert waits_s == sorted(waits_s) and waits_s[0] >= 1 and waits_s[-1] - waits_s[0] in (4, 5)
+    assert refused(kept, 50, ("default", "r9")).retry_after_s == waits_s[-1], "who comes too early keeps its moment"
+    ends(kept, clock, 2 * waits_s[5], every_s=0.5, took_s=20)
+    for each in inside[:9]:
+        kept.drop(each)
+    refused(kept, 50, ("default", "stranger"))
+    kept.check(DEV, 50, key=("default", "r5"))
+    with kept.place(("default", "r5"), DEV, 50):
+        pass
+    refused(kept, 50, ("default", "r5"))
+
+
+def test_those_who_never_come_back_hold_up_nobody_for_long() -> None:
+    clock = FakeClock(NOW)
+    kept = backlog(clock, depth_max=10)
+    ends(kept, clock, 40, every_s=1.0)
+    for number in range(10):
+        kept.hold(key(number), DEV, clock.now(), begun=True)
+    for number in range(50):
+        refused(kept, 300, ("default", f"gone{number}"))
+    clock.advance(5)
+    kept.ended(key(0), clock.now(), "done")
+    assert "unfinished" in str(refused(kept)), "a place is kept for one of them"
+    kept.ended(key(1), clock.now(), "done")
+    kept.ended(key(2), clock.now(), "done")
+    kept.check(DEV, 300)
+    clock.advance(120)
+    kept.hold(key(1), DEV, clock.now(), begun=True)
+    kept.hold(key(2), DEV, clock.now(), begun=True)
+    kept.check(DEV, 300)
 
 
 def test_a_tenant_that_has_much_in_flight_leaves_room_for_the_others() -> None:

@@ -209,14 +209,13 @@ async def test_a_full_queue_is_told_with_an_honest_time_and_lets_replays_pass() 
         await gateway.post(BODY, Idempotency_Key="k")
         second = await gateway.accepted()
         response = await gateway.post(BODY)
-        assert (response.status_code, response.headers["retry-after"]) == (429, "60")
+        assert (response.status_code, response.headers["retry-after"]) == (429, "5"), "nothing is known yet"
         assert "deliberations_refused_total 1.0" in (await gateway.client.get("/metrics")).text
         assert problem_of(response)["code"] == "queue_full"
         assert (await gateway.post(BODY, Idempotency_Key="k")).status_code == 202
         await gateway.play(second)
         assert (await gateway.post(BODY)).status_code == 202
-        response = await gateway.post(BODY)
-        assert (response.status_code, response.headers["retry-after"]) == (429, "2")
+        assert (await gateway.post(BODY)).status_code == 429
 
 
 async def test_the_answer_waits_for_the_end_when_asked_to(gateway: Served) -> None:

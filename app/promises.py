@@ -1,0 +1,107 @@
+"""When to come back: what refused clients are told, and the places that are kept for those who do as they are told.
+
+If everybody were told when the next place is free, all would come then, and all but one would have waited in vain. So
+each is told a moment of its own, one after the other at the rate at which places become free, and around that moment a
+place is kept for it. It is known by its Idempotency-Key, that is by the id of what it asks for; without one it is told
+a moment, but nothing can be kept. Kept places are few, and soon given away: most clients never come back. And the fewer
+do, the closer together the moments are that others are told, for whoever does not come leaves its place to the next.
+"""
+
+from collections import deque
+from dataclasses import dataclass
+from math import ceil
+
+WAIT_MAX_S = 120
+# A client may come as much earlier, its clock or ours being rounded, and later by a share of its wait and some seconds.
+EARLY_S = 1.0
+LATE_SHARE = 0.2
+LATE_S = 3.0
+# Of the places that there are; the rest is for whoever comes.
+KEPT_SHARE_MAX = 0.2
+TOLD_MAX = 20_000
+# The share of those who come back is learned from about so many of them, and never thought to be less than a tenth.
+LEARNED_FROM = 50
+COMING_MIN = 0.1
+
+Key = tuple[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class _Promise:
+    key: Key
+    from_s: float
+    until_s: float
+
+
+class Promises:
+    """The moments that were told, by this process; times are POSIX seconds."""
+
+    def __init__(self) -> None:
+        self._last_s = 0.0
+        self._coming = 1.0
+        self._later: deque[_Promise] = deque()
+        self._told: dict[Key, _Promise] = {}
+        self._open: dict[Key, _Promise] = {}
+
+    def tell(self, key: Key | None, now_s: float, per_s: float, ahead: float) -> int:
+        """Seconds after which to come back, when places become free at `per_s` and `ahead` others are before it."""
+        told = self._told.get(key) if key else None
+        if told is not None and told.from_s > now_s:
+            # It came too early: its moment stays.
+            return ceil(told.from_s + EARLY_S - now_s)
+        self._turn(now_s)
+        if key in self._open:
+            self._learn(came=True)
+        at_s = max(now_s + 1, now_s + ahead / per_s, self._last_s + max(COMING_MIN, self._coming) / per_s)
+        wait_s = ceil(at_s - now_s)
+        if wait_s > WAIT_MAX_S:
+            # So far ahead nothing is promised, and the line does not get longer.
+            return WAIT_MAX_S
+        self._last_s = at_s
+        if key and len(self._told) < TOLD_MAX:
+            self._keep(_Promise(key, now_s + wait_s - EARLY_S, now_s + wait_s * (1 + LATE_SHARE) + LATE_S))
+        return wait_s
+
+    def _keep(self, promise: _Promise) -> None:
+        self._open.pop(promise.key, None)
+        self._told[promise.key] = promise
+        self._later.append(promise)
+
+    def holds(self, key: Key | None, now_s: float) -> bool:
+        """Whether it is this one's moment."""
+        self._turn(now_s)
+        return key in self._open
+
+    def kept(self, now_s: float, places: int) -> int:
+        """Places of so many that are kept for those whose moment it is."""
+        self._turn(now_s)
+        return min(len(self._open), int(places * KEPT_SHARE_MAX))
+
+    def fulfil(self, key: Key) -> None:
+        """It was let in. Idempotent."""
+        if self._told.pop(key, None) is not None:
+            self._learn(came=True)
+        self._open.pop(key, None)
+
+    def _learn(self, *, came: bool) -> None:
+        self._coming += (came - self._coming) / LEARNED_FROM
+
+    def clear(self) -> None:
+        """Forget everything."""
+        self._last_s, self._coming = 0.0, 1.0
+        self._later.clear()
+        self._told.clear()
+        self._open.clear()
+
+    def _turn(self, now_s: float) -> None:
+        """Open those whose moment has come, and forget those whose moment is over."""
+        while self._later and self._later[0].from_s <= now_s:
+            promise = self._later.popleft()
+            if self._told.get(promise.key) is promise:
+                self._open[promise.key] = promise
+        while self._open:
+            promise = next(iter(self._open.values()))
+            if promise.until_s >= now_s:
+                return
+            del self._open[promise.key], self._told[promise.key]
+            self._learn(came=False)
