@@ -9,8 +9,10 @@ import json
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import nats.errors
 import structlog
 from nats.aio.msg import Msg
+from nats.aio.subscription import Subscription
 
 from app.deliberation.ports import Record
 from app.journal import STREAM, UNREACHABLE, JetStreamJournal
@@ -18,6 +20,7 @@ from app.streams import CONSUMER
 
 PULL_EXPIRES_S = 30
 HEARTBEAT_S = 5
+CLOSE_TIMEOUT_S = 2.0
 
 log = structlog.get_logger(__name__)
 
@@ -55,13 +58,14 @@ class WorkQueue:
         self._asked = 0
         self._inbox = ""
         self._heard_at_s = 0.0
+        self._subscription: Subscription | None = None
         self._open = False
 
     async def start(self) -> None:
         """Begin to pull."""
         self._open = True
         self._inbox = self._client.new_inbox()
-        await self._client.subscribe(self._inbox, cb=self._take)
+        self._subscription = await self._client.subscribe(self._inbox, cb=self._take)
         self._journal.on_reconnect(self._forget_pulls)
         await self._pull()
 
@@ -76,6 +80,20 @@ class WorkQueue:
     def stop(self) -> None:
         """Ask for nothing more; deliveries that are held stay held."""
         self._open = False
+
+    async def close(self) -> None:
+        """Ask for nothing more, and wait for what is on its way: whoever stops can then give all of it back.
+
+        Otherwise what the server had handed out already would wait there for `ack_wait`.
+        """
+        self._open = False
+        if self._subscription is None:
+            return
+        try:
+            async with asyncio.timeout(CLOSE_TIMEOUT_S):
+                await self._subscription.drain()
+        except (*UNREACHABLE, nats.errors.BadSubscriptionError) as exc:
+            log.info("pull_not_ended", error=repr(exc))
 
     def _forget_pulls(self) -> None:
         self._asked = 0

@@ -71,7 +71,8 @@ class Desk:
                 group.create_task(self._keep())
         finally:
             self._group = None
-            for delivery in self._held.values():
+            await self._queue.close()
+            for delivery in list(self._held.values()):
                 await self._queue.give_back(delivery)
 
     def stop(self) -> None:
@@ -84,8 +85,9 @@ class Desk:
             # It was handed out again while it is worked on, perhaps because the log was away: answer to the newer one.
             self._held[sequence] = delivery
             self._queue.drop()
-        elif self._group is not None:
-            self._held[sequence] = delivery
+            return
+        self._held[sequence] = delivery
+        if self._group is not None:
             self._group.create_task(self._hold(delivery.record))
 
     async def _hold(self, record: Record) -> None:

@@ -151,6 +151,15 @@ async def test_a_name_that_was_public_before_is_looked_up_and_checked_again() ->
     assert len(names.asked) == 2
 
 
+async def test_every_attempt_asks_for_the_name_anew() -> None:
+    async with receiving() as receiver:
+        names = Names(["127.0.0.1"])
+        async with posting(names, listed=["hooks.example"]) as poster:
+            for _ in range(3):
+                assert (await poster.post(receiver.url(host="hooks.example"), HEADERS, b"{}")).attempt.succeeded
+    assert len(names.asked) == 3
+
+
 async def test_the_certificate_must_be_the_names_and_not_the_addresss(tmp_path: Path) -> None:
     tls = authority(tmp_path)
     async with receiving(tls=server_context(tls, "other.example")) as receiver:
