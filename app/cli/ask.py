@@ -41,6 +41,7 @@ class Question:
     budget_tokens: int | None = None
     budget_calls: int | None = None
     metadata: list[str] = field(default_factory=list[str])
+    webhook: str | None = None
 
 
 def parse_council(text: str) -> list[JsonObject]:
@@ -108,6 +109,7 @@ def request_body(question: Question) -> JsonObject:
         sampling=_given(temperature=question.temperature, max_tokens=question.max_tokens),
         seed=question.seed,
         metadata=pairs(question.metadata, "--meta"),
+        webhook=_given(url=question.webhook),
     )
 
 
@@ -211,6 +213,7 @@ def ask(
     budget_tokens: Annotated[int | None, typer.Option(help="Ceiling on tokens, over all calls.")] = None,
     budget_calls: Annotated[int | None, typer.Option(help="Ceiling on calls.")] = None,
     meta: Annotated[list[str] | None, typer.Option(metavar="KEY=VALUE", help="Metadata; may be repeated.")] = None,
+    webhook: Annotated[str | None, typer.Option(metavar="URL", help="Told of the end, signed.")] = None,
     detach: Annotated[
         bool, typer.Option("--detach", "--no-wait", help="Print the id once it is accepted, and leave.")
     ] = False,
@@ -244,6 +247,7 @@ def ask(
         budget_tokens=budget_tokens,
         budget_calls=budget_calls,
         metadata=meta or [],
+        webhook=webhook,
     )
     body = request_body(question)
     live = watch if watch is not None else sys.stdout.isatty() and not as_json

@@ -94,7 +94,7 @@ def test_every_option_reaches_the_request(stub: StubGateway, url: str) -> None:
         *("--council", "DEV:2,QA", "--strategy", "best_of_n", "--rounds", "0", "--rubric", "be right"),
         *("--requirement", "tested", "--requirement", "small", "--timeout", "60", "--seed", "0", "--max-tokens", "99"),
         *("--temperature", "0", "--quorum", "2", "--budget-tokens", "5000", "--budget-calls", "9"),
-        *("--meta", "team=core", "--meta", "note=a=b"),
+        *("--meta", "team=core", "--meta", "note=a=b", "--webhook", "https://hooks.example/"),
         *("--parameter", "critics=2", "--parameter", "stop=none", "--parameter", "inner.a.b=[1]"),
     ]
     assert invoke("ask", "x", "--url", url, *options).exit_code == 0
@@ -111,6 +111,7 @@ def test_every_option_reaches_the_request(stub: StubGateway, url: str) -> None:
             "sampling": {"temperature": 0.0, "max_tokens": 99},
             "seed": 0,
             "metadata": {"team": "core", "note": "a=b"},
+            "webhook": {"url": "https://hooks.example/"},
         }
     ]
 
