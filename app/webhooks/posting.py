@@ -178,6 +178,6 @@ def seconds_of(retry_after: str | None, now: datetime) -> float | None:
         return float(retry_after[:10])
     try:
         moment = parsedate_to_datetime(retry_after)
-    except ValueError:
+    except (ValueError, OverflowError):
         return None
     return max(0.0, (moment.replace(tzinfo=moment.tzinfo or UTC) - now).total_seconds())

@@ -1,6 +1,7 @@
 """One attempt over real sockets: pinned to what was checked, never redirected, bounded in time, the URL unsaid."""
 
 import asyncio
+import random
 import ssl
 import time
 from collections.abc import AsyncGenerator, Sequence
@@ -240,6 +241,28 @@ async def test_the_time_of_an_attempt_is_told() -> None:
     assert outcome.attempt.at == FakeClock().now()
     assert 250 <= outcome.attempt.duration_ms < 4_000
     assert timedelta(milliseconds=outcome.attempt.duration_ms) < timedelta(seconds=4)
+
+
+async def test_whatever_bytes_come_back_an_attempt_has_an_outcome() -> None:
+    """A receiver that could raise something else would be asked again for ever, without a record."""
+    draw = random.Random(11)
+    answer = bytearray(b"HTTP/1.1 503 Busy\r\nRetry-After: Thu, 01 Jan 2026 00:01:00 GMT\r\nContent-Length: 0\r\n\r\n")
+    async with receiving() as receiver, posting(listed=["127.0.0.1"], timeout_s=10) as poster:
+
+        async def attempt(number: int) -> Outcome:
+            mutated = bytearray(answer)
+            for _ in range(draw.randrange(1, 6)):
+                mutated[draw.randrange(len(mutated))] = draw.randrange(256)
+            receiver.script[f"/{number}"].append(bytes(mutated))
+            return await poster.post(receiver.url(f"/{number}"), HEADERS, b"{}")
+
+        outcomes = [
+            outcome
+            for begin in range(0, 300, 30)
+            for outcome in await asyncio.gather(*(attempt(number) for number in range(begin, begin + 30)))
+        ]
+    assert {code(outcome) for outcome in outcomes} >= {"http_status", "no_http"}
+    assert len(receiver.received) == 300
 
 
 async def test_hundreds_of_attempts_leave_no_connection_behind() -> None:
