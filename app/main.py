@@ -93,9 +93,9 @@ def _differences(journal: Log, settings: Settings) -> Callable[[], Awaitable[lis
         if not isinstance(journal, JetStreamJournal):
             await journal.state()
             return []
+        # First: a server whose store is full may answer no question about its streams either.
+        await prove_writes(journal)
         missing, different = await plan(journal, declared)
-        if not missing:
-            await prove_writes(journal)
         return [*(f"{name} is missing" for name in missing), *different]
 
     return differences

@@ -229,11 +229,10 @@ class Logged:
 @pytest.fixture
 def logged() -> Iterator[Logged]:
     caught, root = Logged(), logging.getLogger()
-    before = structlog.get_config(), root.handlers[:], root.level
+    handlers, level = root.handlers[:], root.level
     logs.configure("debug", caught.output)
     yield caught
-    structlog.configure(**before[0])
-    root.handlers[:], level = before[1], before[2]
+    root.handlers[:] = handlers
     root.setLevel(level)
 
 

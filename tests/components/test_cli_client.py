@@ -138,7 +138,9 @@ async def test_nothing_is_left_after_the_terminal_event(stub: StubGateway, gatew
 
 
 async def test_a_gateway_that_is_away_for_a_while_is_waited_for(stub: StubGateway, gateway: Gateway) -> None:
-    stub.answers = [problem("not_ready", 503)] * 5
+    away = problem("not_ready", 503)
+    away.headers["Retry-After"] = "0"
+    stub.answers = [away] * 5
     retries: list[Retry] = []
     frames = await followed(gateway, on_retry=retries.append)
     assert frames[-1].event == "deliberation.completed"
