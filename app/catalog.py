@@ -5,9 +5,10 @@ so no two of these can disagree. After a lost connection it reads again from whe
 """
 
 import asyncio
-from bisect import bisect_left, insort
+import base64
+from bisect import bisect_left, bisect_right, insort
 from collections import Counter, deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime, timedelta
 from math import ceil
 
@@ -25,16 +26,16 @@ from app.deliberation.facts import (
     StageOpened,
     decode,
 )
-from app.deliberation.ports import Clock, Journal, Record, Subscription
+from app.deliberation.ports import Clock, Journal, Record, StreamState, Subscription
 from app.entries import Entry, Selection
-from app.schemas import Durations, Stats, Tokens
+from app.schemas import Durations, Stats, Status, Tokens
 
 # Tombstones first, so that what they bury is not shown for a moment when all is read again.
 PATTERNS = tuple(f"deliberations.*.*.{tail}" for tail in ("deleted", "accepted", "stage.1.opened", "cancel", "end"))
 TASK_CHARS_MAX = 200
 _HOW_ENDED: Mapping[str, HowEnded] = {"timeout": "missed", "cancelled": "stopped"}
 RETRY_S = 1.0
-CHECK_S = 60.0
+CHECK_S = 20.0
 
 log = structlog.get_logger(__name__)
 
@@ -82,6 +83,7 @@ class Catalog:
         # Left in place when time is up, since others may wait on it; the end, or the process's, takes it away.
         self._waiters: dict[Key, asyncio.Event] = {}
         self._dismissed = False
+        self._completing = asyncio.Lock()
         self._clear()
 
     def _clear(self) -> None:
@@ -127,15 +129,27 @@ class Catalog:
             # Another log, or one that lost its tail: nothing that was heard of the old one holds.
             self._clear()
             self.epoch = state.epoch
-        for pattern in PATTERNS:
-            async for record in journal.read(pattern, self._certain):
-                self.apply(record)
-        self._certain = max(self._certain, state.last_sequence)
+        await self._read(journal, state)
         if self._size > self._size_max:
             self._forget_surplus()
         if not self.caught_up:
             log.info("catalog_caught_up", deliberations=self._size, epoch=self.epoch)
         self.caught_up = True
+
+    async def _read(self, journal: Journal, state: StreamState) -> None:
+        """Apply what is stored up to these bounds and may not have been heard."""
+        for pattern in PATTERNS:
+            async for record in journal.read(pattern, self._certain):
+                self.apply(record)
+        self._certain = max(self._certain, state.last_sequence)
+
+    async def complete(self, journal: Journal, state: StreamState) -> None:
+        """Have everything applied that these bounds of the log hold; raises JournalUnavailable."""
+        if state.epoch != self.epoch:
+            raise JournalUnavailable("The log has become another one, and has not been read yet.")
+        async with self._completing:
+            if self._certain < state.last_sequence:
+                await self._read(journal, state)
 
     async def _certain_until(self, journal: Journal, doubted: asyncio.Event) -> None:
         """Wait for a doubt. What was heard a whole period ago is certain: a doubt is told late, but not as late."""
@@ -157,7 +171,9 @@ class Catalog:
             return False
 
     def observe(self, record: Record) -> None:
-        """Take any event of the log; what lists do not depend on is passed over."""
+        """Take any event of the log; what lists do not depend on, or is certainly known, is passed over."""
+        if record.sequence <= self._certain:
+            return
         tail = record.tokens[3:]
         if len(tail) == 1 or tail == ["stage", "1", "opened"]:
             self.apply(record)
@@ -303,6 +319,28 @@ class Catalog:
                     return found, True
                 found.append(entry)
         return found, False
+
+    def page_at(
+        self, tenant: str, statuses: Collection[Status], sequence: int, *, limit: int
+    ) -> tuple[list[Entry], bool]:
+        """As `page`, of what there was when the log ended at `sequence`; of any status when none is named."""
+        own = self._accepted.get(tenant, [])
+        found: list[Entry] = []
+        for place in range(bisect_right(own, sequence, key=_sequence) - 1, -1, -1):
+            entry = own[place].at(sequence)
+            if entry is not None and (not statuses or entry.status in statuses):
+                if len(found) == limit:
+                    return found, True
+                found.append(entry)
+        return found, False
+
+    def cursor(self, sequence: int) -> str:
+        """The cursor of a list that goes on below this place."""
+        return base64.urlsafe_b64encode(f"1:{self.epoch}:{sequence}".encode()).decode().rstrip("=")
+
+    def find(self, tenant: str, deliberation_id: str) -> Entry | None:
+        """What is known of a deliberation, if anything."""
+        return self._entries.get((tenant, deliberation_id))
 
     def knows(self, tenant: str, deliberation_id: str) -> bool:
         """Whether the deliberation has been accepted, as far as is known here."""

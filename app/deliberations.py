@@ -30,8 +30,8 @@ _RFC_3339 = re.compile(r"\d{4}-\d\d-\d\d[Tt]\d\d:\d\d:\d\d(\.\d+)?([Zz]|[+-]\d\d
 # Exploded, an object's properties are parameters of their own: this is how OpenAPI says `metadata.<key>=<value>`.
 _METADATA_SCHEMA: dict[str, Any] = {
     "type": "object",
-    "patternProperties": {r"^metadata\..+$": {"type": "string"}},
-    "additionalProperties": False,
+    "propertyNames": {"pattern": r"^metadata\..+$"},
+    "additionalProperties": {"type": "string"},
 }
 
 router = APIRouter(tags=["deliberations"])
@@ -223,10 +223,6 @@ def _query(request: Request) -> tuple[ListQuery, dict[str, str]]:
         raise parameter_problems(exc) from exc
 
 
-def _cursor(epoch: str, sequence: int) -> str:
-    return base64.urlsafe_b64encode(f"1:{epoch}:{sequence}".encode()).decode().rstrip("=")
-
-
 def _before(cursor: str, epoch: str) -> int:
     """The sequence that a list's cursor goes on below; raises InvalidCursor on a malformed or foreign one."""
     try:
@@ -278,7 +274,7 @@ async def list_deliberations(request: Request, gateway: InGateway, tenant: OfTen
     )
     before = None if query.cursor is None else _before(query.cursor, catalog.epoch)
     entries, more = catalog.page(tenant, selection, limit=query.limit, before=before)
-    next_cursor = _cursor(catalog.epoch, entries[-1].sequence) if more else None
+    next_cursor = catalog.cursor(entries[-1].sequence) if more else None
     headers = {"Cache-Control": "private, no-cache"}
     if next_cursor is not None:
         kept = [(name, value) for name, value in request.query_params.multi_items() if name != "cursor"]

@@ -43,6 +43,16 @@ class Entry:
             return "cancelling"
         return "pending" if self.started_at is None else "in_progress"
 
+    def status_at(self, sequence: int) -> Status | None:
+        """As it was when the log ended at `sequence`; None when it had not been accepted yet."""
+        if not 0 < self.sequence <= sequence:
+            return None
+        if self.ended is not None and self.ended_sequence <= sequence:
+            return self.ended
+        if 0 < self.cancelled_sequence <= sequence:
+            return "cancelling"
+        return "in_progress" if 0 < self.started_sequence <= sequence else "pending"
+
     def at(self, sequence: int) -> "Entry | None":
         """As it was when the log ended at `sequence`; None when it had not been accepted yet."""
         if not 0 < self.sequence <= sequence:

@@ -24,8 +24,8 @@ from app.deliberation.ports import Record
 from app.deliberation.specification import Sampling
 from app.deliberation.strategies import STRATEGIES
 from app.entries import Selection as Listed
+from app.frames import Passage, frame_of
 from app.frames import Selection as Wanted
-from app.frames import chunks, frame_of
 from app.login import Session
 from app.projection import resource, summary
 from app.roles import strategy_resource
@@ -64,7 +64,9 @@ class Exhibit:
     status: int
     answer: Any = None
     media: str = JSON
-    parameters: Mapping[str, str | int | bool] = field(default_factory=dict[str, "str | int | bool"])
+    parameters: Mapping[str, str | int | bool | list[str]] = field(
+        default_factory=dict[str, "str | int | bool | list[str]"]
+    )
     body: Any = None
     exact: bool = False
 
@@ -195,7 +197,10 @@ def _events() -> dict[str, tuple[Exhibit, ...]]:
     told = records_of(KEY)
     id, last = {"deliberation_id": told[0].tokens[2]}, str(Cursor(EPOCH, told[-1].sequence))
     logged = [frame for frame in (frame_of(EPOCH, record) for record in told) if frame is not None]
-    streamed = b"".join(chunks(logged[2:5], Wanted(), EPOCH)).decode()
+    streamed = b"".join(Passage(Wanted(), EPOCH).chunks(logged[2:5])).decode()
+    without = [record for record in told if record.tokens[-1] != "delta"]
+    both = [told[0].tokens[2], records_of(LIVE_KEY)[0].tokens[2]]
+    several = b"".join(Passage(Wanted(deltas=False), EPOCH).chunks(logged[:3])).decode()
     page = {"items": [_item(record) for record in told[:2]], "next": str(Cursor(EPOCH, 2)), "ended": False}
     return {
         "read_deliberation_events": (
@@ -228,6 +233,37 @@ def _events() -> dict[str, tuple[Exhibit, ...]]:
                 400,
                 media=EVENT_STREAM,
                 parameters={**id, "after": "latest"},
+            ),
+        ),
+        "read_events": (
+            Exhibit(
+                "of_two",
+                "Of two deliberations, without their growing texts; it goes on until both have ended",
+                200,
+                several,
+                EVENT_STREAM,
+                parameters={"deliberation": [both[0]], "after": "0"},
+            ),
+            Exhibit(
+                "page",
+                "The first two events of one",
+                200,
+                {"items": [_item(record) for record in without[:2]], "next": str(Cursor(EPOCH, 2)), "ended": False},
+                parameters={"deliberation": [both[0]], "limit": 2},
+            ),
+            Exhibit(
+                "nothing_left",
+                "The end of all that are named has been seen",
+                204,
+                media=EVENT_STREAM,
+                parameters={"deliberation": [both[0]], "Last-Event-ID": last},
+            ),
+            Exhibit(
+                "no_cursor",
+                "What is no cursor is refused",
+                400,
+                media=EVENT_STREAM,
+                parameters={"after": "latest"},
             ),
         ),
     }

@@ -118,23 +118,34 @@ def cursor_frame(epoch: str, sequence: int) -> bytes:
     return f"id: {Cursor(epoch, sequence)}\n\n".encode()
 
 
-def chunks(frames: Sequence[Frame], wanted: Filter, epoch: str, bytes_max: int = CHUNK_BYTES) -> Iterator[bytes]:
-    """The wanted frames in as few pieces as possible, none larger than `bytes_max` unless one frame is.
+@dataclass(slots=True)
+class Passage:
+    """Frames on their way to one viewer. `behind` is the last event that it was not shown, if none was sent since."""
 
-    Where unwanted events come last, the cursor is moved past them once.
-    """
-    parts: list[bytes] = []
-    size, taken = 0, True
-    for frame in frames:
-        taken = wanted.takes(frame)
-        if not taken:
-            continue
-        if size and size + len(frame.data) > bytes_max:
+    wanted: Filter
+    epoch: str
+    behind: int | None = None
+
+    def chunks(self, frames: Sequence[Frame], bytes_max: int = CHUNK_BYTES) -> Iterator[bytes]:
+        """The wanted frames in as few pieces as possible, none larger than `bytes_max` unless one frame is."""
+        parts: list[bytes] = []
+        size = 0
+        for frame in frames:
+            if not self.wanted.takes(frame):
+                self.behind = frame.sequence
+                continue
+            if size and size + len(frame.data) > bytes_max:
+                yield b"".join(parts)
+                parts, size = [], 0
+            self.behind = None
+            parts.append(frame.data)
+            size += len(frame.data)
+        if parts:
             yield b"".join(parts)
-            parts, size = [], 0
-        parts.append(frame.data)
-        size += len(frame.data)
-    if not taken:
-        parts.append(cursor_frame(epoch, frames[-1].sequence))
-    if parts:
-        yield b"".join(parts)
+
+    def moved(self) -> bytes:
+        """What moves the cursor past the events that were not shown; nothing when it need not be moved."""
+        if self.behind is None:
+            return b""
+        moved, self.behind = cursor_frame(self.epoch, self.behind), None
+        return moved

@@ -5,9 +5,10 @@ look is exact, and everything after its place is still to be shown.
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field, replace
 from math import inf
+from typing import Any
 
 from app.deliberation.facts import CallDelta, CallStarted, decode, prefix
 from app.deliberation.fold import State
@@ -60,15 +61,20 @@ def _place(records: Sequence[Record], suffix: str) -> int | None:
 
 
 class Looks:
-    """The looks of the last moment. They take no more than a quarter of the time, however many ask."""
+    """The looks of the last moment. They take no more than a quarter of the time, however many ask.
+
+    `several` are what others made of many looks, under keys of theirs.
+    """
 
     def __init__(self, journal: Journal) -> None:
         self._journal = journal
         self._looks = SharedByKey[tuple[str, str], Look](FRESH_S, PACE)
+        self.several = SharedByKey[Hashable, Any](FRESH_S, PACE)
 
     def doubt(self) -> None:
         """The log may have become another one."""
         self._looks.forget()
+        self.several.forget()
 
     async def look(self, tenant: str, deliberation_id: str, check: Check, beyond: int = 0) -> Look:
         """A deliberation as it was a moment ago, but not before `beyond` was stored.

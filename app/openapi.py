@@ -168,6 +168,13 @@ def _linked(operation: dict[str, Any], known: set[str]) -> None:
             declared["links"] = links
 
 
+def _pages_first(operation: dict[str, Any]) -> None:
+    """Put JSON before what streams: of several media types some generators of code take the first one alone."""
+    for declared in operation["responses"].values():
+        if EVENT_STREAM in declared.get("content", {}):
+            declared["content"][EVENT_STREAM] = declared["content"].pop(EVENT_STREAM)
+
+
 def _shown_parameter(declared: dict[str, Any], exhibit: Exhibit) -> None:
     """An example of a parameter; where its properties are parameters of their own, of those."""
     given: Any = exhibit.parameters.get(declared["name"])
@@ -225,6 +232,7 @@ def document(*, development: bool = False) -> dict[str, Any]:
         _mended(operation)
         _guarded(place, operation)
         _linked(operation, known)
+        _pages_first(operation)
         _shown(operation)
     for path in made["paths"].values():
         path["parameters"] = [{"$ref": "#/components/parameters/X-Request-Id"}]

@@ -1,11 +1,12 @@
 """Every router of the gateway, in the order of the document."""
 
-from app import chat, deliberations, events, health, login, roles
+from app import chat, deliberations, events, health, login, multiplex, roles
 from app.webhooks import routes as webhooks
 
 ROUTERS = (
     deliberations.router,
     events.router,
+    multiplex.router,
     webhooks.router,
     roles.router,
     login.router,

@@ -24,6 +24,7 @@ ACCESS: Mapping[str, Scope | Literal["key"] | None] = {
     "list_deliberations": "read",
     "get_deliberation": "read",
     "read_deliberation_events": "read",
+    "read_events": "read",
     "list_deliveries": "read",
     "redeliver": "submit",
     "get_stats": "read",

@@ -22,7 +22,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from app.connection import bounded, connection_of
-from app.frames import Filter, Frame, chunks, control_frame
+from app.frames import Filter, Frame, Passage, control_frame
 from app.gateway import Gateway, InGateway
 from app.negotiation import Media, media_of
 from app.openings import RETRY_MS
@@ -31,6 +31,8 @@ from app.problems import TooManyStreams
 from app.schemas import StreamReconnect, dump
 
 PIECE_BYTES = 16_384
+# Events that a viewer is not shown move its cursor no more often than this.
+MOVE_S = 0.5
 NEGOTIATED = {"Cache-Control": "no-cache, no-transform", "Vary": "Accept"}
 _UNBUFFERED = {"Cache-Control": "no-cache, no-transform", "X-Accel-Buffering": "no"}
 _HEARTBEAT = b": \n\n"
@@ -153,7 +155,8 @@ class Showing:
     """What a stream shows after its head: events above `start` under `live`, those that `filter` takes.
 
     `stored` are the patterns under which it reads the log, as narrow or narrower. `ends` is asked once for each event,
-    in order, whether it is the last. `deliberation_id` is None on a stream of several.
+    in order, whether it is the last; nothing follows the head when it is `over` already. `deliberation_id` is None on a
+    stream of several.
     """
 
     epoch: str
@@ -163,6 +166,7 @@ class Showing:
     filter: Filter
     ends: Callable[[Frame], bool]
     deliberation_id: str | None
+    over: bool = False
 
 
 def _farewell(showing: Showing, gateway: Gateway, reason: Reason) -> bytes:
@@ -176,7 +180,10 @@ async def shown(showing: Showing, head: bytes, gateway: Gateway) -> AsyncGenerat
     feed, settings, loop = gateway["feed"], gateway["settings"], asyncio.get_running_loop()
     ends_at_s = loop.time() + settings.stream_age_max_s * random.uniform(0.9, 1.0)
     slow_s = settings.stream_send_timeout_s / 2
+    passage, move_at_s = Passage(showing.filter, showing.epoch), 0.0
     yield head
+    if showing.over:
+        return
     async with feed.watch(showing.live) as watch:
         viewer = feed.viewer(watch, showing.start, showing.stored)
         while not watch.foreign:
@@ -184,19 +191,23 @@ async def shown(showing: Showing, head: bytes, gateway: Gateway) -> AsyncGenerat
                 watch.doubt()  # it outlived its log without being told, or this stream did
                 break
             if feed.draining.is_set():
-                yield _farewell(showing, gateway, "draining")
+                yield passage.moved() + _farewell(showing, gateway, "draining")
                 return
             if loop.time() >= ends_at_s:
-                yield _farewell(showing, gateway, "max_age")
+                yield passage.moved() + _farewell(showing, gateway, "max_age")
                 return
-            frames = await viewer.batch(ends_at_s)
+            frames = await viewer.batch(ends_at_s if passage.behind is None else min(ends_at_s, move_at_s))
             end = next((place for place, frame in enumerate(frames) if showing.ends(frame)), None)
-            for chunk in chunks(frames if end is None else frames[: end + 1], showing.filter, showing.epoch):
+            for chunk in passage.chunks(frames if end is None else frames[: end + 1]):
                 began_s = loop.time()
                 yield chunk
                 if loop.time() - began_s > slow_s:
                     yield _farewell(showing, gateway, "slow_consumer")
                     return
             if end is not None:
+                yield passage.moved()
                 return
+            if passage.behind is not None and loop.time() >= move_at_s:
+                yield passage.moved()
+                move_at_s = loop.time() + MOVE_S
         gateway["looks"].doubt()

@@ -60,6 +60,25 @@ class Gateway:
             async with aclosing(frames_of(response)) as frames:
                 yield frames
 
+    @asynccontextmanager
+    async def watching_several(
+        self, *ids: str, last_event_id: str | None = None, **query: Any
+    ) -> AsyncGenerator[AsyncGenerator[Frame, None], None]:
+        """The stream of several deliberations, or of the whole tenant when none is named."""
+        headers = {} if last_event_id is None else {"Last-Event-ID": last_event_id}
+        params: dict[str, Any] = {"deliberation": list(ids), **query}
+        async with (
+            asyncio.timeout(10),
+            self.client.stream("GET", "/events", params=params, headers=headers) as response,
+        ):
+            assert response.status_code == 200, await response.aread()
+            async with aclosing(frames_of(response)) as frames:
+                yield frames
+
+    async def page_of_several(self, *ids: str, **query: Any) -> httpx.Response:
+        params: dict[str, Any] = {"deliberation": list(ids), **query}
+        return await self.client.get("/events", params=params, headers={"Accept": "application/json"})
+
     async def watched(self, deliberation_id: str, last_event_id: str | None = None, **query: Any) -> list[Frame]:
         """Everything until the stream ends by itself."""
         async with self.watching(deliberation_id, last_event_id, **query) as frames:

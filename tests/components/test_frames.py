@@ -4,7 +4,7 @@ import pytest
 
 from app.deliberation.facts import encode
 from app.deliberation.ports import Record
-from app.frames import EVENT_TYPES, VIEW_TYPES, Frame, Ring, Selection, chunks, frame_of
+from app.frames import EVENT_TYPES, VIEW_TYPES, Frame, Passage, Ring, Selection, frame_of
 from tests.story import Story
 
 
@@ -68,9 +68,11 @@ def test_event_types_are_those_of_the_log() -> None:
 )
 def test_filtered_events_move_the_cursor_once(kinds: list[str], selection: Selection, sent: list[str]) -> None:
     frames = [Frame(place, kind, kind.encode() + b"\n\n", "a") for place, kind in enumerate(kinds)]
-    assert b"".join(chunks(frames, selection, "e")).decode().split("\n\n")[:-1] == sent
+    passage = Passage(selection, "e")
+    told = b"".join(passage.chunks(frames)) + passage.moved() + passage.moved()
+    assert told.decode().split("\n\n")[:-1] == sent
 
 
 def test_chunks_are_bounded_and_cut_between_frames() -> None:
     frames = [frame(sequence, 40) for sequence in range(1, 6)] + [frame(6, 500), frame(7, 1)]
-    assert [len(chunk) for chunk in chunks(frames, Selection(), "e", bytes_max=100)] == [80, 80, 40, 500, 1]
+    assert [len(chunk) for chunk in Passage(Selection(), "e").chunks(frames, bytes_max=100)] == [80, 80, 40, 500, 1]

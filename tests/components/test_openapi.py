@@ -22,6 +22,7 @@ OPERATIONS = {
     "cancel_deliberation": "POST /deliberations/{deliberation_id}/cancel",
     "delete_deliberation": "DELETE /deliberations/{deliberation_id}",
     "read_deliberation_events": "GET /deliberations/{deliberation_id}/events",
+    "read_events": "GET /events",
     "list_deliveries": "GET /deliberations/{deliberation_id}/deliveries",
     "redeliver": "POST /deliberations/{deliberation_id}/deliveries/{delivery_id}/redeliver",
     "list_roles": "GET /roles",

@@ -1,0 +1,435 @@
+"""Several deliberations in one stream: one cursor for all, nothing lost or doubled, and nobody else's."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from app.client import Frame
+from app.deliberation.facts import Cancelled, CancelRequested, Event, encode
+from app.testing import InMemoryJournal
+from tests.components.keyed import PEPPER, accepted, bearer, make_key, play
+from tests.components.listening import Gateway, following, listening, types, whole
+from tests.components.served import served
+from tests.conditions import until
+from tests.story import NOW, Story
+
+
+@pytest.fixture
+async def gateway() -> AsyncIterator[Gateway]:
+    async with listening() as made:
+        yield made
+
+
+def interleaved(*stories: Story) -> list[Any]:
+    """Deliberations at one time: an event of each in turn."""
+    return [event for turn in zip(*map(whole, stories), strict=True) for event in turn]
+
+
+def told(frames: list[Frame]) -> list[tuple[str, str]]:
+    """Whose events were shown, and which."""
+    return [(str(frame.fields()["deliberation_id"]), frame.event) for frame in frames if frame.data]
+
+
+def named(events: list[Event]) -> list[tuple[str, str]]:
+    return [(event.deliberation_id, event.type) for event in events]
+
+
+def without_deltas(events: list[Any]) -> list[Any]:
+    return [event for event in events if event.type != "call.delta"]
+
+
+async def rest(frames: AsyncIterator[Frame]) -> list[Frame]:
+    return [frame async for frame in frames]
+
+
+@pytest.mark.parametrize("deltas", [False, True])
+async def test_a_replay_of_several_is_in_the_order_of_the_log_and_ends_with_the_last_of_them(
+    gateway: Gateway, deltas: bool
+) -> None:
+    events = interleaved(Story("a"), Story("b"), Story("c"))
+    await gateway.write(*events)
+    async with gateway.watching_several("a", "b", after="0", deltas=deltas) as frames:
+        opened, *replayed = await rest(frames)
+    own = [event for event in events if event.deliberation_id in ("a", "b")]
+    own = own if deltas else without_deltas(own)
+    assert opened.event == "stream.opened" and opened.id is None
+    assert opened.fields()["deliberation_id"] is None and opened.fields()["retention_until"] is None
+    assert [frame.data.encode() for frame in replayed] == [encode(event) for event in own]
+    places = [int(str(frame.id).partition("-")[2]) for frame in replayed]
+    assert places == sorted(set(places))
+
+
+async def test_frames_are_those_of_the_single_streams(gateway: Gateway) -> None:
+    await gateway.write(*interleaved(Story("a"), Story("b")))
+    async with gateway.watching_several("a", "b", after="0", deltas=True) as frames:
+        _, *several = await rest(frames)
+    single = [frame for id in ("a", "b") for frame in (await gateway.watched(id, after="0"))[1:]]
+    assert sorted(several, key=lambda frame: str(frame.id)) == sorted(single, key=lambda frame: str(frame.id))
+
+
+@pytest.mark.parametrize("ids", [("a", "b"), ()], ids=["named", "tenant"])
+@pytest.mark.parametrize("deltas", [False, True])
+async def test_replay_then_live_without_gap_or_duplicate_at_every_break(
+    gateway: Gateway, ids: tuple[str, ...], deltas: bool
+) -> None:
+    """A connection that ends after every third frame, and comes back with the last id, misses and repeats nothing."""
+    events = interleaved(Story("a"), Story("b"))
+    wanted = events if deltas else without_deltas(events)
+    await gateway.write(*events[:9])
+    shown, last = list[tuple[str, str]](), "0"
+    written = 9
+    while len(shown) < len(wanted):
+        async with gateway.watching_several(*ids, last_event_id=last, deltas=deltas) as frames:
+            assert (await anext(frames)).event == "stream.opened"
+            taken = 0
+            while taken < 3 and len(shown) < len(wanted):
+                if written < len(events):
+                    await gateway.write(events[written])
+                    written += 1
+                frame = await anext(frames)
+                last = frame.id or last
+                if frame.data:
+                    shown += told([frame])
+                    taken += 1
+    assert shown == named(wanted)
+
+
+async def test_without_a_cursor_each_named_deliberation_has_its_snapshot_first(gateway: Gateway) -> None:
+    a, b = Story("a"), Story("b")
+    await gateway.write(*whole(a)[:6], *whole(b)[:2])
+    async with gateway.watching_several("a", "b") as frames:
+        opened, first, second, moved = await following(frames, 4)
+        assert types([opened, first, second, moved]) == ["stream.opened", *["deliberation.snapshot"] * 2, "-"]
+        assert moved.id == gateway.id_of() == opened.fields()["last"]
+        for id, snapshot in (("a", first), ("b", second)):
+            assert snapshot.fields()["deliberation"] == (await gateway.client.get(f"/deliberations/{id}")).json()
+        assert [call["text"] for call in first.fields()["unfinished"]] == ["red", ""]
+        await gateway.write(*whole(a)[6:], *whole(b)[2:])
+        following_events = without_deltas([*whole(a)[6:], *whole(b)[2:]])
+        assert told(await rest(frames)) == named(following_events)
+
+
+async def test_without_a_name_the_newest_of_the_tenant_are_listed_first(gateway: Gateway) -> None:
+    await gateway.write(*whole(Story("a")), *whole(Story("b"))[:3], Story("c").accepted())
+    async with gateway.watching_several() as frames:
+        opened, listed, moved = await following(frames, 3)
+        assert types([opened, listed, moved]) == ["stream.opened", "deliberations.snapshot", "-"]
+        assert moved.id == gateway.id_of()
+        page = (await gateway.client.get("/deliberations")).json()
+        assert listed.fields()["items"] == page["items"] and listed.fields()["next_cursor"] is None
+        assert [(item["id"], item["status"]) for item in page["items"]] == [
+            ("c", "pending"),
+            ("b", "in_progress"),
+            ("a", "completed"),
+        ]
+        await gateway.write(Story("d").accepted(), Story("c").opened())
+        assert told(await following(frames, 2)) == [("d", "deliberation.accepted"), ("c", "stage.opened")]
+
+
+async def test_a_list_that_is_too_long_goes_on_in_the_lists(gateway: Gateway) -> None:
+    for number in range(203):
+        await gateway.write(Story(f"d{number}").accepted())
+    async with gateway.watching_several() as frames:
+        _, listed = await following(frames, 2)
+    items, cursor = listed.fields()["items"], listed.fields()["next_cursor"]
+    assert len(items) == 200
+    more = (await gateway.client.get("/deliberations", params={"cursor": cursor})).json()
+    assert [item["id"] for item in [*items, *more["items"]]] == [f"d{number}" for number in reversed(range(203))]
+
+
+async def test_when_all_named_have_ended_a_snapshot_is_all_and_its_cursor_is_answered_with_204(
+    gateway: Gateway,
+) -> None:
+    await gateway.write(*interleaved(Story("a"), Story("b")), Story("c").accepted())
+    async with gateway.watching_several("a", "b") as frames:
+        *_, moved = last = await rest(frames)
+    assert types(last) == ["stream.opened", "deliberation.snapshot", "deliberation.snapshot", "-"]
+    response = await gateway.client.get(
+        "/events", params={"deliberation": ["a", "b"]}, headers={"Last-Event-ID": str(moved.id)}
+    )
+    assert response.status_code == 204 and response.content == b""
+    async with gateway.watching_several("a", "c", last_event_id=str(moved.id)) as frames:
+        assert types(await following(frames, 1)) == ["stream.opened"]
+
+
+async def test_what_was_named_and_ended_while_the_viewer_was_away_is_still_told(gateway: Gateway) -> None:
+    a, b = Story("a"), Story("b")
+    await gateway.write(*whole(a)[:3], *whole(b)[:3])
+    async with gateway.watching_several("a", "b") as frames:
+        *_, moved = await following(frames, 4)
+    await gateway.write(*whole(a)[3:], *whole(b)[3:])
+    async with gateway.watching_several("a", "b", last_event_id=str(moved.id)) as frames:
+        _, *missed = await rest(frames)
+    assert told(missed) == named(without_deltas([*whole(a)[3:], *whole(b)[3:]]))
+
+
+STATUSES: list[tuple[list[str], list[str]]] = [
+    (["pending"], ["deliberation.accepted", "stage.opened"]),
+    (["in_progress"], ["stage.opened", "call.finished", "deliberation.cancelling"]),
+    (["cancelling"], ["deliberation.cancelling", "call.finished", "deliberation.cancelled"]),
+    (["cancelled"], ["deliberation.cancelled"]),
+    (["pending", "cancelled"], ["deliberation.accepted", "stage.opened", "deliberation.cancelled"]),
+    (["completed"], []),
+]
+
+
+@pytest.mark.parametrize(("statuses", "expected"), STATUSES, ids=lambda value: "+".join(value))
+async def test_a_status_shows_what_happens_in_it_live_and_in_any_replay(
+    gateway: Gateway, statuses: list[str], expected: list[str]
+) -> None:
+    """The event that leads out of a status is shown too, so that viewers can let go of what has left."""
+    story = Story("a")
+    events = [
+        story.accepted(),
+        story.opened(),
+        story.finished("dev-001"),
+        CancelRequested(deliberation_id="a", ts=NOW),
+        story.finished("dev-002"),
+        Cancelled(deliberation_id="a", ts=NOW),
+    ]
+    async with gateway.watching_several(status=statuses) as frames:
+        await following(frames, 3)
+        await gateway.write(*events, Story("z").accepted(), Cancelled(deliberation_id="z", ts=NOW))
+        live = list[Frame]()
+        while not live or live[-1].id != gateway.id_of():
+            live.append(await anext(frames))
+    assert [kind for id, kind in told(live) if id == "a"] == expected
+    page = (await gateway.page_of_several(status=statuses, after="0")).json()
+    assert [item["type"] for item in page["items"] if item["deliberation_id"] == "a"] == expected
+    async with gateway.watching_several("a", status=statuses, after="0") as frames:
+        assert [kind for id, kind in told(await rest(frames)) if id == "a"] == expected
+
+
+async def test_a_status_lists_and_takes_snapshots_of_those_that_have_it(gateway: Gateway) -> None:
+    await gateway.write(*whole(Story("a")), *whole(Story("b"))[:2], Story("c").accepted())
+    for statuses, ids in ((["in_progress"], ["b"]), (["completed", "pending"], ["c", "a"]), (["failed"], [])):
+        async with gateway.watching_several(status=statuses) as frames:
+            _, listed = await following(frames, 2)
+            assert [item["id"] for item in listed.fields()["items"]] == ids
+    async with gateway.watching_several("a", "b", status=["in_progress"]) as frames:
+        assert told(await following(frames, 3))[1:] == [("b", "deliberation.snapshot")]
+
+
+@pytest.mark.parametrize(
+    ("query", "wanted"),
+    [
+        ({"types": "stage.opened"}, {"stage.opened"}),
+        ({"types": ["stage.opened,call.delta", "call.finished"]}, {"stage.opened", "call.finished"}),
+        ({"types": "call.delta", "deltas": "true"}, {"call.delta"}),
+    ],
+)
+async def test_filters_hold_for_reconnects_and_the_cursor_moves_past_what_they_drop(
+    gateway: Gateway, query: dict[str, Any], wanted: set[str]
+) -> None:
+    events = interleaved(Story("a"), Story("b"))
+    await gateway.write(*events)
+    async with gateway.watching_several("a", "b", after="0", **query) as frames:
+        _, *shown = await rest(frames)
+    assert told(shown) == [(event.deliberation_id, event.type) for event in events if event.type in wanted]
+    assert shown[-1].id == gateway.id_of()
+    page = (await gateway.page_of_several("a", "b", **query)).json()
+    assert [item["type"] for item in page["items"]] == [kind for _, kind in told(shown)] and page["ended"]
+
+
+async def test_the_cursor_moves_past_others_events_but_not_with_each_of_them(gateway: Gateway) -> None:
+    other = Story("other")
+    await gateway.write(Story("a").accepted(), other.accepted(), other.opened())
+    async with gateway.watching_several("a") as frames:
+        await following(frames, 3)
+        for stage in range(60):
+            await gateway.write(other.finished("dev-001", stage=stage + 2))
+            await asyncio.sleep(0)
+        moves = [await anext(frames)]
+        while moves[-1].id != gateway.id_of():
+            moves.append(await anext(frames))
+    assert all(not move.data for move in moves) and len(moves) <= 4
+
+
+@pytest.mark.parametrize("limit", [1, 3, 200])
+async def test_pages_hold_the_same_events_and_say_when_all_have_ended(gateway: Gateway, limit: int) -> None:
+    events = interleaved(Story("a"), Story("b"), Story("c"))
+    await gateway.write(*events)
+    items, after, ended = list[dict[str, Any]](), "0", False
+    while not ended:
+        page = (await gateway.page_of_several("a", "c", after=after, limit=limit)).json()
+        assert len(page["items"]) <= limit
+        items += page["items"]
+        after, ended = page["next"], page["ended"]
+    own = without_deltas([event for event in events if event.deliberation_id in ("a", "c")])
+    assert [{k: v for k, v in item.items() if k != "id"} for item in items] == [json.loads(encode(e)) for e in own]
+    assert (await gateway.page_of_several("a", "c", after=after)).json() == {"items": [], "next": after, "ended": True}
+
+
+async def test_pages_of_a_tenant_never_end_and_can_be_asked_for_again(gateway: Gateway) -> None:
+    await gateway.write(*whole(Story("a")))
+    page = (await gateway.page_of_several()).json()
+    assert len(page["items"]) == 8 and not page["ended"]
+    assert (await gateway.page_of_several(after=page["next"])).json() == {**page, "items": []}
+    await gateway.write(Story("b").accepted())
+    again = (await gateway.page_of_several(after=page["next"])).json()
+    assert [item["deliberation_id"] for item in again["items"]] == ["b"]
+
+
+@pytest.mark.parametrize(
+    ("cursor", "reason"), [("foreign-3", "epoch"), ("memory-999999", "epoch"), ("memory-3", "retention")]
+)
+@pytest.mark.parametrize("ids", [("new",), ()], ids=["named", "tenant"])
+async def test_a_cursor_that_cannot_be_followed_is_told_and_a_snapshot_follows(
+    ids: tuple[str, ...], cursor: str, reason: str
+) -> None:
+    journal, story = InMemoryJournal(), Story("new")
+    async with listening(journal) as gateway:
+        await gateway.write(*whole(Story("old")))
+        journal.forget(len(whole(Story("old"))))
+        await gateway.write(*whole(story)[:4])
+        kind = "deliberation.snapshot" if ids else "deliberations.snapshot"
+        async with gateway.watching_several(*ids, last_event_id=cursor) as frames:
+            _, gap, snapshot, moved = await following(frames, 4)
+            assert types([gap, snapshot, moved]) == ["stream.gap", kind, "-"]
+            assert gap.fields()["deliberation_id"] is None
+            assert (gap.fields()["from"], gap.fields()["to"], gap.fields()["reason"]) == (cursor, moved.id, reason)
+            await gateway.write(story.finished("dev-001"))
+            assert told(await following(frames, 1)) == [("new", "call.finished")]
+        page = (await gateway.page_of_several(*ids, after=cursor)).json()
+        assert [item["type"] for item in page["items"]] == ["stream.gap", kind] and not page["ended"]
+
+
+@pytest.mark.parametrize("accept", ["text/event-stream", "application/json"])
+@pytest.mark.parametrize(
+    ("query", "headers", "status", "code"),
+    [
+        ({"deliberation": "nothing-here"}, {}, 404, "not_found"),
+        ({"deliberation": ["a", "nothing-here"]}, {}, 404, "not_found"),
+        ({"deliberation": "A*"}, {}, 404, "not_found"),
+        ({"deliberation": [f"d{number}" for number in range(65)]}, {}, 422, "invalid_request"),
+        ({"status": "asleep"}, {}, 422, "invalid_request"),
+        ({"after": "never"}, {}, 400, "invalid_cursor"),
+        ({"after": "0"}, {"Last-Event-ID": "x"}, 400, "invalid_cursor"),
+        ({"types": "call.exploded"}, {}, 422, "invalid_request"),
+        ({"cursor": "0"}, {}, 422, "invalid_request"),
+        ({}, {"Accept": "text/html"}, 406, "not_acceptable"),
+    ],
+)
+async def test_what_is_wrong_is_told_before_anything_opens(
+    gateway: Gateway, accept: str, query: dict[str, Any], headers: dict[str, str], status: int, code: str
+) -> None:
+    await gateway.write(Story("a").accepted())
+    response = await gateway.client.get("/events", params=query, headers={"Accept": accept, **headers})
+    assert (response.status_code, response.json()["code"]) == (status, code)
+    await until(lambda: gateway.feed.streams == 0)
+
+
+async def test_a_log_that_is_away_refuses_before_the_stream_opens() -> None:
+    async with listening(InMemoryJournal(available=False)) as gateway:
+        response = await gateway.client.get("/events")
+        assert response.status_code == 503 and int(response.headers["retry-after"]) > 0
+
+
+async def test_what_is_deleted_is_told_and_passed_over_by_those_who_come_back(gateway: Gateway) -> None:
+    """A browser gives up a stream that is refused: what goes on must not be lost with what has gone."""
+    a, b = Story("a"), Story("b")
+    await gateway.write(*whole(a), b.accepted())
+    async with gateway.watching_several("a", "b") as frames:
+        *_, moved = await following(frames, 4)
+        assert (await gateway.client.delete("/deliberations/a")).status_code == 204
+        assert told(await following(frames, 1)) == [("a", "deliberation.deleted")]
+    async with gateway.watching_several("a", "b", last_event_id=str(moved.id)) as frames:
+        assert told(await following(frames, 2))[1:] == [("a", "deliberation.deleted")]
+        await gateway.write(b.opened())
+        assert told(await following(frames, 1)) == [("b", "stage.opened")]
+    async with gateway.watching_several("a", "b") as frames:
+        assert told(await following(frames, 2))[1:] == [("b", "deliberation.snapshot")]
+    response = await gateway.client.get("/events", params={"deliberation": "a"})
+    assert (response.status_code, response.json()["code"]) == (410, "gone")
+    async with gateway.watching_several(status="in_progress", last_event_id=str(moved.id)) as frames:
+        shown = told(await following(frames, 3))
+        assert shown[1:] == [("a", "deliberation.deleted"), ("b", "stage.opened")]
+
+
+async def test_viewers_of_a_tenant_share_one_watch_whatever_they_name(gateway: Gateway) -> None:
+    await gateway.write(Story("a").accepted(), Story("b").accepted())
+    async with (
+        gateway.watching_several() as all_of_them,
+        gateway.watching_several("a") as one,
+        gateway.watching_several("b", status="pending") as another,
+    ):
+        for frames in (all_of_them, one, another):
+            await following(frames, 2)
+        await until(lambda: gateway.feed.watched == 1)
+        await gateway.write(Story("a").opened())
+        assert ("a", "stage.opened") in told([await anext(all_of_them), await anext(all_of_them)])
+    async with gateway.watching_several("a", deltas="true") as several, gateway.watching("a") as single:
+        await following(several, 2)
+        await following(single, 2)
+        await until(lambda: gateway.feed.watched == 2)
+
+
+async def test_a_drained_feed_tells_viewers_of_several_at_once(gateway: Gateway) -> None:
+    await gateway.write(Story("a").accepted())
+    async with gateway.watching_several("a", after="0") as frames:
+        await following(frames, 2)
+        gateway.feed.drain()
+        [farewell] = await rest(frames)
+        assert farewell.event == "stream.reconnect" and farewell.fields()["deliberation_id"] is None
+        assert farewell.fields()["reason"] == "draining" and (farewell.retry_ms or 0) > 0
+
+
+async def test_one_tenant_never_sees_another() -> None:
+    journal = InMemoryJournal()
+    own, foreign = await make_key(journal, "acme"), await make_key(journal, "other")
+    async with served(journal=journal, key_pepper=PEPPER) as gateway:
+        ring = gateway.gateway["access"].keyring
+        await until(lambda: ring is not None and ring.caught_up)
+        theirs = await accepted(gateway, foreign, {"Idempotency-Key": "k"})
+        await play(gateway, "other", theirs)
+        mine = await accepted(gateway, own)
+        json_of = {"Accept": "application/json"}
+        for query in ({"deliberation": theirs}, {"deliberation": [mine, theirs]}):
+            for accept in ({}, json_of):
+                refused = await gateway.client.get("/events", params=query, headers=bearer(own) | accept)
+                assert refused.status_code == 404
+        unknown = await gateway.client.get("/events", params={"deliberation": "nobodys"}, headers=bearer(own))
+        assert (
+            unknown.json()["detail"].replace("nobodys", theirs)
+            == (await gateway.client.get("/events", params={"deliberation": theirs}, headers=bearer(own))).json()[
+                "detail"
+            ]
+        )
+        page = (await gateway.client.get("/events", params={"deltas": "true"}, headers=bearer(own) | json_of)).json()
+        assert {item["deliberation_id"] for item in page["items"]} == {mine}
+
+
+async def test_a_crowd_that_opens_at_once_is_one_question_to_the_log() -> None:
+    """Two hundred viewers of one deliberation with many deltas: its texts are read for all of them, not for each."""
+    journal, story = InMemoryJournal(), Story("a")
+    async with listening(journal) as gateway:
+        await gateway.write(story.accepted(), story.opened(), story.started("dev-001"))
+        for offset in range(300):
+            await gateway.write(story.delta("dev-001", offset, "x"))
+        asked = {"facts": 0, "read": 0}
+        facts, read = journal.facts, journal.read
+
+        async def counted_facts(tenant: str, deliberation_id: str) -> Any:
+            asked["facts"] += 1
+            await asyncio.sleep(0.01)
+            return await facts(tenant, deliberation_id)
+
+        async def counted_read(pattern: str, after: int, *, limit: int | None = None) -> AsyncIterator[Any]:
+            asked["read"] += pattern.endswith(".call.*.*")
+            await asyncio.sleep(0.01)
+            async for record in read(pattern, after, limit=limit):
+                yield record
+
+        journal.facts, journal.read = counted_facts, counted_read  # pyright: ignore[reportAttributeAccessIssue]
+
+        async def open_one() -> str:
+            async with gateway.watching("a") as frames:
+                _, snapshot = await following(frames, 2)
+                return snapshot.fields()["unfinished"][0]["text"]
+
+        texts = await asyncio.gather(*(open_one() for _ in range(200)))
+        assert set(texts) == {"x" * 300}
+        assert asked["facts"] <= 20 and asked["read"] <= 20, asked
