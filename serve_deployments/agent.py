@@ -30,6 +30,8 @@ from serve_deployments.sandbox.checks import Sandbox
 from serve_deployments.stops import Stops
 
 APPEND_PATIENCE_S = 120.0
+# Less than Serve's graceful_shutdown_timeout_s, after which the replica is killed.
+FINISH_WITHIN_S = 4.5
 # What a replica counts from its start, and tells with its description.
 COUNTS = ("answered", "failed", "cut", "retries", "hedges")
 
@@ -124,6 +126,12 @@ class AgentReplica:
             "in_flight": len(self._running),
             "counts": {name: self._counts[name] for name in COUNTS},
         }
+
+    async def finish(self, within_s: float) -> None:
+        """Let the calls that run end, but no longer than that: what they record is not asked for again."""
+        running = [each.task for each in self._running.values()]
+        if running:
+            await asyncio.wait(running, timeout=within_s)
 
     async def run_stage(self, request: StageRequest) -> AsyncIterator[tuple[int, bytes]]:
         """Run a stage's calls at once; yields (sequence, bytes) of each recorded outcome as it comes.
@@ -236,6 +244,10 @@ class Agent:
         await self._replica.listen()
         self._resting = asyncio.get_running_loop().create_task(self._replica.keep())
         settle_heap()
+
+    async def __del__(self) -> None:
+        """Called by Serve before the replica stops: nobody waits for its calls any more, but their answers count."""
+        await self._replica.finish(FINISH_WITHIN_S)
 
     async def run_stage(self, request: bytes) -> AsyncIterator[tuple[int, bytes]]:
         """See `AgentReplica.run_stage`; `request` is a StageRequest as JSON."""

@@ -33,7 +33,7 @@ from app.deliberation.engine import (
     problem_of,
 )
 from app.deliberation.errors import DeliberationError, Gone, JournalUnavailable, UnexpectedFact
-from app.deliberation.facts import Accepted, Cancelled, Completed, End, Fact, Failed, Resumed, TimedOut
+from app.deliberation.facts import Accepted, Cancelled, Completed, End, Fact, Failed, Resumed, StageClosed, TimedOut
 from app.deliberation.fold import State, apply, begin, fold
 from app.deliberation.ports import Record
 from app.deliberation.strategies import STRATEGIES
@@ -43,7 +43,7 @@ from app.queue import Delivery, WorkQueue
 from serve_deployments.agent import settle_heap
 from serve_deployments.call import StageRequest
 from serve_deployments.gate import Gate, Outcome
-from serve_deployments.work import Work, fact_of, known
+from serve_deployments.work import Work, fact_of, hand_over, known
 
 HEARTBEAT_S = 2.0
 APPEND_PATIENCE_S = 60.0
@@ -81,7 +81,11 @@ class CoordinatorReplica:
         self._heard_from: int | None = None
 
     async def serve(self, ready: asyncio.Event) -> None:
-        """Pull and coordinate until cancelled; what is in hand is then given back."""
+        """Pull and coordinate until cancelled; what is in hand is then handed over.
+
+        When it breaks instead, what is in hand is given back as well, but may have been the cause.
+        """
+        in_order = False
         try:
             async with asyncio.TaskGroup() as group:
                 self._group = group
@@ -93,8 +97,14 @@ class CoordinatorReplica:
                 group.create_task(self._queue.watch())
                 group.create_task(self._keep_alive())
                 ready.set()
+        except asyncio.CancelledError:
+            in_order = True
+            raise
         finally:
-            self._queue.stop()
+            self._group = None
+            await self._queue.close()
+            if in_order and self._journal.client.is_connected:
+                await hand_over(self._journal, [work for work in self._works.values() if work.begun], REPLICA)
             for work in list(self._works.values()):
                 await self._queue.give_back(work.delivery)
 
@@ -161,8 +171,8 @@ class CoordinatorReplica:
         alive_until = now + timedelta(seconds=APPEND_PATIENCE_S)
         work = Work(tenant, deliberation_id, delivery, held is not None or delivery.deliveries > 1, alive_until)
         self._works[deliberation_id] = work
-        assert self._group is not None, "deliveries come only while serving"
-        work.task = self._group.create_task(self._supervised(work))
+        if self._group is not None:
+            work.task = self._group.create_task(self._supervised(work))
 
     async def _supervised(self, work: Work) -> None:
         """Bring one deliberation to its end; whatever goes wrong is recorded as its end, or the work is given back."""
@@ -256,6 +266,7 @@ class CoordinatorReplica:
                     await self._journal.announce(state.end)
                     return
                 case OpenStage(fact, run):
+                    work.begun = True
                     state = await self._appended(work, state, fact)
                     if state.open_stage and state.open_stage.opened == fact:
                         state = await self._run(work, state, run)
@@ -264,6 +275,8 @@ class CoordinatorReplica:
                     work.settled = True
                     state = await self._state(work)
                 case CloseStage(fact) | Finish(fact):
+                    # Nothing is to be said of it after its end.
+                    work.begun = isinstance(fact, StageClosed)
                     state = await self._appended(work, state, fact)
                 case RunStage():
                     state = await self._run(work, state, decision)
@@ -293,8 +306,10 @@ class CoordinatorReplica:
         """
         state = await self._state(work)
         work.resumed = work.resumed or bool(state.stages) or state.takeovers > 0
+        work.takeovers = state.takeovers
         if not work.resumed or state.ended:
             return state
+        work.begun = True
         if state.fruitless >= SUSPECT_TAKEOVERS:
             work.alive_until = state.accepted.deadline_at + GRACE
             await self._alone.acquire()
@@ -302,7 +317,7 @@ class CoordinatorReplica:
             state = await self._state(work)
             if state.ended:
                 return state
-        return await self._appended(
+        state = await self._appended(
             work,
             state,
             Resumed(
@@ -312,6 +327,8 @@ class CoordinatorReplica:
                 replica=REPLICA,
             ),
         )
+        work.takeovers = state.takeovers
+        return state
 
     async def _appended(self, work: Work, state: State, fact: Fact) -> State:
         appended = await self._journal.append(work.tenant, fact)

@@ -1,17 +1,21 @@
 """A deliberation in a coordinator's hands, and the facts that reach it."""
 
 import asyncio
+from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import UTC, datetime
 
 from pydantic import ValidationError
 
-from app.deliberation.errors import Gone, UnexpectedFact
-from app.deliberation.facts import CallDelta, CallFinished, CallStarted, CancelRequested, Deleted, Fact, decode
+from app.deliberation.errors import Gone, JournalUnavailable, UnexpectedFact
+from app.deliberation.facts import CallDelta, CallFinished, CallStarted, CancelRequested, Deleted, Fact, Resumed, decode
 from app.deliberation.fold import State
-from app.deliberation.ports import Record
+from app.deliberation.ports import Journal, Record
 from app.queue import Delivery
 from serve_deployments.gate import Gate, Outcome, Place
+
+HAND_OVER_WITHIN_S = 2.0
 
 
 @dataclass(eq=False)
@@ -22,6 +26,8 @@ class Work:
     heartbeat. `resumed` says that calls may have been made before. `alone` is held while nothing else that is
     suspected may run beside it. `stopping` says that no call is to be made again, `settled` that the log was read for
     what stopped calls had cost. `place` is its place at the `gate`, and `outcome` what is told there when it leaves.
+    `takeovers` counts how often it had changed hands when it came, and `begun` says that calls may have been made and
+    that no end has been written here.
     """
 
     tenant: str
@@ -33,6 +39,8 @@ class Work:
     alone: asyncio.Lock | None = None
     stopping: bool = False
     settled: bool = False
+    begun: bool = False
+    takeovers: int = 0
     gate: Gate | None = None
     place: Place | None = None
     outcome: Outcome = "stopped"
@@ -84,3 +92,27 @@ def known(state: State, fact: Fact) -> bool:
             return state.cancel is not None
         case _:
             return False
+
+
+async def hand_over(journal: Journal, works: Iterable[Work], replica: str) -> None:
+    """Record that these are given back because `replica` stops in order, so that none is blamed for the change.
+
+    What somebody else has taken over by now has that number already, and nothing more is said of it. Unsaid, for want
+    of a log, the work changes hands all the same, and is at worst blamed for it.
+    """
+
+    async def given_back(work: Work) -> None:
+        fact = Resumed(
+            deliberation_id=work.deliberation_id,
+            ts=datetime.now(UTC),
+            takeover=work.takeovers + 1,
+            replica=replica,
+            given_back=True,
+        )
+        with suppress(JournalUnavailable):
+            await journal.append(work.tenant, fact)
+
+    with suppress(TimeoutError):
+        async with asyncio.timeout(HAND_OVER_WITHIN_S), asyncio.TaskGroup() as group:
+            for work in works:
+                group.create_task(given_back(work))

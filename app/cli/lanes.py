@@ -230,7 +230,7 @@ class CouncilView:
             case CancelRequested():
                 self.status = "cancelling"
             case Resumed():
-                self.notice = "another coordinator took over"
+                self.notice = "its coordinator stops" if event.given_back else "another coordinator took over"
             case Completed() | Failed() | Cancelled() | TimedOut():
                 self.status = TERMINAL_STATUS[event.type]
                 self.ended_at = event.ts

@@ -63,6 +63,8 @@ def _substance(event: Event) -> str | None:
             return f"stage {event.stage} closed ({event.reason}): {len(event.seen)} seen"
         case CancelRequested():
             return f"cancelling{f': {event.reason}' if event.reason else ''}"
+        case Resumed(given_back=True):
+            return f"given back by {event.replica}, which stops: what is recorded stands"
         case Resumed():
             return f"taken over by {event.replica}: what is recorded stands"
         case Completed() | Failed() | Cancelled() | TimedOut():

@@ -142,11 +142,15 @@ class CancelRequested(Envelope, frozen=True):
 
 
 class Resumed(Envelope, frozen=True):
-    """A coordinator took over from one that died or hung. `takeover` counts from 1 over the deliberation's life."""
+    """A coordinator took over from one that died or hung; or, `given_back`, one that stops hands over to whoever comes.
+
+    `takeover` counts from 1 over the deliberation's life, and `replica` says who wrote it.
+    """
 
     type: Literal["deliberation.resumed"] = "deliberation.resumed"
     takeover: int = Field(ge=1)
     replica: str
+    given_back: bool = False
 
 
 class Standing(Value, frozen=True):

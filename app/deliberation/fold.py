@@ -71,8 +71,9 @@ class State:
     """A deliberation as its facts tell it.
 
     `revision` counts the facts that are folded; `last_sequence` is the place of the last one in the stream.
-    `after_cancel` are the calls whose outcome came after the request to stop. `takeovers` counts the coordinators that
-    took over, `fruitless` those of them since the last step of the work.
+    `after_cancel` are the calls whose outcome came after the request to stop. `takeovers` counts the times that the
+    work changed hands, `fruitless` the coordinators that took it over since its last step; but not those to whom one
+    that stopped in order gave it (`given_back`), which is no sign against the work.
     """
 
     accepted: Accepted
@@ -87,6 +88,7 @@ class State:
     after_cancel: tuple[str, ...] = ()
     takeovers: int = 0
     fruitless: int = 0
+    given_back: bool = False
 
     @property
     def specification(self) -> Specification:
@@ -168,7 +170,13 @@ def apply(state: State, fact: Fact, sequence: int = 0) -> State:
         case CancelRequested():
             return replace(state, cancel=state.cancel or fact)
         case Resumed():
-            return replace(state, takeovers=state.takeovers + 1, fruitless=state.fruitless + 1)
+            blamed = 0 if fact.given_back or state.given_back else 1
+            return replace(
+                state,
+                takeovers=state.takeovers + 1,
+                fruitless=state.fruitless + blamed,
+                given_back=fact.given_back,
+            )
         case Completed() | Failed() | Cancelled() | TimedOut():
             return replace(state, end=fact)
         case _:

@@ -4,6 +4,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from itertools import takewhile
 
+from app.deliberation.engine import Finish, decide
 from app.deliberation.facts import (
     CallFinished,
     Completed,
@@ -14,6 +15,7 @@ from app.deliberation.facts import (
     decode,
 )
 from app.deliberation.fold import fold
+from app.deliberation.strategies import STRATEGIES
 from tests.crash.stack import TENANT, Stack
 
 CUT_WITHIN_S = 0.25
@@ -65,11 +67,23 @@ class Audit:
                 recorded.add(fact.call_id)
             elif isinstance(fact, StageClosed):
                 self.expect(recorded.issuperset(fact.seen), f"stage {fact.stage} saw what was not recorded")
+        self._hold_verdict()
         self.expect(not self.stack.server.acknowledged_early, "acknowledged before its end was in the log")
         self.expect(self.stack.server.consumer.empty, "something is left in the queue")
         announced = self.stack.server.announced.get(f"{self.deliberation_id}.end")
         end = self.stack.server.log.last.get(f"{self.prefix}end")
         self.expect(end is not None and announced == end.data, f"announced: {announced!r}")
+
+    def _hold_verdict(self) -> None:
+        """The verdict is what the facts before it lead to, and not what somebody believed who knew others."""
+        state, end = fold(self.facts[: len(self.before_end)]), self.ends[0] if self.ends else None
+        if not isinstance(end, Completed) or state is None or state.cancel is not None:
+            return
+        decision = decide(state, end.ts, STRATEGIES[state.specification.strategy])
+        led = decision.fact if isinstance(decision, Finish) else None
+        verdict = led.verdict if isinstance(led, Completed) else None
+        told = verdict and verdict.model_copy(update={"calls": 0})
+        self.expect(told is not None and told == self.verdict, f"the facts lead to {decision}")
 
     def hold_calls(self) -> None:
         """Hold the engine's door against what was recorded and what was in flight."""

@@ -63,6 +63,13 @@ class _Subscription:
         self.client.server.interests.remove(self.interest)
         self.end()
 
+    async def drain(self) -> None:
+        if self.interest in self.client.server.interests:
+            self.client.server.interests.remove(self.interest)
+        while self.pending_msgs:
+            await asyncio.sleep(0)
+        self.end()
+
     def end(self) -> None:
         """Take nothing more."""
         if self.task is not None:

@@ -27,12 +27,14 @@ class Points:
     """Numbers every step of every process in the order in which they come.
 
     `before` and `after` hold what is done at a number: before the step has had its effect, and when it has had it but
-    nobody has been told. They are called with the process that makes the step.
+    nobody has been told. They are called with the process that makes the step; `watch`, with its name as well, before
+    every step.
     """
 
     before: dict[int, Callable[["Process"], None]] = field(default_factory=dict[int, Callable[["Process"], None]])
     after: dict[int, Callable[["Process"], None]] = field(default_factory=dict[int, Callable[["Process"], None]])
     reached: list[Point] = field(default_factory=list[Point])
+    watch: Callable[["Process", str], None] | None = None
 
 
 class Process:
@@ -110,6 +112,8 @@ class Process:
         points = self._points
         points.reached.append(Point(len(points.reached) + 1, self.name, name, effect is not nothing))
         number = len(points.reached)
+        if points.watch is not None:
+            points.watch(self, name)
         if number in points.before:
             points.before[number](self)
         await asyncio.sleep(0)

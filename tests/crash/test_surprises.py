@@ -8,14 +8,14 @@ from typing import Any, TypeVar
 
 import pytest
 
-from app.deliberation.facts import Completed, Resumed
+from app.deliberation.facts import Cancelled, Completed, Failed, Resumed, StageClosed, encode
 from app.deliberation.ports import Appended
 from app.journal import REQUEST_TIMEOUT_S
 from tests.contracts.test_journal import accepted
 from tests.crash.audit import Audit
 from tests.crash.client import journal_over
 from tests.crash.clock import virtual_time
-from tests.crash.points import Points
+from tests.crash.points import Points, Process
 from tests.crash.runs import BODIES, answered
 from tests.crash.server import Fate, InMemoryServer
 from tests.crash.stack import Stack
@@ -162,6 +162,62 @@ def test_an_acknowledgement_that_is_lost_brings_the_work_again_and_nothing_is_do
     assert not any(isinstance(fact, Resumed) for _, fact in audit.facts)
 
 
+def test_work_that_kills_whoever_holds_it_ends_after_five_and_leaves_the_queue() -> None:
+    async def story(stack: Stack) -> None:
+        def poison(process: Process, step: str) -> None:
+            if step == "ask the agent":
+                process.die()
+
+        stack.points.watch = poison
+        found = await stack.submit(BODIES["vote"], "key")
+        assert await stack.quiet([found], 200)
+        audit = Audit(stack, found)
+        audit.hold()
+        assert audit.faults == []
+        (end,) = audit.ends
+        assert isinstance(end, Failed) and end.problem is not None and end.problem.code == "poisoned"
+        assert sum(isinstance(fact, Resumed) for _, fact in audit.facts) == 5
+
+    told(story)
+
+
+# Two who have one deliberation in hand
+
+
+def test_a_stage_that_somebody_else_has_closed_otherwise_is_closed_as_the_log_says() -> None:
+    """All three answers are in; but somebody who saw one of them alone was first."""
+
+    async def story(stack: Stack) -> None:
+        def foreign(process: Process, step: str) -> None:
+            if step == "request deliberations.stage.1.closed":
+                stack.points.watch = None
+                fact = StageClosed(
+                    deliberation_id=found,
+                    ts=stack.loop.now(),
+                    stage=1,
+                    purpose="propose",
+                    round=0,
+                    seen=("s1-dev-003",),
+                    reason="deadline",
+                )
+                stack.server.request(f"deliberations.default.{found}.stage.1.closed", encode(fact), {})
+
+        stack.points.watch = foreign
+        found = await stack.submit(BODIES["council"], "key")
+        (audit,) = await whole(stack, found)
+        assert audit.verdict is not None and audit.verdict.winner == "dev-003"
+
+    told(story)
+
+
+def test_a_pull_that_is_lost_is_asked_for_again() -> None:
+    async def story(stack: Stack) -> None:
+        stack.server.fates.append(("$JS.API.CONSUMER.MSG.NEXT.>", "lost"))
+        await whole(stack, await stack.submit(BODIES["vote"], "key"))
+
+    told(story)
+
+
 # The server
 
 
@@ -193,6 +249,7 @@ def test_a_request_to_stop_is_not_missed_for_want_of_a_connection(
         await stack.cancel(found)
         await stack.wait(3)
         assert stack.stands(found, "end") and stack.engine.open == []
-        await whole(stack, found)
+        (audit,) = await whole(stack, found)
+        assert isinstance(audit.ends[0], Cancelled)
 
     told(story)

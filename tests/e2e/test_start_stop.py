@@ -15,12 +15,14 @@ from typing import Any
 import httpx
 import pytest
 
-from app.cli.processes import marked
+from app.cli.processes import marked, output_since
+from app.deliberation.facts import CallFinished, Resumed, decode
 from app.journal import JetStreamJournal
 from app.streams import StreamSettings, declared_streams
 from tests.conditions import until
 from tests.conftest import NatsServer
 from tests.e2e.conftest import DELIBERATE, TASK, Stack, start_up, stop_up
+from tests.integration.children import alive
 
 pytestmark = pytest.mark.e2e
 
@@ -187,6 +189,41 @@ async def test_restarts_of_the_gateway_under_load_lose_and_double_nothing(stack:
     assert len({found["id"] for found in ended.values()}) == len(ended) == 48
     asked = (await stack.engine_calls())["calls"]
     assert sum(call["started"] for call in asked.values()) == 48, "nothing was begun that nobody was promised"
+    await stack.until_ready()
+
+
+async def recorded(stack: Stack, deliberation_id: str) -> set[str]:
+    facts = [decode(record.data) for record in await stack.journal.facts("default", deliberation_id)]
+    return {fact.call_id for fact in facts if isinstance(fact, CallFinished)}
+
+
+async def test_a_rolling_restart_of_the_application_hands_running_work_over(stack: Stack) -> None:
+    """Every replica is replaced in the middle of councils: none fails, and what was recorded is not paid for twice."""
+    await stack.script(duration_ms=2_000, faults=[], behaviour="normal")
+    replicas = {await stack.replica_pid("control.coordinator"), await stack.replica_pid("control.role.DEV")}
+    ids = [await stack.submit(seed=number) for number in range(4)]
+    for id in ids:
+        async with asyncio.timeout(60):
+            while len(await recorded(stack, id)) < 3:
+                await asyncio.sleep(0.05)
+    deployer = stack.child("deployer")
+    os.kill(deployer["pid"], signal.SIGHUP)
+    await until(lambda: not any(alive(pid) for pid in replicas), 60)
+    before = {id: await recorded(stack, id) for id in ids}
+    asked_before = (await stack.engine_calls())["calls"]
+    for id in ids:
+        found = await stack.until(id, status="completed", timeout_s=120)
+        assert found["degraded"] is None and len(found["verdict"]["ranking"]) == 3
+    asked = (await stack.engine_calls())["calls"]
+    for id in ids:
+        for call in before[id]:
+            name = f"{id}.{call}"
+            assert asked[name]["started"] == asked_before[name]["started"], f"{name} was recorded and asked for again"
+        facts = [decode(record.data) for record in await stack.journal.facts("default", id)]
+        assert any(isinstance(fact, Resumed) and fact.given_back for fact in facts), "it was handed over in order"
+    assert max(call["started"] for call in asked.values()) <= 2, "what was in flight is asked for once more at most"
+    assert "deployed anew" in output_since(Path(deployer["log"]), 0)
+    assert stack.child("deployer")["pid"] == deployer["pid"]
     await stack.until_ready()
 
 

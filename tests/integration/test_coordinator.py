@@ -8,7 +8,8 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, cast
 
 from app.deliberation.calls import Call, Usage
-from app.deliberation.facts import Accepted, CallFinished, Completed, Fact, Failed, Resumed, decode
+from app.deliberation.facts import Accepted, CallFinished, Completed, Deleted, Fact, Failed, Resumed, decode
+from app.deliberation.ports import Appended
 from app.deliberation.specification import AgentSpec, Constraints, Criterion, Specification
 from app.deliberation.strategies import STRATEGIES
 from app.journal import JetStreamJournal
@@ -81,6 +82,15 @@ def answered(request: StageRequest, call: Call) -> CallFinished:
     )
 
 
+class Breaking(JetStreamJournal):
+    """A journal that breaks, as a defect would, when it is told that a deliberation has failed."""
+
+    async def append(self, tenant: str, fact: Fact | Deleted) -> Appended:
+        if isinstance(fact, Failed):
+            raise RuntimeError("broken")
+        return await super().append(tenant, fact)
+
+
 @dataclass
 class Replica:
     """One coordinator with a connection of its own."""
@@ -89,13 +99,19 @@ class Replica:
     serving: asyncio.Task[None]
 
     @classmethod
-    async def start(cls, url: str, role: Role) -> "Replica":
-        journal = await JetStreamJournal.connect(url)
+    async def start(cls, url: str, role: Role, journals: type[JetStreamJournal] = JetStreamJournal) -> "Replica":
+        journal = await journals.connect(url)
         ready = asyncio.Event()
         replica = CoordinatorReplica(journal, {"DEV": cast("Handle", role)}, slots=10)
         serving = asyncio.create_task(replica.serve(ready))
         await ready.wait()
         return cls(journal, serving)
+
+    async def stop(self) -> None:
+        """As Serve's replacing it would: what is in hand is given back."""
+        self.serving.cancel()
+        await asyncio.wait({self.serving})
+        await self.journal.close()
 
     async def die(self) -> None:
         """As SIGKILL would: the connection goes first, so that nothing can be given back or said."""
@@ -150,4 +166,40 @@ async def test_work_that_kills_whoever_holds_it_ends_and_what_lay_beside_it_is_n
     assert (state["num_pending"], state["num_ack_pending"]) == (0, 0), "nothing sticks in the queue"
     await replica.die()
     await subscription.close()
+    await journal.close()
+
+
+async def test_work_that_is_handed_over_again_and_again_is_not_blamed_for_it(own_nats_server: NatsServer) -> None:
+    journal = await JetStreamJournal.connect(own_nats_server.url)
+    await apply(journal, StreamSettings())
+    role = Role(journal, lambda _: len(role.asked) == 8)
+    await journal.append("default", accepted("long"))
+    async with asyncio.timeout(30):
+        replica = await Replica.start(own_nats_server.url, role)
+        for restarts in range(1, 8):
+            await until(lambda restarts=restarts: len(role.asked) == restarts)
+            await replica.stop()
+            replica = await Replica.start(own_nats_server.url, role)
+        while not isinstance((await facts_of(journal, "long"))[-1], Completed):
+            await asyncio.sleep(0.02)
+    given_back = [fact.given_back for fact in await facts_of(journal, "long") if isinstance(fact, Resumed)]
+    assert given_back == [True, False] * 7
+    await replica.stop()
+    await journal.close()
+
+
+async def test_a_coordinator_that_breaks_hands_nothing_over_in_order(own_nats_server: NatsServer) -> None:
+    """What it had in hand may be what broke it, and is to be counted."""
+    journal = await JetStreamJournal.connect(own_nats_server.url)
+    await apply(journal, StreamSettings())
+
+    def breaks(request: StageRequest) -> bool:
+        raise RuntimeError("broken")
+
+    await journal.append("default", accepted("breaking"))
+    replica = await Replica.start(own_nats_server.url, Role(journal, breaks), Breaking)
+    await asyncio.wait({replica.serving})
+    assert isinstance(replica.serving.exception(), ExceptionGroup)
+    assert not any(isinstance(fact, Resumed) for fact in await facts_of(journal, "breaking"))
+    await replica.journal.close()
     await journal.close()

@@ -124,6 +124,14 @@ def test_takeovers_are_fruitless_until_the_work_makes_a_step() -> None:
     assert folded(*facts, finished(), closed(seen=["dev-001"])).fruitless == 0
 
 
+def test_a_coordinator_that_stops_in_order_leaves_no_blame_on_the_work() -> None:
+    given_back = taken_over(2).model_copy(update={"given_back": True})
+    facts = [accepted(), opened(), taken_over(1), given_back, taken_over(3)]
+    assert [folded(*facts[:count]).fruitless for count in (3, 4, 5)] == [1, 1, 1]
+    assert folded(*facts).takeovers == 3
+    assert folded(*facts, taken_over(4)).fruitless == 2, "the one that died after it is counted again"
+
+
 def test_no_fact_is_no_state() -> None:
     assert fold([]) is None
 
