@@ -245,11 +245,6 @@ def document(*, development: bool = False) -> dict[str, Any]:
         _shown(operation)
     for path in made["paths"].values():
         path["parameters"] = [{"$ref": "#/components/parameters/X-Request-Id"}]
-    told = json.dumps(made)
-    for kind in ("headers", "examples"):
-        # What answers a path or a method that no operation has, none of them declares.
-        used = {name: part for name, part in components[kind].items() if f'"#/components/{kind}/{name}"' in told}
-        components[kind] = used
     return made
 
 
