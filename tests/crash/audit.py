@@ -39,6 +39,7 @@ class Audit:
         ]
         self.ends = [fact for _, fact in self.facts if isinstance(fact, End)]
         self.before_end = list(takewhile(lambda fact: not isinstance(fact, End), (fact for _, fact in self.facts)))
+        self.after_end = [fact for _, fact in self.facts[len(self.before_end) + 1 :]]
 
     def expect(self, holds: bool, otherwise: str) -> None:
         """Note a fault unless it holds."""

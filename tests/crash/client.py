@@ -108,6 +108,10 @@ class InMemoryClient:
         self.connected = True
 
     @property
+    def is_connected(self) -> bool:
+        return self.connected
+
+    @property
     def name(self) -> str:
         """Whose it is."""
         return "" if self._process is None else self._process.name

@@ -47,7 +47,12 @@ class Ran:
 
     reached: list[Point]
     audit: Audit
-    took_s: float
+
+    @property
+    def ended_s(self) -> float:
+        """How long it took until its end was in the log; the queue may be told of that later."""
+        facts = [fact for _, fact in self.audit.facts]
+        return (self.audit.ends[0].ts - facts[0].ts).total_seconds() if self.audit.ends else float("inf")
 
     @property
     def verdict(self) -> Verdict | None:
@@ -80,7 +85,8 @@ BODIES: dict[str, dict[str, Any]] = {
 class Script:
     """What happens during a run: kills, a request to stop when a step is reached, and somebody who hangs.
 
-    With a hang there are two coordinators, so that there is one to take over.
+    At the step `replaced_at` the coordinator is replaced in order. With a hang there are two coordinators, so that there
+    is one to take over.
     """
 
     strategy: str
@@ -88,6 +94,7 @@ class Script:
     cancel_at: int | None = None
     seed: int = 0
     hang: Hang | None = None
+    replaced_at: int | None = None
 
     def run(self) -> Ran:
         """Run it in a loop and a time of its own."""
@@ -125,13 +132,13 @@ class Script:
             stack.points.before[self.hang.number] = hanging(self.hang)
         for kill in self.kills:
             (stack.points.before if kill.side == "before" else stack.points.after)[kill.number] = killing(kill)
+        if self.replaced_at is not None:
+            stack.points.before[self.replaced_at] = lambda _: stack.coordinator.replace()
         if self.cancel_at is not None:
             stack.points.before[self.cancel_at] = lambda _: stack.outside(stop())
         stack.start()
         ids.append(await stack.submit(BODIES[self.strategy], "key"))
-        began_s = stack.loop.time()
         quiet = await stack.quiet(ids, WITHIN_S)
-        took_s = stack.loop.time() - began_s
         reached = list(stack.points.reached)
         await stack.idle()
         if self.hang is not None:
@@ -144,7 +151,7 @@ class Script:
         if self.cancel_at is not None:
             hold_cancel(audit)
         await stack.stop()
-        return Ran(reached, audit, took_s)
+        return Ran(reached, audit)
 
 
 def unrecorded(stack: Stack) -> int:

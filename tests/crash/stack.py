@@ -87,6 +87,7 @@ class Service:
         self.name = name
         self.part: Any = None
         self.process = Process(name, points)
+        self._running: asyncio.Task[None] | None = None
         self._points = points
         self._serve = serve
         self._over = False
@@ -104,7 +105,7 @@ class Service:
         self.process = Process(self.name, self._points)
         loop = asyncio.get_running_loop()
         self.process.on_death(lambda: loop.call_later(RESTART_S, self.start))  # pyright: ignore[reportArgumentType]
-        self.process.start(self._run(self.process))
+        self._running = self.process.start(self._run(self.process))
 
     async def _run(self, process: Process) -> None:
         try:
@@ -112,6 +113,13 @@ class Service:
         except (JournalUnavailable, ExceptionGroup):
             # Without the log some cannot start: whoever watches them starts them anew.
             process.die()
+
+    def replace(self) -> None:
+        """As Serve does it: what runs is told to stop, and a new one is started when it has."""
+        process, running = self.process, self._running
+        if running is not None:
+            running.add_done_callback(lambda _: process.die())
+            running.cancel()
 
     def end(self) -> None:
         """Stop, for good."""

@@ -1,4 +1,4 @@
-"""A kill at every step, of the gateway, a coordinator, an agent or all of them at once; hangs, and requests to stop.
+"""A kill at every step, of the gateway, a coordinator, an agent or all at once; hangs, replacements, requests to stop.
 
 All three run in one process over an in-memory nats-server and a scripted engine, with the real journal, the real work
 queue, the real routes and the real HTTP client of engines between them. Every publish, request, subscription,
@@ -16,7 +16,7 @@ from functools import cache
 
 import pytest
 
-from app.deliberation.facts import Cancelled
+from app.deliberation.facts import Cancelled, Resumed
 from app.streams import StreamSettings
 from tests.crash.runs import Hang, Kill, Ran, Script, Side, Victim
 
@@ -24,6 +24,10 @@ STRATEGIES = ("council", "vote")
 DOUBLE_KILLS = 300
 # From the first kill on numbers differ from run to run; the second one comes within what a recovery takes.
 RECOVERY_STEPS = 60
+# At every which step one is replaced: a council takes longer to run, and all it does more is stages.
+REPLACED_EVERY = {"vote": 1, "council": 4}
+# What a coordinator does after it was told to stop.
+HAND_OVER_STEPS = 6
 NEVER = 1_000_000
 ACK_WAIT_S = StreamSettings().ack_wait_s
 HANGS_S = {"vote": (0.2, 0.8, 1.5), "council": (1.1,)}
@@ -91,6 +95,32 @@ def test_a_coordinator_that_hangs_and_wakes_up_does_no_harm_to_what_its_successo
             ran = Script(strategy, hang=Hang(point.number, ACK_WAIT_S + after_s)).run()
             what = f"hangs at {ran.step(point.number)} for {ACK_WAIT_S + after_s} s"
             faults += [f"{what}: {each}" for each in faults_of(ran, strategy)]
+    assert faults == []
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_a_coordinator_that_is_replaced_at_whichever_step_hands_over_at_once_and_is_not_blamed(strategy: str) -> None:
+    """Nothing dies, so that nothing is asked for again, and nobody waits until a silence is noticed."""
+    faults: list[str] = []
+    for point in undisturbed(strategy).reached[:: REPLACED_EVERY[strategy]]:
+        ran = Script(strategy, replaced_at=point.number).run()
+        found = faults_of(ran, strategy)
+        if (took_s := ran.ended_s - undisturbed(strategy).ended_s) > ACK_WAIT_S / 2:
+            found.append(f"it ended {took_s} s later")
+        if any(isinstance(fact, Resumed) for fact in ran.audit.after_end):
+            found.append("handed over after its end")
+        faults += [f"replaced at {ran.step(point.number)}: {each}" for each in found]
+    assert faults == []
+
+
+def test_a_coordinator_that_dies_while_it_hands_over_leaves_what_any_other_death_does() -> None:
+    faults: list[str] = []
+    coordinators = [point.number for point in undisturbed("vote").reached if point.process == "coordinator"]
+    for number in coordinators[::3]:
+        for later in range(1, HAND_OVER_STEPS + 1):
+            ran = Script("vote", (Kill(number + later, "after", "process"),), replaced_at=number).run()
+            what = f"replaced at {ran.step(number)}, dies after {ran.step(number + later)}"
+            faults += [f"{what}: {each}" for each in faults_of(ran, "vote")]
     assert faults == []
 
 
