@@ -4,7 +4,7 @@ BIN := .venv/bin
 STAMP := .venv/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo up test test-unit test-vllm fuzz lint format bench chaos openapi lock clean
+.PHONY: help install demo up test test-unit test-browser test-vllm fuzz lint format bench chaos openapi lock clean
 
 help: ## Show this help
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -25,7 +25,7 @@ up: $(STAMP) ## Start everything in the foreground; Ctrl-C drains and stops it
 	@$(BIN)/deliberate up
 
 test: $(STAMP) ## Run the whole test suite: real nats-server, real Ray Serve, the whole stack
-	$(BIN)/pytest -m "not vllm"
+	$(BIN)/pytest -m "not vllm and not browser"
 
 test-unit: $(STAMP) ## Run the pure tests alone, in seconds, and hold the core's branch coverage
 	$(BIN)/pytest tests/unit tests/test_architecture.py --cov=app/deliberation --cov-branch --cov-fail-under=95
@@ -33,6 +33,13 @@ test-unit: $(STAMP) ## Run the pure tests alone, in seconds, and hold the core's
 test-vllm: $(STAMP) ## Build an environment with vLLM for CPU, and run the engine contract and a council against it
 	$(BIN)/python tests/vllm/build.py
 	$(BIN)/pytest tests/vllm
+
+test-browser: $(STAMP) ## Follow councils in a real Chromium while the gateway is restarted
+	@test -x /usr/bin/chromium || test "$$(id -u)" = 0 || { \
+		echo "/usr/bin/chromium is missing; as root: apt-get install --no-install-recommends chromium" >&2; exit 1; }
+	@test -x /usr/bin/chromium || { apt-get update -qq && \
+		DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends chromium; }
+	$(BIN)/pytest tests/browser
 
 fuzz: $(STAMP) ## Post 100,000 mutated bodies, then ask for ten minutes whatever the OpenAPI document allows and forbids
 	$(BIN)/python -m tests.fuzz.bodies --count 100000

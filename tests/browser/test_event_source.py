@@ -1,0 +1,147 @@
+"""An EventSource in a real browser follows a council through a restart of the gateway, as browsers do by themselves."""
+
+import asyncio
+import json
+import os
+import signal
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from playwright.async_api import Page
+
+from app.deliberation.facts import TERMINAL_STATUS
+from app.frames import EVENT_TYPES
+from tests.e2e.conftest import Stack
+
+pytestmark = [pytest.mark.browser, pytest.mark.e2e]
+
+# Of each of the four stages: the gateway goes in the first, and is back before the last has ended.
+SLOW: dict[str, Any] = {"duration_ms": 2_000, "faults": [], "behaviour": "normal"}
+FOLLOW = """([path, types]) => {
+  const seen = globalThis.seen = {events: [], opened: 0, said: []};
+  const stream = globalThis.stream = new EventSource(path);
+  for (const type of types)
+    stream.addEventListener(type, (frame) => seen.events.push([frame.lastEventId, frame.type, frame.data]));
+  stream.addEventListener("stream.opened", () => { seen.opened += 1; });
+  for (const type of ["stream.reconnect", "stream.gap"])
+    stream.addEventListener(type, (frame) => seen.said.push([type, JSON.parse(frame.data).reason]));
+}"""
+
+
+@dataclass
+class Follower:
+    """An EventSource in a page."""
+
+    page: Page
+
+    async def open(self, path: str) -> None:
+        await self.page.evaluate(FOLLOW, [path, sorted(EVENT_TYPES)])
+
+    async def until(self, condition: str, timeout_s: float = 60) -> None:
+        """Wait until the page finds an expression to be true."""
+        await self.page.wait_for_function(condition, timeout=timeout_s * 1_000, polling=20)
+
+    async def said(self) -> list[list[str]]:
+        """What the gateway said about the stream itself."""
+        return await self.page.evaluate("seen.said")
+
+    async def events(self) -> list[tuple[str, str, str]]:
+        """Id, type and data of every event, as the browser gave them out."""
+        return [tuple(event) for event in await self.page.evaluate("seen.events")]
+
+
+@pytest.fixture
+def follower(page: Page) -> Follower:
+    return Follower(page)
+
+
+async def stored(stack: Stack, deliberation_id: str) -> list[tuple[str, str, str]]:
+    """Id, type and data of every event that the log holds."""
+    epoch = (await stack.journal.state()).epoch
+    pattern = f"deliberations.default.{deliberation_id}.>"
+    events = [(f"{epoch}-{record.sequence}", record.data.decode()) async for record in stack.journal.read(pattern, 0)]
+    return [(id, data.removeprefix('{"type":"').partition('"')[0], data) for id, data in events]
+
+
+async def restarted(stack: Stack, follower: Follower, number: int) -> tuple[datetime, datetime]:
+    """Stop the gateway; when it had gone and another one was started, and when the browser was back."""
+    pid = stack.child("gateway")["pid"]
+    os.kill(pid, number)
+    async with asyncio.timeout(60):
+        while stack.child("gateway")["pid"] == pid:
+            await asyncio.sleep(0.01)
+    gone_at = datetime.now(UTC)
+    await follower.until("seen.opened >= 2 || stream.readyState === EventSource.CLOSED")
+    return gone_at, datetime.now(UTC)
+
+
+def rebuilt(events: list[tuple[str, str, str]]) -> tuple[dict[str, str], dict[str, str]]:
+    """Texts by call, put together from deltas by their offsets; and as they were recorded."""
+    pieces: dict[str, str] = {}
+    recorded: dict[str, str] = {}
+    for _, kind, data in events:
+        event = json.loads(data)
+        if kind == "call.started":
+            pieces[event["call_id"]] = ""
+        elif kind == "call.delta":
+            assert event["offset"] <= len(pieces[event["call_id"]]), "a hole"
+            pieces[event["call_id"]] = pieces[event["call_id"]][: event["offset"]] + event["text"]
+        elif kind == "call.finished":
+            recorded[event["call_id"]] = event["text"]
+    return pieces, recorded
+
+
+async def followed_to_its_end(stack: Stack, follower: Follower, deliberation_id: str) -> list[tuple[str, str, str]]:
+    """Wait until the browser has closed its stream, as 204 makes it: its events are the log's, in order, each once."""
+    await follower.until("stream.readyState === EventSource.CLOSED")
+    seen = await follower.events()
+    log = await stored(stack, deliberation_id)
+    assert [event[:2] for event in seen] == [event[:2] for event in log]
+    assert seen == log
+    assert seen[-1][1] in TERMINAL_STATUS
+    return seen
+
+
+def told_while_away(events: list[tuple[str, str, str]], away: tuple[datetime, datetime]) -> list[dict[str, Any]]:
+    """What was stored while no gateway had told it to the browser yet."""
+    parsed = [json.loads(data) for _, _, data in events]
+    return [event for event in parsed if away[0] < datetime.fromisoformat(event["ts"]) < away[1]]
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL], ids=["drained", "killed"])
+async def test_an_event_source_loses_and_doubles_nothing_when_its_gateway_is(
+    stack: Stack, follower: Follower, number: signal.Signals
+) -> None:
+    await stack.script(**SLOW)
+    deliberation_id = await stack.submit(seed=5)
+    await follower.open(f"/deliberations/{deliberation_id}/events?after=0")
+    await follower.until("seen.events.filter(([, type]) => type === 'call.delta').length >= 20")
+    away = await restarted(stack, follower, number)
+    events = await followed_to_its_end(stack, follower, deliberation_id)
+    assert told_while_away(events, away), "the council went on while nobody watched"
+    texts, recorded = rebuilt(events)
+    assert len(recorded) >= 9 and texts == recorded
+    assert await follower.said() == ([["stream.reconnect", "draining"]] if number == signal.SIGTERM else [])
+    assert await follower.page.evaluate("seen.opened") == 2
+    assert (await stack.read(deliberation_id))["status"] == "completed"
+
+
+async def test_one_event_source_of_several_councils_keeps_its_filters_when_its_gateway_is_killed(
+    stack: Stack, follower: Follower
+) -> None:
+    await stack.script(**SLOW)
+    ids = [await stack.submit(seed=seed) for seed in (6, 7)]
+    unseen = await stack.submit(seed=8)
+    named = "&".join(f"deliberation={id}" for id in ids)
+    await follower.open(f"/events?{named}&after=0")
+    await follower.until("seen.events.filter(([, type]) => type === 'call.finished').length >= 3")
+    away = await restarted(stack, follower, signal.SIGKILL)
+    await follower.until("stream.readyState === EventSource.CLOSED")
+    seen = await follower.events()
+    log = [event for id in ids for event in await stored(stack, id) if event[1] != "call.delta"]
+    assert seen == sorted(log, key=lambda event: int(event[0].rpartition("-")[2]))
+    assert told_while_away(seen, away), "the councils went on while nobody watched"
+    assert not any(unseen in data for _, _, data in seen)
+    await stack.until(unseen, status="completed")
