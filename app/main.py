@@ -6,7 +6,7 @@ import signal
 import socket
 import sys
 from collections.abc import AsyncGenerator, Awaitable, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from types import FrameType
 from typing import Protocol
 
@@ -43,6 +43,8 @@ from app.streams import StreamSettings, plan, prove_writes
 from app.tenants import ACCESS, Access
 from app.threshold import Threshold
 
+READ_AT_FIRST_S = 5.0
+
 log = structlog.get_logger(__name__)
 
 
@@ -59,6 +61,17 @@ async def _follow(journal: Log, catalog: Catalog, keyring: Keyring | None) -> No
         group.create_task(sweep(journal, catalog))
         if keyring is not None:
             group.create_task(keyring.follow(journal))
+
+
+async def _read_at_first(catalog: Catalog, keyring: Keyring | None) -> None:
+    """Wait a while, before anyone is listened to, until the log has been read.
+
+    A browser comes back to a stream when nobody listens, and gives it up when it is refused.
+    """
+    with suppress(TimeoutError):
+        async with asyncio.timeout(READ_AT_FIRST_S):
+            while not catalog.caught_up or (keyring is not None and not keyring.caught_up):  # noqa: ASYNC110 -- rare
+                await asyncio.sleep(0.01)
 
 
 def access_of(settings: Settings, clock: Clock) -> Access:
@@ -128,6 +141,8 @@ def lifespan_of(
             # Connecting must have begun before the first request: until then the client takes none, not even to fail.
             await asyncio.sleep(0)
             app.state.drain = lambda: (feed.drain(), catalog.dismiss_waiters())
+            if isinstance(opened, JetStreamJournal):
+                await _read_at_first(catalog, access.keyring)
             yield Gateway(
                 settings=settings,
                 journal=opened,

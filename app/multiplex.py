@@ -26,7 +26,7 @@ from app.frames import DELETED, Frame, Selection, control_frame, cursor_frame, f
 from app.gateway import Gateway, InGateway, OfTenant
 from app.looks import Look
 from app.negotiation import Media, media_of
-from app.openings import EventsQuery, LastEventId, gap_at, opened_at, place_in, snapshot_of
+from app.openings import EventsQuery, LastEventId, gap_at, opened_at, patiently, place_in, snapshot_of
 from app.pages import Patterns, of_deliberations, of_tenant, read_page
 from app.projection import summary
 from app.schemas import DeliberationsSnapshot, Status, StreamGap, dump
@@ -193,11 +193,15 @@ async def opening_of_several(
     gateway: InGateway, tenant: OfTenant, wanted: Annotated[Wanted, Depends(wanted_of)]
 ) -> Several:
     """Everything a stream or page needs to know before it opens; raises NotFound, Gone and JournalUnavailable."""
-    caught_up(gateway)
     cursor, ids = wanted.cursor, wanted.ids
     beyond = 0 if cursor is None else cursor.sequence
-    share = gateway["looks"].several[tenant, ids, wanted.statuses, cursor is None]
-    known = await share.get(partial(_shown, gateway, tenant, wanted), lambda each: each.log.last_sequence >= beyond)
+
+    async def ask() -> Shown:
+        caught_up(gateway)
+        share = gateway["looks"].several[tenant, ids, wanted.statuses, cursor is None]
+        return await share.get(partial(_shown, gateway, tenant, wanted), lambda each: each.log.last_sequence >= beyond)
+
+    known = await patiently(gateway, wanted.media, ask)
     gap = None if cursor is None else gap_at(cursor, known.log, gateway["clock"].now(), None)
     cursor = None if gap is not None else cursor
     seen = known.log.last_sequence if cursor is None else cursor.sequence

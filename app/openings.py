@@ -1,10 +1,11 @@
 """What a viewer asks for, and where in the log it is answered from: all that is settled before a stream opens."""
 
-from collections.abc import Sequence
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 from fastapi import Depends, Header, Query
 from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
@@ -12,6 +13,7 @@ from pydantic.json_schema import SkipJsonSchema
 
 from app.acceptance import check_standing
 from app.cursor import BEGINNING, CURSOR_PATTERN, Cursor, parse_cursor
+from app.deliberation.errors import JournalUnavailable
 from app.deliberation.ports import StreamState
 from app.frames import EVENT_TYPES, Selection, control_frame, cursor_frame
 from app.gateway import DeliberationId, Gateway, InGateway, OfTenant
@@ -22,6 +24,10 @@ from app.projection import resource
 from app.schemas import DeliberationSnapshot, FieldProblem, StreamGap, StreamOpened, UnfinishedCall, dump
 
 RETRY_MS = 2_000
+PATIENCE_S = 5.0
+_ASK_AGAIN_S = 0.1
+
+_Found = TypeVar("_Found")
 
 LastEventId = Annotated[
     str | SkipJsonSchema[None],
@@ -139,6 +145,22 @@ class Opening:
         return self.look.log.last_sequence if end is None else end - 1
 
 
+async def patiently(gateway: Gateway, media: Media, ask: Callable[[], Awaitable[_Found]]) -> _Found:
+    """What `ask` finds. For a stream a log that is away is waited for, `PATIENCE_S` at most; then JournalUnavailable.
+
+    A browser gives up a stream that is refused, whatever the refusal says, and the log is back in a moment.
+    """
+    loop = asyncio.get_running_loop()
+    until_s = loop.time() + (PATIENCE_S if media == "text/event-stream" else 0.0)
+    while True:
+        try:
+            return await ask()
+        except JournalUnavailable:
+            if loop.time() >= until_s or gateway["feed"].draining.is_set():
+                raise
+        await asyncio.sleep(_ASK_AGAIN_S)
+
+
 async def opening(
     gateway: InGateway,
     tenant: OfTenant,
@@ -149,7 +171,8 @@ async def opening(
     cursor, looks = wanted.cursor, gateway["looks"]
     # Another gateway may have shown what was stored after the last look of this one.
     beyond = 0 if cursor is None else cursor.sequence
-    look = await looks.look(tenant, deliberation_id, partial(check_standing, gateway), beyond)
+    ask = partial(looks.look, tenant, deliberation_id, partial(check_standing, gateway), beyond)
+    look = await patiently(gateway, wanted.media, ask)
     gap = None if cursor is None else gap_at(cursor, look.log, gateway["clock"].now(), deliberation_id)
     return Opening(look, None if gap is not None else cursor, gap)
 

@@ -1,5 +1,6 @@
 """The stream and its pages: what is refused, what is replayed, filtered and told."""
 
+import asyncio
 import json
 from collections.abc import AsyncIterator
 from typing import Any
@@ -10,6 +11,7 @@ from app.deliberation.facts import encode
 from app.frames import EVENT_TYPES
 from app.testing import InMemoryJournal
 from tests.components.listening import Gateway, following, listening, types, whole
+from tests.conditions import until
 from tests.story import Story
 
 
@@ -67,10 +69,25 @@ async def test_facts_without_their_beginning_are_gone(gateway: Gateway, story: S
     assert (await gateway.page(story.id)).status_code == 410
 
 
-async def test_a_log_that_is_away_refuses_before_the_stream_opens() -> None:
+async def test_a_log_that_stays_away_refuses_before_the_stream_opens(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("app.openings.PATIENCE_S", 0.0)
     async with listening(InMemoryJournal(available=False)) as gateway:
         response = await gateway.client.get("/deliberations/a/events")
         assert response.status_code == 503 and int(response.headers["retry-after"]) > 0
+
+
+@pytest.mark.parametrize("path", ["/deliberations/a/events?after=0", "/events?deliberation=a&after=0"])
+async def test_a_stream_waits_for_a_log_that_is_away_for_a_moment(path: str) -> None:
+    """A browser gives up a stream that is refused: what it comes back to must not be lost with a server's restart."""
+    async with listening() as gateway, asyncio.timeout(10):
+        await gateway.write(*whole(Story("a")))
+        gateway.journal.available = False
+        assert (await gateway.page("a")).status_code == 503, "a page can be asked for again"
+        watching = asyncio.create_task(gateway.client.get(path))
+        await until(lambda: gateway.feed.streams == 1)
+        gateway.journal.available = True
+        response = await watching
+        assert response.status_code == 200 and "deliberation.completed" in response.text
 
 
 async def test_a_replay_from_the_beginning_is_every_stored_event_and_ends(gateway: Gateway, story: Story) -> None:

@@ -38,7 +38,10 @@ async def missing(client: httpx.AsyncClient) -> set[str]:
     return {error["pointer"] for error in (await client.get("/readyz")).json()["errors"]}
 
 
-async def test_a_log_that_is_not_there_yet_is_waited_for(own_nats_server: NatsServer) -> None:
+async def test_a_log_that_is_not_there_yet_is_waited_for(
+    own_nats_server: NatsServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("app.main.READ_AT_FIRST_S", 0.05)
     own_nats_server.kill()
     async with gateway_on(own_nats_server) as (gateway, client):
         assert (await client.get("/healthz")).status_code == 200

@@ -5,12 +5,11 @@ import json
 import os
 import random
 import signal
-import socket
 import subprocess
 import sys
 import uuid
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
-from contextlib import aclosing, asynccontextmanager
+from contextlib import aclosing, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from math import inf
 from typing import Any
@@ -27,7 +26,7 @@ from app.pages import of_deliberation
 from app.settings import Settings
 from app.streams import StreamSettings, apply
 from tests.conditions import until
-from tests.conftest import NatsServer
+from tests.conftest import NatsServer, free_port
 from tests.story import Story
 
 TENANT = "default"
@@ -309,9 +308,7 @@ async def look_leniently(client: httpx.AsyncClient, path: str, rebuilt: Rebuilt)
 async def test_sigterm_tells_viewers_to_reconnect_and_the_process_ends_soon(
     nats_server: NatsServer, jetstream_journal: JetStreamJournal, fresh_id: str
 ) -> None:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     story = Story(fresh_id)
     await jetstream_journal.append(TENANT, story.accepted())
     environment = {**os.environ, "NATS_URL": nats_server.url, "PORT": str(port)}
@@ -339,6 +336,29 @@ async def test_sigterm_tells_viewers_to_reconnect_and_the_process_ends_soon(
         if process.poll() is None:
             process.kill()
         process.wait()
+
+
+async def test_a_gateway_that_starts_refuses_no_stream(
+    nats_server: NatsServer, jetstream_journal: JetStreamJournal, fresh_id: str
+) -> None:
+    """A browser comes back as soon as somebody listens, and gives up for good when it is refused."""
+    await jetstream_journal.append(TENANT, Story(fresh_id).accepted())
+    port = free_port()
+    environment = {**os.environ, "NATS_URL": nats_server.url, "PORT": str(port)}
+    command = [sys.executable, "-m", "app.main"]
+    process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    statuses = list[int]()
+    try:
+        async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=10) as client, asyncio.timeout(30):
+            while len(statuses) < 20:
+                for path in (f"/deliberations/{fresh_id}/events", f"/events?deliberation={fresh_id}"):
+                    with suppress(httpx.ConnectError):
+                        async with client.stream("GET", path) as response:
+                            statuses.append(response.status_code)
+    finally:
+        process.kill()
+        process.wait()
+    assert set(statuses) == {200}
 
 
 async def answering(client: httpx.AsyncClient, path: str) -> None:
