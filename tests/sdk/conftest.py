@@ -1,0 +1,66 @@
+"""The clients as `make test-sdk` builds them, and a stack for them to speak to."""
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from sdk import build
+from tests.e2e.conftest import start_up, stop_up
+
+# Long enough for a client to find a council at work and stop it.
+SCRIPT: dict[str, Any] = {"duration_ms": 1_000, "faults": [], "behaviour": "normal"}
+
+
+@pytest.fixture(scope="session", autouse=True)
+def built() -> None:
+    """Fails, telling what to do, where the clients have not been built."""
+    if not (build.work() / ".clients.stamp").is_file():
+        pytest.fail("run `python sdk/build.py` first, or `make test-sdk`", pytrace=False)
+
+
+async def output_of(command: Sequence[str | Path], cwd: Path | None = None, **environment: str) -> str:
+    """What a program prints; fails with all that it said when it does not end well."""
+    process = await asyncio.create_subprocess_exec(
+        *command,
+        cwd=cwd or build.work(),
+        env={**os.environ, "NO_COLOR": "1", **environment},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    async with asyncio.timeout(120):
+        printed, told = (said.decode() for said in await process.communicate())
+    assert process.returncode == 0, f"{command}\n{printed}\n{told}"
+    return printed
+
+
+async def json_of(command: Sequence[str | Path], cwd: Path | None = None) -> Any:
+    """The JSON on the last line that a program prints."""
+    return json.loads((await output_of(command, cwd)).strip().rpartition("\n")[2])
+
+
+@pytest.fixture(scope="session")
+def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]:
+    """What `deliberate up` said when it was ready."""
+    process, ready = start_up(tmp_path_factory.mktemp("up"))
+    yield ready
+    if process.poll() is None:
+        stop_up(process)
+
+
+@pytest.fixture(scope="session")
+async def url(stack: dict[str, Any]) -> AsyncIterator[str]:
+    """The gateway's URL; its engine takes its time."""
+    async with httpx.AsyncClient(base_url=stack["engine_urls"][0]) as engine:
+        (await engine.post("/simulator/script", json=SCRIPT)).raise_for_status()
+    yield stack["url"]
+
+
+PYRIGHT = Path(sys.executable).with_name("pyright")

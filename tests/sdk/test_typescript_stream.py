@@ -1,0 +1,56 @@
+"""The TypeScript helper meets the same scripted streams as the Python one, and makes the same of them."""
+
+import json
+import re
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sdk import build
+from tests.components.scripted_streams import NAMES, fixture, scripted
+from tests.sdk.conftest import json_of, output_of
+
+pytestmark = pytest.mark.sdk
+
+RUNNER = Path(__file__).with_name("follow.mjs")
+MODULE = build.work() / "typescript" / "dist" / "index.js"
+
+
+async def followed(url: str, script: dict[str, Any], mode: str) -> dict[str, Any]:
+    """What the helper makes of a scripted stream."""
+    options = {name: script[name] for name in ("after", "deltas") if script.get(name) is not None}
+    return await json_of([build.NODE, RUNNER, MODULE, url, mode, json.dumps(options)])
+
+
+@pytest.mark.parametrize("name", NAMES)
+async def test_every_event_comes_once_and_in_order_whatever_happens(name: str) -> None:
+    script = fixture(name)
+    async with scripted(script) as (served, url):
+        told = await followed(url, script, "frames")
+    assert told["shown"] == script["events"]
+    assert served.asked == served.expected
+    assert (told["duplicates"], told["refused"]) == (script.get("duplicates", 0), script.get("refused"))
+    for (before_s, after_s), least_ms in zip(pairwise(served.at_s), script.get("waits_ms", ()), strict=False):
+        assert after_s - before_s >= least_ms / 1_000
+
+
+@pytest.mark.parametrize("name", NAMES)
+async def test_every_text_is_rebuilt_whatever_happens(name: str) -> None:
+    script = fixture(name)
+    async with scripted(script) as (_, url):
+        told = await followed(url, script, "events")
+    assert told["shown"] == [kind for _, kind in script["events"]]
+    assert told["texts"] == script["texts"]
+
+
+async def test_the_helper_needs_nothing_but_itself() -> None:
+    folder = build.HERE / "typescript"
+    described = json.loads((folder / "package.json").read_text())
+    assert not {"dependencies", "peerDependencies"} & described.keys()
+    for source in (folder / "src").glob("*.ts"):
+        imported = re.findall(r"^(?:import|export) .* from (.*)$", source.read_text(), re.MULTILINE)
+        assert all(name.startswith('"./') for name in imported), source
+    # Neither Node's types nor a bundler's are there: what is used, browsers have too.
+    await output_of([*build.tool("typescript", "bin/tsc"), "--noEmit", "--project", build.work() / "typescript"])
