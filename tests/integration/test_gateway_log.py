@@ -5,6 +5,7 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 
 import httpx
+import pytest
 
 from app.deliberation.facts import Completed
 from app.gateway import Gateway, SystemClock
