@@ -32,6 +32,8 @@ from serve_deployments.stops import Stops
 APPEND_PATIENCE_S = 120.0
 # Less than Serve's graceful_shutdown_timeout_s, after which the replica is killed.
 FINISH_WITHIN_S = 4.5
+# An engine that hangs must not make its agents seem dead: whoever asks waits half a second for them (`app.roles`).
+LOOK_WITHIN_S = 0.25
 # What a replica counts from its start, and tells with its description.
 COUNTS = ("answered", "failed", "cut", "retries", "hedges")
 
@@ -106,7 +108,7 @@ class AgentReplica:
 
     async def describe(self) -> dict[str, Any]:
         """The replica as `GET /roles` shows it."""
-        await self.engines.probe()
+        await self.engines.look(LOOK_WITHIN_S)
         model = self.role.model or next((e.models[0] for e in self.engines.engines if e.models), None)
         return {
             "role": self.name,

@@ -1,6 +1,7 @@
 """One call on its way to an outcome: attempts, other engines, hedges, deltas, or a check in the sandbox."""
 
 import asyncio
+import hashlib
 import time
 from datetime import UTC, datetime
 from typing import Protocol
@@ -24,6 +25,7 @@ from serve_deployments.sandbox.checks import Sandbox
 ATTEMPTS_MAX = 3
 FRAME_S = 0.05
 RETRY_WAIT_MAX_S = 5.0
+SALT_CHARACTERS = 32
 # What stands where a model would when no engine is asked.
 CHECKED_BY = "sandbox"
 
@@ -91,6 +93,14 @@ def backoff_hook(error: Exception) -> bool | float:
     return isinstance(error, CallFailure) and error.retryable
 
 
+def cache_salt(tenant: str) -> str:
+    """By what an engine keeps a tenant's cached prefixes apart from others': not its name, and the same everywhere.
+
+    No secret is needed: what counts is who may choose it, and that is nobody but the replica.
+    """
+    return hashlib.sha256(f"deliberation-gateway cache_salt {tenant}".encode()).hexdigest()[:SALT_CHARACTERS]
+
+
 class Caller(Protocol):
     """Who makes calls, and with what: a replica."""
 
@@ -126,6 +136,7 @@ class CallRun:
         self._model: str | None = None
         self._engine: str | None = None
         self._began = datetime.now(UTC)
+        self._salt = cache_salt(request.tenant)
         # Whether it is under way, and why a fact stops it, from the moment when one does.
         self.begun = False
         self.stopped: str | None = None
@@ -262,7 +273,14 @@ class CallRun:
         meter = Meter()
         try:
             completion = await self._caller.engines.complete(
-                engine, call, model, seed=seed, trace=trace, on_text=deltas.take if deltas else None, meter=meter
+                engine,
+                call,
+                model,
+                seed=seed,
+                trace=trace,
+                on_text=deltas.take if deltas else None,
+                meter=meter,
+                salt=self._salt,
             )
         except EngineAway:
             self._unsent += 1

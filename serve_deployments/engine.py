@@ -32,8 +32,10 @@ TIMEOUT_S = {"connect": CONNECT_TIMEOUT_S, "pool": CONNECT_TIMEOUT_S, "write": I
 # `identity`, because the stream is read as it comes over the wire.
 HEADERS = [("Content-Type", "application/json"), ("Accept", "*/*"), ("Accept-Encoding", "identity")]
 STREAM_INTERVAL_TOKENS = 4
-# Engines (by `owned_by` in /v1/models) that take vLLM's request field `stream_interval`; others might refuse it.
-CHUNKING_ENGINES = frozenset({"vllm", "simulator"})
+# Engines (by `owned_by` in /v1/models) that take vLLM's own request fields; others might refuse them.
+EXTENDED_ENGINES = frozenset({"vllm", "simulator"})
+# What a server says that is there and has no list of models.
+_NO_SUCH_PATH = frozenset({404, 405, 501})
 _DETAIL_CHARACTERS = 300
 
 OnText = Callable[[str], Coroutine[Any, Any, None]]
@@ -53,12 +55,16 @@ class Completion:
 
 @dataclass(eq=False)
 class EngineState:
-    """One engine of a role: where it is, what it serves, and how much of ours it is working on."""
+    """One engine of a role: where it is, what it serves, and how much of ours it is working on.
+
+    `extended` says whether it takes vLLM's own request fields, and is None until it was asked what it is.
+    """
 
     url: str
     completions: httpx.URL = field(init=False)
     models: tuple[str, ...] = ()
-    chunks_on_request: bool = False
+    extended: bool | None = None
+    version: str | None = None
     in_flight: int = 0
     circuit: Circuit = field(default_factory=Circuit)
 
@@ -124,9 +130,12 @@ class Engines:
         self.hedges = Hedges()
         # Set whenever a circuit may have changed, for those who wait for an engine.
         self._changed = asyncio.Event()
+        self._looking: asyncio.Task[None] | None = None
 
     async def close(self) -> None:
         """Close every connection."""
+        if self._looking is not None:
+            self._looking.cancel()
         await self._client.aclose()
 
     def choose(self, avoid: Sequence[EngineState]) -> EngineState | None:
@@ -164,17 +173,32 @@ class Engines:
         """Ask every engine which models it serves; one that does not answer is marked unhealthy."""
         await asyncio.gather(*(self._probe(engine) for engine in self.engines))
 
+    async def look(self, within_s: float) -> None:
+        """As `probe`, but an engine that does not answer is waited for no longer than that; the probe goes on."""
+        if self._looking is None or self._looking.done():
+            self._looking = asyncio.get_running_loop().create_task(self.probe())
+        await asyncio.wait({self._looking}, timeout=within_s)
+
     async def _probe(self, engine: EngineState) -> None:
         try:
             response = await self._client.get(f"{engine.url}/v1/models", timeout=PROBE_TIMEOUT_S)
-            response.raise_for_status()
-            models = response.json()["data"]
+            listed: Any = {"data": []} if response.status_code in _NO_SUCH_PATH else response.raise_for_status().json()
+            models = listed["data"]
             engine.models = tuple(str(model["id"]) for model in models)
-            engine.chunks_on_request = any(model.get("owned_by") in CHUNKING_ENGINES for model in models)
+            engine.extended = any(model.get("owned_by") in EXTENDED_ENGINES for model in models)
+            if engine.extended and (engine.version is None or not engine.healthy):
+                engine.version = await self._version(engine)
             self._came_back(engine)
         except (httpx.HTTPError, aiohttp.ClientError, ValueError, KeyError, TypeError, AttributeError) as exc:
             self._fell(engine, away=True)
             log.warning("engine_unreachable", engine=engine.url, error=repr(exc))
+
+    async def _version(self, engine: EngineState) -> str | None:
+        """What the engine calls its version; None when it does not say."""
+        response = await self._client.get(f"{engine.url}/version", timeout=PROBE_TIMEOUT_S)
+        with suppress(ValueError, KeyError, TypeError):
+            return str(response.json()["version"])
+        return None
 
     def _came_back(self, engine: EngineState) -> None:
         engine.circuit.succeeded()
@@ -185,15 +209,17 @@ class Engines:
         self._changed.set()
 
     async def model_of(self, engine: EngineState, wanted: str | None) -> str:
-        """The model to ask for: the one that is named, else the first that the engine serves."""
-        if wanted is not None:
-            return wanted
-        if not engine.models:
+        """The model to ask for: the one that is named, else the first that the engine serves.
+
+        Also finds out what the engine is, where nobody has yet: a request must not lack what keeps tenants apart.
+        Raises EngineAway or EngineUnavailable when it does not say.
+        """
+        if engine.extended is None or (wanted is None and not engine.models):
             await self._probe(engine)
-        if not engine.models:
+        if engine.extended is None or (wanted is None and not engine.models):
             kind = EngineUnavailable if engine.healthy else EngineAway
             raise kind(f"{engine.url} names no model")
-        return engine.models[0]
+        return wanted or engine.models[0]
 
     async def complete(
         self,
@@ -205,15 +231,16 @@ class Engines:
         trace: str,
         on_text: OnText | None,
         meter: Meter,
+        salt: str,
     ) -> Completion:
         """One request for `call`. With `on_text` it is streamed, and each piece of text is handed over as it arrives.
 
-        `meter` is kept up to date, whatever comes of the request.
+        `meter` is kept up to date, whatever comes of the request. `salt` is `cache_salt` of the tenant.
 
         Raises EngineAway (nobody is there), EngineUnavailable (broken off, 5xx, 429, nonsense), EngineRejected (4xx) or
         CallTimeout (no byte for 20 s). Cancelling it closes the connection, which makes the engine stop generating.
         """
-        body = request_body(call, model, seed, stream=on_text is not None, chunked=engine.chunks_on_request)
+        body = request_body(call, model, seed, stream=on_text is not None, salt=salt if engine.extended else None)
         engine.in_flight += 1
         try:
             completion = await self._exchange(engine, body, trace, on_text, meter)
@@ -267,8 +294,11 @@ async def _raw(response: httpx.Response) -> bytes:
     return b"".join([part async for part in response.aiter_raw()])
 
 
-def request_body(call: Call, model: str, seed: int, *, stream: bool, chunked: bool = False) -> bytes:
-    """The JSON of a chat completion, from an allow-list of fields."""
+def request_body(call: Call, model: str, seed: int, *, stream: bool, salt: str | None = None) -> bytes:
+    """The JSON of a chat completion, from an allow-list of fields.
+
+    With `salt`, that of its tenant, the engine takes vLLM's own fields; None for others, which might refuse them.
+    """
     body: dict[str, Any] = {
         "model": model,
         "messages": [{"role": message.role, "content": message.content} for message in call.messages],
@@ -282,10 +312,13 @@ def request_body(call: Call, model: str, seed: int, *, stream: bool, chunked: bo
     }
     if call.top_p is not None:
         body["top_p"] = call.top_p
+    if salt is not None:
+        # A prefix that another tenant's request had cached would answer sooner, and so tell that it was there.
+        body["cache_salt"] = salt
     if stream:
         body["stream"] = True
         body["stream_options"] = {"include_usage": True}
-        if chunked:
+        if salt is not None:
             # With every chunk, so that a request which is cut or breaks off is charged for what it had written.
             body["stream_options"]["continuous_usage_stats"] = True
             # The first token still comes at once; the rest in chunks, which spares both sides most of their parsing.

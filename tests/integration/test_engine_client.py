@@ -20,6 +20,7 @@ from serve_deployments.engine import Completion, Engines, Meter, RetryLater, req
 from tests.conditions import until
 
 URL = "http://engine"
+SALT = "of-a-tenant"
 CHAT = f"{URL}/v1/chat/completions"
 CALL = Call(
     call_id="s1-dev-001",
@@ -89,23 +90,28 @@ async def streamed(engines: Engines) -> tuple[Completion, list[str]]:
         texts.append(text)
 
     engine = engines.engines[0]
-    completion = await engines.complete(engine, CALL, "m", seed=7, trace="d.s1-dev-001.1", on_text=take, meter=Meter())
+    completion = await engines.complete(
+        engine, CALL, "m", seed=7, trace="d.s1-dev-001.1", on_text=take, meter=Meter(), salt=SALT
+    )
     return completion, texts
 
 
 async def whole(engines: Engines) -> Completion:
     engine = engines.engines[0]
-    return await engines.complete(engine, CALL, "m", seed=7, trace="d.s1-dev-001.1", on_text=None, meter=Meter())
+    return await engines.complete(
+        engine, CALL, "m", seed=7, trace="d.s1-dev-001.1", on_text=None, meter=Meter(), salt=SALT
+    )
 
 
 def test_the_request_is_built_from_an_allow_list() -> None:
-    body = json.loads(request_body(CALL, "m", 9, stream=True, chunked=True))
+    body = json.loads(request_body(CALL, "m", 9, stream=True, salt=SALT))
     assert body == {
         "model": "m",
         "messages": [{"role": "system", "content": "rules"}, {"role": "user", "content": "task"}],
         "temperature": 0.7,
         "max_tokens": 64,
         "seed": 9,
+        "cache_salt": SALT,
         "response_format": {
             "type": "json_schema",
             "json_schema": {"name": "answer", "schema": json_schema(CALL.output), "strict": True},
@@ -115,7 +121,7 @@ def test_the_request_is_built_from_an_allow_list() -> None:
         "stream_interval": 4,
     }
     plain = json.loads(request_body(CALL.model_copy(update={"top_p": 0.5}), "m", 9, stream=False))
-    assert plain["top_p"] == 0.5 and not {"stream", "stream_options", "stream_interval"} & set(plain)
+    assert plain["top_p"] == 0.5 and not {"stream", "stream_options", "stream_interval", "cache_salt"} & set(plain)
 
 
 async def test_a_stream_gives_text_in_pieces_and_usage(router: respx.MockRouter, engines: Engines) -> None:
@@ -251,10 +257,11 @@ async def test_probing_names_models_and_marks_the_unreachable(router: respx.Mock
     router.get(f"{URL}/v1/models").mock(
         return_value=httpx.Response(200, json={"data": [{"id": "m1", "owned_by": "vllm"}, {"id": "m2"}]})
     )
+    router.get(f"{URL}/version").mock(return_value=httpx.Response(404))
     router.get("http://other/v1/models").mock(side_effect=httpx.ConnectError("refused"))
     await engines.probe()
     first, second = engines.engines
-    assert (first.models, first.healthy, first.chunks_on_request) == (("m1", "m2"), True, True)
+    assert (first.models, first.healthy, first.extended) == (("m1", "m2"), True, True)
     assert not second.healthy
     assert await engines.model_of(first, None) == "m1"
     assert await engines.model_of(first, "named") == "named"
@@ -309,13 +316,15 @@ async def test_a_closed_port_is_an_engine_that_is_away_and_is_tried_again_after_
     engines = Engines([f"http://127.0.0.1:{port}", "http://127.0.0.1:1"], connections=4)
     first, second = engines.engines
     with pytest.raises(EngineUnavailable) as caught:
-        await engines.complete(first, CALL, "m", seed=7, trace="d.s1-dev-001.1", on_text=None, meter=Meter())
+        await engines.complete(first, CALL, "m", seed=7, trace="d.s1-dev-001.1", on_text=None, meter=Meter(), salt=SALT)
     assert backoff_hook(caught.value) is True
     assert not first.healthy and engines.choose([]) is second
     async with engines.turn([second]) as engine:
         assert engine is second
     with pytest.raises(EngineUnavailable, match="cannot be reached"):
-        await engines.complete(second, CALL, "m", seed=7, trace="d.s1-dev-001.1", on_text=None, meter=Meter())
+        await engines.complete(
+            second, CALL, "m", seed=7, trace="d.s1-dev-001.1", on_text=None, meter=Meter(), salt=SALT
+        )
     async with asyncio.timeout(5), engines.turn([second]) as engine:
         assert engine is first, "it is tried again after a rest"
     await engines.close()

@@ -1,0 +1,160 @@
+"""What an engine is sent: nothing that a client chose but its words, and a tenant's salt where that is understood."""
+
+import asyncio
+import json
+
+import httpx
+import pytest
+import respx
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from app.deliberation.calls import Call, ChatMessage
+from app.deliberation.errors import EngineUnavailable
+from app.testing import InMemoryJournal
+from serve_deployments.call import cache_salt
+from serve_deployments.engine import EngineAway, Engines, Meter, request_body
+from tests.integration.test_agent_replica import ANSWER, ScriptedEngine, call, outcomes, replica, request, streamed
+from tests.integration.test_engine_client import CALL, CHAT, SALT, URL, WHOLE_STREAM, Pieces
+
+# Fields that other engines might refuse, and all that may ever be sent.
+VLLM_ONLY = {"cache_salt", "stream_interval"}
+ALLOWED = VLLM_ONLY | set(
+    "model messages temperature top_p max_tokens seed response_format stream stream_options".split()
+)
+HOSTILE = st.text(max_size=40) | st.sampled_from(['", "cache_salt": "x', '{"cache_salt": "x"}', "\x00\u2028</s>"])
+
+
+@pytest.fixture
+def router() -> respx.MockRouter:
+    return respx.MockRouter(assert_all_called=False)
+
+
+@pytest.fixture
+def engines(router: respx.MockRouter) -> Engines:
+    return Engines([URL], connections=4, transport=httpx.MockTransport(router.async_handler))
+
+
+async def ask(engines: Engines) -> None:
+    async def take(_: str) -> None:
+        return
+
+    await engines.complete(engines.engines[0], CALL, "m", seed=7, trace="d.c.1", on_text=take, meter=Meter(), salt=SALT)
+
+
+@settings(max_examples=60)
+@given(
+    calls=st.builds(
+        Call,
+        call_id=st.just(CALL.call_id),
+        agent_id=st.just(CALL.agent_id),
+        role=st.just(CALL.role),
+        model=st.none() | st.text(min_size=1, max_size=8),
+        messages=st.lists(
+            st.builds(ChatMessage, role=st.sampled_from(["system", "user"]), content=HOSTILE), min_size=1, max_size=3
+        ).map(tuple),
+        output=st.just(CALL.output),
+        temperature=st.floats(0, 2),
+        top_p=st.none() | st.floats(0.1, 1),
+        max_tokens=st.integers(1, 32_768),
+        seed=st.integers(0, 2**31),
+    ),
+    stream=st.booleans(),
+    salt=st.none() | st.just(SALT),
+)
+def test_whatever_a_client_wrote_adds_no_field_and_chooses_no_salt(calls: Call, stream: bool, salt: str | None) -> None:
+    body = json.loads(request_body(calls, "m", 9, stream=stream, salt=salt))
+    assert body.keys() <= ALLOWED and (salt is not None or not VLLM_ONLY & body.keys())
+    assert body.get("cache_salt") == salt
+    assert [set(message) for message in body["messages"]] == [{"role", "content"}] * len(calls.messages)
+    assert [message["content"] for message in body["messages"]] == [message.content for message in calls.messages]
+    assert set(body.get("stream_options", ())) <= {"include_usage", *(("continuous_usage_stats",) if salt else ())}
+
+
+def test_a_tenants_salt_is_its_own_always_the_same_and_not_its_name() -> None:
+    tenants = ["default", "acme", "acme2", "a", "deliberation-gateway"]
+    salts = [cache_salt(tenant) for tenant in tenants]
+    assert salts == [cache_salt(tenant) for tenant in tenants] and len(set(salts)) == len(tenants)
+    assert all(tenant not in salt and len(salt) == 32 for tenant, salt in zip(tenants[1:3], salts[1:3], strict=True))
+
+
+@pytest.mark.parametrize(("owned_by", "salted"), [("vllm", True), ("simulator", True), ("another", False)])
+async def test_only_engines_that_know_vllms_fields_are_sent_a_salt_and_all_are_asked_first_what_they_are(
+    router: respx.MockRouter, engines: Engines, owned_by: str, salted: bool
+) -> None:
+    """Also where the role names its model, and nobody had to ask which there are."""
+    models = {"data": [{"id": "m", "owned_by": owned_by}]}
+    asked = router.get(f"{URL}/v1/models").mock(return_value=httpx.Response(200, json=models))
+    router.get(f"{URL}/version").mock(return_value=httpx.Response(200, json={"version": "0.32.0"}))
+    route = router.post(CHAT).mock(return_value=httpx.Response(200, stream=Pieces(WHOLE_STREAM)))
+    for _ in range(2):
+        assert await engines.model_of(engines.engines[0], "named") == "named"
+    await ask(engines)
+    body: dict[str, object] = json.loads(route.calls.last.request.content)
+    assert (body.get("cache_salt") == SALT, bool(VLLM_ONLY & body.keys())) == (salted, salted)
+    assert engines.engines[0].version == ("0.32.0" if salted else None)
+    assert len(asked.calls) == 1, "once"
+
+
+async def test_an_engine_that_does_not_say_what_it_is_is_not_sent_anything(
+    router: respx.MockRouter, engines: Engines
+) -> None:
+    router.get(f"{URL}/v1/models").mock(side_effect=httpx.ConnectError("refused"))
+    with pytest.raises(EngineAway):
+        await engines.model_of(engines.engines[0], "named")
+
+
+@pytest.mark.parametrize("status", [404, 405, 501])
+async def test_an_engine_without_a_list_of_models_is_there_and_takes_a_named_one(
+    router: respx.MockRouter, engines: Engines, status: int
+) -> None:
+    router.get(f"{URL}/v1/models").mock(return_value=httpx.Response(status))
+    (engine,) = engines.engines
+    assert await engines.model_of(engine, "named") == "named" and engine.healthy and not engine.extended
+    with pytest.raises(EngineUnavailable, match="names no model"):
+        await engines.model_of(engine, None)
+
+
+@pytest.mark.parametrize("body", ["<html>", "[]", "{}", "7"])
+async def test_a_version_that_cannot_be_read_is_none(router: respx.MockRouter, engines: Engines, body: str) -> None:
+    models = {"data": [{"id": "m", "owned_by": "vllm"}]}
+    router.get(f"{URL}/v1/models").mock(return_value=httpx.Response(200, json=models))
+    router.get(f"{URL}/version").mock(return_value=httpx.Response(200, text=body))
+    await engines.probe()
+    assert engines.engines[0].healthy and engines.engines[0].version is None
+
+
+async def test_whoever_looks_at_an_engine_that_hangs_waits_no_longer_than_asked_and_asks_it_once() -> None:
+    asked: list[httpx.Request] = []
+
+    async def hangs(request: httpx.Request) -> httpx.Response:
+        asked.append(request)
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    engines = Engines([URL], connections=4, transport=httpx.MockTransport(hangs))
+    async with asyncio.timeout(5):
+        await asyncio.gather(*(engines.look(0.01) for _ in range(8)))
+        await engines.look(0.01)
+    assert len(asked) == 1
+    await engines.close()
+
+
+class Vllm(ScriptedEngine):
+    """A scripted engine that says that it is vLLM."""
+
+    async def __call__(self, request: httpx.Request) -> httpx.Response:
+        if request.url.path.endswith("/models"):
+            return httpx.Response(200, json={"data": [{"id": "scripted", "owned_by": "vllm"}]})
+        if request.url.path == "/version":
+            return httpx.Response(200, json={"version": "0.32.0"})
+        return await super().__call__(request)
+
+
+async def test_a_replica_salts_every_request_with_its_tenant_also_the_one_that_is_made_again() -> None:
+    engine = Vllm(lambda _, number: httpx.Response(500, stream=Pieces([])) if number == 1 else streamed(ANSWER))
+    agent = replica(engine, InMemoryJournal())
+    for tenant, deliberation_id in (("acme", "d1"), ("rival", "d2")):
+        asked = request((call(),)).model_copy(update={"tenant": tenant, "deliberation_id": deliberation_id})
+        assert [outcome.text for outcome in await outcomes(agent, asked)] == [ANSWER]
+    assert [body["cache_salt"] for body in engine.bodies] == [cache_salt("acme")] * 2 + [cache_salt("rival")]
