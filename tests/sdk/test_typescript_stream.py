@@ -45,6 +45,12 @@ async def test_every_text_is_rebuilt_whatever_happens(name: str) -> None:
     assert told["texts"] == script["texts"]
 
 
+async def test_the_helper_waits_retries_and_stops_as_it_is_told() -> None:
+    tests = Path(__file__).with_name("stream.test.mjs")
+    said = await output_of([build.NODE, "--test", tests], HELPER=str(MODULE.parent))
+    assert "fail 0" in said and "pass 0" not in said
+
+
 async def test_the_helper_needs_nothing_but_itself() -> None:
     folder = build.HERE / "typescript"
     described = json.loads((folder / "package.json").read_text())

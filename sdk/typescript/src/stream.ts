@@ -230,8 +230,9 @@ export class EventStream<E extends AnyEvent = AnyEvent> implements AsyncIterable
     }
   }
 
-  #slept(delayMs: number): Promise<void> {
+  async #slept(delayMs: number): Promise<void> {
     const signal = this.#options.signal;
+    signal?.throwIfAborted();
     return new Promise((resolve, reject) => {
       const wake = (): void => {
         clearTimeout(timer);
