@@ -7,18 +7,14 @@ on from there. Every write is first write wins: a zombie that wakes up can only 
 import asyncio
 import os
 import platform
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from importlib.metadata import version
-from typing import Any, assert_never, cast
+from typing import Any, assert_never
 
 import ray
-import stamina
 import structlog
-from ray.exceptions import RayError
-from ray.serve.exceptions import RayServeException
-from ray.serve.handle import DeploymentHandle
 
 from app.deliberation.calls import Call
 from app.deliberation.engine import (
@@ -33,23 +29,21 @@ from app.deliberation.engine import (
     problem_of,
 )
 from app.deliberation.errors import DeliberationError, Gone, JournalUnavailable, UnexpectedFact
-from app.deliberation.facts import Accepted, Cancelled, Completed, End, Fact, Failed, Resumed, StageClosed, TimedOut
-from app.deliberation.fold import State, apply, begin, fold
+from app.deliberation.facts import Cancelled, Completed, End, Failed, Resumed, StageClosed, TimedOut
+from app.deliberation.fold import State
 from app.deliberation.ports import Record
 from app.deliberation.strategies import STRATEGIES
 from app.journal import JetStreamJournal
 from app.logs import outlast_output
 from app.queue import Delivery, WorkQueue
 from serve_deployments.agent import settle_heap
-from serve_deployments.call import StageRequest
+from serve_deployments.asking import Handle, Roles
 from serve_deployments.gate import Gate, Outcome
-from serve_deployments.work import Work, fact_of, hand_over, known
+from serve_deployments.ledger import APPEND_PATIENCE_S, Ledger
+from serve_deployments.work import Work, fact_of, hand_over
 
 HEARTBEAT_S = 2.0
-APPEND_PATIENCE_S = 60.0
-RETRY_WAIT_S = (0.2, 0.5, 1.0, 2.0)
 GIVE_BACK_DELAY_S = 2.0
-EARLY_CANCELS_MAX = 10_000
 # How long the end waits for what calls that were stopped had cost; it is in the log some milliseconds after.
 STOP_GRACE_S = 1.0
 # After so many takeovers without a step of the work, it is taken up alone: if its coordinator dies, it was this one.
@@ -59,8 +53,6 @@ GRACE = timedelta(seconds=2)
 
 REPLICA = f"{os.uname().nodename}-{os.getpid()}"
 
-Handle = DeploymentHandle[Any]
-
 log = structlog.get_logger(__name__)
 
 
@@ -69,16 +61,14 @@ class CoordinatorReplica:
 
     def __init__(self, journal: JetStreamJournal, agents: Mapping[str, Handle], slots: int) -> None:
         self._journal = journal
-        self._agents = {role: handle.options(stream=True) for role, handle in agents.items()}
+        self._ledger = Ledger(journal)
+        self._roles = Roles(agents)
         self._queue = WorkQueue(journal, slots, self._delivered)
         self._slots = slots
         self._works: dict[str, Work] = {}
         self._gates: dict[frozenset[str], Gate] = {}
         self._group: asyncio.TaskGroup | None = None
         self._alone = asyncio.Lock()
-        # Requests to stop that came before their deliberation did, and the sequence above which none was missed.
-        self._early_cancels: dict[str, Record] = {}
-        self._heard_from: int | None = None
 
     async def serve(self, ready: asyncio.Event) -> None:
         """Pull and coordinate until cancelled; what is in hand is then handed over.
@@ -92,7 +82,7 @@ class CoordinatorReplica:
                 await self._journal.subscribe(["deliberations.*.*.cancel"], self._heard)
                 await self._journal.answer("control.coordinator", self.describe)
                 self._journal.on_reconnect(self._missed)
-                await self._hear_again()
+                await self._ledger.hear_again()
                 await self._queue.start()
                 group.create_task(self._queue.watch())
                 group.create_task(self._keep_alive())
@@ -114,7 +104,7 @@ class CoordinatorReplica:
             "replica": REPLICA,
             "in_flight": len(self._works),
             "slots": self._slots,
-            "roles": sorted(self._agents),
+            "roles": self._roles.names,
             "versions": {
                 "python": platform.python_version(),
                 "ray": ray.__version__,
@@ -124,30 +114,22 @@ class CoordinatorReplica:
 
     def _heard(self, record: Record) -> None:
         work = self._works.get(record.tokens[2])
-        if work is not None:
+        if work is None:
+            self._ledger.early(record)
+        else:
             work.inbox.put_nowait(record)
-            return
-        self._early_cancels[record.tokens[2]] = record
-        if len(self._early_cancels) > EARLY_CANCELS_MAX:
-            # What is forgotten here is in the log: it is read again for whatever was accepted up to now.
-            self._heard_from = max(self._heard_from or 0, *(early.sequence for early in self._early_cancels.values()))
-            self._early_cancels.clear()
 
     def _missed(self) -> None:
-        self._heard_from = None
+        self._ledger.missed()
         for work in self._works.values():
             work.inbox.put_nowait(None)
-
-    async def _hear_again(self) -> None:
-        if self._heard_from is None:
-            self._heard_from = (await self._journal.state()).last_sequence
 
     async def _keep_alive(self) -> None:
         """Tell the server every few seconds what is still being worked on, but only while a call is within its time."""
         while True:
             await asyncio.sleep(HEARTBEAT_S)
             with suppress(JournalUnavailable):
-                await self._hear_again()
+                await self._ledger.hear_again()
             now = datetime.now(UTC)
             for work in list(self._works.values()):
                 if now <= work.alive_until:
@@ -204,41 +186,10 @@ class CoordinatorReplica:
         if self._works.get(work.deliberation_id) is work:
             del self._works[work.deliberation_id]
 
-    async def _state(self, work: Work) -> State:
-        """Fold what the log holds, waiting for a log that is away as long as an append would."""
-        records = await self._facts(work)
-        state = fold((record.sequence, fact_of(record)) for record in records)
-        if state is None:
-            raise UnexpectedFact("the log holds no fact of an accepted deliberation")
-        return state
-
-    def _fresh(self, work: Work) -> State | None:
-        """The state of a deliberation that nobody has touched yet; None when the log must tell.
-
-        A request to stop would have been heard, and if a stage was opened all the same, its fact refuses the next.
-        """
-        record = work.delivery.record
-        if work.resumed or self._heard_from is None or record.sequence <= self._heard_from:
-            return None
-        accepted = fact_of(record)
-        assert isinstance(accepted, Accepted), "the queue hands out accepted facts alone"
-        state = begin(accepted, record.sequence)
-        cancel = self._early_cancels.pop(work.deliberation_id, None)
-        return apply(state, fact_of(cancel), cancel.sequence) if cancel else state
-
-    async def _facts(self, work: Work) -> list[Record]:
-        retries = stamina.retry_context(
-            on=JournalUnavailable, attempts=None, timeout=APPEND_PATIENCE_S, wait_initial=0.05, wait_max=1.0
-        )
-        async for attempt in retries:
-            with attempt:
-                return await self._journal.facts(work.tenant, work.deliberation_id)
-        raise AssertionError("a retry context ends by returning or raising")
-
     async def _ended_by(self, work: Work, error: DeliberationError) -> None:
         now = datetime.now(UTC)
         try:
-            fact = failed(await self._state(work), now, error).fact
+            fact = failed(await self._ledger.state(work), now, error).fact
         except UnexpectedFact:
             # The log itself is damaged: the end can still be written, and knows of no cost.
             fact = Failed(deliberation_id=work.deliberation_id, ts=now, problem=problem_of(error))
@@ -249,12 +200,12 @@ class CoordinatorReplica:
             await self._journal.announce(end)
 
     async def _deliberated(self, work: Work) -> None:
-        state = self._fresh(work)
+        state = self._ledger.fresh(work)
         if state is None:
             state = await self._taken_over(work)
         state = await self._turn(work, state)
         while True:
-            state = await self._caught_up(work, state)
+            state = await self._ledger.caught_up(work, state)
             definition = STRATEGIES.get(state.specification.strategy)
             if definition is None:
                 raise UnexpectedFact(f"no strategy {state.specification.strategy} here")
@@ -267,17 +218,17 @@ class CoordinatorReplica:
                     return
                 case OpenStage(fact, run):
                     work.begun = True
-                    state = await self._appended(work, state, fact)
+                    state = await self._ledger.appended(work, state, fact)
                     if state.open_stage and state.open_stage.opened == fact:
                         state = await self._run(work, state, run)
                 case Finish() if _lacking(state) and not work.settled:
                     # What a closed stage left out was stopped, and has cost something: it is in the log by now.
                     work.settled = True
-                    state = await self._state(work)
+                    state = await self._ledger.state(work)
                 case CloseStage(fact) | Finish(fact):
                     # Nothing is to be said of it after its end.
                     work.begun = isinstance(fact, StageClosed)
-                    state = await self._appended(work, state, fact)
+                    state = await self._ledger.appended(work, state, fact)
                 case RunStage():
                     state = await self._run(work, state, decision)
                 case _:
@@ -295,7 +246,7 @@ class CoordinatorReplica:
             if left_s <= 0:
                 break
             heard = await work.heard_before(work.place.granted, left_s)
-            state = await self._caught_up(work, state, *heard)
+            state = await self._ledger.caught_up(work, state, heard)
         return state
 
     async def _taken_over(self, work: Work) -> State:
@@ -304,7 +255,7 @@ class CoordinatorReplica:
         Work that seems to kill whoever holds it is begun alone, until it has made a step: what is in hand beside it
         would be blamed as well.
         """
-        state = await self._state(work)
+        state = await self._ledger.state(work)
         work.resumed = work.resumed or bool(state.stages) or state.takeovers > 0
         work.takeovers = state.takeovers
         if not work.resumed or state.ended:
@@ -314,10 +265,10 @@ class CoordinatorReplica:
             work.alive_until = state.accepted.deadline_at + GRACE
             await self._alone.acquire()
             work.alone = self._alone
-            state = await self._state(work)
+            state = await self._ledger.state(work)
             if state.ended:
                 return state
-        state = await self._appended(
+        state = await self._ledger.appended(
             work,
             state,
             Resumed(
@@ -330,20 +281,10 @@ class CoordinatorReplica:
         work.takeovers = state.takeovers
         return state
 
-    async def _appended(self, work: Work, state: State, fact: Fact) -> State:
-        appended = await self._journal.append(work.tenant, fact)
-        if appended.mine:
-            if not isinstance(fact, Resumed):
-                work.stepped()
-            return apply(state, fact, appended.record.sequence)
-        # Somebody else is ahead: what stands is the truth, and calls may have been made already.
-        work.resumed = True
-        return await self._state(work)
-
     async def _run(self, work: Work, state: State, run: RunStage) -> State:
         """Run a stage's lacking calls until it may close, somebody cancels, or the deliberation's deadline passes."""
         work.alive_until = run.deadline_at + 2 * GRACE
-        state = await self._caught_up(work, state)
+        state = await self._ledger.caught_up(work, state)
         if self._may_go_on(state):
             return state
         by_role: dict[str, list[Call]] = {}
@@ -351,7 +292,7 @@ class CoordinatorReplica:
             by_role.setdefault(call.role, []).append(call)
         try:
             async with asyncio.TaskGroup() as group:
-                asking = [group.create_task(self._ask(work, run, role, calls)) for role, calls in by_role.items()]
+                asking = [group.create_task(self._roles.ask(work, run, role, calls)) for role, calls in by_role.items()]
                 try:
                     while not self._may_go_on(state):
                         state = await self._heard_of(work, state)
@@ -371,7 +312,7 @@ class CoordinatorReplica:
         with suppress(TimeoutError):
             async with asyncio.timeout(STOP_GRACE_S):
                 while not state.ended and _lacking(state):
-                    state = self._heard_in(state, await work.inbox.get()) or await self._state(work)
+                    state = await self._ledger.caught_up(work, state, [await work.inbox.get()])
         return state
 
     def _may_go_on(self, state: State) -> bool:
@@ -394,66 +335,7 @@ class CoordinatorReplica:
                 records = [await work.inbox.get()]
         except TimeoutError:
             return state
-        return await self._caught_up(work, state, *records)
-
-    async def _caught_up(self, work: Work, state: State, *records: Record | None) -> State:
-        """The state after these facts and all that have been heard by now."""
-        heard_now = list(records)
-        while not work.inbox.empty():
-            heard_now.append(work.inbox.get_nowait())
-        for record in heard_now:
-            heard = self._heard_in(state, record)
-            if heard is None:
-                return await self._state(work)
-            state = heard
-        if not state.fruitless:
-            work.stepped()
-        return state
-
-    def _heard_in(self, state: State, record: Record | None) -> State | None:
-        """The state after what the inbox held; None when facts were missed and the log must tell."""
-        if record is None:
-            return None
-        fact = fact_of(record)
-        return state if known(state, fact) else apply(state, fact, record.sequence)
-
-    async def _ask(self, work: Work, run: RunStage, role: str, calls: list[Call]) -> None:
-        """Have one role's replicas make the calls, again when one dies; outcomes go to the work's inbox."""
-        lacking = {call.call_id: call for call in calls}
-        waits = iter(RETRY_WAIT_S)
-        while lacking and not work.stopping:
-            request = StageRequest(
-                tenant=work.tenant,
-                deliberation_id=work.deliberation_id,
-                stage=run.opened.stage,
-                calls=tuple(lacking.values()),
-                deadline_at=run.deadline_at,
-                resumed=work.resumed,
-                accepted_sequence=work.delivery.record.sequence,
-            )
-            try:
-                payload = request.__pydantic_serializer__.to_json(request)
-                stream = cast("AsyncIterator[tuple[int, bytes]]", self._agents[role].run_stage.remote(payload))
-                async for sequence, data in stream:
-                    record = Record(f"deliberations.{work.tenant}.{work.deliberation_id}.call", sequence, data)
-                    fact = fact_of(record)
-                    lacking.pop(getattr(fact, "call_id", ""), None)
-                    work.inbox.put_nowait(record)
-                failure = "ended early"
-            except (RayError, RayServeException) as error:
-                failure = repr(error)[:300]
-            except asyncio.CancelledError as error:
-                # Ray tells so of a call that it cancelled itself; only our own cancellation ends this task.
-                if (task := asyncio.current_task()) is None or task.cancelling():
-                    raise
-                failure = repr(error)
-            if lacking:
-                # A replica died or refused, or a fact stopped the calls: what stands is read back, and if the stage is
-                # still open, only the rest is made again.
-                log.warning("role_call_failed", role=role, deliberation_id=work.deliberation_id, error=failure)
-                work.resumed = True
-                work.inbox.put_nowait(None)
-                await asyncio.sleep(next(waits, RETRY_WAIT_S[-1]))
+        return await self._ledger.caught_up(work, state, records)
 
 
 def _outcome(end: End) -> Outcome:

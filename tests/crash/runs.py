@@ -85,8 +85,8 @@ BODIES: dict[str, dict[str, Any]] = {
 class Script:
     """What happens during a run: kills, a request to stop when a step is reached, and somebody who hangs.
 
-    At the step `replaced_at` the coordinator is replaced in order. With a hang there are two coordinators, so that there
-    is one to take over.
+    At the step `replaced_at` the coordinator is replaced in order. With a hang there are two coordinators, so that one
+    is there to take over.
     """
 
     strategy: str

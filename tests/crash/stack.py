@@ -21,8 +21,10 @@ from app.roles import read_roles
 from app.settings import Settings
 from serve_deployments.agent import APPEND_PATIENCE_S as AGENT_PATIENCE_S
 from serve_deployments.agent import AgentReplica, StageRequest
-from serve_deployments.coordinator import APPEND_PATIENCE_S, CoordinatorReplica, Handle
+from serve_deployments.asking import Handle
+from serve_deployments.coordinator import CoordinatorReplica
 from serve_deployments.engine import Engines
+from serve_deployments.ledger import APPEND_PATIENCE_S
 from tests.components.served import APP, answering
 from tests.crash.client import InMemoryClient, journal_over
 from tests.crash.clock import VirtualLoop

@@ -14,8 +14,9 @@ from app.deliberation.specification import AgentSpec, Constraints, Criterion, Sp
 from app.deliberation.strategies import STRATEGIES
 from app.journal import JetStreamJournal
 from app.streams import StreamSettings, apply
+from serve_deployments.asking import Handle
 from serve_deployments.call import StageRequest
-from serve_deployments.coordinator import CoordinatorReplica, Handle
+from serve_deployments.coordinator import CoordinatorReplica
 from tests.conditions import until
 from tests.conftest import NatsServer
 
