@@ -325,7 +325,7 @@ def _roles() -> dict[str, tuple[Exhibit, ...]]:
 
 
 def _operations() -> dict[str, tuple[Exhibit, ...]]:
-    ready = Ready(mode="development", checks=("journal", "streams", "catalog", "coordinator"))
+    ready = Ready(mode="development", checks=("journal", "streams", "catalog", "coordinator", "webhooks"))
     session = Session(mode="development", tenant=TENANT, scopes=("admin", "read", "submit"), key=None, expires_at=None)
     metrics = "# HELP deliberations_accepted_total Deliberations that were accepted\n"
     return {

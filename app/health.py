@@ -43,6 +43,16 @@ async def _stream_faults(gateway: Gateway) -> list[FieldProblem]:
     ]
 
 
+async def _lacking(gateway: Gateway) -> list[FieldProblem]:
+    """What is not there and nothing accepted or answered depends on: who sends webhooks, where they are on."""
+    if not gateway["settings"].webhooks:
+        return []
+    if await gateway["control"].inquire(CONTROL_SUBJECT, timeout_s=INQUIRY_TIMEOUT_S):
+        return []
+    remedy = "Run `python -m app.webhooks`; what is to be sent waits in the log, and is sent then."
+    return [_missing("webhooks", f"No sender of webhooks answered within {INQUIRY_TIMEOUT_S:g} s", remedy)]
+
+
 async def _faults(gateway: Gateway) -> list[FieldProblem]:
     """Everything that serving needs and is not there."""
     faults: list[FieldProblem] = []
@@ -81,15 +91,22 @@ async def get_health() -> Response:
     responses={200: {"model": Ready, **answer("Ready")}, **problems(503)},
 )
 async def get_readiness(gateway: InGateway) -> Response:
-    """The log reachable, its streams as declared, the catalog caught up, a coordinator alive, and not draining."""
-    faults = await _faults(gateway)
+    """The log reachable, its streams as declared, the catalog caught up, a coordinator alive, and not draining.
+
+    Without a sender of webhooks it is ready all the same, and `degraded` tells: no deliberation waits for one.
+    """
+    async with asyncio.TaskGroup() as group:
+        finding, looking = group.create_task(_faults(gateway)), group.create_task(_lacking(gateway))
+    faults, degraded = finding.result(), looking.result()
     if faults:
         raise NotReady(f"Not ready: {', '.join(dict.fromkeys(fault.pointer for fault in faults))}", faults)
     access = gateway["access"]
     keys = () if access.development else ("keys",)
+    webhooks = ("webhooks",) if gateway["settings"].webhooks and not degraded else ()
     ready = Ready(
         mode="development" if access.development else "keys",
-        checks=("journal", "streams", "catalog", *keys, "coordinator"),
+        checks=("journal", "streams", "catalog", *keys, "coordinator", *webhooks),
+        degraded=tuple(degraded),
     )
     return Response(dump(ready), headers=_NO_STORE, media_type="application/json")
 
@@ -108,10 +125,10 @@ async def get_stats(gateway: InGateway, tenant: OfTenant) -> Response:
     return Response(dump(gateway["catalog"].stats(tenant)), headers=_NO_STORE, media_type="application/json")
 
 
-async def _senders(gateway: Gateway) -> list[dict[str, Any]]:
-    """What the senders of webhooks say of themselves."""
+async def senders_of(gateway: Gateway) -> list[dict[str, Any]] | None:
+    """What the senders of webhooks say of themselves; None where there need be none."""
     if not gateway["settings"].webhooks:
-        return []
+        return None
     return await gateway["control"].inquire(CONTROL_SUBJECT, timeout_s=SENDERS_TIMEOUT_S, replies_max=SENDERS_MAX)
 
 
@@ -126,6 +143,6 @@ async def get_metrics(gateway: InGateway) -> Response:
     """Requests are this process's; deliberations are those of all who share the log, and calls the agents' own."""
     async with asyncio.TaskGroup() as group:
         asked = [group.create_task(replies_of(gateway, name, role)) for name, role in gateway["roles"].items()]
-        senders = group.create_task(_senders(gateway))
+        senders = group.create_task(senders_of(gateway))
     replicas = [reply for task in asked for reply in task.result() if "counts" in reply]
     return Response(gateway["metrics"].exposition(replicas, senders.result()), headers={"Content-Type": CONTENT_TYPE})

@@ -92,7 +92,11 @@ class Metrics:
         registry.register(_Deliberations(catalog))
 
     def exposition(
-        self, replicas: Sequence[Mapping[str, Any]] = (), senders: Sequence[Mapping[str, Any]] = ()
+        self, replicas: Sequence[Mapping[str, Any]] = (), senders: Sequence[Mapping[str, Any]] | None = None
     ) -> bytes:
-        """The text that Prometheus scrapes; agents' replicas and webhooks' senders are as they describe themselves."""
-        return b"".join(map(generate_latest, (self.registry, _Replicas(replicas), Senders(senders))))
+        """The text that Prometheus scrapes; agents' replicas and webhooks' senders are as they describe themselves.
+
+        Of senders nothing is said where there need be none (None): a count of 0 means that they are missing.
+        """
+        told = [self.registry, _Replicas(replicas)] + ([] if senders is None else [Senders(senders)])
+        return b"".join(map(generate_latest, told))

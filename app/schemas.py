@@ -324,6 +324,9 @@ class Ready(Resource):
         description="`development`: no keys are asked for, and only this machine can reach it"
     )
     checks: tuple[str, ...] = Field(description="What was found in order")
+    degraded: tuple[FieldProblem, ...] = Field(
+        default=(), description="What is missing though no deliberation depends on it: whoever sends webhooks"
+    )
 
 
 class StreamEnvelope(BaseModel, frozen=True):

@@ -19,6 +19,7 @@ class Senders(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """See prometheus_client."""
+        yield GaugeMetricFamily("webhook_senders", "Senders that answered just now", value=len(self._senders))
         attempts = CounterMetricFamily(
             "webhook_attempts", "Requests to receivers by outcome", labels=["sender", "outcome"]
         )

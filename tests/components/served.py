@@ -22,6 +22,14 @@ from app.testing import FakeClock, InMemoryJournal
 from tests.conditions import until
 
 COORDINATOR: dict[str, Any] = {"replica": "c1", "in_flight": 0, "slots": 10, "versions": {}}
+SENDER: dict[str, Any] = {
+    "replica": "webhooks-7",
+    "counts": {"succeeded": 3, "failed": 2, "delivered": 3},
+    "in_flight": 1,
+    "waiting": 4,
+    "held": {"webhooks": 0, "attempts": 2},
+    "queues": {"webhooks": {"new": 5, "taken": 6}, "attempts": {"new": 7, "taken": 8}},
+}
 
 # The routes are the same for every gateway, and take longer to build than most tests to run.
 APP = create_app(Settings())

@@ -16,7 +16,7 @@ from app.openapi import document
 from app.problems import STATUSES
 from app.specimen import EPOCH, TENANT, log, told
 from app.testing import InMemoryJournal
-from tests.components.served import COORDINATOR, Served, served
+from tests.components.served import COORDINATOR, SENDER, Served, served
 
 CASES = [(operation, exhibit) for operation, shown in exhibits().items() for exhibit in shown]
 
@@ -71,7 +71,7 @@ async def _played(gateway: Served, begun: set[str]) -> None:
 @asynccontextmanager
 async def exhibiting() -> AsyncGenerator[Served, None]:
     """The gateway for which the examples hold."""
-    journal = InMemoryJournal(epoch=EPOCH, replies={"control.coordinator": [COORDINATOR]})
+    journal = InMemoryJournal(epoch=EPOCH, replies={"control.coordinator": [COORDINATOR], "control.webhooks": [SENDER]})
     for record in log():
         event = decode(record.data)
         if isinstance(event, CallStarted | CallDelta):

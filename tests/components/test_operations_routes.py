@@ -9,7 +9,7 @@ from app.deliberation.errors import InvalidRequest, JournalUnavailable, StreamsD
 from app.deliberation.strategies import STRATEGIES
 from app.roles import read_roles, without_credentials
 from app.testing import InMemoryJournal
-from tests.components.served import COORDINATOR, Served, served
+from tests.components.served import COORDINATOR, SENDER, Served, served
 
 
 @pytest.fixture
@@ -93,6 +93,29 @@ async def test_ready_means_that_work_is_accepted_and_will_be_done(gateway: Serve
     response = await gateway.client.get("/readyz")
     assert (response.status_code, response.json()["status"]) == (200, "ready")
     assert response.headers["cache-control"] == "no-store"
+
+
+async def test_whoever_sends_webhooks_is_missed_where_they_are_on_and_nothing_waits_for_it() -> None:
+    journal = InMemoryJournal(replies={"control.coordinator": [COORDINATOR]})
+    async with served(journal=journal, webhooks=True) as gateway:
+        without = await gateway.client.get("/readyz")
+        figures = (await gateway.client.get("/metrics")).text.splitlines()
+        assert "webhook_senders 0.0" in figures
+        journal.replies["control.webhooks"] = [SENDER]
+        told = (await gateway.client.get("/readyz")).json()
+        assert "webhook_senders 1.0" in (await gateway.client.get("/metrics")).text.splitlines()
+        journal.replies.clear()
+        assert await missing(gateway) == ["coordinator"], "what makes it not ready is told alone"
+    assert (without.status_code, without.json()["status"]) == (200, "ready")
+    (problem,) = without.json()["degraded"]
+    assert problem["pointer"] == "webhooks" and "python -m app.webhooks" in problem["remedy"]
+    assert "webhooks" not in without.json()["checks"]
+    assert "webhooks" in told["checks"] and told["degraded"] == []
+
+
+async def test_where_webhooks_are_off_nobody_misses_a_sender(gateway: Served) -> None:
+    assert (await gateway.client.get("/readyz")).json()["degraded"] == []
+    assert "webhook_senders" not in (await gateway.client.get("/metrics")).text
 
 
 async def missing(gateway: Served) -> list[str]:

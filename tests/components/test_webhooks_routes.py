@@ -28,7 +28,7 @@ from app.webhooks.routes import REDELIVERIES_MAX
 from app.webhooks.settings import SenderSettings, sender_settings_table
 from app.webhooks.signatures import tenant_secret
 from tests.components.keyed import PEPPER, bearer, make_key
-from tests.components.served import COORDINATOR, Served, served
+from tests.components.served import COORDINATOR, SENDER, Served, served
 from tests.components.test_docs import CONFIGURATION, between
 from tests.conditions import until
 from tests.story import NOW
@@ -290,15 +290,7 @@ async def test_anothers_deliveries_are_those_of_nobody() -> None:
 
 
 async def test_the_queue_is_among_the_figures() -> None:
-    sender = {
-        "replica": "webhooks-7",
-        "counts": {"succeeded": 3, "failed": 2, "delivered": 3},
-        "in_flight": 1,
-        "waiting": 4,
-        "held": {},
-        "queues": {"webhooks": {"new": 5, "taken": 6}, "attempts": {"new": 7, "taken": 8}},
-    }
-    journal = InMemoryJournal(replies={"control.coordinator": [COORDINATOR], "control.webhooks": [sender]})
+    journal = InMemoryJournal(replies={"control.coordinator": [COORDINATOR], "control.webhooks": [SENDER]})
     async with served(journal=journal, webhooks=True) as gateway:
         figures = (await gateway.client.get("/metrics")).text.splitlines()
     for line in (
@@ -307,6 +299,7 @@ async def test_the_queue_is_among_the_figures() -> None:
         'webhook_attempts_in_flight{sender="webhooks-7"} 1.0',
         'webhook_attempts_waiting{sender="webhooks-7"} 4.0',
         'webhook_queue{queue="attempts",state="taken"} 8.0',
+        "webhook_senders 1.0",
     ):
         assert line in figures
 
