@@ -232,6 +232,24 @@ async def test_a_call_outlives_the_request_that_brought_it() -> None:
     await until(lambda: bool(views(journal, CallFinished)))
 
 
+async def test_a_replica_that_stops_lets_its_calls_end_but_not_for_ever() -> None:
+    journal = InMemoryJournal()
+    engine = ScriptedEngine(lambda *_: streamed(ANSWER))
+    engine.hold = asyncio.Event()
+    agent = replica(engine, journal)
+    await agent.finish(0)
+    consumer = asyncio.create_task(outcomes(agent, request((call(),))))
+    await until(lambda: len(engine.bodies) == 1)
+    await agent.finish(0)
+    assert views(journal, CallFinished) == [], "its time was over"
+    finishing = asyncio.create_task(agent.finish(30))
+    await asyncio.sleep(0)
+    engine.hold.set()
+    await finishing
+    (finished,) = views(journal, CallFinished)
+    assert [finished] == await consumer
+
+
 STOPS = {
     "cancel": CancelRequested(deliberation_id="d1", ts=datetime.now(UTC)),
     "stage closed": StageClosed(
