@@ -1,0 +1,48 @@
+"""Streams that are broken off at random places and resumed by cursor, and the judge of what they were shown."""
+
+import pytest
+
+from app.client import Frame
+from app.journal import JetStreamJournal
+from benchmarks.reconnects import Viewer, followed
+from tests.conftest import NatsServer
+
+
+async def test_two_hundred_reconnects_over_ten_streams_lose_and_double_nothing(
+    nats_server: NatsServer, jetstream_journal: JetStreamJournal
+) -> None:
+    viewers = await followed(jetstream_journal, nats_server.url, streams=10, reconnects=200, seed=7)
+    assert [fault for viewer in viewers for fault in viewer.faults] == []
+    assert sum(viewer.reconnects for viewer in viewers) == 200
+    assert all(text.finished for viewer in viewers for texts in viewer.texts.values() for text in texts.values())
+
+
+@pytest.mark.parametrize(
+    ("shown", "fault"),
+    [
+        (["e-1", "e-2", "e-3"], []),
+        (["e-1", "e-3"], ["1 events missing, 0 doubled, of 3"]),
+        (["e-1", "e-2", "e-2", "e-3"], ["0 events missing, 1 doubled, of 3"]),
+        (["e-2", "e-1", "e-3"], ["0 events missing, 0 doubled, of 3"]),
+    ],
+)
+def test_a_gap_a_duplicate_and_a_wrong_order_are_violations(shown: list[str], fault: list[str]) -> None:
+    viewer = Viewer(["a"], [], shown=shown)
+    viewer.judge(["e-1", "e-2", "e-3"])
+    assert viewer.faults == fault
+
+
+def test_a_text_that_is_not_the_one_told_is_a_violation() -> None:
+    viewer = Viewer(["a"], [])
+    about = '"deliberation_id":"a","ts":"2026-01-01T00:00:00Z","call_id":"s1-dev-001","agent_id":"dev-001"'
+    delta = f'{{"type":"call.delta",{about},"attempt":1,"offset":0,"text":"re"}}'
+    finished = f'{{"type":"call.finished",{about},"role":"DEV","stage":1,"attempt":1,"text":"red","duration_ms":5}}'
+    viewer.take(Frame("call.delta", delta, "e-1"))
+    viewer.take(Frame("call.finished", finished, "e-2"))
+    assert viewer.faults == ["a s1-dev-001 was rebuilt otherwise than it was told"]
+
+
+def test_a_gap_that_is_told_is_a_violation_too() -> None:
+    viewer = Viewer(["a"], [])
+    viewer.take(Frame("stream.gap", "{}"))
+    assert viewer.faults == ["stream.gap after 0 events"]
