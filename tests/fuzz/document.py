@@ -18,9 +18,12 @@ from tests.fuzz.gateway import fuzzed
 
 ROOT = Path(__file__).parents[2]
 CONFIG = Path(__file__).with_name("schemathesis.toml")
+ALL_PHASES = "examples,coverage,fuzzing,stateful"
 
 
-async def fuzz(url: str, key: str | None, *, seed: int, examples: int, seconds: int | None = None) -> tuple[int, str]:
+async def fuzz(
+    url: str, key: str | None, *, seed: int, examples: int, seconds: int | None = None, phases: str = ALL_PHASES
+) -> tuple[int, str]:
     """Run schemathesis against a gateway; its exit status, and what it said.
 
     With `seconds` it goes on until they are over; otherwise it tries about `examples` requests for each operation
@@ -35,6 +38,7 @@ async def fuzz(url: str, key: str | None, *, seed: int, examples: int, seconds: 
     ]
     command += ["--checks=all", f"--seed={seed}", f"--max-examples={examples}", "--continue-on-failure", "--no-color"]
     command += [f"--header=Authorization: Bearer {key}"] if key else ["--exclude-checks=ignored_auth"]
+    command += [f"--phases={phases}"]
     command += [f"--max-time={seconds}"] if seconds else []
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     process = await asyncio.create_subprocess_exec(
