@@ -82,6 +82,11 @@ class Backlog:
         """Deliberations that are accepted and unfinished, with those that are being written."""
         return len(self._held) + len(self._writing)
 
+    @property
+    def waiting(self) -> int:
+        """Of those, how many have not begun."""
+        return len(self._waiting) + len(self._writing)
+
     def depth_of(self, role: str) -> int:
         """As `depth`, of those that need the role."""
         return self._depth_of[role] + sum(role in roles for roles in self._writing.values())
@@ -135,6 +140,10 @@ class Backlog:
         self._paces.clear()
         self._pace = Pace(self._cold_depth)
         self._promises.clear()
+
+    def pace(self, role: str | None = None) -> Pace:
+        """How fast work that needs a role ends, or any work: to be read."""
+        return self._pace if role is None else self._paces.get(role) or Pace(self._cold_depth)
 
     def _pace_of(self, role: str) -> Pace:
         return self._paces.setdefault(role, Pace(self._cold_depth))

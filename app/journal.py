@@ -128,6 +128,14 @@ class JetStreamJournal:
         self._reconnect_calls: list[Callable[[], None]] = []
         self.last_write_failed = False
 
+    @property
+    def server_version(self) -> str | None:
+        """What nats-server calls its version; None while none is connected."""
+        if not self.client.is_connected:
+            return None
+        told = self.client.connected_server_version
+        return f"{told.major}.{told.minor}.{told.patch}"
+
     @classmethod
     async def connect(cls, url: str, *, name: str = "deliberate", patience_s: float = REQUEST_TIMEOUT_S) -> Self:
         """Open a journal; waits for the server."""

@@ -7,7 +7,6 @@ stage, the end) that every replica hears, because what Ray does with a cancelled
 
 import asyncio
 import gc
-import os
 import time
 from collections import Counter
 from collections.abc import AsyncIterator
@@ -26,6 +25,7 @@ from app.journal import JetStreamJournal
 from app.logs import outlast_output
 from serve_deployments.call import CallRun, StageRequest
 from serve_deployments.engine import Engines
+from serve_deployments.identity import identity
 from serve_deployments.sandbox.checks import Sandbox
 from serve_deployments.stops import Stops
 
@@ -107,12 +107,12 @@ class AgentReplica:
                 running.stop(why)
 
     async def describe(self) -> dict[str, Any]:
-        """The replica as `GET /roles` shows it."""
+        """The replica as `GET /roles`, `GET /cluster` and `/metrics` show it."""
         await self.engines.look(LOOK_WITHIN_S)
         model = self.role.model or next((e.models[0] for e in self.engines.engines if e.models), None)
         return {
+            **identity(),
             "role": self.name,
-            "replica": f"{os.uname().nodename}-{os.getpid()}",
             "model": model,
             "simulated": bool(model and "simulated" in model),
             "engines": [
@@ -122,10 +122,12 @@ class AgentReplica:
                     "circuit": engine.circuit.state(time.monotonic()),
                     "in_flight": engine.in_flight,
                     "models": list(engine.models),
+                    "version": engine.version,
                 }
                 for engine in self.engines.engines
             ],
             "in_flight": len(self._running),
+            "concurrency": self.role.concurrency,
             "counts": {name: self._counts[name] for name in COUNTS},
         }
 

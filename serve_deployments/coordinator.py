@@ -5,15 +5,11 @@ on from there. Every write is first write wins: a zombie that wakes up can only 
 """
 
 import asyncio
-import os
-import platform
 from collections.abc import Mapping
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
-from importlib.metadata import version
 from typing import Any, assert_never
 
-import ray
 import structlog
 
 from app.deliberation.calls import Call
@@ -39,6 +35,7 @@ from app.queue import Delivery, WorkQueue
 from serve_deployments.agent import settle_heap
 from serve_deployments.asking import Handle, Roles
 from serve_deployments.gate import Gate, Outcome
+from serve_deployments.identity import REPLICA, identity
 from serve_deployments.ledger import APPEND_PATIENCE_S, Ledger
 from serve_deployments.work import Work, fact_of, hand_over
 
@@ -50,8 +47,6 @@ STOP_GRACE_S = 1.0
 SUSPECT_TAKEOVERS = 2
 # A stage's calls end by their own deadline; a replica that died is noticed this much later.
 GRACE = timedelta(seconds=2)
-
-REPLICA = f"{os.uname().nodename}-{os.getpid()}"
 
 log = structlog.get_logger(__name__)
 
@@ -101,15 +96,11 @@ class CoordinatorReplica:
     async def describe(self) -> dict[str, Any]:
         """The replica as `GET /cluster` and `/readyz` see it."""
         return {
-            "replica": REPLICA,
+            **identity(),
             "in_flight": len(self._works),
             "slots": self._slots,
             "roles": self._roles.names,
-            "versions": {
-                "python": platform.python_version(),
-                "ray": ray.__version__,
-                "gateway": version("deliberation-gateway"),
-            },
+            "gates": [{"roles": sorted(roles), **gate.figures()} for roles, gate in self._gates.items()],
         }
 
     def _heard(self, record: Record) -> None:

@@ -33,6 +33,10 @@ class Gate:
         """How many have been let in and have not left."""
         return self._grip.held
 
+    def figures(self) -> dict[str, int]:
+        """How many are begun, how many may be at present, and how many wait for that."""
+        return {"begun": self._grip.held, "bound": self._grip.bound, "waiting": len(self._waiting)}
+
     def ask(self, now_s: float, *, begun: bool) -> Place:
         """A place, granted at once if there is room, or if it was `begun` before by somebody else."""
         place = Place()
