@@ -4,7 +4,7 @@ BIN := .venv/bin
 STAMP := .venv/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo up test test-unit test-browser test-vllm test-sdk fuzz lint format bench chaos openapi lock clean
+.PHONY: help install demo up test test-unit test-browser test-vllm test-sdk fuzz mutants lint format bench chaos openapi lock clean
 
 help: ## Show this help
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -48,6 +48,9 @@ test-browser: $(STAMP) ## Follow councils in a real Chromium while the gateway i
 fuzz: $(STAMP) ## Post 100,000 mutated bodies, then ask for ten minutes whatever the OpenAPI document allows and forbids
 	$(BIN)/python -m tests.fuzz.bodies --count 100000
 	$(BIN)/python -m tests.fuzz.document --seconds 600
+
+mutants: $(STAMP) ## Take away each guard of the promises, on a copy of the tree, and show which test fails without it
+	$(BIN)/python -m tests.mutants
 
 lint: $(STAMP) ## Check style, types, and that generated documents are what the code says
 	$(BIN)/ruff check .
