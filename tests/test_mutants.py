@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from tests.mutants.__main__ import without
-from tests.mutants.guards import GUARDS, Guard
+from tests.mutants.guard import Guard
+from tests.mutants.guards import GUARDS
 
 ROOT = Path(__file__).parents[1]
 NAMES = [guard.name for guard in GUARDS]

@@ -18,7 +18,8 @@ from queue import SimpleQueue
 from rich.console import Console
 from rich.table import Table
 
-from tests.mutants.guards import GUARDS, Guard
+from tests.mutants.guard import Guard
+from tests.mutants.guards import GUARDS
 
 ROOT = Path(__file__).parents[2]
 PARALLEL = 2

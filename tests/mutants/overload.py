@@ -1,0 +1,95 @@
+"""The guards against too much at once, of work and of requests to engines."""
+
+from tests.mutants.guard import Guard
+
+AGENT = "tests/integration/test_agent_replica.py::"
+BACKLOG = "tests/components/test_backlog.py::"
+CIRCUIT = "tests/components/test_circuit.py::"
+
+OVERLOAD = (
+    Guard(
+        "no more is accepted than the queue may hold",
+        "app/backlog.py",
+        "        if self.depth + kept >= self._depth_max:\n",
+        "        if False:\n",
+        "tests/components/test_deliberations_routes.py::test_a_full_queue_is_told_with_an_honest_time_and_lets_replays_pass",
+    ),
+    Guard(
+        "what is being written counts",
+        "app/backlog.py",
+        "            self._writing[key] = frozenset(roles)\n",
+        "",
+        f"{BACKLOG}test_what_is_being_written_counts_and_what_is_heard_of_counts_once",
+    ),
+    Guard(
+        "no more of a role than it may hold",
+        "app/backlog.py",
+        "            if depth >= depth_max:\n",
+        "            if False:\n",
+        f"{BACKLOG}test_a_role_with_a_bound_of_its_own_is_full_without_the_others",
+    ),
+    Guard(
+        "no more of a tenant than it may hold",
+        "app/backlog.py",
+        "            if depth >= self._tenant_depth_max:\n",
+        "            if False:\n",
+        f"{BACKLOG}test_a_tenant_that_has_much_in_flight_leaves_room_for_the_others",
+    ),
+    Guard(
+        "what could not begin in time is refused",
+        "app/backlog.py",
+        "        if waited_s > timeout_s:\n",
+        "        if False:\n",
+        f"{BACKLOG}test_work_that_could_not_begin_within_its_deadline_is_refused_at_the_door",
+    ),
+    Guard(
+        "what could not end in time is refused",
+        "app/backlog.py",
+        "        if depth < depth_max - self._promises.kept(now_s, depth_max):\n",
+        "        if True:\n",
+        f"{BACKLOG}test_what_could_not_end_within_half_of_its_deadline_is_refused_at_the_door",
+    ),
+    Guard(
+        "no more is taken from the queue than there are slots",
+        "app/queue.py",
+        "        free = self._slots - self._held - self._asked\n",
+        "        free = self._slots - self._asked\n",
+        "tests/integration/test_work_queue.py::"
+        "test_no_more_than_the_slots_are_handed_out_and_each_until_it_is_acknowledged",
+    ),
+    Guard(
+        "an engine that fails again and again is left alone",
+        "serve_deployments/circuit.py",
+        "        if away or self.trying or self.failures >= FAILURES_TO_OPEN:\n",
+        "        if away or self.trying:\n",
+        f"{CIRCUIT}test_failures_in_a_row_open_a_circuit_and_an_answer_between_them_does_not",
+    ),
+    Guard(
+        "one request tries an engine again",
+        "serve_deployments/circuit.py",
+        "(now_s >= self.opened_until_s and not self.trying)\n",
+        "now_s >= self.opened_until_s\n",
+        f"{CIRCUIT}test_an_engine_that_is_away_opens_its_circuit_at_once_and_one_request_tries_it_again",
+    ),
+    Guard(
+        "retries are a small part of the traffic",
+        "serve_deployments/circuit.py",
+        "        self.saved -= 1\n",
+        "",
+        f"{CIRCUIT}test_retries_are_a_tenth_of_the_traffic_and_one_a_second",
+    ),
+    Guard(
+        "hedges are a small part of the calls",
+        "serve_deployments/circuit.py",
+        "        if self.made + 1 > HEDGE_SHARE * self.calls:\n",
+        "        if False:\n",
+        f"{CIRCUIT}test_a_call_is_hedged_after_the_95th_percentile_of_its_kind_and_seldom",
+    ),
+    Guard(
+        "a call has three attempts",
+        "serve_deployments/call.py",
+        "attempts=ATTEMPTS_MAX,",
+        "attempts=2 * ATTEMPTS_MAX,",
+        f"{AGENT}test_three_attempts_and_no_more",
+    ),
+)
