@@ -17,6 +17,7 @@ from app.catalog import Catalog
 from app.chat_completions import completion, frames, opening_frame
 from app.chat_requests import ChatCompletionRequest
 from app.chat_schemas import ModelList, ModelResource
+from app.cluster_specimen import cluster
 from app.cursor import Cursor
 from app.deliberation.facts import CancelRequested
 from app.deliberation.fold import State, apply
@@ -333,6 +334,7 @@ def _operations() -> dict[str, tuple[Exhibit, ...]]:
         "get_readiness": (Exhibit("ready", "Everything is there", 200, _shown(ready), exact=True),),
         "get_stats": (Exhibit("all", "Of all that is retained", 200, _shown(_catalog().stats(TENANT)), exact=True),),
         "get_metrics": (Exhibit("scraped", "As Prometheus asks", 200, metrics, "text/plain"),),
+        "get_cluster": (Exhibit("one_role", "Nobody sends webhooks", 200, _shown(cluster())),),
         "log_in": (
             Exhibit(
                 "with_a_key", "The key is sent once, in a body", 200, _shown(session), body={"key": "dlb_…"}, exact=True

@@ -8,6 +8,7 @@ from fastapi import Depends, Path, Request
 from starlette.types import Scope
 
 from app.catalog import Catalog
+from app.cluster_figures import LogFigures
 from app.deliberation.engine import StrategyDefinition
 from app.deliberation.errors import InvalidToken, NotFound
 from app.deliberation.ports import Clock, Control, Journal
@@ -18,13 +19,15 @@ from app.keys import Caller
 from app.looks import Looks
 from app.metrics import Metrics
 from app.settings import Settings
+from app.shared import Shared
 from app.tenants import Access
 
 
 class Gateway(TypedDict):
     """The gateway's parts, built once by `app.main` and shared by all requests.
 
-    `streams_differ` asks the log for its streams and tells every difference from what is declared.
+    `streams_differ` asks the log for its streams and tells every difference from what is declared; `log_told` asks for
+    its figures. `cluster` is the last answer of `GET /cluster`.
     """
 
     settings: Settings
@@ -39,6 +42,8 @@ class Gateway(TypedDict):
     strategies: Mapping[str, StrategyDefinition]
     metrics: Metrics
     streams_differ: Callable[[], Awaitable[list[str]]]
+    log_told: Callable[[], Awaitable[LogFigures]]
+    cluster: Shared[bytes]
 
 
 class SystemClock:

@@ -20,6 +20,7 @@ from starlette.middleware.cors import CORSMiddleware
 from app import logs, openapi, problems
 from app.backlog import Backlog
 from app.catalog import Catalog
+from app.cluster_figures import LogFigures
 from app.connection import StreamingProtocol
 from app.deletion import sweep
 from app.deliberation.errors import InvalidRequest
@@ -31,6 +32,7 @@ from app.journal import JetStreamJournal
 from app.keyring import Keyring
 from app.keys import Pepper
 from app.limits import Rates
+from app.log_figures import log_figures
 from app.looks import Looks
 from app.metrics import Metrics
 from app.middleware import RequestContext
@@ -39,13 +41,17 @@ from app.roles import read_roles
 from app.routes import ROUTERS
 from app.sessions import Sessions
 from app.settings import Settings
-from app.streams import StreamSettings, plan, prove_writes
+from app.shared import Shared
+from app.streams import StreamSettings, declared_consumers, declared_streams, plan, prove_writes
 from app.tenants import ACCESS, Access
 from app.threshold import Threshold
 
 READ_AT_FIRST_S = 5.0
 
 log = structlog.get_logger(__name__)
+
+# How long all who ask get the same `GET /cluster`.
+CLUSTER_FRESH_S = 1.0
 
 
 class Log(Journal, Control, Protocol):
@@ -114,6 +120,21 @@ def _differences(journal: Log, settings: Settings) -> Callable[[], Awaitable[lis
     return differences
 
 
+def _log_told(journal: Log) -> Callable[[], Awaitable[LogFigures]]:
+    """Asks the log's server for its figures; a log in memory has none. Raises JournalUnavailable."""
+    declared = StreamSettings()
+    streams = [str(stream["name"]) for stream in declared_streams(declared)]
+    consumers = [(stream, str(consumer["name"])) for stream, consumer in declared_consumers(declared)]
+
+    async def told() -> LogFigures:
+        if isinstance(journal, JetStreamJournal):
+            return await log_figures(journal, streams, consumers)
+        await journal.state()
+        return LogFigures(server_version=None, streams=(), consumers=())
+
+    return told
+
+
 def lifespan_of(
     settings: Settings, journal: Log | None, clock: Clock
 ) -> Callable[[FastAPI], AbstractAsyncContextManager[Gateway]]:
@@ -156,6 +177,8 @@ def lifespan_of(
                 strategies=STRATEGIES,
                 metrics=Metrics(catalog),
                 streams_differ=_differences(opened, settings),
+                log_told=_log_told(opened),
+                cluster=Shared[bytes](CLUSTER_FRESH_S),
             )
             following.cancel()
         if isinstance(opened, JetStreamJournal):

@@ -1,6 +1,6 @@
 """Every router of the gateway, in the order of the document."""
 
-from app import chat, deliberations, events, health, login, multiplex, roles
+from app import chat, cluster, deliberations, events, health, login, multiplex, roles
 from app.webhooks import routes as webhooks
 
 ROUTERS = (
@@ -11,5 +11,6 @@ ROUTERS = (
     roles.router,
     login.router,
     health.router,
+    cluster.router,
     chat.router,
 )

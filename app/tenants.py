@@ -34,6 +34,7 @@ ACCESS: Mapping[str, Scope | Literal["key"] | None] = {
     "list_models": "read",
     "get_model": "read",
     "get_metrics": "admin",
+    "get_cluster": "admin",
     "get_session": "key",
     "log_in": None,
     "log_out": None,

@@ -38,6 +38,7 @@ OPERATIONS = {
     "get_readiness": "GET /readyz",
     "get_stats": "GET /stats",
     "get_metrics": "GET /metrics",
+    "get_cluster": "GET /cluster",
 }
 
 
