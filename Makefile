@@ -4,7 +4,7 @@ BIN := .venv/bin
 STAMP := .venv/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo up test test-unit test-browser test-vllm test-sdk fuzz mutants lint format bench chaos openapi lock clean
+.PHONY: help install demo up test test-unit coverage test-browser test-vllm test-sdk fuzz mutants lint format bench chaos openapi lock clean
 
 help: ## Show this help
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -27,7 +27,10 @@ up: $(STAMP) ## Start everything in the foreground; Ctrl-C drains and stops it
 test: $(STAMP) ## Run the whole test suite: real nats-server, real Ray Serve, the whole stack
 	$(BIN)/pytest -m "not vllm and not browser and not sdk"
 
-test-unit: $(STAMP) ## Run the pure tests alone, in seconds, and hold the core's branch coverage
+test-unit: $(STAMP) ## Run the pure tests alone, in seconds
+	$(BIN)/pytest tests/unit tests/test_architecture.py
+
+coverage: $(STAMP) ## Run the pure tests and hold the core's branch coverage at 95 %
 	$(BIN)/pytest tests/unit tests/test_architecture.py --cov=app/deliberation --cov-branch --cov-fail-under=95
 
 test-vllm: $(STAMP) ## Build an environment with vLLM for CPU, and run the engine contract and a council against it

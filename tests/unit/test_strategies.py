@@ -464,7 +464,7 @@ def test_whatever_tokens_a_budget_holds_nothing_is_begun_that_it_cannot_end(stra
         usage=lambda _: Usage(prompt_tokens=400, completion_tokens=500, calls=1),
     )
     seen: list[list[str]] = []
-    for max_tokens in range(2_000, 40_000, 400):
+    for max_tokens in range(2_000, 40_000, 1_000):
         ended = run(specification(strategy=strategy, rounds=2, budget=Budget(max_tokens=max_tokens)), long)
         if not seen or seen[-1] != ended.purposes:
             seen.append(ended.purposes)
