@@ -5,7 +5,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +14,6 @@ import pytest
 
 from sdk import build
 from tests.e2e.conftest import start_up, stop_up
-
-# Long enough for a client to find a council at work and stop it.
-SCRIPT: dict[str, Any] = {"duration_ms": 1_000, "faults": [], "behaviour": "normal"}
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -55,12 +52,24 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]:
         stop_up(process)
 
 
-@pytest.fixture(scope="session")
-async def url(stack: dict[str, Any]) -> AsyncIterator[str]:
-    """The gateway's URL; its engine takes its time."""
+async def pace(stack: dict[str, Any], duration_ms: int) -> str:
+    """Have every call of the engine take so long; returns the gateway's URL."""
+    script: dict[str, Any] = {"duration_ms": duration_ms, "faults": [], "behaviour": "normal"}
     async with httpx.AsyncClient(base_url=stack["engine_urls"][0]) as engine:
-        (await engine.post("/simulator/script", json=SCRIPT)).raise_for_status()
-    yield stack["url"]
+        (await engine.post("/simulator/script", json=script)).raise_for_status()
+    return stack["url"]
+
+
+@pytest.fixture
+async def quick_url(stack: dict[str, Any]) -> str:
+    """The gateway's URL; its engine answers at once."""
+    return await pace(stack, 0)
+
+
+@pytest.fixture
+async def url(stack: dict[str, Any]) -> str:
+    """The gateway's URL; its engine takes its time, so that a client finds a council at work and can stop it."""
+    return await pace(stack, 1_000)
 
 
 PYRIGHT = Path(sys.executable).with_name("pyright")

@@ -1,0 +1,100 @@
+"""What docs/sdks.md shows compiles, and does against the stack what it says."""
+
+import json
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from sdk import build
+from tests.sdk.conftest import PYRIGHT, output_of
+
+pytestmark = pytest.mark.sdk
+
+PAGE = build.HERE.parent / "docs" / "sdks.md"
+URL = "http://127.0.0.1:8080"
+TSC = [*build.tool("typescript", "bin/tsc"), "--strict", "--module", "nodenext", "--target", "es2022", "--rootDir", "."]
+
+
+def shown(language: str, mark: str) -> str:
+    """The one program of a language with these words in it."""
+    programs = re.findall(rf"```{language}\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    (found,) = (program for program in programs if mark in program)
+    return found
+
+
+@pytest.fixture
+async def finished(quick_url: str) -> dict[str, Any]:
+    """A deliberation that has ended."""
+    async with httpx.AsyncClient(base_url=quick_url, headers={"Prefer": "wait=60"}, timeout=70) as http:
+        answered = await http.post("/deliberations", json={"task": "Name a colour.", "strategy": "single", "seed": 7})
+    assert answered.status_code == 200, answered.text
+    return answered.json()
+
+
+def said_in(finished: dict[str, Any]) -> str:
+    """The winning text as it stands in the JSON that its agent wrote."""
+    return json.dumps(finished["verdict"]["content"], ensure_ascii=False)
+
+
+async def compiled(recipe: str, program: str) -> Path:
+    """A TypeScript program of the page as JavaScript, beside what the recipe's generator made."""
+    folder = build.work() / recipe
+    source = written(folder / "documented.ts", program)
+    await output_of([*TSC, "--outDir", "documented", source], cwd=folder)
+    return folder / "documented" / "documented.js"
+
+
+def written(path: Path, program: str) -> Path:
+    """A program of the page as a file."""
+    path.write_text(program)
+    return path
+
+
+async def well_typed(path: Path, interpreter: str | Path, root: Path) -> Path:
+    """A Python program that imports from `root`, once pyright has nothing to say about it."""
+    assert "0 errors" in await output_of([PYRIGHT, "--pythonpath", interpreter, path], cwd=root)
+    return path
+
+
+async def test_the_python_client_does_what_the_page_shows(quick_url: str) -> None:
+    program = shown("python", "from deliberation_client").replace(URL, quick_url)
+    folder = build.work() / "python"
+    path = await well_typed(written(folder / "documented.py", program), build.python(), folder)
+    assert (await output_of([build.python(), path])).startswith("completed ")
+
+
+@pytest.mark.parametrize("recipe", ["hey-api", "openapi-typescript"])
+async def test_a_typescript_client_does_what_the_page_shows(quick_url: str, recipe: str) -> None:
+    imported = {"hey-api": "./client/index.js", "openapi-typescript": "openapi-fetch"}[recipe]
+    path = await compiled(recipe, shown("ts", f'"{imported}"').replace(URL, quick_url))
+    assert (await output_of([build.NODE, path])).startswith("completed ")
+
+
+async def test_the_python_helper_does_what_the_page_shows(
+    quick_url: str, finished: dict[str, Any], tmp_path: Path
+) -> None:
+    program = shown("python", "from app.client")
+    path = await well_typed(written(tmp_path / "documented.py", program), sys.executable, build.HERE.parent)
+    printed = await output_of([sys.executable, path, quick_url, finished["id"]])
+    events, _, texts = printed.partition("deliberation.completed")
+    assert "stream.opened" in events and said_in(finished) in texts
+
+
+async def test_the_typescript_helper_does_what_the_page_shows(quick_url: str, finished: dict[str, Any]) -> None:
+    path = await compiled("openapi-typescript", shown("ts", "EventStream"))
+    printed = await output_of([build.NODE, path, quick_url, finished["id"]])
+    events, _, texts = printed.partition(finished["verdict"]["winner"])
+    assert "stream.opened" in events and said_in(finished) in texts
+
+
+async def test_the_page_names_the_versions_that_are_tested() -> None:
+    page = PAGE.read_text()
+    locked = (build.HERE / "package.json").read_text() + (build.HERE / "requirements.in").read_text()
+    for package, version in re.findall(r"([@\w/-]+)@(\d[\d.]+)", page):
+        assert f'"{package}": "{version}"' in locked
+    for requirement in re.findall(r"[\w-]+==[\d.]+", page):
+        assert requirement in locked

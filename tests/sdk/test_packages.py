@@ -1,0 +1,32 @@
+"""What `sdk/build.py` installs is pinned, with hashes, from wherever packages come."""
+
+import json
+import re
+
+import pytest
+
+from sdk import build
+
+pytestmark = pytest.mark.sdk
+
+
+def test_every_package_of_npm_is_pinned_by_a_hash_and_from_no_place() -> None:
+    packages = json.loads((build.HERE / "package-lock.json").read_text())["packages"]
+    pinned = {name: package for name, package in packages.items() if name}
+    assert len(pinned) > 100
+    assert [name for name, package in pinned.items() if not package["integrity"].startswith("sha512-")] == []
+    assert [name for name, package in packages.items() if {"resolved", "funding"} & package.keys()] == []
+
+
+def test_what_is_wanted_is_what_is_locked() -> None:
+    wanted = json.loads((build.HERE / "package.json").read_text())["devDependencies"]
+    locked = json.loads((build.HERE / "package-lock.json").read_text())["packages"]
+    assert {name: locked[f"node_modules/{name}"]["version"] for name in wanted} == wanted
+
+
+def test_every_package_for_python_is_pinned_by_hashes() -> None:
+    lines = (build.HERE / "requirements.lock").read_text().splitlines()
+    packages = [line for line in lines if line and not line.startswith((" ", "#"))]
+    assert len(packages) > 10
+    assert [line for line in packages if not re.fullmatch(r"[\w.-]+==[\w.]+ (; .+ )?\\", line)] == []
+    assert sum("--hash=sha256:" in line for line in lines) >= len(packages)
