@@ -4,7 +4,7 @@ BIN := .venv/bin
 STAMP := .venv/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo up test test-unit coverage test-browser test-vllm test-sdk fuzz mutants lint format bench chaos openapi lock clean
+.PHONY: help install demo up test test-unit coverage test-browser test-vllm test-sdk fuzz mutants lint format bench overload chaos openapi lock clean
 
 help: ## Show this help
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -70,6 +70,9 @@ openapi: $(STAMP) ## Write openapi/ from the code
 
 bench: $(STAMP) ## Measure the product beside its floor in the same run, with the simulator at 500 ms per call
 	$(BIN)/python -m benchmarks.bench
+
+overload: $(STAMP) ## Ask for ten times what the engine can do, for two minutes a mode, and hold goodput and refusals to their bounds
+	$(BIN)/python -m benchmarks.overload
 
 chaos: $(STAMP) ## Kill, stop and cut off everything at random for two minutes under load, and check that nothing is lost
 	$(BIN)/python -m benchmarks.chaos --seconds 120 --interval 2 --kills-min 20

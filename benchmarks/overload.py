@@ -1,0 +1,334 @@
+"""`make overload`: more is asked of the stack than its engine can do, for minutes; what then holds, in figures.
+
+The stack runs as `deliberate up` starts it, with a simulated engine that is small (`--max-running` sequences of
+`--duration-ms` each), so that the engine and not this machine is what is short. First a closed loop finds the peak:
+deliberations completed per second. Then requests come at `--factor` times that rate, whatever is answered (mode
+`ignore`), or from as many clients as would ask for that much, who wait as long as Retry-After says and ask again with
+their key (mode `honour`). Ends are counted as the log tells them. Exits 1 unless all holds that `Findings.violations`
+names.
+"""
+
+import argparse
+import asyncio
+import random
+import statistics
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import httpx
+import uvloop
+from httpx_aiohttp import AiohttpTransport
+from rich.console import Console
+from rich.table import Table
+
+from app.cli.stack import StackOptions, running_stack
+from app.deliberation.facts import event_type
+from app.deliberation.ports import Record
+from app.journal import JetStreamJournal
+
+TASK = "Write a function that merges two sorted lists, and say how you would test it."
+GOODPUT_SHARE_MIN = 0.9
+REJECTION_P99_MAX_MS = 50.0
+BROKEN_SHARE_MAX = 0.001
+HONEST_SHARE_MIN = 0.9
+WARM_UP_S = 10.0
+STARTS_WITHIN_S = 5.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """How hard, for how long, and with what."""
+
+    seconds: float
+    peak_seconds: float
+    factor: float
+    strategy: str
+    timeout_s: int
+    max_running: int
+    duration_ms: int
+    seed: int
+
+    @property
+    def clients(self) -> int:
+        """Clients that keep the engine busy."""
+        return 2 * self.max_running
+
+
+@dataclass
+class Findings:
+    """What one mode brought. Latencies are the client's own, from the request to the answer."""
+
+    mode: str
+    peak_per_s: float
+    goodput_per_s: float = 0.0
+    accepted: int = 0
+    ends: Counter[str] = field(default_factory=Counter[str])
+    rejected_ms: list[float] = field(default_factory=list[float])
+    accepted_ms: list[float] = field(default_factory=list[float])
+    told_s: list[int] = field(default_factory=list[int])
+    waited: int = 0
+    let_in: int = 0
+    odd: Counter[str] = field(default_factory=Counter[str])
+
+    @property
+    def goodput_share(self) -> float:
+        return self.goodput_per_s / self.peak_per_s
+
+    @property
+    def broken(self) -> int:
+        """Accepted, and not completed."""
+        return self.accepted - self.ends["completed"]
+
+    @property
+    def honest_share(self) -> float | None:
+        """Of those who waited as long as they were told, how many were let in when they came back."""
+        return self.let_in / self.waited if self.waited else None
+
+    def violations(self) -> list[str]:
+        """Every promise that did not hold, in words."""
+        found = [f"{count} answers {kind}" for kind, count in self.odd.items()]
+        if self.goodput_share < GOODPUT_SHARE_MIN:
+            found.append(f"goodput fell to {self.goodput_share:.0%} of the peak")
+        if percentile(self.rejected_ms, 0.99) > REJECTION_P99_MAX_MS:
+            found.append(f"rejections took {percentile(self.rejected_ms, 0.99):.0f} ms at p99")
+        if self.broken > max(1, BROKEN_SHARE_MAX * self.accepted):
+            found.append(f"{self.broken} were accepted and not completed: {dict(self.ends)}")
+        if self.honest_share is not None and self.honest_share < HONEST_SHARE_MIN:
+            found.append(f"only {self.honest_share:.0%} were let in after waiting as long as they were told")
+        return found
+
+
+def percentile(values: Sequence[float], share: float) -> float:
+    """The value below which that share of the values lies; 0 of none."""
+    return sorted(values)[min(len(values) - 1, int(len(values) * share))] if values else 0.0
+
+
+class Ends:
+    """The ends that the log tells, each with the moment at which it was heard."""
+
+    def __init__(self) -> None:
+        self.heard: dict[str, tuple[float, str]] = {}
+        self._changed = asyncio.Event()
+
+    def take(self, record: Record) -> None:
+        """Called for every `end` as it is stored."""
+        status = event_type(record.data).removeprefix("deliberation.")
+        self.heard[record.tokens[2]] = (time.perf_counter(), status)
+        self._changed.set()
+
+    def completed_between(self, began_s: float, ended_s: float) -> int:
+        """Completed deliberations whose end was heard in that time."""
+        return sum(status == "completed" and began_s <= at_s < ended_s for at_s, status in self.heard.values())
+
+    async def of(self, ids: set[str], within_s: float) -> None:
+        """Wait until all of these have ended, or the time is up."""
+        try:
+            async with asyncio.timeout(within_s):
+                while not ids <= self.heard.keys():
+                    self._changed.clear()
+                    await self._changed.wait()
+        except TimeoutError:
+            return
+
+
+class Load:
+    """Clients of the gateway at `url`, in one mode; `ids` are the deliberations that they were promised."""
+
+    def __init__(self, url: str, plan: Plan, ends: Ends, findings: Findings) -> None:
+        limits = httpx.Limits(max_connections=4_000, keepalive_expiry=30)
+        self._client = httpx.AsyncClient(base_url=url, transport=AiohttpTransport(limits=limits), timeout=120)
+        self._plan = plan
+        self._ends = ends
+        self._rng = random.Random(f"{plan.seed}/{findings.mode}")
+        self._body = {
+            "task": TASK,
+            "strategy": plan.strategy,
+            "constraints": {"timeout_seconds": plan.timeout_s},
+        }
+        self.ids: set[str] = set()
+        self.findings = findings
+
+    async def post(self, key: str) -> httpx.Response | None:
+        """One request, its latency and its answer in the findings; None for what is neither 202 nor 429."""
+        began_s = time.perf_counter()
+        try:
+            response = await self._client.post("/deliberations", json=self._body, headers={"Idempotency-Key": key})
+        except httpx.TransportError as error:
+            self.findings.odd[type(error).__name__] += 1
+            return None
+        took_ms = (time.perf_counter() - began_s) * 1_000
+        match response.status_code:
+            case 202:
+                self.ids.add(response.json()["id"])
+                self.findings.accepted_ms.append(took_ms)
+            case 429:
+                self.findings.rejected_ms.append(took_ms)
+                self.findings.told_s.append(int(response.headers["retry-after"]))
+            case status:
+                self.findings.odd[str(status)] += 1
+                return None
+        return response
+
+    async def closed(self, clients: int, seconds: float) -> None:
+        """Clients that each wait for the end of one before they ask for the next; who is refused waits as told."""
+        until_s = time.perf_counter() + seconds
+
+        async def client(number: int) -> None:
+            turn = 0
+            await asyncio.sleep(self._rng.uniform(0, STARTS_WITHIN_S))
+            while time.perf_counter() < until_s:
+                turn += 1
+                await self._let_in(f"{self.findings.mode}-{number}-{turn}", until_s)
+
+        async with asyncio.TaskGroup() as group:
+            for number in range(clients):
+                group.create_task(client(number))
+
+    async def _let_in(self, key: str, until_s: float) -> None:
+        """Ask until it is let in, and wait for its end. The first return tells whether what was told was honest."""
+        response, returned = await self.post(key), 0
+        while response is not None and response.status_code == 429:
+            wait_s = self.findings.told_s[-1] * (1 + 0.1 * self._rng.random())
+            if time.perf_counter() + wait_s > until_s:
+                await asyncio.sleep(max(0.0, until_s - time.perf_counter()))
+                return
+            await asyncio.sleep(wait_s)
+            response, returned = await self.post(key), returned + 1
+            if returned == 1 and response is not None:
+                self.findings.waited += 1
+                self.findings.let_in += response.status_code == 202
+        if response is not None:
+            await self._ends.of({response.json()["id"]}, within_s=max(0.0, until_s - time.perf_counter()))
+
+    async def open(self, per_s: float, seconds: float) -> None:
+        """Requests that come by chance, `per_s` on average, whatever is answered."""
+        began_s = at_s = time.perf_counter()
+        number = 0
+        async with asyncio.TaskGroup() as group:
+            while at_s < began_s + seconds:
+                at_s += self._rng.expovariate(per_s)
+                number += 1
+                await asyncio.sleep(max(0.0, at_s - time.perf_counter()))
+                group.create_task(self.post(f"{self.findings.mode}-{number}"))
+
+    async def close(self) -> None:
+        """Wait for the promised ends, count them, and close the connections."""
+        await self._ends.of(self.ids, within_s=self._plan.timeout_s + 10)
+        self.findings.accepted = len(self.ids)
+        self.findings.ends = Counter(self._ends.heard[id][1] for id in self.ids if id in self._ends.heard)
+        await self._client.aclose()
+
+
+async def peak(url: str, plan: Plan, ends: Ends) -> float:
+    """Deliberations completed per second while the engine is just busy."""
+    load = Load(url, plan, ends, Findings("peak", 1.0))
+    began_s = time.perf_counter()
+    await load.closed(plan.clients, plan.peak_seconds + WARM_UP_S)
+    per_s = ends.completed_between(began_s + WARM_UP_S, began_s + WARM_UP_S + plan.peak_seconds) / plan.peak_seconds
+    await load.close()
+    return per_s
+
+
+async def overloaded(url: str, plan: Plan, ends: Ends, mode: str, peak_per_s: float) -> Findings:
+    """One mode, from its first request to the last promised end."""
+    findings = Findings(mode, peak_per_s)
+    load = Load(url, plan, ends, findings)
+    began_s = time.perf_counter()
+    if mode == "ignore":
+        await load.open(peak_per_s * plan.factor, plan.seconds)
+    else:
+        await load.closed(round(plan.clients * plan.factor), plan.seconds)
+    ended_s = time.perf_counter()
+    findings.goodput_per_s = ends.completed_between(began_s + WARM_UP_S, ended_s) / (ended_s - began_s - WARM_UP_S)
+    await load.close()
+    return findings
+
+
+async def run(plan: Plan, modes: Sequence[str], data_dir: Path) -> list[Findings]:
+    """A stack of its own, its peak, and then each mode on it."""
+    simulate = ("--duration-ms", str(plan.duration_ms), "--max-running", str(plan.max_running))
+    options = StackOptions(data_dir=data_dir, port=0, nats_port=0, simulate=simulate)
+    async with AsyncExitStack() as cleanup:
+        stack = await cleanup.enter_async_context(running_stack(options))
+        journal = await JetStreamJournal.connect(stack.nats_url, name="overload")
+        cleanup.push_async_callback(journal.close)
+        ends = Ends()
+        await journal.subscribe(["deliberations.*.*.end"], ends.take)
+        peak_per_s = await peak(stack.url, plan, ends)
+        return [await overloaded(stack.url, plan, ends, mode, peak_per_s) for mode in modes]
+
+
+def row(findings: Findings) -> list[tuple[str, str]]:
+    """The findings as (what, figure)."""
+    rejected, told = findings.rejected_ms, findings.told_s
+    rows = [
+        ("peak, completed per second", f"{findings.peak_per_s:.1f}"),
+        ("goodput under overload", f"{findings.goodput_per_s:.1f}/s = {findings.goodput_share:.0%} of the peak"),
+        ("accepted", f"{findings.accepted}: {', '.join(f'{n} {s}' for s, n in findings.ends.most_common())}"),
+        ("accepted and not completed", str(findings.broken)),
+        ("acceptance p50, p99", _ms(findings.accepted_ms)),
+        ("rejections", str(len(rejected))),
+        ("rejection p50, p99", _ms(rejected)),
+        ("Retry-After p50, max", f"{statistics.median(told):.0f} s, {max(told)} s" if told else "–"),
+    ]
+    if findings.honest_share is not None:
+        rows.append(("let in after waiting as told", f"{findings.honest_share:.0%} of {findings.waited}"))
+    return rows
+
+
+def _ms(values: Sequence[float]) -> str:
+    return f"{percentile(values, 0.5):.1f} ms, {percentile(values, 0.99):.1f} ms"
+
+
+def arguments(given: Sequence[str]) -> argparse.Namespace:
+    """What `--help` tells."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.overload", description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("--seconds", type=float, default=120, help="how long each mode lasts")
+    parser.add_argument("--peak-seconds", type=float, default=20, help="how long the peak is measured")
+    parser.add_argument("--factor", type=float, default=10, help="offered load over the peak")
+    parser.add_argument("--strategy", default="council", help="what is asked for, with three agents")
+    parser.add_argument("--timeout", type=int, default=60, help="deadline of each deliberation in seconds")
+    parser.add_argument("--max-running", type=int, default=16, help="sequences that the engine runs at once")
+    parser.add_argument("--duration-ms", type=int, default=400, help="how long the engine takes for one")
+    parser.add_argument("--mode", choices=("ignore", "honour", "both"), default="both", help="what refused clients do")
+    parser.add_argument("--seed", type=int, default=1, help="of the arrivals")
+    return parser.parse_args(given)
+
+
+def main() -> int:
+    """Run it and print the figures; 1 when a promise did not hold."""
+    told = arguments(sys.argv[1:])
+    plan = Plan(
+        seconds=told.seconds,
+        peak_seconds=told.peak_seconds,
+        factor=told.factor,
+        strategy=told.strategy,
+        timeout_s=told.timeout,
+        max_running=told.max_running,
+        duration_ms=told.duration_ms,
+        seed=told.seed,
+    )
+    modes = ("ignore", "honour") if told.mode == "both" else (told.mode,)
+    console = Console(width=max(110, Console().width))
+    broken: list[str] = []
+    with tempfile.TemporaryDirectory(prefix="overload-") as directory:
+        for findings in uvloop.run(run(plan, modes, Path(directory))):
+            title = f"{plan.factor:g} times the peak, {plan.strategy} of three; clients {findings.mode} Retry-After"
+            table = Table("what (simulated engine)", "figure", title=title)
+            for cells in row(findings):
+                table.add_row(*cells)
+            console.print(table)
+            broken += [f"{findings.mode}: {each}" for each in findings.violations()]
+    for each in broken:
+        console.print(f"[red]✘[/red] {each}")
+    return 1 if broken else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
