@@ -216,7 +216,7 @@ def _shown(console: Console, findings: Findings, faults: list[Fault]) -> None:
     }
     for name, share in (("p50", 0.5), ("p99", 0.99), ("max", 1.0)):
         found = percentile(findings.resumed_s, share)
-        rows[f"next fact of each deliberation under way at a kill, {name}"] = "-" if found is None else f"{found:.1f} s"
+        rows[f"next fact of each deliberation worked on at a kill, {name}"] = "-" if found is None else f"{found:.1f} s"
     for name, value in rows.items():
         table.add_row(name, str(value))
     console.print(table)

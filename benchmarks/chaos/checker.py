@@ -52,7 +52,10 @@ class Findings:
 
     @property
     def resumed_s(self) -> list[float]:
-        """Seconds from each kill to the next fact of each deliberation that was under way at that moment, ascending."""
+        """Seconds from each kill to the next fact of each deliberation that was being worked on, ascending.
+
+        What waits for its turn then is not held up by the kill alone, and does not count.
+        """
         return [seconds for seconds, _ in self.resumptions]
 
     @property
@@ -72,6 +75,7 @@ def check(
     """Hold a run against its promises. `promised` are the ids that clients got a 202 or a 200 for."""
     findings = Findings()
     accepted_at: dict[str, float] = {}
+    begun_at: dict[str, float] = {}
     ends: dict[str, list[float]] = defaultdict(list)
     facts: dict[str, list[float]] = defaultdict(list)
     recorded_at: dict[tuple[str, str], float] = {}
@@ -81,6 +85,8 @@ def check(
         match tail:
             case ("accepted",):
                 accepted_at[deliberation_id] = fact.stored_at_s
+            case ("stage", "1", "opened"):
+                begun_at[deliberation_id] = fact.stored_at_s
             case ("end",):
                 ends[deliberation_id].append(fact.stored_at_s)
                 findings.ends[fact.type.removeprefix("deliberation.")] += 1
@@ -94,7 +100,7 @@ def check(
     _count_calls(findings, recorded_at, asked)
     findings.wasted_bound = sum(_in_flight(fault.at_s, recorded_at, asked) for fault in faults)
     kills = [fault for fault in faults if fault.kind == "SIGKILL"]
-    findings.resumptions = _resumptions(kills, accepted_at, ends, facts)
+    findings.resumptions = _resumptions(kills, begun_at, ends, facts)
     return findings
 
 
@@ -119,13 +125,13 @@ def _count_calls(findings: Findings, recorded_at: Mapping[tuple[str, str], float
 
 def _resumptions(
     faults: Sequence[Fault],
-    accepted_at: Mapping[str, float],
+    begun_at: Mapping[str, float],
     ends: Mapping[str, list[float]],
     facts: Mapping[str, list[float]],
 ) -> list[tuple[float, Fault]]:
     found: list[tuple[float, Fault]] = []
     for fault in faults:
-        for deliberation_id, at_s in accepted_at.items():
+        for deliberation_id, at_s in begun_at.items():
             if at_s < fault.at_s < min(ends.get(deliberation_id, [0.0])):
                 next_at_s = min(each for each in facts[deliberation_id] if each > fault.at_s)
                 found.append((next_at_s - fault.at_s, fault))

@@ -26,6 +26,7 @@ def test_a_run_that_kept_its_promises_has_no_violation_and_tells_its_figures() -
     assert findings.violations == []
     assert (findings.accepted, findings.ended, findings.requests, findings.recorded, findings.wasted) == (1, 1, 1, 1, 0)
     assert findings.resumed_s == [4.0]
+    assert found(log((1, "accepted"), (14, "stage.1.opened"), (20, "end"))).resumed_s == [], "it waited for its turn"
 
 
 def test_what_was_accepted_or_promised_and_has_no_end_is_lost() -> None:
