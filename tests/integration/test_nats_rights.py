@@ -18,8 +18,9 @@ from app.deliberation.facts import CancelRequested, Deleted
 from app.journal import JetStreamJournal
 from app.keyring import Keyring
 from app.keys import SCOPES, Pepper, created, encode_key, key_subject
+from app.log_figures import log_figures
 from app.queue import Delivery, WorkQueue
-from app.streams import StreamSettings, apply, plan, prove_writes
+from app.streams import StreamSettings, apply, declared_consumers, declared_streams, plan, prove_writes
 from app.webhooks.attempts import Place, RedeliveryRequested, encoded
 from app.webhooks.figures import CONTROL_SUBJECT
 from app.webhooks.payloads import TERMINAL_EVENTS
@@ -138,6 +139,12 @@ async def test_every_part_can_do_its_work_with_its_own_rights(port: int) -> None
         await prove_writes(gateway)
         assert await gateway.inquire("control.coordinator", timeout_s=2) == [{"replica": "here"}]
         assert await gateway.inquire("control.role.DEV", timeout_s=2) == [{"replica": "here"}]
+        names = [str(stream["name"]) for stream in declared_streams(settings)]
+        consumers = [(stream, str(consumer["name"])) for stream, consumer in declared_consumers(settings)]
+        figures = await log_figures(gateway, names, consumers)
+        assert figures.missing == () and figures.server_version is not None
+        assert [stream.name for stream in figures.streams] == names and len(figures.consumers) == len(consumers)
+        assert figures.streams[0].messages >= 9 and figures.streams[0].first_at is not None
         await until(lambda: len(heard) >= 10)
         assert f"agents deliberations.default.{story.id}.cancel" in heard
 
