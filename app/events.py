@@ -9,7 +9,7 @@ from fastapi import APIRouter, Depends, Response
 
 from app.answers import answer, headers, problems
 from app.cursor import Cursor
-from app.frames import Filter, frame_of
+from app.frames import Filter, event_in, frame_of
 from app.gateway import Gateway, InGateway
 from app.openings import Asked, Opening, asked, head_of, opening, snapshot_of
 from app.pages import of_deliberation
@@ -44,7 +44,7 @@ async def page(opened: Opening, wanted: Filter, gateway: Gateway, limit: int) ->
     position = look.begin_sequence - 1 if opened.cursor is None and opened.gap is None else opened.start
     ended = opened.over
     if opened.gap is not None:
-        snapshot = await snapshot_of(look, gateway)
+        snapshot = event_in(await snapshot_of(look, gateway))
         items = [item(Cursor(epoch, position), each) for each in (dump(opened.gap), snapshot)]
     examined, more = 0, opened.gap is None and not ended
     (pattern,) = of_deliberation(look.tenant, look.deliberation_id)
@@ -66,7 +66,7 @@ async def page(opened: Opening, wanted: Filter, gateway: Gateway, limit: int) ->
     return page_of(items, Cursor(epoch, position), ended=ended)
 
 
-def stream_of(opened: Opening, wanted: Filter, head: bytes, gateway: Gateway) -> EventStream:
+def stream_of(opened: Opening, wanted: Filter, head: list[bytes], gateway: Gateway) -> EventStream:
     """The answer to a viewer of one deliberation."""
     settings, look = gateway["settings"], opened.look
     patterns = of_deliberation(look.tenant, look.deliberation_id)

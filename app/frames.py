@@ -113,6 +113,23 @@ def control_frame(kind: str, data: bytes) -> bytes:
     return f"event: {kind}\ndata: ".encode() + data + b"\n\n"
 
 
+def event_in(control: bytes) -> bytes:
+    """The event in a frame that `control_frame` made."""
+    return control.partition(b"\ndata: ")[2].removesuffix(b"\n\n")
+
+
+def gathered(frames: Sequence[bytes], bytes_max: int = CHUNK_BYTES) -> Iterator[bytes]:
+    """Frames in as few pieces as possible; one that is larger than `bytes_max` as it is, since viewers share it."""
+    parts: list[bytes] = []
+    for frame in frames:
+        if parts and sum(map(len, parts)) + len(frame) > bytes_max:
+            yield b"".join(parts)
+            parts.clear()
+        parts.append(frame)
+    if parts:
+        yield b"".join(parts)
+
+
 def cursor_frame(epoch: str, sequence: int) -> bytes:
     """A frame without an event: it only moves the cursor past what was filtered out (HTML standard, §9.2.6)."""
     return f"id: {Cursor(epoch, sequence)}\n\n".encode()

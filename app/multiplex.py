@@ -22,7 +22,7 @@ from app.deliberation.errors import Gone, InvalidToken, NotFound
 from app.deliberation.ports import StreamState
 from app.deliberation.specification import checked_token
 from app.events import ANSWERS, EXAMINED_MAX, item, page_of
-from app.frames import DELETED, Frame, Selection, control_frame, cursor_frame, frame_of
+from app.frames import DELETED, Frame, Selection, control_frame, cursor_frame, event_in, frame_of
 from app.gateway import Gateway, InGateway, OfTenant
 from app.looks import Look
 from app.negotiation import Media, media_of
@@ -212,7 +212,7 @@ async def opening_of_several(
 
 
 async def _snapshots(opened: Several, gateway: Gateway) -> tuple[bytes, ...]:
-    """A snapshot of each deliberation that is named, or one list of the newest of the tenant; made once for a crowd."""
+    """Frames: a snapshot of each deliberation that is named, or a list of the tenant's newest; once for a crowd."""
     wanted, log, catalog = opened.wanted, opened.shown.log, gateway["catalog"]
 
     async def ask() -> tuple[bytes, ...]:
@@ -227,22 +227,20 @@ async def _snapshots(opened: Several, gateway: Gateway) -> tuple[bytes, ...]:
             items=tuple(summary(entry) for entry in entries),
             next_cursor=catalog.cursor(entries[-1].sequence) if more else None,
         )
-        return (dump(told),)
+        return (control_frame(told.type, dump(told)),)
 
     return await opened.shown.snapshot.get(ask)
 
 
-async def head_of_several(opened: Several, gateway: Gateway) -> bytes:
-    """The first bytes of a stream: bounds, and unless a cursor is followed, the state of all."""
+async def head_of_several(opened: Several, gateway: Gateway) -> list[bytes]:
+    """The first frames of a stream: bounds, and unless a cursor is followed, the state of all."""
     log = opened.shown.log
     parts = [opened_at(log, log.last_sequence, gateway, deliberation_id=None, retention_until=None)]
     if opened.gap is not None:
         parts.append(control_frame(opened.gap.type, dump(opened.gap)))
     if opened.cursor is None:
-        kind = "deliberation.snapshot" if opened.wanted.ids else "deliberations.snapshot"
-        parts += [control_frame(kind, each) for each in await _snapshots(opened, gateway)]
-        parts.append(cursor_frame(log.epoch, opened.start))
-    return b"".join(parts)
+        parts += [*await _snapshots(opened, gateway), cursor_frame(log.epoch, opened.start)]
+    return parts
 
 
 async def page_of_several(opened: Several, gateway: Gateway) -> bytes:
@@ -252,7 +250,7 @@ async def page_of_several(opened: Several, gateway: Gateway) -> bytes:
     items: list[bytes] = []
     position, remaining, examined = opened.start, set(opened.remaining), 0
     if opened.gap is not None:
-        told = [dump(opened.gap), *await _snapshots(opened, gateway)]
+        told = [dump(opened.gap), *map(event_in, await _snapshots(opened, gateway))]
         items = [item(Cursor(log.epoch, position), each) for each in told]
     elif opened.cursor is None:
         position = min((look.begin_sequence for look in opened.shown.looks), default=1) - 1
@@ -274,7 +272,7 @@ async def page_of_several(opened: Several, gateway: Gateway) -> bytes:
     return page_of(items, Cursor(log.epoch, position), ended=bool(opened.wanted.ids) and not remaining)
 
 
-def _stream(opened: Several, head: bytes, gateway: Gateway) -> EventStream:
+def _stream(opened: Several, head: list[bytes], gateway: Gateway) -> EventStream:
     settings, remaining = gateway["settings"], set(opened.remaining)
 
     def ends(frame: Frame) -> bool:

@@ -178,7 +178,7 @@ async def opening(
 
 
 async def snapshot_of(look: Look, gateway: Gateway) -> bytes:
-    """A DeliberationSnapshot: the state, with the texts of the calls that are under way. Made once for all viewers."""
+    """The frame of a DeliberationSnapshot: the state, with the texts of calls under way. Viewers share its bytes."""
 
     def tell(look: Look, unfinished: Sequence[UnfinishedCall]) -> bytes:
         retention_s = gateway["settings"].retention_s
@@ -188,7 +188,7 @@ async def snapshot_of(look: Look, gateway: Gateway) -> bytes:
             deliberation=resource(look.state, epoch=look.log.epoch, retention_s=retention_s),
             unfinished=tuple(unfinished),
         )
-        return dump(snapshot)
+        return control_frame(snapshot.type, dump(snapshot))
 
     return await gateway["looks"].told(look, tell)
 
@@ -205,8 +205,8 @@ def opened_at(log: StreamState, last: int, gateway: Gateway, **about: Any) -> by
     return f"retry: {RETRY_MS}\n".encode() + control_frame(opened.type, dump(opened))
 
 
-async def head_of(opened: Opening, gateway: Gateway) -> bytes:
-    """The first bytes of a stream: bounds, and unless a cursor is followed, the state."""
+async def head_of(opened: Opening, gateway: Gateway) -> list[bytes]:
+    """The first frames of a stream: bounds, and unless a cursor is followed, the state."""
     look = opened.look
     retention_until = look.state.accepted.ts + timedelta(seconds=gateway["settings"].retention_s)
     about = {"deliberation_id": look.deliberation_id, "retention_until": retention_until}
@@ -214,6 +214,5 @@ async def head_of(opened: Opening, gateway: Gateway) -> bytes:
     if opened.gap is not None:
         parts.append(control_frame(opened.gap.type, dump(opened.gap)))
     if opened.cursor is None:
-        parts.append(control_frame("deliberation.snapshot", await snapshot_of(look, gateway)))
-        parts.append(cursor_frame(look.log.epoch, opened.start))
-    return b"".join(parts)
+        parts += [await snapshot_of(look, gateway), cursor_frame(look.log.epoch, opened.start)]
+    return parts

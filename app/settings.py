@@ -185,7 +185,7 @@ class Settings(WebhookRules):
         le=86_400,
     )
     stream_send_timeout_s: float = setting(
-        30.0,
+        25.0,
         "STREAM_SEND_TIMEOUT",
         "A viewer that takes nothing for this long is dropped.",
         unit="seconds",

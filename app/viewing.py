@@ -22,7 +22,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from app.connection import bounded, connection_of
-from app.frames import Filter, Frame, Passage, control_frame
+from app.frames import Filter, Frame, Passage, control_frame, gathered
 from app.gateway import Gateway, InGateway
 from app.negotiation import Media, media_of
 from app.openings import RETRY_MS
@@ -175,13 +175,19 @@ def _farewell(showing: Showing, gateway: Gateway, reason: Reason) -> bytes:
     return f"retry: {RETRY_MS // 2 + random.randrange(RETRY_MS)}\n".encode() + control_frame(said.type, dump(said))
 
 
-async def shown(showing: Showing, head: bytes, gateway: Gateway) -> AsyncGenerator[bytes, None]:
-    """The stream's bytes, whole frames in each piece: the head, what is stored, then what is stored from now on."""
+async def shown(showing: Showing, head: list[bytes], gateway: Gateway) -> AsyncGenerator[bytes, None]:
+    """The stream's bytes, whole frames in each piece: the head, what is stored, then what is stored from now on.
+
+    The head is emptied, so that no viewer holds on to a snapshot that it has been sent.
+    """
     feed, settings, loop = gateway["feed"], gateway["settings"], asyncio.get_running_loop()
     ends_at_s = loop.time() + settings.stream_age_max_s * random.uniform(0.9, 1.0)
     slow_s = settings.stream_send_timeout_s / 2
     passage, move_at_s = Passage(showing.filter, showing.epoch), 0.0
-    yield head
+    for piece in gathered(head):
+        yield piece
+    head.clear()
+    piece = b""
     if showing.over:
         return
     async with feed.watch(showing.live) as watch:

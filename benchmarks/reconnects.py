@@ -153,11 +153,10 @@ async def tell(journal: JetStreamJournal, story: Story, viewer: Viewer | None) -
 
 
 @asynccontextmanager
-async def gateway(nats_url: str) -> AsyncGenerator[int, None]:
-    """A gateway process; its port, once it listens."""
+async def gateway(nats_url: str, **settings: str) -> AsyncGenerator[tuple[int, int], None]:
+    """A gateway process: its process id, and its port once it listens."""
     port = free_port()
-    many = "100000"
-    environment = {**os.environ, "NATS_URL": nats_url, "PORT": str(port), "STREAMS_PER_CLIENT_MAX": many}
+    environment = {**os.environ, "NATS_URL": nats_url, "PORT": str(port), **settings}
     command = [sys.executable, "-m", "app.main"]
     process = await asyncio.create_subprocess_exec(
         *command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
@@ -170,7 +169,7 @@ async def gateway(nats_url: str) -> AsyncGenerator[int, None]:
                 break
             except ConnectionError:
                 await asyncio.sleep(0.05)
-        yield port
+        yield process.pid, port
     finally:
         process.terminate()
         await process.wait()
@@ -201,7 +200,7 @@ async def followed(journal: JetStreamJournal, nats_url: str, streams: int, recon
     stories = {each: Story(each, AGENTS) for viewer in viewers for each in viewer.deliberation_ids}
     for story in stories.values():
         await journal.append(TENANT, story.accepted())
-    async with gateway(nats_url) as port, asyncio.TaskGroup() as group:
+    async with gateway(nats_url) as (_, port), asyncio.TaskGroup() as group:
         for number, viewer in enumerate(viewers):
             group.create_task(viewer.follow(port))
             keeps_up = number % 2 == 0 and len(viewer.deliberation_ids) == 1

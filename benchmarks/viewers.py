@@ -55,7 +55,8 @@ class Viewer(asyncio.Protocol):
         self._lags_ms += [(now - int(sent)) / 1e6 for sent in _SENT.findall(data)]
 
 
-def _memory_kb(pid: int) -> int:
+def memory_kb(pid: int) -> int:
+    """What a process has in memory."""
     status = Path(f"/proc/{pid}/status").read_text(encoding="ascii")
     return int(status.partition("VmRSS:")[2].split()[0])
 
@@ -139,7 +140,7 @@ async def _measured(
     name: str, pid: int, port: int, journal: JetStreamJournal, stories: list[Story], count: int, ask: str
 ) -> tuple[str, ...]:
     lags_ms: list[float] = []
-    before_kb = _memory_kb(pid)
+    before_kb = memory_kb(pid)
     began = time.monotonic()
     await _connected(port, count, lambda number: ask.format(stories[number % len(stories)].id).encode(), lags_ms)
     opened_s = time.monotonic() - began
@@ -155,7 +156,7 @@ async def _measured(
         f"{len(lags_ms)} of {expected}",
         *(f"{lags_ms[int(len(lags_ms) * part)]:.1f}" for part in (0.5, 0.99)),
         f"{lags_ms[-1]:.1f}",
-        f"{(_memory_kb(pid) - before_kb) / count:.1f}",
+        f"{(memory_kb(pid) - before_kb) / count:.1f}",
         f"{cpu_s / SECONDS * 100:.0f} %",
         f"{opened_s:.1f}",
     )
@@ -192,6 +193,7 @@ async def measure(count: int) -> None:
         finally:
             server.stop()
     console.print(table)
+    console.print(f"load over the last minute, at the end: {os.getloadavg()[0]:.1f}")
 
 
 def main() -> None:

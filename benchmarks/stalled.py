@@ -1,0 +1,166 @@
+"""`python -m benchmarks.stalled [READERS]`: what a reader costs that asks for a stream and never reads a byte of it.
+
+READERS sockets ask one gateway process for a deliberation that goes on and on, and read nothing; one healthy viewer
+reads along. A reader's cost is the growth of the process's memory by it, and what the system holds unsent for it; it is
+gone when the system has forgotten its connection. Exits with 1 when it costs more than 256 KiB, or is there for longer
+than 30 s.
+"""
+
+import asyncio
+import os
+import resource
+import socket
+import sys
+import tempfile
+import time
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+
+import uvloop
+from rich.console import Console
+from rich.table import Table
+
+from app.deliberation.facts import CallDelta
+from app.journal import JetStreamJournal
+from app.streams import StreamSettings, apply
+from benchmarks.reconnects import gateway
+from benchmarks.viewers import memory_kb
+from tests.conftest import NatsServer
+from tests.story import Story
+
+COST_MAX_KIB = 256
+GONE_MAX_S = 30.0
+PIECE_CHARACTERS = 2_000
+
+
+@dataclass
+class Cost:
+    """What the readers cost at most, in KiB for each of them, and after how many seconds each was gone."""
+
+    readers: int
+    process_kib: float = 0.0
+    unsent_kib: float = 0.0
+    gone_s: list[float] = field(default_factory=list[float])
+
+    @property
+    def each_kib(self) -> float:
+        """Both together."""
+        return self.process_kib + self.unsent_kib
+
+
+def _unsent(port: int) -> dict[int, int]:
+    """What the system holds unsent for connections of a port of this machine, in bytes, by the port of the peer."""
+    found: dict[int, int] = {}
+    for line in Path("/proc/net/tcp").read_text(encoding="ascii").splitlines()[1:]:
+        _, local, peer, _, queues, *_ = line.split()
+        if int(local.rpartition(":")[2], 16) == port:
+            found[int(peer.rpartition(":")[2], 16)] = int(queues.partition(":")[0], 16)
+    return found
+
+
+def _stalled(port: int, deliberation_id: str) -> socket.socket:
+    """A socket that asks and will not read."""
+    opened = socket.socket()
+    opened.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
+    opened.connect(("127.0.0.1", port))
+    opened.sendall(f"GET /deliberations/{deliberation_id}/events HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n".encode())
+    return opened
+
+
+async def _tell(journal: JetStreamJournal, story: Story, piece: str) -> None:
+    """One text that grows for as long as anyone looks."""
+    offset = 0
+    while True:
+        delta = CallDelta(
+            deliberation_id=story.id,
+            ts=datetime.now(UTC),
+            call_id="s1-dev-001",
+            agent_id="dev-001",
+            attempt=1,
+            offset=offset,
+            text=piece,
+        )
+        await journal.publish_view("default", delta)
+        offset += len(piece)
+        await asyncio.sleep(0.05)
+
+
+async def _read_along(port: int, deliberation_id: str) -> None:
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(f"GET /deliberations/{deliberation_id}/events HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n".encode())
+    while await reader.read(65_536):
+        pass
+    raise RuntimeError("the healthy viewer lost its stream")
+
+
+async def _until_gone(cost: Cost, pid: int, port: int, deliberation_id: str, patience_s: float) -> None:
+    """Open the readers, and look what they cost until the last of them is gone."""
+    before_kb = memory_kb(pid)
+    sockets = [_stalled(port, deliberation_id) for _ in range(cost.readers)]
+    began_s, there = time.monotonic(), {each.getsockname()[1] for each in sockets}
+    while there and time.monotonic() - began_s < patience_s:
+        await asyncio.sleep(0.1)
+        unsent = _unsent(port)
+        cost.gone_s += [time.monotonic() - began_s] * len(there - unsent.keys())
+        there &= unsent.keys()
+        cost.process_kib = max(cost.process_kib, (memory_kb(pid) - before_kb) / cost.readers)
+        cost.unsent_kib = max(cost.unsent_kib, sum(unsent[each] for each in there) / 1_024 / cost.readers)
+    for each in sockets:
+        each.close()
+
+
+async def measured(journal: JetStreamJournal, nats_url: str, readers: int, patience_s: float, **settings: str) -> Cost:
+    """What so many readers cost a gateway process of these settings."""
+    story, cost = Story(f"{time.time_ns():x}", size=1), Cost(readers)
+    await journal.append("default", story.accepted())
+    await journal.append("default", story.opened())
+    async with gateway(nats_url, **settings) as (pid, port):
+        tasks = [
+            asyncio.create_task(_tell(journal, story, "x" * PIECE_CHARACTERS)),
+            asyncio.create_task(_read_along(port, story.id)),
+        ]
+        try:
+            await asyncio.sleep(2)  # for the ring and the pages to have the size that they keep
+            await _until_gone(cost, pid, port, story.id, patience_s)
+        finally:
+            for task in tasks:
+                assert not task.done() or task.exception() is None, task.exception()
+                task.cancel()
+            await asyncio.wait(tasks)
+    return cost
+
+
+async def measure(readers: int) -> int:
+    """Print the table; 1 when a bound does not hold."""
+    with tempfile.TemporaryDirectory() as store:
+        server = NatsServer(Path(store))
+        server.start()
+        try:
+            journal = await JetStreamJournal.connect(server.url, name="benchmark")
+            await apply(journal, StreamSettings())
+            cost = await measured(journal, server.url, readers, GONE_MAX_S * 2)
+            await journal.close()
+        finally:
+            server.stop()
+    table = Table(title=f"{readers} readers that never read, each")
+    for column in ("KiB of the process", "KiB unsent", "together", "bound", "gone after s", "bound s", "still there"):
+        table.add_column(column, justify="right")
+    last_s = max(cost.gone_s, default=0.0)
+    kib = [f"{cost.process_kib:.1f}", f"{cost.unsent_kib:.1f}", f"{cost.each_kib:.1f}", str(COST_MAX_KIB)]
+    there = readers - len(cost.gone_s)
+    table.add_row(*kib, f"{min(cost.gone_s, default=0):.1f}–{last_s:.1f}", f"{GONE_MAX_S:g}", str(there))
+    Console(width=120).print(table)
+    print(f"load over the last minute, at the end: {os.getloadavg()[0]:.1f}")
+    return int(cost.each_kib > COST_MAX_KIB or last_s > GONE_MAX_S or there > 0)
+
+
+def main() -> None:
+    """Measure; exits with 1 when a bound does not hold."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    sys.exit(uvloop.run(measure(int(sys.argv[1]) if len(sys.argv) > 1 else 200)))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,69 @@
+"""The stream of several deliberations, in what it shares with the single one: its bound, its heartbeat, its memory."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from app.frames import CHUNK_BYTES, control_frame, event_in, gathered
+from app.openings import snapshot_of
+from tests.components.listening import following, listening, whole
+from tests.conditions import until
+from tests.story import Story
+
+
+async def test_streams_of_several_take_a_seat_as_single_ones_do() -> None:
+    async with listening(streams_per_client_max=2) as gateway:
+        await gateway.write(*whole(Story("a"))[:2])
+        async with gateway.watching_several("a") as several, gateway.watching("a") as single:
+            await following(several, 1)
+            await following(single, 1)
+            refused = await gateway.client.get("/events", params={"deliberation": "a"})
+            assert (refused.status_code, refused.json()["code"]) == (429, "too_many_streams")
+            assert int(refused.headers["retry-after"]) > 0
+            assert (await gateway.page_of_several("a")).status_code == 200, "pages need no seat"
+        await until(lambda: gateway.feed.streams == 0)
+        async with gateway.watching_several("a") as again:
+            await following(again, 1)
+
+
+@pytest.mark.parametrize("path", ["/events", "/events?deliberation=a", "/deliberations/a/events"])
+async def test_a_silent_stream_is_kept_awake_by_comments(path: str) -> None:
+    """Proxies and clients take silence for death; a comment comes whatever nobody has to say."""
+    async with listening(heartbeat_s=0.02) as gateway:
+        await gateway.write(Story("a").accepted())
+        async with asyncio.timeout(10), gateway.client.stream("GET", path) as response:
+            seen = b""
+            async for chunk in response.aiter_bytes():
+                seen += chunk
+                if seen.count(b": \n\n") >= 3:
+                    break
+        assert b'"heartbeat_s":0.02' in seen
+
+
+@pytest.mark.parametrize("sizes", [[], [1], [10, 20, 30], [CHUNK_BYTES, 1, CHUNK_BYTES + 1, 2, 3]])
+def test_a_head_is_gathered_into_few_pieces_and_what_is_large_is_shared(sizes: list[int]) -> None:
+    frames = [b"x" * size for size in sizes]
+    pieces = list(gathered(frames))
+    assert b"".join(pieces) == b"".join(frames)
+    assert all(len(piece) <= CHUNK_BYTES or any(piece is frame for frame in frames) for piece in pieces)
+    assert len(pieces) <= 1 + 2 * sum(size >= CHUNK_BYTES for size in sizes)
+
+
+def test_a_control_frame_holds_its_event() -> None:
+    assert event_in(control_frame("stream.gap", b'{"a":"data: b"}')) == b'{"a":"data: b"}'
+
+
+def no_check(deliberation_id: str, records: object) -> None:
+    """Whatever there is will do."""
+
+
+async def test_viewers_who_come_together_share_the_bytes_of_one_snapshot() -> None:
+    async with listening() as gateway:
+        await gateway.write(*whole(Story("a"))[:6])
+        async with gateway.watching("a") as one, gateway.watching_several("a") as another:
+            first, second = (await following(one, 2))[1], (await following(another, 2))[1]
+        assert first.event == second.event == "deliberation.snapshot"
+        state: Any = gateway.server.lifespan.state
+        look = await state["looks"].look("default", "a", no_check)
+        assert await snapshot_of(look, state) is await snapshot_of(look, state)
