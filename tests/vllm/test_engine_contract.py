@@ -12,6 +12,7 @@ import jsonschema
 import pytest
 
 from app.deliberation.outputs import Output, json_schema, parse_output
+from serve_deployments.call import cache_salt
 from tests.vllm.protocol import TASK, Chat
 
 OUTPUTS = [
@@ -354,6 +355,22 @@ def test_prompts_that_share_their_start_are_computed_once(chat: Chat) -> None:
     assert 0.7 * shared_tokens < hits < again["prompt_tokens"]
     assert again["prompt_tokens_details"]["cached_tokens"] == hits
     assert usages[1]["prompt_tokens_details"]["cached_tokens"] > 0.7 * shared_tokens
+
+
+def test_a_prefix_is_shared_under_one_salt_and_under_no_other(chat: Chat) -> None:
+    """Whoever asks under another tenant's salt, or none, cannot tell by the cache that the words were there."""
+    shared = f"Case {uuid.uuid4()}. " + "Rule: an answer names its source. " * 40
+
+    def cached(persona: str, **fields: Any) -> int:
+        usage = chat.complete(content=f"{shared} {persona}", max_tokens=1, **fields)["usage"]
+        details: dict[str, int] = usage["prompt_tokens_details"] or {}
+        return details.get("cached_tokens", 0)
+
+    salts = cache_salt("acme"), cache_salt("rival")
+    first, same = cached("DEV", cache_salt=salts[0]), cached("QA", cache_salt=salts[0])
+    # The chat template's own beginning is the same for all, but no whole block of it.
+    assert first == 0 and same > 0.7 * chat.token_count(shared)
+    assert [cached("QA", cache_salt=salts[1]), cached("QA")] == [0, 0]
 
 
 def test_prompts_that_differ_at_the_start_share_nothing(chat: Chat) -> None:
