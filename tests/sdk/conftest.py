@@ -32,7 +32,7 @@ async def output_of(command: Sequence[str | Path], cwd: Path | None = None, **en
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
     )
-    async with asyncio.timeout(120):
+    async with asyncio.timeout(400):
         printed, told = (said.decode() for said in await process.communicate())
     assert process.returncode == 0, f"{command}\n{printed}\n{told}"
     return printed
