@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 import pytest
 
-from app.deliberation.facts import Cancelled, Completed, Failed, Resumed, StageClosed, encode
+from app.deliberation.facts import Cancelled, Completed, Failed, Resumed, StageClosed, StageOpened, encode
 from app.deliberation.ports import Appended
 from app.journal import REQUEST_TIMEOUT_S
 from tests.contracts.test_journal import accepted
@@ -206,6 +206,20 @@ def test_a_stage_that_somebody_else_has_closed_otherwise_is_closed_as_the_log_sa
         found = await stack.submit(BODIES["council"], "key")
         (audit,) = await whole(stack, found)
         assert audit.verdict is not None and audit.verdict.winner == "dev-003"
+
+    told(story)
+
+
+def test_a_request_to_stop_may_come_before_its_deliberation_does() -> None:
+    """The deliberation waits in the queue, because its coordinator's pull was lost."""
+
+    async def story(stack: Stack) -> None:
+        stack.server.fates.append(("$JS.API.CONSUMER.MSG.NEXT.>", "lost"))
+        found = await stack.submit(BODIES["vote"], "key")
+        await stack.cancel(found)
+        (audit,) = await whole(stack, found)
+        assert isinstance(audit.ends[0], Cancelled)
+        assert not any(isinstance(fact, StageOpened) for _, fact in audit.facts)
 
     told(story)
 

@@ -204,6 +204,13 @@ LOSSES = (
         f"{COORDINATOR}test_work_that_kills_whoever_holds_it_ends_and_what_lay_beside_it_is_not_blamed",
     ),
     Guard(
+        "a request to stop may come before its deliberation",
+        "serve_deployments/ledger.py",
+        "        return apply(state, fact_of(cancel), cancel.sequence) if cancel else state\n",
+        "        return state\n",
+        f"{SURPRISES}test_a_request_to_stop_may_come_before_its_deliberation_does",
+    ),
+    Guard(
         "work that is given back in order is not blamed",
         "app/deliberation/fold.py",
         "            blamed = 0 if fact.given_back or state.given_back else 1\n",
@@ -296,13 +303,6 @@ LOSSES = (
         '        alone = f"{subject}.*" if isinstance(fact, Accepted) else None\n',
         "        alone = None\n",
         "tests/contracts/test_journal.py::test_what_is_purged_leaves_its_tombstone_and_is_never_accepted_again[jetstream]",
-    ),
-    Guard(
-        "a request to stop may come before its deliberation",
-        "serve_deployments/ledger.py",
-        "        return apply(state, fact_of(cancel), cancel.sequence) if cancel else state\n",
-        "        return state\n",
-        f"{STOPPED}[vote]",
     ),
     Guard(
         "a request that is sent again finds its first",

@@ -75,7 +75,7 @@ OVERLOAD = (
         "retries are a small part of the traffic",
         "serve_deployments/circuit.py",
         "        self.saved -= 1\n",
-        "",
+        "        self.saved -= 0.5\n",
         f"{CIRCUIT}test_retries_are_a_tenth_of_the_traffic_and_one_a_second",
     ),
     Guard(
