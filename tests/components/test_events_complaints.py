@@ -1,0 +1,111 @@
+"""What users of the leading services complain about, each with the tests that stand for it here.
+
+docs/streaming.md tells the same in its table: complaint, sources, what is different here, tests.
+"""
+
+import ast
+import re
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from tests.components.listening import following, listening, types, whole
+from tests.conditions import until
+from tests.story import Story
+
+ROOT = Path(__file__).parents[2]
+PAGE = ROOT / "docs" / "streaming.md"
+COMPLAINTS = (
+    "Events are lost on reconnect",
+    "The replay window is shorter than the work",
+    "Ids come twice, the whole tape is replayed, filters are forgotten",
+    "Cancelled work burns on, and ends as completed",
+    "A stop is lost in a race, or a disconnect is taken for one",
+    "A crash leaves a ghost that runs for ever",
+    "Silence kills streams, and half-open ones go unnoticed",
+    "One slow reader eats the memory",
+    "A retry starts paid work twice",
+    "Errors hide in a 200, tokens in URLs",
+    "Generated SDKs are broken",
+)
+
+
+@cache
+def rows() -> dict[str, str]:
+    """Complaint → the row of the page's table."""
+    found = re.search(r"<!-- complaints -->\n(.*?)<!-- /complaints -->", PAGE.read_text(), re.DOTALL)
+    assert found is not None, f"{PAGE.name} has the markers <!-- complaints --> and <!-- /complaints -->"
+    return {row.split("|")[1].strip(): row for row in found[1].splitlines()[2:]}
+
+
+@cache
+def names_in(path: str) -> set[str]:
+    """The tests that a file defines."""
+    tree = ast.parse((ROOT / path).read_text())
+    return {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)}
+
+
+def test_the_page_tells_of_every_complaint() -> None:
+    assert tuple(rows()) == COMPLAINTS
+
+
+@pytest.mark.parametrize("complaint", COMPLAINTS)
+def test_a_complaint_has_tests_that_stand_for_it(complaint: str) -> None:
+    named = re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", rows()[complaint])
+    assert named, "no test is named"
+    assert [f"{path}::{name}" for path, name in named if name not in names_in(path)] == []
+
+
+async def test_events_are_not_lost_on_reconnect_wherever_the_connection_breaks() -> None:
+    story = Story("a")
+    events = whole(story)
+    async with listening() as gateway:
+        shown, cursor = list[str](), "0"
+        await gateway.write(events[0])
+        for event in events[1:]:
+            async with gateway.watching("a", cursor) as frames:
+                _, frame = await following(frames, 2)
+                shown, cursor = [*shown, frame.event], str(frame.id)
+            await gateway.write(event)  # while nobody looks
+        shown += types(await gateway.watched("a", cursor))[1:]
+    assert shown == [event.type for event in events]
+
+
+async def test_the_replay_window_is_as_long_as_the_result_is_kept() -> None:
+    """Pieces of text are kept for ten minutes; every fact, and with it every whole text, as long as the verdict."""
+    story = Story("a")
+    async with listening() as gateway:
+        await gateway.write(*whole(story))
+        records = gateway.journal.records
+        records[:] = [record for record in records if record.tokens[-1] != "delta"]
+        opened, *replayed = await gateway.watched("a", after="0")
+        told = (await gateway.client.get("/deliberations/a")).json()
+    assert opened.fields()["retention_until"] == told["retention_until"]
+    assert types(replayed) == [event.type for event in whole(story) if event.type != "call.delta"]
+    texts = {frame.fields()["call_id"]: frame.fields()["text"] for frame in replayed if frame.event == "call.finished"}
+    assert texts == {"s1-dev-001": "red", "s1-dev-002": "blue"}
+
+
+async def test_ids_of_one_instant_differ_and_a_reconnect_replays_what_is_missing_under_the_same_filter() -> None:
+    """All events of the story have one time: an id made of the clock would come twice."""
+    async with listening() as gateway:
+        await gateway.write(*whole(Story("a")))
+        _, *everything = await gateway.watched("a", after="0")
+        assert len({frame.id for frame in everything}) == len(everything) == len(whole(Story("a")))
+        _, first, *rest = await gateway.watched("a", after="0", types="call.finished")
+        _, *again = await gateway.watched("a", str(first.id), after="0", types="call.finished")
+    assert again == rest and types(rest)[0] == "call.finished"
+
+
+async def test_a_disconnect_is_no_stop_and_a_stop_that_comes_before_the_work_begins_is_kept() -> None:
+    async with listening() as gateway:
+        await gateway.write(Story("a").accepted())
+        async with gateway.watching("a") as frames:
+            await following(frames, 2)
+        await until(lambda: gateway.feed.streams == 0)
+        assert [record.tokens[-1] for record in gateway.journal.records] == ["accepted"]
+        response = await gateway.client.post("/deliberations/a/cancel", json={"reason": "enough"})
+        assert (response.status_code, response.json()["status"]) == (202, "cancelling")
+        async with gateway.watching("a", after="0") as frames:
+            assert types(await following(frames, 3))[1:] == ["deliberation.accepted", "deliberation.cancelling"]
