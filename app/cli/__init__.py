@@ -2,7 +2,7 @@
 
 import typer
 
-from app.cli import ask, bench, demo, keys, openapi, show, simulator, strategies, streams, up, watch, webhooks
+from app.cli import ask, bench, cluster, demo, keys, openapi, show, simulator, strategies, streams, up, watch, webhooks
 from app.cli.exits import EXIT_HELP
 
 cli = typer.Typer(
@@ -23,6 +23,7 @@ cli.command("list", epilog=EXIT_HELP)(show.list_deliberations)
 cli.command("show", epilog=EXIT_HELP)(show.show)
 cli.command("cancel", epilog=EXIT_HELP)(show.cancel)
 cli.command("roles", epilog=EXIT_HELP)(show.roles)
+cli.command("cluster", epilog=EXIT_HELP)(cluster.cluster)
 cli.command("strategies", epilog=EXIT_HELP)(strategies.strategies)
 cli.command("openapi", epilog=EXIT_HELP)(openapi.openapi)
 cli.command("simulator", context_settings=_ANY_ARGUMENTS, add_help_option=False)(simulator.simulator)

@@ -18,6 +18,7 @@ from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
 from app.client.sse import Frame
+from app.cluster_specimen import cluster
 from app.deliberation.calls import Call, FactProblem, Usage
 from app.deliberation.engine import CloseStage, Done, Finish, OpenStage, RunStage, decide
 from app.deliberation.facts import Accepted, CallDelta, CallFinished, CallStarted, Event, StageOpened, encode
@@ -245,6 +246,11 @@ class StubGateway:
                 Route(f"{path}/events", self._wrapped(self._events), methods=["GET"]),
                 Route(f"{path}/cancel", self._wrapped(self._cancel), methods=["POST"]),
                 Route("/roles", self._wrapped(self._roles), methods=["GET"]),
+                Route(
+                    "/cluster",
+                    self._wrapped(lambda _: JSONResponse(cluster().model_dump(mode="json"))),
+                    methods=["GET"],
+                ),
                 Route("/strategies", self._wrapped(self._strategies), methods=["GET"]),
             ]
         )

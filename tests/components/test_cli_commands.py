@@ -13,7 +13,7 @@ from app.cli.ask import Question, request_body
 from tests.components.cli_council import ID, Council, Served, StubGateway, council_of, problem
 
 runner = CliRunner()
-COMMANDS = ["ask", "watch", "list", "show", "cancel", "roles", "strategies", "openapi"]
+COMMANDS = ["ask", "watch", "list", "show", "cancel", "roles", "cluster", "strategies", "openapi"]
 
 
 @pytest.fixture(scope="module")
@@ -163,14 +163,18 @@ def test_wrong_usage_ends_with_2_and_sends_nothing(arguments: list[str]) -> None
     assert told.stderr != ""
 
 
-@pytest.mark.parametrize("command", [["ask", "x"], ["watch", ID], ["list"], ["show", ID], ["cancel", ID], ["roles"]])
+@pytest.mark.parametrize(
+    "command", [["ask", "x"], ["watch", ID], ["list"], ["show", ID], ["cancel", ID], ["roles"], ["cluster"]]
+)
 def test_nobody_there_ends_with_3(command: list[str]) -> None:
     told = invoke(*command, "--url", "http://127.0.0.1:1")
     assert (told.exit_code, told.stdout) == (3, "")
     assert "error unreachable" in told.stderr and "deliberate up" in told.stderr
 
 
-@pytest.mark.parametrize("command", [["ask", "x"], ["watch", ID], ["list"], ["show", ID], ["cancel", ID], ["roles"]])
+@pytest.mark.parametrize(
+    "command", [["ask", "x"], ["watch", ID], ["list"], ["show", ID], ["cancel", ID], ["roles"], ["cluster"]]
+)
 def test_a_refusal_ends_with_4_and_tells_the_fields(stub: StubGateway, url: str, command: list[str]) -> None:
     faults = [{"location": "body", "pointer": "/rounds", "code": "le", "detail": "too many", "remedy": "Give 5."}]
     stub.answers = [problem("invalid_request", 422, faults)]
@@ -228,6 +232,23 @@ def test_show_and_roles(url: str) -> None:
     told = invoke("roles", "--url", url).stdout
     assert "simulated" in told and "no replica answers" in told
     assert "http://away (down, circuit open)" in " ".join(told.split()) and "http://engine (" not in told
+
+
+def test_cluster_tells_of_every_part_and_of_what_is_missing(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "160")
+    told = " ".join(invoke("cluster", "--url", url).stdout.split())
+    for expected in (
+        "queue 5 of 2000 4 in hand, 1 waiting, the oldest for 0.2 s; 1.2 end in a second",
+        "coordinator host-4711 4 in hand of 1024; DEV: 4 of 16 begun, 0 waiting",
+        "12 calls of 256, 0 waiting;",
+        "12 in flight, circuit closed, version 0.32.0; DEV",
+        "DELIBERATIONS 4211 messages, 5.2 MB",
+        "coordinator 0 behind, 4 unacknowledged, 0 redelivered",
+        "nats-server 2.15.1",
+        "missing webhooks: None answered",
+    ):
+        assert expected in told, told
+    assert json.loads(invoke("cluster", "--url", url, "--json").stdout)["queue"]["depth"] == 5
 
 
 def test_cancel_tells_the_status(stub: StubGateway, url: str) -> None:

@@ -1,0 +1,84 @@
+"""`deliberate cluster`: what every part of an installation tells of itself, on one screen."""
+
+from collections.abc import Iterator
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from app.cli.client import Gateway, understood
+from app.cli.exits import Exit, run
+from app.cli.options import DEFAULT_URL, ApiKeyOption, JsonOption, UrlOption
+from app.cli.ranking import plain
+from app.cli.show import output
+from app.cluster_figures import Cluster
+
+_MEGABYTE = 1_000_000
+
+
+def _rate(per_s: float | None) -> str:
+    return "too little has ended to tell how fast" if per_s is None else f"{per_s:.2g} end in a second"
+
+
+def _work(told: Cluster) -> Iterator[tuple[str, str, str]]:
+    queue = told.queue
+    head = f", the oldest for {queue.head_waited_s:.1f} s" if queue.waiting else ""
+    figures = f"{queue.in_hand} in hand, {queue.waiting} waiting{head}; {_rate(queue.ended_per_s)}"
+    yield "queue", f"{queue.depth} of {queue.depth_max}", figures
+    for role in queue.roles:
+        if role.depth:
+            yield "", role.role, f"{role.depth} of {role.admitted} admitted; {_rate(role.ended_per_s)}"
+    for coordinator in told.coordinators:
+        turns = "".join(
+            f"; {' '.join(turn.roles)}: {turn.begun} of {turn.bound} begun, {turn.waiting} waiting"
+            for turn in coordinator.turns
+            if turn.begun or turn.waiting
+        )
+        yield "coordinator", coordinator.id, f"{coordinator.in_hand} in hand of {coordinator.bound}{turns}"
+    for agent in told.agents:
+        simulated = ", simulated" if agent.simulated else ""
+        figures = f"{agent.running} calls of {agent.concurrency}, {agent.waiting} waiting; {agent.model}{simulated}"
+        yield f"agent {agent.role}", agent.id, figures
+    for engine in told.engines:
+        version = f", version {engine.version}" if engine.version else ""
+        figures = f"{engine.in_flight} in flight, circuit {engine.circuit}{version}; {', '.join(engine.roles)}"
+        yield "engine", engine.url, figures
+
+
+def _log(told: Cluster) -> Iterator[tuple[str, str, str]]:
+    for stream in told.streams:
+        if stream.messages:
+            yield "stream", stream.name, f"{stream.messages} messages, {stream.bytes / _MEGABYTE:.1f} MB"
+    for consumer in told.consumers:
+        figures = f"{consumer.lag} behind, {consumer.unacknowledged} unacknowledged, {consumer.redelivered} redelivered"
+        yield "consumer", consumer.name, figures
+    for sender in told.webhooks or ():
+        yield "webhooks", sender.id, f"{sender.in_flight} in flight, {sender.waiting} waiting"
+    versions = told.versions
+    yield "versions", "gateway", f"{versions.gateway}, Python {versions.python}, nats-server {versions.nats_server}"
+    for replicas in versions.replicas:
+        yield "", "replicas", f"{replicas.product}, Python {replicas.python}, Ray {replicas.ray}"
+
+
+def cluster_text(told: Cluster) -> RenderableType:
+    """A row for each part, and below them what did not answer."""
+    table = Table(box=None, pad_edge=False, show_header=False)
+    for style in ("bold", "", "dim"):
+        table.add_column(style=style, overflow="fold")
+    for row in (*_work(told), *_log(told)):
+        table.add_row(*map(plain, row))
+    missing = (
+        Text.assemble(("missing", "yellow"), "  ", plain(f"{each.part}: {each.detail}")) for each in told.missing
+    )
+    return Group(table, *missing)
+
+
+def cluster(url: UrlOption = DEFAULT_URL, api_key: ApiKeyOption = None, as_json: JsonOption = False) -> None:
+    """Tell of replicas, queue, engines, log and versions; with keys, one of the scope admin is needed."""
+
+    async def work() -> Exit:
+        async with Gateway(url, api_key) as gateway:
+            document = await gateway.read("/cluster")
+        return output(document, lambda: cluster_text(understood(Cluster, document)), as_json=as_json)
+
+    run(work, as_json=as_json)
