@@ -32,16 +32,18 @@ from app.cli.supervisor import supervised
 from app.deliberation.facts import FACT_SUFFIXES, event_type
 from benchmarks.chaos.checker import Asked, Fault, Findings, Stored, check
 from benchmarks.chaos.faults import Struck, cut, now_s, strike, wake
-from benchmarks.chaos.load import Load
+from benchmarks.chaos.load import ROLE_NAMES, Load
 from benchmarks.chaos.proxy import FaultProxy
 
 SETTLES_WITHIN_S = 180.0
 STOPPED_S = (1.0, 8.0)
 SLOWEST_SHOWN = 5
 LOOK_BACK_S = 30.0
-CUT_SHARE = 0.25
-STOP_SHARE = 0.25
+CUT_SHARE = 0.15
+STOP_SHARE = 0.15
 ENGINE = "--duration-ms 400 --jitter 0.5"
+# As many as the load asks for: every role is a process more to start when all of Ray has been killed.
+ROLES = "roles:\n" + "".join(f"  {role}: {{persona: You are a {role}.}}\n" for role in ROLE_NAMES)
 HEAD_BYTES_MAX = 512
 _CALL_ID = re.compile(rb"\r\nx-call-id: ([a-z0-9_-]+)\.([a-z0-9_-]+)\r\n", re.IGNORECASE)
 
@@ -76,7 +78,10 @@ class Stage:
 
 def _up(data_dir: Path, nats_port: int, engine_port: int) -> tuple[subprocess.Popen[str], str, str]:
     """Start `deliberate up`; its process, its URL and its mark."""
+    roles = data_dir.with_suffix(".yaml")
+    roles.write_text(ROLES)
     options = ["--port", "0", "--data-dir", str(data_dir), "--nats-url", f"nats://127.0.0.1:{nats_port}"]
+    options += ["--roles", str(roles)]
     command = [str(Path(sys.executable).with_name("deliberate")), "up", "--json", *options]
     command += ["--engine-url", f"http://127.0.0.1:{engine_port}"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)

@@ -14,13 +14,13 @@ from benchmarks.chaos.proxy import CUTS, FaultProxy
 
 # Who is hit how often. What takes all of Ray along takes ten seconds to come back, so it is hit less.
 WEIGHTS: Mapping[str, int] = {
-    "gateway": 4,
-    "coordinator": 6,
-    "agent": 6,
-    "nats": 4,
-    "engine": 4,
+    "gateway": 8,
+    "coordinator": 12,
+    "agent": 12,
+    "nats": 8,
+    "engine": 8,
     "controller": 2,
-    "deployer": 1,
+    "deployer": 2,
     "raylet": 1,
     "gcs": 1,
 }

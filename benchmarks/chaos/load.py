@@ -12,6 +12,7 @@ STRATEGIES: tuple[dict[str, Any], ...] = (
     {"strategy": "best_of_n", "num_agents": 3},
     {"strategy": "independent", "num_agents": 3},
 )
+ROLE_NAMES = ("DEV", "QA")
 CANCELLED_SHARE = 0.05
 PAUSE_S = 0.3
 WAIT_S = 20
@@ -44,7 +45,8 @@ class Load:
         turn = 0
         while not self.enough.is_set():
             turn += 1
-            body = {"task": f"Task {number}.{turn}", "seed": turn, **rng.choice(STRATEGIES)}
+            body = {"task": f"Task {number}.{turn}", "seed": turn, "role": rng.choice(ROLE_NAMES)}
+            body |= rng.choice(STRATEGIES)
             deliberation_id = await self._submitted(client, body, key=f"chaos-{self.seed}-{number}-{turn}")
             if deliberation_id is None:
                 return
