@@ -13,7 +13,7 @@ from app.journal import COPIES, KEYS_STREAM, STREAM, UNREACHABLE, WEBHOOKS_STREA
 CONSUMER = "coordinator"
 WEBHOOKS_CONSUMER = "webhooks"
 ATTEMPTS_CONSUMER = "attempts"
-WEBHOOKS_ACK_WAIT_S = 30
+WEBHOOKS_ACK_WAIT_S = 12
 DAY_S = 86_400
 _NANOSECOND = 1_000_000_000
 # A write that only tries: on a subject that nobody reads, gone after a second, the shortest time that the server takes.

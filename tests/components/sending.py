@@ -114,7 +114,7 @@ async def declared(server: NatsServer, *, ack_wait_s: int | None = None) -> Asyn
 
 
 async def hasten(journal: JetStreamJournal, ack_wait_s: int) -> None:
-    """Have the senders' consumers wait less than they are declared to: a test cannot wait half a minute."""
+    """Have the senders' consumers wait less than they are declared to: a test cannot wait that long."""
     for stream, config in declared_consumers(StreamSettings())[1:]:
         body = {"stream_name": stream, "config": {**config, "ack_wait": ack_wait_s * 1_000_000_000}}
         reply = await journal.request(

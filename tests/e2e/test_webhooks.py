@@ -63,7 +63,7 @@ async def test_a_sender_that_is_killed_on_the_way_is_started_again_and_nothing_i
         await until(lambda: stack.child("webhooks")["attempt"] > before["attempt"], 60)
         for id in ids:
             await stack.until(id, status="completed")
-        # What the killed one had in hand is handed out again after half a minute.
+        # What the killed one had in hand is handed out again after some seconds.
         found = [await all_delivered(stack, id, 120) for id in ids]
         bodies: dict[str, set[bytes]] = {}
         for request in receiver.received:
