@@ -148,6 +148,24 @@ async def test_an_engine_is_told_once_with_the_load_of_all_and_the_worst_of_what
     assert (dev["running"], dev["waiting"], dev["concurrency"]) == (9, 3, 256)
 
 
+@pytest.mark.parametrize(
+    ("seen", "worst"),
+    [
+        (("closed", "closed"), "closed"),
+        (("closed", "half_open"), "half_open"),
+        (("half_open", "open"), "open"),
+        (("open", "closed"), "open"),
+    ],
+)
+async def test_of_what_replicas_see_of_an_engine_the_worst_is_told(
+    gateway: Served, seen: tuple[str, str], worst: str
+) -> None:
+    for role, circuit in zip(ROLES, (*seen, *["closed"] * 3), strict=True):
+        gateway.journal.replies[f"control.role.{role}"] = [agent(role, engines=[engine("http://e", circuit=circuit)])]
+    (told,) = (await cluster(gateway))["engines"]
+    assert told["circuit"] == worst
+
+
 async def test_the_queue_is_what_is_accepted_and_unfinished_and_what_more_is_taken_on(gateway: Served) -> None:
     begun = await gateway.accepted()
     await gateway.play(begun, until_stage=1)

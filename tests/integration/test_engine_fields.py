@@ -11,9 +11,12 @@ from hypothesis import strategies as st
 
 from app.deliberation.calls import Call, ChatMessage
 from app.deliberation.errors import EngineUnavailable
+from app.deliberation.roles import Role
+from app.roles import INQUIRY_TIMEOUT_S
 from app.testing import InMemoryJournal
+from serve_deployments.agent import LOOK_WITHIN_S, AgentReplica
 from serve_deployments.call import cache_salt
-from serve_deployments.engine import EngineAway, Engines, Meter, request_body
+from serve_deployments.engine import PROBE_TIMEOUT_S, EngineAway, Engines, Meter, request_body
 from tests.integration.test_agent_replica import ANSWER, ScriptedEngine, call, outcomes, replica, request, streamed
 from tests.integration.test_engine_client import CALL, CHAT, SALT, URL, WHOLE_STREAM, Pieces
 
@@ -137,6 +140,21 @@ async def test_whoever_looks_at_an_engine_that_hangs_waits_no_longer_than_asked_
         await asyncio.gather(*(engines.look(0.01) for _ in range(8)))
         await engines.look(0.01)
     assert len(asked) == 1
+    await engines.close()
+
+
+async def test_an_agent_whose_engine_hangs_tells_of_itself_before_whoever_asks_goes_away() -> None:
+    async def hangs(_: httpx.Request) -> httpx.Response:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    engines = Engines([URL], connections=4, transport=httpx.MockTransport(hangs))
+    agent = AgentReplica("DEV", Role(persona="p"), engines, InMemoryJournal(), stream_deltas=True)
+    assert LOOK_WITHIN_S < INQUIRY_TIMEOUT_S
+    async with asyncio.timeout(PROBE_TIMEOUT_S):
+        told = await agent.describe()
+    assert (told["role"], told["in_flight"], told["concurrency"]) == ("DEV", 0, agent.role.concurrency)
+    assert told["application"] is None and told["versions"]["ray"]
     await engines.close()
 
 
