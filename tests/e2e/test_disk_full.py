@@ -127,7 +127,7 @@ async def test_a_full_disk_loses_no_promise_and_is_over_when_there_is_room(
     )
     assert "the log" in response.json()["detail"]
     assert "journal" in await faults(client)
-    # On some failed writes nats-server switches JetStream off and answers no read either; a wrong answer it never gives.
+    # On some failed writes nats-server switches JetStream off and answers no read either; it never answers wrongly.
     read = await client.get(f"/deliberations/{before['id']}")
     assert read.json() == before or (read.status_code, read.json()["code"]) == (503, "journal_unavailable"), read.text
     await until(lambda: any(said.get("text", "").startswith("nats: ") for said in cramped.told))

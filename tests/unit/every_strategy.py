@@ -1,7 +1,7 @@
 """Every registered strategy, in the ways that it is run here: parameters, a council's behaviour, the calls foretold.
 
-A strategy that is registered without a way fails `tests/oracles/test_every_strategy_accounting.py`; add a line to `WAYS`, with the
-number of calls that its definition in the literature foretells, not what the code happens to make.
+A strategy that is registered without a way fails `tests/oracles/test_every_strategy_accounting.py`; add a line to
+`WAYS`, with the number of calls that its definition in the literature foretells, not what the code happens to make.
 """
 
 import hashlib
