@@ -1,4 +1,4 @@
-"""Every strategy with few members, and with the most that a gateway takes: too long for tests that run while writing."""
+"""Every strategy with few members, and with the most that a gateway takes: too long to be run while writing."""
 
 from collections.abc import Iterable
 
