@@ -1,12 +1,14 @@
 """The stream of several deliberations, in what it shares with the single one: its bound, its heartbeat, its memory."""
 
 import asyncio
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
 
 from app.frames import CHUNK_BYTES, control_frame, event_in, gathered
 from app.openings import snapshot_of
+from app.testing import InMemoryJournal
 from tests.components.listening import following, listening, whole
 from tests.conditions import until
 from tests.story import Story
@@ -67,3 +69,36 @@ async def test_viewers_who_come_together_share_the_bytes_of_one_snapshot() -> No
         state: Any = gateway.server.lifespan.state
         look = await state["looks"].look("default", "a", no_check)
         assert await snapshot_of(look, state) is await snapshot_of(look, state)
+
+
+async def test_a_crowd_that_opens_at_once_is_one_question_to_the_log() -> None:
+    """Two hundred viewers of one deliberation with many deltas: its texts are read for all of them, not for each."""
+    journal, story = InMemoryJournal(), Story("a")
+    async with listening(journal) as gateway:
+        await gateway.write(story.accepted(), story.opened(), story.started("dev-001"))
+        for offset in range(300):
+            await gateway.write(story.delta("dev-001", offset, "x"))
+        asked = {"facts": 0, "read": 0}
+        facts, read = journal.facts, journal.read
+
+        async def counted_facts(tenant: str, deliberation_id: str) -> Any:
+            asked["facts"] += 1
+            await asyncio.sleep(0.01)
+            return await facts(tenant, deliberation_id)
+
+        async def counted_read(pattern: str, after: int, *, limit: int | None = None) -> AsyncIterator[Any]:
+            asked["read"] += pattern.endswith(".call.*.*")
+            await asyncio.sleep(0.01)
+            async for record in read(pattern, after, limit=limit):
+                yield record
+
+        journal.facts, journal.read = counted_facts, counted_read  # pyright: ignore[reportAttributeAccessIssue]
+
+        async def open_one() -> str:
+            async with gateway.watching("a") as frames:
+                _, snapshot = await following(frames, 2)
+                return snapshot.fields()["unfinished"][0]["text"]
+
+        texts = await asyncio.gather(*(open_one() for _ in range(200)))
+        assert set(texts) == {"x" * 300}
+        assert asked["facts"] <= 20 and asked["read"] <= 20, asked

@@ -401,36 +401,3 @@ async def test_one_tenant_never_sees_another() -> None:
         )
         page = (await gateway.client.get("/events", params={"deltas": "true"}, headers=bearer(own) | json_of)).json()
         assert {item["deliberation_id"] for item in page["items"]} == {mine}
-
-
-async def test_a_crowd_that_opens_at_once_is_one_question_to_the_log() -> None:
-    """Two hundred viewers of one deliberation with many deltas: its texts are read for all of them, not for each."""
-    journal, story = InMemoryJournal(), Story("a")
-    async with listening(journal) as gateway:
-        await gateway.write(story.accepted(), story.opened(), story.started("dev-001"))
-        for offset in range(300):
-            await gateway.write(story.delta("dev-001", offset, "x"))
-        asked = {"facts": 0, "read": 0}
-        facts, read = journal.facts, journal.read
-
-        async def counted_facts(tenant: str, deliberation_id: str) -> Any:
-            asked["facts"] += 1
-            await asyncio.sleep(0.01)
-            return await facts(tenant, deliberation_id)
-
-        async def counted_read(pattern: str, after: int, *, limit: int | None = None) -> AsyncIterator[Any]:
-            asked["read"] += pattern.endswith(".call.*.*")
-            await asyncio.sleep(0.01)
-            async for record in read(pattern, after, limit=limit):
-                yield record
-
-        journal.facts, journal.read = counted_facts, counted_read  # pyright: ignore[reportAttributeAccessIssue]
-
-        async def open_one() -> str:
-            async with gateway.watching("a") as frames:
-                _, snapshot = await following(frames, 2)
-                return snapshot.fields()["unfinished"][0]["text"]
-
-        texts = await asyncio.gather(*(open_one() for _ in range(200)))
-        assert set(texts) == {"x" * 300}
-        assert asked["facts"] <= 20 and asked["read"] <= 20, asked
