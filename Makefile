@@ -31,7 +31,7 @@ test-unit: $(STAMP) ## Run the pure tests alone, in seconds
 	$(BIN)/pytest tests/unit tests/test_architecture.py
 
 coverage: $(STAMP) ## Run the pure tests and hold the core's branch coverage at 95 %
-	$(BIN)/pytest tests/unit tests/test_architecture.py --cov=app/deliberation --cov-branch --cov-fail-under=95
+	$(BIN)/pytest tests/unit tests/test_architecture.py --cov=app/deliberation --cov-branch --cov-report=term-missing:skip-covered --cov-fail-under=95
 
 test-vllm: $(STAMP) ## Build an environment with vLLM for CPU, and run the engine contract and a council against it
 	$(BIN)/python tests/vllm/build.py
