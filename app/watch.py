@@ -23,14 +23,16 @@ from app.shared import SharedByKey
 class Limits:
     """What a watch may hold, and how long it waits.
 
-    `frames_max` and `bytes_max` bound the ring; `page_records` bounds one read of the log for viewers that are behind;
-    `pages_max` such reads are shared for `page_fresh_s`. `linger_s` is how long a watch outlives its last viewer,
-    `retry_s` how long it waits when the log is away. After `silence_s` without an event the log is asked for one.
+    `frames_max` and `bytes_max` bound the ring. `page_records` and `page_bytes` bound what is read of the log at once
+    for viewers behind it, of which each may hold a page of its own; `pages_max` pages are shared for `page_fresh_s`.
+    `linger_s` is how long a watch outlives its last viewer, `retry_s` how long it waits when the log is away. After
+    `silence_s` without an event the log is asked for one.
     """
 
     frames_max: int = 1_024
     bytes_max: int = 1_048_576
     page_records: int = 128
+    page_bytes: int = 65_536
     pages_max: int = 8
     page_fresh_s: float = 1.0
     linger_s: float = 5.0
@@ -70,6 +72,7 @@ class Watch:
         self._limits = limits
         self._mending = mending
         self._observe = observe
+        self._page_records = limits.page_records
         self._pages = SharedByKey[tuple[Patterns, int], _Frames](limits.page_fresh_s, size_max=limits.pages_max)
         self._changed = asyncio.Event()
         self._doubted = asyncio.Event()
@@ -214,10 +217,22 @@ class Watch:
         floor = self.ring.floor
 
         async def ask() -> _Frames:
-            read = await read_page(self._journal, patterns, after, floor, self._limits.page_records)
-            return self._frames(read.records), read.position
+            read = await read_page(self._journal, patterns, after, floor, self._page_records)
+            return self._bounded(self._frames(read.records), read.position)
 
         return await self._pages[patterns, after].get(ask)
+
+    def _bounded(self, frames: Sequence[Frame], position: int) -> _Frames:
+        """As many frames as `page_bytes` lets pass, one at least; where they are large, fewer are read from now on."""
+        limits, size = self._limits, 0
+        for count, frame in enumerate(frames):
+            size += len(frame.data)
+            if count and size > limits.page_bytes:
+                self._page_records = max(1, self._page_records // 2)
+                return frames[:count], frames[count - 1].sequence
+        if size < limits.page_bytes // 4:
+            self._page_records = min(limits.page_records, self._page_records * 2)
+        return frames, position
 
     def _frames(self, records: Sequence[Record]) -> Sequence[Frame]:
         frames: list[Frame] = []

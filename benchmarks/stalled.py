@@ -1,9 +1,9 @@
 """`python -m benchmarks.stalled [READERS]`: what a reader costs that asks for a stream and never reads a byte of it.
 
-READERS sockets ask one gateway process for a deliberation that goes on and on, and read nothing; one healthy viewer
-reads along. A reader's cost is the growth of the process's memory by it, and what the system holds unsent for it; it is
-gone when the system has forgotten its connection. Exits with 1 when it costs more than 256 KiB, or is there for longer
-than 30 s.
+READERS sockets ask one gateway process for a deliberation that goes on and on, half of them for a replay from places of
+their own, and read nothing; one healthy viewer reads along. A reader's cost is the growth of the process's memory by it,
+and what the system holds unsent for it; it is gone when the system has forgotten its connection. Exits with 1 when it
+costs more than 256 KiB, or is there for longer than 30 s.
 """
 
 import asyncio
@@ -15,6 +15,7 @@ import tempfile
 import time
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from itertools import count
 from pathlib import Path
 
 import uvloop
@@ -24,7 +25,7 @@ from rich.table import Table
 from app.deliberation.facts import CallDelta
 from app.journal import JetStreamJournal
 from app.streams import StreamSettings, apply
-from benchmarks.reconnects import gateway
+from benchmarks.reconnects import gateway, stored_ids
 from benchmarks.viewers import memory_kb
 from tests.conftest import NatsServer
 from tests.story import Story
@@ -32,6 +33,7 @@ from tests.story import Story
 COST_MAX_KIB = 256
 GONE_MAX_S = 30.0
 PIECE_CHARACTERS = 2_000
+STORED_PIECES = 100
 
 
 @dataclass
@@ -59,31 +61,30 @@ def _unsent(port: int) -> dict[int, int]:
     return found
 
 
-def _stalled(port: int, deliberation_id: str) -> socket.socket:
-    """A socket that asks and will not read."""
+def _stalled(port: int, deliberation_id: str, after: str | None) -> socket.socket:
+    """A socket that asks and will not read: of what was stored after an event, or of what is new."""
     opened = socket.socket()
     opened.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
     opened.connect(("127.0.0.1", port))
-    opened.sendall(f"GET /deliberations/{deliberation_id}/events HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n".encode())
+    cursor = "" if after is None else f"?after={after}"
+    opened.sendall(f"GET /deliberations/{deliberation_id}/events{cursor} HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n".encode())
     return opened
 
 
-async def _tell(journal: JetStreamJournal, story: Story, piece: str) -> None:
-    """One text that grows for as long as anyone looks."""
-    offset = 0
-    while True:
+async def _tell(journal: JetStreamJournal, story: Story, begin: int, pieces: int | None = None) -> None:
+    """One text that grows by so many pieces, or for as long as anyone looks."""
+    for number in count() if pieces is None else range(pieces):
         delta = CallDelta(
             deliberation_id=story.id,
             ts=datetime.now(UTC),
             call_id="s1-dev-001",
             agent_id="dev-001",
             attempt=1,
-            offset=offset,
-            text=piece,
+            offset=(begin + number) * PIECE_CHARACTERS,
+            text="x" * PIECE_CHARACTERS,
         )
         await journal.publish_view("default", delta)
-        offset += len(piece)
-        await asyncio.sleep(0.05)
+        await asyncio.sleep(0.05 if pieces is None else 0)
 
 
 async def _read_along(port: int, deliberation_id: str) -> None:
@@ -94,10 +95,14 @@ async def _read_along(port: int, deliberation_id: str) -> None:
     raise RuntimeError("the healthy viewer lost its stream")
 
 
-async def _until_gone(cost: Cost, pid: int, port: int, deliberation_id: str, patience_s: float) -> None:
-    """Open the readers, and look what they cost until the last of them is gone."""
+async def _until_gone(cost: Cost, pid: int, port: int, story: Story, places: list[str], patience_s: float) -> None:
+    """Open the readers, and look what they cost until the last of them is gone.
+
+    Every other one begins in a replay, at a place of its own.
+    """
     before_kb = memory_kb(pid)
-    sockets = [_stalled(port, deliberation_id) for _ in range(cost.readers)]
+    afters = [places[number % len(places)] if number % 2 else None for number in range(cost.readers)]
+    sockets = [_stalled(port, story.id, after) for after in afters]
     began_s, there = time.monotonic(), {each.getsockname()[1] for each in sockets}
     while there and time.monotonic() - began_s < patience_s:
         await asyncio.sleep(0.1)
@@ -115,14 +120,16 @@ async def measured(journal: JetStreamJournal, nats_url: str, readers: int, patie
     story, cost = Story(f"{time.time_ns():x}", size=1), Cost(readers)
     await journal.append("default", story.accepted())
     await journal.append("default", story.opened())
+    await _tell(journal, story, 0, STORED_PIECES)
+    places = await stored_ids(journal, [story.id])
     async with gateway(nats_url, **settings) as (pid, port):
         tasks = [
-            asyncio.create_task(_tell(journal, story, "x" * PIECE_CHARACTERS)),
+            asyncio.create_task(_tell(journal, story, STORED_PIECES)),
             asyncio.create_task(_read_along(port, story.id)),
         ]
         try:
             await asyncio.sleep(2)  # for the ring and the pages to have the size that they keep
-            await _until_gone(cost, pid, port, story.id, patience_s)
+            await _until_gone(cost, pid, port, story, places[:-8], patience_s)
         finally:
             for task in tasks:
                 assert not task.done() or task.exception() is None, task.exception()
