@@ -1,7 +1,7 @@
 """`python -m benchmarks.stalled [READERS]`: what a reader costs that asks for a stream and never reads a byte of it.
 
 READERS sockets ask one gateway process for a deliberation that goes on and on, half of them for a replay from places of
-their own, and read nothing; one healthy viewer reads along. A reader's cost is the growth of the process's memory by it,
+their own, and read nothing; one healthy viewer reads along. A reader's cost is what the process grows by it,
 and what the system holds unsent for it; it is gone when the system has forgotten its connection. Exits with 1 when it
 costs more than 256 KiB, or is there for longer than 30 s.
 """
