@@ -16,7 +16,7 @@ import sys
 import tempfile
 import time
 from collections.abc import AsyncGenerator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -41,6 +41,8 @@ EVENTS = 4 + 2 * AGENTS + 1 + PIECES * AGENTS
 SEVERAL = 3
 # How many pieces the teller of a stream that keeps up is ahead of it; the other half is told without looking.
 AHEAD = 4
+KEEPS_UP_S = 5.0
+PATIENCE_S = 240.0
 
 
 @dataclass(eq=False)
@@ -84,6 +86,8 @@ class Viewer:
 
     def judge(self, stored: Sequence[str]) -> None:
         """Compare what was shown with what the log holds."""
+        if not self.ended:
+            self.faults.append(f"the stream had not ended after {len(self.shown)} events")
         missing, twice = len(set(stored) - set(self.shown)), len(self.shown) - len(set(self.shown))
         if missing or twice or self.shown != list(stored):
             self.faults.append(f"{missing} events missing, {twice} doubled, of {len(stored)}")
@@ -144,7 +148,11 @@ async def tell(journal: JetStreamJournal, story: Story, viewer: Viewer | None) -
             texts[agent], told = texts[agent] + piece, told + 1
         while viewer is not None and not viewer.ended and len(viewer.shown) < told - AHEAD * AGENTS:
             viewer.progress.clear()
-            await viewer.progress.wait()
+            try:
+                async with asyncio.timeout(KEEPS_UP_S):
+                    await viewer.progress.wait()
+            except TimeoutError:
+                viewer = None  # it was not shown everything: that is judged in the end
         await asyncio.sleep(0)
     for agent in story.agents:
         await journal.append(TENANT, story.finished(agent, texts[agent], attempts[agent]))
@@ -200,12 +208,13 @@ async def followed(journal: JetStreamJournal, nats_url: str, streams: int, recon
     stories = {each: Story(each, AGENTS) for viewer in viewers for each in viewer.deliberation_ids}
     for story in stories.values():
         await journal.append(TENANT, story.accepted())
-    async with gateway(nats_url) as (_, port), asyncio.TaskGroup() as group:
-        for number, viewer in enumerate(viewers):
-            group.create_task(viewer.follow(port))
-            keeps_up = number % 2 == 0 and len(viewer.deliberation_ids) == 1
-            for each in viewer.deliberation_ids:
-                group.create_task(tell(journal, stories[each], viewer if keeps_up else None))
+    with suppress(TimeoutError):
+        async with gateway(nats_url) as (_, port), asyncio.timeout(PATIENCE_S), asyncio.TaskGroup() as group:
+            for number, viewer in enumerate(viewers):
+                group.create_task(viewer.follow(port))
+                keeps_up = number % 2 == 0 and len(viewer.deliberation_ids) == 1
+                for each in viewer.deliberation_ids:
+                    group.create_task(tell(journal, stories[each], viewer if keeps_up else None))
     for viewer in viewers:
         viewer.judge(await stored_ids(journal, viewer.deliberation_ids))
     return viewers

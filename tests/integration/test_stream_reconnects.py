@@ -27,7 +27,7 @@ async def test_two_hundred_reconnects_over_ten_streams_lose_and_double_nothing(
     ],
 )
 def test_a_gap_a_duplicate_and_a_wrong_order_are_violations(shown: list[str], fault: list[str]) -> None:
-    viewer = Viewer(["a"], [], shown=shown)
+    viewer = Viewer(["a"], [], shown=shown, ended=True)
     viewer.judge(["e-1", "e-2", "e-3"])
     assert viewer.faults == fault
 
@@ -40,6 +40,12 @@ def test_a_text_that_is_not_the_one_told_is_a_violation() -> None:
     viewer.take(Frame("call.delta", delta, "e-1"))
     viewer.take(Frame("call.finished", finished, "e-2"))
     assert viewer.faults == ["a s1-dev-001 was rebuilt otherwise than it was told"]
+
+
+def test_a_stream_that_never_ends_is_a_violation() -> None:
+    viewer = Viewer(["a"], [], shown=["e-1"])
+    viewer.judge(["e-1"])
+    assert viewer.faults == ["the stream had not ended after 1 events"]
 
 
 def test_a_gap_that_is_told_is_a_violation_too() -> None:
