@@ -222,6 +222,11 @@ def _shown(console: Console, findings: Findings, faults: list[Fault]) -> None:
     for name, share in (("p50", 0.5), ("p99", 0.99), ("max", 1.0)):
         found = percentile(findings.resumed_s, share)
         rows[f"next fact of each deliberation worked on at a kill, {name}"] = "-" if found is None else f"{found:.1f} s"
+    for victim in sorted({fault.victim for _, fault in findings.resumptions}):
+        after = [seconds for seconds, fault in findings.resumptions if fault.victim == victim]
+        rows[f"the same after a kill of {victim}, p50 / p99"] = " / ".join(
+            f"{percentile(after, share) or 0:.1f} s" for share in (0.5, 0.99)
+        )
     for name, value in rows.items():
         table.add_row(name, str(value))
     console.print(table)

@@ -14,13 +14,13 @@ from benchmarks.chaos.proxy import CUTS, FaultProxy
 
 # Who is hit how often. What takes all of Ray along takes ten seconds to come back, so it is hit less.
 WEIGHTS: Mapping[str, int] = {
-    "gateway": 8,
-    "coordinator": 12,
-    "agent": 12,
-    "nats": 8,
-    "engine": 8,
-    "controller": 2,
-    "deployer": 2,
+    "gateway": 16,
+    "coordinator": 24,
+    "agent": 24,
+    "nats": 16,
+    "engine": 16,
+    "controller": 4,
+    "deployer": 4,
     "raylet": 1,
     "gcs": 1,
 }
