@@ -13,8 +13,15 @@ from pydantic import AwareDatetime
 from app.deliberation.anonymity import call_seed
 from app.deliberation.calls import Call, Check, FactProblem, Usage
 from app.deliberation.engine import problem_of
-from app.deliberation.errors import CallFailure, CallTimeout, DeliberationError, InvalidOutput
-from app.deliberation.facts import CallDelta, CallFinished, CallStarted
+from app.deliberation.errors import (
+    CallCancelled,
+    CallFailure,
+    CallTimeout,
+    DeliberationError,
+    InvalidOutput,
+    JournalUnavailable,
+)
+from app.deliberation.facts import CallDelta, CallFinished, CallStarted, prefix
 from app.deliberation.outputs import parse_output
 from app.deliberation.ports import Journal
 from app.deliberation.roles import Role
@@ -25,6 +32,8 @@ from serve_deployments.sandbox.checks import Sandbox
 ATTEMPTS_MAX = 3
 FRAME_S = 0.05
 RETRY_WAIT_MAX_S = 5.0
+# Who has tried, or has waited or hung for so long, may have been given up: another replica may have the answer already.
+LOOK_AGAIN_S = 2.0
 SALT_CHARACTERS = 32
 # What stands where a model would when no engine is asked.
 CHECKED_BY = "sandbox"
@@ -128,7 +137,7 @@ class CallRun:
         self._request = request
         self._call = call
         # A check asks no engine: there is no attempt to count, however often it has been begun.
-        self._attempt = attempts_before if call.check is None else 0
+        self._attempt = self._attempts_before = attempts_before if call.check is None else 0
         self._unsent = 0
         self._answered_by: int | None = None
         self._usage = Usage()
@@ -220,10 +229,23 @@ class CallRun:
             while True:
                 try:
                     async with self._caller.engines.turn(self._failed_engines) as engine:
+                        if await self._stands():
+                            raise CallCancelled("somebody else has recorded its outcome meanwhile")
                         return await self._hedged(engine)
                 except EngineAway as away:
                     # Nothing was sent: its circuit is open now, and whoever may be asked next is waited for.
                     log.info("engine_away", call_id=self._call.call_id, error=str(away))
+
+    async def _stands(self) -> bool:
+        """Whether another replica has recorded the outcome while this one tried, waited or hung."""
+        waited_s = (datetime.now(UTC) - self._began).total_seconds()
+        if self._attempt == self._attempts_before and waited_s < LOOK_AGAIN_S:
+            return False
+        subject = f"{prefix(self._request.tenant, self._request.deliberation_id)}.call.{self._call.call_id}.finished"
+        try:
+            return bool(await self._caller.journal.last([subject]))
+        except JournalUnavailable:
+            return False
 
     async def _hedged(self, engine: EngineState) -> Completion:
         """The engine's completion; where the role hedges and the engine is slow, another one's, if that is sooner."""

@@ -14,6 +14,7 @@ import structlog
 
 from app.deliberation.calls import Call
 from app.deliberation.engine import (
+    POISON_TAKEOVERS,
     CloseStage,
     Done,
     Finish,
@@ -43,8 +44,12 @@ HEARTBEAT_S = 2.0
 GIVE_BACK_DELAY_S = 2.0
 # How long the end waits for what calls that were stopped had cost; it is in the log some milliseconds after.
 STOP_GRACE_S = 1.0
-# After so many takeovers without a step of the work, it is taken up alone: if its coordinator dies, it was this one.
+# After so many takeovers without a step of the work, few are begun at once, and before the last chance one alone: if
+# its coordinator dies, it was this one. Whoever lives for some seconds with it lets the next begin: when many have been
+# taken over again and again, because the log or all of Ray was away, each would otherwise wait for the calls of all.
 SUSPECT_TAKEOVERS = 2
+SUSPECTS_AT_ONCE = 16
+SUSPECT_FOR_S = 5.0
 # A stage's calls end by their own deadline; a replica that died is noticed this much later.
 GRACE = timedelta(seconds=2)
 
@@ -63,7 +68,8 @@ class CoordinatorReplica:
         self._works: dict[str, Work] = {}
         self._gates: dict[frozenset[str], Gate] = {}
         self._group: asyncio.TaskGroup | None = None
-        self._alone = asyncio.Lock()
+        self._few = asyncio.Semaphore(SUSPECTS_AT_ONCE)
+        self._alone = asyncio.Semaphore(1)
 
     async def serve(self, ready: asyncio.Event) -> None:
         """Pull and coordinate until cancelled; what is in hand is then handed over.
@@ -243,8 +249,8 @@ class CoordinatorReplica:
     async def _taken_over(self, work: Work) -> State:
         """The state of what somebody else may have begun; that it is taken over is recorded before anything is done.
 
-        Work that seems to kill whoever holds it is begun alone, until it has made a step: what is in hand beside it
-        would be blamed as well.
+        Work that seems to kill whoever holds it is begun beside few of its kind, and in the end alone, until it has
+        made a step or some seconds have passed: what is in hand beside it would be blamed as well.
         """
         state = await self._ledger.state(work)
         work.resumed = work.resumed or bool(state.stages) or state.takeovers > 0
@@ -254,8 +260,10 @@ class CoordinatorReplica:
         work.begun = True
         if state.fruitless >= SUSPECT_TAKEOVERS:
             work.alive_until = state.accepted.deadline_at + GRACE
-            await self._alone.acquire()
-            work.alone = self._alone
+            apart = self._alone if state.fruitless >= POISON_TAKEOVERS - 2 else self._few
+            await apart.acquire()
+            work.apart = apart
+            asyncio.get_running_loop().call_later(SUSPECT_FOR_S, work.stepped)
             state = await self._ledger.state(work)
             if state.ended:
                 return state

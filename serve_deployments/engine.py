@@ -19,7 +19,7 @@ from httpx_aiohttp import AiohttpTransport
 from pydantic_core import ValidationError, from_json, to_json
 
 from app.deliberation.calls import Call, Usage
-from app.deliberation.errors import CallTimeout, EngineRejected, EngineUnavailable
+from app.deliberation.errors import CallCancelled, CallTimeout, EngineRejected, EngineUnavailable
 from app.deliberation.outputs import json_schema
 from serve_deployments.circuit import Circuit, Hedges, RetryBudget
 
@@ -151,7 +151,7 @@ class Engines:
         engine.circuit.begin()
         try:
             yield engine
-        except asyncio.CancelledError:
+        except (asyncio.CancelledError, CallCancelled):
             engine.circuit.abandoned()
             self._changed.set()
             raise

@@ -23,9 +23,9 @@ class Work:
     """A deliberation in hand: its delivery, and an inbox of facts that others wrote (None: some were missed).
 
     The delivery is kept alive up to `alive_until`: a stage that hangs beyond its deadline must not hide behind a
-    heartbeat. `resumed` says that calls may have been made before. `alone` is held while nothing else that is
-    suspected may run beside it. `stopping` says that no call is to be made again, `settled` that the log was read for
-    what stopped calls had cost. `place` is its place at the `gate`, and `outcome` what is told there when it leaves.
+    heartbeat. `resumed` says that calls may have been made before. `apart` is held while little else that is suspected
+    may run beside it. `stopping` says that no call is to be made again, `settled` that the log was read for what
+    stopped calls had cost. `place` is its place at the `gate`, and `outcome` what is told there when it leaves.
     `takeovers` counts how often it had changed hands when it came, and `begun` says that calls may have been made and
     that no end has been written here.
     """
@@ -36,7 +36,7 @@ class Work:
     resumed: bool
     alive_until: datetime
     task: asyncio.Task[None] | None = None
-    alone: asyncio.Lock | None = None
+    apart: asyncio.Semaphore | None = None
     stopping: bool = False
     settled: bool = False
     begun: bool = False
@@ -47,10 +47,10 @@ class Work:
     inbox: asyncio.Queue[Record | None] = field(default_factory=asyncio.Queue[Record | None])
 
     def stepped(self) -> None:
-        """The work has made a step, or is over: it is suspected no longer. Idempotent."""
-        if self.alone is not None:
-            self.alone.release()
-            self.alone = None
+        """The work has made a step, is over, or has been in hand for long enough: others may begin. Idempotent."""
+        if self.apart is not None:
+            self.apart.release()
+            self.apart = None
 
     def left(self, now_s: float) -> None:
         """It is out of hand: another one may begin. Idempotent."""

@@ -234,6 +234,8 @@ def _shown(console: Console, findings: Findings, faults: list[Fault]) -> None:
     for fault, seconds in sorted(slowest.items(), key=lambda each: -each[1])[:SLOWEST_SHOWN]:
         before = [f"{each.kind} {each.victim}" for each in faults if 0 <= fault.at_s - each.at_s < LOOK_BACK_S]
         console.print(f"{seconds:.1f} s after {fault.kind} of {fault.victim}; within {LOOK_BACK_S:g} s: {before}")
+    for told in findings.unfinished[:20]:
+        console.print(told)
     for violation in findings.violations[:20]:
         console.print(violation, style="red")
 

@@ -3,6 +3,7 @@
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 MARGIN_S = 1.0
 
@@ -36,7 +37,11 @@ class Fault:
 
 @dataclass
 class Findings:
-    """The figures of a run; `violations` is empty when every promise held."""
+    """The figures of a run; `violations` is empty when every promise held.
+
+    `unfinished` tells of each deliberation that failed or ran out of time how often it changed hands, and how long it
+    stood still.
+    """
 
     accepted: int = 0
     ended: int = 0
@@ -48,6 +53,7 @@ class Findings:
     lost: list[str] = field(default_factory=list[str])
     second_ends: list[str] = field(default_factory=list[str])
     made_again: list[str] = field(default_factory=list[str])
+    unfinished: list[str] = field(default_factory=list[str])
     resumptions: list[tuple[float, Fault]] = field(default_factory=list["tuple[float, Fault]"])
 
     @property
@@ -79,6 +85,7 @@ def check(
     ends: dict[str, list[float]] = defaultdict(list)
     facts: dict[str, list[float]] = defaultdict(list)
     recorded_at: dict[tuple[str, str], float] = {}
+    takeovers: Counter[str] = Counter()
     for fact in stored:
         deliberation_id, tail = fact.tokens[2], fact.tokens[3:]
         facts[deliberation_id].append(fact.stored_at_s)
@@ -87,8 +94,14 @@ def check(
                 accepted_at[deliberation_id] = fact.stored_at_s
             case ("stage", "1", "opened"):
                 begun_at[deliberation_id] = fact.stored_at_s
+            case ("takeover", _):
+                takeovers[deliberation_id] += 1
             case ("end",):
                 ends[deliberation_id].append(fact.stored_at_s)
+                if fact.type in ("deliberation.failed", "deliberation.timeout"):
+                    still_s = max(later - sooner for sooner, later in pairwise(facts[deliberation_id]))
+                    told = f"{takeovers[deliberation_id]} takeovers, {still_s:.0f} s without a fact"
+                    findings.unfinished.append(f"{deliberation_id} {fact.type}: {told}")
                 findings.ends[fact.type.removeprefix("deliberation.")] += 1
             case ("call", call_id, "finished"):
                 recorded_at.setdefault((deliberation_id, call_id), fact.stored_at_s)

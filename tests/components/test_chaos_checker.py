@@ -35,6 +35,13 @@ def test_what_was_accepted_or_promised_and_has_no_end_is_lost() -> None:
     assert found([], promised=()).violations == []
 
 
+def test_what_failed_or_ran_out_of_time_is_told_with_its_takeovers_and_its_longest_silence() -> None:
+    stored = log((1, "accepted"), (2, "stage.1.opened"), (9, "takeover.1"))
+    end = Stored(("deliberations", "default", "d1", "end"), 20, "deliberation.timeout")
+    assert found([*stored, end]).unfinished == ["d1 deliberation.timeout: 1 takeovers, 11 s without a fact"]
+    assert found(WHOLE, 3).unfinished == []
+
+
 def test_a_second_end_is_found() -> None:
     assert found([*WHOLE, *log((21, "end"))], 3).second_ends == ["d1"]
 

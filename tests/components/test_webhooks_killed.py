@@ -37,9 +37,10 @@ async def test_sigkill_in_the_middle_loses_none_and_repeats_only_under_the_same_
                 for number in range(DELIBERATIONS)
             ]
             for kill in range(4):
+                # Counted before there is more to tell, of which there are sixty: so it is always reached.
+                target = len(receiver.received) + draw.randrange(5, 40)
                 for told in every[kill * 10 : kill * 10 + 10]:
                     await told.live()
-                target = len(receiver.received) + draw.randrange(5, 40)
                 await until(lambda target=target: len(receiver.received) >= target, 60)
                 victim = processes[kill % senders]
                 victim.kill(signal.SIGKILL)

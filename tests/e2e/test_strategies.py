@@ -205,12 +205,12 @@ async def test_every_strategy_goes_on_after_its_coordinator_was_killed(stack: St
     pid = await stack.replica_pid("control.coordinator")
     ids = {real.strategy: await stack.submit(**real.body) for real in REALS}
     async with asyncio.timeout(30):
-        while (await stack.engine_calls())["finished"] < 2 * N * len(REALS) // 2:
+        while not all([await recorded(stack, id) for id in ids.values()]):
             await asyncio.sleep(0.02)
     before = {strategy: await recorded(stack, ids[strategy]) for strategy in ids}
     os.kill(pid, signal.SIGKILL)
     at_work = [strategy for strategy in ids if not await ends_of(stack, ids[strategy])]
-    assert all(before.values()) and len(at_work) >= len(REALS) // 2, "the coordinator was killed too early or too late"
+    assert len(at_work) >= 3, "the coordinator was killed too late"
     for strategy, deliberation_id in ids.items():
         found = await stack.until(deliberation_id, status="completed")
         assert found["degraded"] is None, f"{strategy}: {found['degraded']}"

@@ -195,6 +195,17 @@ async def test_a_recorded_answer_is_not_paid_for_again() -> None:
     assert [body["messages"][-1]["content"][:2] for body in second.bodies] == ["u2"]
 
 
+async def test_what_another_replica_has_recorded_meanwhile_is_not_asked_for_again() -> None:
+    journal = InMemoryJournal()
+    failing = ScriptedEngine(lambda *_: httpx.Response(500, stream=httpx.ByteStream(b"")))
+    failing.hold = asyncio.Event()
+    given_up = asyncio.create_task(outcomes(replica(failing, journal), request((call(),))))
+    await until(lambda: len(failing.bodies) == 1)
+    recorded = await outcomes(replica(ScriptedEngine(lambda *_: streamed(ANSWER)), journal), request((call(),)))
+    failing.hold.set()
+    assert await given_up == recorded and len(failing.bodies) == 1
+
+
 async def test_a_repeated_call_goes_on_with_the_next_attempt_number() -> None:
     journal = InMemoryJournal()
     lost = CallStarted(

@@ -117,6 +117,13 @@ LOSSES = (
         f"{HANGS}[vote]",
     ),
     Guard(
+        "a replica that was given up looks before it tries again",
+        "serve_deployments/call.py",
+        "                        if await self._stands():\n",
+        "                        if False:\n",
+        f"{AGENT}test_what_another_replica_has_recorded_meanwhile_is_not_asked_for_again",
+    ),
+    Guard(
         "two who ask for one call share it",
         "serve_deployments/agent.py",
         "        if key in self._running:\n",
