@@ -130,6 +130,10 @@ async def test_a_gateway_that_drains_refuses_new_work_and_answers_whoever_waits(
             posted = group.create_task(client.post("/deliberations", json=body, headers={"Prefer": "wait=60"}))
             polled = group.create_task(client.get(f"/deliberations/{id}", headers={"Prefer": "wait=60"}))
             await watching.wait()
+            async with asyncio.timeout(10):
+                # What was posted second is in, so that what waits for it is not new work.
+                while (await client.get("/deliberations")).json()["items"][0]["id"] == id:
+                    await asyncio.sleep(0.02)
             process.send_signal(signal.SIGTERM)
 
             await until_status(client, "/readyz", 503)
