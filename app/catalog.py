@@ -26,15 +26,15 @@ from app.deliberation.facts import (
     StageOpened,
     decode,
 )
-from app.deliberation.ports import Clock, Journal, Record, StreamState, Subscription
+from app.deliberation.ports import Clock, Journal, Record, StreamState
 from app.entries import Entry, Selection
+from app.following import follow
 from app.schemas import Durations, Stats, Status, Tokens
 
 # Tombstones first, so that what they bury is not shown for a moment when all is read again.
 PATTERNS = tuple(f"deliberations.*.*.{tail}" for tail in ("deleted", "accepted", "stage.1.opened", "cancel", "end"))
 TASK_CHARS_MAX = 200
 _HOW_ENDED: Mapping[str, HowEnded] = {"timeout": "missed", "cancelled": "stopped"}
-RETRY_S = 1.0
 CHECK_S = 20.0
 
 log = structlog.get_logger(__name__)
@@ -100,28 +100,7 @@ class Catalog:
 
     async def follow(self, journal: Journal) -> None:
         """Hear the log and read what was missed, until cancelled. Waits for a log that is away."""
-        doubted = asyncio.Event()
-        unhook = journal.on_reconnect(doubted.set)
-        subscription = await self._subscribed(journal)
-        try:
-            while True:
-                doubted.clear()
-                try:
-                    await self._catch_up(journal)
-                except JournalUnavailable:
-                    await asyncio.sleep(RETRY_S)
-                    continue
-                await self._certain_until(journal, doubted)
-        finally:
-            unhook()
-            await subscription.close()
-
-    async def _subscribed(self, journal: Journal) -> Subscription:
-        while True:
-            try:
-                return await journal.subscribe(PATTERNS, self.apply)
-            except JournalUnavailable:
-                await asyncio.sleep(RETRY_S)
+        await follow(journal, PATTERNS, self.apply, self._catch_up, self._certain_until)
 
     async def _catch_up(self, journal: Journal) -> None:
         state = await journal.state()

@@ -13,16 +13,21 @@ from hmac import compare_digest
 import structlog
 from pydantic import ValidationError
 
-from app.deliberation.errors import JournalUnavailable
-from app.deliberation.ports import Journal, Record, Subscription
+from app.deliberation.ports import Journal, Record
+from app.following import follow
 from app.keys import KEYS_PATTERN, HeldKey, KeyBook, KeyCreated, KeyRevoked, Pepper, key_id_of
 
-RETRY_S = 1.0
 CHECK_S = 60.0
 # Hashed in place of what is no key at all, so that it takes as long.
 _NO_KEY = "dlb_000000000000_0000000000000000000000000000000000000000000000000000"
 
 log = structlog.get_logger(__name__)
+
+
+async def _until_doubted(journal: Journal, doubted: asyncio.Event) -> None:
+    with suppress(TimeoutError):
+        async with asyncio.timeout(CHECK_S):
+            await doubted.wait()
 
 
 class Keyring:
@@ -39,30 +44,7 @@ class Keyring:
 
     async def follow(self, journal: Journal) -> None:
         """Hear of keys and read what was missed, until cancelled. Waits for a log that is away."""
-        doubted = asyncio.Event()
-        unhook = journal.on_reconnect(doubted.set)
-        subscription = await self._subscribed(journal)
-        try:
-            while True:
-                doubted.clear()
-                try:
-                    await self._read(journal)
-                except JournalUnavailable:
-                    await asyncio.sleep(RETRY_S)
-                    continue
-                with suppress(TimeoutError):
-                    async with asyncio.timeout(CHECK_S):
-                        await doubted.wait()
-        finally:
-            unhook()
-            await subscription.close()
-
-    async def _subscribed(self, journal: Journal) -> Subscription:
-        while True:
-            try:
-                return await journal.subscribe([KEYS_PATTERN], self.apply)
-            except JournalUnavailable:
-                await asyncio.sleep(RETRY_S)
+        await follow(journal, [KEYS_PATTERN], self.apply, self._read, _until_doubted)
 
     async def _read(self, journal: Journal) -> None:
         """Read all keys anew: a log that was replaced must not leave keys behind that it does not know."""

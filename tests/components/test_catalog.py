@@ -156,7 +156,7 @@ async def test_after_a_lost_connection_only_what_was_uncertain_is_read(monkeypat
 
 
 async def test_it_waits_for_a_log_that_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("app.catalog.RETRY_S", 0.001)
+    monkeypatch.setattr("app.following.RETRY_S", 0.001)
     journal = await journal_of(Story("a").accepted())
     journal.available = False
     kept = catalog()
