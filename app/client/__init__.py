@@ -1,4 +1,4 @@
-"""Following a deliberation from Python: typed events, over any number of connections, without gap or duplicate.
+"""Following deliberations from Python: typed events, over any number of connections, without gap or duplicate.
 
     async with httpx.AsyncClient(base_url=url, headers={"Authorization": f"Bearer {key}"}) as http:
         async with EventStream(http, deliberation_id) as stream:
@@ -11,19 +11,21 @@ docs/sdks.md tells what it does for its caller.
 from app.client.follower import Retry, Waits
 from app.client.reading import AnyEvent, UnknownEvent
 from app.client.sse import Frame, SseDecoder
-from app.client.stream import EventStream, StreamLost, StreamRefused
-from app.client.texts import CallText, Texts
+from app.client.stream import EventStream, MultiplexedStream, StreamLost, StreamRefused
+from app.client.texts import CallText, Texts, TextsOfSeveral
 
 __all__ = [
     "AnyEvent",
     "CallText",
     "EventStream",
     "Frame",
+    "MultiplexedStream",
     "Retry",
     "SseDecoder",
     "StreamLost",
     "StreamRefused",
     "Texts",
+    "TextsOfSeveral",
     "UnknownEvent",
     "Waits",
 ]

@@ -1,6 +1,7 @@
 """Where a viewer of a stream stands, over any number of connections. Pure: no clock, no network."""
 
 import re
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from app.client.sse import Frame
@@ -37,10 +38,11 @@ class Retry:
 class Follower:
     """Decides what of a stream is shown, where the next connection goes on, and how long to wait for it.
 
-    `cursor` is the id of the last event that was shown or passed over, None before there is one.
+    `cursor` is the id of the last event that was shown or passed over, None before there is one. A stream `of` several
+    deliberations has `ended` with the last of them, one of all (an empty collection) never; None is a stream of one.
     """
 
-    def __init__(self, waits: Waits) -> None:
+    def __init__(self, waits: Waits, of: Collection[str] | None = None) -> None:
         self.cursor: str | None = None
         self.ended = False
         self.idle_s = waits.idle_s
@@ -48,6 +50,8 @@ class Follower:
         self._waits = waits
         self._retry_s = waits.first_s
         self._shown: tuple[str, int] | None = None
+        self._of_one = of is None
+        self._unended = set(of or ())
 
     def take(self, frame: Frame) -> bool:
         """Whether a frame is to be shown. Moves the cursor; heeds `retry:`, the heartbeat, gaps and the end."""
@@ -65,10 +69,18 @@ class Follower:
                 # Another log may give the same numbers out again: nothing that follows is a duplicate.
                 self._shown = None
             case kind if kind in TERMINAL_STATUS:
-                self.ended = True
+                self.ended = self._of_one or self._is_last(frame)
             case _:
                 pass
         return bool(frame.data)
+
+    def _is_last(self, frame: Frame) -> bool:
+        """Whether this end is that of the last of the deliberations that are named, and have not ended."""
+        ended = frame.fields().get("deliberation_id")
+        if ended not in self._unended:
+            return False
+        self._unended.discard(ended)
+        return not self._unended
 
     def _advance(self, id: str) -> bool:
         """Whether an id is new; sequences only grow within one epoch, the part before the last dash."""

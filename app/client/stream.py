@@ -1,8 +1,9 @@
-"""A deliberation's events over HTTP, reconnected by cursor until the terminal one."""
+"""Events over HTTP, of one deliberation or of several, reconnected by cursor until there are no more."""
 
 import asyncio
 import random
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Mapping, Sequence
 from contextlib import aclosing
 from types import TracebackType
 from typing import Self
@@ -13,7 +14,7 @@ from pydantic import ValidationError
 from app.client.follower import Follower, Retry, Waits
 from app.client.reading import AnyEvent, event_of
 from app.client.sse import Frame, SseDecoder
-from app.client.texts import Texts
+from app.client.texts import Texts, TextsOfSeveral
 from app.schemas import Problem
 
 _CONNECT_TIMEOUT_S = 5.0
@@ -51,40 +52,31 @@ class _Broken(Exception):
         self.response = response
 
 
-class EventStream:
-    """The events of one deliberation after the cursor `after`: `0` is the beginning, None begins with a snapshot.
-
-    An async context manager and an async iterator: events as they are known to this version, in the order of the log,
-    each once, until the terminal one; nothing when that was before the cursor. What says something about the stream
-    itself (`stream.*`) is among them; after a `stream.gap` a snapshot tells the state. `cursor` is the id of the last
-    event that was given out: kept with what was made of the events, it is where another stream goes on. `texts` are
-    rebuilt from what was given out.
-
-    Nothing is read ahead: whoever is slow is told so by the gateway, and reads the log again. Raises StreamRefused, and
-    StreamLost when patience is over. Leaving the context closes the connection, and never stops the deliberation.
-    """
+class _Stream(ABC):
+    """Events after a cursor, over any number of connections."""
 
     def __init__(
         self,
         http: httpx.AsyncClient,
-        deliberation_id: str,
-        *,
-        after: str | None = None,
-        deltas: bool = True,
-        types: Sequence[str] = (),
-        waits: Waits | None = None,
-        on_retry: Callable[[Retry], None] | None = None,
+        path: str,
+        filters: Mapping[str, str | Sequence[str]],
+        after: str | None,
+        follower: Follower,
+        waits: Waits,
+        on_retry: Callable[[Retry], None] | None,
     ) -> None:
-        """`http` has the gateway's base URL and credentials. `types` are logged ones; empty wants all of them."""
-        self.texts = Texts()
         self._http = http
-        self._path = f"/deliberations/{deliberation_id}/events"
-        self._filters = ({} if deltas else {"deltas": "false"}) | ({"types": ",".join(types)} if types else {})
+        self._path = path
+        self._filters = filters
         self._after = after
-        self._waits = waits or Waits()
+        self._waits = waits
         self._on_retry = on_retry
-        self._follower = Follower(self._waits)
+        self._follower = follower
         self._frames = self._followed()
+
+    @abstractmethod
+    def _apply(self, event: AnyEvent) -> None:
+        """Take what an event says about texts."""
 
     async def __aenter__(self) -> Self:
         return self
@@ -111,7 +103,7 @@ class EventStream:
     async def __aiter__(self) -> AsyncIterator[AnyEvent]:
         async for frame in self._frames:
             event = event_of(frame)
-            self.texts.apply(event)
+            self._apply(event)
             yield event
 
     async def _followed(self) -> AsyncGenerator[Frame]:
@@ -141,7 +133,8 @@ class EventStream:
     async def _connection(self) -> AsyncGenerator[Frame | None]:
         """What one connection shows; None is a sign of life. Raises _Broken where another one may follow."""
         cursor = self._follower.cursor
-        params = self._filters | ({"after": self._after} if cursor is None and self._after is not None else {})
+        after = {"after": self._after} if cursor is None and self._after is not None else {}
+        params = {**self._filters, **after}
         headers = {"Accept": _MEDIA} | ({} if cursor is None else {"Last-Event-ID": cursor})
         timeout = httpx.Timeout(None, connect=_CONNECT_TIMEOUT_S, pool=_CONNECT_TIMEOUT_S)
         request = self._http.build_request("GET", self._path, params=params, headers=headers, timeout=timeout)
@@ -188,6 +181,75 @@ class EventStream:
                     raise _Broken(f"the gateway asks to reconnect: {frame.fields().get('reason')}")
                 if self._follower.ended:
                     return
+
+
+class EventStream(_Stream):
+    """The events of one deliberation after the cursor `after`: `0` is the beginning, None begins with a snapshot.
+
+    An async context manager and an async iterator: events as they are known to this version, in the order of the log,
+    each once, until the terminal one; nothing when that was before the cursor. What says something about the stream
+    itself (`stream.*`) is among them; after a `stream.gap` a snapshot tells the state. `cursor` is the id of the last
+    event that was given out: kept with what was made of the events, it is where another stream goes on. `texts` are
+    rebuilt from what was given out.
+
+    Nothing is read ahead: whoever is slow is told so by the gateway, and reads the log again. Raises StreamRefused, and
+    StreamLost when patience is over. Leaving the context closes the connection, and never stops the deliberation.
+    """
+
+    def __init__(
+        self,
+        http: httpx.AsyncClient,
+        deliberation_id: str,
+        *,
+        after: str | None = None,
+        deltas: bool = True,
+        types: Sequence[str] = (),
+        waits: Waits | None = None,
+        on_retry: Callable[[Retry], None] | None = None,
+    ) -> None:
+        """`http` has the gateway's base URL and credentials. `types` are logged ones; empty wants all of them."""
+        waits = waits or Waits()
+        filters = ({} if deltas else {"deltas": "false"}) | ({"types": ",".join(types)} if types else {})
+        path = f"/deliberations/{deliberation_id}/events"
+        super().__init__(http, path, filters, after, Follower(waits), waits, on_retry)
+        self.texts = Texts()
+
+    def _apply(self, event: AnyEvent) -> None:
+        self.texts.apply(event)
+
+
+class MultiplexedStream(_Stream):
+    """The events of several deliberations in one stream, over one cursor; otherwise as an `EventStream`.
+
+    Without ids those of all the tenant's deliberations, also of those that are yet to come: such a stream never ends.
+    `statuses` are those that a deliberation has before an event or after it. `texts` are by deliberation.
+    """
+
+    def __init__(
+        self,
+        http: httpx.AsyncClient,
+        deliberation_ids: Collection[str] = (),
+        *,
+        statuses: Sequence[str] = (),
+        after: str | None = None,
+        deltas: bool = False,
+        types: Sequence[str] = (),
+        waits: Waits | None = None,
+        on_retry: Callable[[Retry], None] | None = None,
+    ) -> None:
+        """`http` has the gateway's base URL and credentials. `types` are logged ones; empty wants all of them."""
+        waits = waits or Waits()
+        filters: dict[str, str | Sequence[str]] = {
+            "deliberation": sorted(deliberation_ids),
+            "status": list(statuses),
+            **({"deltas": "true"} if deltas else {}),
+            **({"types": ",".join(types)} if types else {}),
+        }
+        super().__init__(http, "/events", filters, after, Follower(waits, deliberation_ids), waits, on_retry)
+        self.texts = TextsOfSeveral(all=not deliberation_ids)
+
+    def _apply(self, event: AnyEvent) -> None:
+        self.texts.apply(event)
 
 
 def _retry_after_s(response: httpx.Response | None) -> float | None:

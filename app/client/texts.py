@@ -3,9 +3,9 @@
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from app.client.reading import AnyEvent
-from app.deliberation.facts import CallDelta, CallFinished, CallStarted
-from app.schemas import DeliberationSnapshot, StreamGap
+from app.client.reading import AnyEvent, UnknownEvent
+from app.deliberation.facts import TERMINAL_STATUS, CallDelta, CallFinished, CallStarted, Deleted
+from app.schemas import DeliberationSnapshot, DeliberationsSnapshot, StreamGap
 
 
 @dataclass(slots=True)
@@ -70,12 +70,16 @@ class Texts(Mapping[str, CallText]):
             case StreamGap(reason="epoch"):
                 self._texts.clear()
             case DeliberationSnapshot():
-                self._texts = {call_id: text for call_id, text in self._texts.items() if text.finished}
+                self.forget_unfinished()
                 for call in event.unfinished:
                     begin = call.offset - len(call.text)
                     self._texts[call.call_id] = CallText(call.call_id, call.agent_id, call.attempt, call.text, begin)
             case _:
                 return
+
+    def forget_unfinished(self) -> None:
+        """Leave only the texts of calls that have finished."""
+        self._texts = {call_id: text for call_id, text in self._texts.items() if text.finished}
 
     def _attempt(self, call_id: str, agent_id: str, attempt: int) -> CallText:
         """The text of this attempt, or of a newer one that is known; a finished call has no newer attempts."""
@@ -83,3 +87,45 @@ class Texts(Mapping[str, CallText]):
         if known is None or (known.attempt < attempt and not known.finished):
             known = self._texts[call_id] = CallText(call_id, agent_id, attempt)
         return known
+
+
+class TextsOfSeveral(Mapping[str, Texts]):
+    """Deliberation id → its texts. `apply` takes every event of a stream of several, in order.
+
+    Those of a deliberation that was deleted are forgotten; where the stream is of `all`, also those of one that has
+    ended, when the next event comes: such a stream has no end, and what it holds must have one.
+    """
+
+    def __init__(self, *, all: bool) -> None:
+        self._all = all
+        self._texts: dict[str, Texts] = {}
+        self._ended: str | None = None
+
+    def __getitem__(self, deliberation_id: str) -> Texts:
+        return self._texts[deliberation_id]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._texts)
+
+    def __len__(self) -> int:
+        return len(self._texts)
+
+    def apply(self, event: AnyEvent) -> None:
+        """Take what an event says about texts: see `Texts.apply`. The list of a tenant's newest tells of no text."""
+        if self._ended is not None:
+            self._texts.pop(self._ended, None)
+            self._ended = None
+        match event:
+            case StreamGap(reason="epoch"):
+                self._texts.clear()
+            case DeliberationsSnapshot():
+                for texts in self._texts.values():
+                    texts.forget_unfinished()
+            case Deleted():
+                self._texts.pop(event.deliberation_id, None)
+            case CallStarted() | CallDelta() | CallFinished() | DeliberationSnapshot():
+                self._texts.setdefault(event.deliberation_id, Texts()).apply(event)
+            case _ if self._all and event.type in TERMINAL_STATUS and not isinstance(event, UnknownEvent):
+                self._ended = event.deliberation_id
+            case _:
+                return

@@ -3,7 +3,8 @@
 A fixture has `connections`, one after the other: what the client must have `asked`, and the answer: `frames` (or
 `text`, sent in `pieces` of so many bytes), or a `status` with a `problem` or `body`; `then` the connection is closed,
 `reset`, left in `silence`, or broken in the `half` of a frame. `events` are the ids and types that a client gives out,
-`texts` what it makes of them, `waits_ms` how long it waits at least between connections, `refused` the error it raises.
+`texts` what it makes of them (by deliberation where a stream is `of` several), `waits_ms` how long it waits at least
+between connections, `refused` the error it raises.
 """
 
 import asyncio
@@ -43,14 +44,16 @@ class ScriptedStream:
     """Serves one fixture; `asked` is what clients asked for, `at_s` when."""
 
     script: dict[str, Any]
-    asked: list[dict[str, str | None]] = field(default_factory=list[dict[str, "str | None"]])
+    asked: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
     at_s: list[float] = field(default_factory=list[float])
     over: asyncio.Event = field(default_factory=asyncio.Event)
 
     @property
-    def expected(self) -> list[dict[str, str | None]]:
+    def expected(self) -> list[dict[str, Any]]:
         """What clients must have asked for, by connection; filters are not asked for unless they are named."""
-        return [{"deltas": None, **connection["asked"]} for connection in self.script["connections"]]
+        return [
+            {"deltas": None, "deliberation": None, **connection["asked"]} for connection in self.script["connections"]
+        ]
 
     async def __call__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         head = (await reader.readuntil(b"\r\n\r\n")).decode()
@@ -58,7 +61,8 @@ class ScriptedStream:
         query = parse_qs(urlsplit(target.split(" ")[1]).query)
         headers = {name.lower(): value for name, _, value in (line.partition(": ") for line in lines)}
         one = {name: query.get(name, [None])[0] for name in ("after", "deltas")}
-        self.asked.append({"Last-Event-ID": headers.get("last-event-id"), **one})
+        several = {"deliberation": query.get("deliberation")}
+        self.asked.append({"Last-Event-ID": headers.get("last-event-id"), **one, **several})
         self.at_s.append(asyncio.get_running_loop().time())
         assert len(self.asked) <= len(self.script["connections"]), "the client asked once more than it should"
         connection = self.script["connections"][len(self.asked) - 1]

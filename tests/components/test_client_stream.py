@@ -11,7 +11,19 @@ from typing import Any
 import httpx
 import pytest
 
-from app.client import AnyEvent, EventStream, Frame, Retry, StreamLost, StreamRefused, Texts, UnknownEvent, Waits
+from app.client import (
+    AnyEvent,
+    EventStream,
+    Frame,
+    MultiplexedStream,
+    Retry,
+    StreamLost,
+    StreamRefused,
+    Texts,
+    TextsOfSeveral,
+    UnknownEvent,
+    Waits,
+)
 from app.client.follower import Follower
 from app.client.reading import event_of
 from app.testing import InMemoryJournal
@@ -23,19 +35,22 @@ from tests.story import Story
 QUICK = Waits(first_s=0.001, idle_s=5.0, patience_s=5.0)
 
 
-def told(texts: Texts) -> dict[str, dict[str, Any]]:
+def told(texts: Texts | TextsOfSeveral) -> dict[str, dict[str, Any]]:
     """The texts as the fixtures have them."""
+    if isinstance(texts, TextsOfSeveral):
+        return {deliberation_id: told(texts[deliberation_id]) for deliberation_id in texts}
     found = {call_id: asdict(text) for call_id, text in texts.items()}
     return {call_id: {k: v for k, v in text.items() if not k.endswith("_id")} for call_id, text in found.items()}
 
 
 @asynccontextmanager
-async def following(name: str) -> AsyncGenerator[tuple[ScriptedStream, EventStream], None]:
+async def following(name: str) -> AsyncGenerator[tuple[ScriptedStream, EventStream | MultiplexedStream], None]:
     """A client of a fixture."""
     script = fixture(name)
-    options: dict[str, Any] = {"after": script["after"], "deltas": script.get("deltas", True), "waits": QUICK}
+    options: dict[str, Any] = {name: script[name] for name in ("after", "deltas") if name in script} | {"waits": QUICK}
     async with scripted(script) as (served, url), httpx.AsyncClient(base_url=url) as http, asyncio.timeout(10):
-        async with EventStream(http, "d-1", **options) as stream:
+        several = MultiplexedStream(http, script["of"], **options) if "of" in script else None
+        async with several or EventStream(http, "d-1", **options) as stream:
             yield served, stream
 
 
@@ -141,7 +156,41 @@ async def test_a_stream_goes_on_where_another_one_left_it() -> None:
     assert {call: text.text for call, text in second.texts.items()} == {"s1-dev-002": "blue"}
 
 
-async def _until(stream: EventStream, kind: str) -> AsyncGenerator[AnyEvent, None]:
+async def test_several_deliberations_are_followed_to_the_last_end_over_one_cursor() -> None:
+    stories, retries = {"d-1": Story("d-1"), "d-2": Story("d-2")}, list[Retry]()
+    expected = {deliberation_id: [event.type for event in whole(story)] for deliberation_id, story in stories.items()}
+    seen: dict[str, list[str]] = {deliberation_id: [] for deliberation_id in stories}
+    async with listening() as gateway:
+        await gateway.write(*whole(stories["d-2"])[:5], *whole(stories["d-1"]))
+        stream = MultiplexedStream(
+            gateway.client, stories, after="0", deltas=True, waits=QUICK, on_retry=retries.append
+        )
+        async with stream, asyncio.timeout(10):
+            async for event in stream:
+                if isinstance(event, UnknownEvent) or event.deliberation_id is None:
+                    continue
+                seen[event.deliberation_id].append(event.type)
+                if seen["d-1"] == expected["d-1"] and len(seen["d-2"]) == 5:
+                    await gateway.write(*whole(stories["d-2"])[5:])
+    assert (seen, retries) == (expected, [])
+    assert {each: stream.texts[each]["s1-dev-002"].text for each in stories} == {"d-1": "blue", "d-2": "blue"}
+
+
+async def test_a_tenants_deliberations_are_followed_as_they_come() -> None:
+    async with listening() as gateway:
+        await gateway.write(*whole(Story("d-1")))
+        async with MultiplexedStream(gateway.client, statuses=["in_progress"], waits=QUICK) as stream:
+            events = aiter(stream)
+            assert [(await anext(events)).type for _ in range(2)] == ["stream.opened", "deliberations.snapshot"]
+            await gateway.write(*whole(Story("d-2")))
+            seen = [event async for event in _until(stream, "deliberation.completed")]
+            assert stream.texts["d-2"]["s1-dev-002"].text == "blue"
+    shown = [event.type for event in whole(Story("d-2")) if event.type != "call.delta"]
+    # One that is pending begins to be shown with the event that makes it in progress.
+    assert [event.type for event in seen] == [each for each in shown if each != "deliberation.accepted"]
+
+
+async def _until(stream: EventStream | MultiplexedStream, kind: str) -> AsyncGenerator[AnyEvent, None]:
     async for event in stream:
         yield event
         if event.type == kind:
