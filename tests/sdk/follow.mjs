@@ -5,10 +5,12 @@
 import { pathToFileURL } from "node:url";
 
 const [module, url, mode, options] = process.argv.slice(2);
-const { EventStream, StreamRefused } = await import(pathToFileURL(module).href);
+const { EventStream, MultiplexedStream, StreamRefused } = await import(pathToFileURL(module).href);
 const waits = { firstMs: 1, idleMs: 5_000, patienceMs: 5_000 };
 const retries = [];
-const stream = new EventStream(url, "d-1", { ...JSON.parse(options), waits, onRetry: (retry) => retries.push(retry) });
+const { of, ...asked } = JSON.parse(options);
+const given = { ...asked, waits, onRetry: (retry) => retries.push(retry) };
+const stream = of ? new MultiplexedStream(url, { ...given, deliberations: of }) : new EventStream(url, "d-1", given);
 const shown = [];
 let refused = null;
 try {
@@ -18,8 +20,10 @@ try {
   if (!(error instanceof StreamRefused)) throw error;
   refused = { status: error.status, code: error.problem?.code ?? null };
 }
-const texts = Object.fromEntries(
-  [...stream.texts].map(([id, { attempt, text, begin, finished }]) => [id, { attempt, text, begin, finished }]),
-);
+const told = (texts) =>
+  Object.fromEntries(
+    [...texts].map(([id, { attempt, text, begin, finished }]) => [id, { attempt, text, begin, finished }]),
+  );
+const texts = of ? Object.fromEntries([...stream.texts].map(([id, each]) => [id, told(each)])) : told(stream.texts);
 const { cursor, duplicates } = stream;
 console.log(JSON.stringify({ shown, refused, texts, cursor, duplicates, attempts: retries.map((retry) => retry.attempt) }));

@@ -16,6 +16,7 @@ pytestmark = pytest.mark.sdk
 
 PAGE = build.HERE.parent / "docs" / "sdks.md"
 URL = "http://127.0.0.1:8080"
+HELPERS = ["EventStream", "MultiplexedStream"]
 TSC = [*build.tool("typescript", "bin/tsc"), "--strict", "--module", "nodenext", "--target", "es2022", "--rootDir", "."]
 
 
@@ -74,20 +75,25 @@ async def test_a_typescript_client_does_what_the_page_shows(quick_url: str, reci
     assert (await output_of([build.NODE, path])).startswith("completed ")
 
 
+@pytest.mark.parametrize("helper", HELPERS)
 async def test_the_python_helper_does_what_the_page_shows(
-    quick_url: str, finished: dict[str, Any], tmp_path: Path
+    quick_url: str, finished: dict[str, Any], tmp_path: Path, helper: str
 ) -> None:
-    program = shown("python", "from app.client")
+    program = shown("python", f"app.client import {helper}")
     path = await well_typed(written(tmp_path / "documented.py", program), sys.executable, build.HERE.parent)
     printed = await output_of([sys.executable, path, quick_url, finished["id"]])
     events, _, texts = printed.partition("deliberation.completed")
     assert "stream.opened" in events and said_in(finished) in texts
 
 
-async def test_the_typescript_helper_does_what_the_page_shows(quick_url: str, finished: dict[str, Any]) -> None:
-    path = await compiled("openapi-typescript", shown("ts", "EventStream"))
+@pytest.mark.parametrize("helper", HELPERS)
+async def test_the_typescript_helper_does_what_the_page_shows(
+    quick_url: str, finished: dict[str, Any], helper: str
+) -> None:
+    path = await compiled("openapi-typescript", shown("ts", f"import {{ {helper} }}"))
     printed = await output_of([build.NODE, path, quick_url, finished["id"]])
-    events, _, texts = printed.partition(finished["verdict"]["winner"])
+    end = {"EventStream": finished["verdict"]["winner"], "MultiplexedStream": "deliberation.completed"}[helper]
+    events, _, texts = printed.partition(end)
     assert "stream.opened" in events and said_in(finished) in texts
 
 

@@ -20,7 +20,7 @@ MODULE = build.work() / "typescript" / "dist" / "index.js"
 
 async def followed(url: str, script: dict[str, Any], mode: str) -> dict[str, Any]:
     """What the helper makes of a scripted stream."""
-    options = {name: script[name] for name in ("after", "deltas") if script.get(name) is not None}
+    options = {name: script[name] for name in ("of", "after", "deltas") if script.get(name) is not None}
     return await json_of([build.NODE, RUNNER, MODULE, url, mode, json.dumps(options)])
 
 

@@ -26,7 +26,10 @@ export interface Retry {
   readonly reason: string;
 }
 
-/** Decides what of a stream is shown, where the next connection goes on, and how long to wait for it. */
+/**
+ * Decides what of a stream is shown, where the next connection goes on, and how long to wait for it. A stream `of` several
+ * deliberations has `ended` with the last of them, one of all (none is named) never; null is a stream of one.
+ */
 export class Follower {
   /** The id of the last event that was shown or passed over, null before there is one. */
   cursor: string | null = null;
@@ -37,7 +40,10 @@ export class Follower {
   #retryMs: number;
   #shown: readonly [epoch: string, sequence: bigint] | null = null;
 
-  constructor(waits: Waits) {
+  readonly #unended: Set<unknown> | null;
+
+  constructor(waits: Waits, of: readonly string[] | null = null) {
+    this.#unended = of === null ? null : new Set(of);
     this.#waits = waits;
     this.#retryMs = waits.firstMs;
     this.idleMs = waits.idleMs;
@@ -57,9 +63,14 @@ export class Follower {
       // Another log may give the same numbers out again: nothing that follows is a duplicate.
       this.#shown = null;
     } else if (TERMINAL_TYPES.has(frame.event)) {
-      this.ended = true;
+      this.ended = this.#unended === null || this.#isLast(this.#unended, frame);
     }
     return frame.data !== "";
+  }
+
+  /** Whether this end is that of the last of the deliberations that are named, and have not ended. */
+  #isLast(unended: Set<unknown>, frame: Frame): boolean {
+    return unended.delete(parsed(frame.data)?.["deliberation_id"]) && unended.size === 0;
   }
 
   /** Whether an id is new; sequences only grow within one epoch, the part before the last dash. */

@@ -1,9 +1,9 @@
-/** A deliberation's events over HTTP, reconnected by cursor until the terminal one. */
+/** Events over HTTP, of one deliberation or of several, reconnected by cursor until there are no more. */
 
 import { type AnyEvent, parsed } from "./events.js";
 import { Follower, type Retry, type Waits, WAITS } from "./follower.js";
 import { type Frame, SseDecoder } from "./sse.js";
-import { Texts } from "./texts.js";
+import { Texts, TextsOfSeveral } from "./texts.js";
 
 const MEDIA = "text/event-stream";
 /** Beside 5xx: what may be answered otherwise a moment later. */
@@ -21,7 +21,7 @@ export interface Problem {
 export interface StreamOptions {
   /** Cursor to go on after; "0" is the beginning, and without one the stream begins with a snapshot. */
   readonly after?: string | undefined;
-  /** Whether `call.delta` events are wanted; true by default. */
+  /** Whether `call.delta` events are wanted; by default in a stream of one deliberation. */
   readonly deltas?: boolean | undefined;
   /** Logged events of these types only. */
   readonly types?: readonly string[] | undefined;
@@ -33,6 +33,13 @@ export interface StreamOptions {
   readonly waits?: Partial<Waits> | undefined;
   readonly onRetry?: ((retry: Retry) => void) | undefined;
   readonly fetch?: typeof globalThis.fetch | undefined;
+}
+
+export interface MultiplexedOptions extends StreamOptions {
+  /** These deliberations alone; without any, all of the tenant's, also those that are yet to come. */
+  readonly deliberations?: readonly string[] | undefined;
+  /** Statuses that a deliberation has before an event or after it. */
+  readonly statuses?: readonly string[] | undefined;
 }
 
 /** The gateway answered, and a later attempt would be answered alike. */
@@ -71,28 +78,27 @@ class Broken extends Error {
   }
 }
 
-/**
- * The events of one deliberation, in the order of the log, each once, until the terminal one.
- *
- * What says something about the stream itself (`stream.*`) is among them; after a `stream.gap` a snapshot tells the
- * state. Events of types that are newer than this code are given out as they are. Nothing is read ahead: whoever is slow
- * is told so by the gateway, and reads the log again. Leaving the loop closes the connection, and never stops the
- * deliberation. Throws StreamRefused, StreamLost when patience is over, and the reason of `signal`.
- */
-export class EventStream<E extends AnyEvent = AnyEvent> implements AsyncIterable<E> {
-  /** Rebuilt from what was given out. */
-  readonly texts = new Texts();
+/** Events after a cursor, over any number of connections; `R` is what rebuilds the texts from them. */
+abstract class FollowedStream<E extends AnyEvent, R extends { apply(event: AnyEvent): void }> implements AsyncIterable<E> {
   readonly #url: string;
   readonly #options: StreamOptions;
   readonly #waits: Waits;
   readonly #follower: Follower;
 
-  /** `url` is the gateway's. */
-  constructor(url: string, deliberationId: string, options: StreamOptions = {}) {
-    this.#url = `${url.replace(/\/+$/, "")}/deliberations/${encodeURIComponent(deliberationId)}/events`;
+  /** `of` are several deliberations, or all if it is empty; null is one. `filters` are asked for with every connection. */
+  constructor(
+    url: string,
+    path: string,
+    options: StreamOptions,
+    of: readonly string[] | null,
+    private readonly filters: readonly (readonly [name: string, value: string])[],
+    /** Rebuilt from what was given out. */
+    readonly texts: R,
+  ) {
+    this.#url = `${url.replace(/\/+$/, "")}${path}`;
     this.#options = options;
     this.#waits = { ...WAITS, ...options.waits };
-    this.#follower = new Follower(this.#waits);
+    this.#follower = new Follower(this.#waits, of);
   }
 
   /** The id of the last event that was given out: kept with what was made of the events, another stream goes on there. */
@@ -156,10 +162,10 @@ export class EventStream<E extends AnyEvent = AnyEvent> implements AsyncIterable
   }
 
   async #asked(signal: AbortSignal): Promise<Response> {
-    const { after, deltas, types, headers, credentials } = this.#options;
+    const { after, types, headers, credentials } = this.#options;
     const cursor = this.#follower.cursor;
     const query = new URLSearchParams();
-    if (deltas === false) query.set("deltas", "false");
+    for (const [name, value] of this.filters) query.append(name, value);
     if (types !== undefined && types.length > 0) query.set("types", types.join(","));
     if (cursor === null && after !== undefined) query.set("after", after);
     const sent = new Headers(typeof headers === "function" ? await headers() : headers);
@@ -243,5 +249,39 @@ export class EventStream<E extends AnyEvent = AnyEvent> implements AsyncIterable
       const timer = setTimeout(wake, delayMs);
       signal?.addEventListener("abort", wake, { once: true });
     });
+  }
+}
+
+/**
+ * The events of one deliberation, in the order of the log, each once, until the terminal one.
+ *
+ * What says something about the stream itself (`stream.*`) is among them; after a `stream.gap` a snapshot tells the
+ * state. Events of types that are newer than this code are given out as they are. Nothing is read ahead: whoever is slow
+ * is told so by the gateway, and reads the log again. Leaving the loop closes the connection, and never stops the
+ * deliberation. Throws StreamRefused, StreamLost when patience is over, and the reason of `signal`.
+ */
+export class EventStream<E extends AnyEvent = AnyEvent> extends FollowedStream<E, Texts> {
+  /** `url` is the gateway's. */
+  constructor(url: string, deliberationId: string, options: StreamOptions = {}) {
+    const path = `/deliberations/${encodeURIComponent(deliberationId)}/events`;
+    super(url, path, options, null, options.deltas === false ? [["deltas", "false"]] : [], new Texts());
+  }
+}
+
+/**
+ * The events of several deliberations in one stream, over one cursor; otherwise as an `EventStream`.
+ *
+ * Ends with the last of `deliberations`; where none is named it never ends. `texts` are by deliberation.
+ */
+export class MultiplexedStream<E extends AnyEvent = AnyEvent> extends FollowedStream<E, TextsOfSeveral> {
+  /** `url` is the gateway's. */
+  constructor(url: string, options: MultiplexedOptions = {}) {
+    const { deliberations = [], statuses = [], deltas = false } = options;
+    const filters: [string, string][] = [
+      ...deliberations.map((id): [string, string] => ["deliberation", id]),
+      ...statuses.map((status): [string, string] => ["status", status]),
+      ...(deltas ? [["deltas", "true"] as [string, string]] : []),
+    ];
+    super(url, "/events", options, deliberations, filters, new TextsOfSeveral(deliberations.length === 0));
   }
 }

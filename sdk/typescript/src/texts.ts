@@ -1,5 +1,7 @@
 /** What each call has said so far, rebuilt from pieces that may come twice, or from an attempt that was given up. */
 
+import { TERMINAL_TYPES } from "./events.js";
+
 /** The text of a call's newest attempt. Its first character is the attempt's character number `begin`. */
 export interface CallText {
   readonly call_id: string;
@@ -87,8 +89,13 @@ export class Texts implements Iterable<readonly [string, CallText]> {
     }
   }
 
-  #restart(unfinished: readonly Record<string, unknown>[]): void {
+  /** Leave only the texts of calls that have finished. */
+  forgetUnfinished(): void {
     for (const [callId, text] of this.#texts) if (!text.finished) this.#texts.delete(callId);
+  }
+
+  #restart(unfinished: readonly Record<string, unknown>[]): void {
+    this.forgetUnfinished();
     for (const call of unfinished) {
       const text = String(call["text"]);
       const characters = length(text);
@@ -114,5 +121,56 @@ export class Texts implements Iterable<readonly [string, CallText]> {
       this.#texts.set(call_id, known);
     }
     return known;
+  }
+}
+
+/**
+ * Deliberation id → its texts. `apply` takes every event of a stream of several, in order.
+ *
+ * Those of a deliberation that was deleted are forgotten; where the stream is of `all`, also those of one that has ended,
+ * when the next event comes: such a stream has no end, and what it holds must have one.
+ */
+export class TextsOfSeveral implements Iterable<readonly [string, Texts]> {
+  readonly #texts = new Map<string, Texts>();
+  #ended: string | null = null;
+
+  constructor(readonly all: boolean) {}
+
+  get(deliberationId: string): Texts | undefined {
+    return this.#texts.get(deliberationId);
+  }
+
+  [Symbol.iterator](): Iterator<readonly [string, Texts]> {
+    return this.#texts.entries();
+  }
+
+  /** Take what an event says about texts: see `Texts.apply`. The list of a tenant's newest tells of no text. */
+  apply(event: { readonly type: string }): void {
+    if (this.#ended !== null) this.#texts.delete(this.#ended);
+    this.#ended = null;
+    const told = event as { readonly type: string } & Record<string, unknown>;
+    const id = String(told["deliberation_id"]);
+    switch (told.type) {
+      case "call.started":
+      case "call.delta":
+      case "call.finished":
+      case "deliberation.snapshot": {
+        const texts = this.#texts.get(id) ?? new Texts();
+        this.#texts.set(id, texts);
+        texts.apply(event);
+        break;
+      }
+      case "stream.gap":
+        if (told["reason"] === "epoch") this.#texts.clear();
+        break;
+      case "deliberations.snapshot":
+        for (const texts of this.#texts.values()) texts.forgetUnfinished();
+        break;
+      case "deliberation.deleted":
+        this.#texts.delete(id);
+        break;
+      default:
+        if (this.all && TERMINAL_TYPES.has(told.type)) this.#ended = id;
+    }
   }
 }
