@@ -14,7 +14,7 @@ from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
 from app.deliberation.facts import CallDelta, CallFinished, End, Event, encode
-from app.schemas import StreamEvent
+from app.event_schemas import StreamEvent
 from app.specimen import KEY, story
 
 _REFS = "#/components/schemas/{model}"

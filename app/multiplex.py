@@ -21,6 +21,7 @@ from app.cursor import Cursor
 from app.deliberation.errors import Gone, InvalidToken, NotFound
 from app.deliberation.ports import StreamState
 from app.deliberation.specification import checked_token
+from app.event_schemas import DeliberationsSnapshot, StreamGap
 from app.events import ANSWERS, EXAMINED_MAX, item, page_of
 from app.frames import DELETED, Frame, Selection, control_frame, cursor_frame, event_in, frame_of
 from app.gateway import Gateway, InGateway, OfTenant
@@ -29,7 +30,7 @@ from app.negotiation import Media, media_of
 from app.openings import EventsQuery, LastEventId, gap_at, opened_at, patiently, place_in, snapshot_of
 from app.pages import Patterns, of_deliberations, of_tenant, read_page
 from app.projection import summary
-from app.schemas import DeliberationsSnapshot, Status, StreamGap, dump
+from app.schemas import Status, dump
 from app.shared import Shared
 from app.viewing import NEGOTIATED, EventStream, Showing, seated, shown
 

@@ -20,11 +20,12 @@ from app.chat import refusals
 from app.chat_completions import DONE_DATA
 from app.chat_requests import ChatCompletionRequest
 from app.chat_schemas import ChatCompletionChunk, OpenAIError
+from app.event_schemas import DeliberationEvent
 from app.exhibits import EVENT_STREAM, Exhibit, exhibits
 from app.login import LoginRequest
 from app.requests import CancelRequest, DeliberationRequest
 from app.routes import ROUTERS
-from app.schemas import DeliberationEvent, Problem
+from app.schemas import Problem
 from app.tenants import ACCESS
 from app.webhooks.description import receiver_operation
 from app.webhooks.resources import WebhookPayload

@@ -15,13 +15,14 @@ from app.acceptance import check_standing
 from app.cursor import BEGINNING, CURSOR_PATTERN, Cursor, parse_cursor
 from app.deliberation.errors import JournalUnavailable
 from app.deliberation.ports import StreamState
+from app.event_schemas import DeliberationSnapshot, StreamGap, StreamOpened, UnfinishedCall
 from app.frames import EVENT_TYPES, Selection, control_frame, cursor_frame
 from app.gateway import DeliberationId, Gateway, InGateway, OfTenant
 from app.looks import Look
 from app.negotiation import Media, media_of
 from app.problems import ValidationFailed
 from app.projection import resource
-from app.schemas import DeliberationSnapshot, FieldProblem, StreamGap, StreamOpened, UnfinishedCall, dump
+from app.schemas import FieldProblem, dump
 
 RETRY_MS = 2_000
 PATIENCE_S = 5.0

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from app.deliberation.facts import CallDelta, CallStarted
 from app.deliberation.fold import State
-from app.schemas import UnfinishedCall
+from app.event_schemas import UnfinishedCall
 
 
 @dataclass(slots=True)

@@ -33,7 +33,7 @@ from app.deliberation.facts import (
 )
 from app.deliberation.specification import Purpose
 from app.deliberation.strategies import STRATEGIES
-from app.schemas import DeliberationSnapshot
+from app.event_schemas import DeliberationSnapshot
 
 IDLE = "idle"
 _TYPICAL_CHARS = 800

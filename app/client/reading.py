@@ -7,8 +7,8 @@ from typing import Any, TypeAlias
 from pydantic import ValidationError
 
 from app.client.sse import Frame
-from app.schemas import AnyEvent as KnownEvent
-from app.schemas import DeliberationEvent
+from app.event_schemas import AnyEvent as KnownEvent
+from app.event_schemas import DeliberationEvent
 
 
 @dataclass(frozen=True, slots=True)

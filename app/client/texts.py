@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from app.client.reading import AnyEvent, UnknownEvent
 from app.deliberation.facts import TERMINAL_STATUS, CallDelta, CallFinished, CallStarted, Deleted
-from app.schemas import DeliberationSnapshot, DeliberationsSnapshot, StreamGap
+from app.event_schemas import DeliberationSnapshot, DeliberationsSnapshot, StreamGap
 
 
 @dataclass(slots=True)

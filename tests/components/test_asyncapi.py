@@ -8,7 +8,7 @@ import pytest
 
 from app.asyncapi import ENDS, EVENTS, STREAM_EVENTS, asyncapi, type_of
 from app.deliberation.facts import TERMINAL_STATUS
-from app.schemas import DeliberationEvent
+from app.event_schemas import DeliberationEvent
 from app.streams import StreamSettings, declared_streams
 
 DOCUMENT = asyncapi()

@@ -12,10 +12,11 @@ from app.bodies import checked_json
 from app.deliberation.facts import Envelope, encode
 from app.deliberation.specification import DEFAULT_RUBRIC
 from app.deliberation.strategies import STRATEGIES
+from app.event_schemas import DeliberationEvent, StreamGap
 from app.problems import InvalidJson, ValidationFailed, body_problems
 from app.requests import DeliberationRequest
 from app.roles import read_roles
-from app.schemas import DeliberationEvent, FieldProblem, StreamGap, dump
+from app.schemas import FieldProblem, dump
 from tests.story import NOW, Story
 
 ROLES = read_roles(None)
