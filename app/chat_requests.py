@@ -21,6 +21,7 @@ from pydantic import (
 )
 from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
+from app.deliberation.specification import TIMEOUT_S_MAX
 from app.problems import ModelNotFound, ValidationFailed, body_problems
 from app.requests import (
     AGENTS_MAX,
@@ -167,7 +168,7 @@ class DeliberationOptions(Body):
     budget: BudgetRequest | None = None
     rubric: Rubric | None = None
     requirements: list[Requirement] | None = Field(default=None, max_length=32)
-    timeout_seconds: MaybeWhole = Field(default=None, ge=1, le=3_600)
+    timeout_seconds: MaybeWhole = Field(default=None, ge=1, le=TIMEOUT_S_MAX)
 
 
 def _listed(stop: object) -> object:

@@ -22,6 +22,7 @@ from app.backlog import Backlog
 from app.catalog import Catalog
 from app.cluster_figures import LogFigures
 from app.connection import StreamingProtocol
+from app.declared import StreamSettings
 from app.deletion import sweep
 from app.deliberation.errors import InvalidRequest
 from app.deliberation.ports import Clock, Control, Journal
@@ -42,7 +43,7 @@ from app.routes import ROUTERS
 from app.sessions import Sessions
 from app.settings import Settings
 from app.shared import Shared
-from app.streams import StreamSettings, declared_consumers, declared_streams, plan, prove_writes
+from app.streams import declared_consumers, declared_streams, plan, prove_writes
 from app.tenants import ACCESS, Access
 from app.threshold import Threshold
 

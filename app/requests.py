@@ -20,7 +20,7 @@ from pydantic import (
 from pydantic_core import CoreSchema, PydanticCustomError
 
 from app.deliberation.engine import StrategyDefinition
-from app.deliberation.specification import TOKEN_PATTERN
+from app.deliberation.specification import TIMEOUT_S_MAX, TOKEN_PATTERN
 from app.deliberation.strategies import STRATEGIES
 from app.problems import ValidationFailed, body_problems
 from app.schemas import FieldProblem
@@ -96,7 +96,9 @@ class ConstraintsRequest(Body):
 
     rubric: Rubric | None = Field(default=None, description="What answers are judged by; a general one if absent")
     requirements: list[Requirement] = Field(default=[], max_length=32)
-    timeout_seconds: MaybeWhole = Field(default=None, ge=1, le=3_600, description="Deadline; the gateway's if absent")
+    timeout_seconds: MaybeWhole = Field(
+        default=None, ge=1, le=TIMEOUT_S_MAX, description="Deadline; the gateway's if absent"
+    )
     metadata: Metadata = {}
 
 

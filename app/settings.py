@@ -6,6 +6,8 @@ from typing import Annotated, Any, Literal, cast
 from pydantic import AfterValidator, BeforeValidator, Field, SecretStr
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
+from app.declared import ACK_WAIT_S_MAX, ACK_WAIT_S_MIN, REPLICAS_MAX, RETENTION_S_MAX, RETENTION_S_MIN
+from app.deliberation.specification import TIMEOUT_S_MAX
 from app.keys import PEPPER_CHARS_MIN
 from app.origins import checked_origin
 from app.webhooks.targets import Rules
@@ -117,26 +119,37 @@ class Settings(WebhookRules):
     )
     roles_file: Path | None = setting(None, "ROLES_FILE", "Roles of the councils; the packaged ones if unset.")
     deliberation_timeout_s: int = setting(
-        300, "DELIBERATION_TIMEOUT", "Deadline of a deliberation that names none.", unit="seconds", ge=1, le=3_600
+        300,
+        "DELIBERATION_TIMEOUT",
+        "Deadline of a deliberation that names none.",
+        unit="seconds",
+        ge=1,
+        le=TIMEOUT_S_MAX,
     )
     retention_s: int = setting(
         86_400,
         "DELIBERATION_CLEANUP",
-        "How long facts are kept, counted from acceptance; equal to the age of stream DELIBERATIONS.",
+        "How long facts are kept, counted from acceptance; equal to the age of stream DELIBERATIONS. No shorter than "
+        "the longest deadline, or work would lose its acceptance while it is done.",
         unit="seconds",
-        ge=60,
-        le=31_536_000,
+        ge=RETENTION_S_MIN,
+        le=RETENTION_S_MAX,
     )
     stream_replicas: int = setting(
-        1, "STREAM_REPLICAS", "Servers that hold each stream, as `deliberate streams apply` declared them.", ge=1, le=5
+        1,
+        "STREAM_REPLICAS",
+        "Servers that hold each stream, as `deliberate streams apply` declared them.",
+        ge=1,
+        le=REPLICAS_MAX,
     )
     ack_wait_s: float = setting(
         6.0,
         "ACK_WAIT",
-        "Silence of a coordinator after which another takes over, as declared with the streams.",
+        "Silence of a coordinator after which another takes over, as declared with the streams. It says every two "
+        "seconds that it is there.",
         unit="seconds",
-        gt=0,
-        le=600,
+        ge=ACK_WAIT_S_MIN,
+        le=ACK_WAIT_S_MAX,
     )
     queue_depth_max: int = setting(
         2_000,

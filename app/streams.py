@@ -4,9 +4,9 @@
 """
 
 import json
-from dataclasses import dataclass
 from typing import Any, cast
 
+from app.declared import DAY_S, StreamSettings
 from app.deliberation.errors import JournalUnavailable, StreamsDiffer
 from app.journal import COPIES, KEYS_STREAM, STREAM, UNREACHABLE, WEBHOOKS_STREAM, JetStreamJournal
 
@@ -14,21 +14,11 @@ CONSUMER = "coordinator"
 WEBHOOKS_CONSUMER = "webhooks"
 ATTEMPTS_CONSUMER = "attempts"
 WEBHOOKS_ACK_WAIT_S = 12
-DAY_S = 86_400
 _NANOSECOND = 1_000_000_000
 # A write that only tries: on a subject that nobody reads, gone after a second, the shortest time that the server takes.
 PROBE_SUBJECT = "deliberations.probe"
 PROBE_TIMEOUT_S = 1.0
 _PROBE_HEADERS = {"Nats-TTL": "1s"}
-
-
-@dataclass(frozen=True, slots=True)
-class StreamSettings:
-    """What an operator chooses: how long facts are kept, and on how many servers."""
-
-    retention_s: int = DAY_S
-    replicas: int = 1
-    ack_wait_s: float = 6.0
 
 
 def _stream(name: str, subjects: list[str], age_s: int, replicas: int, **more: object) -> dict[str, Any]:

@@ -22,9 +22,10 @@ import uvloop
 from rich.console import Console
 from rich.table import Table
 
+from app.declared import StreamSettings
 from app.deliberation.facts import CallDelta
 from app.journal import JetStreamJournal
-from app.streams import StreamSettings, apply
+from app.streams import apply
 from benchmarks.reconnects import gateway, stored_ids
 from benchmarks.viewers import memory_kb
 from tests.conftest import NatsServer

@@ -13,8 +13,9 @@ from pathlib import Path
 import pytest
 import structlog
 
+from app.declared import StreamSettings
 from app.journal import JetStreamJournal
-from app.streams import StreamSettings, apply
+from app.streams import apply
 from app.testing import InMemoryJournal
 from tests.crash.client import journal_over
 from tests.crash.server import InMemoryServer

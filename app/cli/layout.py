@@ -17,6 +17,7 @@ from app.cli.exits import CommandError, Exit
 from app.cli.processes import Ports, write_private
 from app.cli.progress import PortShifted, Report
 from app.cli.supervisor import Site
+from app.declared import StreamSettings, stream_settings
 from app.deliberation.errors import InvalidRequest
 from app.deliberation.roles import parse_roles
 
@@ -66,7 +67,7 @@ class Layout:
     engine_urls: tuple[str, ...]
     ray_address: str
     roles: tuple[str, ...]
-    retention_s: int
+    streams: StreamSettings
     ports: Mapping[str, int]
     mark: str = field(default_factory=lambda: secrets.token_hex(8))
 
@@ -114,7 +115,7 @@ def plan_stack(options: StackOptions, report: Report) -> Layout:
         engine_urls=options.engine_urls or (f"http://{LOOPBACK}:{ports['simulator']}",),
         ray_address=f"{LOOPBACK}:{ports['ray']}",
         roles=roles,
-        retention_s=_retention_s(),
+        streams=_stream_settings(),
         ports=ports,
     )
 
@@ -126,13 +127,12 @@ def _role_names(path: Path) -> tuple[str, ...]:
         raise CommandError(Exit.USAGE, "invalid_roles", f"{path}: {error}", remedy="correct the file") from error
 
 
-def _retention_s() -> int:
-    # Read here and not by the gateway's settings, which take longer to import than all else that this module does.
-    given = os.environ.get("DELIBERATION_CLEANUP", "86400")
-    if not given.isascii() or not given.isdigit():
-        detail = f"DELIBERATION_CLEANUP is a number of seconds, not {given!r}"
-        raise CommandError(Exit.USAGE, "invalid_setting", detail)
-    return int(given)
+def _stream_settings() -> StreamSettings:
+    try:
+        return stream_settings(os.environ)
+    except InvalidRequest as error:
+        remedy = f"correct {error.field} in the environment, or leave it out"
+        raise CommandError(Exit.USAGE, "invalid_setting", str(error), remedy=remedy) from error
 
 
 def _port(ports: Ports, name: str, wanted: int, report: Report) -> int:

@@ -22,6 +22,7 @@ from app.cli.processes import marked, only_one, sweep
 from app.cli.progress import Noticed, PartGiven, Report, StackReady
 from app.cli.stores import bound_bytes, stores
 from app.cli.supervisor import Child, StackFailed, Supervisor, supervised
+from app.declared import StreamSettings
 from app.deliberation.errors import JournalUnavailable, StreamsDiffer
 
 READY_WITHIN_S = 120.0
@@ -209,7 +210,7 @@ def _nats(layout: Layout) -> Child:
         command=(_program("nats-server"), "-c", str(config)),
         is_ready=greets(LOOPBACK, port, b"INFO "),
         environment={key: value for key, value in os.environ.items() if key not in _SECRETS},
-        prepare=lambda: declare_streams(layout.nats_url, layout.retention_s),
+        prepare=lambda: declare_streams(layout.nats_url, layout.streams),
         lives=stores(f"http://{LOOPBACK}:{monitor}/healthz", store),
         ready_within_s=30.0,
         ports={"nats": port, "monitor": monitor},
@@ -344,14 +345,16 @@ def _gateway(layout: Layout, needs: tuple[str, ...]) -> Child:
     )
 
 
-async def declare_streams(nats_url: str, retention_s: int, *, on_wait: Callable[[], None] | None = None) -> None:
+async def declare_streams(
+    nats_url: str, settings: StreamSettings, *, on_wait: Callable[[], None] | None = None
+) -> None:
     """Declare the streams, idempotently; raises JournalUnavailable or StreamsDiffer.
 
     With `on_wait` the server is waited for as long as it takes, and that is called when it begins to take long.
     """
     # Imported here, so that it happens while the other children are starting.
     from app.journal import JetStreamJournal
-    from app.streams import StreamSettings, apply
+    from app.streams import apply
 
     journal = JetStreamJournal(nats_url, name="deliberate up")
     opening = asyncio.create_task(journal.open())
@@ -365,7 +368,7 @@ async def declare_streams(nats_url: str, retention_s: int, *, on_wait: Callable[
         deadline_s = time.monotonic() + _STREAMS_WITHIN_S
         while True:
             try:
-                await apply(journal, StreamSettings(retention_s=retention_s))
+                await apply(journal, settings)
                 return
             except JournalUnavailable:
                 # JetStream takes longer than the server to answer, when its store is large or a leader is elected.
@@ -382,7 +385,7 @@ async def _declare_given(layout: Layout, report: Report) -> None:
     url = shown(layout.nats_url)
     try:
         await declare_streams(
-            layout.nats_url, layout.retention_s, on_wait=lambda: report(PartGiven("nats", url, answers=False))
+            layout.nats_url, layout.streams, on_wait=lambda: report(PartGiven("nats", url, answers=False))
         )
     except JournalUnavailable as error:
         remedy = "has it JetStream, and do the credentials fit? without --nats-url one is started"

@@ -13,9 +13,18 @@ from rich.text import Text
 
 from app.cli.exits import EXIT_HELP, CommandError, Exit, FieldFault, print_json, run
 from app.cli.options import JsonOption
+from app.declared import (
+    ACK_WAIT_S_MAX,
+    ACK_WAIT_S_MIN,
+    DAY_S,
+    REPLICAS_MAX,
+    RETENTION_S_MAX,
+    RETENTION_S_MIN,
+    StreamSettings,
+)
 from app.deliberation.errors import JournalUnavailable, StreamsDiffer
 from app.journal import JetStreamJournal
-from app.streams import DAY_S, StreamSettings, apply, plan
+from app.streams import apply, plan
 
 streams_cli = typer.Typer(no_args_is_help=True, help="Declare the streams that the log lives in.", epilog=EXIT_HELP)
 
@@ -36,10 +45,17 @@ NatsOption = Annotated[
 ]
 RetentionOption = Annotated[
     int,
-    typer.Option("--retention", envvar="DELIBERATION_CLEANUP", metavar="SECONDS", min=60, help="How long facts stay."),
+    typer.Option(
+        "--retention",
+        envvar="DELIBERATION_CLEANUP",
+        metavar="SECONDS",
+        min=RETENTION_S_MIN,
+        max=RETENTION_S_MAX,
+        help="How long facts stay.",
+    ),
 ]
 ReplicasOption = Annotated[
-    int, typer.Option(envvar="STREAM_REPLICAS", min=1, max=5, help="Servers that keep each stream: 1 or 3.")
+    int, typer.Option(envvar="STREAM_REPLICAS", min=1, max=REPLICAS_MAX, help="Servers that keep each stream: 1 or 3.")
 ]
 AckWaitOption = Annotated[
     float,
@@ -47,8 +63,8 @@ AckWaitOption = Annotated[
         "--ack-wait",
         envvar="ACK_WAIT",
         metavar="SECONDS",
-        min=1,
-        max=600,
+        min=ACK_WAIT_S_MIN,
+        max=ACK_WAIT_S_MAX,
         help="Silence of a coordinator after which another takes over; 20 with three servers.",
     ),
 ]
@@ -94,7 +110,7 @@ def plan_streams(
     as_json: JsonOption = False,
     retention_s: RetentionOption = DAY_S,
     replicas: ReplicasOption = 1,
-    ack_wait_s: AckWaitOption = 6.0,
+    ack_wait_s: AckWaitOption = ACK_WAIT_S_MIN,
     wait_s: WaitOption = 10.0,
 ) -> None:
     """Tell what is missing and what differs, and change nothing; exits 1 unless all is as declared."""
@@ -118,7 +134,7 @@ def apply_streams(
     as_json: JsonOption = False,
     retention_s: RetentionOption = DAY_S,
     replicas: ReplicasOption = 1,
-    ack_wait_s: AckWaitOption = 6.0,
+    ack_wait_s: AckWaitOption = ACK_WAIT_S_MIN,
     wait_s: WaitOption = 10.0,
 ) -> None:
     """Create what is missing. When something differs nothing is changed: each difference is told, and it exits 1."""

@@ -7,6 +7,9 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from app.deliberation.errors import InvalidToken
 
+TIMEOUT_S_MAX = 3_600
+"""The longest deadline that a deliberation may have."""
+
 TOKEN_PATTERN = r"^[a-z0-9_-]{1,64}$"
 _TOKEN = re.compile(r"[a-z0-9_-]{1,64}")
 

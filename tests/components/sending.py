@@ -14,11 +14,12 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from app.declared import StreamSettings
 from app.deliberation.facts import Accepted, Completed, Fact
 from app.deliberation.ports import Record
 from app.deliberation.specification import Webhook
 from app.journal import JetStreamJournal
-from app.streams import StreamSettings, apply, declared_consumers
+from app.streams import apply, declared_consumers
 from app.webhooks.attempts import Delivery, deliveries
 from app.webhooks.payloads import EVENTS, TERMINAL_EVENTS
 from app.webhooks.posting import Lookup

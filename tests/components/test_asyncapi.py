@@ -7,9 +7,10 @@ import jsonschema
 import pytest
 
 from app.asyncapi import ENDS, EVENTS, STREAM_EVENTS, asyncapi, type_of
+from app.declared import StreamSettings
 from app.deliberation.facts import TERMINAL_STATUS
 from app.event_schemas import DeliberationEvent
-from app.streams import StreamSettings, declared_streams
+from app.streams import declared_streams
 
 DOCUMENT = asyncapi()
 

@@ -9,9 +9,13 @@ from app.settings import Settings, settings_table
 def test_operators_names_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NATS_URL", "nats://elsewhere:1")
     monkeypatch.setenv("DELIBERATION_TIMEOUT", "9")
-    monkeypatch.setenv("DELIBERATION_CLEANUP", "61")
+    monkeypatch.setenv("DELIBERATION_CLEANUP", "3601")
     settings = Settings()
-    assert (settings.nats_url, settings.deliberation_timeout_s, settings.retention_s) == ("nats://elsewhere:1", 9, 61)
+    assert (settings.nats_url, settings.deliberation_timeout_s, settings.retention_s) == (
+        "nats://elsewhere:1",
+        9,
+        3_601,
+    )
 
 
 def test_the_gateway_is_only_reachable_from_this_machine_unless_told(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -21,7 +25,14 @@ def test_the_gateway_is_only_reachable_from_this_machine_unless_told(monkeypatch
 
 @pytest.mark.parametrize(
     ("variable", "value"),
-    [("PORT", "65536"), ("DELIBERATION_TIMEOUT", "0"), ("QUEUE_DEPTH_MAX", "many"), ("LOG_LEVEL", "loud")],
+    [
+        ("PORT", "65536"),
+        ("DELIBERATION_TIMEOUT", "0"),
+        ("DELIBERATION_CLEANUP", "3599"),
+        ("ACK_WAIT", "5"),
+        ("QUEUE_DEPTH_MAX", "many"),
+        ("LOG_LEVEL", "loud"),
+    ],
 )
 def test_a_value_outside_its_limits_is_refused_by_name(
     monkeypatch: pytest.MonkeyPatch, variable: str, value: str

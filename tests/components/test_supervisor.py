@@ -46,6 +46,8 @@ from app.cli.restarts import (
 from app.cli.stack import stack_children
 from app.cli.stores import ROOM_BYTES_MIN, complaint_of
 from app.cli.up import TITLES, Checklist
+from app.declared import StreamSettings
+from app.settings import Settings
 
 STEADY = Death(ready_for_s=30.0)
 BRIEF = Death(ready_for_s=0.5)
@@ -280,11 +282,31 @@ def test_a_free_port_is_given_once() -> None:
     assert ports.take(first) != first
 
 
-@pytest.mark.parametrize("given", ["soon", "-5", "1e3", "²"])
-def test_a_retention_that_is_no_number_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: str) -> None:
-    monkeypatch.setenv("DELIBERATION_CLEANUP", given)
-    with pytest.raises(CommandError, match="DELIBERATION_CLEANUP"):
+@pytest.mark.parametrize(
+    ("variable", "given"),
+    [
+        *(("DELIBERATION_CLEANUP", given) for given in ("soon", "-5", "1e6", "²", "60")),
+        ("STREAM_REPLICAS", "6"),
+        ("ACK_WAIT", "2"),
+    ],
+)
+def test_a_setting_of_the_streams_that_is_no_number_in_bounds_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variable: str, given: str
+) -> None:
+    monkeypatch.setenv(variable, given)
+    with pytest.raises(CommandError, match=variable) as told:
         plan_stack(StackOptions(port=0, nats_port=0, data_dir=tmp_path), lambda _: None)
+    assert told.value.remedy and variable in told.value.remedy
+
+
+def test_the_streams_are_declared_as_the_gateway_will_look_for_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for variable, given in {"DELIBERATION_CLEANUP": "7200", "STREAM_REPLICAS": "3", "ACK_WAIT": "20"}.items():
+        monkeypatch.setenv(variable, given)
+    layout, settings = plan_stack(StackOptions(port=0, nats_port=0, data_dir=tmp_path), lambda _: None), Settings()
+    assert layout.streams == StreamSettings(settings.retention_s, settings.stream_replicas, settings.ack_wait_s)
+    assert layout.streams == StreamSettings(7_200, 3, 20.0)
 
 
 @pytest.mark.parametrize(

@@ -14,10 +14,11 @@ from typing import Any
 
 import pytest
 
+from app.declared import StreamSettings
 from app.deliberation.facts import encode
 from app.journal import STREAM, JetStreamJournal
 from app.queue import Delivery, WorkQueue
-from app.streams import CONSUMER, StreamSettings, apply
+from app.streams import CONSUMER, apply
 from tests.conditions import until
 from tests.conftest import NatsServer
 from tests.contracts.test_journal import accepted

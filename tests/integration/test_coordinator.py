@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any, cast
 
+from app.declared import ACK_WAIT_S_MIN, StreamSettings
 from app.deliberation.calls import Call, Usage
 from app.deliberation.errors import DeliberationError
 from app.deliberation.facts import Accepted, CallFinished, Completed, Deleted, End, Fact, Failed, Resumed, decode
@@ -14,10 +15,10 @@ from app.deliberation.ports import Appended
 from app.deliberation.specification import AgentSpec, Constraints, Criterion, Specification
 from app.deliberation.strategies import STRATEGIES
 from app.journal import JetStreamJournal
-from app.streams import StreamSettings, apply
+from app.streams import apply
 from serve_deployments.asking import Handle
 from serve_deployments.call import StageRequest
-from serve_deployments.coordinator import CoordinatorReplica
+from serve_deployments.coordinator import HEARTBEAT_S, CoordinatorReplica
 from tests.conditions import until
 from tests.conftest import NatsServer
 
@@ -216,3 +217,7 @@ async def test_a_coordinator_that_breaks_hands_nothing_over_in_order(own_nats_se
     assert not any(isinstance(fact, Resumed) for fact in await facts_of(journal, "breaking"))
     await replica.journal.close()
     await journal.close()
+
+
+def test_a_coordinator_says_often_enough_that_it_is_there() -> None:
+    assert ACK_WAIT_S_MIN >= 3 * HEARTBEAT_S

@@ -14,13 +14,14 @@ import nats.errors
 import pytest
 from nats.aio.client import Client
 
+from app.declared import StreamSettings
 from app.deliberation.facts import CancelRequested, Deleted
 from app.journal import JetStreamJournal
 from app.keyring import Keyring
 from app.keys import SCOPES, Pepper, created, encode_key, key_subject
 from app.log_figures import log_figures
 from app.queue import Delivery, WorkQueue
-from app.streams import StreamSettings, apply, declared_consumers, declared_streams, plan, prove_writes
+from app.streams import apply, declared_consumers, declared_streams, plan, prove_writes
 from app.webhooks.attempts import Place, RedeliveryRequested, encoded
 from app.webhooks.figures import CONTROL_SUBJECT
 from app.webhooks.payloads import TERMINAL_EVENTS

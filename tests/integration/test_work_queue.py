@@ -2,10 +2,11 @@
 
 import asyncio
 
+from app.declared import StreamSettings
 from app.deliberation.facts import Accepted, decode
 from app.journal import JetStreamJournal
 from app.queue import Delivery, WorkQueue
-from app.streams import StreamSettings, apply
+from app.streams import apply
 from tests.conditions import until
 from tests.conftest import NatsServer
 from tests.contracts.test_journal import accepted
