@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Protocol, get_args
 
 import structlog
+from sse_starlette import ServerSentEvent
 
 from app.cursor import Cursor
 from app.deliberation.facts import TERMINAL_STATUS, Deleted, Event, View, event_type
@@ -110,7 +111,7 @@ class Selection:
 
 def control_frame(kind: str, data: bytes) -> bytes:
     """A frame that no cursor can point to: it says something about the stream, and is not in the log."""
-    return f"event: {kind}\ndata: ".encode() + data + b"\n\n"
+    return ServerSentEvent(data.decode(), event=kind, sep="\n").encode()
 
 
 def event_in(control: bytes) -> bytes:
@@ -132,7 +133,7 @@ def gathered(frames: Sequence[bytes], bytes_max: int = CHUNK_BYTES) -> Iterator[
 
 def cursor_frame(epoch: str, sequence: int) -> bytes:
     """A frame without an event: it only moves the cursor past what was filtered out (HTML standard, §9.2.6)."""
-    return f"id: {Cursor(epoch, sequence)}\n\n".encode()
+    return ServerSentEvent(id=str(Cursor(epoch, sequence)), sep="\n").encode()
 
 
 @dataclass(slots=True)

@@ -39,7 +39,7 @@ class _Deliberations(Collector):
 
 
 class _Replicas(Collector):
-    """What agents' replicas said of their calls and engines just now, as one scrape shows it."""
+    """What agents' replicas said of their calls and engines just now; what one of another version lacks reads as 0."""
 
     def __init__(self, replicas: Sequence[Mapping[str, Any]]) -> None:
         self._replicas = replicas
@@ -58,15 +58,17 @@ class _Replicas(Collector):
             labels=[*labels, "engine", "state"],
         )
         for replica in self._replicas:
-            whose, counts = [replica["role"], replica["replica"]], replica["counts"]
+            whose, counts = [str(replica.get("role", "")), str(replica.get("replica", ""))], replica.get("counts", {})
             for outcome in ("answered", "failed", "cut"):
-                calls.add_metric([*whose, outcome], counts[outcome])
-            retries.add_metric(whose, counts["retries"])
-            hedges.add_metric(whose, counts["hedges"])
-            in_flight.add_metric(whose, replica["in_flight"])
-            for engine in replica["engines"]:
+                calls.add_metric([*whose, outcome], counts.get(outcome, 0))
+            retries.add_metric(whose, counts.get("retries", 0))
+            hedges.add_metric(whose, counts.get("hedges", 0))
+            in_flight.add_metric(whose, replica.get("in_flight", 0))
+            for engine in replica.get("engines", ()):
                 for state in ("closed", "open", "half_open"):
-                    circuits.add_metric([*whose, engine["url"], state], float(engine["circuit"] == state))
+                    circuits.add_metric(
+                        [*whose, str(engine.get("url", "")), state], float(engine.get("circuit") == state)
+                    )
         yield from (calls, retries, hedges, in_flight, circuits)
 
 

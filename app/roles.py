@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, cast
+from typing import Annotated, Any, cast, get_args
 from urllib.parse import urlsplit, urlunsplit
 
 import yaml
@@ -11,6 +11,7 @@ from fastapi import APIRouter, Response
 from fastapi import Path as PathParameter
 
 from app.answers import answer, problems
+from app.cluster_figures import CircuitState
 from app.deliberation.engine import StrategyDefinition
 from app.deliberation.errors import InvalidRequest, NotFound
 from app.deliberation.roles import Role, parse_roles
@@ -30,6 +31,8 @@ from app.settings import PACKAGED_ROLES
 INQUIRY_TIMEOUT_S = 0.5
 # What every strategy takes from the request beside task, agents and constraints.
 _COMMON_FIELDS = ("quorum", "budget", "sampling", "seed")
+
+_CIRCUITS: Mapping[str, CircuitState] = {state: state for state in get_args(CircuitState)}
 
 router = APIRouter(tags=["roles"])
 
@@ -58,7 +61,8 @@ def live_role(replies: list[dict[str, Any]]) -> LiveRole | None:
         for engine in cast("list[dict[str, Any]]", reply.get("engines", [])):
             url = str(engine.get("url", ""))
             healthy = bool(engine.get("healthy")) and (url not in engines or engines[url].healthy)
-            circuit = engine.get("circuit", "closed") if url not in engines or not healthy else engines[url].circuit
+            told = str(engine.get("circuit"))
+            circuit = engines[url].circuit if url in engines and healthy else _CIRCUITS.get(told, "closed")
             engines[url] = EngineView(url=url, healthy=healthy, circuit=circuit, models=tuple(engine.get("models", ())))
     return LiveRole(
         replicas=len(replies),

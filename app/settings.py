@@ -19,7 +19,14 @@ CLUSTER_VARIABLES = (
     ("VLLM_URL", "", "Base URLs of OpenAI-compatible engines, separated by commas, for roles that name none."),
     ("VLLM_MODEL", "", "Model for roles that name none; the first that the engine serves if unset."),
     ("ROLES_FILE", "", "The same roles as the gateway's."),
-    ("STREAM_DELTAS", "`true`", "Whether texts are streamed while they grow; `false` asks engines for whole answers."),
+    (
+        "STREAM_DELTAS",
+        "`true`",
+        "Whether texts are streamed while they grow. With `false` engines are asked for whole answers; one that hangs "
+        "is then noticed by the call's deadline alone, and not after 20 seconds without a token.",
+    ),
+    ("COORDINATOR_REPLICAS", "`1`", "Coordinators. While one is replaced, another goes on."),
+    ("COORDINATOR_SLOTS", "`1024`", "Deliberations in hand per coordinator."),
 )
 PACKAGED_ROLES = Path(__file__).with_name("roles.yaml")
 

@@ -9,14 +9,14 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from importlib.resources import files
 from pathlib import Path
 from typing import Any, cast
 
 import ray
 import yaml
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, field_validator
 from ray import serve
 from ray.exceptions import GetTimeoutError, RayError
 from ray.serve import Application, Deployment
@@ -24,44 +24,69 @@ from ray.serve.config import HTTPOptions, ProxyLocation
 from ray.serve.schema import ApplicationStatus
 
 from app.deliberation.errors import InvalidRequest
-from app.deliberation.roles import Role, parse_roles
+from app.deliberation.roles import Role, engine_base, parse_roles
 from serve_deployments.agent import Agent
 from serve_deployments.coordinator import Coordinator
 
 NAME = "deliberations"
 STAGES_PER_REPLICA_MAX = 2_048
+# Of one role, in a council of usual size; it decides when replicas are added, and nothing else.
+CALLS_OF_A_STAGE = 4
 WATCH_INTERVAL_S = 2.0
 # Longer than anything that Serve's controller does at once, deploying included.
 CONTROLLER_SILENCE_MAX_S = 15.0
 _CONTROLLER = ("SERVE_CONTROLLER_ACTOR", "serve")
 
 
-class ApplicationArgs(BaseModel):
-    """What the application is built from; every field has an environment variable as its default."""
+def _environment(name: str, default: Any = None) -> Callable[[], Any]:  # noqa: ANN401 -- pydantic validates it
+    return lambda: os.environ.get(name) or default
 
-    model_config = ConfigDict(extra="forbid")
+
+def _between_commas() -> list[str]:
+    return [url for url in os.environ.get("VLLM_URL", "").split(",") if url.strip()]
+
+
+class ApplicationArgs(BaseModel):
+    """What the application is built from; a field's default is the environment variable that its description names."""
+
+    model_config = ConfigDict(extra="forbid", validate_default=True)
 
     nats_url: str = Field(
-        default_factory=lambda: os.environ.get("NATS_URL", "nats://127.0.0.1:4222"), description="The log (NATS_URL)"
+        default_factory=_environment("NATS_URL", "nats://127.0.0.1:4222"), description="The log (NATS_URL)"
     )
     engine_urls: list[str] = Field(
-        default_factory=lambda: [url for url in os.environ.get("VLLM_URL", "").split(",") if url],
+        default_factory=_between_commas,
         description="Base URLs of the engines of roles that name none (VLLM_URL, comma-separated)",
     )
     model: str | None = Field(
-        default_factory=lambda: os.environ.get("VLLM_MODEL") or None,
+        default_factory=_environment("VLLM_MODEL"),
         description="Model of roles that name none (VLLM_MODEL); the first that the engine serves when absent",
     )
     roles_file: str | None = Field(
-        default_factory=lambda: os.environ.get("ROLES_FILE") or None,
+        default_factory=_environment("ROLES_FILE"),
         description="Path of roles.yaml (ROLES_FILE); the packaged one when absent",
     )
-    coordinator_replicas: int = Field(default=1, ge=1, le=64, description="Coordinator replicas")
-    coordinator_slots: int = Field(default=1_024, ge=1, le=10_000, description="Deliberations in hand per coordinator")
+    coordinator_replicas: int = Field(
+        default_factory=_environment("COORDINATOR_REPLICAS", 1),
+        ge=1,
+        le=64,
+        description="Coordinator replicas (COORDINATOR_REPLICAS)",
+    )
+    coordinator_slots: int = Field(
+        default_factory=_environment("COORDINATOR_SLOTS", 1_024),
+        ge=1,
+        le=10_000,
+        description="Deliberations in hand per coordinator (COORDINATOR_SLOTS)",
+    )
     stream_deltas: bool = Field(
-        default_factory=lambda: os.environ.get("STREAM_DELTAS", "true").lower() != "false",
+        default_factory=_environment("STREAM_DELTAS", True),
         description="Whether text is streamed while it grows (STREAM_DELTAS)",
     )
+
+    @field_validator("engine_urls")
+    @classmethod
+    def _bases(cls, urls: list[str]) -> list[str]:
+        return [engine_base(url) for url in urls]
 
 
 def load_roles(path: str | None) -> Mapping[str, Role]:
@@ -89,7 +114,9 @@ def _scale(role: Role) -> dict[str, Any]:
     if bounds.min == bounds.max:
         # A fixed number spares every handle the pushing of autoscaling metrics.
         return {"num_replicas": bounds.min}
-    scaling = {"min_replicas": bounds.min, "max_replicas": bounds.max, "target_ongoing_requests": role.concurrency}
+    # What Serve counts are stages, and what fills a replica are calls.
+    target = max(1, role.concurrency // CALLS_OF_A_STAGE)
+    scaling = {"min_replicas": bounds.min, "max_replicas": bounds.max, "target_ongoing_requests": target}
     return {"autoscaling_config": scaling}
 
 

@@ -23,6 +23,7 @@ _READ_TIMEOUT_S = 10.0
 _SUBMIT_ATTEMPTS = 4
 _BACKOFF_FIRST_S = 0.25
 _BACKOFF_MAX_S = 5.0
+_URL_REMEDY = "name a gateway by --url http://host:port or DELIBERATE_URL"
 _START_ONE = "start one with `deliberate up`, or name another by --url or DELIBERATE_URL"
 
 _REMEDIES = {
@@ -131,9 +132,11 @@ class Gateway:
         try:
             parsed = httpx.URL(url)
         except httpx.InvalidURL as exc:
-            raise CommandError(Exit.USAGE, "invalid_url", f"{url!r} is not a URL: {exc}") from exc
+            raise CommandError(Exit.USAGE, "invalid_url", f"{url!r} is not a URL: {exc}", remedy=_URL_REMEDY) from exc
         if parsed.scheme not in ("http", "https") or not parsed.host:
-            raise CommandError(Exit.USAGE, "invalid_url", f"--url takes http://host:port, not {url!r}")
+            raise CommandError(
+                Exit.USAGE, "invalid_url", f"--url takes http://host:port, not {url!r}", remedy=_URL_REMEDY
+            )
         self.url = url.rstrip("/")
         self._http = httpx.AsyncClient(
             base_url=self.url,

@@ -1,6 +1,7 @@
 """Where one run of the stack is: its directories, ports and URLs, chosen once and kept through all restarts."""
 
 import os
+import re
 import secrets
 import shutil
 import tempfile
@@ -17,13 +18,24 @@ from app.cli.exits import CommandError, Exit
 from app.cli.processes import Ports, write_private
 from app.cli.progress import PortShifted, Report
 from app.cli.supervisor import Site
-from app.declared import StreamSettings, stream_settings
+from app.declared import (
+    ACK_WAIT_S_MAX,
+    ACK_WAIT_S_MIN,
+    DAY_S,
+    REPLICAS_MAX,
+    RETENTION_S_MAX,
+    RETENTION_S_MIN,
+    StreamSettings,
+)
 from app.deliberation.errors import InvalidRequest
 from app.deliberation.roles import parse_roles
 
 LOOPBACK = "127.0.0.1"
 WEBHOOK_SECRET_FILE = "webhook_secret"
 PACKAGED_ROLES = Path(app.__file__).with_name("roles.yaml")
+# What a child may take to stop beside what it is told that its work may take.
+_STOPPING_S = 5.0
+_NUMBER = re.compile(r"[0-9]+(\.[0-9]+)?")
 _SOCKET_PATH_BYTES_MAX = 107
 _SOCKET_IN_RAY_DIR = "/session_2026-01-01_00-00-00_000000_4194304/sockets/plasma_store"
 
@@ -68,6 +80,8 @@ class Layout:
     ray_address: str
     roles: tuple[str, ...]
     streams: StreamSettings
+    gateway_stops_within_s: float
+    webhooks_stop_within_s: float
     ports: Mapping[str, int]
     mark: str = field(default_factory=lambda: secrets.token_hex(8))
 
@@ -116,6 +130,8 @@ def plan_stack(options: StackOptions, report: Report) -> Layout:
         ray_address=f"{LOOPBACK}:{ports['ray']}",
         roles=roles,
         streams=_stream_settings(),
+        gateway_stops_within_s=_number("DRAIN_DELAY", 0, 0, 600) + _number("DRAIN_TIMEOUT", 10, 0, 600) + _STOPPING_S,
+        webhooks_stop_within_s=_number("WEBHOOK_TIMEOUT", 15, 0, 60) + _STOPPING_S,
         ports=ports,
     )
 
@@ -128,11 +144,25 @@ def _role_names(path: Path) -> tuple[str, ...]:
 
 
 def _stream_settings() -> StreamSettings:
-    try:
-        return stream_settings(os.environ)
-    except InvalidRequest as error:
-        remedy = f"correct {error.field} in the environment, or leave it out"
-        raise CommandError(Exit.USAGE, "invalid_setting", str(error), remedy=remedy) from error
+    return StreamSettings(
+        retention_s=int(_number("DELIBERATION_CLEANUP", DAY_S, RETENTION_S_MIN, RETENTION_S_MAX)),
+        replicas=int(_number("STREAM_REPLICAS", 1, 1, REPLICAS_MAX)),
+        ack_wait_s=_number("ACK_WAIT", ACK_WAIT_S_MIN, ACK_WAIT_S_MIN, ACK_WAIT_S_MAX),
+    )
+
+
+def _number(name: str, default: float, least: float, most: float) -> float:
+    """A setting that a child is given, and that decides something here too; raises CommandError.
+
+    Read here and not by the gateway's settings, which take longer to import than all else that this module does.
+    """
+    given = os.environ.get(name)
+    if given is None:
+        return default
+    if not _NUMBER.fullmatch(given) or not least <= float(given) <= most:
+        detail = f"{name} is a number from {least:g} to {most:g}, not {given!r}"
+        raise CommandError(Exit.USAGE, "invalid_setting", detail, remedy=f"correct {name} in the environment")
+    return float(given)
 
 
 def _port(ports: Ports, name: str, wanted: int, report: Report) -> int:

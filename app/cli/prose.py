@@ -180,10 +180,3 @@ class Prose:
             self._name.append(text)
         else:
             self._shown.append(printable(text))
-
-
-def prose_of(text: str) -> str:
-    """The human part of a whole output."""
-    prose = Prose()
-    prose.feed(text)
-    return prose.text.strip()

@@ -150,7 +150,7 @@ async def _until_serving(layout: Layout) -> None:
 
 async def _look_at_engines(urls: tuple[str, ...], report: Report) -> None:
     # Last, and without consequence: an engine may take minutes to load, or come and go as it likes.
-    found = await asyncio.gather(*(status_of(f"{url.rstrip('/')}/v1/models") for url in urls))
+    found = await asyncio.gather(*(status_of(f"{url}/v1/models") for url in urls))
     for url, status in zip(urls, found, strict=True):
         report(PartGiven("engine", shown(url), answers=status is not None))
 
@@ -318,8 +318,7 @@ def _webhooks(layout: Layout, needs: tuple[str, ...]) -> Child:
         lives=serves(url),
         environment=_python_environment(layout, **given, **_webhook_hosts(layout)),
         needs=needs,
-        # What is under way may end, which takes WEBHOOK_TIMEOUT at most.
-        stop_within_s=20.0,
+        stop_within_s=layout.webhooks_stop_within_s,
         ports={"webhooks": port},
         detail="`deliberate webhooks secret` tells what receivers check with",
         hint="is there a WEBHOOK_… in the environment that it does not take?",
@@ -338,7 +337,7 @@ def _gateway(layout: Layout, needs: tuple[str, ...]) -> Child:
         lives=serves(f"{layout.url}/healthz"),
         environment=_python_environment(layout, **listen),
         needs=needs,
-        stop_within_s=15.0,
+        stop_within_s=layout.gateway_stops_within_s,
         ports={"gateway": layout.ports["gateway"]},
         detail=f"{layout.url}  documentation /docs",
         hint="a port that was free may have been taken meanwhile: choose another by --port",

@@ -36,6 +36,7 @@ from app.cli.progress import (
 )
 from app.cli.prose import printable
 from app.cli.stack import LOOPBACK, StackOptions, running_stack
+from app.deliberation.roles import engine_base
 from app.origins import is_loopback
 
 TITLES = {
@@ -61,7 +62,7 @@ def _checked_url(value: str, schemes: tuple[str, ...]) -> str:
 
 
 def _checked_engines(values: list[str] | None) -> list[str]:
-    return [_checked_url(value, ("http", "https")) for value in values or []]
+    return [engine_base(_checked_url(value.strip(), ("http", "https"))) for value in values or []]
 
 
 def _checked_nats(value: str | None) -> str | None:

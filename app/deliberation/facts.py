@@ -8,8 +8,7 @@ Views (`call.started`, `call.delta`) travel on the same stream and decide nothin
 (`deliberation.deleted`) is written after the end, and says that there is nothing left to fold.
 """
 
-from datetime import datetime
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, TypeAdapter, computed_field
 
@@ -304,11 +303,6 @@ def event_type(data: bytes) -> str:
     return data[9 : data.index(b'"', 9)].decode()
 
 
-def event_schema() -> dict[str, Any]:
-    """JSON Schema of the union of all logged events."""
-    return _EVENTS.json_schema(mode="serialization")
-
-
 def prefix(tenant: str, deliberation_id: str) -> str:
     """The subject under which everything of one deliberation lives."""
     checked_token(tenant, "tenant")
@@ -342,8 +336,3 @@ def suffix(event: Event) -> str:
 
 FACT_SUFFIXES: tuple[str, ...] = ("accepted", "stage.*.*", "call.*.finished", "cancel", "takeover.*", "end", "deleted")
 """Patterns that together match every fact of a deliberation, its tombstone too, and no view."""
-
-
-def milliseconds_between(begin: datetime, end: datetime) -> int:
-    """Whole milliseconds from `begin` to `end`, never negative."""
-    return max(0, round((end - begin).total_seconds() * 1_000))

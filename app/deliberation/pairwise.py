@@ -171,17 +171,6 @@ def kemeny(table: Duels) -> list[Orders]:
     ]
 
 
-def kemeny_score(table: Duels, order: Sequence[CandidateId]) -> int:
-    """How many votes on pairs agree with an order: what Kemeny's orders make greatest."""
-    place = {candidate: place for place, candidate in enumerate(order)}
-    return sum(
-        count
-        for one, row in zip(table.candidates, table.above, strict=True)
-        for other, count in zip(table.candidates, row, strict=True)
-        if place[one] < place[other]
-    )
-
-
 def _stand_in(part: Duels) -> Orders:
     orders = schulze(part)
     return Orders(orders.candidates, orders.blocks, orders.next_of, exact=False)

@@ -32,6 +32,14 @@ class Replicas(_Declared):
         return self
 
 
+def engine_base(given: str) -> str:
+    """The base URL of an engine, whether or not it was given with `/v1`, as OpenAI's clients take it; ValueError."""
+    url = given.strip()
+    if not url.startswith(("http://", "https://")):
+        raise ValueError(f"an engine is an http(s) URL, not {given!r}")
+    return url.rstrip("/").removesuffix("/v1").rstrip("/")
+
+
 class Role(_Declared):
     """One role: what its agents are, and what serves them."""
 
@@ -63,10 +71,7 @@ class Role(_Declared):
     @field_validator("engines")
     @classmethod
     def _http(cls, engines: tuple[str, ...]) -> tuple[str, ...]:
-        for url in engines:
-            if not url.startswith(("http://", "https://")):
-                raise ValueError(f"an engine is an http(s) URL, not {url!r}")
-        return tuple(url.rstrip("/").removesuffix("/v1") for url in engines)
+        return tuple(engine_base(url) for url in engines)
 
 
 class Roles(_Declared):

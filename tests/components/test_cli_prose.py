@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.cli.prose import Prose, printable, prose_of
+from app.cli.prose import Prose, printable
 
 bounded = settings(max_examples=60, deadline=None, derandomize=True)
 
@@ -33,6 +33,13 @@ REPORT = {
         {"name": "huge", "passed": False, "reason": "out of memory", "duration_ms": 900},
     ]
 }
+
+
+def prose_of(text: str) -> str:
+    """The human part of a whole output."""
+    prose = Prose()
+    prose.feed(text)
+    return prose.text.strip()
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from app.deliberation.engine import StrategyDefinition
+from app.deliberation.roles import Role
 from app.deliberation.strategies import STRATEGIES
 from app.settings import settings_table
 from tests.unit.every_strategy import WAYS
@@ -31,9 +32,14 @@ def test_every_setting_is_documented_as_the_code_has_it() -> None:
 
 def test_every_variable_that_the_deploying_process_reads_is_documented() -> None:
     source = (ROOT / "serve_deployments" / "application.py").read_text()
-    read = set(re.findall(r'os\.environ\.get\("([A-Z_]+)"', source))
-    assert len(read) >= 5
+    read = set(re.findall(r'_environment\("([A-Z_]+)"', source)) | {"VLLM_URL"}
+    assert len(read) >= 7
     assert {name for name in read if f"`{name}`" not in settings_table()} == set()
+
+
+def test_every_field_of_a_role_is_documented() -> None:
+    told = CONFIGURATION.read_text()
+    assert [name for name in Role.model_fields if f"| `{name}` |" not in told] == []
 
 
 def definition_table(definition: StrategyDefinition) -> str:

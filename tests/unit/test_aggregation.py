@@ -9,7 +9,7 @@ import pytest
 from app.deliberation.aggregation import Aggregation, aggregate, trimmed_mean
 from app.deliberation.ballots import Ballot, rank
 from app.deliberation.bradley_terry import PRIOR_WINS, bradley_terry, win_rates
-from app.deliberation.pairwise import KEMENY_MAX, Duels, Orders, copeland, duels, kemeny, kemeny_score, schulze
+from app.deliberation.pairwise import KEMENY_MAX, Duels, Orders, copeland, duels, kemeny, schulze
 from tests.unit.ballots_of import ONE, RULES, blocs, cast, ranked
 
 
@@ -42,6 +42,17 @@ ORDERS = {
     "kemeny": "EBADC",
     "bradley_terry": "EABCD",
 }
+
+
+def kemeny_score(table: Duels, order: Sequence[str]) -> int:
+    """How many votes on pairs agree with an order: what Kemeny's orders make greatest."""
+    place = {candidate: place for place, candidate in enumerate(order)}
+    return sum(
+        count
+        for one, row in zip(table.candidates, table.above, strict=True)
+        for other, count in zip(table.candidates, row, strict=True)
+        if place[one] < place[other]
+    )
 
 
 @pytest.mark.parametrize("rule", ORDERS)

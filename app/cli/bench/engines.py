@@ -89,7 +89,7 @@ async def gateway_at(where: Where) -> AsyncGenerator[Gateway]:
 async def _answering(engine_urls: tuple[str, ...]) -> None:
     """Raise CommandError for an engine that does not answer: every question would wait for it to its deadline."""
     for url in engine_urls:
-        if await status_of(f"{url.rstrip('/')}/v1/models") is None:
+        if await status_of(f"{url}/v1/models") is None:
             detail = f"no engine answers at {shown(url)}"
             raise CommandError(
                 Exit.UNREACHABLE, "engine_unreachable", detail, remedy="is it running, and is that its URL?"
