@@ -75,7 +75,7 @@ overload: $(STAMP) ## Ask for ten times what the engine can do, for two minutes 
 	$(BIN)/python -m benchmarks.overload
 
 chaos: $(STAMP) ## Kill, stop and cut off everything at random for two minutes under load, and check that nothing is lost
-	$(BIN)/python -m benchmarks.chaos --seconds 120 --interval 2 --kills-min 20
+	$(BIN)/python -m benchmarks.chaos --seconds 120 --interval 3 --kills-min 20
 
 lock: $(STAMP) ## Resolve the dependencies anew and write both lock files, with hashes
 	$(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3.11 --generate-hashes --no-annotate --no-header \
