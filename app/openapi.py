@@ -11,7 +11,6 @@ from importlib.metadata import version
 from typing import Any, Literal
 
 from fastapi import FastAPI, Response
-from fastapi.openapi.docs import get_swagger_ui_html
 from fastapi.openapi.utils import get_openapi
 from pydantic.json_schema import models_json_schema
 
@@ -26,6 +25,7 @@ from app.login import LoginRequest
 from app.requests import CancelRequest, DeliberationRequest
 from app.routes import ROUTERS
 from app.schemas import Problem
+from app.swagger import install_page
 from app.tenants import ACCESS
 from app.webhooks.description import receiver_operation
 from app.webhooks.resources import WebhookPayload
@@ -297,12 +297,9 @@ def install(app: FastAPI, *, development: bool) -> None:
     def served(edition: Literal["3.1", "3.2"]) -> Callable[[], Response]:
         return lambda: Response(_encoded(edition, development), media_type="application/json")
 
-    def page() -> Response:
-        return get_swagger_ui_html(openapi_url="/openapi.json", title=TITLE)
-
     app.add_api_route("/openapi.json", served("3.1"), include_in_schema=False)
     app.add_api_route("/openapi-3.2.json", served("3.2"), include_in_schema=False)
-    app.add_api_route("/docs", page, include_in_schema=False)
+    install_page(app, title=TITLE)
 
 
 def events_schema() -> dict[str, Any]:

@@ -9,12 +9,15 @@ cores, so only the ratios within a run mean anything.
 import asyncio
 import json
 import os
+import re
 import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 
 import httpx
@@ -23,7 +26,7 @@ from httpx_aiohttp import AiohttpTransport
 from rich.console import Console
 from rich.table import Table
 
-from app.cli.stack import StackOptions, running_stack
+from app.cli.stack import RunningStack, StackOptions, running_stack
 from app.deliberation.calls import Call
 from app.deliberation.specification import DEFAULT_RUBRIC, AgentSpec, Constraints, Specification
 from app.deliberation.strategies import STRATEGIES
@@ -36,7 +39,9 @@ TASK = "Write a function that merges two sorted lists, and say how you would tes
 # The simulator closes idle connections after 5 s, as vLLM does: a request must not meet that moment.
 LIMITS = httpx.Limits(max_connections=2_000, keepalive_expiry=3)
 ROUNDS = ((1, 20), (50, 500), (200, 1_600))
-SIMULATOR = ("--duration-ms", str(CALL_MS), "--chunk-tokens", str(TOKENS_PER_CHUNK))
+QUICK_CALL_MS = 50
+SLOW_CALL_MS = 20_000
+HELD = (100, 1_000)
 
 
 @dataclass
@@ -142,6 +147,14 @@ class Product:
             raise SystemExit(f"the product answered {response.status_code}: {response.text[:500]}")
         return response.json()["id"]
 
+    async def held(self, count: int) -> None:
+        """Wait until the coordinators have so many deliberations in hand."""
+        while True:
+            coordinators = (await self._client.get("/cluster")).json()["coordinators"]
+            if sum(each["in_hand"] for each in coordinators) >= count:
+                return
+            await asyncio.sleep(0.5)
+
     async def read(self, deliberation_id: str) -> None:
         (await self._client.get(f"/deliberations/{deliberation_id}")).raise_for_status()
 
@@ -195,36 +208,105 @@ async def submits(product: Product) -> list[tuple[str, str, str, str]]:
         alone.latencies_s.append(time.perf_counter() - began)
         await product.ended(ids[-1])
 
-    async def submit() -> None:
-        await product.submit()
-
     async def read() -> None:
         await product.read(ids[0])
 
-    loaded = await closed_loop(200, 1_000, submit)
+    burst = await closed_loop(200, 1_000, submitting(product))
     await product.drained()
+    steady = Sample(200)
+
+    async def submit_and_wait() -> None:
+        began = time.perf_counter()
+        deliberation_id = await product.submit()
+        steady.latencies_s.append(time.perf_counter() - began)
+        await product.ended(deliberation_id)
+
+    await closed_loop(200, 1_200, submit_and_wait)
+    del steady.latencies_s[:200]  # all at once, which the row above has
     reads = await closed_loop(1, 200, read)
     return [
         ("submit p50, nothing else in flight", "", f"{alone.p50_ms:.2f} ms", ""),
-        ("submit p99, 200 submissions at once", "", f"{loaded.p99_ms:.0f} ms", ""),
+        ("submit p99, 1,000 submissions, 200 at once", "", f"{burst.p99_ms:.0f} ms", ""),
+        ("submit p99, 200 deliberations in flight", "", f"{steady.p99_ms:.0f} ms", ""),
         ("GET of a finished deliberation, p50", "", f"{reads.p50_ms:.2f} ms", ""),
     ]
+
+
+def simulator(call_ms: int) -> tuple[str, ...]:
+    """The simulator's arguments, for calls that take so long."""
+    return ("--duration-ms", str(call_ms), "--chunk-tokens", str(TOKENS_PER_CHUNK))
+
+
+@asynccontextmanager
+async def stack_of(call_ms: int) -> AsyncGenerator[RunningStack, None]:
+    """The stack, with an engine whose calls take so long."""
+    with tempfile.TemporaryDirectory() as data:
+        options = StackOptions(data_dir=Path(data), port=0, nats_port=0, simulate=simulator(call_ms))
+        async with running_stack(options) as stack:
+            yield stack
+
+
+async def quick_calls() -> tuple[str, str, str, str]:
+    """A row: what the product adds to calls that are quick."""
+    async with stack_of(QUICK_CALL_MS) as stack:
+        floor, product = Floor(stack.engine_urls[0]), Product(stack.url)
+        await closed_loop(20, 100, product.once)
+        below, above = await closed_loop(1, 50, floor.once), await closed_loop(1, 50, product.once)
+        await floor.close()
+        await product.close()
+    added = f"{above.p50_ms - below.p50_ms:+.1f} ms"
+    return f"p50 latency, {QUICK_CALL_MS} ms per call", f"{below.p50_ms:.1f} ms", f"{above.p50_ms:.1f} ms", added
+
+
+def resident_kb(name: str) -> int:
+    """Memory of the one process whose command line has this in it."""
+    (status,) = (
+        (path / "status").read_text()
+        for path in Path("/proc").glob("[0-9]*")
+        if name in (path / "cmdline").read_bytes().decode(errors="replace")
+    )
+    return int(re.findall(r"VmRSS:\s+(\d+) kB", status)[0])
+
+
+def submitting(product: Product) -> Callable[[], Awaitable[None]]:
+    """Submits, and is done."""
+
+    async def submit() -> None:
+        await product.submit()
+
+    return submit
+
+
+async def memory() -> tuple[str, str, str, str]:
+    """A row: what a deliberation that is in flight takes in the coordinator."""
+    taken: list[int] = []
+    async with stack_of(SLOW_CALL_MS) as stack:
+        product = Product(stack.url)
+        for before, count in pairwise((0, *HELD)):
+            await closed_loop(50, count - before, submitting(product))
+            await product.held(count)
+            taken.append(resident_kb(":Coordinator"))
+        await product.close()
+    few, many = HELD
+    what = f"the coordinator's memory, each of {few} to {many:,} in flight"
+    return what, "", f"{(taken[1] - taken[0]) / (many - few):.0f} KB", ""
 
 
 async def main() -> None:
     console = Console(width=max(100, Console().width))
     table = Table("what (simulated engine)", "floor", "product", "ratio", title=f"N = {AGENTS}, {CALL_MS} ms per call")
     for deltas in (False, True):
-        with tempfile.TemporaryDirectory() as data:
-            os.environ["STREAM_DELTAS"] = str(deltas).lower()
-            options = StackOptions(data_dir=Path(data), port=0, nats_port=0, simulate=SIMULATOR)
-            began = time.perf_counter()
-            async with running_stack(options) as stack:
-                if not deltas:
-                    took_s = time.perf_counter() - began
-                    table.add_row("cold start to ready, five roles", "", f"{took_s:.1f} s", "")
-                for row in await measured(stack.engine_urls[0], stack.url, deltas=deltas):
-                    table.add_row(*row)
+        os.environ["STREAM_DELTAS"] = str(deltas).lower()
+        began = time.perf_counter()
+        async with stack_of(CALL_MS) as stack:
+            if not deltas:
+                took_s = time.perf_counter() - began
+                table.add_row("cold start to ready, five roles", "", f"{took_s:.1f} s", "")
+            for row in await measured(stack.engine_urls[0], stack.url, deltas=deltas):
+                table.add_row(*row)
+    table.add_row(*await quick_calls())
+    os.environ["QUEUE_DEPTH_COLD"] = str(2 * HELD[-1])
+    table.add_row(*await memory())
     console.print(table)
 
 

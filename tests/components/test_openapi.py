@@ -1,6 +1,7 @@
 """The OpenAPI document: valid, stable names, every refusal declared, and what is served is what is declared."""
 
 import json
+import re
 from collections.abc import Callable, Iterator
 from copy import deepcopy
 from typing import Any, cast
@@ -187,6 +188,22 @@ async def test_the_document_is_served_as_it_is_generated(path: str, made: Callab
         page = await gateway.client.get("/docs")
     assert response.json() == json.loads(json.dumps(made(development=True)))
     assert page.status_code == 200 and "/openapi.json" in page.text
+
+
+async def test_the_page_is_made_of_nothing_from_elsewhere() -> None:
+    async with served() as gateway:
+        page = await gateway.client.get("/docs")
+        assets = {path: await gateway.client.get(path) for path in re.findall(r'(?:src|href)="(/[^"]+)"', page.text)}
+    assert not re.search(r"https?://", page.text)
+    told = {
+        path: (asset.status_code, asset.headers["content-type"].partition(";")[0]) for path, asset in assets.items()
+    }
+    assert told == {
+        "/docs/swagger-ui.css": (200, "text/css"),
+        "/docs/swagger-ui-bundle.js": (200, "text/javascript"),
+    }
+    policy = page.headers["content-security-policy"]
+    assert policy.startswith("default-src 'none'; script-src 'self' 'sha256-") and "unsafe-eval" not in policy
 
 
 def test_development_mode_is_told_in_the_description_and_changes_nothing_else() -> None:
