@@ -15,6 +15,7 @@ from fastapi.openapi.utils import get_openapi
 from pydantic.json_schema import models_json_schema
 
 from app.answers import EXAMPLES, HEADERS, headers, parameter, problems
+from app.browser import install_pages
 from app.chat import refusals
 from app.chat_completions import DONE_DATA
 from app.chat_requests import ChatCompletionRequest
@@ -25,7 +26,6 @@ from app.login import LoginRequest
 from app.requests import CancelRequest, DeliberationRequest
 from app.routes import ROUTERS
 from app.schemas import Problem
-from app.swagger import install_page
 from app.tenants import ACCESS
 from app.webhooks.description import receiver_operation
 from app.webhooks.resources import WebhookPayload
@@ -299,7 +299,7 @@ def install(app: FastAPI, *, development: bool) -> None:
 
     app.add_api_route("/openapi.json", served("3.1"), include_in_schema=False)
     app.add_api_route("/openapi-3.2.json", served("3.2"), include_in_schema=False)
-    install_page(app, title=TITLE)
+    install_pages(app, title=TITLE)
 
 
 def events_schema() -> dict[str, Any]:

@@ -339,7 +339,7 @@ def _gateway(layout: Layout, needs: tuple[str, ...]) -> Child:
         needs=needs,
         stop_within_s=layout.gateway_stops_within_s,
         ports={"gateway": layout.ports["gateway"]},
-        detail=f"{layout.url}  documentation /docs",
+        detail=f"{layout.url}  the dashboard; documentation at /docs",
         hint="a port that was free may have been taken meanwhile: choose another by --port",
     )
 

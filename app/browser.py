@@ -1,0 +1,60 @@
+"""What a browser is shown: the dashboard at /, and the page of the OpenAPI document at /docs.
+
+All of it is served from here, under a policy that lets nothing else run: it needs no Internet, and runs nobody's code.
+"""
+
+import base64
+import hashlib
+import re
+from functools import lru_cache
+from importlib.resources import files
+from pathlib import Path
+
+from fastapi import FastAPI, Response
+from fastapi.openapi.docs import get_swagger_ui_html
+from fastapi.responses import FileResponse
+
+UI = Path(__file__).with_name("ui")
+_SWAGGER = Path(str(files("fastapi_offline") / "static"))
+_MEDIA = {".html": "text/html", ".css": "text/css", ".js": "text/javascript"}
+_POLICY = "default-src 'none'; img-src data:; connect-src 'self'; base-uri 'none'; frame-ancestors 'none'; "
+_DASHBOARD_POLICY = f"{_POLICY}form-action 'none'; script-src 'self'; style-src 'self'"
+
+
+@lru_cache(maxsize=2)
+def _docs(title: str) -> tuple[bytes, str]:
+    """The page of the document, and the policy that lets its one inline script run."""
+    html = bytes(
+        get_swagger_ui_html(
+            openapi_url="/openapi.json",
+            title=title,
+            swagger_js_url="/docs/swagger-ui-bundle.js",
+            swagger_css_url="/docs/swagger-ui.css",
+            swagger_favicon_url="data:,",
+        ).body
+    )
+    (script,) = re.findall(rb"<script>(.*?)</script>", html, re.DOTALL)
+    digest = base64.b64encode(hashlib.sha256(script).digest()).decode()
+    return html, f"{_POLICY}form-action 'self'; script-src 'self' 'sha256-{digest}'; style-src 'self' 'unsafe-inline'"
+
+
+def install_pages(app: FastAPI, *, title: str) -> None:
+    """Serve both pages and what they are made of. Nobody needs a key for them: what they show is asked for with one."""
+
+    def docs() -> Response:
+        html, policy = _docs(title)
+        return Response(html, media_type="text/html", headers={"Content-Security-Policy": policy})
+
+    def serve(url: str, path: Path, headers: dict[str, str]) -> None:
+        def served() -> FileResponse:
+            return FileResponse(path, media_type=_MEDIA[path.suffix], headers=headers)
+
+        app.add_api_route(url, served, include_in_schema=False)
+
+    app.add_api_route("/docs", docs, include_in_schema=False)
+    for name in ("swagger-ui-bundle.js", "swagger-ui.css"):
+        serve(f"/docs/{name}", _SWAGGER / name, {"Cache-Control": "max-age=3600"})
+    fresh = {"Cache-Control": "no-cache"}
+    serve("/", UI / "index.html", fresh | {"Content-Security-Policy": _DASHBOARD_POLICY})
+    for path in sorted(UI.glob("*.*s")):
+        serve(f"/ui/{path.name}", path, fresh)

@@ -1,0 +1,127 @@
+"""The dashboard and the page of the OpenAPI document, in a browser that reaches nothing but the gateway."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+
+import pytest
+from playwright.async_api import BrowserContext, ConsoleMessage, Page, expect
+
+from tests.components.keyed import PEPPER, make_key
+from tests.components.listening import listening
+from tests.e2e.conftest import FAST, SLOW, Stack
+
+pytestmark = [pytest.mark.browser, pytest.mark.e2e]
+
+ENDED_WITHIN_MS = 60_000
+
+
+@pytest.fixture
+async def quiet(page: Page, stack: Stack) -> AsyncIterator[Page]:
+    """A page that asks nobody but the gateway, and has nothing to complain of."""
+    asked: list[str] = []
+    complaints: list[str] = []
+
+    def heard(message: ConsoleMessage) -> None:
+        if message.type == "error":
+            complaints.append(message.text)
+
+    page.on("request", lambda request: asked.append(request.url))
+    page.on("console", heard)
+    page.on("pageerror", lambda error: complaints.append(str(error)))
+    yield page
+    assert (complaints, [url for url in asked if not url.startswith((stack.url, "data:"))]) == ([], [])
+
+
+async def test_the_page_of_the_document_shows_every_operation(quiet: Page, stack: Stack) -> None:
+    await quiet.goto(f"{stack.url}/docs")
+    await quiet.locator("#operations-deliberations-create_deliberation").wait_for()
+    assert await quiet.locator(".opblock").count() > 20
+
+
+async def test_a_council_is_asked_watched_and_judged_on_the_dashboard(quiet: Page, stack: Stack) -> None:
+    await stack.script(**SLOW)
+    task = 'A <b>task</b> with "quotes" & 𝄞'
+    await quiet.goto(stack.url)
+    await expect(quiet.locator("#mode")).to_contain_text("development mode")
+    await expect(quiet.locator("#mode")).to_contain_text("simulated engine")
+    await quiet.get_by_label("Task").fill(task)
+    await quiet.get_by_role("button", name="Deliberate").click()
+    await expect(quiet.locator(".lane")).to_have_count(3)
+    await expect(quiet.locator("#progress")).to_contain_text("calls")
+    await expect(quiet.locator(".lane pre").first).not_to_be_empty()
+    await expect(quiet.locator("#verdict")).to_be_visible(timeout=ENDED_WITHIN_MS)
+    await expect(quiet.locator("#facts")).to_contain_text("completed")
+    await expect(quiet.locator("#detail h2")).to_have_text(task)
+    shown = await quiet.locator("#verdict").inner_text()
+    assert shown.count("dev-00") >= 3 and "★" in shown
+    newest = quiet.locator("#list tr").first
+    await expect(newest).to_contain_text("completed")
+    await expect(newest).to_have_attribute("aria-current", "")
+    # A link is enough to see the same again.
+    await quiet.reload()
+    await expect(quiet.locator("#verdict")).to_be_visible()
+    assert await quiet.locator("#verdict").inner_text() == shown
+
+
+async def test_a_council_is_stopped_on_the_dashboard(quiet: Page, stack: Stack) -> None:
+    await stack.script(**SLOW)
+    await quiet.goto(stack.url)
+    await quiet.get_by_label("Task").fill("A long one.")
+    await quiet.get_by_label("Strategy").select_option("tournament")
+    await quiet.get_by_role("button", name="Deliberate").click()
+    await quiet.get_by_role("button", name="Stop").click()
+    await expect(quiet.locator("#facts")).to_contain_text("cancelled", timeout=ENDED_WITHIN_MS)
+    await expect(quiet.get_by_role("button", name="Stop")).to_be_hidden()
+
+
+async def test_what_others_start_appears_and_ends_in_the_list(quiet: Page, stack: Stack) -> None:
+    await stack.script(**FAST)
+    await quiet.goto(stack.url)
+    await expect(quiet.locator("#board")).to_be_visible()
+    deliberation_id = await stack.submit(strategy="single")
+    row = quiet.locator("#list tr", has=quiet.locator(f'a[href="#{deliberation_id}"]'))
+    await expect(row).to_contain_text("completed", timeout=ENDED_WITHIN_MS)
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("plain text", "plain text"),
+        ('{"reasoning": "why", "answer": "so"}', "why\n\nso"),
+        ('{"answer": "a \\"word\\"\\nand \\u00fc"}', 'a "word"\nand ü'),
+        ('{"reasoning": "still writ', "still writ"),
+        ('{"issues": [{"severity": "major"}], "n": 1}', "major"),
+    ],
+)
+async def test_people_read_what_stands_in_the_strings(quiet: Page, stack: Stack, text: str, shown: str) -> None:
+    await quiet.goto(stack.url)
+    script = f'import("/ui/prose.js").then(({{ prose }}) => prose({json.dumps(text)}))'
+    assert await quiet.evaluate(script) == shown
+
+
+async def test_what_is_refused_and_what_is_not_there_is_told(page: Page, stack: Stack) -> None:
+    await page.goto(f"{stack.url}/#nothing-here")
+    await expect(page.locator("#progress")).to_contain_text("There is no deliberation nothing-here")
+    await page.get_by_label("Task").fill("t")
+    await page.get_by_label("Agents").evaluate("input => { input.removeAttribute('max'); input.value = '99'; }")
+    await page.get_by_role("button", name="Deliberate").click()
+    await expect(page.locator("#ask [role=alert]")).to_contain_text("/num_agents")
+
+
+async def test_a_key_opens_the_dashboard_and_leaving_closes_it(chromium: BrowserContext) -> None:
+    async with listening(key_pepper=PEPPER) as gateway, asyncio.timeout(60):
+        page = await chromium.new_page()
+        url = str(gateway.client.base_url)
+        await page.goto(url)
+        await page.get_by_label("API key").fill("dlb_no_such_key")
+        await page.get_by_role("button", name="Log in").click()
+        await expect(page.locator("#enter [role=alert]")).not_to_be_empty()
+        await page.get_by_label("API key").fill(await make_key(gateway.journal))
+        await page.get_by_role("button", name="Log in").click()
+        await expect(page.locator("#board")).to_be_visible()
+        assert await page.evaluate("document.cookie") == "", "no script can read the session"
+        await page.get_by_role("button", name="Log out").click()
+        await expect(page.locator("#enter")).to_be_visible()
+        await expect(page.locator("#board")).to_be_hidden()
+        await page.close()
