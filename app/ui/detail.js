@@ -49,7 +49,8 @@ export function shown(id, said, refused) {
           const { pre, text } = lane(each);
           const follows = pre.scrollTop + pre.clientHeight >= pre.scrollHeight - 4;
           pre.textContent = prose(String(text));
-          if (follows) pre.scrollTop = pre.scrollHeight;
+          if (ended) pre.scrollTop = 0;
+          else if (follows) pre.scrollTop = pre.scrollHeight;
         }
         dirty.clear();
       });
