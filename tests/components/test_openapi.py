@@ -9,10 +9,12 @@ from typing import Any, cast
 import pytest
 from openapi_spec_validator import validate
 
+from app.browser import UI
 from app.keys import SCOPES
 from app.openapi import document, document_3_2, events_schema
 from app.problems import CHAT_STATUSES, STATUSES
 from app.tenants import ACCESS
+from tests.components.keyed import PEPPER
 from tests.components.served import served
 
 # SDKs are generated from these names: changing one breaks its users.
@@ -203,7 +205,19 @@ async def test_the_page_is_made_of_nothing_from_elsewhere() -> None:
         "/docs/swagger-ui-bundle.js": (200, "text/javascript"),
     }
     policy = page.headers["content-security-policy"]
-    assert policy.startswith("default-src 'none'; script-src 'self' 'sha256-") and "unsafe-eval" not in policy
+    assert policy.startswith("default-src 'none';") and "script-src 'self' 'sha256-" in policy
+    assert "unsafe-eval" not in policy and "http" not in policy
+
+
+async def test_the_dashboard_is_served_whole_under_a_policy_of_its_own() -> None:
+    async with served(key_pepper=PEPPER) as gateway:
+        page = await gateway.client.get("/")
+        paths = re.findall(r'(?:src|href)="(/ui/[^"]+)"', page.text)
+        modules = {path: (await gateway.client.get(path)) for path in ["/ui/gateway.js", "/ui/list.js", *paths]}
+    assert page.status_code == 200 and "script-src 'self';" in page.headers["content-security-policy"]
+    assert {path: module.status_code for path, module in modules.items()} == dict.fromkeys(modules, 200)
+    imported = {name for module in modules.values() for name in re.findall(r'from "\./([a-z]+\.js)"', module.text)}
+    assert imported <= {path.name for path in UI.iterdir()}
 
 
 def test_development_mode_is_told_in_the_description_and_changes_nothing_else() -> None:

@@ -67,7 +67,7 @@ def test_pointers_are_rfc_6901_and_short(location: tuple[int | str, ...], expect
 @pytest.mark.parametrize(
     ("method", "path", "status", "code", "allow"),
     [
-        ("GET", "/", 404, "not_found", None),
+        ("GET", "/nowhere", 404, "not_found", None),
         ("GET", "/nothing", 404, "not_found", None),
         ("GET", "/deliberations/", 404, "not_found", None),
         ("GET", "/deliberations/a/b/c", 404, "not_found", None),
