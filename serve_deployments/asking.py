@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Iterable, Mapping
+from datetime import UTC, datetime
 from typing import Any, cast
 
 import structlog
@@ -43,6 +44,7 @@ class Roles:
                 deliberation_id=work.deliberation_id,
                 stage=run.opened.stage,
                 calls=tuple(lacking.values()),
+                asked_at=datetime.now(UTC),
                 deadline_at=run.deadline_at,
                 resumed=work.resumed,
                 accepted_sequence=work.delivery.record.sequence,

@@ -32,8 +32,9 @@ from serve_deployments.sandbox.checks import Sandbox
 ATTEMPTS_MAX = 3
 FRAME_S = 0.05
 RETRY_WAIT_MAX_S = 5.0
-# Who has tried, or has waited or hung for so long, may have been given up: another replica may have the answer already.
+# Who has tried, or was asked so long ago, may have been given up: another replica may have the answer already.
 LOOK_AGAIN_S = 2.0
+LOOK_RETRY_S = 0.2
 SALT_CHARACTERS = 32
 # What stands where a model would when no engine is asked.
 CHECKED_BY = "sandbox"
@@ -44,14 +45,15 @@ log = structlog.get_logger(__name__)
 class StageRequest(Value, frozen=True):
     """Calls of one role in one stage.
 
-    `resumed` says that some may have been made or recorded before; `accepted_sequence` is the place of the
-    deliberation's acceptance in the stream.
+    `asked_at` is when it was sent: whoever hangs reads it late. `resumed` says that some may have been made or recorded
+    before; `accepted_sequence` is the place of the deliberation's acceptance in the stream.
     """
 
     tenant: str
     deliberation_id: str
     stage: int
     calls: tuple[Call, ...]
+    asked_at: AwareDatetime
     deadline_at: AwareDatetime
     resumed: bool
     accepted_sequence: int = 0
@@ -229,23 +231,25 @@ class CallRun:
             while True:
                 try:
                     async with self._caller.engines.turn(self._failed_engines) as engine:
-                        if await self._stands():
-                            raise CallCancelled("somebody else has recorded its outcome meanwhile")
                         return await self._hedged(engine)
                 except EngineAway as away:
                     # Nothing was sent: its circuit is open now, and whoever may be asked next is waited for.
                     log.info("engine_away", call_id=self._call.call_id, error=str(away))
 
     async def _stands(self) -> bool:
-        """Whether another replica has recorded the outcome while this one tried, waited or hung."""
-        waited_s = (datetime.now(UTC) - self._began).total_seconds()
+        """Whether another replica has recorded the outcome while this one tried, waited or hung.
+
+        A log that is away is waited for: nobody could record an answer without it, and one may be recorded already.
+        """
+        waited_s = (datetime.now(UTC) - self._request.asked_at).total_seconds()
         if self._attempt == self._attempts_before and waited_s < LOOK_AGAIN_S:
             return False
         subject = f"{prefix(self._request.tenant, self._request.deliberation_id)}.call.{self._call.call_id}.finished"
-        try:
-            return bool(await self._caller.journal.last([subject]))
-        except JournalUnavailable:
-            return False
+        while True:
+            try:
+                return bool(await self._caller.journal.last([subject]))
+            except JournalUnavailable:
+                await asyncio.sleep(LOOK_RETRY_S)
 
     async def _hedged(self, engine: EngineState) -> Completion:
         """The engine's completion; where the role hedges and the engine is slow, another one's, if that is sooner."""
@@ -285,6 +289,8 @@ class CallRun:
     async def _requested_of(self, engine: EngineState) -> Completion:
         call, request, journal = self._call, self._request, self._caller.journal
         model = await self._caller.engines.model_of(engine, call.model or self._caller.role.model)
+        if await self._stands():
+            raise CallCancelled("somebody else has recorded its outcome meanwhile")
         self._model, self._engine = model, engine.url
         self._attempt += 1
         attempt = self._attempt

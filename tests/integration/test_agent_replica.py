@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -10,12 +10,14 @@ import httpx
 import pytest
 
 from app.deliberation.calls import Call, ChatMessage
+from app.deliberation.errors import JournalUnavailable
 from app.deliberation.facts import CallDelta, CallFinished, CallStarted, CancelRequested, StageClosed, decode
 from app.deliberation.outputs import Output
+from app.deliberation.ports import Record
 from app.deliberation.roles import Role
 from app.testing import InMemoryJournal
 from serve_deployments.agent import AgentReplica
-from serve_deployments.call import StageRequest
+from serve_deployments.call import LOOK_AGAIN_S, StageRequest
 from serve_deployments.engine import Engines
 from tests.conditions import until
 
@@ -70,12 +72,15 @@ def call(number: int = 1, output: Output | None = None) -> Call:
     )
 
 
-def request(calls: tuple[Call, ...], *, resumed: bool = False, deadline_s: float = 30) -> StageRequest:
+def request(
+    calls: tuple[Call, ...], *, resumed: bool = False, deadline_s: float = 30, asked_s_ago: float = 0
+) -> StageRequest:
     return StageRequest(
         tenant="default",
         deliberation_id="d1",
         stage=1,
         calls=calls,
+        asked_at=datetime.now(UTC) - timedelta(seconds=asked_s_ago),
         deadline_at=datetime.now(UTC) + timedelta(seconds=deadline_s),
         resumed=resumed,
     )
@@ -204,6 +209,32 @@ async def test_what_another_replica_has_recorded_meanwhile_is_not_asked_for_agai
     recorded = await outcomes(replica(ScriptedEngine(lambda *_: streamed(ANSWER)), journal), request((call(),)))
     failing.hold.set()
     assert await given_up == recorded and len(failing.bodies) == 1
+
+
+async def test_who_hung_before_it_read_what_it_was_asked_looks_before_it_asks_an_engine() -> None:
+    journal = InMemoryJournal()
+    recorded = await outcomes(replica(ScriptedEngine(lambda *_: streamed(ANSWER)), journal), request((call(),)))
+    late = ScriptedEngine(lambda *_: streamed(ANSWER))
+    assert await outcomes(replica(late, journal), request((call(),), asked_s_ago=LOOK_AGAIN_S)) == recorded
+    assert late.bodies == []
+
+
+async def test_who_cannot_look_waits_for_the_log_before_it_asks_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    journal, away = InMemoryJournal(), 2
+
+    async def last(patterns: Sequence[str]) -> list[Record]:
+        nonlocal away
+        away -= patterns[0].endswith(".finished")
+        if away >= 0 and patterns[0].endswith(".finished"):
+            raise JournalUnavailable("away")
+        return await InMemoryJournal.last(journal, patterns)
+
+    recorded = await outcomes(replica(ScriptedEngine(lambda *_: streamed(ANSWER)), journal), request((call(),)))
+    late = ScriptedEngine(lambda *_: streamed(ANSWER))
+    monkeypatch.setattr(journal, "last", last)
+    monkeypatch.setattr("serve_deployments.call.LOOK_RETRY_S", 0.001)
+    assert await outcomes(replica(late, journal), request((call(),), asked_s_ago=LOOK_AGAIN_S)) == recorded
+    assert late.bodies == [] and away < 0
 
 
 async def test_a_repeated_call_goes_on_with_the_next_attempt_number() -> None:

@@ -119,8 +119,8 @@ LOSSES = (
     Guard(
         "a replica that was given up looks before it tries again",
         "serve_deployments/call.py",
-        "                        if await self._stands():\n",
-        "                        if False:\n",
+        "        if await self._stands():\n",
+        "        if False:\n",
         f"{AGENT}test_what_another_replica_has_recorded_meanwhile_is_not_asked_for_again",
     ),
     Guard(
