@@ -9,10 +9,10 @@ import platform
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from importlib.metadata import version
-from typing import Any, TypeVar
+from typing import Any
 
 from fastapi import APIRouter, Response
-from pydantic import BaseModel, Field, ValidationError, field_validator
+from pydantic import BaseModel, Field
 
 from app.answers import answer, problems
 from app.backlog import Backlog
@@ -32,59 +32,19 @@ from app.cluster_figures import (
     SenderView,
     ServeApplication,
     ServeDeployment,
-    Turn,
 )
 from app.deliberation.errors import JournalUnavailable
 from app.gateway import Gateway, InGateway
 from app.health import senders_of
-from app.roles import INQUIRY_TIMEOUT_S, without_credentials
+from app.roles import INQUIRY_TIMEOUT_S
 from app.schemas import dump
+from app.told import AgentTold, CoordinatorTold, EngineTold, ReplicaTold, Told, read
 
 LOG_TIMEOUT_S = 1.0
 # As many as the application may have (`serve_deployments.application`).
 COORDINATORS_MAX = 64
 
 router = APIRouter(tags=["operations"])
-
-
-class _EngineTold(BaseModel):
-    url: str
-    healthy: bool = False
-    circuit: CircuitState = "closed"
-    in_flight: int = 0
-    models: tuple[str, ...] = ()
-    version: str | None = None
-
-    @field_validator("url")
-    @classmethod
-    def _bare(cls, url: str) -> str:
-        return without_credentials(url)
-
-
-class _ReplicaTold(BaseModel):
-    """What every replica says, also one of another version: what is not there reads as nothing."""
-
-    replica: str
-    node: str | None = None
-    application: str | None = None
-    deployment: str | None = None
-    wanted: int | None = None
-    in_flight: int = 0
-    versions: ReplicaVersions = Field(default_factory=ReplicaVersions)
-
-
-class _AgentTold(_ReplicaTold):
-    role: str
-    model: str | None = None
-    simulated: bool = False
-    concurrency: int | None = None
-    counts: dict[str, int] = Field(default_factory=dict[str, int])
-    engines: tuple[_EngineTold, ...] = ()
-
-
-class _CoordinatorTold(_ReplicaTold):
-    slots: int | None = None
-    gates: tuple[Turn, ...] = ()
 
 
 class _SenderTold(BaseModel):
@@ -95,20 +55,11 @@ class _SenderTold(BaseModel):
     counts: dict[str, int] = Field(default_factory=dict[str, int])
 
 
-_Told = TypeVar("_Told", bound=BaseModel)
-
-
-def _read(
-    of: type[_Told], part: str, replies: Iterable[dict[str, Any]], missing: list[MissingPart]
-) -> tuple[_Told, ...]:
+def _read(of: type[Told], part: str, replies: Iterable[dict[str, Any]], missing: list[MissingPart]) -> tuple[Told, ...]:
     """The replies that can be read; of the others it is told that they cannot."""
-    found: list[_Told] = []
-    for reply in replies:
-        try:
-            found.append(of.model_validate(reply))
-        except ValidationError as exc:
-            missing.append(MissingPart(part=part, detail=f"A reply cannot be read: {exc.error_count()} faults"))
-    return tuple(found)
+    found, faults = read(of, replies)
+    missing.extend(MissingPart(part=part, detail=f"A reply cannot be read: {count} faults") for count in faults)
+    return found
 
 
 def _few(part: str, answered: int, wanted: int) -> list[MissingPart]:
@@ -133,15 +84,15 @@ async def _log(gateway: Gateway, missing: list[MissingPart]) -> LogFigures:
     return LogFigures(server_version=None, streams=(), consumers=())
 
 
-async def _agents(gateway: Gateway, missing: list[MissingPart]) -> tuple[_AgentTold, ...]:
+async def _agents(gateway: Gateway, missing: list[MissingPart]) -> tuple[AgentTold, ...]:
     """The replicas of all roles, in the order of the roles."""
 
-    async def of_role(name: str) -> tuple[_AgentTold, ...]:
+    async def of_role(name: str) -> tuple[AgentTold, ...]:
         bounds = gateway["roles"][name].replicas
         replies = await gateway["control"].inquire(
             f"control.role.{name}", timeout_s=INQUIRY_TIMEOUT_S, replies_max=bounds.max
         )
-        found = _read(_AgentTold, f"role {name}", replies, missing)
+        found = _read(AgentTold, f"role {name}", replies, missing)
         missing.extend(_few(f"role {name}", len(replies), bounds.min))
         return tuple(sorted(found, key=lambda told: told.replica))
 
@@ -149,11 +100,11 @@ async def _agents(gateway: Gateway, missing: list[MissingPart]) -> tuple[_AgentT
     return tuple(told for of_one in found for told in of_one)
 
 
-async def _coordinators(gateway: Gateway, missing: list[MissingPart]) -> tuple[_CoordinatorTold, ...]:
+async def _coordinators(gateway: Gateway, missing: list[MissingPart]) -> tuple[CoordinatorTold, ...]:
     replies = await gateway["control"].inquire(
         "control.coordinator", timeout_s=INQUIRY_TIMEOUT_S, replies_max=COORDINATORS_MAX
     )
-    found = _read(_CoordinatorTold, "coordinator", replies, missing)
+    found = _read(CoordinatorTold, "coordinator", replies, missing)
     missing.extend(_few("coordinator", len(replies), max((told.wanted or 1 for told in found), default=1)))
     return tuple(sorted(found, key=lambda told: told.replica))
 
@@ -169,8 +120,8 @@ async def _senders(gateway: Gateway, missing: list[MissingPart]) -> tuple[Sender
     )
 
 
-def _applications(replicas: Sequence[_ReplicaTold]) -> tuple[ServeApplication, ...]:
-    placed: dict[str, dict[str, list[_ReplicaTold]]] = defaultdict(lambda: defaultdict(list))
+def _applications(replicas: Sequence[ReplicaTold]) -> tuple[ServeApplication, ...]:
+    placed: dict[str, dict[str, list[ReplicaTold]]] = defaultdict(lambda: defaultdict(list))
     for told in replicas:
         if told.application is not None and told.deployment is not None:
             placed[told.application][told.deployment].append(told)
@@ -191,7 +142,7 @@ def _applications(replicas: Sequence[_ReplicaTold]) -> tuple[ServeApplication, .
     )
 
 
-def _coordinator(told: _CoordinatorTold) -> CoordinatorView:
+def _coordinator(told: CoordinatorTold) -> CoordinatorView:
     return CoordinatorView(
         id=told.replica,
         node=told.node,
@@ -202,7 +153,7 @@ def _coordinator(told: _CoordinatorTold) -> CoordinatorView:
     )
 
 
-def _agent(told: _AgentTold) -> AgentView:
+def _agent(told: AgentTold) -> AgentView:
     # A hedge asks two engines for one call.
     at_engines = sum(engine.in_flight for engine in told.engines)
     return AgentView(
@@ -230,9 +181,9 @@ def _worst(circuits: Iterable[CircuitState]) -> CircuitState:
     return "half_open" if "half_open" in of_any else "closed"
 
 
-def _engines(agents: Sequence[_AgentTold]) -> tuple[EngineLoad, ...]:
+def _engines(agents: Sequence[AgentTold]) -> tuple[EngineLoad, ...]:
     """Every engine once, over all who ask it."""
-    seen: dict[str, list[tuple[_AgentTold, _EngineTold]]] = defaultdict(list)
+    seen: dict[str, list[tuple[AgentTold, EngineTold]]] = defaultdict(list)
     for agent in agents:
         for engine in agent.engines:
             seen[engine.url].append((agent, engine))
@@ -279,7 +230,7 @@ def _queue(gateway: Gateway, backlog: Backlog) -> QueueView:
     )
 
 
-def _distinct(replicas: Sequence[_ReplicaTold]) -> tuple[ReplicaVersions, ...]:
+def _distinct(replicas: Sequence[ReplicaTold]) -> tuple[ReplicaVersions, ...]:
     found = {tuple(told.versions.model_dump().values()): told.versions for told in replicas}
     return tuple(found[key] for key in sorted(found, key=str))
 

@@ -10,7 +10,7 @@ from app.deliberation.errors import JournalUnavailable, StreamsDiffer
 from app.gateway import Gateway, InGateway, OfTenant
 from app.metrics import CONTENT_TYPE
 from app.problems import NotReady
-from app.roles import replies_of
+from app.roles import replicas_of
 from app.schemas import FieldProblem, Health, Ready, Stats, dump
 from app.webhooks.figures import CONTROL_SUBJECT, SENDERS_MAX
 
@@ -142,7 +142,7 @@ async def senders_of(gateway: Gateway) -> list[dict[str, Any]] | None:
 async def get_metrics(gateway: InGateway) -> Response:
     """Requests are this process's; deliberations are those of all who share the log, and calls the agents' own."""
     async with asyncio.TaskGroup() as group:
-        asked = [group.create_task(replies_of(gateway, name, role)) for name, role in gateway["roles"].items()]
+        asked = [group.create_task(replicas_of(gateway, name, role)) for name, role in gateway["roles"].items()]
         senders = group.create_task(senders_of(gateway))
-    replicas = [reply for task in asked for reply in task.result() if "counts" in reply]
+    replicas = [replica for task in asked for replica in task.result() if replica.counts]
     return Response(gateway["metrics"].exposition(replicas, senders.result()), headers={"Content-Type": CONTENT_TYPE})

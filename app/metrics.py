@@ -1,13 +1,15 @@
 """What Prometheus reads: rate, errors and duration of requests, the life of deliberations, and open streams."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, get_args
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from app.catalog import Catalog
+from app.cluster_figures import CircuitState
+from app.told import AgentTold
 from app.webhooks.figures import Senders
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -41,7 +43,7 @@ class _Deliberations(Collector):
 class _Replicas(Collector):
     """What agents' replicas said of their calls and engines just now; what one of another version lacks reads as 0."""
 
-    def __init__(self, replicas: Sequence[Mapping[str, Any]]) -> None:
+    def __init__(self, replicas: Sequence[AgentTold]) -> None:
         self._replicas = replicas
 
     def collect(self) -> Iterator[Metric]:
@@ -58,17 +60,15 @@ class _Replicas(Collector):
             labels=[*labels, "engine", "state"],
         )
         for replica in self._replicas:
-            whose, counts = [str(replica.get("role", "")), str(replica.get("replica", ""))], replica.get("counts", {})
+            whose = [replica.role, replica.replica]
             for outcome in ("answered", "failed", "cut"):
-                calls.add_metric([*whose, outcome], counts.get(outcome, 0))
-            retries.add_metric(whose, counts.get("retries", 0))
-            hedges.add_metric(whose, counts.get("hedges", 0))
-            in_flight.add_metric(whose, replica.get("in_flight", 0))
-            for engine in replica.get("engines", ()):
-                for state in ("closed", "open", "half_open"):
-                    circuits.add_metric(
-                        [*whose, str(engine.get("url", "")), state], float(engine.get("circuit") == state)
-                    )
+                calls.add_metric([*whose, outcome], replica.counts.get(outcome, 0))
+            retries.add_metric(whose, replica.counts.get("retries", 0))
+            hedges.add_metric(whose, replica.counts.get("hedges", 0))
+            in_flight.add_metric(whose, replica.in_flight)
+            for engine in replica.engines:
+                for state in get_args(CircuitState):
+                    circuits.add_metric([*whose, engine.url, state], float(engine.circuit == state))
         yield from (calls, retries, hedges, in_flight, circuits)
 
 
@@ -94,9 +94,9 @@ class Metrics:
         registry.register(_Deliberations(catalog))
 
     def exposition(
-        self, replicas: Sequence[Mapping[str, Any]] = (), senders: Sequence[Mapping[str, Any]] | None = None
+        self, replicas: Sequence[AgentTold] = (), senders: Sequence[Mapping[str, Any]] | None = None
     ) -> bytes:
-        """The text that Prometheus scrapes; agents' replicas and webhooks' senders are as they describe themselves.
+        """The text that Prometheus scrapes; webhooks' senders are as they describe themselves.
 
         Of senders nothing is said where there need be none (None): a count of 0 means that they are missing.
         """

@@ -1,17 +1,15 @@
 """Routes: what councils are made of, and the ways in which they deliberate."""
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, cast, get_args
-from urllib.parse import urlsplit, urlunsplit
+from typing import Annotated
 
 import yaml
 from fastapi import APIRouter, Response
 from fastapi import Path as PathParameter
 
 from app.answers import answer, problems
-from app.cluster_figures import CircuitState
 from app.deliberation.engine import StrategyDefinition
 from app.deliberation.errors import InvalidRequest, NotFound
 from app.deliberation.roles import Role, parse_roles
@@ -27,12 +25,11 @@ from app.schemas import (
     dump,
 )
 from app.settings import PACKAGED_ROLES
+from app.told import AgentTold, read, without_credentials
 
 INQUIRY_TIMEOUT_S = 0.5
 # What every strategy takes from the request beside task, agents and constraints.
 _COMMON_FIELDS = ("quorum", "budget", "sampling", "seed")
-
-_CIRCUITS: Mapping[str, CircuitState] = {state: state for state in get_args(CircuitState)}
 
 router = APIRouter(tags=["roles"])
 
@@ -46,46 +43,39 @@ def read_roles(path: Path | None) -> Mapping[str, Role]:
         raise InvalidRequest(f"{path} cannot be read as YAML: {exc}") from exc
 
 
-def without_credentials(url: str) -> str:
-    """A URL without the user and password that it may carry."""
-    parts = urlsplit(url)
-    return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2]))
-
-
-def live_role(replies: list[dict[str, Any]]) -> LiveRole | None:
-    """What replicas said of themselves, as one view; None when none did. Fields that are missing read as empty."""
-    if not replies:
+def live_role(replicas: Sequence[AgentTold]) -> LiveRole | None:
+    """What replicas said of themselves, as one view; None when none did."""
+    if not replicas:
         return None
     engines: dict[str, EngineView] = {}
-    for reply in replies:
-        for engine in cast("list[dict[str, Any]]", reply.get("engines", [])):
-            url = str(engine.get("url", ""))
-            healthy = bool(engine.get("healthy")) and (url not in engines or engines[url].healthy)
-            told = str(engine.get("circuit"))
-            circuit = engines[url].circuit if url in engines and healthy else _CIRCUITS.get(told, "closed")
-            engines[url] = EngineView(url=url, healthy=healthy, circuit=circuit, models=tuple(engine.get("models", ())))
+    for replica in replicas:
+        for told in replica.engines:
+            known = engines.get(told.url)
+            healthy = told.healthy and (known is None or known.healthy)
+            circuit = known.circuit if known and healthy else told.circuit
+            engines[told.url] = EngineView(url=told.url, healthy=healthy, circuit=circuit, models=told.models)
     return LiveRole(
-        replicas=len(replies),
-        models=tuple(sorted({str(reply["model"]) for reply in replies if reply.get("model")})),
-        simulated=any(bool(reply.get("simulated")) for reply in replies),
-        in_flight=sum(int(reply.get("in_flight", 0)) for reply in replies),
+        replicas=len(replicas),
+        models=tuple(sorted({replica.model for replica in replicas if replica.model})),
+        simulated=any(replica.simulated for replica in replicas),
+        in_flight=sum(replica.in_flight for replica in replicas),
         engines=tuple(engines.values()),
     )
 
 
-async def replies_of(gateway: Gateway, name: str, role: Role) -> list[dict[str, Any]]:
-    """What the role's replicas say of themselves; those that do not within half a second are left out."""
+async def replicas_of(gateway: Gateway, name: str, role: Role) -> tuple[AgentTold, ...]:
+    """What the role's replicas say of themselves; those that do not within half a second, or unreadably, are left out.
+
+    `GET /cluster` tells of those.
+    """
     replies = await gateway["control"].inquire(
         f"control.role.{name}", timeout_s=INQUIRY_TIMEOUT_S, replies_max=role.replicas.max
     )
-    for reply in replies:
-        for engine in cast("list[dict[str, Any]]", reply.get("engines", [])):
-            engine["url"] = without_credentials(str(engine.get("url", "")))
-    return replies
+    return read(AgentTold, replies)[0]
 
 
 async def _described(gateway: Gateway, name: str, role: Role) -> RoleResource:
-    replies = await replies_of(gateway, name, role)
+    replicas = await replicas_of(gateway, name, role)
     return RoleResource(
         name=name,
         persona=role.persona,
@@ -94,7 +84,7 @@ async def _described(gateway: Gateway, name: str, role: Role) -> RoleResource:
         sampling=role.sampling,
         replicas=ReplicaBounds(min=role.replicas.min, max=role.replicas.max),
         concurrency=role.concurrency,
-        live=live_role(replies),
+        live=live_role(replicas),
     )
 
 

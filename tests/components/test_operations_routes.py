@@ -2,13 +2,15 @@
 
 from collections.abc import AsyncGenerator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from app.deliberation.errors import InvalidRequest, JournalUnavailable, StreamsDiffer
 from app.deliberation.strategies import STRATEGIES
-from app.roles import read_roles, without_credentials
+from app.roles import read_roles
 from app.testing import InMemoryJournal
+from app.told import without_credentials
 from tests.components.served import COORDINATOR, SENDER, Served, served
 
 
@@ -213,6 +215,28 @@ async def test_metrics_tell_the_agents_calls_and_the_circuits_of_their_engines(g
         'engine_circuit{engine="http://e1:8000",' + replica + ',state="closed"} 0.0',
     ):
         assert expected in lines
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        {},
+        {"role": "QA", "replica": "r", "in_flight": "many"},
+        {"role": "QA", "replica": "r", "counts": {}, "engines": [{"url": "http://e", "circuit": "ajar"}]},
+    ],
+)
+async def test_a_replica_of_another_version_breaks_neither_figures_nor_roles(
+    gateway: Served, reply: dict[str, Any]
+) -> None:
+    partial = {"role": "DEV", "replica": "old", "counts": {"answered": 2}, "engines": [{"url": "http://e"}]}
+    gateway.journal.replies["control.role.QA"] = [reply]
+    gateway.journal.replies["control.role.DEV"] = [partial]
+    figures = await gateway.client.get("/metrics")
+    assert figures.status_code == 200
+    assert 'agent_calls_total{outcome="answered",replica="old",role="DEV"} 2.0' in figures.text
+    assert 'agent_hedges_total{replica="old",role="DEV"} 0.0' in figures.text
+    live = {item["name"]: item["live"] for item in (await gateway.client.get("/roles")).json()["items"]}
+    assert live["QA"] is None and live["DEV"]["replicas"] == 1
 
 
 async def test_a_gateway_that_starts_on_a_full_log_knows_it_before_it_is_ready() -> None:
