@@ -56,5 +56,6 @@ def install_pages(app: FastAPI, *, title: str) -> None:
         serve(f"/docs/{name}", _SWAGGER / name, {"Cache-Control": "max-age=3600"})
     fresh = {"Cache-Control": "no-cache"}
     serve("/", UI / "index.html", fresh | {"Content-Security-Policy": _DASHBOARD_POLICY})
-    for path in sorted(UI.glob("*.*s")):
-        serve(f"/ui/{path.name}", path, fresh)
+    for path in sorted(UI.iterdir()):
+        if path.suffix in (".css", ".js"):
+            serve(f"/ui/{path.name}", path, fresh)

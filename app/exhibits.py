@@ -109,15 +109,10 @@ class _Stopped:
         return BEGAN_AT
 
 
-def _deliberations() -> dict[str, tuple[Exhibit, ...]]:
-    ended, live = state(KEY), state(LIVE_KEY)
+def _submissions() -> dict[str, tuple[Exhibit, ...]]:
+    ended = state(KEY)
     mixed = {"task": "Review this design.", "agents": [{"role": "ARCHITECT"}, {"role": "QA", "count": 2}], "rounds": 2}
     refused = {"task": "Name a colour.", "role": "NOBODY"}
-    asked = CancelRequested(deliberation_id=live.deliberation_id, ts=BEGAN_AT, reason="no longer needed")
-    stopping = apply(live, asked, len(log()) + len(told()) + 1)
-    listed, _ = _catalog().page(TENANT, Listed(metadata={"project": "sorting"}), limit=2)
-    page = DeliberationPage(items=tuple(summary(entry) for entry in listed), next_cursor=None)
-    id = {"deliberation_id": ended.deliberation_id}
     return {
         "create_deliberation": (
             Exhibit(
@@ -147,6 +142,17 @@ def _deliberations() -> dict[str, tuple[Exhibit, ...]]:
             ),
             Exhibit("no_such_role", "What is wrong is named, with a remedy", 422, body=refused),
         ),
+    }
+
+
+def _deliberations() -> dict[str, tuple[Exhibit, ...]]:
+    ended, live = state(KEY), state(LIVE_KEY)
+    asked = CancelRequested(deliberation_id=live.deliberation_id, ts=BEGAN_AT, reason="no longer needed")
+    stopping = apply(live, asked, len(log()) + len(told()) + 1)
+    listed, _ = _catalog().page(TENANT, Listed(metadata={"project": "sorting"}), limit=2)
+    page = DeliberationPage(items=tuple(summary(entry) for entry in listed), next_cursor=None)
+    id = {"deliberation_id": ended.deliberation_id}
+    return {
         "get_deliberation": (
             Exhibit("ended", "One that has ended", 200, _resource(ended), parameters=id, exact=True),
             Exhibit(
@@ -199,9 +205,6 @@ def _events() -> dict[str, tuple[Exhibit, ...]]:
     id, last = {"deliberation_id": told[0].tokens[2]}, str(Cursor(EPOCH, told[-1].sequence))
     logged = [frame for frame in (frame_of(EPOCH, record) for record in told) if frame is not None]
     streamed = b"".join(Passage(Wanted(), EPOCH).chunks(logged[2:5])).decode()
-    without = [record for record in told if record.tokens[-1] != "delta"]
-    both = [told[0].tokens[2], records_of(LIVE_KEY)[0].tokens[2]]
-    several = b"".join(Passage(Wanted(deltas=False), EPOCH).chunks(logged[:3])).decode()
     page = {"items": [_item(record) for record in told[:2]], "next": str(Cursor(EPOCH, 2)), "ended": False}
     return {
         "read_deliberation_events": (
@@ -236,28 +239,39 @@ def _events() -> dict[str, tuple[Exhibit, ...]]:
                 parameters={**id, "after": "latest"},
             ),
         ),
+    }
+
+
+def _events_of_several() -> dict[str, tuple[Exhibit, ...]]:
+    told = records_of(KEY)
+    named, last = {"deliberation": [told[0].tokens[2]]}, str(Cursor(EPOCH, told[-1].sequence))
+    logged = [frame for frame in (frame_of(EPOCH, record) for record in told) if frame is not None]
+    without = [record for record in told if record.tokens[-1] != "delta"]
+    several = b"".join(Passage(Wanted(deltas=False), EPOCH).chunks(logged[:3])).decode()
+    page = {"items": [_item(record) for record in without[:2]], "next": str(Cursor(EPOCH, 2)), "ended": False}
+    return {
         "read_events": (
             Exhibit(
-                "of_two",
-                "Of two deliberations, without their growing texts; it goes on until both have ended",
+                "named",
+                "Of those that are named, without their growing texts; it goes on until all have ended",
                 200,
                 several,
                 EVENT_STREAM,
-                parameters={"deliberation": [both[0]], "after": "0"},
+                parameters={**named, "after": "0"},
             ),
             Exhibit(
                 "page",
                 "The first two events of one",
                 200,
-                {"items": [_item(record) for record in without[:2]], "next": str(Cursor(EPOCH, 2)), "ended": False},
-                parameters={"deliberation": [both[0]], "limit": 2},
+                page,
+                parameters={**named, "limit": 2},
             ),
             Exhibit(
                 "nothing_left",
                 "The end of all that are named has been seen",
                 204,
                 media=EVENT_STREAM,
-                parameters={"deliberation": [both[0]], "Last-Event-ID": last},
+                parameters={**named, "Last-Event-ID": last},
             ),
             Exhibit(
                 "no_cursor",
@@ -367,4 +381,5 @@ def _openai() -> dict[str, tuple[Exhibit, ...]]:
 @cache
 def exhibits() -> Mapping[str, tuple[Exhibit, ...]]:
     """Examples by operation id."""
-    return _deliberations() | _events() | _webhooks() | _roles() | _operations() | _openai()
+    tables = (_submissions, _deliberations, _events, _events_of_several, _webhooks, _roles, _operations, _openai)
+    return {operation: shown for table in tables for operation, shown in table().items()}

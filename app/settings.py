@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal, cast
 from pydantic import AfterValidator, BeforeValidator, Field, SecretStr
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
-from app.declared import ACK_WAIT_S_MAX, ACK_WAIT_S_MIN, REPLICAS_MAX, RETENTION_S_MAX, RETENTION_S_MIN
+from app.declared import ACK_WAIT_S_MAX, ACK_WAIT_S_MIN, DAY_S, REPLICAS_MAX, RETENTION_S_MAX, RETENTION_S_MIN
 from app.deliberation.specification import TIMEOUT_S_MAX
 from app.keys import PEPPER_CHARS_MIN
 from app.origins import checked_origin
@@ -134,7 +134,7 @@ class Settings(WebhookRules):
         le=TIMEOUT_S_MAX,
     )
     retention_s: int = setting(
-        86_400,
+        DAY_S,
         "DELIBERATION_CLEANUP",
         "How long facts are kept, counted from acceptance; equal to the age of stream DELIBERATIONS. No shorter than "
         "the longest deadline, or work would lose its acceptance while it is done.",
@@ -150,7 +150,7 @@ class Settings(WebhookRules):
         le=REPLICAS_MAX,
     )
     ack_wait_s: float = setting(
-        6.0,
+        ACK_WAIT_S_MIN,
         "ACK_WAIT",
         "Silence of a coordinator after which another takes over, as declared with the streams. It says every two "
         "seconds that it is there.",

@@ -42,7 +42,7 @@ def _environment(name: str, default: Any = None) -> Callable[[], Any]:  # noqa: 
     return lambda: os.environ.get(name) or default
 
 
-def _between_commas() -> list[str]:
+def _engine_urls() -> list[str]:
     return [url for url in os.environ.get("VLLM_URL", "").split(",") if url.strip()]
 
 
@@ -55,7 +55,7 @@ class ApplicationArgs(BaseModel):
         default_factory=_environment("NATS_URL", "nats://127.0.0.1:4222"), description="The log (NATS_URL)"
     )
     engine_urls: list[str] = Field(
-        default_factory=_between_commas,
+        default_factory=_engine_urls,
         description="Base URLs of the engines of roles that name none (VLLM_URL, comma-separated)",
     )
     model: str | None = Field(

@@ -189,6 +189,7 @@ ParameterOption = Annotated[
 ]
 
 
+# Long by its options alone: typer reads them off the signature.
 def ask(
     task: Annotated[str | None, typer.Argument(metavar="TASK", help="What to deliberate about.")] = None,
     url: UrlOption = DEFAULT_URL,

@@ -1,9 +1,8 @@
 /** One deliberation: what its agents say as they say it, how far it is, and the verdict. */
 
-import { asked, followed } from "./gateway.js";
+import { asked, ENDS, followed } from "./gateway.js";
 import { prose } from "./prose.js";
 
-const ENDS = ["completed", "failed", "cancelled", "timeout"];
 const find = (id) => document.getElementById(id);
 
 /** A text that grows by pieces which begin at a character: code points, where JavaScript's strings count UTF-16. */

@@ -1,5 +1,8 @@
 /** The gateway as a page of its own origin asks it: requests that say what was wrong, and streams that go on. */
 
+/** The statuses in which a deliberation has ended; events of these names are its last. */
+export const ENDS = ["completed", "failed", "cancelled", "timeout"];
+
 /** What the gateway refused; `message` is its own sentence, with the remedies. */
 export class Refused extends Error {
   constructor(status, problem) {

@@ -1,9 +1,8 @@
 /** The tenant's newest deliberations, as they come and end. */
 
-import { followed } from "./gateway.js";
+import { ENDS, followed } from "./gateway.js";
 
 const SHOWN_MAX = 200;
-const ENDS = ["completed", "failed", "cancelled", "timeout"];
 const TYPES = ["accepted", "cancelling", "deleted", ...ENDS].map((name) => `deliberation.${name}`);
 
 /** Shows them in `body`, and marks the one that is `current()`. Returns what ends it, and what marks anew. */

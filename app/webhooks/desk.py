@@ -108,6 +108,7 @@ class Desk:
             log.info("webhook_log_away", subject=record.subject, error=str(exc))
             return Later(AWAY_S)
         except Exception as exc:
+            # A named place for a broad except: a defect delays its own delivery, and must not end all the others.
             log.error("webhook_defect", subject=record.subject, exc_info=exc)
             return Later(DEFECT_S)
 

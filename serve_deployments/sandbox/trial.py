@@ -37,6 +37,7 @@ def run(program: str, test: str, verdict_fd: int, nonce_fd: int) -> None:
     except void:
         write(verdict_fd, VOID + b"the test checks nothing: no assertion of it was reached")
     except BaseException as error:
+        # What runs here is foreign: whatever it raises, SystemExit too, is a failed test with its reason.
         try:
             reason = why(error)
         except BaseException:

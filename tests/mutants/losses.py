@@ -124,6 +124,20 @@ LOSSES = (
         f"{AGENT}test_what_another_replica_has_recorded_meanwhile_is_not_asked_for_again",
     ),
     Guard(
+        "a replica that hung knows by the request how late it is",
+        "serve_deployments/call.py",
+        "        waited_s = (datetime.now(UTC) - self._request.asked_at).total_seconds()\n",
+        "        waited_s = (datetime.now(UTC) - self._began).total_seconds()\n",
+        f"{AGENT}test_who_hung_before_it_read_what_it_was_asked_looks_before_it_asks_an_engine",
+    ),
+    Guard(
+        "while the log is away nothing is asked for a second time",
+        "serve_deployments/call.py",
+        "                await asyncio.sleep(LOOK_RETRY_S)\n",
+        "                return False\n",
+        f"{AGENT}test_who_cannot_look_waits_for_the_log_before_it_asks_again",
+    ),
+    Guard(
         "two who ask for one call share it",
         "serve_deployments/agent.py",
         "        if key in self._running:\n",

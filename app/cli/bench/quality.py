@@ -36,6 +36,7 @@ def _dataset_needed(**given: object) -> None:
             raise typer.BadParameter(f"--{name.replace('_', '-')} goes with --dataset: the proof asks no engine")
 
 
+# Long by its options alone: typer reads them off the signature.
 def quality(
     strategy: Annotated[
         list[str] | None,
