@@ -15,16 +15,14 @@ from datetime import datetime
 from typing import Literal
 
 from app.deliberation.errors import QueueFull
-from app.deliberation.pace import Pace, Rate
+from app.deliberation.pace import DEADLINE_SHARE_MAX, Pace
 from app.deliberation.ports import Clock
 from app.promises import Key, Promises
 
 __all__ = ["Backlog", "HowEnded", "Key"]
 
-# While nothing has ended yet, nothing can be told; when something has, it is soon.
-RETRY_AFTER_UNKNOWN_S = 5
-# What was promised a place may find the house fuller than a newcomer may: what was told must hold while rates swing.
-PROMISED_ROOM = 1.5
+# While nothing has ended yet, nobody knows when something will: nobody is told to come sooner.
+FIRST_END_S = 5
 
 HowEnded = Literal["done", "missed", "stopped"]
 
@@ -102,7 +100,12 @@ class Backlog:
                 self._waiting.pop(key, None)
             return
         self._writing.pop(key, None)
+        if not self._held:
+            self._pace.began(accepted_at.timestamp())
         held = self._held[key] = _Held(frozenset(roles), accepted_at)
+        for role in held.roles:
+            if self._depth_of[role] == 0:
+                self._pace_of(role).began(accepted_at.timestamp())
         self._depth_of.update(held.roles)
         self._tenant_depth[key[0]] += 1
         if not begun:
@@ -169,47 +172,45 @@ class Backlog:
         waited_s = self.head_waited_s()
         if waited_s > timeout_s:
             told = f"the queue's head has waited {waited_s:.0f} s: this could not begin within its {timeout_s} s"
-            raise self._refusal(asked, told, self._pace.rate(now_s), now_s, self.depth)
+            raise self._refusal(asked, told, self._pace, now_s, self.depth)
 
     def _check_depths(self, asked: _Asked, now_s: float) -> None:
         kept = 0 if self._promises.holds(asked.key, now_s) else self._promises.kept(now_s, self._depth_max)
         if self.depth + kept >= self._depth_max:
             told = f"{self.depth} deliberations are accepted and unfinished"
-            raise self._refusal(asked, told, self._pace.rate(now_s), now_s, self.depth + 1 - self._depth_max)
+            raise self._refusal(asked, told, self._pace, now_s, self.depth + 1 - self._depth_max)
         if asked.tenant is not None and self._tenant_depth_max is not None:
             depth = self.depth_of_tenant(asked.tenant)
             if depth >= self._tenant_depth_max:
                 told = f"{depth} deliberations of yours are accepted and unfinished"
                 # Of what ends, its own share is what makes room for it.
                 ahead = (depth + 1 - self._tenant_depth_max) * self.depth / depth
-                raise self._refusal(asked, told, self._pace.rate(now_s), now_s, ahead)
+                raise self._refusal(asked, told, self._pace, now_s, ahead)
         for role in sorted(asked.roles & self._role_depth_max.keys()):
             depth, depth_max = self.depth_of(role), self._role_depth_max[role]
             if depth >= depth_max:
                 told = f"{depth} deliberations that need the role {role} are accepted and unfinished"
-                raise self._refusal(asked, told, self._pace_of(role).rate(now_s), now_s, depth + 1 - depth_max)
+                raise self._refusal(asked, told, self._pace_of(role), now_s, depth + 1 - depth_max)
 
     def _check_pace(self, asked: _Asked, role: str, now_s: float) -> None:
         pace, depth = self._pace_of(role), self.depth_of(role)
         depth_max = pace.depth_max(now_s, asked.timeout_s)
         if depth < depth_max - self._promises.kept(now_s, depth_max):
             return
-        if depth < PROMISED_ROOM * depth_max and self._promises.holds(asked.key, now_s):
-            return
+        # What was told must hold while rates swing: who was promised a place finds one while it can still end in time.
+        if self._promises.holds(asked.key, now_s):
+            if depth < pace.depth_max(now_s, asked.timeout_s, DEADLINE_SHARE_MAX):
+                return
         rate = pace.rate(now_s)
         fast = "nothing has ended yet" if rate is None else f"{rate.per_s:.2g} end in a second"
         told = f"{depth} deliberations that need the role {role} are accepted and unfinished, and {fast}"
-        raise self._refusal(asked, told, rate, now_s, depth + 1 - depth_max)
+        raise self._refusal(asked, told, pace, now_s, depth + 1 - depth_max)
 
-    def _refusal(self, asked: _Asked, told: str, rate: Rate | None, now_s: float, ahead: float) -> QueueFull:
-        if rate is None:
-            wait_s = RETRY_AFTER_UNKNOWN_S
-        elif not rate.slowed:
-            # The rate is what was asked for. What there is ends in the time that it takes, and much more may follow.
-            wait_s = self._promises.tell(asked.key, now_s, max(rate.per_s, self.depth / max(1.0, rate.took_s)), ahead)
-        else:
-            wait_s = self._promises.tell(asked.key, now_s, rate.per_s, ahead)
-        return QueueFull(told, wait_s)
+    def _refusal(self, asked: _Asked, told: str, pace: Pace, now_s: float, ahead: float) -> QueueFull:
+        per_s = pace.freed_per_s(now_s, asked.timeout_s)
+        if pace.rate(now_s) is None:
+            ahead = max(ahead, FIRST_END_S * per_s)
+        return QueueFull(told, self._promises.tell(asked.key, now_s, per_s, ahead))
 
     @contextmanager
     def place(self, key: Key, roles: Iterable[str], timeout_s: int) -> Generator[None]:

@@ -19,9 +19,10 @@ LATE_S = 3.0
 # Of the places that there are; the rest is for whoever comes.
 KEPT_SHARE_MAX = 0.2
 TOLD_MAX = 20_000
-# The share of those who come back is learned from about so many of them, and never thought to be less than a tenth.
+# The share of those who come back is learned from about so many of them. It is never thought to be less than a half:
+# when clients that come back follow on a flood of others, as many too many are told to come as there is room for.
 LEARNED_FROM = 50
-COMING_MIN = 0.1
+COMING_MIN = 0.5
 
 Key = tuple[str, str]
 

@@ -74,8 +74,13 @@ class Pace:
         self._cold_depth = cold_depth
         self._ends: list[tuple[float, float]] = []
         self._missed: list[float] = []
+        self._busy_since_s = 0.0
         self._unhindered = Unhindered()
         self._block: list[float] = []
+
+    def began(self, at_s: float) -> None:
+        """Work came when there was none: what ended before tells nothing of what can be done steadily."""
+        self._busy_since_s = at_s
 
     def ended(self, at_s: float, took_s: float) -> None:
         """Work was done that had been accepted `took_s` before."""
@@ -104,16 +109,29 @@ class Pace:
                 unhindered_s = self._unhindered.took_s(now_s) or took_s
                 missed = len(self._missed) - bisect_left(self._missed, now_s - window_s)
                 slowed = took_s > SLOWED * unhindered_s or missed > MISSED_SHARE_MAX * ends
-                steadily = len(self._ends) - bisect_left(self._ends, (now_s - STEADY * window_s, 0.0))
-                return Rate(ends / window_s, steadily / (STEADY * window_s), took_s, slowed)
+                return Rate(ends / window_s, self._steady_per_s(now_s, window_s), took_s, slowed)
         return None
 
-    def depth_max(self, now_s: float, timeout_s: float) -> int:
-        """How much may be in the house for one more with this deadline to end in time."""
+    def freed_per_s(self, now_s: float, timeout_s: float) -> float:
+        """How many places become free in a second, while it is full for work with this deadline."""
+        rate = self.rate(now_s)
+        if rate is not None and rate.slowed:
+            return min(rate.per_s, rate.steady_per_s)
+        # What could be done was never seen; that what was let in ends in time is what it was let in for.
+        believed_per_s = self.depth_max(now_s, timeout_s) / (timeout_s * DEADLINE_SHARE)
+        return max(believed_per_s, rate.per_s if rate else 0.0)
+
+    def _steady_per_s(self, now_s: float, window_s: float) -> float:
+        """As over a longer window, of which the time without work is left out."""
+        steady_s = max(window_s, min(STEADY * window_s, now_s - self._busy_since_s))
+        return (len(self._ends) - bisect_left(self._ends, (now_s - steady_s, 0.0))) / steady_s
+
+    def depth_max(self, now_s: float, timeout_s: float, share: float = DEADLINE_SHARE) -> int:
+        """How much may be in the house for one more to end within that share of its deadline."""
         rate = self.rate(now_s)
         if rate is None:
             return self._cold_depth
-        in_time_s = timeout_s * DEADLINE_SHARE
+        in_time_s = timeout_s * share
         if not rate.slowed:
             # The rate is what was asked for, not what could be done: twice of what is there may be.
             return max(min(BURST, self._cold_depth), int(rate.per_s * max(in_time_s, 2 * rate.took_s)))

@@ -24,7 +24,7 @@ async def quiet(page: Page, stack: Stack) -> AsyncIterator[Page]:
 
     def heard(message: ConsoleMessage) -> None:
         if message.type == "error":
-            complaints.append(message.text)
+            complaints.append(f"{message.text} {message.location['url']}")
 
     page.on("request", lambda request: asked.append(request.url))
     page.on("console", heard)

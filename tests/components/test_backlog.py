@@ -86,12 +86,13 @@ def ends(kept: Backlog, clock: FakeClock, number: int, *, every_s: float, took_s
 
 
 def test_while_nothing_has_ended_a_bound_of_its_own_holds_and_nobody_is_told_to_wait_for_long() -> None:
-    kept = Backlog(FakeClock(NOW), 100, {}, cold_depth=3)
-    for number in range(3):
+    kept = Backlog(FakeClock(NOW), 1_000, {}, cold_depth=150)
+    for number in range(150):
         kept.check(DEV, 300)
         kept.hold(key(number), DEV, NOW, begun=True)
     error = refused(kept)
     assert (error.retry_after_s, "nothing has ended yet" in str(error)) == (5, True)
+    assert [refused(kept).retry_after_s for _ in range(3)] == [6, 7, 8], "they are believed to end within 150 s"
     kept.check({"QA"}, 300)
 
 
@@ -128,6 +129,23 @@ def test_each_who_is_refused_is_told_a_moment_of_its_own_and_let_in_then() -> No
     with kept.place(("default", "r5"), DEV, 50):
         pass
     refused(kept, 50, ("default", "r5"))
+
+
+def test_who_was_promised_a_place_finds_one_while_it_can_still_end_in_time() -> None:
+    clock = FakeClock(NOW)
+    kept = Backlog(clock, 1_000, {}, cold_depth=200)
+    ends(kept, clock, 40, every_s=0.5, took_s=2)
+    for number in range(80):
+        kept.hold(key(number), DEV, clock.now(), begun=True)
+    ends(kept, clock, 80, every_s=0.5, took_s=20)  # two a second: 50 end within half of 50 s, 90 within nine tenths
+    promised = [("default", f"p{number}") for number in range(20)]
+    waits_s = [refused(kept, 50, each).retry_after_s for each in promised]
+    ends(kept, clock, 2 * waits_s[-1], every_s=0.5, took_s=20)
+    kept.check(DEV, 50, key=promised[-1])
+    refused(kept, 50, ("default", "stranger"))
+    for number in range(80, 95):
+        kept.hold(key(number), DEV, clock.now(), begun=True)
+    refused(kept, 50, promised[-1])
 
 
 def test_those_who_never_come_back_hold_up_nobody_for_long() -> None:

@@ -10,7 +10,7 @@ def test_nothing_is_known_before_something_has_ended_and_long_after() -> None:
     assert (pace.rate(0.0), pace.depth_max(0.0, 300)) == (None, 200)
     for second in range(20):
         pace.ended(float(second), 2.0)
-    assert pace.rate(19.0) == Rate(1.0, 0.25, 2.0, slowed=False)
+    assert pace.rate(19.0) == Rate(1.0, 1.0, 2.0, slowed=False)
     assert pace.rate(10_000.0) is None
     assert pace.depth_max(10_000.0, 300) == 200
 
@@ -22,6 +22,27 @@ def test_a_rate_that_is_what_was_asked_for_bounds_nothing_but_a_burst() -> None:
     rate = pace.rate(290.0)
     assert rate is not None and not rate.slowed
     assert pace.depth_max(290.0, 60) == 64
+
+
+def test_time_without_work_tells_nothing_of_what_can_be_done() -> None:
+    pace, idled = Pace(200), Pace(200)
+    idled.began(1_000.0)
+    for each in (pace, idled):
+        for number in range(60):
+            each.ended(1_000 + number / 2, 2.0)
+    rates = [each.rate(1_029.5) for each in (pace, idled)]
+    assert [rate and rate.steady_per_s for rate in rates] == [pytest.approx(1.5), pytest.approx(2.0, rel=0.05)]
+
+
+def test_places_become_free_as_fast_as_work_ends_and_what_was_let_in_is_believed_to_end_in_time() -> None:
+    pace = Pace(200)
+    assert pace.freed_per_s(0.0, 100) == 200 / 50
+    for number in range(40):
+        pace.ended(number / 2, 3.0)
+    assert pace.freed_per_s(19.5, 400) == pytest.approx(2.0, rel=0.1), "not slowed: it is at least what is asked for"
+    for number in range(400):
+        pace.ended(20 + number / 2, 30.0)
+    assert pace.freed_per_s(219.5, 10) == pytest.approx(2.0, rel=0.1)
 
 
 @pytest.mark.parametrize(("timeout_s", "depth"), [(60, 60), (300, 300), (6, 9)])
