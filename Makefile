@@ -71,11 +71,11 @@ openapi: $(STAMP) ## Write openapi/ from the code
 bench: $(STAMP) ## Measure the product beside its floor in the same run, with the simulator at 500 ms per call
 	$(BIN)/python -m benchmarks.bench
 
-overload: $(STAMP) ## Ask for ten times what the engine can do, for two minutes a mode, and hold goodput and refusals to their bounds
+overload: $(STAMP) ## Ask for ten times what the engine can do, for two minutes three times, and hold goodput and refusals to their bounds
 	$(BIN)/python -m benchmarks.overload
 
 chaos: $(STAMP) ## Kill, stop and cut off everything at random for two minutes under load, and check that nothing is lost
-	$(BIN)/python -m benchmarks.chaos --seconds 120 --interval 3 --kills-min 20
+	$(BIN)/python -m benchmarks.chaos --seconds 120 --interval 3.6 --kills-min 20
 
 lock: $(STAMP) ## Resolve the dependencies anew and write both lock files, with hashes
 	$(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3.11 --generate-hashes --no-annotate --no-header \

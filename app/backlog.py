@@ -15,7 +15,7 @@ from datetime import datetime
 from typing import Literal
 
 from app.deliberation.errors import QueueFull
-from app.deliberation.pace import DEADLINE_SHARE_MAX, Pace
+from app.deliberation.pace import Pace
 from app.deliberation.ports import Clock
 from app.promises import Key, Promises
 
@@ -197,10 +197,8 @@ class Backlog:
         depth_max = pace.depth_max(now_s, asked.timeout_s)
         if depth < depth_max - self._promises.kept(now_s, depth_max):
             return
-        # What was told must hold while rates swing: who was promised a place finds one while it can still end in time.
-        if self._promises.holds(asked.key, now_s):
-            if depth < pace.depth_max(now_s, asked.timeout_s, DEADLINE_SHARE_MAX):
-                return
+        if self._promises.holds(asked.key, now_s) and depth < pace.depth_max(now_s, asked.timeout_s, promised=True):
+            return
         rate = pace.rate(now_s)
         fast = "nothing has ended yet" if rate is None else f"{rate.per_s:.2g} end in a second"
         told = f"{depth} deliberations that need the role {role} are accepted and unfinished, and {fast}"

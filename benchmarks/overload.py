@@ -4,8 +4,9 @@ The stack runs as `deliberate up` starts it, with a simulated engine that is sma
 `--duration-ms` each), so that the engine and not this machine is what is short. First a closed loop finds the peak:
 deliberations completed per second. Then requests come at `--factor` times that rate, whatever is answered (mode
 `ignore`), or from as many clients as would ask for that much, who wait as long as Retry-After says and ask again with
-their key (mode `honour`). Ends are counted as the log tells them. Exits 1 unless all holds that `Findings.violations`
-names.
+their key (mode `honour`). They honour it twice by default, the second time after a flood of those that ignored it and
+never came back, which the gateway cannot know. Ends are counted as the log tells them. Exits 1 unless all holds that
+`Findings.violations` names.
 """
 
 import argparse
@@ -140,12 +141,13 @@ class Ends:
 class Load:
     """Clients of the gateway at `url`, in one mode; `ids` are the deliberations that they were promised."""
 
-    def __init__(self, url: str, plan: Plan, ends: Ends, findings: Findings) -> None:
+    def __init__(self, url: str, plan: Plan, ends: Ends, findings: Findings, turn: int) -> None:
         limits = httpx.Limits(max_connections=4_000, keepalive_expiry=30)
         self._client = httpx.AsyncClient(base_url=url, transport=AiohttpTransport(limits=limits), timeout=120)
         self._plan = plan
         self._ends = ends
-        self._rng = random.Random(f"{plan.seed}/{findings.mode}")
+        self._rng = random.Random(f"{plan.seed}/{turn}")
+        self._turn = turn
         self._body = {
             "task": TASK,
             "strategy": plan.strategy,
@@ -184,7 +186,7 @@ class Load:
             await asyncio.sleep(self._rng.uniform(0, STARTS_WITHIN_S))
             while time.perf_counter() < until_s:
                 turn += 1
-                await self._let_in(f"{self.findings.mode}-{number}-{turn}", until_s)
+                await self._let_in(f"{self._turn}-{number}-{turn}", until_s)
 
         async with asyncio.TaskGroup() as group:
             for number in range(clients):
@@ -215,7 +217,7 @@ class Load:
                 at_s += self._rng.expovariate(per_s)
                 number += 1
                 await asyncio.sleep(max(0.0, at_s - time.perf_counter()))
-                group.create_task(self.post(f"{self.findings.mode}-{number}"))
+                group.create_task(self.post(f"{self._turn}-{number}"))
 
     async def close(self) -> None:
         """Wait for the promised ends, count them, and close the connections."""
@@ -227,7 +229,7 @@ class Load:
 
 async def peak(url: str, plan: Plan, ends: Ends) -> float:
     """Deliberations completed per second while the engine is just busy."""
-    load = Load(url, plan, ends, Findings("peak", 1.0))
+    load = Load(url, plan, ends, Findings("peak", 1.0), turn=0)
     began_s = time.perf_counter()
     await load.closed(plan.clients, plan.peak_seconds + WARM_UP_S)
     per_s = ends.completed_between(began_s + WARM_UP_S, began_s + WARM_UP_S + plan.peak_seconds) / plan.peak_seconds
@@ -235,13 +237,12 @@ async def peak(url: str, plan: Plan, ends: Ends) -> float:
     return per_s
 
 
-async def overloaded(url: str, plan: Plan, ends: Ends, mode: str, peak_per_s: float) -> Findings:
-    """One mode, from its first request to the last promised end."""
-    findings = Findings(mode, peak_per_s)
-    load = Load(url, plan, ends, findings)
+async def overloaded(url: str, plan: Plan, ends: Ends, findings: Findings, turn: int) -> Findings:
+    """One mode, from its first request to the last promised end; `turn` tells its keys from those of others."""
+    load = Load(url, plan, ends, findings, turn)
     began_s = time.perf_counter()
-    if mode == "ignore":
-        await load.open(peak_per_s * plan.factor, plan.seconds)
+    if findings.mode == "ignore":
+        await load.open(findings.peak_per_s * plan.factor, plan.seconds)
     else:
         await load.closed(round(plan.clients * plan.factor), plan.seconds)
     ended_s = time.perf_counter()
@@ -261,7 +262,10 @@ async def run(plan: Plan, modes: Sequence[str], data_dir: Path) -> list[Findings
         ends = Ends()
         await journal.subscribe(["deliberations.*.*.end"], ends.take)
         peak_per_s = await peak(stack.url, plan, ends)
-        return [await overloaded(stack.url, plan, ends, mode, peak_per_s) for mode in modes]
+        return [
+            await overloaded(stack.url, plan, ends, Findings(mode, peak_per_s), turn)
+            for turn, mode in enumerate(modes, start=1)
+        ]
 
 
 def row(findings: Findings) -> list[tuple[str, str]]:
@@ -296,7 +300,13 @@ def arguments(given: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--timeout", type=int, default=60, help="deadline of each deliberation in seconds")
     parser.add_argument("--max-running", type=int, default=16, help="sequences that the engine runs at once")
     parser.add_argument("--duration-ms", type=int, default=400, help="how long the engine takes for one")
-    parser.add_argument("--mode", choices=("ignore", "honour", "both"), default="both", help="what refused clients do")
+    parser.add_argument(
+        "--mode",
+        nargs="+",
+        choices=("ignore", "honour"),
+        default=("honour", "ignore", "honour"),
+        help="what refused clients do, one after the other",
+    )
     parser.add_argument("--seed", type=int, default=1, help="of the arrivals")
     return parser.parse_args(given)
 
@@ -314,11 +324,10 @@ def main() -> int:
         duration_ms=told.duration_ms,
         seed=told.seed,
     )
-    modes = ("ignore", "honour") if told.mode == "both" else (told.mode,)
     console = Console(width=max(110, Console().width))
     broken: list[str] = []
     with tempfile.TemporaryDirectory(prefix="overload-") as directory:
-        for findings in uvloop.run(run(plan, modes, Path(directory))):
+        for findings in uvloop.run(run(plan, told.mode, Path(directory))):
             title = f"{plan.factor:g} times the peak, {plan.strategy} of three; clients {findings.mode} Retry-After"
             table = Table("what (simulated engine)", "figure", title=title)
             for cells in row(findings):

@@ -15,6 +15,8 @@ from dataclasses import dataclass
 
 # Of the deadline: rates are measured over seconds and swing, and what waits must still be done.
 DEADLINE_SHARE = 0.5
+# As much of it for who was told to come: that must hold while rates swing.
+PROMISED_SHARE = 0.8
 # The most that a bound may make of a deadline where even an empty house takes about that long.
 DEADLINE_SHARE_MAX = 0.9
 SLOWED = 1.5
@@ -126,17 +128,17 @@ class Pace:
         steady_s = max(window_s, min(STEADY * window_s, now_s - self._busy_since_s))
         return (len(self._ends) - bisect_left(self._ends, (now_s - steady_s, 0.0))) / steady_s
 
-    def depth_max(self, now_s: float, timeout_s: float, share: float = DEADLINE_SHARE) -> int:
-        """How much may be in the house for one more to end within that share of its deadline."""
+    def depth_max(self, now_s: float, timeout_s: float, *, promised: bool = False) -> int:
+        """How much may be in the house for one more with this deadline, that may have been promised a place."""
         rate = self.rate(now_s)
         if rate is None:
             return self._cold_depth
-        in_time_s = timeout_s * share
+        in_time_s = timeout_s * (PROMISED_SHARE if promised else DEADLINE_SHARE)
         if not rate.slowed:
             # The rate is what was asked for, not what could be done: twice of what is there may be.
             return max(min(BURST, self._cold_depth), int(rate.per_s * max(in_time_s, 2 * rate.took_s)))
         # What was begun together ends together, so that the rate swings: the lower one is the safe one.
-        in_time = int(min(rate.per_s, rate.steady_per_s) * in_time_s)
+        in_time = int((rate.steady_per_s if promised else min(rate.per_s, rate.steady_per_s)) * in_time_s)
         # Never less than keeps everything busy, unless that is out of time already.
         unhindered_s = self._unhindered.took_s(now_s) or rate.took_s
         busy = int(rate.per_s * min(SLOWED * unhindered_s, timeout_s * DEADLINE_SHARE_MAX))
