@@ -49,7 +49,7 @@ class Backlog:
     """`depth_max` bounds it over all roles, `role_depth_max` by role, `tenant_depth_max` by tenant (None: it does not).
 
     `cold_depth` bounds each role while it is not known how fast its work ends (None: it does not). `hold` and `drop`
-    keep the backlog, `ended` how fast.
+    keep the backlog, `ended` how fast. `promises` are the places that are kept for those who were refused.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class Backlog:
         self._waiting: dict[Key, datetime] = {}
         self._paces: dict[str, Pace] = {}
         self._pace = Pace(self._cold_depth)
-        self._promises = Promises()
+        self.promises = Promises()
 
     @property
     def depth(self) -> int:
@@ -110,6 +110,8 @@ class Backlog:
         self._tenant_depth[key[0]] += 1
         if not begun:
             self._waiting[key] = accepted_at
+        # Perhaps another gateway has let it in.
+        self.promises.fulfil(key)
 
     def ended(self, key: Key, at: datetime, how: HowEnded) -> None:
         """A deliberation that is held has ended: it was done, has missed its deadline, or was stopped."""
@@ -142,7 +144,7 @@ class Backlog:
         self._waiting.clear()
         self._paces.clear()
         self._pace = Pace(self._cold_depth)
-        self._promises.clear()
+        self.promises.clear()
 
     def pace(self, role: str | None = None) -> Pace:
         """How fast work that needs a role ends, or any work: to be read."""
@@ -175,7 +177,7 @@ class Backlog:
             raise self._refusal(asked, told, self._pace, now_s, self.depth)
 
     def _check_depths(self, asked: _Asked, now_s: float) -> None:
-        kept = 0 if self._promises.holds(asked.key, now_s) else self._promises.kept(now_s, self._depth_max)
+        kept = 0 if self.promises.holds(asked.key, now_s) else self.promises.kept(now_s, self._depth_max)
         if self.depth + kept >= self._depth_max:
             told = f"{self.depth} deliberations are accepted and unfinished"
             raise self._refusal(asked, told, self._pace, now_s, self.depth + 1 - self._depth_max)
@@ -195,9 +197,9 @@ class Backlog:
     def _check_pace(self, asked: _Asked, role: str, now_s: float) -> None:
         pace, depth = self._pace_of(role), self.depth_of(role)
         depth_max = pace.depth_max(now_s, asked.timeout_s)
-        if depth < depth_max - self._promises.kept(now_s, depth_max):
+        if depth < depth_max - self.promises.kept(now_s, depth_max):
             return
-        if self._promises.holds(asked.key, now_s) and depth < pace.depth_max(now_s, asked.timeout_s, promised=True):
+        if self.promises.holds(asked.key, now_s) and depth < pace.depth_max(now_s, asked.timeout_s, promised=True):
             return
         rate = pace.rate(now_s)
         fast = "nothing has ended yet" if rate is None else f"{rate.per_s:.2g} end in a second"
@@ -208,7 +210,7 @@ class Backlog:
         per_s = pace.freed_per_s(now_s, asked.timeout_s)
         if pace.rate(now_s) is None:
             ahead = max(ahead, FIRST_END_S * per_s)
-        return QueueFull(told, self._promises.tell(asked.key, now_s, per_s, ahead))
+        return QueueFull(told, self.promises.tell(asked.key, now_s, per_s, ahead))
 
     @contextmanager
     def place(self, key: Key, roles: Iterable[str], timeout_s: int) -> Generator[None]:
@@ -216,7 +218,7 @@ class Backlog:
         if key not in self._held and key not in self._writing:
             self.check(roles, timeout_s, key=key, tenant=key[0])
             self._writing[key] = frozenset(roles)
-            self._promises.fulfil(key)
+            self.promises.fulfil(key)
         # A retry of what is being written takes no second place.
         try:
             yield

@@ -38,6 +38,7 @@ from app.looks import Looks
 from app.metrics import Metrics
 from app.middleware import RequestContext
 from app.origins import CORS, is_loopback
+from app.promises import share
 from app.roles import read_roles
 from app.routes import ROUTERS
 from app.sessions import Sessions
@@ -59,13 +60,17 @@ class Log(Journal, Control, Protocol):
     """The log and the questions asked over its connection."""
 
 
-async def _follow(journal: Log, catalog: Catalog, keyring: Keyring | None) -> None:
-    """Wait for the log as long as it takes, then keep catalog and keys. The gateway answers 503 meanwhile."""
+async def _follow(journal: Log, catalog: Catalog, keyring: Keyring | None, clock: Clock) -> None:
+    """Wait for the log as long as it takes, then keep catalog, keys and the line of those who were refused.
+
+    The gateway answers 503 meanwhile.
+    """
     if isinstance(journal, JetStreamJournal):
         await journal.open()
     async with asyncio.TaskGroup() as group:
         group.create_task(catalog.follow(journal))
         group.create_task(sweep(journal, catalog))
+        group.create_task(share(catalog.backlog.promises, journal, clock))
         if keyring is not None:
             group.create_task(keyring.follow(journal))
 
@@ -159,7 +164,7 @@ def lifespan_of(
             observe=catalog.observe,
         )
         async with feed, asyncio.TaskGroup() as group:
-            following = group.create_task(_follow(opened, catalog, access.keyring))
+            following = group.create_task(_follow(opened, catalog, access.keyring, clock))
             # Connecting must have begun before the first request: until then the client takes none, not even to fail.
             await asyncio.sleep(0)
             app.state.drain = lambda: (feed.drain(), catalog.dismiss_waiters())

@@ -5,11 +5,21 @@ each is told a moment of its own, one after the other at the rate at which place
 place is kept for it. It is known by its Idempotency-Key, that is by the id of what it asks for; without one it is told
 a moment, but nothing can be kept. Kept places are few, and soon given away: most clients never come back. And the fewer
 do, the closer together the moments are that others are told, for whoever does not come leaves its place to the next.
+
+The line is one for all gateways: each tells the others what it has promised, for whoever comes back may come to another
+one. A word that is lost costs its client a second wait, and nothing else.
 """
 
+import asyncio
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
 from math import ceil
+
+import structlog
+from pydantic import TypeAdapter, ValidationError
+
+from app.deliberation.ports import Clock, Control
 
 WAIT_MAX_S = 120
 # A client may come as much earlier, its clock or ours being rounded, and later by a share of its wait and some seconds.
@@ -23,26 +33,39 @@ TOLD_MAX = 20_000
 # when clients that come back follow on a flood of others, as many too many are told to come as there is room for.
 LEARNED_FROM = 50
 COMING_MIN = 0.5
+SUBJECT = "control.promises"
+UNTOLD_MAX = 1_000
 
 Key = tuple[str, str]
+log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True)
-class _Promise:
+class Promise:
+    """A moment that was told, and the time around it in which a place is kept."""
+
     key: Key
+    at_s: float
     from_s: float
     until_s: float
 
 
+_PROMISE = TypeAdapter(Promise)
+
+
 class Promises:
-    """The moments that were told, by this process; times are POSIX seconds."""
+    """The moments that were told, and perhaps `heard` from others; times are POSIX seconds.
+
+    `announce` is called with each that is promised here.
+    """
 
     def __init__(self) -> None:
+        self.announce: Callable[[Promise], None] | None = None
         self._last_s = 0.0
         self._coming = 1.0
-        self._later: deque[_Promise] = deque()
-        self._told: dict[Key, _Promise] = {}
-        self._open: dict[Key, _Promise] = {}
+        self._later: deque[Promise] = deque()
+        self._told: dict[Key, Promise] = {}
+        self._open: dict[Key, Promise] = {}
 
     def tell(self, key: Key | None, now_s: float, per_s: float, ahead: float) -> int:
         """Seconds after which to come back, when places become free at `per_s` and `ahead` others are before it."""
@@ -60,10 +83,21 @@ class Promises:
             return WAIT_MAX_S
         self._last_s = at_s
         if key and len(self._told) < TOLD_MAX:
-            self._keep(_Promise(key, now_s + wait_s - EARLY_S, now_s + wait_s * (1 + LATE_SHARE) + LATE_S))
+            late_s = now_s + wait_s * (1 + LATE_SHARE) + LATE_S
+            promise = Promise(key, at_s, now_s + wait_s - EARLY_S, late_s)
+            self._keep(promise)
+            if self.announce is not None:
+                self.announce(promise)
         return wait_s
 
-    def _keep(self, promise: _Promise) -> None:
+    def heard(self, promise: Promise, now_s: float) -> None:
+        """Another gateway has promised it, or this one hears itself. Idempotent."""
+        # A clock that is ahead must not move the end of the line beyond what anybody is told.
+        self._last_s = max(self._last_s, min(promise.at_s, now_s + WAIT_MAX_S))
+        if self._told.get(promise.key) != promise and len(self._told) < TOLD_MAX:
+            self._keep(promise)
+
+    def _keep(self, promise: Promise) -> None:
         self._open.pop(promise.key, None)
         self._told[promise.key] = promise
         self._later.append(promise)
@@ -106,3 +140,25 @@ class Promises:
                 return
             del self._open[promise.key], self._told[promise.key]
             self._learn(came=False)
+
+
+async def share(promises: Promises, control: Control, clock: Clock) -> None:
+    """Tell the other gateways what is promised here, and hear what they promise, until cancelled."""
+    untold: asyncio.Queue[Promise] = asyncio.Queue(UNTOLD_MAX)
+
+    def heard(data: bytes) -> None:
+        try:
+            promise = _PROMISE.validate_json(data)
+        except ValidationError as exc:
+            log.warning("promise_unreadable", error=str(exc))
+            return
+        promises.heard(promise, clock.now().timestamp())
+
+    def announce(promise: Promise) -> None:
+        if not untold.full():
+            untold.put_nowait(promise)
+
+    await control.hear(SUBJECT, heard)
+    promises.announce = announce
+    while True:
+        await control.tell(SUBJECT, _PROMISE.dump_json(await untold.get()))

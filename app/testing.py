@@ -58,6 +58,7 @@ class InMemoryJournal:
     announced: dict[str, End] = field(default_factory=dict[str, End])
     _last_sequence: int = 0
     _subscriptions: list[_MemorySubscription] = field(default_factory=list[_MemorySubscription])
+    _hearers: dict[str, list[Callable[[bytes], None]]] = field(default_factory=dict[str, list[Callable[[bytes], None]]])
     _reconnect_calls: list[Callable[[], None]] = field(default_factory=list[Callable[[], None]])
 
     def _reachable(self) -> None:
@@ -162,6 +163,15 @@ class InMemoryJournal:
         """See `ports.Control.inquire`; replies are set in `replies`."""
         return self.replies.get(subject, [])[:replies_max]
 
+    async def tell(self, subject: str, data: bytes) -> None:
+        """See `ports.Control.tell`."""
+        for take in self._hearers.get(subject, []) if self.available else []:
+            take(data)
+
+    async def hear(self, subject: str, take: Callable[[bytes], None]) -> None:
+        """See `ports.Control.hear`."""
+        self._hearers.setdefault(subject, []).append(take)
+
     def forget(self, up_to_sequence: int) -> None:
         """Drop old records, as retention does."""
         self.records = [record for record in self.records if record.sequence > up_to_sequence]
@@ -222,16 +232,25 @@ class ScriptedAgents:
             raise UnexpectedFact("a deliberation begins with its acceptance")
         definition = STRATEGIES[state.specification.strategy]
         while True:
+            run: RunStage | None = None
             match decide(state, self.clock.now(), definition):
-                case OpenStage(fact) | CloseStage(fact) | Finish(fact):
+                case OpenStage(fact, run):
                     new: list[Fact] = [fact]
+                case CloseStage(fact) | Finish(fact):
+                    new = [fact]
                 case RunStage() as run:
-                    new = self._run(state, run)
+                    new = []
                 case Done():
                     return told
-            for fact in new:
-                told.append(fact)
-                state = apply(state, fact, len(told))
+            state = self._append(told, state, new)
+            if run is not None:
+                state = self._append(told, state, self._run(state, run))
+
+    def _append(self, told: list[Fact], state: State, new: Sequence[Fact]) -> State:
+        for fact in new:
+            told.append(fact)
+            state = apply(state, fact, len(told))
+        return state
 
     def _run(self, state: State, run: RunStage) -> list[Fact]:
         """The outcomes that come until the open stage may close, or the deliberation's deadline passes."""

@@ -28,7 +28,9 @@ from httpx_aiohttp import AiohttpTransport
 from rich.console import Console
 from rich.table import Table
 
-from app.cli.stack import StackOptions, running_stack
+from app.cli.layout import plan_stack
+from app.cli.stack import RunningStack, StackOptions, running_stack, stack_children
+from app.cli.supervisor import supervised
 from app.deliberation.facts import event_type
 from app.deliberation.ports import Record
 from app.journal import JetStreamJournal
@@ -53,6 +55,7 @@ class Plan:
     timeout_s: int
     max_running: int
     duration_ms: int
+    gateways: int
     seed: int
 
     @property
@@ -139,11 +142,12 @@ class Ends:
 
 
 class Load:
-    """Clients of the gateway at `url`, in one mode; `ids` are the deliberations that they were promised."""
+    """Clients of gateways at `urls`, each time of any, in one mode; `ids` are what they were promised."""
 
-    def __init__(self, url: str, plan: Plan, ends: Ends, findings: Findings, turn: int) -> None:
+    def __init__(self, urls: Sequence[str], plan: Plan, ends: Ends, findings: Findings, turn: int) -> None:
         limits = httpx.Limits(max_connections=4_000, keepalive_expiry=30)
-        self._client = httpx.AsyncClient(base_url=url, transport=AiohttpTransport(limits=limits), timeout=120)
+        self._urls = urls
+        self._client = httpx.AsyncClient(transport=AiohttpTransport(limits=limits), timeout=120)
         self._plan = plan
         self._ends = ends
         self._rng = random.Random(f"{plan.seed}/{turn}")
@@ -160,7 +164,8 @@ class Load:
         """One request, its latency and its answer in the findings; None for what is neither 202 nor 429."""
         began_s = time.perf_counter()
         try:
-            response = await self._client.post("/deliberations", json=self._body, headers={"Idempotency-Key": key})
+            url = f"{self._rng.choice(self._urls)}/deliberations"
+            response = await self._client.post(url, json=self._body, headers={"Idempotency-Key": key})
         except httpx.TransportError as error:
             self.findings.odd[type(error).__name__] += 1
             return None
@@ -227,9 +232,9 @@ class Load:
         await self._client.aclose()
 
 
-async def peak(url: str, plan: Plan, ends: Ends) -> float:
+async def peak(urls: Sequence[str], plan: Plan, ends: Ends) -> float:
     """Deliberations completed per second while the engine is just busy."""
-    load = Load(url, plan, ends, Findings("peak", 1.0), turn=0)
+    load = Load(urls, plan, ends, Findings("peak", 1.0), turn=0)
     began_s = time.perf_counter()
     await load.closed(plan.clients, plan.peak_seconds + WARM_UP_S)
     per_s = ends.completed_between(began_s + WARM_UP_S, began_s + WARM_UP_S + plan.peak_seconds) / plan.peak_seconds
@@ -237,9 +242,9 @@ async def peak(url: str, plan: Plan, ends: Ends) -> float:
     return per_s
 
 
-async def overloaded(url: str, plan: Plan, ends: Ends, findings: Findings, turn: int) -> Findings:
+async def overloaded(urls: Sequence[str], plan: Plan, ends: Ends, findings: Findings, turn: int) -> Findings:
     """One mode, from its first request to the last promised end; `turn` tells its keys from those of others."""
-    load = Load(url, plan, ends, findings, turn)
+    load = Load(urls, plan, ends, findings, turn)
     began_s = time.perf_counter()
     if findings.mode == "ignore":
         await load.open(findings.peak_per_s * plan.factor, plan.seconds)
@@ -249,6 +254,19 @@ async def overloaded(url: str, plan: Plan, ends: Ends, findings: Findings, turn:
     findings.goodput_per_s = ends.completed_between(began_s + WARM_UP_S, ended_s) / (ended_s - began_s - WARM_UP_S)
     await load.close()
     return findings
+
+
+async def beside(stack: RunningStack, gateways: int, cleanup: AsyncExitStack) -> list[str]:
+    """URLs of so many gateways of one log: the stack's own, and others that run until `cleanup`."""
+    urls = [stack.url]
+    for number in range(1, gateways):
+        data_dir = stack.layout.options.data_dir / f"gateway-{number}"
+        data_dir.mkdir()
+        layout = plan_stack(StackOptions(data_dir=data_dir, port=0, nats_url=stack.nats_url), lambda _: None)
+        children = [child for child in stack_children(layout) if child.name == "gateway"]
+        await cleanup.enter_async_context(supervised(children, layout.site, lambda _: None))
+        urls.append(layout.url)
+    return urls
 
 
 async def run(plan: Plan, modes: Sequence[str], data_dir: Path) -> list[Findings]:
@@ -261,9 +279,10 @@ async def run(plan: Plan, modes: Sequence[str], data_dir: Path) -> list[Findings
         cleanup.push_async_callback(journal.close)
         ends = Ends()
         await journal.subscribe(["deliberations.*.*.end"], ends.take)
-        peak_per_s = await peak(stack.url, plan, ends)
+        urls = await beside(stack, plan.gateways, cleanup)
+        peak_per_s = await peak(urls, plan, ends)
         return [
-            await overloaded(stack.url, plan, ends, Findings(mode, peak_per_s), turn)
+            await overloaded(urls, plan, ends, Findings(mode, peak_per_s), turn)
             for turn, mode in enumerate(modes, start=1)
         ]
 
@@ -301,6 +320,9 @@ def arguments(given: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--max-running", type=int, default=16, help="sequences that the engine runs at once")
     parser.add_argument("--duration-ms", type=int, default=400, help="how long the engine takes for one")
     parser.add_argument(
+        "--gateways", type=int, default=1, help="gateways that clients come to by chance, each time anew"
+    )
+    parser.add_argument(
         "--mode",
         nargs="+",
         choices=("ignore", "honour"),
@@ -322,6 +344,7 @@ def main() -> int:
         timeout_s=told.timeout,
         max_running=told.max_running,
         duration_ms=told.duration_ms,
+        gateways=told.gateways,
         seed=told.seed,
     )
     console = Console(width=max(110, Console().width))

@@ -108,15 +108,26 @@ class Journal(Protocol):
 
 
 class Control(Protocol):
-    """Questions to the other side of the log, answered by whoever lives there."""
+    """Questions to the other side of the log, and words to all beside oneself; no promise depends on any of them."""
 
     async def inquire(self, subject: str, *, timeout_s: float, replies_max: int = 1) -> list[dict[str, Any]]:
         """JSON replies to a question, at most `replies_max` of them and none later than `timeout_s`.
 
-        Empty when nobody answers or the log cannot be reached: no promise depends on what is asked for here.
+        Empty when nobody answers or the log cannot be reached.
         Subjects: `control.coordinator` (every coordinator replica), `control.role.<ROLE>` (every agent replica),
         `control.webhooks` (every sender of webhooks).
         """
+        ...
+
+    async def tell(self, subject: str, data: bytes) -> None:
+        """Say something to all who hear it now; nothing is stored, and it may be lost. Never raises JournalUnavailable.
+
+        Subjects: `control.promises` (every gateway).
+        """
+        ...
+
+    async def hear(self, subject: str, take: Callable[[bytes], None]) -> None:
+        """Call `take` with whatever is told on a subject, one's own words too, until the log is closed."""
         ...
 
 

@@ -15,6 +15,7 @@ from app import logs
 from app.admission import deliberation_id
 from app.deliberation.errors import JournalUnavailable
 from app.deliberation.facts import Cancelled, CancelRequested, Completed, decode
+from app.promises import SUBJECT
 from tests.components.served import Served, served
 from tests.conditions import until
 from tests.story import NOW, Story
@@ -216,6 +217,22 @@ async def test_a_full_queue_is_told_with_an_honest_time_and_lets_replays_pass() 
         await gateway.play(second)
         assert (await gateway.post(BODY)).status_code == 202
         assert (await gateway.post(BODY)).status_code == 429
+
+
+async def test_who_was_refused_finds_its_place_at_another_gateway_too() -> None:
+    async with served(queue_depth_cold=5) as here, served(queue_depth_cold=5, journal=here.journal) as there:
+        promised: list[bytes] = []
+        await here.journal.hear(SUBJECT, promised.append)
+        first, *_ = [await here.accepted() for _ in range(5)]
+        refused = await here.post(BODY, Idempotency_Key="k")
+        wait_s = int(refused.headers["retry-after"])
+        assert refused.status_code == 429 and wait_s >= 5
+        await until(lambda: bool(promised))
+        await here.play(first)
+        for each in (here, there):
+            each.clock.advance(wait_s)
+        assert [(await each.post(BODY)).status_code for each in (here, there)] == [429, 429], "it is kept"
+        assert (await there.post(BODY, Idempotency_Key="k")).status_code == 202
 
 
 async def test_the_answer_waits_for_the_end_when_asked_to(gateway: Served) -> None:

@@ -1,8 +1,15 @@
 """What refused clients are told, and the places that are kept for those who do as they are told."""
 
-import pytest
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
 
-from app.promises import TOLD_MAX, WAIT_MAX_S, Promises
+import pytest
+from structlog.testing import capture_logs
+
+from app.promises import SUBJECT, TOLD_MAX, WAIT_MAX_S, Promise, Promises, share
+from app.testing import FakeClock, InMemoryJournal
+from tests.conditions import until
 
 
 def client(number: int) -> tuple[str, str]:
@@ -92,3 +99,46 @@ def test_the_memory_is_bounded_and_can_be_emptied() -> None:
 @pytest.mark.parametrize("ahead", [1, 10, 100])
 def test_those_before_it_are_waited_for(ahead: float) -> None:
     assert Promises().tell(client(1), 0.0, 2.0, ahead) == max(1, ahead / 2)
+
+
+@asynccontextmanager
+async def sharing(*several: Promises) -> AsyncGenerator[tuple[InMemoryJournal, float]]:
+    """Gateways that hear each other: what they speak over, and their present."""
+    journal, clock = InMemoryJournal(), FakeClock()
+    tasks = [asyncio.create_task(share(promises, journal, clock)) for promises in several]
+    await until(lambda: all(promises.announce for promises in several))
+    yield journal, clock.now().timestamp()
+    for task in tasks:
+        task.cancel()
+
+
+async def test_the_line_is_one_for_all_gateways() -> None:
+    here, there = Promises(), Promises()
+    async with sharing(here, there) as (_, now_s):
+        waits_s = told(here, range(3), now_s, per_s=1.0)
+        await until(lambda: there.holds(client(2), now_s + 3))
+        assert waits_s == [1, 2, 3]
+        assert told(there, range(10, 13), now_s, per_s=1.0) == [4, 5, 6], "behind those of the other"
+        await until(lambda: here.holds(client(12), now_s + 6))
+        assert not here.holds(client(12), now_s + 60), "and a moment passes everywhere"
+
+
+async def test_a_clock_that_is_ahead_and_words_that_nobody_understands_spoil_nothing() -> None:
+    here = Promises()
+    async with sharing(here) as (journal, now_s):
+        for word in (b"", b"{}", b'{"key": ["default"], "at_s": 1, "from_s": 1, "until_s": 1}', b"\xff"):
+            with capture_logs() as logs:
+                await journal.tell(SUBJECT, word)
+            assert [line["event"] for line in logs] == ["promise_unreadable"], word
+        here.heard(Promise(client(1), now_s + 9e9, now_s + 9e9, now_s + 9e9), now_s)
+        assert told(here, range(2, 3), now_s) == [WAIT_MAX_S]
+        assert told(here, range(3, 4), now_s + WAIT_MAX_S - 1) == [2], "that line ends"
+
+
+async def test_more_words_than_can_be_sent_are_dropped_and_the_promises_hold_here() -> None:
+    here, there = Promises(), Promises()
+    async with sharing(here, there) as (_, now_s):
+        told(here, range(1_500), now_s, per_s=1_000.0)
+        await until(lambda: there.holds(client(999), now_s + 3))
+        assert here.holds(client(1_499), now_s + 3)
+        assert not there.holds(client(1_499), now_s + 3)
