@@ -319,9 +319,7 @@ def arguments(given: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--timeout", type=int, default=60, help="deadline of each deliberation in seconds")
     parser.add_argument("--max-running", type=int, default=16, help="sequences that the engine runs at once")
     parser.add_argument("--duration-ms", type=int, default=400, help="how long the engine takes for one")
-    parser.add_argument(
-        "--gateways", type=int, default=1, help="gateways that clients come to by chance, each time anew"
-    )
+    parser.add_argument("--gateways", type=int, default=1, help="gateways; clients come to any of them each time")
     parser.add_argument(
         "--mode",
         nargs="+",
