@@ -18,7 +18,11 @@ HEADERS: dict[str, dict[str, Any]] = {
     "X-Request-Id": _text("The request's id: the client's own, if it sent a usable one"),
     "Location": _text("Path of the deliberation"),
     "ETag": _text("Strong validator: changes with every fact"),
-    "Retry-After": {"description": "Seconds to wait before asking again", "schema": {"type": "integer", "minimum": 1}},
+    "Retry-After": {
+        "description": "Seconds to wait before asking again; after `queue_full` a place is kept then for the same "
+        "Idempotency-Key",
+        "schema": {"type": "integer", "minimum": 1},
+    },
     "Preference-Applied": _text("The preference that was honoured, for example `wait=10`"),
     "Idempotency-Replayed": _text("`true` when the key had been used before: nothing was started", enum=["true"]),
     "Set-Cookie": _text("The session's token: HttpOnly, SameSite=Strict, and Secure over https"),
