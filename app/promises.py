@@ -4,16 +4,18 @@ If everybody were told when the next place is free, all would come then, and all
 each is told a moment of its own, one after the other at the rate at which places become free, and around that moment a
 place is kept for it. It is known by its Idempotency-Key, that is by the id of what it asks for; without one it is told
 a moment, but nothing can be kept. Kept places are few, and soon given away: most clients never come back. And the fewer
-do, the closer together the moments are that others are told, for whoever does not come leaves its place to the next.
+do, the closer together the moments are that others are told, for whoever does not come leaves its place to the next:
+at most twice as close, since those who come next may all come back. A line that is full of those who will not come
+helps nobody who does; then moments are told that lie evenly over it.
 
 The line is one for all gateways: each tells the others what it has promised, for whoever comes back may come to another
 one. A word that is lost costs its client a second wait, and nothing else.
 """
 
 import asyncio
-from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from heapq import heappop, heappush
 from math import ceil
 
 import structlog
@@ -33,6 +35,8 @@ TOLD_MAX = 20_000
 # when clients that come back follow on a flood of others, as many too many are told to come as there is room for.
 LEARNED_FROM = 50
 COMING_MIN = 0.5
+# The fractional parts of its multiples lie evenly between 0 and 1, however many there are.
+GOLDEN = 0.6180339887498949
 SUBJECT = "control.promises"
 UNTOLD_MAX = 1_000
 
@@ -40,7 +44,7 @@ Key = tuple[str, str]
 log = structlog.get_logger()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, order=True)
 class Promise:
     """A moment that was told, and the time around it in which a place is kept."""
 
@@ -61,11 +65,7 @@ class Promises:
 
     def __init__(self) -> None:
         self.announce: Callable[[Promise], None] | None = None
-        self._last_s = 0.0
-        self._coming = 1.0
-        self._later: deque[Promise] = deque()
-        self._told: dict[Key, Promise] = {}
-        self._open: dict[Key, Promise] = {}
+        self.clear()
 
     def tell(self, key: Key | None, now_s: float, per_s: float, ahead: float) -> int:
         """Seconds after which to come back, when places become free at `per_s` and `ahead` others are before it."""
@@ -77,11 +77,16 @@ class Promises:
         if key in self._open:
             self._learn(came=True)
         at_s = max(now_s + 1, now_s + ahead / per_s, self._last_s + max(COMING_MIN, self._coming) / per_s)
-        wait_s = ceil(at_s - now_s)
-        if wait_s > WAIT_MAX_S:
+        if at_s <= now_s + WAIT_MAX_S:
+            self._last_s = at_s
+        elif self._coming >= COMING_MIN:
             # So far ahead nothing is promised, and the line does not get longer.
             return WAIT_MAX_S
-        self._last_s = at_s
+        else:
+            # Most of those in the line will not come, so that any moment in it is as good as another.
+            self._among = (self._among + GOLDEN) % 1
+            at_s = now_s + 1 + self._among * (WAIT_MAX_S - 1)
+        wait_s = ceil(at_s - now_s)
         if key and len(self._told) < TOLD_MAX:
             late_s = now_s + wait_s * (1 + LATE_SHARE) + LATE_S
             promise = Promise(key, at_s, now_s + wait_s - EARLY_S, late_s)
@@ -100,7 +105,7 @@ class Promises:
     def _keep(self, promise: Promise) -> None:
         self._open.pop(promise.key, None)
         self._told[promise.key] = promise
-        self._later.append(promise)
+        heappush(self._opening, (promise.from_s, promise.key, promise))
 
     def holds(self, key: Key | None, now_s: float) -> bool:
         """Whether it is this one's moment."""
@@ -123,23 +128,25 @@ class Promises:
 
     def clear(self) -> None:
         """Forget everything."""
-        self._last_s, self._coming = 0.0, 1.0
-        self._later.clear()
-        self._told.clear()
-        self._open.clear()
+        self._last_s, self._coming, self._among = 0.0, 1.0, 0.0
+        self._told: dict[Key, Promise] = {}
+        self._open: dict[Key, Promise] = {}
+        # Those that are not open yet by when they open, and those that are by when they close.
+        self._opening: list[tuple[float, Key, Promise]] = []
+        self._closing: list[tuple[float, Key, Promise]] = []
 
     def _turn(self, now_s: float) -> None:
         """Open those whose moment has come, and forget those whose moment is over."""
-        while self._later and self._later[0].from_s <= now_s:
-            promise = self._later.popleft()
+        while self._opening and self._opening[0][0] <= now_s:
+            promise = heappop(self._opening)[2]
             if self._told.get(promise.key) is promise:
                 self._open[promise.key] = promise
-        while self._open:
-            promise = next(iter(self._open.values()))
-            if promise.until_s >= now_s:
-                return
-            del self._open[promise.key], self._told[promise.key]
-            self._learn(came=False)
+                heappush(self._closing, (promise.until_s, promise.key, promise))
+        while self._closing and self._closing[0][0] < now_s:
+            promise = heappop(self._closing)[2]
+            if self._open.get(promise.key) is promise:
+                del self._open[promise.key], self._told[promise.key]
+                self._learn(came=False)
 
 
 async def share(promises: Promises, control: Control, clock: Clock) -> None:

@@ -73,6 +73,23 @@ def test_the_fewer_come_back_the_closer_together_the_moments_are() -> None:
     assert max(told(promises, range(70_000, 70_060), 20_000.0, per_s=1.0)) > longest / 1.5
 
 
+def test_a_line_that_is_full_of_those_who_will_not_come_hinders_nobody_who_does() -> None:
+    promises = Promises()
+    told(promises, range(100), per_s=1.0)
+    promises.kept(500.0, 10)
+    flood = told(promises, range(1_000, 2_000), 500.0, per_s=1.0)
+    line, beyond = flood[: 2 * WAIT_MAX_S - 2], flood[2 * WAIT_MAX_S :]
+    assert line == sorted(line), "twice as many as there is room for, and no more"
+    for quarter in range(4):
+        share = sum(quarter * 30 < wait_s <= (quarter + 1) * 30 for wait_s in beyond) / len(beyond)
+        assert share == pytest.approx(0.25, abs=0.02)
+    assert all(promises.holds(client(1_000 + number), 500.0 + wait_s) for number, wait_s in sorted_by_wait(flood))
+
+
+def sorted_by_wait(waits_s: list[int]) -> list[tuple[int, int]]:
+    return sorted(enumerate(waits_s), key=lambda told: told[1])
+
+
 def test_who_comes_in_time_and_is_refused_all_the_same_gets_another_moment() -> None:
     promises = Promises()
     told(promises, range(4), per_s=1.0)

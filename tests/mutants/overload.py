@@ -45,7 +45,7 @@ OVERLOAD = (
     Guard(
         "what could not end in time is refused",
         "app/backlog.py",
-        "        if depth < depth_max - self._promises.kept(now_s, depth_max):\n",
+        "        if depth < depth_max - self.promises.kept(now_s, depth_max):\n",
         "        if True:\n",
         f"{BACKLOG}test_what_could_not_end_within_half_of_its_deadline_is_refused_at_the_door",
     ),
