@@ -17,12 +17,15 @@ from typing import Literal
 from app.deliberation.errors import QueueFull
 from app.deliberation.pace import Pace
 from app.deliberation.ports import Clock
-from app.promises import Key, Promises
+from app.promises import Key, Promise, Promises
 
 __all__ = ["Backlog", "HowEnded", "Key"]
 
 # While nothing has ended yet, nobody knows when something will: nobody is told to come sooner.
 FIRST_END_S = 5
+
+# The line of those who are refused whatever they ask for.
+ALL = "all"
 
 HowEnded = Literal["done", "missed", "stopped"]
 
@@ -111,7 +114,7 @@ class Backlog:
         if not begun:
             self._waiting[key] = accepted_at
         # Perhaps another gateway has let it in.
-        self.promises.fulfil(key)
+        self.promises.fulfil(self._lines(held.roles, key[0]), key)
 
     def ended(self, key: Key, at: datetime, how: HowEnded) -> None:
         """A deliberation that is held has ended: it was done, has missed its deadline, or was stopped."""
@@ -120,11 +123,13 @@ class Backlog:
         if held is None or how == "stopped":
             return
         took_s = max(0.0, (at - held.accepted_at).total_seconds())
+        # Whoever wrote the end may have a clock that is ahead.
+        at_s = min(at.timestamp(), self._now_s())
         for pace in (self._pace, *(self._pace_of(role) for role in held.roles)):
             if how == "done":
-                pace.ended(at.timestamp(), took_s)
+                pace.ended(at_s, took_s)
             else:
-                pace.missed(at.timestamp())
+                pace.missed(at_s, took_s)
 
     def drop(self, key: Key) -> None:
         """It is forgotten. Idempotent."""
@@ -135,6 +140,18 @@ class Backlog:
         self._tenant_depth[key[0]] -= 1
         for role in held.roles:
             self._depth_of[role] -= 1
+
+    def settle(self) -> None:
+        """The log has been read, in another order than things happened in: what there is now tells since when."""
+        self._waiting = dict(sorted(self._waiting.items(), key=lambda waiting: waiting[1]))
+        for role in (None, *self._paces):
+            held = [each.accepted_at for each in self._held.values() if role in (None, *each.roles)]
+            self.pace(role).settle(min(held, default=self._clock.now()).timestamp())
+
+    def heard(self, promise: Promise) -> None:
+        """Another gateway, or this one, has promised a place to whom it refused."""
+        if promise.key not in self._held and promise.key not in self._writing:
+            self.promises.heard(promise, self._now_s())
 
     def clear(self) -> None:
         """Forget everything: another log is read."""
@@ -153,6 +170,11 @@ class Backlog:
     def _pace_of(self, role: str) -> Pace:
         return self._paces.setdefault(role, Pace(self._cold_depth))
 
+    @staticmethod
+    def _lines(roles: Iterable[str], tenant: str | None) -> list[str]:
+        """The lines of all bounds that may refuse it."""
+        return [ALL, *(f"role {role}" for role in roles), *([f"tenant {tenant}"] if tenant is not None else [])]
+
     def _now_s(self) -> float:
         return self._clock.now().timestamp()
 
@@ -166,6 +188,9 @@ class Backlog:
 
         Without a tenant, that bound is not looked at; without a key, no place is kept for it.
         """
+        if key in self._held or key in self._writing:
+            # A retry of what is taken on already takes no second place.
+            return
         asked = _Asked(frozenset(roles), timeout_s, key, tenant)
         now_s = self._now_s()
         self._check_depths(asked, now_s)
@@ -174,52 +199,58 @@ class Backlog:
         waited_s = self.head_waited_s()
         if waited_s > timeout_s:
             told = f"the queue's head has waited {waited_s:.0f} s: this could not begin within its {timeout_s} s"
-            raise self._refusal(asked, told, self._pace, now_s, self.depth)
+            per_s = self._pace.freed_per_s(now_s, timeout_s, self.depth, given=True)
+            raise self._refusal(asked, told, ALL, now_s, per_s, self.depth)
 
     def _check_depths(self, asked: _Asked, now_s: float) -> None:
-        kept = 0 if self.promises.holds(asked.key, now_s) else self.promises.kept(now_s, self._depth_max)
-        if self.depth + kept >= self._depth_max:
-            told = f"{self.depth} deliberations are accepted and unfinished"
-            raise self._refusal(asked, told, self._pace, now_s, self.depth + 1 - self._depth_max)
+        self._check_depth(asked, ALL, self._pace, self.depth, self._depth_max, "", now_s)
         if asked.tenant is not None and self._tenant_depth_max is not None:
             depth = self.depth_of_tenant(asked.tenant)
-            if depth >= self._tenant_depth_max:
-                told = f"{depth} deliberations of yours are accepted and unfinished"
-                # Of what ends, its own share is what makes room for it.
-                ahead = (depth + 1 - self._tenant_depth_max) * self.depth / depth
-                raise self._refusal(asked, told, self._pace, now_s, ahead)
+            line, which = f"tenant {asked.tenant}", " of yours"
+            self._check_depth(asked, line, self._pace, depth, self._tenant_depth_max, which, now_s)
         for role in sorted(asked.roles & self._role_depth_max.keys()):
+            line, which = f"role {role}", f" that need the role {role}"
             depth, depth_max = self.depth_of(role), self._role_depth_max[role]
-            if depth >= depth_max:
-                told = f"{depth} deliberations that need the role {role} are accepted and unfinished"
-                raise self._refusal(asked, told, self._pace_of(role), now_s, depth + 1 - depth_max)
+            self._check_depth(asked, line, self._pace_of(role), depth, depth_max, which, now_s)
+
+    def _check_depth(
+        self, asked: _Asked, line: str, pace: Pace, depth: int, depth_max: int, which: str, now_s: float
+    ) -> None:
+        kept = 0 if self.promises.holds(line, asked.key, now_s) else self.promises.kept(line, now_s, depth_max)
+        if depth + kept < depth_max:
+            return
+        # Of what ends in the house, a tenant's own share is what makes room for it.
+        share = depth / self.depth if line.startswith("tenant ") else 1
+        per_s = share * pace.freed_per_s(now_s, asked.timeout_s, depth_max, given=True)
+        told = f"{depth} deliberations{which} are accepted and unfinished"
+        raise self._refusal(asked, told, line, now_s, per_s, depth + 1 - depth_max)
 
     def _check_pace(self, asked: _Asked, role: str, now_s: float) -> None:
-        pace, depth = self._pace_of(role), self.depth_of(role)
+        pace, depth, line = self._pace_of(role), self.depth_of(role), f"role {role}"
         depth_max = pace.depth_max(now_s, asked.timeout_s)
-        if depth < depth_max - self.promises.kept(now_s, depth_max):
+        if depth < depth_max - self.promises.kept(line, now_s, depth_max):
             return
-        if self.promises.holds(asked.key, now_s) and depth < pace.depth_max(now_s, asked.timeout_s, promised=True):
-            return
+        if self.promises.holds(line, asked.key, now_s):
+            if depth < pace.depth_max(now_s, asked.timeout_s, promised=True):
+                return
         rate = pace.rate(now_s)
         fast = "nothing has ended yet" if rate is None else f"{rate.per_s:.2g} end in a second"
         told = f"{depth} deliberations that need the role {role} are accepted and unfinished, and {fast}"
-        raise self._refusal(asked, told, pace, now_s, depth + 1 - depth_max)
+        per_s = pace.freed_per_s(now_s, asked.timeout_s, depth_max, given=False)
+        raise self._refusal(asked, told, line, now_s, per_s, depth + 1 - depth_max)
 
-    def _refusal(self, asked: _Asked, told: str, pace: Pace, now_s: float, ahead: float) -> QueueFull:
-        per_s = pace.freed_per_s(now_s, asked.timeout_s)
-        if pace.rate(now_s) is None:
+    def _refusal(self, asked: _Asked, told: str, line: str, now_s: float, per_s: float, ahead: float) -> QueueFull:
+        if self._pace.rate(now_s) is None:
             ahead = max(ahead, FIRST_END_S * per_s)
-        return QueueFull(told, self.promises.tell(asked.key, now_s, per_s, ahead))
+        return QueueFull(told, self.promises.tell(line, asked.key, now_s, per_s, ahead))
 
     @contextmanager
     def place(self, key: Key, roles: Iterable[str], timeout_s: int) -> Generator[None]:
         """Hold a place while an acceptance is written, or until it is heard of; raises what `check` raises."""
-        if key not in self._held and key not in self._writing:
-            self.check(roles, timeout_s, key=key, tenant=key[0])
+        self.check(roles, timeout_s, key=key, tenant=key[0])
+        if key not in self._held:
             self._writing[key] = frozenset(roles)
-            self.promises.fulfil(key)
-        # A retry of what is being written takes no second place.
+            self.promises.fulfil(self._lines(self._writing[key], key[0]), key)
         try:
             yield
         finally:

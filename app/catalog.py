@@ -34,7 +34,8 @@ from app.schemas import Durations, Stats, Status, Tokens
 # Tombstones first, so that what they bury is not shown for a moment when all is read again.
 PATTERNS = tuple(f"deliberations.*.*.{tail}" for tail in ("deleted", "accepted", "stage.1.opened", "cancel", "end"))
 TASK_CHARS_MAX = 200
-_HOW_ENDED: Mapping[str, HowEnded] = {"timeout": "missed", "cancelled": "stopped"}
+# What failed tells nothing of how long work takes.
+_HOW_ENDED: Mapping[str, HowEnded] = {"timeout": "missed", "cancelled": "stopped", "failed": "stopped"}
 CHECK_S = 20.0
 
 log = structlog.get_logger(__name__)
@@ -111,6 +112,7 @@ class Catalog:
         await self._read(journal, state)
         if self._size > self._size_max:
             self._forget_surplus()
+        self.backlog.settle()
         if not self.caught_up:
             log.info("catalog_caught_up", deliberations=self._size, epoch=self.epoch)
         self.caught_up = True

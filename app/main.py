@@ -60,8 +60,8 @@ class Log(Journal, Control, Protocol):
     """The log and the questions asked over its connection."""
 
 
-async def _follow(journal: Log, catalog: Catalog, keyring: Keyring | None, clock: Clock) -> None:
-    """Wait for the log as long as it takes, then keep catalog, keys and the line of those who were refused.
+async def _follow(journal: Log, catalog: Catalog, keyring: Keyring | None) -> None:
+    """Wait for the log as long as it takes, then keep catalog, keys and the lines of those who were refused.
 
     The gateway answers 503 meanwhile.
     """
@@ -70,7 +70,7 @@ async def _follow(journal: Log, catalog: Catalog, keyring: Keyring | None, clock
     async with asyncio.TaskGroup() as group:
         group.create_task(catalog.follow(journal))
         group.create_task(sweep(journal, catalog))
-        group.create_task(share(catalog.backlog.promises, journal, clock))
+        group.create_task(share(catalog.backlog.promises, catalog.backlog.heard, journal))
         if keyring is not None:
             group.create_task(keyring.follow(journal))
 
@@ -164,7 +164,7 @@ def lifespan_of(
             observe=catalog.observe,
         )
         async with feed, asyncio.TaskGroup() as group:
-            following = group.create_task(_follow(opened, catalog, access.keyring, clock))
+            following = group.create_task(_follow(opened, catalog, access.keyring))
             # Connecting must have begun before the first request: until then the client takes none, not even to fail.
             await asyncio.sleep(0)
             app.state.drain = lambda: (feed.drain(), catalog.dismiss_waiters())

@@ -40,6 +40,8 @@ GOODPUT_SHARE_MIN = 0.9
 REJECTION_P99_MAX_MS = 50.0
 BROKEN_SHARE_MAX = 0.001
 HONEST_SHARE_MIN = 0.9
+# Fewer who came back tell nothing of those who were refused.
+WAITED_MIN = 50
 WARM_UP_S = 10.0
 STARTS_WITHIN_S = 5.0
 
@@ -78,11 +80,12 @@ class Findings:
     told_s: list[int] = field(default_factory=list[int])
     waited: int = 0
     let_in: int = 0
+    told_longer: int = 0
     odd: Counter[str] = field(default_factory=Counter[str])
 
     @property
     def goodput_share(self) -> float:
-        return self.goodput_per_s / self.peak_per_s
+        return self.goodput_per_s / self.peak_per_s if self.peak_per_s else 0.0
 
     @property
     def broken(self) -> int:
@@ -103,6 +106,8 @@ class Findings:
             found.append(f"rejections took {percentile(self.rejected_ms, 0.99):.0f} ms at p99")
         if self.broken > max(1, BROKEN_SHARE_MAX * self.accepted):
             found.append(f"{self.broken} were accepted and not completed: {dict(self.ends)}")
+        if self.mode == "honour" and len(self.rejected_ms) >= WAITED_MIN > self.waited:
+            found.append(f"only {self.waited} came back of {len(self.rejected_ms)} that were refused")
         if self.honest_share is not None and self.honest_share < HONEST_SHARE_MIN:
             found.append(f"only {self.honest_share:.0%} were let in after waiting as long as they were told")
         return found
@@ -203,6 +208,7 @@ class Load:
         while response is not None and response.status_code == 429:
             wait_s = self.findings.told_s[-1] * (1 + 0.1 * self._rng.random())
             if time.perf_counter() + wait_s > until_s:
+                self.findings.told_longer += 1
                 await asyncio.sleep(max(0.0, until_s - time.perf_counter()))
                 return
             await asyncio.sleep(wait_s)
@@ -302,6 +308,7 @@ def row(findings: Findings) -> list[tuple[str, str]]:
     ]
     if findings.honest_share is not None:
         rows.append(("let in after waiting as told", f"{findings.honest_share:.0%} of {findings.waited}"))
+        rows.append(("told more than was left of the run", str(findings.told_longer)))
     return rows
 
 

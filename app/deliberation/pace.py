@@ -84,6 +84,14 @@ class Pace:
         """Work came when there was none: what ended before tells nothing of what can be done steadily."""
         self._busy_since_s = at_s
 
+    def settle(self, since_s: float) -> None:
+        """All ends are known now, and there has been work since `since_s`, or before that without a gap."""
+        for at_s, took_s in reversed(self._ends):
+            if at_s < since_s:
+                break
+            since_s = min(since_s, at_s - took_s)
+        self._busy_since_s = since_s
+
     def ended(self, at_s: float, took_s: float) -> None:
         """Work was done that had been accepted `took_s` before."""
         insort(self._ends, (at_s, took_s))
@@ -94,8 +102,12 @@ class Pace:
             self._unhindered.tell(at_s, sum(self._block) / BLOCK)
             self._block.clear()
 
-    def missed(self, at_s: float) -> None:
-        """Work was given up because its deadline passed."""
+    def missed(self, at_s: float, took_s: float) -> None:
+        """Work that had been accepted `took_s` before was given up because its deadline passed."""
+        unhindered_s = self._unhindered.took_s(at_s)
+        if unhindered_s is not None and took_s < SLOWED * unhindered_s:
+            # It could not have ended in time in an empty house either.
+            return
         insort(self._missed, at_s)
         if len(self._missed) > ENDS_MAX:
             del self._missed[: ENDS_MAX // 2]
@@ -110,18 +122,22 @@ class Pace:
                 took_s = sum(took_s for _, took_s in recent) / len(recent)
                 unhindered_s = self._unhindered.took_s(now_s) or took_s
                 missed = len(self._missed) - bisect_left(self._missed, now_s - window_s)
-                slowed = took_s > SLOWED * unhindered_s or missed > MISSED_SHARE_MAX * ends
+                slowed = took_s > SLOWED * unhindered_s or missed > max(1, MISSED_SHARE_MAX * ends)
                 return Rate(ends / window_s, self._steady_per_s(now_s, window_s), took_s, slowed)
         return None
 
-    def freed_per_s(self, now_s: float, timeout_s: float) -> float:
-        """How many places become free in a second, while it is full for work with this deadline."""
+    def freed_per_s(self, now_s: float, timeout_s: float, bound: int, *, given: bool) -> float:
+        """How many places of `bound` become free in a second while all are taken, of work with this deadline.
+
+        A `given` bound was set; another one follows from the rate, and may grow with it.
+        """
         rate = self.rate(now_s)
         if rate is not None and rate.slowed:
             return min(rate.per_s, rate.steady_per_s)
+        if rate is not None and given:
+            return rate.per_s
         # What could be done was never seen; that what was let in ends in time is what it was let in for.
-        believed_per_s = self.depth_max(now_s, timeout_s) / (timeout_s * DEADLINE_SHARE)
-        return max(believed_per_s, rate.per_s if rate else 0.0)
+        return max(bound / (timeout_s * DEADLINE_SHARE), rate.per_s if rate else 0.0)
 
     def _steady_per_s(self, now_s: float, window_s: float) -> float:
         """As over a longer window, of which the time without work is left out."""

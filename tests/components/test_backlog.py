@@ -6,6 +6,7 @@ import pytest
 
 from app.backlog import Backlog
 from app.deliberation.errors import QueueFull
+from app.promises import Promise
 from app.testing import FakeClock
 from tests.story import NOW
 
@@ -185,3 +186,91 @@ def test_a_tenant_that_has_much_in_flight_leaves_room_for_the_others() -> None:
     assert kept.depth_of_tenant("loud") == 1
     kept.clear()
     assert kept.depth_of_tenant("loud") == 0
+
+
+def test_a_tenant_at_its_own_bound_takes_no_place_from_the_others() -> None:
+    clock = FakeClock(NOW)
+    kept = Backlog(clock, 100, {}, tenant_depth_max=50)
+    ends(kept, clock, 40, every_s=1.0)
+    for number in range(50):
+        kept.hold(("loud", f"d{number}"), DEV, clock.now(), begun=True)
+    waits_s = list[int]()
+    for number in range(60):
+        with pytest.raises(QueueFull, match="of yours") as raised:
+            kept.check(DEV, 300, key=("loud", f"more{number}"), tenant="loud")
+        waits_s.append(raised.value.retry_after_s)
+    assert waits_s[:3] == [1, 2, 3], "one ends in a second, and all that is there is its own"
+    clock.advance(10)
+    for number in range(40):
+        kept.check(DEV, 300, key=("quiet", f"d{number}"), tenant="quiet")
+        kept.hold(("quiet", f"d{number}"), DEV, clock.now(), begun=True)
+
+
+def test_a_place_behind_a_bound_of_its_own_is_kept_too() -> None:
+    clock = FakeClock(NOW)
+    kept = backlog(clock, QA=2)
+    for number in range(10):
+        clock.advance(50)
+        kept.hold(key(number), {"QA"}, clock.now() - timedelta(seconds=100), begun=True)
+        kept.ended(key(number), clock.now(), "done")
+    kept.hold(key(10), {"QA"}, clock.now(), begun=True)
+    kept.hold(key(11), {"QA"}, clock.now(), begun=True)
+    with pytest.raises(QueueFull, match="role QA") as raised:
+        kept.check({"QA"}, 300, key=key(12))
+    assert raised.value.retry_after_s in range(40, 70), "two take a hundred seconds"
+    clock.advance(raised.value.retry_after_s)
+    kept.ended(key(10), clock.now(), "done")
+    with pytest.raises(QueueFull, match="role QA"):
+        kept.check({"QA"}, 300, key=key(13))
+    kept.check({"QA"}, 300, key=key(12))
+
+
+def test_what_is_taken_on_already_is_let_through_and_its_place_is_not_promised_again() -> None:
+    clock = FakeClock(NOW)
+    kept = backlog(clock, depth_max=1)
+    with kept.place(key(1), DEV, 300):
+        kept.check(DEV, 300, key=key(1))
+        kept.heard(Promise("all", key(1), NOW.timestamp(), NOW.timestamp() - 1, NOW.timestamp() + 60))
+    assert not kept.promises.holds("all", key(1), NOW.timestamp())
+    kept.heard(Promise("all", key(2), NOW.timestamp(), NOW.timestamp() - 1, NOW.timestamp() + 60))
+    assert kept.promises.holds("all", key(2), NOW.timestamp())
+
+
+def test_a_clock_that_is_ahead_makes_nothing_end_faster() -> None:
+    clock = FakeClock(NOW)
+    kept = backlog(clock)
+    for number in range(60):
+        clock.advance(1)
+        kept.hold(key(number), DEV, clock.now() - timedelta(seconds=2), begun=True)
+        kept.ended(key(number), clock.now() + timedelta(seconds=30), "done")
+    rate = kept.pace("DEV").rate(clock.now().timestamp())
+    assert rate is not None and rate.per_s == pytest.approx(1.0, rel=0.1)
+
+
+def test_a_log_that_was_read_tells_the_same_as_one_that_was_lived_through() -> None:
+    clock = FakeClock(NOW)
+    lived, read = backlog(clock), backlog(clock)
+    old = [key(number) for number in range(20)]
+    for each in old:
+        lived.hold(each, DEV, clock.now(), begun=True)
+    clock.advance(2)
+    for each in old:
+        lived.ended(each, clock.now(), "done")
+    clock.advance(500)
+    new = [(key(100 + number), clock.now() + timedelta(seconds=number / 4)) for number in range(80)]
+    for each, at in new:
+        lived.hold(each, DEV, at, begun=False)
+    for each, at in reversed(new):
+        read.hold(each, DEV, at, begun=False)
+    for each in old:
+        read.hold(each, DEV, NOW, begun=True)
+    for each in old:
+        read.ended(each, NOW + timedelta(seconds=2), "done")
+    clock.advance(30)
+    for each, _ in new[:60]:
+        for kept in (lived, read):
+            kept.ended(each, clock.now(), "done")
+    read.settle()
+    now_s = clock.now().timestamp()
+    assert read.pace("DEV").rate(now_s) == lived.pace("DEV").rate(now_s)
+    assert read.head_waited_s() == lived.head_waited_s() == pytest.approx(15.0)

@@ -43,7 +43,7 @@ class House:
                 in_hand.remove(work)
                 grip.ended(now_s, now_s - work[1], missed=late)
                 if late:
-                    pace.missed(now_s)
+                    pace.missed(now_s, now_s - work[0])
                     lost += 1
                 else:
                     pace.ended(now_s, now_s - work[0])

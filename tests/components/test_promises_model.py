@@ -57,7 +57,7 @@ class House:
         def announced(promise: Promise) -> None:
             for backlog in self.backlogs:
                 if backlog is not speaker:
-                    backlog.promises.heard(promise, self.clock.now().timestamp())
+                    backlog.heard(promise)
 
         return announced
 

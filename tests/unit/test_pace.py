@@ -36,13 +36,14 @@ def test_time_without_work_tells_nothing_of_what_can_be_done() -> None:
 
 def test_places_become_free_as_fast_as_work_ends_and_what_was_let_in_is_believed_to_end_in_time() -> None:
     pace = Pace(200)
-    assert pace.freed_per_s(0.0, 100) == 200 / 50
+    assert pace.freed_per_s(0.0, 100, 200, given=False) == pace.freed_per_s(0.0, 100, 200, given=True) == 200 / 50
     for number in range(40):
         pace.ended(number / 2, 3.0)
-    assert pace.freed_per_s(19.5, 400) == pytest.approx(2.0, rel=0.1), "not slowed: it is at least what is asked for"
+    assert pace.freed_per_s(19.5, 400, 500, given=True) == pytest.approx(2.0, rel=0.1), "a bound that was set is full"
+    assert pace.freed_per_s(19.5, 400, 500, given=False) == 2.5, "one that follows from what was asked for may grow"
     for number in range(400):
         pace.ended(20 + number / 2, 30.0)
-    assert pace.freed_per_s(219.5, 10) == pytest.approx(2.0, rel=0.1)
+    assert pace.freed_per_s(219.5, 10, 500, given=False) == pytest.approx(2.0, rel=0.1)
 
 
 @pytest.mark.parametrize(("timeout_s", "depth"), [(60, 60), (300, 300), (6, 9)])
@@ -61,17 +62,31 @@ def test_deadlines_that_are_missed_tell_of_too_much_even_if_what_ends_is_quick()
     pace = Pace(200)
     for number in range(40):
         pace.ended(number / 4, 8.0)
-        pace.missed(number / 4)
+        pace.missed(number / 4, 20.0)
     rate = pace.rate(10.0)
     assert rate is not None and rate.slowed
     assert pace.depth_max(10.0, 10) < 64
+
+
+def test_deadlines_that_nobody_could_meet_and_a_single_one_tell_nothing() -> None:
+    pace = Pace(200)
+    for number in range(40):
+        pace.ended(number * 4.0, 30.0)
+    pace.missed(150.0, 60.0)
+    for number in range(20):
+        pace.missed(150.0 + number, 1.0)
+    rate = pace.rate(160.0)
+    assert rate is not None and not rate.slowed
+    pace.missed(150.0, 60.0)
+    rate = pace.rate(160.0)
+    assert rate is not None and rate.slowed
 
 
 def test_memories_are_bounded_and_out_of_order_ends_count() -> None:
     pace = Pace(200)
     for number in range(17_000):
         pace.ended(10.0 - number % 3, 1.0)
-        pace.missed(10.0)
+        pace.missed(10.0, 20.0)
     rate = pace.rate(10.0)
     assert rate is not None and rate.per_s < 17_000 / 5
 
