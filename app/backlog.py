@@ -8,7 +8,7 @@ would not be done in time is refused at the door, where it costs nothing, rather
 """
 
 from collections import Counter
-from collections.abc import Generator, Iterable, Mapping
+from collections.abc import Generator, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
@@ -46,6 +46,18 @@ class _Asked:
     timeout_s: int
     key: Key | None
     tenant: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Bound:
+    """What `depth` may be at most, whose `pace` empties it; `share` of what ends there makes room behind this bound."""
+
+    line: str
+    which: str
+    pace: Pace
+    depth: int
+    depth_max: int
+    share: float = 1.0
 
 
 class Backlog:
@@ -193,7 +205,8 @@ class Backlog:
             return
         asked = _Asked(frozenset(roles), timeout_s, key, tenant)
         now_s = self._now_s()
-        self._check_depths(asked, now_s)
+        for bound in self._bounds(asked):
+            self._check_bound(asked, bound, now_s)
         for role in sorted(asked.roles):
             self._check_pace(asked, role, now_s)
         waited_s = self.head_waited_s()
@@ -202,28 +215,25 @@ class Backlog:
             per_s = self._pace.freed_per_s(now_s, timeout_s, self.depth, given=True)
             raise self._refusal(asked, told, ALL, now_s, per_s, self.depth)
 
-    def _check_depths(self, asked: _Asked, now_s: float) -> None:
-        self._check_depth(asked, ALL, self._pace, self.depth, self._depth_max, "", now_s)
+    def _bounds(self, asked: _Asked) -> Iterator[_Bound]:
+        yield _Bound(ALL, "", self._pace, self.depth, self._depth_max)
         if asked.tenant is not None and self._tenant_depth_max is not None:
             depth = self.depth_of_tenant(asked.tenant)
-            line, which = f"tenant {asked.tenant}", " of yours"
-            self._check_depth(asked, line, self._pace, depth, self._tenant_depth_max, which, now_s)
+            # Of what ends in the house, its own share is what makes room for it.
+            share = depth / max(1, self.depth)
+            yield _Bound(f"tenant {asked.tenant}", " of yours", self._pace, depth, self._tenant_depth_max, share)
         for role in sorted(asked.roles & self._role_depth_max.keys()):
-            line, which = f"role {role}", f" that need the role {role}"
-            depth, depth_max = self.depth_of(role), self._role_depth_max[role]
-            self._check_depth(asked, line, self._pace_of(role), depth, depth_max, which, now_s)
+            which, pace, depth_max = f" that need the role {role}", self._pace_of(role), self._role_depth_max[role]
+            yield _Bound(f"role {role}", which, pace, self.depth_of(role), depth_max)
 
-    def _check_depth(
-        self, asked: _Asked, line: str, pace: Pace, depth: int, depth_max: int, which: str, now_s: float
-    ) -> None:
-        kept = 0 if self.promises.holds(line, asked.key, now_s) else self.promises.kept(line, now_s, depth_max)
-        if depth + kept < depth_max:
+    def _check_bound(self, asked: _Asked, bound: _Bound, now_s: float) -> None:
+        promised = self.promises.holds(bound.line, asked.key, now_s)
+        kept = 0 if promised else self.promises.kept(bound.line, now_s, bound.depth_max)
+        if bound.depth + kept < bound.depth_max:
             return
-        # Of what ends in the house, a tenant's own share is what makes room for it.
-        share = depth / self.depth if line.startswith("tenant ") else 1
-        per_s = share * pace.freed_per_s(now_s, asked.timeout_s, depth_max, given=True)
-        told = f"{depth} deliberations{which} are accepted and unfinished"
-        raise self._refusal(asked, told, line, now_s, per_s, depth + 1 - depth_max)
+        per_s = bound.share * bound.pace.freed_per_s(now_s, asked.timeout_s, bound.depth_max, given=True)
+        told = f"{bound.depth} deliberations{bound.which} are accepted and unfinished"
+        raise self._refusal(asked, told, bound.line, now_s, per_s, bound.depth + 1 - bound.depth_max)
 
     def _check_pace(self, asked: _Asked, role: str, now_s: float) -> None:
         pace, depth, line = self._pace_of(role), self.depth_of(role), f"role {role}"

@@ -10,8 +10,8 @@ OVERLOAD = (
     Guard(
         "no more is accepted than the queue may hold",
         "app/backlog.py",
-        "        if self.depth + kept >= self._depth_max:\n",
-        "        if False:\n",
+        '        yield _Bound(ALL, "", self._pace, self.depth, self._depth_max)\n',
+        "",
         "tests/components/test_deliberations_routes.py::test_a_full_queue_is_told_with_an_honest_time_and_lets_replays_pass",
     ),
     Guard(
@@ -24,15 +24,15 @@ OVERLOAD = (
     Guard(
         "no more of a role than it may hold",
         "app/backlog.py",
-        "            if depth >= depth_max:\n",
-        "            if False:\n",
+        '            yield _Bound(f"role {role}", which, pace, self.depth_of(role), depth_max)\n',
+        "            pass\n",
         f"{BACKLOG}test_a_role_with_a_bound_of_its_own_is_full_without_the_others",
     ),
     Guard(
         "no more of a tenant than it may hold",
         "app/backlog.py",
-        "            if depth >= self._tenant_depth_max:\n",
-        "            if False:\n",
+        "        if asked.tenant is not None and self._tenant_depth_max is not None:\n",
+        "        if False:\n",
         f"{BACKLOG}test_a_tenant_that_has_much_in_flight_leaves_room_for_the_others",
     ),
     Guard(
@@ -45,7 +45,7 @@ OVERLOAD = (
     Guard(
         "what could not end in time is refused",
         "app/backlog.py",
-        "        if depth < depth_max - self.promises.kept(now_s, depth_max):\n",
+        "        if depth < depth_max - self.promises.kept(line, now_s, depth_max):\n",
         "        if True:\n",
         f"{BACKLOG}test_what_could_not_end_within_half_of_its_deadline_is_refused_at_the_door",
     ),
