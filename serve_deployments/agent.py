@@ -11,6 +11,7 @@ import time
 from collections import Counter
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any
 
 import structlog
@@ -153,13 +154,15 @@ class AgentReplica:
     async def _outcomes(self, request: StageRequest) -> AsyncIterator[Record]:
         attempts: dict[str, int] = {}
         recorded: list[Record] = []
+        unrecorded_at = request.asked_at
         if request.resumed or self._stops.taken_over(request.deliberation_id):
+            unrecorded_at = datetime.now(UTC)
             recorded, attempts = await self._history(request)
         for record in recorded:
             yield record
         known = {record.tokens[4] for record in recorded}
         waiting = {
-            self._task(request, call, attempts.get(call.call_id, 0))
+            self._task(request, call, attempts.get(call.call_id, 0), unrecorded_at)
             for call in request.calls
             if call.call_id not in known
         }
@@ -183,12 +186,14 @@ class AgentReplica:
                     recorded.append(record)
         return recorded, attempts
 
-    def _task(self, request: StageRequest, call: Call, attempts_before: int) -> asyncio.Task[Record]:
+    def _task(
+        self, request: StageRequest, call: Call, attempts_before: int, unrecorded_at: datetime
+    ) -> asyncio.Task[Record]:
         """The call's task: the one that runs already, when another coordinator's request brought the call before."""
         key = (request.deliberation_id, call.call_id)
         if key in self._running:
             return self._running[key].task
-        run = CallRun(self, request, self._with_persona(call), attempts_before)
+        run = CallRun(self, request, self._with_persona(call), attempts_before, unrecorded_at)
         # Not in a task group: the call outlives the request. It is held here, and awaited by whoever asked.
         task = asyncio.get_running_loop().create_task(self._recorded(request, run))
         self._running[key] = _Running(request.tenant, request.stage, run, task)

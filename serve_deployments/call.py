@@ -32,8 +32,10 @@ from serve_deployments.sandbox.checks import Sandbox
 ATTEMPTS_MAX = 3
 FRAME_S = 0.05
 RETRY_WAIT_MAX_S = 5.0
-# Who has tried, or was asked so long ago, may have been given up: another replica may have the answer already.
-LOOK_AGAIN_S = 2.0
+# That nothing was recorded is known for so long: who has waited or hung since may have been given up, and another
+# replica have the answer already. A log that is never as quick as this is believed after some looks.
+UNRECORDED_FOR_S = 0.5
+LOOKS_MAX = 5
 LOOK_RETRY_S = 0.2
 SALT_CHARACTERS = 32
 # What stands where a model would when no engine is asked.
@@ -134,12 +136,16 @@ class Caller(Protocol):
 class CallRun:
     """One call on its way to a recorded outcome."""
 
-    def __init__(self, caller: Caller, request: StageRequest, call: Call, attempts_before: int) -> None:
+    def __init__(
+        self, caller: Caller, request: StageRequest, call: Call, attempts_before: int, unrecorded_at: datetime
+    ) -> None:
         self._caller = caller
+        # When it was last known that no outcome is recorded; None once it may be.
+        self._unrecorded_at: datetime | None = unrecorded_at
         self._request = request
         self._call = call
         # A check asks no engine: there is no attempt to count, however often it has been begun.
-        self._attempt = self._attempts_before = attempts_before if call.check is None else 0
+        self._attempt = attempts_before if call.check is None else 0
         self._unsent = 0
         self._answered_by: int | None = None
         self._usage = Usage()
@@ -239,17 +245,26 @@ class CallRun:
     async def _stands(self) -> bool:
         """Whether another replica has recorded the outcome while this one tried, waited or hung.
 
-        A log that is away is waited for: nobody could record an answer without it, and one may be recorded already.
+        What was known of it holds for a moment, also what a slow log has told. A log that is away is waited for: nobody
+        could record an answer without it, and one may be recorded already.
         """
-        waited_s = (datetime.now(UTC) - self._request.asked_at).total_seconds()
-        if self._attempt == self._attempts_before and waited_s < LOOK_AGAIN_S:
-            return False
         subject = f"{prefix(self._request.tenant, self._request.deliberation_id)}.call.{self._call.call_id}.finished"
-        while True:
+        looks = 0
+        while looks < LOOKS_MAX and not self._surely_unrecorded():
+            looked_at = datetime.now(UTC)
             try:
-                return bool(await self._caller.journal.last([subject]))
+                if await self._caller.journal.last([subject]):
+                    return True
             except JournalUnavailable:
                 await asyncio.sleep(LOOK_RETRY_S)
+                continue
+            self._unrecorded_at = looked_at
+            looks += 1
+        return False
+
+    def _surely_unrecorded(self) -> bool:
+        known_at = self._unrecorded_at
+        return known_at is not None and (datetime.now(UTC) - known_at).total_seconds() < UNRECORDED_FOR_S
 
     async def _hedged(self, engine: EngineState) -> Completion:
         """The engine's completion; where the role hedges and the engine is slow, another one's, if that is sooner."""
@@ -292,6 +307,7 @@ class CallRun:
         if await self._stands():
             raise CallCancelled("somebody else has recorded its outcome meanwhile")
         self._model, self._engine = model, engine.url
+        self._unrecorded_at = None
         self._attempt += 1
         attempt = self._attempt
         await self._started(model, attempt)

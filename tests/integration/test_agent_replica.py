@@ -3,6 +3,7 @@
 import asyncio
 import json
 from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AsyncExitStack
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -17,7 +18,7 @@ from app.deliberation.ports import Record
 from app.deliberation.roles import Role
 from app.testing import InMemoryJournal
 from serve_deployments.agent import AgentReplica
-from serve_deployments.call import LOOK_AGAIN_S, StageRequest
+from serve_deployments.call import UNRECORDED_FOR_S, StageRequest
 from serve_deployments.engine import Engines
 from tests.conditions import until
 
@@ -215,7 +216,7 @@ async def test_who_hung_before_it_read_what_it_was_asked_looks_before_it_asks_an
     journal = InMemoryJournal()
     recorded = await outcomes(replica(ScriptedEngine(lambda *_: streamed(ANSWER)), journal), request((call(),)))
     late = ScriptedEngine(lambda *_: streamed(ANSWER))
-    assert await outcomes(replica(late, journal), request((call(),), asked_s_ago=LOOK_AGAIN_S)) == recorded
+    assert await outcomes(replica(late, journal), request((call(),), asked_s_ago=UNRECORDED_FOR_S)) == recorded
     assert late.bodies == []
 
 
@@ -233,8 +234,47 @@ async def test_who_cannot_look_waits_for_the_log_before_it_asks_again(monkeypatc
     late = ScriptedEngine(lambda *_: streamed(ANSWER))
     monkeypatch.setattr(journal, "last", last)
     monkeypatch.setattr("serve_deployments.call.LOOK_RETRY_S", 0.001)
-    assert await outcomes(replica(late, journal), request((call(),), asked_s_ago=LOOK_AGAIN_S)) == recorded
+    assert await outcomes(replica(late, journal), request((call(),), asked_s_ago=UNRECORDED_FOR_S)) == recorded
     assert late.bodies == [] and away < 0
+
+
+async def test_what_a_slow_log_told_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    journal = InMemoryJournal()
+    looks: list[int] = []
+
+    async def last(patterns: Sequence[str]) -> list[Record]:
+        found = await InMemoryJournal.last(journal, patterns)
+        if patterns[0].endswith(".finished"):
+            looks.append(len(found))
+            if len(looks) == 1:
+                await outcomes(replica(ScriptedEngine(lambda *_: streamed(ANSWER)), journal), request((call(),)))
+                await asyncio.sleep(UNRECORDED_FOR_S)
+        return found
+
+    late = ScriptedEngine(lambda *_: streamed(ANSWER))
+    monkeypatch.setattr(journal, "last", last)
+    (outcome,) = await outcomes(replica(late, journal), request((call(),), asked_s_ago=UNRECORDED_FOR_S))
+    assert looks == [0, 1] and late.bodies == [] and outcome.problem is None
+
+
+async def test_who_waited_for_its_turn_after_it_looked_looks_again() -> None:
+    journal = InMemoryJournal()
+    late = ScriptedEngine(lambda *_: streamed(ANSWER))
+    agent = replica(late, journal)
+    async with AsyncExitStack() as taken:
+        for _ in range(agent.role.concurrency):
+            await taken.enter_async_context(agent.slots)
+        waiting = asyncio.create_task(outcomes(agent, request((call(),), resumed=True)))
+        recorded = await outcomes(replica(ScriptedEngine(lambda *_: streamed(ANSWER)), journal), request((call(),)))
+        await asyncio.sleep(UNRECORDED_FOR_S)
+    assert await waiting == recorded and late.bodies == []
+
+
+async def test_a_log_that_is_always_slow_is_believed_in_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("serve_deployments.call.UNRECORDED_FOR_S", 0.0)
+    engine = ScriptedEngine(lambda *_: streamed(ANSWER))
+    (outcome,) = await outcomes(replica(engine, InMemoryJournal()), request((call(),)))
+    assert outcome.problem is None and len(engine.bodies) == 1
 
 
 async def test_a_repeated_call_goes_on_with_the_next_attempt_number() -> None:
