@@ -19,8 +19,8 @@ HEADERS: dict[str, dict[str, Any]] = {
     "Location": _text("Path of the deliberation"),
     "ETag": _text("Strong validator: changes with every fact"),
     "Retry-After": {
-        "description": "Seconds to wait before asking again; after `queue_full` a place is kept then for the same "
-        "Idempotency-Key",
+        "description": "Seconds to wait before asking again; after `queue_full`, and below 120, a place is kept then "
+        "for the same Idempotency-Key",
         "schema": {"type": "integer", "minimum": 1},
     },
     "Preference-Applied": _text("The preference that was honoured, for example `wait=10`"),

@@ -30,6 +30,21 @@ ALL = "all"
 HowEnded = Literal["done", "missed", "stopped"]
 
 
+def _of_role(role: str) -> str:
+    """The name of the line of those who are refused because they need the role."""
+    return f"role {role}"
+
+
+def _of_tenant(tenant: str) -> str:
+    """The name of the line of those who are refused because they are the tenant's."""
+    return f"tenant {tenant}"
+
+
+def _lines(roles: Iterable[str], tenant: str) -> list[str]:
+    """The lines of all bounds that may refuse it."""
+    return [ALL, *map(_of_role, roles), _of_tenant(tenant)]
+
+
 @dataclass(frozen=True, slots=True)
 class _Held:
     """A deliberation that is accepted and unfinished: the roles that it needs, and when it was accepted."""
@@ -126,7 +141,7 @@ class Backlog:
         if not begun:
             self._waiting[key] = accepted_at
         # Perhaps another gateway has let it in.
-        self.promises.fulfil(self._lines(held.roles, key[0]), key)
+        self.promises.fulfil(_lines(held.roles, key[0]), key)
 
     def ended(self, key: Key, at: datetime, how: HowEnded) -> None:
         """A deliberation that is held has ended: it was done, has missed its deadline, or was stopped."""
@@ -182,11 +197,6 @@ class Backlog:
     def _pace_of(self, role: str) -> Pace:
         return self._paces.setdefault(role, Pace(self._cold_depth))
 
-    @staticmethod
-    def _lines(roles: Iterable[str], tenant: str | None) -> list[str]:
-        """The lines of all bounds that may refuse it."""
-        return [ALL, *(f"role {role}" for role in roles), *([f"tenant {tenant}"] if tenant is not None else [])]
-
     def _now_s(self) -> float:
         return self._clock.now().timestamp()
 
@@ -221,10 +231,10 @@ class Backlog:
             depth = self.depth_of_tenant(asked.tenant)
             # Of what ends in the house, its own share is what makes room for it.
             share = depth / max(1, self.depth)
-            yield _Bound(f"tenant {asked.tenant}", " of yours", self._pace, depth, self._tenant_depth_max, share)
+            yield _Bound(_of_tenant(asked.tenant), " of yours", self._pace, depth, self._tenant_depth_max, share)
         for role in sorted(asked.roles & self._role_depth_max.keys()):
             which, pace, depth_max = f" that need the role {role}", self._pace_of(role), self._role_depth_max[role]
-            yield _Bound(f"role {role}", which, pace, self.depth_of(role), depth_max)
+            yield _Bound(_of_role(role), which, pace, self.depth_of(role), depth_max)
 
     def _check_bound(self, asked: _Asked, bound: _Bound, now_s: float) -> None:
         promised = self.promises.holds(bound.line, asked.key, now_s)
@@ -236,7 +246,7 @@ class Backlog:
         raise self._refusal(asked, told, bound.line, now_s, per_s, bound.depth + 1 - bound.depth_max)
 
     def _check_pace(self, asked: _Asked, role: str, now_s: float) -> None:
-        pace, depth, line = self._pace_of(role), self.depth_of(role), f"role {role}"
+        pace, depth, line = self._pace_of(role), self.depth_of(role), _of_role(role)
         depth_max = pace.depth_max(now_s, asked.timeout_s)
         if depth < depth_max - self.promises.kept(line, now_s, depth_max):
             return
@@ -260,7 +270,7 @@ class Backlog:
         self.check(roles, timeout_s, key=key, tenant=key[0])
         if key not in self._held:
             self._writing[key] = frozenset(roles)
-            self.promises.fulfil(self._lines(self._writing[key], key[0]), key)
+            self.promises.fulfil(_lines(self._writing[key], key[0]), key)
         try:
             yield
         finally:

@@ -5,12 +5,13 @@ from dataclasses import dataclass
 
 import pytest
 
-from app.deliberation.pace import Grip, Pace
+from app.deliberation.pace import Pace
+from tests.components.engine_model import EngineModel
 
 
 @dataclass
 class House:
-    """An engine that ends `per_s` at most, each in `alone_s` when alone; work has `timeout_s`, then it is lost."""
+    """An engine, and a door that lets in what can end in time."""
 
     per_s: float
     alone_s: float
@@ -19,36 +20,26 @@ class House:
 
     def run(self, asked_over_capacity: float, seconds: float, seed: int = 1) -> tuple[float, int, int, int]:
         """Goodput over capacity, what was accepted, what of it was lost, and how much was in hand at the end."""
-        rng, pace, grip = random.Random(seed), Pace(200), Grip(1_024)
-        waiting: list[float] = []
-        in_hand: list[list[float]] = []
+        rng, pace = random.Random(seed), Pace(200)
+        engine = EngineModel(self.per_s, self.alone_s, self.timeout_s, self.gripped)
         accepted = done = lost = 0
         now_s, next_s, step_s = 0.0, 0.0, min(0.25, self.alone_s / 10)
         while now_s < seconds:
             now_s += step_s
             while next_s <= now_s:
                 next_s += rng.expovariate(asked_over_capacity * self.per_s)
-                if len(waiting) + len(in_hand) < pace.depth_max(now_s, self.timeout_s):
-                    waiting.append(now_s)
+                if engine.depth < pace.depth_max(now_s, self.timeout_s):
                     accepted += 1
-            while waiting and (grip.free or not self.gripped):
-                in_hand.append([waiting.pop(0), now_s, rng.uniform(0.7, 1.3)])
-                grip.take()
-            share = min(1 / self.alone_s, self.per_s / max(1, len(in_hand))) * step_s
-            for work in list(in_hand):
-                work[2] -= share
-                late = now_s - work[0] >= self.timeout_s
-                if work[2] > 0 and not late:
-                    continue
-                in_hand.remove(work)
-                grip.ended(now_s, now_s - work[1], missed=late)
+                    engine.let_in(("default", f"d{accepted}"), now_s, rng)
+            engine.begin(now_s)
+            for work, late in engine.go_on(now_s, step_s):
                 if late:
-                    pace.missed(now_s, now_s - work[0])
+                    pace.missed(now_s, now_s - work.accepted_s)
                     lost += 1
                 else:
-                    pace.ended(now_s, now_s - work[0])
+                    pace.ended(now_s, now_s - work.accepted_s)
                     done += 1
-        return done / (self.per_s * seconds), accepted, lost, len(in_hand)
+        return done / (self.per_s * seconds), accepted, lost, len(engine.in_hand)
 
 
 @pytest.mark.parametrize(

@@ -2,54 +2,31 @@
 
 import random
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from datetime import timedelta
 
 import pytest
 
 from app.backlog import Backlog, Key
 from app.deliberation.errors import QueueFull
-from app.deliberation.pace import Grip
 from app.promises import WAIT_MAX_S, Promise
 from app.testing import FakeClock
+from tests.components.engine_model import EngineModel
 from tests.story import NOW
 
 DEV = frozenset({"DEV"})
 STEP_S = 0.2
+PER_S = 3.2
+TIMEOUT_S = 60
 
 
-@dataclass
-class Work:
-    """What was let in at some moment, when it was begun, and how much of it is left."""
-
-    client: int
-    accepted_s: float
-    begun_s: float
-    left: float
-
-
-@dataclass
 class House:
-    """Gateways before one engine that ends `per_s` at most, each in `alone_s` when alone, and clients of it."""
+    """Gateways before one engine, and their clients; times are seconds since the beginning."""
 
-    gateways: int = 1
-    per_s: float = 3.2
-    alone_s: float = 4.0
-    timeout_s: int = 60
-    now_s: float = 0.0
-    clients: int = 0
-    returned: int = 0
-    let_in: int = 0
-    done: int = 0
-    lost: int = 0
-    clock: FakeClock = field(default_factory=lambda: FakeClock(NOW))
-    grip: Grip = field(default_factory=lambda: Grip(256))
-    waiting: list[tuple[Key, Work]] = field(default_factory=list[tuple[Key, Work]])
-    in_hand: dict[Key, Work] = field(default_factory=dict[Key, Work])
-
-    def __post_init__(self) -> None:
-        self.rng = random.Random(1)
-        self.backlogs = [Backlog(self.clock, 1_000, {}, cold_depth=200) for _ in range(self.gateways)]
+    def __init__(self, gateways: int) -> None:
+        self.now_s = 0.0
+        self.asked = self.returned = self.let_in = self.done = self.lost = 0
+        self.rng, self.clock = random.Random(1), FakeClock(NOW)
+        self.engine = EngineModel(PER_S, 4.0, TIMEOUT_S)
+        self.backlogs = [Backlog(self.clock, 1_000, {}, cold_depth=200) for _ in range(gateways)]
         for backlog in self.backlogs:
             backlog.promises.announce = self._announced_by(backlog)
 
@@ -61,43 +38,35 @@ class House:
 
         return announced
 
-    def ask(self, client: int, key: Key) -> int | None:
+    def ask(self, key: Key) -> int | None:
         """Ask one of the gateways; the seconds that a refusal tells, or None."""
         try:
-            with self.rng.choice(self.backlogs).place(key, DEV, self.timeout_s):
+            with self.rng.choice(self.backlogs).place(key, DEV, TIMEOUT_S):
                 for backlog in self.backlogs:
                     backlog.hold(key, DEV, self.clock.now(), begun=False)
         except QueueFull as exc:
             return exc.retry_after_s
-        self.waiting.append((key, Work(client, self.now_s, 0.0, self.rng.uniform(0.7, 1.3))))
+        self.engine.let_in(key, self.now_s, self.rng)
         return None
 
-    def work(self) -> set[int]:
-        """Go on for a step; the clients whose work has ended."""
+    def new_key(self) -> Key:
+        """Of something that was never asked for."""
+        self.asked += 1
+        return ("default", f"d{self.asked}")
+
+    def work(self) -> list[Key]:
+        """Go on for a step; the keys of what has ended."""
         self.now_s += STEP_S
         self.clock.advance(STEP_S)
-        while self.waiting and self.grip.free:
-            key, begun = self.waiting.pop(0)
-            begun.begun_s = self.now_s
-            self.in_hand[key] = begun
-            self.grip.take()
-            for backlog in self.backlogs:
-                backlog.hold(key, DEV, NOW + timedelta(seconds=begun.accepted_s), begun=True)
-        share = min(1 / self.alone_s, self.per_s / max(1, len(self.in_hand))) * STEP_S
-        ended = set[int]()
-        for key, each in list(self.in_hand.items()):
-            each.left -= share
-            late = self.now_s - each.accepted_s >= self.timeout_s
-            if each.left > 0 and not late:
-                continue
-            del self.in_hand[key]
-            ended.add(each.client)
-            self.grip.ended(self.now_s, self.now_s - each.begun_s, missed=late)
-            self.lost += late
-            self.done += not late
-            for backlog in self.backlogs:
-                backlog.ended(key, self.clock.now(), "missed" if late else "done")
-        return ended
+        begun, left = self.engine.begin(self.now_s), self.engine.go_on(self.now_s, STEP_S)
+        for backlog in self.backlogs:
+            for work in begun:
+                backlog.hold(work.key, DEV, self.clock.now(), begun=True)
+            for work, late in left:
+                backlog.ended(work.key, self.clock.now(), "missed" if late else "done")
+        self.lost += sum(late for _, late in left)
+        self.done += sum(not late for _, late in left)
+        return [work.key for work, _ in left]
 
     def run(self, clients: int, seconds: float) -> None:
         """Clients that ask, wait as long as they are told if they are refused, and ask anew once theirs has ended.
@@ -105,31 +74,28 @@ class House:
         Who is told the longest wait is promised nothing, and is not counted when it returns.
         """
         until_s = self.now_s + seconds
-        self.clients += clients
-        due = {self.clients - each: self.now_s + self.rng.uniform(0, 5) for each in range(clients)}
-        keys, told_s = dict[int, Key](), dict[int, int | None]()
+        due = {self.new_key(): self.now_s + self.rng.uniform(0, 5) for _ in range(clients)}
+        told_s, inside = dict[Key, int](), set[Key]()
         while self.now_s < until_s:
-            for client in [client for client, at_s in due.items() if at_s <= self.now_s]:
-                before_s = told_s.get(client)
-                if before_s is None:
-                    keys[client] = ("default", f"{client}-{self.now_s}")
-                wait_s = told_s[client] = self.ask(client, keys[client])
-                if before_s is not None and before_s < WAIT_MAX_S:
+            for key in [key for key, at_s in due.items() if at_s <= self.now_s]:
+                before_s, wait_s = told_s.get(key, WAIT_MAX_S), self.ask(key)
+                if before_s < WAIT_MAX_S:
                     self.returned += 1
                     self.let_in += wait_s is None
                 if wait_s is None:
-                    del due[client]
+                    del due[key]
+                    inside.add(key)
                 else:
-                    due[client] = self.now_s + wait_s * self.rng.uniform(1, 1.1)
-            due.update(dict.fromkeys(keys.keys() & self.work(), self.now_s))
+                    told_s[key], due[key] = wait_s, self.now_s + wait_s * self.rng.uniform(1, 1.1)
+            # Of those that ended some were of others, who are no longer here.
+            due.update({self.new_key(): self.now_s for key in self.work() if key in inside})
 
     def flood(self, seconds: float) -> None:
         """Ten times what can be done is asked for, by clients that never come back."""
-        until_s, number = self.now_s + seconds, 0
+        until_s = self.now_s + seconds
         while self.now_s < until_s:
-            for _ in range(round(10 * self.per_s * STEP_S)):
-                number += 1
-                self.ask(0, ("default", f"flood-{self.now_s}-{number}"))
+            for _ in range(round(10 * PER_S * STEP_S)):
+                self.ask(self.new_key())
             self.work()
 
 
@@ -145,7 +111,7 @@ def test_who_comes_back_when_told_is_let_in_at_ten_times_capacity(gateways: int,
     assert house.returned > 100
     assert house.let_in > 0.9 * house.returned
     assert house.lost == 0
-    assert house.done > 0.85 * house.per_s * 150
+    assert house.done > 0.85 * PER_S * 150
 
 
 def test_gateways_that_do_not_hear_each_other_break_their_promises() -> None:

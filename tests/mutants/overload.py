@@ -24,7 +24,7 @@ OVERLOAD = (
     Guard(
         "no more of a role than it may hold",
         "app/backlog.py",
-        '            yield _Bound(f"role {role}", which, pace, self.depth_of(role), depth_max)\n',
+        "            yield _Bound(_of_role(role), which, pace, self.depth_of(role), depth_max)\n",
         "            pass\n",
         f"{BACKLOG}test_a_role_with_a_bound_of_its_own_is_full_without_the_others",
     ),
