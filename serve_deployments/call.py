@@ -242,6 +242,15 @@ class CallRun:
                     # Nothing was sent: its circuit is open now, and whoever may be asked next is waited for.
                     log.info("engine_away", call_id=self._call.call_id, error=str(away))
 
+    async def _still_needed(self) -> None:
+        """Raise CallCancelled when somebody else has recorded the outcome.
+
+        Asked before an attempt begins, and once more when its request is written: whoever was stopped in between, and
+        given up, must not have an engine do again what is done.
+        """
+        if await self._stands():
+            raise CallCancelled("somebody else has recorded its outcome meanwhile")
+
     async def _stands(self) -> bool:
         """Whether another replica has recorded the outcome while this one tried, waited or hung.
 
@@ -304,10 +313,8 @@ class CallRun:
     async def _requested_of(self, engine: EngineState) -> Completion:
         call, request, journal = self._call, self._request, self._caller.journal
         model = await self._caller.engines.model_of(engine, call.model or self._caller.role.model)
-        if await self._stands():
-            raise CallCancelled("somebody else has recorded its outcome meanwhile")
+        await self._still_needed()
         self._model, self._engine = model, engine.url
-        self._unrecorded_at = None
         self._attempt += 1
         attempt = self._attempt
         await self._started(model, attempt)
@@ -325,11 +332,14 @@ class CallRun:
                 on_text=deltas.take if deltas else None,
                 meter=meter,
                 salt=self._salt,
+                gate=self._still_needed,
             )
         except EngineAway:
             self._unsent += 1
             raise
         finally:
+            # From now on somebody else may record it: whoever tries once more looks again.
+            self._unrecorded_at = None
             self._usage += meter.usage
         if deltas:
             await deltas.flush()

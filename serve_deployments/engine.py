@@ -39,6 +39,7 @@ _NO_SUCH_PATH = frozenset({404, 405, 501})
 _DETAIL_CHARACTERS = 300
 
 OnText = Callable[[str], Coroutine[Any, Any, None]]
+Gate = Callable[[], Coroutine[Any, Any, None]]
 
 log = structlog.get_logger(__name__)
 
@@ -232,10 +233,12 @@ class Engines:
         on_text: OnText | None,
         meter: Meter,
         salt: str,
+        gate: Gate | None = None,
     ) -> Completion:
         """One request for `call`. With `on_text` it is streamed, and each piece of text is handed over as it arrives.
 
-        `meter` is kept up to date, whatever comes of the request. `salt` is `cache_salt` of the tenant.
+        `meter` is kept up to date, whatever comes of the request. `salt` is `cache_salt` of the tenant. `gate` is
+        awaited when nothing is left to do but to write the request; what it raises is raised, and nothing is sent.
 
         Raises EngineAway (nobody is there), EngineUnavailable (broken off, 5xx, 429, nonsense), EngineRejected (4xx) or
         CallTimeout (no byte for 20 s). Cancelling it closes the connection, which makes the engine stop generating.
@@ -243,7 +246,7 @@ class Engines:
         body = request_body(call, model, seed, stream=on_text is not None, salt=salt if engine.extended else None)
         engine.in_flight += 1
         try:
-            completion = await self._exchange(engine, body, trace, on_text, meter)
+            completion = await self._exchange(engine, _Body(body, gate), trace, on_text, meter)
         except (httpx.ConnectError, httpx.ConnectTimeout, aiohttp.ClientConnectorError) as exc:
             self._fell(engine, away=True)
             raise EngineAway(f"{engine.url} cannot be reached: {type(exc).__name__} {exc}") from exc
@@ -267,16 +270,23 @@ class Engines:
         return completion
 
     async def _exchange(
-        self, engine: EngineState, body: bytes, trace: str, on_text: OnText | None, meter: Meter
+        self, engine: EngineState, body: "_Body", trace: str, on_text: OnText | None, meter: Meter
     ) -> Completion:
         headers = [*HEADERS, ("X-Request-Id", trace), ("X-Call-Id", trace.rpartition(".")[0])]
+        headers.append(("Content-Length", str(len(body.content))))
         # Unstreamed, the first byte comes with the last: only the call's own deadline can tell slow from hung.
         timeout = {**TIMEOUT_S, "read": IDLE_TIMEOUT_S if on_text else None}
         began_s = asyncio.get_running_loop().time()
         # Straight to the transport: redirects, cookies and authentication have no place here, and cost as much again.
-        response = await self._transport.handle_async_request(
-            httpx.Request("POST", engine.completions, headers=headers, content=body, extensions={"timeout": timeout})
+        request = httpx.Request(
+            "POST", engine.completions, headers=headers, content=body, extensions={"timeout": timeout}
         )
+        try:
+            response = await self._transport.handle_async_request(request)
+        except (httpx.HTTPError, aiohttp.ClientError):
+            if body.refused is not None:
+                raise body.refused from None
+            raise
         try:
             if response.status_code != 200:
                 raise _refusal(engine.url, response, await _raw(response))
@@ -287,6 +297,25 @@ class Engines:
             return await _streamed(engine.url, response.aiter_raw(), on_text, began_s, meter)
         finally:
             await response.aclose()
+
+
+@dataclass(slots=True)
+class _Body:
+    """A request's body, which passes a gate in the moment when it is written, connections and all having been made."""
+
+    content: bytes
+    gate: Gate | None
+    refused: Exception | None = None
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        if self.gate is not None:
+            try:
+                await self.gate()
+            except Exception as error:
+                # Kept, because the transport hides it behind an error of its own.
+                self.refused = error
+                raise
+        yield self.content
 
 
 async def _raw(response: httpx.Response) -> bytes:

@@ -4,7 +4,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, timedelta, tzinfo
 from typing import Any
 
 import httpx
@@ -12,7 +12,7 @@ import pytest
 
 from app.deliberation.calls import Call, ChatMessage
 from app.deliberation.errors import JournalUnavailable
-from app.deliberation.facts import CallDelta, CallFinished, CallStarted, CancelRequested, StageClosed, decode
+from app.deliberation.facts import CallDelta, CallFinished, CallStarted, CancelRequested, StageClosed, View, decode
 from app.deliberation.outputs import Output
 from app.deliberation.ports import Record
 from app.deliberation.roles import Role
@@ -238,7 +238,28 @@ async def test_who_cannot_look_waits_for_the_log_before_it_asks_again(monkeypatc
     assert late.bodies == [] and away < 0
 
 
-async def test_what_a_slow_log_told_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+class Clock:
+    """Stands where a replica reads the time, so that a test may let it be later."""
+
+    def __init__(self) -> None:
+        self.ahead = timedelta()
+
+    def now(self, zone: tzinfo) -> datetime:
+        return datetime.now(zone) + self.ahead
+
+    def pause(self) -> None:
+        """As long a wait, or a stop, as makes what was known of the log too old."""
+        self.ahead += timedelta(seconds=UNRECORDED_FOR_S)
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    found = Clock()
+    monkeypatch.setattr("serve_deployments.call.datetime", found)
+    return found
+
+
+async def test_what_a_slow_log_told_is_asked_again(monkeypatch: pytest.MonkeyPatch, clock: Clock) -> None:
     journal = InMemoryJournal()
     looks: list[int] = []
 
@@ -248,7 +269,7 @@ async def test_what_a_slow_log_told_is_asked_again(monkeypatch: pytest.MonkeyPat
             looks.append(len(found))
             if len(looks) == 1:
                 await outcomes(replica(ScriptedEngine(lambda *_: streamed(ANSWER)), journal), request((call(),)))
-                await asyncio.sleep(UNRECORDED_FOR_S)
+                clock.pause()
         return found
 
     late = ScriptedEngine(lambda *_: streamed(ANSWER))
@@ -257,7 +278,30 @@ async def test_what_a_slow_log_told_is_asked_again(monkeypatch: pytest.MonkeyPat
     assert looks == [0, 1] and late.bodies == [] and outcome.problem is None
 
 
-async def test_who_waited_for_its_turn_after_it_looked_looks_again() -> None:
+async def test_who_is_stopped_before_its_request_is_written_looks_again(
+    monkeypatch: pytest.MonkeyPatch, clock: Clock
+) -> None:
+    journal = InMemoryJournal()
+    late = ScriptedEngine(lambda *_: streamed(ANSWER))
+    agent = replica(late, journal)
+    recorded: list[CallFinished] = []
+
+    async def publish_view(tenant: str, view: View) -> None:
+        await InMemoryJournal.publish_view(journal, tenant, view)
+        if isinstance(view, CallStarted) and not recorded:
+            monkeypatch.undo()
+            recorded.extend(
+                await outcomes(replica(ScriptedEngine(lambda *_: streamed(ANSWER)), journal), request((call(),)))
+            )
+            monkeypatch.setattr("serve_deployments.call.datetime", clock)
+            clock.pause()
+
+    monkeypatch.setattr(journal, "publish_view", publish_view)
+    assert await outcomes(agent, request((call(),))) == recorded != []
+    assert late.bodies == []
+
+
+async def test_who_waited_for_its_turn_after_it_looked_looks_again(clock: Clock) -> None:
     journal = InMemoryJournal()
     late = ScriptedEngine(lambda *_: streamed(ANSWER))
     agent = replica(late, journal)
@@ -266,7 +310,7 @@ async def test_who_waited_for_its_turn_after_it_looked_looks_again() -> None:
             await taken.enter_async_context(agent.slots)
         waiting = asyncio.create_task(outcomes(agent, request((call(),), resumed=True)))
         recorded = await outcomes(replica(ScriptedEngine(lambda *_: streamed(ANSWER)), journal), request((call(),)))
-        await asyncio.sleep(UNRECORDED_FOR_S)
+        clock.pause()
     assert await waiting == recorded and late.bodies == []
 
 

@@ -13,7 +13,7 @@ import pytest
 import respx
 
 from app.deliberation.calls import Call, ChatMessage
-from app.deliberation.errors import CallTimeout, DeliberationError, EngineRejected, EngineUnavailable
+from app.deliberation.errors import CallCancelled, CallTimeout, DeliberationError, EngineRejected, EngineUnavailable
 from app.deliberation.outputs import Output, json_schema
 from serve_deployments.call import backoff_hook
 from serve_deployments.engine import Completion, Engines, Meter, RetryLater, request_body
@@ -250,6 +250,28 @@ async def test_cancelling_closes_the_connection(router: respx.MockRouter, engine
     with pytest.raises(asyncio.CancelledError):
         await task
     assert stream.closed and engines.engines[0].in_flight == 0
+
+
+async def test_what_a_gate_refuses_is_not_sent_and_says_nothing_of_the_engine() -> None:
+    heard: list[bytes] = []
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        heard.append(await reader.read())
+        writer.close()
+
+    async def gate() -> None:
+        raise CallCancelled("somebody else has recorded its outcome meanwhile")
+
+    async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
+        engines = Engines([f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"], connections=4)
+        (engine,) = engines.engines
+        with pytest.raises(CallCancelled):
+            await engines.complete(
+                engine, CALL, "m", seed=7, trace="d.s1-dev-001.1", on_text=None, meter=Meter(), salt=SALT, gate=gate
+            )
+        await until(lambda: heard == [b""])
+        assert engine.healthy and engine.in_flight == 0
+        await engines.close()
 
 
 async def test_probing_names_models_and_marks_the_unreachable(router: respx.MockRouter) -> None:

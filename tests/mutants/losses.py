@@ -145,6 +145,13 @@ LOSSES = (
         f"{AGENT}test_what_a_slow_log_told_is_asked_again",
     ),
     Guard(
+        "who was stopped looks again before its request is written",
+        "serve_deployments/call.py",
+        "                gate=self._still_needed,\n",
+        "                gate=None,\n",
+        f"{AGENT}test_who_is_stopped_before_its_request_is_written_looks_again",
+    ),
+    Guard(
         "two who ask for one call share it",
         "serve_deployments/agent.py",
         "        if key in self._running:\n",
