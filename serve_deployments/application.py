@@ -8,8 +8,11 @@ import asyncio
 import logging
 import os
 import signal
+import socket
 import sys
+import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from importlib.resources import files
 from pathlib import Path
 from typing import Any, cast
@@ -214,9 +217,27 @@ async def _stay() -> None:
             continue
 
 
+def _until_listening(address: str) -> None:
+    """Wait until somebody listens at `host:port`; what is no such address is Ray's own to find."""
+    host, _, port = address.rpartition(":")
+    if not (host and port.isdecimal()):
+        return
+    sys.stdout.write(f"waiting for Ray at {address}\n")
+    sys.stdout.flush()
+    while True:
+        with suppress(OSError), socket.create_connection((host, int(port)), timeout=1.0):
+            return
+        time.sleep(0.05)
+
+
 def main() -> None:
-    """Deploy to the cluster at RAY_ADDRESS, print `ready`, and stay until told to stop."""
-    ray.init(address=os.environ.get("RAY_ADDRESS", "auto"), log_to_driver=False, logging_level=logging.WARNING)
+    """Deploy to the cluster at RAY_ADDRESS, print `ready`, and stay until told to stop.
+
+    A cluster that is only being started is waited for: to start together with it saves the time of the imports.
+    """
+    address = os.environ.get("RAY_ADDRESS", "auto")
+    _until_listening(address)
+    ray.init(address=address, log_to_driver=False, logging_level=logging.WARNING)
     deploy(ApplicationArgs())
     sys.stdout.write("ready\n")
     sys.stdout.flush()

@@ -70,7 +70,7 @@ def stack_children(layout: Layout) -> list[Child]:
     engine = [] if layout.options.engine_urls else [_simulator(layout)]
     needed = tuple(child.name for child in log)
     edge = [_webhooks(layout, needed), _gateway(layout, needed)]
-    return [*log, *engine, _ray(layout), _deployer(layout, (*needed, "ray")), *edge]
+    return [*log, *engine, _ray(layout), _deployer(layout, needed), *edge]
 
 
 @asynccontextmanager

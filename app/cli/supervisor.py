@@ -56,7 +56,6 @@ from app.cli.restarts import (
 from app.deliberation.errors import DeliberationError
 
 _PROBE_INTERVAL_S = 0.03
-_FALLEN_GRACE_S = 2.0
 
 
 class StackFailed(CommandError):
@@ -125,6 +124,7 @@ class Supervisor:
         self._site = site
         self._report = report
         self._lives: dict[str, Life] = {}
+        self._begun = {child.name: asyncio.Event() for child in children}
         self._up = {child.name: asyncio.Event() for child in children}
         self._keeping: asyncio.Task[NoReturn] | None = None
 
@@ -145,10 +145,7 @@ class Supervisor:
 
     async def until_up(self, names: Sequence[str] | None = None) -> None:
         """Wait until the named children (all by default) are ready at the same time."""
-        waited = [self._up[name] for name in (self._up if names is None else names)]
-        while not all(event.is_set() for event in waited):
-            for event in waited:
-                await event.wait()
+        await _all_set([self._up[name] for name in (self._up if names is None else names)])
 
     async def stop(self) -> None:
         """End the children in reverse order, each by SIGTERM and after its bound by SIGKILL, and all that they left."""
@@ -187,7 +184,7 @@ class Supervisor:
         past = Past()
         attempt = 0
         while True:
-            await self.until_up(child.needs)
+            await _all_set(self._awaited(child))
             footing = {name: self._lives[name] for name in child.falls_with}
             attempt += 1
             life = await self._begin(child, attempt)
@@ -202,6 +199,10 @@ class Supervisor:
                     self._report(ChildDied(child.name, reason, delay_s, tail))
                     await asyncio.sleep(delay_s)
 
+    def _awaited(self, child: Child) -> list[asyncio.Event]:
+        """What must be before the child is started: what it needs is ready, and what it falls with runs."""
+        return [*(self._up[name] for name in child.needs), *(self._begun[name] for name in child.falls_with)]
+
     async def _begin(self, child: Child, attempt: int) -> Life:
         log = self._site.logs_dir / f"{child.name}.log"
         log_from_byte = log.stat().st_size if log.exists() else 0
@@ -211,6 +212,7 @@ class Supervisor:
         except OSError as error:
             raise StackFailed(child.name, f"{child.command[0]} cannot be run: {error}", hint=child.hint) from error
         life = self._lives[child.name] = Life(process, log, log_from_byte, attempt)
+        self._begun[child.name].set()
         self._write_state()
         self._report(ChildStarted(child.name, process.pid, attempt))
         return life
@@ -235,8 +237,8 @@ class Supervisor:
         if life.verdict is not None:
             return Death(ready_for_s), life.verdict.reason, 0.0 if life.verdict.at_once else child.stop_within_s
         fell_with = tuple(footing)[first - 2]
-        grace_s = min(_FALLEN_GRACE_S, child.stop_within_s)
-        return Death(ready_for_s, fell_with), f"ended because {fell_with} did", grace_s
+        # There is nothing left that it could end in order, and what it tries takes CPU from those that begin anew.
+        return Death(ready_for_s, fell_with), f"ended because {fell_with} did", 0.0
 
     async def _past_hope(self, child: Child, life: Life) -> None:
         """Ask for signs of life until only a restart helps, which is then the life's verdict."""
@@ -276,6 +278,7 @@ class Supervisor:
 
     async def _end(self, child: Child, life: Life, grace_s: float) -> None:
         self._up[child.name].clear()
+        self._begun[child.name].clear()
         life.ended.set()
         await end(life.process, grace_s=grace_s)
         await sweep(self._site.mark, child.name)
@@ -308,6 +311,13 @@ def _ends(life: Life, footing: Mapping[str, Life]) -> list[Coroutine[Any, Any, o
 
 def _how_it_ended(status: int) -> str:
     return f"ended with status {status}" if status >= 0 else f"was killed by {signal.Signals(-status).name}"
+
+
+async def _all_set(events: Sequence[asyncio.Event]) -> None:
+    """Wait until all the events are set at the same time."""
+    while not all(event.is_set() for event in events):
+        for event in events:
+            await event.wait()
 
 
 async def _first(*waits: Coroutine[Any, Any, object]) -> int:

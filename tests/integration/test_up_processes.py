@@ -69,21 +69,33 @@ async def test_a_child_that_keeps_dying_is_restarted_less_and_less_often(run: Ru
     assert [died.restart_in_s for died in told.of(ChildDied)] == pytest.approx([0.2, 0.4, 0.8])
 
 
-async def test_what_stands_on_a_dead_child_is_ended_and_started_after_it(run: Run, told: Told) -> None:
-    async with run(
-        child("ray", LASTS), child("deployer", DEAF, needs=("ray",), falls_with=("ray",), stop_within_s=0.2)
-    ) as stand:
+async def test_what_stands_on_a_dead_child_is_ended_at_once_and_started_together_with_it(
+    run: Run, told: Told, tmp_path: Path
+) -> None:
+    deaf_once = (
+        f"import pathlib\nif not (mark := pathlib.Path({str(tmp_path / 'deaf')!r})).exists():\n    mark.touch()\n"
+    )
+    deaf_once += "    import signal\n    signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+    # Its bound is longer than any test may take: it is not waited for.
+    deployer = child("deployer", deaf_once + LASTS, falls_with=("ray",), stop_within_s=600)
+    async with run(child("ray", LASTS), deployer) as stand:
         first = stand.supervisor.pid_of("deployer")
         stand.kill("ray")
         await told.until_ready("deployer", 2)
+        await told.until_ready("ray", 2)
         assert not alive(first)
         assert [(d.name, d.reason) for d in told.of(ChildDied, "deployer")] == [("deployer", "ended because ray did")]
-        readiness = [event.name for event in told.of(ChildReady)]
-        assert readiness == ["ray", "deployer", "ray", "deployer"]
+        assert [event.name for event in told.of(ChildStarted)] == ["ray", "deployer", "ray", "deployer"]
+
+
+async def test_what_stands_on_another_does_not_wait_until_that_is_ready(run: Run, told: Told) -> None:
+    async with run(child("ray", LASTS), child("deployer", LASTS, falls_with=("ray",))):
+        order = [(type(event), getattr(event, "name", "")) for event in told.events]
+        assert order[:2] == [(ChildStarted, "ray"), (ChildStarted, "deployer")]
 
 
 async def test_the_death_of_one_that_stands_on_another_leaves_that_alone(run: Run, told: Told) -> None:
-    async with run(child("ray", LASTS), child("deployer", LASTS, needs=("ray",), falls_with=("ray",))) as stand:
+    async with run(child("ray", LASTS), child("deployer", LASTS, falls_with=("ray",))) as stand:
         ray = stand.supervisor.pid_of("ray")
         stand.kill("deployer")
         await told.until_ready("deployer", 2)
