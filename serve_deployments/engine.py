@@ -238,7 +238,7 @@ class Engines:
         """One request for `call`. With `on_text` it is streamed, and each piece of text is handed over as it arrives.
 
         `meter` is kept up to date, whatever comes of the request. `salt` is `cache_salt` of the tenant. `gate` is
-        awaited when nothing is left to do but to write the request; what it raises is raised, and nothing is sent.
+        awaited when nothing is left to do but to write the request; when it raises CallCancelled, nothing is sent.
 
         Raises EngineAway (nobody is there), EngineUnavailable (broken off, 5xx, 429, nonsense), EngineRejected (4xx) or
         CallTimeout (no byte for 20 s). Cancelling it closes the connection, which makes the engine stop generating.
@@ -305,15 +305,15 @@ class _Body:
 
     content: bytes
     gate: Gate | None
-    refused: Exception | None = None
+    refused: CallCancelled | None = None
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         if self.gate is not None:
             try:
                 await self.gate()
-            except Exception as error:
+            except CallCancelled as refused:
                 # Kept, because the transport hides it behind an error of its own.
-                self.refused = error
+                self.refused = refused
                 raise
         yield self.content
 
