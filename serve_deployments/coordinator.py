@@ -197,10 +197,7 @@ class CoordinatorReplica:
             await self._journal.announce(end)
 
     async def _deliberated(self, work: Work) -> None:
-        state = self._ledger.fresh(work)
-        if state is None:
-            state = await self._taken_over(work)
-        state = await self._turn(work, state)
+        state = await self._begun(work)
         while True:
             state = await self._ledger.caught_up(work, state)
             definition = STRATEGIES.get(state.specification.strategy)
@@ -231,6 +228,18 @@ class CoordinatorReplica:
                 case _:
                     assert_never(decision)
 
+    async def _begun(self, work: Work) -> State:
+        """The state once it may be worked on, and once it is recorded if somebody else had it before.
+
+        What still waits for its turn has done nothing, and is not blamed for the end of whoever holds it meanwhile.
+        """
+        fresh = self._ledger.fresh(work)
+        state = fresh or await self._ledger.state(work)
+        if state.stages:
+            return await self._turn(work, await self._taken_over(work, state))
+        state = await self._turn(work, state)
+        return state if fresh else await self._taken_over(work, state)
+
     async def _turn(self, work: Work, state: State) -> State:
         """The state when it is this work's turn; at once when it was begun before, or need not be begun any more."""
         loop, roles = asyncio.get_running_loop(), frozenset(agent.role for agent in state.specification.agents)
@@ -246,13 +255,12 @@ class CoordinatorReplica:
             state = await self._ledger.caught_up(work, state, heard)
         return state
 
-    async def _taken_over(self, work: Work) -> State:
+    async def _taken_over(self, work: Work, state: State) -> State:
         """The state of what somebody else may have begun; that it is taken over is recorded before anything is done.
 
         Work that seems to kill whoever holds it is begun beside few of its kind, and in the end alone, until it has
         made a step or some seconds have passed: what is in hand beside it would be blamed as well.
         """
-        state = await self._ledger.state(work)
         work.resumed = work.resumed or bool(state.stages) or state.takeovers > 0
         work.takeovers = state.takeovers
         if not work.resumed or state.ended:

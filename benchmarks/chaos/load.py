@@ -5,7 +5,9 @@ import random
 from dataclasses import dataclass, field
 from typing import Any
 
+import aiohttp
 import httpx
+from httpx_aiohttp import AiohttpTransport
 
 STRATEGIES: tuple[dict[str, Any], ...] = (
     {"strategy": "council", "num_agents": 3, "rounds": 1},
@@ -32,9 +34,11 @@ class Load:
 
     async def run(self) -> None:
         """Submit and wait; ends when `enough` is set and everything that was accepted has ended."""
-        limits = httpx.Limits(max_connections=self.clients * 2)
+        # httpx's own pool looks at every connection for each request: with 200 of them it took half a core, which the
+        # stack then lacked to come back.
+        transport = AiohttpTransport(limits=httpx.Limits(max_connections=self.clients * 2, keepalive_expiry=4))
         async with (
-            httpx.AsyncClient(base_url=self.url, timeout=WAIT_S + 10, limits=limits) as client,
+            httpx.AsyncClient(base_url=self.url, timeout=WAIT_S + 10, transport=transport) as client,
             asyncio.TaskGroup() as group,
         ):
             for number in range(self.clients):
@@ -81,7 +85,8 @@ class Load:
         """The answer; None when the connection broke, as it does when its other end is killed."""
         try:
             response = await client.request(method, path, **more)
-        except httpx.TransportError:
+        except (httpx.TransportError, aiohttp.ClientError):
+            # The transport leaves some of aiohttp's errors as they are.
             return None
         if response.status_code >= 500 and response.status_code != 503:
             raise AssertionError(f"{method} {path}: {response.status_code} {response.text}")

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any, cast
 
+import pytest
+
 from app.declared import ACK_WAIT_S_MIN, StreamSettings
 from app.deliberation.calls import Call, Usage
 from app.deliberation.errors import DeliberationError
@@ -183,6 +185,45 @@ async def test_work_that_kills_whoever_holds_it_ends_and_what_lay_beside_it_is_n
             await asyncio.sleep(0.02)
     await replica.die()
     await subscription.close()
+    await journal.close()
+
+
+async def test_work_that_waits_for_its_turn_is_not_blamed_for_the_death_of_who_holds_it(
+    own_nats_server: NatsServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("app.deliberation.pace.GRIP_AT_FIRST", 1)
+    journal = await JetStreamJournal.connect(own_nats_server.url)
+    await apply(journal, StreamSettings(ack_wait_s=1))
+    names = ["one", "two", "three", "four", "five", "six"]
+    deaths = 0
+
+    async def answers(_: StageRequest) -> bool:
+        return deaths == 3
+
+    async def takeovers(name: str) -> int:
+        return sum(isinstance(fact, Resumed) for fact in await facts_of(journal, name))
+
+    role = Role(journal, answers)
+    for name in names:
+        await journal.append("default", accepted(name))
+    async with asyncio.timeout(30):
+        for _ in range(3):
+            asked = len(role.asked)
+            replica = await Replica.start(own_nats_server.url, role)
+            # In hand are all six, but one more than before is begun at most.
+            await until(lambda asked=asked: len(role.asked) > asked, timeout_s=10)
+            while await waiting(journal) != (0, 6):
+                await asyncio.sleep(0.02)
+            await replica.die()
+            deaths += 1
+        waited = sorted(set(names) - set(role.asked))
+        assert len(waited) >= 3
+        assert [await takeovers(name) for name in waited] == [0] * len(waited)
+        replica = await Replica.start(own_nats_server.url, role)
+        for name in names:
+            while not isinstance((await facts_of(journal, name))[-1], Completed):
+                await asyncio.sleep(0.02)
+    await replica.stop()
     await journal.close()
 
 
