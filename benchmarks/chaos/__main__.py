@@ -31,9 +31,9 @@ from app.cli.stack import stack_children
 from app.cli.supervisor import supervised
 from app.deliberation.facts import FACT_SUFFIXES, event_type
 from benchmarks.chaos.checker import Asked, Fault, Findings, Stored, check
-from benchmarks.chaos.faults import Struck, cut, now_s, strike, wake
+from benchmarks.chaos.faults import Struck, cut, strike, wake
 from benchmarks.chaos.load import ROLE_NAMES, Load
-from benchmarks.chaos.proxy import FaultProxy
+from benchmarks.chaos.proxy import FaultProxy, now_s
 
 SETTLES_WITHIN_S = 180.0
 STOPPED_S = (1.0, 8.0)
@@ -55,13 +55,13 @@ class Door:
     asked: list[Asked] = field(default_factory=list[Asked])
     _tails: dict[int, bytes] = field(default_factory=lambda: defaultdict(bytes))
 
-    def __call__(self, data: bytes, connection: int) -> None:
-        """Take in what a client sent on a connection."""
+    def __call__(self, data: bytes, connection: int, sent_at_s: float) -> None:
+        """Take in what a client sent on a connection, and when."""
         tail = self._tails[connection]
         for found in _CALL_ID.finditer(tail + data):
             # A head may come in two pieces; one that was in the last piece already is not counted again.
             if found.end() > len(tail):
-                self.asked.append(Asked(found[1].decode(), found[2].decode(), now_s()))
+                self.asked.append(Asked(found[1].decode(), found[2].decode(), sent_at_s))
         self._tails[connection] = (tail + data)[-HEAD_BYTES_MAX:]
 
 

@@ -4,7 +4,6 @@ import os
 import random
 import re
 import signal
-import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -77,8 +76,3 @@ def cut(rng: random.Random, proxies: Mapping[str, FaultProxy], seconds: float) -
     name = rng.choice(sorted(proxies))
     kind = rng.choice(CUTS)
     return Struck(kind, name) if proxies[name].cut(kind, rng, seconds) else None
-
-
-def now_s() -> float:
-    """Epoch seconds: the server's clock and ours are one."""
-    return time.time()

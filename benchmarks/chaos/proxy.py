@@ -4,23 +4,32 @@ import asyncio
 import random
 import socket
 import struct
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Literal, Self
 
 CutKind = Literal["reset", "truncate", "half-open", "delay"]
 CUTS: tuple[CutKind, ...] = ("reset", "truncate", "half-open", "delay")
+# What a client sent, on which connection, and when it did (epoch seconds).
+Seen = Callable[[bytes, int, float], None]
 PIECE_BYTES = 64 * 1024
 _RESET = struct.pack("ii", 1, 0)  # SO_LINGER of zero seconds: closing sends a reset
 
 
-class Link:
-    """One proxied connection: two pumps, and a gate that faults close."""
+def now_s() -> float:
+    """Epoch seconds: the server's clock and ours are one."""
+    return time.time()
 
-    def __init__(self, seen: Callable[[bytes, int], None] | None) -> None:
+
+class Link:
+    """One proxied connection: two pumps, and a gate that faults close. What a `dead` one held reaches nobody."""
+
+    def __init__(self, seen: Seen | None) -> None:
         self.number = id(self)
         self.open = asyncio.Event()
         self.open.set()
+        self.dead = False
         self.writers: list[asyncio.StreamWriter] = []
         self._seen = seen
 
@@ -28,9 +37,13 @@ class Link:
         """Carry bytes one way until either side ends."""
         with suppress(ConnectionError, OSError):
             while data := await reader.read(PIECE_BYTES):
+                # Whoever sent it may be gone when a delay is over: what counts is when it set out.
+                sent_at_s = now_s()
                 await self.open.wait()
+                if self.dead:
+                    return
                 if upwards and self._seen is not None:
-                    self._seen(data, self.number)
+                    self._seen(data, self.number, sent_at_s)
                 writer.write(data)
                 await writer.drain()
         with suppress(ConnectionError, OSError):
@@ -38,6 +51,7 @@ class Link:
 
     def reset(self) -> None:
         """End both sides with a reset, so that whatever is under way is lost."""
+        self.dead = True
         for writer in self.writers:
             raw: socket.socket | None = writer.get_extra_info("socket")
             with suppress(OSError):
@@ -52,12 +66,12 @@ class Link:
 
 
 class FaultProxy:
-    """Listens on loopback and forwards to `upstream_port`; `seen` gets what clients send, with a connection's number.
+    """Listens on loopback and forwards to `upstream_port`; `seen` gets what of clients' bytes is passed on.
 
     Use as an async context manager; `port` is where it listens.
     """
 
-    def __init__(self, upstream_port: int, seen: Callable[[bytes, int], None] | None = None) -> None:
+    def __init__(self, upstream_port: int, seen: Seen | None = None) -> None:
         self._upstream_port = upstream_port
         self._seen = seen
         self._links: set[Link] = set()

@@ -1,7 +1,14 @@
 """The chaos run's checker can fail: each broken promise is found in a log that breaks it, and in no other."""
 
+import asyncio
+import random
+from contextlib import suppress
+
+import pytest
+
 from benchmarks.chaos.__main__ import Door
 from benchmarks.chaos.checker import Asked, Fault, Findings, Stored, check
+from benchmarks.chaos.proxy import CutKind, FaultProxy
 
 KILL = Fault("SIGKILL", "coordinator", 10.0)
 
@@ -61,7 +68,60 @@ def test_the_door_counts_each_head_once_however_it_is_cut() -> None:
     door = Door()
     request = b"POST /v1/chat/completions HTTP/1.1\r\nX-Call-Id: d1.s1-dev-001\r\nX-Request-Id: r\r\n\r\n{}"
     for at in range(len(request)):
-        door(request[:at], at)
-        door(request[at:], at)
+        door(request[:at], at, 1.0)
+        door(request[at:], at, 1.0)
     assert len(door.asked) == len(request)
     assert {(each.deliberation_id, each.call_id) for each in door.asked} == {("d1", "s1-dev-001")}
+
+
+class Held:
+    """Stands where the proxy sleeps while it holds a connection, and tells when it has read what is sent meanwhile."""
+
+    def __init__(self) -> None:
+        self.begun, self.read, self.over = asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+    async def sleep(self, _: float) -> None:
+        self.begun.set()
+        await self.over.wait()
+
+    def read_at(self) -> float:
+        self.read.set()
+        return 101.0
+
+
+@pytest.mark.parametrize(("kind", "passed_on"), [("delay", b"late"), ("half-open", b"")])
+async def test_what_is_held_counts_from_when_it_was_sent_and_only_if_it_is_passed_on(
+    kind: CutKind, passed_on: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("benchmarks.chaos.proxy.now_s", lambda: 100.0)
+    reached: asyncio.Queue[bytes] = asyncio.Queue()
+    seen: list[tuple[bytes, float]] = []
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(ConnectionError):
+            reached.put_nowait(await reader.read(5))
+            writer.write(b"!")
+            reached.put_nowait(await reader.read(4))
+        writer.close()
+
+    async with (
+        await asyncio.start_server(serve, "127.0.0.1", 0) as server,
+        FaultProxy(server.sockets[0].getsockname()[1], lambda data, _, at_s: seen.append((data, at_s))) as proxy,
+    ):
+        reader, writer = await asyncio.open_connection("127.0.0.1", proxy.port)
+        writer.write(b"first")
+        assert (await reached.get(), await reader.read(1)) == (b"first", b"!")
+        monkeypatch.setattr("benchmarks.chaos.proxy.asyncio.sleep", (held := Held()).sleep)
+        assert proxy.cut(kind, random.Random(1), 5.0)
+        await held.begun.wait()
+        writer.write(b"late")
+        monkeypatch.setattr("benchmarks.chaos.proxy.now_s", held.read_at)
+        await held.read.wait()
+        held.over.set()
+        if passed_on:
+            assert await reached.get() == passed_on
+        else:
+            with suppress(ConnectionError):
+                assert await reader.read() == b""
+        writer.close()
+    assert seen == [(b"first", 100.0)] + [(passed_on, 101.0)] * bool(passed_on)
