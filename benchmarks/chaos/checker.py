@@ -1,5 +1,6 @@
 """What the raw stream and the engine's door tell after a run: nothing lost, no second end, nothing paid for twice."""
 
+from bisect import bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -111,16 +112,23 @@ def check(
     findings.lost = sorted({*promised, *accepted_at} - {each for each in ends if each in accepted_at})
     findings.second_ends = sorted(each for each, times in ends.items() if len(times) > 1)
     _count_calls(findings, recorded_at, asked)
-    findings.wasted_bound = sum(_in_flight(fault.at_s, recorded_at, asked) for fault in faults)
+    findings.wasted_bound = _in_flight((fault.at_s for fault in faults), recorded_at, asked)
     kills = [fault for fault in faults if fault.kind == "SIGKILL"]
     findings.resumptions = _resumptions(kills, begun_at, ends, facts)
     return findings
 
 
-def _in_flight(at_s: float, recorded_at: Mapping[tuple[str, str], float], asked: Sequence[Asked]) -> int:
-    """Calls that an engine had been asked for and that were not recorded yet: each may have to be asked for again."""
-    begun = {(each.deliberation_id, each.call_id) for each in asked if each.asked_at_s <= at_s}
-    return sum(recorded_at.get(call, at_s + 1) > at_s for call in begun)
+def _in_flight(moments_s: Iterable[float], recorded_at: Mapping[tuple[str, str], float], asked: Sequence[Asked]) -> int:
+    """Calls that an engine had been asked for and that were not recorded yet: each may have to be asked for again.
+
+    The sum over all the moments.
+    """
+    begun: dict[tuple[str, str], float] = {}
+    for each in sorted(asked, key=lambda each: each.asked_at_s):
+        begun.setdefault((each.deliberation_id, each.call_id), each.asked_at_s)
+    starts = sorted(begun.values())
+    ends = sorted(max(at_s, recorded_at[call]) for call, at_s in begun.items() if call in recorded_at)
+    return sum(bisect_right(starts, at_s) - bisect_right(ends, at_s) for at_s in moments_s)
 
 
 def _count_calls(findings: Findings, recorded_at: Mapping[tuple[str, str], float], asked: Sequence[Asked]) -> None:
