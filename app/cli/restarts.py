@@ -10,7 +10,7 @@ from typing import assert_never
 
 FIRST_DELAY_S = 0.2
 DELAY_MAX_S = 10.0
-# What crashes at its start, crashes at once; who has served for so long is missed by all the others, and comes back now.
+# What crashes at its start does so at once; who has served for so long is missed by all others, and comes back now.
 STEADY_AFTER_S = 5.0
 START_ATTEMPTS_MAX = 2
 PROBE_INTERVAL_S = 2.0

@@ -49,7 +49,7 @@ from app.cli.up import TITLES, Checklist
 from app.declared import StreamSettings
 from app.settings import Settings
 
-STEADY = Death(ready_for_s=30.0)
+STEADY = Death(ready_for_s=5.0)
 BRIEF = Death(ready_for_s=0.5)
 NEVER_READY = Death(ready_for_s=None)
 
