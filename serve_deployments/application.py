@@ -10,11 +10,11 @@ import os
 import signal
 import socket
 import sys
-import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from importlib.resources import files
 from pathlib import Path
+from time import monotonic, sleep
 from typing import Any, cast
 
 import ray
@@ -38,6 +38,7 @@ CALLS_OF_A_STAGE = 4
 WATCH_INTERVAL_S = 2.0
 # Longer than anything that Serve's controller does at once, deploying included.
 CONTROLLER_SILENCE_MAX_S = 15.0
+RAY_STARTS_WITHIN_S = 120.0
 _CONTROLLER = ("SERVE_CONTROLLER_ACTOR", "serve")
 
 
@@ -217,17 +218,18 @@ async def _stay() -> None:
             continue
 
 
-def _until_listening(address: str) -> None:
-    """Wait until somebody listens at `host:port`; what is no such address is Ray's own to find."""
+def until_listening(address: str) -> None:
+    """Wait until somebody listens at `host:port`, if it is one; what is wrong with it in the end is Ray's to tell."""
     host, _, port = address.rpartition(":")
-    if not (host and port.isdecimal()):
+    if not host or "/" in host or not port.isdecimal():
         return
     sys.stdout.write(f"waiting for Ray at {address}\n")
     sys.stdout.flush()
-    while True:
-        with suppress(OSError), socket.create_connection((host, int(port)), timeout=1.0):
+    ends_at_s = monotonic() + RAY_STARTS_WITHIN_S
+    while monotonic() < ends_at_s:
+        with suppress(OSError), socket.create_connection((host.strip("[]"), int(port)), timeout=1.0):
             return
-        time.sleep(0.05)
+        sleep(0.05)
 
 
 def main() -> None:
@@ -236,7 +238,7 @@ def main() -> None:
     A cluster that is only being started is waited for: to start together with it saves the time of the imports.
     """
     address = os.environ.get("RAY_ADDRESS", "auto")
-    _until_listening(address)
+    until_listening(address)
     ray.init(address=address, log_to_driver=False, logging_level=logging.WARNING)
     deploy(ApplicationArgs())
     sys.stdout.write("ready\n")

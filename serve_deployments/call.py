@@ -332,7 +332,7 @@ class CallRun:
                 on_text=deltas.take if deltas else None,
                 meter=meter,
                 salt=self._salt,
-                gate=self._still_needed,
+                before_sending=self._still_needed,
             )
         except EngineAway:
             self._unsent += 1

@@ -39,7 +39,7 @@ _NO_SUCH_PATH = frozenset({404, 405, 501})
 _DETAIL_CHARACTERS = 300
 
 OnText = Callable[[str], Coroutine[Any, Any, None]]
-Gate = Callable[[], Coroutine[Any, Any, None]]
+BeforeSending = Callable[[], Coroutine[Any, Any, None]]
 
 log = structlog.get_logger(__name__)
 
@@ -233,12 +233,12 @@ class Engines:
         on_text: OnText | None,
         meter: Meter,
         salt: str,
-        gate: Gate | None = None,
+        before_sending: BeforeSending | None = None,
     ) -> Completion:
         """One request for `call`. With `on_text` it is streamed, and each piece of text is handed over as it arrives.
 
-        `meter` is kept up to date, whatever comes of the request. `salt` is `cache_salt` of the tenant. `gate` is
-        awaited when nothing is left to do but to write the request; when it raises CallCancelled, nothing is sent.
+        `meter` is kept up to date, whatever comes of the request. `salt` is `cache_salt` of the tenant.
+        `before_sending` is awaited when only the writing is left to do; when it raises CallCancelled, nothing is sent.
 
         Raises EngineAway (nobody is there), EngineUnavailable (broken off, 5xx, 429, nonsense), EngineRejected (4xx) or
         CallTimeout (no byte for 20 s). Cancelling it closes the connection, which makes the engine stop generating.
@@ -246,7 +246,7 @@ class Engines:
         body = request_body(call, model, seed, stream=on_text is not None, salt=salt if engine.extended else None)
         engine.in_flight += 1
         try:
-            completion = await self._exchange(engine, _Body(body, gate), trace, on_text, meter)
+            completion = await self._exchange(engine, _Body(body, before_sending), trace, on_text, meter)
         except (httpx.ConnectError, httpx.ConnectTimeout, aiohttp.ClientConnectorError) as exc:
             self._fell(engine, away=True)
             raise EngineAway(f"{engine.url} cannot be reached: {type(exc).__name__} {exc}") from exc
@@ -272,8 +272,8 @@ class Engines:
     async def _exchange(
         self, engine: EngineState, body: "_Body", trace: str, on_text: OnText | None, meter: Meter
     ) -> Completion:
-        headers = [*HEADERS, ("X-Request-Id", trace), ("X-Call-Id", trace.rpartition(".")[0])]
-        headers.append(("Content-Length", str(len(body.content))))
+        named = [("X-Request-Id", trace), ("X-Call-Id", trace.rpartition(".")[0])]
+        headers = [*HEADERS, *named, ("Content-Length", str(len(body.content)))]
         # Unstreamed, the first byte comes with the last: only the call's own deadline can tell slow from hung.
         timeout = {**TIMEOUT_S, "read": IDLE_TIMEOUT_S if on_text else None}
         began_s = asyncio.get_running_loop().time()
@@ -301,16 +301,16 @@ class Engines:
 
 @dataclass(slots=True)
 class _Body:
-    """A request's body, which passes a gate in the moment when it is written, connections and all having been made."""
+    """A request's body, which may be refused in the moment when it is written, connections and all having been made."""
 
     content: bytes
-    gate: Gate | None
+    before_sending: BeforeSending | None
     refused: CallCancelled | None = None
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
-        if self.gate is not None:
+        if self.before_sending is not None:
             try:
-                await self.gate()
+                await self.before_sending()
             except CallCancelled as refused:
                 # Kept, because the transport hides it behind an error of its own.
                 self.refused = refused

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -18,6 +19,7 @@ from app.deliberation.specification import DEFAULT_RUBRIC, AgentSpec, Constraint
 from app.deliberation.strategies import STRATEGIES
 from app.journal import JetStreamJournal
 from app.streams import apply
+from serve_deployments import application
 from serve_deployments.application import ApplicationArgs, build, load_roles
 from tests.conftest import NatsServer
 
@@ -99,3 +101,33 @@ def test_roles_that_cannot_be_used_are_refused_by_name(tmp_path: Path) -> None:
 def test_arguments_are_typed_and_closed() -> None:
     with pytest.raises(ValidationError, match="coordinator_slot"):
         ApplicationArgs.model_validate({"coordinator_slot": 3})
+
+
+@pytest.mark.parametrize("address", ["auto", "local", "ray://127.0.0.1:1", "127.0.0.1", ":1", "127.0.0.1:one"])
+def test_what_is_no_host_and_port_is_not_waited_for(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(application, "RAY_STARTS_WITHIN_S", float("inf"))
+    application.until_listening(address)
+
+
+@pytest.mark.parametrize(("family", "host"), [(socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "[::1]")])
+def test_a_ray_that_is_only_being_started_is_waited_for(
+    family: socket.AddressFamily, host: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with socket.socket(family) as ray:
+        ray.bind((host.strip("[]"), 0))
+        looks: list[float] = []
+
+        def sleep(seconds: float) -> None:
+            looks.append(seconds)
+            if len(looks) == 3:
+                ray.listen()
+
+        monkeypatch.setattr(application, "sleep", sleep)
+        monkeypatch.setattr(application, "RAY_STARTS_WITHIN_S", float("inf"))
+        application.until_listening(f"{host}:{ray.getsockname()[1]}")
+    assert len(looks) == 3
+
+
+def test_a_ray_that_never_comes_is_left_to_ray_to_tell(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(application, "RAY_STARTS_WITHIN_S", 0.0)
+    application.until_listening("127.0.0.1:1")

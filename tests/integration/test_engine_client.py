@@ -252,14 +252,14 @@ async def test_cancelling_closes_the_connection(router: respx.MockRouter, engine
     assert stream.closed and engines.engines[0].in_flight == 0
 
 
-async def test_what_a_gate_refuses_is_not_sent_and_says_nothing_of_the_engine() -> None:
+async def test_what_is_refused_as_it_is_written_is_not_sent_and_says_nothing_of_the_engine() -> None:
     heard: list[bytes] = []
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         heard.append(await reader.read())
         writer.close()
 
-    async def gate() -> None:
+    async def before_sending() -> None:
         raise CallCancelled("somebody else has recorded its outcome meanwhile")
 
     async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
@@ -267,7 +267,15 @@ async def test_what_a_gate_refuses_is_not_sent_and_says_nothing_of_the_engine() 
         (engine,) = engines.engines
         with pytest.raises(CallCancelled):
             await engines.complete(
-                engine, CALL, "m", seed=7, trace="d.s1-dev-001.1", on_text=None, meter=Meter(), salt=SALT, gate=gate
+                engine,
+                CALL,
+                "m",
+                seed=7,
+                trace="d.s1-dev-001.1",
+                on_text=None,
+                meter=Meter(),
+                salt=SALT,
+                before_sending=before_sending,
             )
         await until(lambda: heard == [b""])
         assert engine.healthy and engine.in_flight == 0

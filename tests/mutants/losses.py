@@ -147,8 +147,8 @@ LOSSES = (
     Guard(
         "who was stopped looks again before its request is written",
         "serve_deployments/call.py",
-        "                gate=self._still_needed,\n",
-        "                gate=None,\n",
+        "                before_sending=self._still_needed,\n",
+        "                before_sending=None,\n",
         f"{AGENT}test_who_is_stopped_before_its_request_is_written_looks_again",
     ),
     Guard(
