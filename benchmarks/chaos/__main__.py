@@ -10,13 +10,14 @@ import asyncio
 import json
 import random
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
 import time
 from collections import Counter, defaultdict
-from collections.abc import AsyncGenerator, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -30,6 +31,7 @@ from app.cli.layout import StackOptions, plan_stack
 from app.cli.stack import stack_children
 from app.cli.supervisor import supervised
 from app.deliberation.facts import FACT_SUFFIXES, event_type
+from app.testing import subject_matches
 from benchmarks.chaos.checker import Asked, Fault, Findings, Stored, check
 from benchmarks.chaos.faults import Struck, cut, strike, wake
 from benchmarks.chaos.load import ROLE_NAMES, Load
@@ -93,9 +95,10 @@ def _up(data_dir: Path, nats_port: int, engine_port: int) -> tuple[subprocess.Po
     raise RuntimeError(f"`deliberate up` ended with {process.wait()}")
 
 
-async def _drained(process: subprocess.Popen[str]) -> None:
+async def _drained(process: subprocess.Popen[str], into: Path) -> None:
     assert process.stdout is not None
-    await asyncio.to_thread(process.stdout.read)
+    with into.open("w") as told:
+        await asyncio.to_thread(shutil.copyfileobj, process.stdout, told)
 
 
 @asynccontextmanager
@@ -111,7 +114,7 @@ async def _stage(directory: Path) -> AsyncGenerator[Stage]:
         log = await stack.enter_async_context(FaultProxy(layout.ports["nats"]))
         engine = await stack.enter_async_context(FaultProxy(layout.ports["simulator"], door))
         process, url, mark = await asyncio.to_thread(_up, directory / "inside", log.port, engine.port)
-        draining = asyncio.create_task(_drained(process))
+        draining = asyncio.create_task(_drained(process, directory / "up.jsonl"))
         try:
             gateway = await stack.enter_async_context(FaultProxy(int(url.rpartition(":")[2])))
             proxies = {"log": log, "engine": engine, "gateway": gateway}
@@ -157,10 +160,8 @@ async def _tried_again(_: Exception) -> None:
 async def _stored(nats_port: int) -> list[Stored]:
     """Every fact in the raw stream, with the moment at which the server stored it."""
     client = await nats.connect(f"nats://127.0.0.1:{nats_port}", error_cb=_tried_again)
-    subjects = [f"deliberations.*.*.{tail}" for tail in FACT_SUFFIXES]
-    config = ConsumerConfig(
-        deliver_policy=DeliverPolicy.ALL, ack_policy=AckPolicy.NONE, filter_subjects=subjects, inactive_threshold=60
-    )
+    # No filter: looked up message by message, seven patterns took minutes for what is read in seconds.
+    config = ConsumerConfig(deliver_policy=DeliverPolicy.ALL, ack_policy=AckPolicy.NONE, inactive_threshold=60)
     stream = client.jetstream()
     info = await stream.add_consumer("DELIBERATIONS", config)
     subscription = await stream.pull_subscribe_bind(info.name, "DELIBERATIONS")
@@ -169,8 +170,9 @@ async def _stored(nats_port: int) -> list[Stored]:
     while left > 0:
         for message in await subscription.fetch(min(1_000, left), timeout=10):
             left -= 1
-            stored_at_s = message.metadata.timestamp.timestamp()
-            found.append(Stored(tuple(message.subject.split(".")), stored_at_s, event_type(message.data)))
+            tokens = tuple(message.subject.split("."))
+            if any(subject_matches(tail, ".".join(tokens[3:])) for tail in FACT_SUFFIXES):
+                found.append(Stored(tokens, message.metadata.timestamp.timestamp(), event_type(message.data)))
     await subscription.unsubscribe()
     await client.close()
     return found
@@ -205,16 +207,28 @@ async def _settled(stage: Stage, load: Load, running: asyncio.Task[None]) -> Non
         await asyncio.sleep(1)
 
 
-async def run(seconds: float, seed: int, in_flight: int, interval_s: float) -> tuple[Findings, list[Fault]]:
-    """One run, from an empty log to its findings."""
+def _traced(directory: Path, faults: Sequence[Fault], asked: Sequence[Asked], stored: Sequence[Stored]) -> None:
+    """What was done, what reached the engine and what was stored, line by line, in the order of their moments."""
+    lines = [(each.at_s, "fault", [each.kind, each.victim]) for each in faults]
+    lines += [(each.asked_at_s, "asked", [each.deliberation_id, each.call_id]) for each in asked]
+    lines += [(each.stored_at_s, each.type, list(each.tokens[2:])) for each in stored]
+    with (directory / "trace.jsonl").open("w") as trace:
+        trace.writelines(json.dumps(line) + "\n" for line in sorted(lines))
+
+
+async def run(
+    directory: Path, seconds: float, seed: int, in_flight: int, interval_s: float
+) -> tuple[Findings, list[Fault]]:
+    """One run, from an empty log to its findings; `directory` gets the log's store, every log and the trace."""
     rng = random.Random(seed)
-    with tempfile.TemporaryDirectory(prefix="chaos-") as directory:
-        async with _stage(Path(directory)) as stage:
-            load = Load(stage.url, in_flight, seed)
-            running = asyncio.create_task(load.run())
-            faults = await _hurt(stage, rng, seconds, interval_s)
-            await _settled(stage, load, running)
-            return check(load.promised, await _stored(stage.nats_port), stage.door.asked, faults), faults
+    async with _stage(directory) as stage:
+        load = Load(stage.url, in_flight, seed)
+        running = asyncio.create_task(load.run())
+        faults = await _hurt(stage, rng, seconds, interval_s)
+        await _settled(stage, load, running)
+        stored = await _stored(stage.nats_port)
+        _traced(directory, faults, stage.door.asked, stored)
+        return check(load.promised, stored, stage.door.asked, faults), faults
 
 
 def _shown(console: Console, findings: Findings, faults: list[Fault]) -> None:
@@ -262,8 +276,14 @@ def main() -> None:
     parser.add_argument("--in-flight", type=int, default=200, help="deliberations in flight")
     parser.add_argument("--interval", type=float, default=4.0, help="mean seconds between faults")
     parser.add_argument("--kills-min", type=int, default=0, help="exit 1 with fewer kills and stops than this")
+    parser.add_argument("--keep", type=Path, help="a new directory for what tells of a violation: trace, logs, store")
     options = parser.parse_args()
-    findings, faults = asyncio.run(run(options.seconds, options.seed, options.in_flight, options.interval))
+    with ExitStack() as stack:
+        directory = options.keep or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="chaos-")))
+        directory.mkdir(parents=True, exist_ok=options.keep is None)
+        findings, faults = asyncio.run(
+            run(directory, options.seconds, options.seed, options.in_flight, options.interval)
+        )
     console = Console()
     _shown(console, findings, faults)
     struck = sum(fault.kind in ("SIGKILL", "SIGSTOP") for fault in faults)
