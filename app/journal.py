@@ -66,6 +66,9 @@ UNREACHABLE: tuple[type[Exception], ...] = (
     nats.errors.NoServersError,
     OSError,
     TimeoutError,
+    # uvloop raises this, where asyncio says nothing, when nats-py writes on a connection that has gone and that its
+    # reader has not missed yet.
+    RuntimeError,
 )
 
 log = structlog.get_logger(__name__)
@@ -171,8 +174,12 @@ class JetStreamJournal:
 
     async def close(self) -> None:
         """Close the connection."""
-        if not self.client.is_closed:
+        if self.client.is_closed:
+            return
+        try:
             await self.client.close()
+        except UNREACHABLE as exc:
+            log.info("journal_gone_before_close", error=repr(exc))
 
     async def _disconnected(self) -> None:
         # Told at once, because live events may be delivered before nats-py says that it is connected again.

@@ -20,7 +20,8 @@ from app.deliberation.ports import Record
 
 async def unsubscribe(subscription: Subscription) -> None:
     """End a subscription. Idempotent, also after the connection has gone."""
-    with suppress(nats.errors.BadSubscriptionError, nats.errors.ConnectionClosedError, OSError):
+    # RuntimeError: see `journal.UNREACHABLE`.
+    with suppress(nats.errors.BadSubscriptionError, nats.errors.ConnectionClosedError, OSError, RuntimeError):
         await subscription.unsubscribe()
 
 

@@ -2,7 +2,7 @@
 
 httpx runs over an aiohttp transport: its own transport rescans the whole pool on every request and close, which at 150
 requests in flight costs 18-22 ms of CPU a call against 0.6 (ARCHITECTURE.md). One client lives as long as its replica.
-What is sent is built here from an allow-list of fields; nothing that a client of the gateway wrote passes through.
+What is sent and read is in `completion`.
 """
 
 import asyncio
@@ -16,12 +16,19 @@ import aiohttp
 import httpx
 import structlog
 from httpx_aiohttp import AiohttpTransport
-from pydantic_core import ValidationError, from_json, to_json
 
-from app.deliberation.calls import Call, Usage
+from app.deliberation.calls import Call
 from app.deliberation.errors import CallCancelled, CallTimeout, EngineRejected, EngineUnavailable
-from app.deliberation.outputs import json_schema
 from serve_deployments.circuit import Circuit, Hedges, RetryBudget
+from serve_deployments.completion import (
+    DETAIL_CHARACTERS,
+    Completion,
+    Meter,
+    OnText,
+    request_body,
+    streamed,
+    whole,
+)
 
 CONNECT_TIMEOUT_S = 2.0
 IDLE_TIMEOUT_S = 20.0
@@ -31,27 +38,14 @@ KEEPALIVE_S = 4.0
 TIMEOUT_S = {"connect": CONNECT_TIMEOUT_S, "pool": CONNECT_TIMEOUT_S, "write": IDLE_TIMEOUT_S}
 # `identity`, because the stream is read as it comes over the wire.
 HEADERS = [("Content-Type", "application/json"), ("Accept", "*/*"), ("Accept-Encoding", "identity")]
-STREAM_INTERVAL_TOKENS = 4
 # Engines (by `owned_by` in /v1/models) that take vLLM's own request fields; others might refuse them.
 EXTENDED_ENGINES = frozenset({"vllm", "simulator"})
 # What a server says that is there and has no list of models.
 _NO_SUCH_PATH = frozenset({404, 405, 501})
-_DETAIL_CHARACTERS = 300
 
-OnText = Callable[[str], Coroutine[Any, Any, None]]
 BeforeSending = Callable[[], Coroutine[Any, Any, None]]
 
 log = structlog.get_logger(__name__)
-
-
-@dataclass(slots=True)
-class Completion:
-    """What one request brought: the whole text and what the engine reported."""
-
-    text: str
-    finish_reason: str
-    usage: Usage
-    ttft_s: float | None
 
 
 @dataclass(eq=False)
@@ -76,31 +70,6 @@ class EngineState:
     def healthy(self) -> bool:
         """Whether its circuit is closed."""
         return self.circuit.opened_until_s is None
-
-
-@dataclass(slots=True)
-class Meter:
-    """What one request has cost so far, as the engine last reported it: also of one that is cut or breaks off."""
-
-    reported: dict[str, Any] | None = None
-
-    @property
-    def usage(self) -> Usage:
-        """Tokens so far; none when the engine has reported nothing that can be read."""
-        try:
-            return Usage() if self.reported is None else _usage(self.reported)
-        except (KeyError, TypeError, AttributeError, ValidationError):
-            return Usage()
-
-
-@dataclass
-class _Gathered:
-    """A streamed answer as it grows."""
-
-    meter: Meter
-    texts: list[str] = field(default_factory=list[str])
-    finish_reason: str | None = None
-    done: bool = False
 
 
 class EngineAway(EngineUnavailable):
@@ -293,8 +262,8 @@ class Engines:
             engine.circuit.reached()
             self._changed.set()
             if on_text is None:
-                return _whole(engine.url, await _raw(response), meter)
-            return await _streamed(engine.url, response.aiter_raw(), on_text, began_s, meter)
+                return whole(engine.url, await _raw(response), meter)
+            return await streamed(engine.url, response.aiter_raw(), on_text, began_s, meter)
         finally:
             await response.aclose()
 
@@ -323,106 +292,10 @@ async def _raw(response: httpx.Response) -> bytes:
     return b"".join([part async for part in response.aiter_raw()])
 
 
-def request_body(call: Call, model: str, seed: int, *, stream: bool, salt: str | None = None) -> bytes:
-    """The JSON of a chat completion, from an allow-list of fields.
-
-    With `salt`, that of its tenant, the engine takes vLLM's own fields; None for others, which might refuse them.
-    """
-    body: dict[str, Any] = {
-        "model": model,
-        "messages": [{"role": message.role, "content": message.content} for message in call.messages],
-        "temperature": call.temperature,
-        "max_tokens": call.max_tokens,
-        "seed": seed,
-        "response_format": {
-            "type": "json_schema",
-            "json_schema": {"name": call.output.kind, "schema": json_schema(call.output), "strict": True},
-        },
-    }
-    if call.top_p is not None:
-        body["top_p"] = call.top_p
-    if salt is not None:
-        # A prefix that another tenant's request had cached would answer sooner, and so tell that it was there.
-        body["cache_salt"] = salt
-    if stream:
-        body["stream"] = True
-        body["stream_options"] = {"include_usage": True}
-        if salt is not None:
-            # With every chunk, so that a request which is cut or breaks off is charged for what it had written.
-            body["stream_options"]["continuous_usage_stats"] = True
-            # The first token still comes at once; the rest in chunks, which spares both sides most of their parsing.
-            body["stream_interval"] = STREAM_INTERVAL_TOKENS
-    return to_json(body)
-
-
 def _refusal(url: str, response: httpx.Response, content: bytes) -> EngineUnavailable | EngineRejected:
     status = response.status_code
-    detail = f"{url} answered {status}: {content.decode(errors='replace')[:_DETAIL_CHARACTERS]}"
+    detail = f"{url} answered {status}: {content.decode(errors='replace')[:DETAIL_CHARACTERS]}"
     if status == 429 or status == 503:
         after = response.headers.get("Retry-After", "")
         return RetryLater(detail, float(after) if after.isdigit() else 0.0)
     return EngineUnavailable(detail) if status >= 500 or status == 408 else EngineRejected(detail)
-
-
-def _usage(reported: dict[str, Any]) -> Usage:
-    details: dict[str, int] = reported.get("prompt_tokens_details") or {}
-    return Usage(
-        prompt_tokens=reported["prompt_tokens"],
-        completion_tokens=reported.get("completion_tokens") or 0,
-        cached_tokens=details.get("cached_tokens") or 0,
-    )
-
-
-def _whole(url: str, content: bytes, meter: Meter) -> Completion:
-    try:
-        body = from_json(content)
-        meter.reported = body["usage"]
-        choice = body["choices"][0]
-        text = choice["message"]["content"] or ""
-        return Completion(text, choice["finish_reason"] or "stop", _usage(body["usage"]), None)
-    except (ValueError, KeyError, IndexError, TypeError) as exc:
-        raise EngineUnavailable(f"{url} answered nonsense: {content[:_DETAIL_CHARACTERS]!r}") from exc
-
-
-async def _streamed(
-    url: str, chunks: AsyncIterator[bytes], on_text: OnText, began_s: float, meter: Meter
-) -> Completion:
-    """Follow a server-sent stream to its `[DONE]`; a stream that ends without it was broken off."""
-    clock = asyncio.get_running_loop().time
-    gathered = _Gathered(meter)
-    ttft_s: float | None = None
-    rest = b""
-    async for chunk in chunks:
-        lines = (rest + chunk).split(b"\n")
-        rest = lines.pop()
-        piece = "".join(_read_line(url, line, gathered) for line in lines if line.startswith(b"data:"))
-        if piece:
-            ttft_s = clock() - began_s if ttft_s is None else ttft_s
-            gathered.texts.append(piece)
-            await on_text(piece)
-        if gathered.done:
-            break
-    if not gathered.done or gathered.finish_reason is None or meter.reported is None:
-        raise EngineUnavailable(f"{url} broke its stream off after {sum(map(len, gathered.texts))} characters")
-    return Completion("".join(gathered.texts), gathered.finish_reason, meter.usage, ttft_s)
-
-
-def _read_line(url: str, line: bytes, gathered: _Gathered) -> str:
-    """Take one `data:` line in; returns the text it adds."""
-    payload = line[5:].strip()
-    if payload == b"[DONE]":
-        gathered.done = True
-        return ""
-    try:
-        event = from_json(payload)
-        if "error" in event:
-            raise EngineUnavailable(f"{url} failed in mid-stream: {payload[:_DETAIL_CHARACTERS]!r}")
-        if event.get("usage"):
-            gathered.meter.reported = event["usage"]
-        if not event["choices"]:
-            return ""
-        choice = event["choices"][0]
-        gathered.finish_reason = choice.get("finish_reason") or gathered.finish_reason
-        return choice["delta"].get("content") or ""
-    except (ValueError, KeyError, IndexError, TypeError, AttributeError) as exc:
-        raise EngineUnavailable(f"{url} streamed nonsense: {payload[:_DETAIL_CHARACTERS]!r}") from exc

@@ -221,9 +221,10 @@ async def run(
 ) -> tuple[Findings, list[Fault]]:
     """One run, from an empty log to its findings; `directory` gets the log's store, every log and the trace."""
     rng = random.Random(seed)
-    async with _stage(directory) as stage:
+    async with _stage(directory) as stage, asyncio.TaskGroup() as group:
         load = Load(stage.url, in_flight, seed)
-        running = asyncio.create_task(load.run())
+        # A client that is told what it must never be told, a 500 above all, ends the run.
+        running = group.create_task(load.run())
         faults = await _hurt(stage, rng, seconds, interval_s)
         await _settled(stage, load, running)
         stored = await _stored(stage.nats_port)

@@ -16,7 +16,8 @@ from app.deliberation.calls import Call, ChatMessage
 from app.deliberation.errors import CallCancelled, CallTimeout, DeliberationError, EngineRejected, EngineUnavailable
 from app.deliberation.outputs import Output, json_schema
 from serve_deployments.call import backoff_hook
-from serve_deployments.engine import Completion, Engines, Meter, RetryLater, request_body
+from serve_deployments.completion import Completion, Meter, request_body
+from serve_deployments.engine import Engines, RetryLater
 from tests.conditions import until
 
 URL = "http://engine"

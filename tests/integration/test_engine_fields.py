@@ -16,7 +16,8 @@ from app.roles import INQUIRY_TIMEOUT_S
 from app.testing import InMemoryJournal
 from serve_deployments.agent import LOOK_WITHIN_S, AgentReplica
 from serve_deployments.call import cache_salt
-from serve_deployments.engine import PROBE_TIMEOUT_S, EngineAway, Engines, Meter, request_body
+from serve_deployments.completion import Meter, request_body
+from serve_deployments.engine import PROBE_TIMEOUT_S, EngineAway, Engines
 from tests.integration.test_agent_replica import ANSWER, ScriptedEngine, call, outcomes, replica, request, streamed
 from tests.integration.test_engine_client import CALL, CHAT, SALT, URL, WHOLE_STREAM, Pieces
 

@@ -1,0 +1,59 @@
+"""A connection that goes in the moment before it is used, on the event loop that gateways and replicas run on."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import pytest
+import uvloop
+
+from app.deliberation.errors import JournalUnavailable
+from app.deliberation.ports import Record
+from app.journal import JetStreamJournal
+from tests.conftest import NatsServer
+
+# By then nats-py has noticed.
+ITERATIONS = 4
+
+Use = Callable[[JetStreamJournal], Awaitable[object]]
+
+
+def _ignored(record: Record) -> None:
+    """Nobody listens."""
+
+
+USES: dict[str, Use] = {
+    "subscribe": lambda journal: journal.subscribe(["deliberations.default.a.>"], _ignored),
+    "facts": lambda journal: journal.facts("default", "a"),
+    "state": lambda journal: journal.state(),
+    "tell": lambda journal: journal.tell("control.nobody", b""),
+    "close": lambda journal: journal.close(),
+}
+
+
+async def _used(url: str, use: Use, iterations: int) -> str:
+    """What came of a use, and of closing, so many of the loop's iterations after the connection's end."""
+    journal = await JetStreamJournal.connect(url, name="cut")
+    journal.client._transport._io_writer.transport.abort()
+    for _ in range(iterations):
+        await asyncio.sleep(0)
+    try:
+        await use(journal)
+    except JournalUnavailable:
+        return "unavailable"
+    finally:
+        await journal.close()
+    return "used"
+
+
+@pytest.mark.usefixtures("jetstream_journal")
+@pytest.mark.parametrize("name", list(USES))
+async def test_a_connection_that_has_just_gone_is_an_unavailable_log(nats_server: NatsServer, name: str) -> None:
+    async def used() -> list[str]:
+        return await asyncio.gather(*(_used(nats_server.url, USES[name], each) for each in range(ITERATIONS)))
+
+    def run() -> list[str]:
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            return runner.run(used())
+
+    # A bare RuntimeError of uvloop's would come out of here.
+    assert set(await asyncio.to_thread(run)) <= {"used", "unavailable"}
