@@ -1,4 +1,4 @@
-"""The facts over JetStream: append once, read, follow. Beside `app.streams` and `app.queue` no code knows NATS.
+"""The facts over JetStream: append once, read, follow. Beside `streams`, `queue` and `live` no code knows NATS.
 
 One adapter, and therefore one module: whatever the driver raises is translated here, once.
 

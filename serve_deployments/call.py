@@ -236,9 +236,9 @@ class CallRun:
     async def _requested(self) -> Completion:
         async with self._caller.slots:
             while True:
+                engine = await self._caller.engines.chosen(self._failed_engines)
                 try:
-                    async with self._caller.engines.turn(self._failed_engines) as engine:
-                        return await self._hedged(engine)
+                    return await self._hedged(engine)
                 except EngineAway as away:
                     # Nothing was sent: its circuit is open now, and whoever may be asked next is waited for.
                     log.info("engine_away", call_id=self._call.call_id, error=str(away))
@@ -273,8 +273,10 @@ class CallRun:
         return False
 
     def _surely_unrecorded(self) -> bool:
-        known_at = self._unrecorded_at
-        return known_at is not None and (datetime.now(UTC) - known_at).total_seconds() < UNRECORDED_FOR_S
+        if self._unrecorded_at is None:
+            return False
+        # The coordinator's clock may be ahead of this one: what it knew in the future is no knowledge here.
+        return 0 <= (datetime.now(UTC) - self._unrecorded_at).total_seconds() < UNRECORDED_FOR_S
 
     async def _hedged(self, engine: EngineState) -> Completion:
         """The engine's completion; where the role hedges and the engine is slow, another one's, if that is sooner."""
@@ -292,7 +294,8 @@ class CallRun:
             waiting = asked
             while True:
                 done, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
-                first = done.pop()
+                # Both may have ended at once: a failure does not hide the other's answer.
+                first = min(done, key=lambda task: task.exception() is not None)
                 if not waiting or first.exception() is None:
                     return first.result()
         finally:
@@ -304,7 +307,8 @@ class CallRun:
     async def _timed(self, engine: EngineState) -> Completion:
         began_s = time.monotonic()
         try:
-            completion = await self._requested_of(engine)
+            with self._caller.engines.turn(engine):
+                completion = await self._requested_of(engine)
         except CallFailure:
             self._failed_engines.append(engine)
             raise

@@ -106,7 +106,7 @@ def whole(url: str, content: bytes, meter: Meter) -> Completion:
         choice = body["choices"][0]
         text = choice["message"]["content"] or ""
         return Completion(text, choice["finish_reason"] or "stop", _usage(body["usage"]), None)
-    except (ValueError, KeyError, IndexError, TypeError) as exc:
+    except (ValueError, KeyError, IndexError, TypeError, AttributeError) as exc:
         raise EngineUnavailable(f"{url} answered nonsense: {content[:DETAIL_CHARACTERS]!r}") from exc
 
 

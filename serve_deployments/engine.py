@@ -7,8 +7,8 @@ What is sent and read is in `completion`.
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Sequence
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -42,6 +42,7 @@ HEADERS = [("Content-Type", "application/json"), ("Accept", "*/*"), ("Accept-Enc
 EXTENDED_ENGINES = frozenset({"vllm", "simulator"})
 # What a server says that is there and has no list of models.
 _NO_SUCH_PATH = frozenset({404, 405, 501})
+_NOT_CONNECTED = (httpx.ConnectError, httpx.ConnectTimeout, aiohttp.ClientConnectorError)
 
 BeforeSending = Callable[[], Coroutine[Any, Any, None]]
 
@@ -114,19 +115,19 @@ class Engines:
         fresh = [engine for engine in admitted if engine not in avoid] or admitted
         return min(fresh, key=lambda engine: (not engine.healthy, engine.in_flight), default=None)
 
-    @asynccontextmanager
-    async def turn(self, avoid: Sequence[EngineState]) -> AsyncGenerator[EngineState]:
-        """The engine that `choose` gives, waiting for one that may be asked; the call's own deadline ends the wait."""
-        engine = await self._chosen(avoid)
+    @contextmanager
+    def turn(self, engine: EngineState) -> Generator[None]:
+        """Around a request to `engine`: its circuit is told when the request was stopped before anything was known."""
         engine.circuit.begin()
         try:
-            yield engine
+            yield
         except (asyncio.CancelledError, CallCancelled):
             engine.circuit.abandoned()
             self._changed.set()
             raise
 
-    async def _chosen(self, avoid: Sequence[EngineState]) -> EngineState:
+    async def chosen(self, avoid: Sequence[EngineState]) -> EngineState:
+        """The engine that `choose` gives, waiting for one that may be asked; the call's own deadline ends the wait."""
         while True:
             self._changed.clear()
             engine = self.choose(avoid)
@@ -212,19 +213,21 @@ class Engines:
         Raises EngineAway (nobody is there), EngineUnavailable (broken off, 5xx, 429, nonsense), EngineRejected (4xx) or
         CallTimeout (no byte for 20 s). Cancelling it closes the connection, which makes the engine stop generating.
         """
-        body = request_body(call, model, seed, stream=on_text is not None, salt=salt if engine.extended else None)
+        content = request_body(call, model, seed, stream=on_text is not None, salt=salt if engine.extended else None)
+        body = _Body(content, before_sending)
         engine.in_flight += 1
         try:
-            completion = await self._exchange(engine, _Body(body, before_sending), trace, on_text, meter)
-        except (httpx.ConnectError, httpx.ConnectTimeout, aiohttp.ClientConnectorError) as exc:
-            self._fell(engine, away=True)
-            raise EngineAway(f"{engine.url} cannot be reached: {type(exc).__name__} {exc}") from exc
+            completion = await self._exchange(engine, body, trace, on_text, meter)
         except httpx.ReadTimeout as exc:
             self._fell(engine, away=False)
             raise CallTimeout(f"{engine.url} was silent for {IDLE_TIMEOUT_S:g} seconds") from exc
         except (httpx.HTTPError, aiohttp.ClientError) as exc:
-            # The transport leaves some of aiohttp's errors as they are.
-            self._fell(engine, away=False)
+            # The transport leaves some of aiohttp's errors as they are, and calls others a connection that was not made
+            # which broke while the engine worked: what was written tells them apart.
+            away = not body.written and isinstance(exc, _NOT_CONNECTED)
+            self._fell(engine, away=away)
+            if away:
+                raise EngineAway(f"{engine.url} cannot be reached: {type(exc).__name__} {exc}") from exc
             raise EngineUnavailable(f"{engine.url} refused or broke off: {type(exc).__name__} {exc}") from exc
         except (RetryLater, EngineRejected):
             # It is there, and has said so.
@@ -275,6 +278,7 @@ class _Body:
     content: bytes
     before_sending: BeforeSending | None
     refused: CallCancelled | None = None
+    written: bool = False
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         if self.before_sending is not None:
@@ -284,6 +288,7 @@ class _Body:
                 # Kept, because the transport hides it behind an error of its own.
                 self.refused = refused
                 raise
+        self.written = True
         yield self.content
 
 

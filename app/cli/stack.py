@@ -294,7 +294,8 @@ def _deployer(layout: Layout, needs: tuple[str, ...]) -> Child:
         environment={**_ray_environment(layout), "RAY_ADDRESS": layout.ray_address},
         needs=needs,
         falls_with=("ray",),
-        ready_within_s=READY_WITHIN_S,
+        # It starts together with Ray and waits for it.
+        ready_within_s=2 * READY_WITHIN_S,
         stop_within_s=15.0,
         detail=f"{len(layout.roles)} roles: {', '.join(layout.roles)}",
         hint=f"the replicas' logs are in {layout.site.logs_dir}/ray/serve",

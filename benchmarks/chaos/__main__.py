@@ -22,6 +22,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import nats
+import nats.errors
 from nats.js.api import AckPolicy, ConsumerConfig, DeliverPolicy
 from rich.console import Console
 from rich.table import Table
@@ -47,6 +48,7 @@ ENGINE = "--duration-ms 400 --jitter 0.5"
 # As many as the load asks for: every role is a process more to start when all of Ray has been killed.
 ROLES = "roles:\n" + "".join(f"  {role}: {{persona: You are a {role}.}}\n" for role in ROLE_NAMES)
 HEAD_BYTES_MAX = 512
+PAGE_MESSAGES = 1_000
 _CALL_ID = re.compile(rb"\r\nx-call-id: ([a-z0-9_-]+)\.([a-z0-9_-]+)\r\n", re.IGNORECASE)
 
 
@@ -126,9 +128,8 @@ async def _stage(directory: Path) -> AsyncGenerator[Stage]:
             await draining
 
 
-async def _hurt(stage: Stage, rng: random.Random, seconds: float, interval_s: float) -> list[Fault]:
-    """Strike at random moments for `seconds`; whoever was stopped goes on after some seconds."""
-    faults: list[Fault] = []
+async def _hurt(stage: Stage, rng: random.Random, seconds: float, interval_s: float, faults: list[Fault]) -> None:
+    """Strike at random moments for `seconds`, noting what was done; whoever was stopped goes on after some seconds."""
     ends_at_s = time.monotonic() + seconds
     async with asyncio.TaskGroup() as wakers:
         while time.monotonic() < ends_at_s:
@@ -139,7 +140,6 @@ async def _hurt(stage: Stage, rng: random.Random, seconds: float, interval_s: fl
             faults.append(Fault(struck.what, struck.victim, now_s()))
             if struck.stopped_pid is not None:
                 wakers.create_task(_woken(struck.stopped_pid, rng.uniform(*STOPPED_S)))
-    return faults
 
 
 def _struck(stage: Stage, rng: random.Random) -> Struck | None:
@@ -166,13 +166,13 @@ async def _stored(nats_port: int) -> list[Stored]:
     info = await stream.add_consumer("DELIBERATIONS", config)
     subscription = await stream.pull_subscribe_bind(info.name, "DELIBERATIONS")
     found: list[Stored] = []
-    left = info.num_pending or 0
-    while left > 0:
-        for message in await subscription.fetch(min(1_000, left), timeout=10):
-            left -= 1
-            tokens = tuple(message.subject.split("."))
-            if any(subject_matches(tail, ".".join(tokens[3:])) for tail in FACT_SUFFIXES):
-                found.append(Stored(tokens, message.metadata.timestamp.timestamp(), event_type(message.data)))
+    # Asked for anew each time: what is pending grows less by views that expire unread.
+    while (await subscription.consumer_info()).num_pending:
+        with suppress(nats.errors.TimeoutError):
+            for message in await subscription.fetch(PAGE_MESSAGES, timeout=1):
+                tokens = tuple(message.subject.split("."))
+                if any(subject_matches(tail, ".".join(tokens[3:])) for tail in FACT_SUFFIXES):
+                    found.append(Stored(tokens, message.metadata.timestamp.timestamp(), event_type(message.data)))
     await subscription.unsubscribe()
     await client.close()
     return found
@@ -221,15 +221,22 @@ async def run(
 ) -> tuple[Findings, list[Fault]]:
     """One run, from an empty log to its findings; `directory` gets the log's store, every log and the trace."""
     rng = random.Random(seed)
-    async with _stage(directory) as stage, asyncio.TaskGroup() as group:
-        load = Load(stage.url, in_flight, seed)
-        # A client that is told what it must never be told, a 500 above all, ends the run.
-        running = group.create_task(load.run())
-        faults = await _hurt(stage, rng, seconds, interval_s)
-        await _settled(stage, load, running)
-        stored = await _stored(stage.nats_port)
-        _traced(directory, faults, stage.door.asked, stored)
-        return check(load.promised, stored, stage.door.asked, faults), faults
+    faults: list[Fault] = []
+    stored: list[Stored] = []
+    async with _stage(directory) as stage:
+        try:
+            async with asyncio.TaskGroup() as group:
+                load = Load(stage.url, in_flight, seed)
+                # A client that is told what it must never be told, a 500 above all, ends the run.
+                running = group.create_task(load.run())
+                await _hurt(stage, rng, seconds, interval_s, faults)
+                await _settled(stage, load, running)
+            stored = await _stored(stage.nats_port)
+        finally:
+            _traced(directory, faults, stage.door.asked, stored)
+    findings = check(load.promised, stored, stage.door.asked, faults)
+    findings.unseen = sorted(load.pending)
+    return findings, faults
 
 
 def _shown(console: Console, findings: Findings, faults: list[Fault]) -> None:

@@ -5,6 +5,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
+from math import inf
 
 MARGIN_S = 1.0
 
@@ -40,6 +41,7 @@ class Fault:
 class Findings:
     """The figures of a run; `violations` is empty when every promise held.
 
+    `unseen` are those whose end no client could read, though it waited.
     `unfinished` tells of each deliberation that failed or ran out of time how often it changed hands, and how long it
     stood still.
     """
@@ -54,6 +56,7 @@ class Findings:
     lost: list[str] = field(default_factory=list[str])
     second_ends: list[str] = field(default_factory=list[str])
     made_again: list[str] = field(default_factory=list[str])
+    unseen: list[str] = field(default_factory=list[str])
     unfinished: list[str] = field(default_factory=list[str])
     resumptions: list[tuple[float, Fault]] = field(default_factory=list["tuple[float, Fault]"])
 
@@ -68,7 +71,9 @@ class Findings:
     @property
     def violations(self) -> list[str]:
         """Every promise that did not hold, in words."""
-        found = [f"lost: {each}" for each in self.lost]
+        found = [] if self.accepted else ["nothing was accepted"]
+        found += [f"lost: {each}" for each in self.lost]
+        found += [f"no client could read its end: {each}" for each in self.unseen]
         found += [f"ended more than once: {each}" for each in self.second_ends]
         found += [f"asked for again after it was recorded: {each}" for each in self.made_again]
         if self.wasted > self.wasted_bound:
@@ -112,22 +117,29 @@ def check(
     findings.lost = sorted({*promised, *accepted_at} - {each for each in ends if each in accepted_at})
     findings.second_ends = sorted(each for each, times in ends.items() if len(times) > 1)
     _count_calls(findings, recorded_at, asked)
-    findings.wasted_bound = _in_flight((fault.at_s for fault in faults), recorded_at, asked)
+    ended_at = {deliberation_id: min(times) for deliberation_id, times in ends.items()}
+    findings.wasted_bound = _in_flight((fault.at_s for fault in faults), recorded_at, ended_at, asked)
     kills = [fault for fault in faults if fault.kind == "SIGKILL"]
     findings.resumptions = _resumptions(kills, begun_at, ends, facts)
     return findings
 
 
-def _in_flight(moments_s: Iterable[float], recorded_at: Mapping[tuple[str, str], float], asked: Sequence[Asked]) -> int:
+def _in_flight(
+    moments_s: Iterable[float],
+    recorded_at: Mapping[tuple[str, str], float],
+    ended_at: Mapping[str, float],
+    asked: Sequence[Asked],
+) -> int:
     """Calls that an engine had been asked for and that were not recorded yet: each may have to be asked for again.
 
-    The sum over all the moments.
+    The sum over all the moments. What is never recorded is in flight until its deliberation ends.
     """
     begun: dict[tuple[str, str], float] = {}
     for each in sorted(asked, key=lambda each: each.asked_at_s):
         begun.setdefault((each.deliberation_id, each.call_id), each.asked_at_s)
     starts = sorted(begun.values())
-    ends = sorted(max(at_s, recorded_at[call]) for call, at_s in begun.items() if call in recorded_at)
+    over = ((at_s, recorded_at.get(call, ended_at.get(call[0], inf))) for call, at_s in begun.items())
+    ends = sorted(max(each) for each in over)
     return sum(bisect_right(starts, at_s) - bisect_right(ends, at_s) for at_s in moments_s)
 
 

@@ -39,7 +39,13 @@ def test_a_run_that_kept_its_promises_has_no_violation_and_tells_its_figures() -
 def test_what_was_accepted_or_promised_and_has_no_end_is_lost() -> None:
     assert found(WHOLE[:-1], 3).lost == ["d1"]
     assert found(WHOLE, 3, promised=("d1", "d2")).lost == ["d2"]
-    assert found([], promised=()).violations == []
+    assert found([], promised=()).violations == ["nothing was accepted"]
+
+
+def test_an_end_that_no_client_could_read_is_a_violation() -> None:
+    findings = found(WHOLE, 3)
+    findings.unseen = ["d1"]
+    assert findings.violations == ["no client could read its end: d1"]
 
 
 def test_what_failed_or_ran_out_of_time_is_told_with_its_takeovers_and_its_longest_silence() -> None:
@@ -62,6 +68,12 @@ def test_more_waste_than_was_in_flight_at_the_faults_is_found() -> None:
     late = log((1, "accepted"), (30, "call.c1.finished"), (31, "end"))
     assert (found(late, 3, 12).wasted, found(late, 3, 12).violations) == (1, [])
     assert found(late, 3, 12, 13).violations == ["2 calls wasted, with 1 in flight at the faults"]
+
+
+def test_what_is_never_recorded_is_in_flight_until_its_deliberation_ends() -> None:
+    unrecorded = log((1, "accepted"), (12, "end"))
+    later = [KILL, Fault("SIGKILL", "agent", 11.0), Fault("SIGKILL", "agent", 13.0)]
+    assert check(("d1",), unrecorded, [Asked("d1", "c1", 3)], later).wasted_bound == 2
 
 
 def test_the_door_counts_each_head_once_however_it_is_cut() -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack
 from datetime import UTC, datetime, timedelta, tzinfo
@@ -19,6 +20,7 @@ from app.deliberation.roles import Role
 from app.testing import InMemoryJournal
 from serve_deployments.agent import AgentReplica
 from serve_deployments.call import UNRECORDED_FOR_S, StageRequest
+from serve_deployments.circuit import OPEN_S
 from serve_deployments.engine import Engines
 from tests.conditions import until
 
@@ -217,6 +219,14 @@ async def test_who_hung_before_it_read_what_it_was_asked_looks_before_it_asks_an
     recorded = await outcomes(replica(ScriptedEngine(lambda *_: streamed(ANSWER)), journal), request((call(),)))
     late = ScriptedEngine(lambda *_: streamed(ANSWER))
     assert await outcomes(replica(late, journal), request((call(),), asked_s_ago=UNRECORDED_FOR_S)) == recorded
+    assert late.bodies == []
+
+
+async def test_a_clock_that_is_behind_the_coordinators_is_no_reason_not_to_look() -> None:
+    journal = InMemoryJournal()
+    recorded = await outcomes(replica(ScriptedEngine(lambda *_: streamed(ANSWER)), journal), request((call(),)))
+    late = ScriptedEngine(lambda *_: streamed(ANSWER))
+    assert await outcomes(replica(late, journal), request((call(),), asked_s_ago=-30)) == recorded
     assert late.bodies == []
 
 
@@ -476,20 +486,22 @@ async def test_a_call_that_waits_for_a_slot_chooses_its_engine_when_it_has_one()
 
 
 async def test_a_call_outlasts_an_engine_that_is_away_and_pays_for_what_was_sent_alone() -> None:
-    away = 3
+    class Refusing(httpx.MockTransport):
+        """Refuses three connections before anything is written on them."""
 
-    async def reachable(request: httpx.Request) -> httpx.Response:
-        nonlocal away
-        if not request.url.path.endswith("/models") and away:
-            away -= 1
-            raise httpx.ConnectError("refused")
-        return await engine(request)
+        left = 3
+
+        async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+            if not request.url.path.endswith("/models") and self.left:
+                self.left -= 1
+                raise httpx.ConnectError("refused")
+            return await super().handle_async_request(request)
 
     engine = ScriptedEngine(lambda *_: streamed(ANSWER))
     agent = AgentReplica(
         "DEV",
         Role(persona=PERSONA),
-        Engines(["http://engine0"], connections=8, transport=httpx.MockTransport(reachable)),
+        Engines(["http://engine0"], connections=8, transport=Refusing(engine)),
         InMemoryJournal(),
         stream_deltas=True,
     )
@@ -513,6 +525,26 @@ async def test_a_slow_call_is_asked_of_a_second_engine_and_the_sooner_answer_cou
     assert all(state.in_flight == 0 for state in agent.engines.engines), "the slower one is closed"
     described = await agent.describe()
     assert described["counts"] == {"answered": 1, "failed": 0, "cut": 0, "retries": 0, "hedges": 1}
+
+
+async def test_an_engine_that_was_given_up_for_a_sooner_one_may_be_tried_again() -> None:
+    engine = ScriptedEngine(lambda *_: streamed(ANSWER))
+    agent = replica(engine, InMemoryJournal(), engines=2)
+    agent.role = Role(persona=PERSONA, hedge=True)
+    for _ in range(100):
+        agent.engines.hedges.answered("answer", 0.01)
+    slow, quick = agent.engines.engines
+    await agent.engines.probe()
+    slow.circuit.failed(time.monotonic() - OPEN_S, away=True)
+    quick.circuit.failed(time.monotonic() - OPEN_S, away=True)
+    quick.in_flight = 1
+    engine.hold = asyncio.Event()
+    running = asyncio.create_task(outcomes(agent, request((call(),))))
+    await until(lambda: len(engine.hosts) == 1)
+    assert slow.circuit.trying
+    engine.hold = None  # the first goes on waiting for the old one
+    (outcome,) = await running
+    assert outcome.engine == quick.url and slow.circuit.admits(time.monotonic())
 
 
 async def test_a_role_that_does_not_hedge_never_asks_twice() -> None:

@@ -17,7 +17,7 @@ from app.deliberation.errors import CallCancelled, CallTimeout, DeliberationErro
 from app.deliberation.outputs import Output, json_schema
 from serve_deployments.call import backoff_hook
 from serve_deployments.completion import Completion, Meter, request_body
-from serve_deployments.engine import Engines, RetryLater
+from serve_deployments.engine import EngineAway, Engines, RetryLater
 from tests.conditions import until
 
 URL = "http://engine"
@@ -224,7 +224,9 @@ async def test_broken_connections(
     assert backoff_hook(caught.value) is True and caught.value.__cause__ is raised
 
 
+CHOICE = b'"choices": [{"message": {"content": ""}, "finish_reason": "stop"}]'
 NONSENSE = [b"", b"<html>", b"{}", b'{"choices": []}', b"null", b'{"choices": [{"message": {}}]}']
+NONSENSE += [b'{"usage": %s, %s}' % (usage, CHOICE) for usage in (b"null", b"[]", b'"x"', b"{}")]
 
 
 @pytest.mark.parametrize("content", NONSENSE)
@@ -326,7 +328,7 @@ async def test_calls_wait_for_engines_that_are_away_and_one_of_them_tries() -> N
     begun: list[int] = []
 
     async def call(number: int) -> None:
-        async with engines.turn([]):
+        with engines.turn(await engines.chosen([])):
             begun.append(number)
             await asyncio.Event().wait()
 
@@ -350,12 +352,26 @@ async def test_a_closed_port_is_an_engine_that_is_away_and_is_tried_again_after_
         await engines.complete(first, CALL, "m", seed=7, trace="d.s1-dev-001.1", on_text=None, meter=Meter(), salt=SALT)
     assert backoff_hook(caught.value) is True
     assert not first.healthy and engines.choose([]) is second
-    async with engines.turn([second]) as engine:
-        assert engine is second
+    assert await engines.chosen([second]) is second
     with pytest.raises(EngineUnavailable, match="cannot be reached"):
         await engines.complete(
             second, CALL, "m", seed=7, trace="d.s1-dev-001.1", on_text=None, meter=Meter(), salt=SALT
         )
-    async with asyncio.timeout(5), engines.turn([second]) as engine:
-        assert engine is first, "it is tried again after a rest"
+    async with asyncio.timeout(5):
+        assert await engines.chosen([second]) is first, "it is tried again after a rest"
     await engines.close()
+
+
+async def test_an_engine_that_goes_while_it_works_was_asked() -> None:
+    """Over the real transport, which calls that a connection that was not made in time."""
+
+    async def take_and_go(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"}")
+        writer.close()
+
+    async with await asyncio.start_server(take_and_go, "127.0.0.1", 0) as server:
+        engines = Engines([f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"], connections=4)
+        with pytest.raises(EngineUnavailable, match="broke off") as caught:
+            await whole(engines)
+        assert not isinstance(caught.value, EngineAway)
+        await engines.close()
