@@ -43,8 +43,10 @@ KEYS_STREAM = "KEYS"
 WEBHOOKS_STREAM = "WEBHOOKS"
 DELTA_TTL_S = 600
 REQUEST_TIMEOUT_S = 2.5
-PAGE_RECORDS = 256
-PAGE_BYTES = 2_000_000
+# For every page the server counts what is left of the whole log: with pages of 256 the catalog's facts of 30,000
+# deliberations, in a log of 688,000 messages, took 15 s, with these 8 s, most of them the client's.
+PAGE_RECORDS = 4_000
+PAGE_BYTES = 8_000_000
 WRONG_LAST_SEQUENCE = 10071
 PURGES_AT_ONCE = 64
 # Streams that copy facts under the id alone (`app.streams`), by their subjects' beginnings.
@@ -90,12 +92,18 @@ class _TooManySubjects(Exception):
 
 @dataclass
 class _Batch:
-    """Replies to one batched direct get, gathered until the server says that the batch is over."""
+    """Replies to one batched direct get, gathered until the server says that the batch is over.
+
+    `limit` ends the wait for them, and moves on with every reply.
+    """
 
     done: asyncio.Future[int]
+    limit: asyncio.Timeout
     records: list[Record] = field(default_factory=list[Record])
 
     def take(self, message: Msg) -> None:
+        if not self.limit.expired():
+            self.limit.reschedule(asyncio.get_running_loop().time() + REQUEST_TIMEOUT_S)
         headers = message.headers or {}
         status = headers.get("Status")
         if status is None:
@@ -315,12 +323,12 @@ class JetStreamJournal:
         """One batched direct get: its records and how many more match."""
         self._batch_number += 1
         token = str(self._batch_number)
-        batch = self._batches[token] = _Batch(asyncio.get_running_loop().create_future())
         try:
-            await self.client.publish(
-                f"$JS.API.DIRECT.GET.{stream}", json.dumps(query).encode(), reply=f"{self._batch_inbox}.{token}"
-            )
-            async with asyncio.timeout(REQUEST_TIMEOUT_S):
+            async with asyncio.timeout(REQUEST_TIMEOUT_S) as limit:
+                batch = self._batches[token] = _Batch(asyncio.get_running_loop().create_future(), limit)
+                await self.client.publish(
+                    f"$JS.API.DIRECT.GET.{stream}", json.dumps(query).encode(), reply=f"{self._batch_inbox}.{token}"
+                )
                 return batch.records, await batch.done
         except UNREACHABLE as exc:
             raise JournalUnavailable(f"the log cannot be reached: {exc!r}") from exc

@@ -19,6 +19,7 @@ CANCELLED_SHARE = 0.05
 # Done; ended before it could be cancelled; too much at once; the log is away.
 EXPECTED = frozenset({200, 202, 409, 429, 503})
 PAUSE_S = 0.3
+PAUSE_MAX_S = 2.0
 WAIT_S = 20
 
 
@@ -72,7 +73,9 @@ class Load:
             if response is not None and response.status_code in (200, 202):
                 self.promised.add(response.json()["id"])
                 return response.json()["id"]
-            await asyncio.sleep(PAUSE_S)
+            # As clients do, but not for as long as they might be asked to: enough shall be in flight.
+            asked_s = 0 if response is None else float(response.headers.get("Retry-After", 0))
+            await asyncio.sleep(min(max(PAUSE_S, asked_s), PAUSE_MAX_S))
         return None
 
     async def _ended(self, client: httpx.AsyncClient, deliberation_id: str) -> None:

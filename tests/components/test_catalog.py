@@ -3,7 +3,7 @@
 import asyncio
 import random
 from collections import Counter
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -12,6 +12,7 @@ import pytest
 from app.backlog import Backlog
 from app.catalog import PATTERNS, Catalog, Entry, Selection, fair_surplus, percentile
 from app.deliberation.calls import Usage
+from app.deliberation.errors import JournalUnavailable
 from app.deliberation.facts import Cancelled, CancelRequested, Completed, Fact, Failed, TotalUsage
 from app.deliberation.ports import Record
 from app.testing import FakeClock, InMemoryJournal, subject_matches
@@ -168,6 +169,53 @@ async def test_it_waits_for_a_log_that_is_away(monkeypatch: pytest.MonkeyPatch) 
         await until(lambda: kept.caught_up)
         task.cancel()
     assert told(kept) == [("a", "pending")]
+
+
+def broken_off(journal: InMemoryJournal, after_records: int, then: Callable[[], None] = lambda: None) -> list[int]:
+    """Have the first read of acceptances break off after so many records, with what happens `then`.
+
+    Returns, growing, after which sequence each read of acceptances began.
+    """
+    read, asked = journal.read, list[int]()
+
+    async def breaking(pattern: str, after: int, *, limit: int | None = None) -> AsyncIterator[Record]:
+        number = 0
+        if pattern.endswith(".accepted"):
+            asked.append(after)
+        async for record in read(pattern, after, limit=limit):
+            yield record
+            number += 1
+            if pattern.endswith(".accepted") and len(asked) == 1 and number == after_records:
+                then()
+                raise JournalUnavailable("away")
+
+    journal.read = breaking
+    return asked
+
+
+async def test_what_was_read_before_the_log_went_away_is_not_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("app.following.RETRY_S", 0.001)
+    journal = await journal_of(*(Story(id).accepted() for id in "abc"))
+    asked = broken_off(journal, 2)
+    kept = catalog()
+    async with following(kept, journal):
+        assert asked == [0, 2] and sorted(told(kept)) == [(id, "pending") for id in "abc"]
+
+
+async def test_a_log_that_lost_its_tail_before_it_was_read_to_its_end_is_read_anew(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("app.following.RETRY_S", 0.001)
+    journal = await journal_of(*(Story(id).accepted() for id in "abc"))
+
+    def lost() -> None:
+        journal.records.pop()
+        journal._last_sequence = 2  # pyright: ignore[reportPrivateUsage]
+
+    asked = broken_off(journal, 3, lost)
+    kept = catalog()
+    async with following(kept, journal):
+        assert asked == [0, 0] and sorted(told(kept)) == [("a", "pending"), ("b", "pending")]
 
 
 async def test_an_unreadable_fact_is_left_out() -> None:
