@@ -7,40 +7,45 @@ from nats.aio.msg import Msg
 
 from app.deliberation.errors import JournalUnavailable
 from app.journal import JetStreamJournal
+from tests.conditions import until
 
-RECORDS = 20
-APART_S = 0.02
-PATIENCE_S = 0.2
+SOON_S = 0.01
+RECORD = {"Nats-Subject": "deliberations.default.a.end", "Nats-Sequence": "7"}
+OVER = {"Status": "204"}
 
 
-def slow_journal(records: int, *, ends: bool) -> JetStreamJournal:
-    """A journal whose server sends a record every `APART_S`, and says that the page is over or says nothing more."""
-    journal = JetStreamJournal("nats://nowhere", name="slow")
-    sending: list[asyncio.Task[None]] = []
+@pytest.fixture
+def journal(monkeypatch: pytest.MonkeyPatch) -> JetStreamJournal:
+    """A journal that gives a page up soon."""
+    monkeypatch.setattr("app.journal.REQUEST_TIMEOUT_S", SOON_S)
+    return JetStreamJournal("nats://nowhere", name="slow")
 
-    async def send(inbox: str) -> None:
-        for number in range(records):
-            head = {"Nats-Subject": "deliberations.default.a.end", "Nats-Sequence": str(number + 1)}
-            await journal._take_reply(Msg(journal.client, subject=inbox, headers=head))
-            await asyncio.sleep(APART_S)
-        if ends:
-            await journal._take_reply(Msg(journal.client, subject=inbox, headers={"Status": "204"}))
+
+async def test_a_page_takes_as_long_as_its_records_come(
+    journal: JetStreamJournal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = asyncio.get_running_loop().time
+    ending: list[asyncio.Task[None]] = []
+
+    async def end(inbox: str, after_s: float) -> None:
+        await until(lambda: clock() > after_s)
+        await journal._take_reply(Msg(journal.client, subject=inbox, headers=OVER))
 
     async def publish(subject: str, payload: bytes, reply: str) -> None:
-        sending.append(asyncio.create_task(send(reply)))
+        monkeypatch.setattr("app.journal.REQUEST_TIMEOUT_S", 60)
+        await journal._take_reply(Msg(journal.client, subject=reply, headers=RECORD))
+        ending.append(asyncio.create_task(end(reply, clock() + SOON_S)))
 
-    journal.client.publish = publish
-    return journal
-
-
-async def test_a_page_takes_as_long_as_its_records_come(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("app.journal.REQUEST_TIMEOUT_S", PATIENCE_S)
-    assert RECORDS * APART_S > PATIENCE_S
-    read = slow_journal(RECORDS, ends=True).read("deliberations.*.*.end", 0)
-    assert [record.sequence async for record in read] == list(range(1, RECORDS + 1))
+    monkeypatch.setattr(journal.client, "publish", publish)
+    assert [record.sequence async for record in journal.read("deliberations.*.*.end", 0)] == [7]
 
 
-async def test_a_page_of_which_nothing_more_comes_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("app.journal.REQUEST_TIMEOUT_S", PATIENCE_S)
+async def test_a_page_of_which_nothing_more_comes_is_given_up(
+    journal: JetStreamJournal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def publish(subject: str, payload: bytes, reply: str) -> None:
+        await journal._take_reply(Msg(journal.client, subject=reply, headers=RECORD))
+
+    monkeypatch.setattr(journal.client, "publish", publish)
     with pytest.raises(JournalUnavailable, match="TimeoutError"):
-        _ = [record async for record in slow_journal(2, ends=False).read("deliberations.*.*.end", 0)]
+        _ = [record async for record in journal.read("deliberations.*.*.end", 0)]

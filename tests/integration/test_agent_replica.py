@@ -509,17 +509,30 @@ async def test_a_call_outlasts_an_engine_that_is_away_and_pays_for_what_was_sent
     assert (outcome.text, outcome.attempt, outcome.usage.calls) == (ANSWER, 4, 1)
 
 
-async def test_a_slow_call_is_asked_of_a_second_engine_and_the_sooner_answer_counts() -> None:
+def hedging() -> tuple[ScriptedEngine, AgentReplica]:
+    """Two engines that hold what they are asked, and a replica that hedges soon."""
     engine = ScriptedEngine(lambda *_: streamed(ANSWER))
+    engine.hold = asyncio.Event()
     agent = replica(engine, InMemoryJournal(), engines=2)
     agent.role = Role(persona=PERSONA, hedge=True)
     for _ in range(100):
         agent.engines.hedges.answered("answer", 0.01)
-    engine.hold = asyncio.Event()
+    return engine, agent
+
+
+async def hedged(engine: ScriptedEngine, agent: AgentReplica, once_asked: Callable[[], None]) -> CallFinished:
+    """The outcome of a call whose first engine goes on holding it, while whoever is asked next answers."""
     running = asyncio.create_task(outcomes(agent, request((call(),))))
     await until(lambda: len(engine.hosts) == 1)
-    engine.hold = None  # the first goes on waiting for the old one
+    once_asked()
+    engine.hold = None
     (outcome,) = await running
+    return outcome
+
+
+async def test_a_slow_call_is_asked_of_a_second_engine_and_the_sooner_answer_counts() -> None:
+    engine, agent = hedging()
+    outcome = await hedged(engine, agent, lambda: None)
     assert (outcome.text, outcome.engine, outcome.attempt) == (ANSWER, f"http://{engine.hosts[1]}", 2)
     assert engine.hosts[0] != engine.hosts[1] and outcome.usage.calls == 2
     assert all(state.in_flight == 0 for state in agent.engines.engines), "the slower one is closed"
@@ -528,22 +541,15 @@ async def test_a_slow_call_is_asked_of_a_second_engine_and_the_sooner_answer_cou
 
 
 async def test_an_engine_that_was_given_up_for_a_sooner_one_may_be_tried_again() -> None:
-    engine = ScriptedEngine(lambda *_: streamed(ANSWER))
-    agent = replica(engine, InMemoryJournal(), engines=2)
-    agent.role = Role(persona=PERSONA, hedge=True)
-    for _ in range(100):
-        agent.engines.hedges.answered("answer", 0.01)
+    engine, agent = hedging()
     slow, quick = agent.engines.engines
     await agent.engines.probe()
     slow.circuit.failed(time.monotonic() - OPEN_S, away=True)
     quick.circuit.failed(time.monotonic() - OPEN_S, away=True)
     quick.in_flight = 1
-    engine.hold = asyncio.Event()
-    running = asyncio.create_task(outcomes(agent, request((call(),))))
-    await until(lambda: len(engine.hosts) == 1)
-    assert slow.circuit.trying
-    engine.hold = None  # the first goes on waiting for the old one
-    (outcome,) = await running
+    tried: list[bool] = []
+    outcome = await hedged(engine, agent, lambda: tried.append(slow.circuit.trying))
+    assert tried == [True]
     assert outcome.engine == quick.url and slow.circuit.admits(time.monotonic())
 
 
