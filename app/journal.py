@@ -43,8 +43,8 @@ KEYS_STREAM = "KEYS"
 WEBHOOKS_STREAM = "WEBHOOKS"
 DELTA_TTL_S = 600
 REQUEST_TIMEOUT_S = 2.5
-# For every page the server counts what is left of the whole log: to `read` all of `catalog.PATTERNS` from the store of a
-# run of `-m benchmarks.chaos --keep` (30,000 deliberations, 688,000 messages) took 15 s in pages of 256, 8 s in these.
+# For every page the server counts what is left of the whole log: to `read` all of `catalog.PATTERNS` from what a run of
+# `-m benchmarks.chaos --keep` left (30,000 deliberations, 688,000 messages) took 15 s in pages of 256, 8 s in these.
 PAGE_RECORDS = 4_000
 PAGE_BYTES = 8_000_000
 WRONG_LAST_SEQUENCE = 10071
