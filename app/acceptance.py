@@ -22,7 +22,7 @@ _TRACEPARENT = re.compile(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
 
 
 def caught_up(gateway: Gateway) -> Catalog:
-    """The catalog once it has read the log; raises JournalUnavailable before."""
+    """The catalog once it has read all of the log; raises JournalUnavailable before."""
     catalog = gateway["catalog"]
     if not catalog.caught_up:
         raise JournalUnavailable(NOT_READ)
@@ -98,9 +98,11 @@ async def accept(gateway: Gateway, tenant: str, request: Request, asked: Deliber
     and JournalUnavailable.
     """
     key = idempotency_key_of(request)
-    catalog, journal, metrics = caught_up(gateway), gateway["journal"], gateway["metrics"]
+    catalog, journal, metrics = gateway["catalog"], gateway["journal"], gateway["metrics"]
+    if not catalog.backlog_known:
+        raise JournalUnavailable(NOT_READ)
     id, sha256 = deliberation_id(tenant, key, gateway["clock"].now()), body_sha256(asked)
-    if key is not None and catalog.knows(tenant, id):
+    if key is not None and (catalog.knows(tenant, id) or not catalog.caught_up):
         # A full queue must not refuse the answer to what is already in it.
         records = await journal.facts(tenant, id)
         if records and records[0].tokens[-1] == "accepted":

@@ -1,7 +1,8 @@
 """All deliberations at a glance: an in-memory projection of a few facts of each, for lists, statistics and admission.
 
 It hears the log live first and reads what was stored before second; facts are applied in any order and more than once,
-so no two of these can disagree. After a lost connection it reads again from where it was certain.
+so no two of these can disagree. After a lost connection it reads again from where it was certain. What is unfinished is
+read before all else: the door waits for no more than that, while lists wait for everything.
 """
 
 import asyncio
@@ -31,8 +32,9 @@ from app.entries import Entry, Selection
 from app.following import follow
 from app.schemas import Durations, Stats, Status, Tokens
 
-# Tombstones first, so that what they bury is not shown for a moment when all is read again.
-PATTERNS = tuple(f"deliberations.*.*.{tail}" for tail in ("deleted", "accepted", "stage.1.opened", "cancel", "end"))
+# Tombstones first, so that what they bury is not shown for a moment when all is read again. Acceptances last: what has
+# ended long ago would be taken for unfinished until its end is read too.
+PATTERNS = tuple(f"deliberations.*.*.{tail}" for tail in ("deleted", "end", "stage.1.opened", "cancel", "accepted"))
 TASK_CHARS_MAX = 200
 # What failed tells nothing of how long work takes.
 _HOW_ENDED: Mapping[str, HowEnded] = {"timeout": "missed", "cancelled": "stopped", "failed": "stopped"}
@@ -70,6 +72,7 @@ def fair_surplus(held: Sequence[Sequence[Entry]], surplus: int) -> list[Entry]:
 class Catalog:
     """The projection; `follow` keeps it. `epoch` is the log's incarnation that it was read from.
 
+    `backlog_known` tells that all that is unfinished has been read, `caught_up` that everything has.
     `retention_s` and `size_max` bound it: what is older, or too many, is forgotten, the oldest ended ones first, and of
     the tenants those first who have the most.
     """
@@ -77,7 +80,6 @@ class Catalog:
     def __init__(self, clock: Clock, backlog: Backlog, *, retention_s: int, size_max: int) -> None:
         self.backlog = backlog
         self.epoch = ""
-        self.caught_up = False
         self.ended_heard: Counter[str] = Counter()
         self.buried: deque[Key] = deque(maxlen=size_max)
         self._clock = clock
@@ -90,6 +92,8 @@ class Catalog:
         self._clear()
 
     def _clear(self) -> None:
+        self.backlog_known = False
+        self.caught_up = False
         self._entries: dict[Key, Entry] = {}
         # By tenant and in the order of acceptance, so that nobody's lists take longer because of what others have.
         self._accepted: dict[str, list[Entry]] = {}
@@ -113,7 +117,11 @@ class Catalog:
             # Another log, or one that lost its tail: nothing that was heard of the old one holds.
             self._clear()
             self.epoch = state.epoch
-        await self._read(journal, state)
+        if not self.backlog_known:
+            await self._read(journal, await journal.settled(), dict.fromkeys(PATTERNS, 0))
+            self.backlog.settle()
+            self.backlog_known = True
+        await self._read_rest(journal, state)
         if self._size > self._size_max:
             self._forget_surplus()
         self.backlog.settle()
@@ -121,20 +129,24 @@ class Catalog:
             log.info("catalog_caught_up", deliberations=self._size, epoch=self.epoch)
         self.caught_up = True
 
-    async def _read(self, journal: Journal, state: StreamState) -> None:
+    async def _read_rest(self, journal: Journal, state: StreamState) -> None:
         """Apply what is stored up to these bounds and may not have been heard.
 
         What was read before the log went away is not read again: a long log would never be read to its end otherwise.
         """
-        read_to, applied = self._read_to, 0
+        await self._read(journal, self._certain, self._read_to)
+        self._certain = max(self._certain, state.last_sequence)
+
+    async def _read(self, journal: Journal, after: int, read_to: dict[str, int]) -> None:
+        """Apply what is stored above `after`, and above what was read of its pattern; `read_to` goes along."""
+        applied = 0
         for pattern in PATTERNS:
-            async for record in journal.read(pattern, max(self._certain, read_to[pattern])):
+            async for record in journal.read(pattern, max(after, read_to[pattern])):
                 self.apply(record)
                 read_to[pattern] = record.sequence
                 applied += 1
                 if applied % YIELDS_EVERY == 0:
                     await asyncio.sleep(0)
-        self._certain = max(self._certain, state.last_sequence)
 
     async def complete(self, journal: Journal, state: StreamState) -> None:
         """Have everything applied that these bounds of the log hold; raises JournalUnavailable."""
@@ -142,7 +154,7 @@ class Catalog:
             raise JournalUnavailable("The log has become another one, and has not been read yet.")
         async with self._completing:
             if self._certain < state.last_sequence:
-                await self._read(journal, state)
+                await self._read_rest(journal, state)
 
     async def _certain_until(self, journal: Journal, doubted: asyncio.Event) -> None:
         """Wait for a doubt. What was heard a whole period ago is certain: a doubt is told late, but not as late."""
@@ -186,6 +198,7 @@ class Catalog:
             return
         if entry is None:
             entry = self._entries[key] = Entry(tenant, deliberation_id, heard_at=fact.ts)
+        over = entry.sequence > 0 and entry.ended is not None
         match fact:
             case Accepted():
                 self._accept(entry, fact, record.sequence)
@@ -201,12 +214,17 @@ class Catalog:
                 self._end(entry, fact)
             case _:
                 return
-        if entry.sequence and entry.ended is None:
+        if entry.sequence and not over:
+            self._count(key, entry)
+
+    def _count(self, key: Key, entry: Entry) -> None:
+        """Tell the backlog of what is unfinished, and of what has ended, even if its end was heard first."""
+        self.backlog.hold(key, entry.roles, entry.created_at or entry.heard_at, begun=entry.started_at is not None)
+        if entry.ended is None:
             self._active[key] = entry
-            self.backlog.hold(key, entry.roles, entry.created_at or entry.heard_at, begun=entry.started_at is not None)
         else:
             self._active.pop(key, None)
-            self.backlog.drop(key)
+            self.backlog.ended(key, entry.ended_at or entry.heard_at, _HOW_ENDED.get(entry.ended, "done"))
 
     def _accept(self, entry: Entry, fact: Accepted, sequence: int) -> None:
         if entry.sequence:
@@ -254,7 +272,6 @@ class Catalog:
         entry.ended, entry.ended_at = TERMINAL_STATUS[fact.type], fact.ts
         entry.usage = fact.usage
         self.ended_heard[entry.ended] += 1
-        self.backlog.ended((entry.tenant, entry.id), fact.ts, _HOW_ENDED.get(entry.ended, "done"))
         waiter = self._waiters.pop((entry.tenant, entry.id), None)
         if waiter is not None:
             waiter.set()

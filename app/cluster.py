@@ -242,10 +242,8 @@ async def _asked(gateway: Gateway) -> bytes:
         log, agents = group.create_task(_log(gateway, missing)), group.create_task(_agents(gateway, missing))
         coordinators = group.create_task(_coordinators(gateway, missing))
         senders = group.create_task(_senders(gateway, missing))
-    if not gateway["catalog"].caught_up:
-        missing.append(
-            MissingPart(part="catalog", detail="The log has not been read to its end: the queue is not known")
-        )
+    if not gateway["catalog"].backlog_known:
+        missing.append(MissingPart(part="catalog", detail="The log has not been read yet: the queue is not known"))
     replicas = (*coordinators.result(), *agents.result())
     engines = _engines(agents.result())
     cluster = Cluster(

@@ -39,6 +39,7 @@ from app.deliberation.ports import Appended, Record, StreamState
 from app.live import LiveSubscription, unsubscribe
 
 STREAM = "DELIBERATIONS"
+CONSUMER = "coordinator"
 KEYS_STREAM = "KEYS"
 WEBHOOKS_STREAM = "WEBHOOKS"
 DELTA_TTL_S = 600
@@ -48,6 +49,7 @@ REQUEST_TIMEOUT_S = 2.5
 PAGE_RECORDS = 4_000
 PAGE_BYTES = 8_000_000
 WRONG_LAST_SEQUENCE = 10071
+NO_CONSUMER = 10014
 PURGES_AT_ONCE = 64
 # Streams that copy facts under the id alone (`app.streams`), by their subjects' beginnings.
 COPIES = {"AGENT_RESULTS": "agent.results", "VLLM_STREAMING": "vllm.streaming"}
@@ -413,6 +415,15 @@ class JetStreamJournal:
             raise JournalUnavailable(f"stream {stream}: {reply['error'].get('description')}")
         bounds = reply["state"]
         return StreamState(epoch_of(reply["created"]), bounds["first_seq"], bounds["last_seq"])
+
+    async def settled(self) -> int:
+        """See `ports.Journal.settled`. Work is acknowledged once its end is in the log, and never before."""
+        reply = await self.request(f"$JS.API.CONSUMER.INFO.{STREAM}.{CONSUMER}")
+        if error := reply.get("error"):
+            if error.get("err_code") == NO_CONSUMER:
+                return 0
+            raise JournalUnavailable(f"consumer {CONSUMER}: {error.get('description')}")
+        return reply["ack_floor"]["stream_seq"]
 
     async def inquire(self, subject: str, *, timeout_s: float, replies_max: int = 1) -> list[dict[str, Any]]:
         """See `ports.Control.inquire`."""

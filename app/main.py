@@ -76,13 +76,13 @@ async def _follow(journal: Log, catalog: Catalog, keyring: Keyring | None) -> No
 
 
 async def _read_at_first(catalog: Catalog, keyring: Keyring | None) -> None:
-    """Wait a while, before anyone is listened to, until the log has been read.
+    """Wait a while, before anyone is listened to, until enough has been read for work to be accepted.
 
     A browser comes back to a stream when nobody listens, and gives it up when it is refused.
     """
     with suppress(TimeoutError):
         async with asyncio.timeout(READ_AT_FIRST_S):
-            while not catalog.caught_up or (keyring is not None and not keyring.caught_up):  # noqa: ASYNC110 -- rare
+            while not catalog.backlog_known or (keyring is not None and not keyring.caught_up):  # noqa: ASYNC110 -- rare
                 await asyncio.sleep(0.01)
 
 

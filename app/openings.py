@@ -25,7 +25,7 @@ from app.projection import resource
 from app.schemas import FieldProblem, dump
 
 RETRY_MS = 2_000
-PATIENCE_S = 5.0
+PATIENCE_S = 10.0
 _ASK_AGAIN_S = 0.1
 
 _Found = TypeVar("_Found")

@@ -8,9 +8,8 @@ from typing import Any, cast
 
 from app.declared import DAY_S, StreamSettings
 from app.deliberation.errors import JournalUnavailable, StreamsDiffer
-from app.journal import COPIES, KEYS_STREAM, STREAM, UNREACHABLE, WEBHOOKS_STREAM, JetStreamJournal
+from app.journal import CONSUMER, COPIES, KEYS_STREAM, STREAM, UNREACHABLE, WEBHOOKS_STREAM, JetStreamJournal
 
-CONSUMER = "coordinator"
 WEBHOOKS_CONSUMER = "webhooks"
 ATTEMPTS_CONSUMER = "attempts"
 WEBHOOKS_ACK_WAIT_S = 12

@@ -159,6 +159,15 @@ class InMemoryJournal:
         first = self.records[0].sequence if self.records else self._last_sequence + 1
         return StreamState(self.epoch, first, self._last_sequence)
 
+    async def settled(self) -> int:
+        """See `ports.Journal.settled`: every acceptance of this journal is acknowledged when its end is written."""
+        self._reachable()
+        ended = {record.subject.removesuffix("end") for record in self.records if record.tokens[3:] == ["end"]}
+        for record in self.records:
+            if record.tokens[3:] == ["accepted"] and record.subject.removesuffix("accepted") not in ended:
+                return record.sequence - 1
+        return self._last_sequence
+
     async def inquire(self, subject: str, *, timeout_s: float, replies_max: int = 1) -> list[dict[str, Any]]:
         """See `ports.Control.inquire`; replies are set in `replies`."""
         return self.replies.get(subject, [])[:replies_max]

@@ -106,6 +106,10 @@ class Journal(Protocol):
         """The stream's epoch and bounds."""
         ...
 
+    async def settled(self) -> int:
+        """A sequence up to which all that was accepted has ended; 0 when nobody knows of any."""
+        ...
+
 
 class Control(Protocol):
     """Questions to the other side of the log, and words to all beside oneself; no promise depends on any of them."""

@@ -5,6 +5,7 @@ import random
 from collections import Counter
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -172,9 +173,9 @@ async def test_it_waits_for_a_log_that_is_away(monkeypatch: pytest.MonkeyPatch) 
 
 
 def broken_off(journal: InMemoryJournal, after_records: int, then: Callable[[], None] = lambda: None) -> list[int]:
-    """Have the first read of acceptances break off after so many records, with what happens `then`.
+    """Have the first read of all acceptances break off after so many records, with what happens `then`.
 
-    Returns, growing, after which sequence each read of acceptances began.
+    Returns, growing, after which sequence each read of acceptances began; the first is of what is unfinished.
     """
     read, asked = journal.read, list[int]()
 
@@ -185,7 +186,7 @@ def broken_off(journal: InMemoryJournal, after_records: int, then: Callable[[], 
         async for record in read(pattern, after, limit=limit):
             yield record
             number += 1
-            if pattern.endswith(".accepted") and len(asked) == 1 and number == after_records:
+            if pattern.endswith(".accepted") and len(asked) == 2 and number == after_records:
                 then()
                 raise JournalUnavailable("away")
 
@@ -195,27 +196,99 @@ def broken_off(journal: InMemoryJournal, after_records: int, then: Callable[[], 
 
 async def test_what_was_read_before_the_log_went_away_is_not_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("app.following.RETRY_S", 0.001)
-    journal = await journal_of(*(Story(id).accepted() for id in "abc"))
+    journal = await journal_of(*(fact for id in "abc" for fact in (Story(id).accepted(), Story(id).completed())))
     asked = broken_off(journal, 2)
     kept = catalog()
     async with following(kept, journal):
-        assert asked == [0, 2] and sorted(told(kept)) == [(id, "pending") for id in "abc"]
+        assert asked == [6, 0, 3] and sorted(told(kept)) == [(id, "completed") for id in "abc"]
 
 
 async def test_a_log_that_lost_its_tail_before_it_was_read_to_its_end_is_read_anew(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("app.following.RETRY_S", 0.001)
-    journal = await journal_of(*(Story(id).accepted() for id in "abc"))
+    journal = await journal_of(*(fact for id in "abc" for fact in (Story(id).accepted(), Story(id).completed())))
 
     def lost() -> None:
-        journal.records.pop()
-        journal._last_sequence = 2  # pyright: ignore[reportPrivateUsage]
+        del journal.records[4:]
+        journal._last_sequence = 4  # pyright: ignore[reportPrivateUsage]
 
     asked = broken_off(journal, 3, lost)
     kept = catalog()
     async with following(kept, journal):
-        assert asked == [0, 0] and sorted(told(kept)) == [("a", "pending"), ("b", "pending")]
+        assert asked == [6, 0, 4, 0] and sorted(told(kept)) == [("a", "completed"), ("b", "completed")]
+
+
+def held_back(journal: InMemoryJournal) -> asyncio.Event:
+    """Have every read from the log's beginning wait until the event that this returns is set."""
+    read, going_on = journal.read, asyncio.Event()
+
+    async def waiting(pattern: str, after: int, *, limit: int | None = None) -> AsyncIterator[Record]:
+        if after == 0:
+            await going_on.wait()
+        async for record in read(pattern, after, limit=limit):
+            yield record
+
+    journal.read = waiting
+    return going_on
+
+
+async def test_what_is_unfinished_is_known_before_all_else_is_read_and_counted_alone_while_it_is() -> None:
+    journal = await journal_of(
+        *(fact for id in "abc" for fact in life(id, Completed(deliberation_id=id, ts=NOW + timedelta(seconds=9)))),
+        *life("d"),
+        *life("e", Failed(deliberation_id="e", ts=NOW)),
+        Story("f").accepted(),
+    )
+    going_on, kept, depths = held_back(journal), catalog(), set[int]()
+    apply = kept.apply
+
+    def watched(record: Record) -> None:
+        apply(record)
+        depths.add(kept.backlog.depth)
+
+    kept.apply = watched
+    async with asyncio.TaskGroup() as group:
+        task = group.create_task(kept.follow(journal))
+        await until(lambda: kept.backlog_known)
+        assert not kept.caught_up and (kept.backlog.depth, kept.backlog.waiting) == (2, 1)
+        assert not kept.knows("default", "a"), "it ended long ago"
+        depths.clear()
+        going_on.set()
+        await until(lambda: kept.caught_up)
+        task.cancel()
+    assert depths == {2}, "what had ended was never taken for unfinished"
+    assert kept.stats("default").completed == 3
+
+
+async def test_what_ended_before_the_catalog_was_there_tells_how_fast_work_ends() -> None:
+    journal = await journal_of()
+    for number in range(40):
+        story, at = Story(f"d{number}"), NOW + timedelta(seconds=number)
+        await journal.append("default", story.accepted().model_copy(update={"ts": at}))
+        await journal.append("default", story.completed().model_copy(update={"ts": at + timedelta(seconds=3)}))
+    clock = FakeClock(NOW + timedelta(seconds=42))
+    kept = catalog(clock)
+    async with following(kept, journal):
+        rate = kept.backlog.pace("DEV").rate(clock.now().timestamp())
+    assert rate is not None and (rate.per_s, rate.took_s) == (pytest.approx(1.0, rel=0.1), 3.0)
+
+
+async def test_a_log_that_was_made_anew_is_listed_once_it_has_been_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("app.following.RETRY_S", 0.001)
+    journal = await journal_of(*life("a"))
+    kept = catalog()
+    async with following(kept, journal):
+        going_on = held_back(journal)
+        journal.records.clear()
+        journal.epoch = "another"
+        await journal.append("default", Story("b").accepted())
+        journal.reconnect()
+        await until(lambda: kept.epoch == "another" and kept.backlog_known)
+        assert not kept.caught_up and kept.backlog.depth == 1
+        going_on.set()
+        await until(lambda: kept.caught_up)
+        assert told(kept) == [("b", "pending")]
 
 
 async def test_an_unreadable_fact_is_left_out() -> None:

@@ -277,7 +277,7 @@ async def test_a_log_that_is_away_or_hangs_is_told_first_and_waited_for_no_longe
 
 
 async def test_while_the_log_is_being_read_it_is_told_that_the_queue_is_not_known(gateway: Served) -> None:
-    gateway.gateway["catalog"].caught_up = False
+    gateway.gateway["catalog"].backlog_known = False
     assert missing(await cluster(gateway)) == ["catalog"]
 
 

@@ -4,7 +4,7 @@ import asyncio
 import io
 import json
 import logging
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 from datetime import timedelta
 from typing import Any
 
@@ -15,7 +15,9 @@ from app import logs
 from app.admission import deliberation_id
 from app.deliberation.errors import JournalUnavailable
 from app.deliberation.facts import Cancelled, CancelRequested, Completed, decode
+from app.deliberation.ports import Record
 from app.promises import SUBJECT
+from app.testing import InMemoryJournal
 from tests.components.served import Served, served
 from tests.conditions import until
 from tests.story import NOW, Story
@@ -200,9 +202,37 @@ async def test_an_unreachable_log_is_never_answered_with_202(gateway: Served) ->
 
 async def test_before_the_log_has_been_read_nothing_is_accepted_or_listed() -> None:
     async with served(caught_up=False, journal=None) as gateway:
-        gateway.gateway["catalog"].caught_up = False
+        gateway.gateway["catalog"].backlog_known = gateway.gateway["catalog"].caught_up = False
         for response in (await gateway.post(BODY), await gateway.client.get("/deliberations")):
             assert (response.status_code, response.headers["retry-after"]) == (503, "2")
+
+
+async def test_once_all_that_is_unfinished_has_been_read_work_is_accepted_though_nothing_is_listed_yet() -> None:
+    journal = InMemoryJournal()
+    async with served(journal=journal) as before:
+        replayed = (await before.post(BODY, Idempotency_Key="k")).json()
+        await before.play(replayed["id"])
+        for _ in range(2):
+            await before.accepted()
+    read, going_on = journal.read, asyncio.Event()
+
+    async def slow(pattern: str, after: int, *, limit: int | None = None) -> AsyncIterator[Record]:
+        if after == 0:
+            await going_on.wait()
+        async for record in read(pattern, after, limit=limit):
+            yield record
+
+    journal.read = slow
+    async with served(caught_up=False, journal=journal, queue_depth_max=3) as gateway:
+        await until(lambda: gateway.gateway["catalog"].backlog_known)
+        assert (await gateway.post(BODY)).status_code == 202
+        assert (await gateway.post(BODY)).status_code == 429, "with those that were there it is the fourth"
+        again = await gateway.post(BODY, Idempotency_Key="k")
+        assert (again.status_code, again.headers["idempotency-replayed"]) == (202, "true")
+        assert (await gateway.client.get("/deliberations")).status_code == 503
+        going_on.set()
+        await until(lambda: gateway.gateway["catalog"].caught_up)
+        assert len((await gateway.client.get("/deliberations")).json()["items"]) == 4
 
 
 async def test_a_full_queue_is_told_with_an_honest_time_and_lets_replays_pass() -> None:

@@ -15,13 +15,14 @@ from typing import Any
 import pytest
 
 from app.declared import StreamSettings
-from app.deliberation.facts import encode
-from app.journal import STREAM, JetStreamJournal
+from app.deliberation.errors import JournalUnavailable
+from app.deliberation.facts import Completed, encode
+from app.journal import CONSUMER, STREAM, JetStreamJournal
 from app.queue import Delivery, WorkQueue
-from app.streams import CONSUMER, apply
+from app.streams import apply
 from tests.conditions import until
 from tests.conftest import NatsServer
-from tests.contracts.test_journal import accepted
+from tests.contracts.test_journal import NOW, accepted
 from tests.crash.client import journal_over
 from tests.crash.server import InMemoryServer
 
@@ -126,6 +127,32 @@ async def test_the_word_of_any_holder_keeps_the_work_or_gives_it_back(server: Se
     assert 0.25 < time.monotonic() - given_back_s < 0.95
     await queue.ack(handed[2])
     await emptied(journal)
+
+
+async def test_settled_is_what_was_accepted_before_the_first_that_is_not_acknowledged(server: Servers) -> None:
+    running = await server(10)
+    journal = await running.connect()
+    assert await journal.settled() == 0
+    places = [(await journal.append("default", accepted(f"d{number}"))).record.sequence for number in range(4)]
+    queue, handed = await running.pulling(journal)
+    await until(lambda: len(handed) == 4)
+    settled = list[int]()
+    for number in (0, 2, 1, 3):
+        await journal.append("default", Completed(deliberation_id=f"d{number}", ts=NOW))
+        await queue.ack(next(each for each in handed if each.record.tokens[2] == f"d{number}"))
+        await waiting(journal)
+        settled.append(await journal.settled())
+    running.kill()
+    running.start()
+    async with asyncio.timeout(20):
+        while len(settled) < 5:
+            await asyncio.sleep(0.02)
+            with suppress(JournalUnavailable):
+                settled.append(await journal.settled())
+    first, second, third, fourth = places
+    assert first <= settled[0] < second and first <= settled[1] < second, "the second is held still"
+    assert third <= settled[2] < fourth <= settled[3]
+    assert settled[4] <= settled[3], "what the server forgot may be less"
 
 
 async def test_all_who_pull_are_served_in_turn_also_one_who_hangs(server: Servers) -> None:

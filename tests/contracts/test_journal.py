@@ -104,6 +104,11 @@ async def test_nothing_is_accepted_beside_what_retention_has_left(any_journal: J
     assert await any_journal.facts("default", fresh_id) == [end]
 
 
+async def test_what_is_accepted_and_has_not_ended_is_not_settled(any_journal: Journal, fresh_id: str) -> None:
+    taken_on = (await any_journal.append("default", accepted(fresh_id))).record
+    assert await any_journal.settled() < taken_on.sequence
+
+
 async def test_fifty_racers_for_one_end_leave_one(any_journal: Journal, fresh_id: str) -> None:
     ends = [Completed(deliberation_id=fresh_id, ts=NOW + timedelta(seconds=racer)) for racer in range(50)]
     outcomes = await asyncio.gather(*(any_journal.append("default", end) for end in ends))

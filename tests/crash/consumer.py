@@ -70,7 +70,13 @@ class Consumer:
 
     def info(self) -> dict[str, Any]:
         """As the API tells it."""
-        return {"num_pending": len(self._new), "num_ack_pending": len(self._outstanding)}
+        unsettled = min([*self._outstanding, *self._new], default=float("inf"))
+        floor = max((each for each in self.acknowledged if each < unsettled), default=0)
+        return {
+            "num_pending": len(self._new),
+            "num_ack_pending": len(self._outstanding),
+            "ack_floor": {"stream_seq": floor},
+        }
 
     @property
     def empty(self) -> bool:

@@ -13,7 +13,7 @@ from typing import Any, Literal, Protocol
 from nats.aio.msg import Msg
 
 from app.declared import StreamSettings
-from app.streams import CONSUMER
+from app.journal import CONSUMER
 from app.testing import subject_matches
 from tests.crash.consumer import Consumer, Pull
 from tests.crash.stream import Headers, Stored, Stream
