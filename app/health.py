@@ -5,6 +5,7 @@ from typing import Any
 
 from fastapi import APIRouter, Response
 
+from app.acceptance import caught_up
 from app.answers import answer, problems
 from app.deliberation.errors import JournalUnavailable, StreamsDiffer
 from app.gateway import Gateway, InGateway, OfTenant
@@ -120,9 +121,7 @@ async def get_readiness(gateway: InGateway) -> Response:
 )
 async def get_stats(gateway: InGateway, tenant: OfTenant) -> Response:
     """Durations are seconds from acceptance to a verdict; tokens are what the engines reported."""
-    if not gateway["catalog"].caught_up:
-        raise JournalUnavailable("The log has not been read yet; it may not be reachable.")
-    return Response(dump(gateway["catalog"].stats(tenant)), headers=_NO_STORE, media_type="application/json")
+    return Response(dump(caught_up(gateway).stats(tenant)), headers=_NO_STORE, media_type="application/json")
 
 
 async def senders_of(gateway: Gateway) -> list[dict[str, Any]] | None:

@@ -25,6 +25,7 @@ from app.projection import resource
 from app.schemas import FieldProblem, dump
 
 RETRY_MS = 2_000
+# A gateway listens before it has read a long log, which streams of several need.
 PATIENCE_S = 10.0
 _ASK_AGAIN_S = 0.1
 

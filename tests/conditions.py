@@ -1,7 +1,10 @@
-"""Waiting for conditions: what tests use where others sleep and hope."""
+"""Waiting for conditions, and having others wait for one: what tests use where others sleep and hope."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+
+from app.deliberation.ports import Record
+from app.testing import InMemoryJournal
 
 
 async def until(condition: Callable[[], bool], timeout_s: float = 10) -> None:
@@ -9,3 +12,17 @@ async def until(condition: Callable[[], bool], timeout_s: float = 10) -> None:
     async with asyncio.timeout(timeout_s):
         while not condition():
             await asyncio.sleep(0.005)
+
+
+def held_back(journal: InMemoryJournal) -> asyncio.Event:
+    """Have every read from the log's beginning wait until the event that this returns is set."""
+    read, going_on = journal.read, asyncio.Event()
+
+    async def waiting(pattern: str, after: int, *, limit: int | None = None) -> AsyncIterator[Record]:
+        if after == 0:
+            await going_on.wait()
+        async for record in read(pattern, after, limit=limit):
+            yield record
+
+    journal.read = waiting
+    return going_on

@@ -17,7 +17,7 @@ from app.deliberation.errors import JournalUnavailable
 from app.deliberation.facts import Cancelled, CancelRequested, Completed, Fact, Failed, TotalUsage
 from app.deliberation.ports import Record
 from app.testing import FakeClock, InMemoryJournal, subject_matches
-from tests.conditions import until
+from tests.conditions import held_back, until
 from tests.story import NOW, Story
 
 EVERYTHING = Selection()
@@ -217,20 +217,6 @@ async def test_a_log_that_lost_its_tail_before_it_was_read_to_its_end_is_read_an
     kept = catalog()
     async with following(kept, journal):
         assert asked == [6, 0, 4, 0] and sorted(told(kept)) == [("a", "completed"), ("b", "completed")]
-
-
-def held_back(journal: InMemoryJournal) -> asyncio.Event:
-    """Have every read from the log's beginning wait until the event that this returns is set."""
-    read, going_on = journal.read, asyncio.Event()
-
-    async def waiting(pattern: str, after: int, *, limit: int | None = None) -> AsyncIterator[Record]:
-        if after == 0:
-            await going_on.wait()
-        async for record in read(pattern, after, limit=limit):
-            yield record
-
-    journal.read = waiting
-    return going_on
 
 
 async def test_what_is_unfinished_is_known_before_all_else_is_read_and_counted_alone_while_it_is() -> None:

@@ -4,7 +4,7 @@ import asyncio
 import io
 import json
 import logging
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+from collections.abc import AsyncGenerator, Iterator
 from datetime import timedelta
 from typing import Any
 
@@ -15,11 +15,10 @@ from app import logs
 from app.admission import deliberation_id
 from app.deliberation.errors import JournalUnavailable
 from app.deliberation.facts import Cancelled, CancelRequested, Completed, decode
-from app.deliberation.ports import Record
 from app.promises import SUBJECT
 from app.testing import InMemoryJournal
 from tests.components.served import Served, served
-from tests.conditions import until
+from tests.conditions import held_back, until
 from tests.story import NOW, Story
 
 BODY = {"task": "Name a colour."}
@@ -214,15 +213,7 @@ async def test_once_all_that_is_unfinished_has_been_read_work_is_accepted_though
         await before.play(replayed["id"])
         for _ in range(2):
             await before.accepted()
-    read, going_on = journal.read, asyncio.Event()
-
-    async def slow(pattern: str, after: int, *, limit: int | None = None) -> AsyncIterator[Record]:
-        if after == 0:
-            await going_on.wait()
-        async for record in read(pattern, after, limit=limit):
-            yield record
-
-    journal.read = slow
+    going_on = held_back(journal)
     async with served(caught_up=False, journal=journal, queue_depth_max=3) as gateway:
         await until(lambda: gateway.gateway["catalog"].backlog_known)
         assert (await gateway.post(BODY)).status_code == 202
