@@ -26,7 +26,9 @@ from pathlib import Path
 STACK_MARK = "DELIBERATE_STACK"
 CHILD_MARK = "DELIBERATE_CHILD"
 SWEEP_WITHIN_S = 5.0
+NICENESS = 5
 _POLL_S = 0.02
+_AUTOGROUP_WAIT_S = 0.1
 _PR_SET_PDEATHSIG = 1
 _LIBC = ctypes.CDLL(None)
 _PORTS = range(20_000, 32_000)  # below the range from which Linux takes outgoing connections' own ports
@@ -114,6 +116,26 @@ async def spawn(command: Sequence[str], environment: Mapping[str, str], log: Pat
         )
     finally:
         os.close(descriptor)
+
+
+async def lower_priority(pid: int) -> None:
+    """Let others have CPU before a child that has just been started, and before all that it will start.
+
+    Linux may share CPU among sessions first (autogroup), each with a niceness of its own: anybody may raise that, but
+    only so often. Where it cannot be raised, the child runs at common priority and serves as well.
+    """
+    with suppress(OSError):
+        os.setpriority(os.PRIO_PROCESS, pid, os.getpriority(os.PRIO_PROCESS, pid) + NICENESS)
+        while not _session_lowered(pid):  # noqa: ASYNC110 -- the kernel tells nobody when it may be asked again
+            await asyncio.sleep(_AUTOGROUP_WAIT_S)
+
+
+def _session_lowered(pid: int) -> bool:
+    try:
+        Path(f"/proc/{pid}/autogroup").write_text(str(NICENESS))
+    except BlockingIOError:
+        return False
+    return True
 
 
 def kill_group(pid: int) -> None:

@@ -212,7 +212,9 @@ def _nats(layout: Layout) -> Child:
         environment={key: value for key, value in os.environ.items() if key not in _SECRETS},
         prepare=lambda: declare_streams(layout.nats_url, layout.streams),
         lives=stores(f"http://{LOOPBACK}:{monitor}/healthz", store),
-        ready_within_s=30.0,
+        # Killed while it writes, it reads its whole store before it listens, and all others wait for it.
+        ready_within_s=600.0,
+        yields=False,
         ports={"nats": port, "monitor": monitor},
         detail=f"{layout.nats_url}  JetStream, streams declared",
         hint="the store lies in the data directory; is its disk full, or the port taken?",

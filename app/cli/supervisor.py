@@ -23,6 +23,7 @@ from app.cli.processes import (
     kill_group,
     kill_marked,
     log_tail,
+    lower_priority,
     output_since,
     spawn,
     sweep,
@@ -90,7 +91,8 @@ class Child(Standing):
 
     `is_ready` is asked again and again while the process lives. `prepare` runs once in each life, after that and before
     anything that needs this child is started; a DeliberationError of the first one counts as a failed start. `lives`
-    is asked for a sign of life from then on; a child without it is left alone for as long as its process lives.
+    is asked for a sign of life from then on; a child without it is left alone for as long as its process lives. One
+    that `yields` has CPU after those that do not.
     """
 
     command: tuple[str, ...]
@@ -100,6 +102,7 @@ class Child(Standing):
     lives: Callable[[Life], Awaitable[Sign]] | None = None
     ready_within_s: float = 60.0
     stop_within_s: float = 10.0
+    yields: bool = True
     ports: Mapping[str, int] = field(default_factory=dict[str, int])
     detail: str = ""
     hint: str = ""
@@ -215,6 +218,8 @@ class Supervisor:
         self._begun[child.name].set()
         self._write_state()
         self._report(ChildStarted(child.name, process.pid, attempt))
+        if child.yields:
+            await lower_priority(process.pid)
         return life
 
     async def _live(

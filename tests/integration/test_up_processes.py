@@ -15,7 +15,7 @@ import pytest
 
 from app.cli.exits import CommandError
 from app.cli.layout import StackOptions
-from app.cli.processes import marked
+from app.cli.processes import NICENESS, marked
 from app.cli.progress import (
     ChildDied,
     ChildFailed,
@@ -45,6 +45,32 @@ async def test_a_child_starts_when_what_it_needs_is_ready_and_all_stop_in_revers
     assert [event.name for event in told.of(StackStopping)] == ["gateway", "engine", "log"]
     assert told.of(StackStopped)[0].left == ()
     assert not stand.site.state_file.exists()
+
+
+async def test_whoever_yields_has_cpu_after_who_does_not_and_so_has_what_it_starts(run: Run, site: Site) -> None:
+    names, own = ("log", "ray", "engine"), os.getpriority(os.PRIO_PROCESS, 0)
+    async with run(child("log", LASTS, yields=False), child("ray", ORPHANS + LASTS), child("engine", LASTS)) as stand:
+        after = {each: {os.getpriority(os.PRIO_PROCESS, p.pid) for p in marked(site.mark, each)} for each in names}
+        assert after == {"log": {own}, "ray": {min(19, own + NICENESS)}, "engine": {min(19, own + NICENESS)}}
+        sessions = {each: Path(f"/proc/{stand.supervisor.pid_of(each)}/autogroup") for each in after}
+        told = {each: autogroup.read_text().split()[-1] for each, autogroup in sessions.items() if autogroup.exists()}
+        assert told in ({}, {"log": "0", "ray": str(NICENESS), "engine": str(NICENESS)})
+
+
+async def test_a_session_that_may_not_be_lowered_yet_is_lowered_as_soon_as_it_may(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written: list[tuple[str, str]] = []
+
+    def refused_twice(path: Path, text: str) -> int:
+        written.append((str(path), text))
+        if len(written) < 3:
+            raise BlockingIOError
+        return len(text)
+
+    monkeypatch.setattr("app.cli.processes.Path.write_text", refused_twice)
+    async with run(child("engine", LASTS)) as stand:
+        assert written == [(f"/proc/{stand.supervisor.pid_of('engine')}/autogroup", str(NICENESS))] * 3
 
 
 async def test_a_killed_child_comes_back_and_the_others_do_not_notice(run: Run, told: Told) -> None:
