@@ -248,6 +248,10 @@ async def run(
     return findings, faults
 
 
+def _seconds(found: list[float], *shares: float) -> str:
+    return " / ".join(f"{percentile(found, share):.1f} s" for share in shares) if found else "-"
+
+
 def _shown(console: Console, findings: Findings, faults: list[Fault]) -> None:
     kinds = Counter(f"{fault.kind} {fault.victim}" for fault in faults)
     console.print("Faults: " + ", ".join(f"{kind} {count}" for kind, count in sorted(kinds.items())))
@@ -264,14 +268,11 @@ def _shown(console: Console, findings: Findings, faults: list[Fault]) -> None:
         "requests to the engine": findings.requests,
         "wasted / in flight at the faults": f"{findings.wasted} / {findings.wasted_bound}",
     }
-    for name, share in (("p50", 0.5), ("p99", 0.99), ("max", 1.0)):
-        found = percentile(findings.resumed_s, share)
-        rows[f"next fact of each deliberation worked on at a kill, {name}"] = "-" if found is None else f"{found:.1f} s"
+    rows["from each kill to the next progress, p50 / p99 / max"] = _seconds(findings.progress_s, 0.5, 0.99, 1.0)
+    rows["to that of each deliberation worked on at it"] = _seconds(findings.resumed_s, 0.5, 0.99, 1.0)
     for victim in sorted({fault.victim for _, fault in findings.resumptions}):
         after = [seconds for seconds, fault in findings.resumptions if fault.victim == victim]
-        rows[f"the same after a kill of {victim}, p50 / p99"] = " / ".join(
-            f"{percentile(after, share) or 0:.1f} s" for share in (0.5, 0.99)
-        )
+        rows[f"the same after a kill of {victim}, p50 / p99"] = _seconds(after, 0.5, 0.99)
     for name, value in rows.items():
         table.add_row(name, str(value))
     console.print(table)

@@ -58,6 +58,7 @@ class Findings:
     made_again: list[str] = field(default_factory=list[str])
     unseen: list[str] = field(default_factory=list[str])
     unfinished: list[str] = field(default_factory=list[str])
+    # Ascending, and a kill as often as there were deliberations that were being worked on.
     resumptions: list[tuple[float, Fault]] = field(default_factory=list["tuple[float, Fault]"])
 
     @property
@@ -67,6 +68,14 @@ class Findings:
         What waits for its turn then is not held up by the kill alone, and does not count.
         """
         return [seconds for seconds, _ in self.resumptions]
+
+    @property
+    def progress_s(self) -> list[float]:
+        """Seconds from each kill to the next fact of any deliberation that was being worked on, ascending."""
+        first: dict[Fault, float] = {}
+        for seconds, fault in self.resumptions:
+            first.setdefault(fault, seconds)
+        return list(first.values())
 
     @property
     def violations(self) -> list[str]:

@@ -36,6 +36,18 @@ def test_a_run_that_kept_its_promises_has_no_violation_and_tells_its_figures() -
     assert found(log((1, "accepted"), (14, "stage.1.opened"), (20, "end"))).resumed_s == [], "it waited for its turn"
 
 
+def test_what_a_kill_holds_up_is_told_of_each_it_struck_and_of_the_first_to_go_on() -> None:
+    facts = {"d1": (3.0, 14.0, 30.0), "d2": (3.0, 12.0, 30.0), "d3": (3.0, 26.0, 30.0)}
+    stored = [
+        Stored(("deliberations", "default", each, *tail.split(".")), at_s, f"deliberation.{tail}")
+        for each, times in facts.items()
+        for tail, at_s in zip(("stage.1.opened", "stage.1.closed", "end"), times, strict=True)
+    ]
+    findings = check((), stored, (), [KILL, Fault("SIGKILL", "nats", 13.0), Fault("SIGSTOP", "nats", 15.0)])
+    assert findings.resumed_s == [1.0, 2.0, 4.0, 13.0, 16.0, 17.0]
+    assert findings.progress_s == [1.0, 2.0]
+
+
 def test_what_was_accepted_or_promised_and_has_no_end_is_lost() -> None:
     assert found(WHOLE[:-1], 3).lost == ["d1"]
     assert found(WHOLE, 3, promised=("d1", "d2")).lost == ["d2"]
