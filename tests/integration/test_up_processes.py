@@ -47,14 +47,23 @@ async def test_a_child_starts_when_what_it_needs_is_ready_and_all_stop_in_revers
     assert not stand.site.state_file.exists()
 
 
+def session_niceness(pid: int) -> str:
+    autogroup = Path(f"/proc/{pid}/autogroup")
+    # "/autogroup-7 nice 5"; no such file, or nothing in it, where there are no such groups.
+    told = autogroup.read_text().split() if autogroup.exists() else []
+    return told[-1] if told else "CPU is not shared by session"
+
+
 async def test_whoever_yields_has_cpu_after_who_does_not_and_so_has_what_it_starts(run: Run, site: Site) -> None:
     names, own = ("log", "ray", "engine"), os.getpriority(os.PRIO_PROCESS, 0)
     async with run(child("log", LASTS, yields=False), child("ray", ORPHANS + LASTS), child("engine", LASTS)) as stand:
         after = {each: {os.getpriority(os.PRIO_PROCESS, p.pid) for p in marked(site.mark, each)} for each in names}
         assert after == {"log": {own}, "ray": {min(19, own + NICENESS)}, "engine": {min(19, own + NICENESS)}}
-        sessions = {each: Path(f"/proc/{stand.supervisor.pid_of(each)}/autogroup") for each in after}
-        told = {each: autogroup.read_text().split()[-1] for each, autogroup in sessions.items() if autogroup.exists()}
-        assert told in ({}, {"log": "0", "ray": str(NICENESS), "engine": str(NICENESS)})
+        sessions = {each: session_niceness(stand.supervisor.pid_of(each)) for each in names}
+        assert sessions in (
+            {"log": "0", "ray": str(NICENESS), "engine": str(NICENESS)},
+            dict.fromkeys(names, "CPU is not shared by session"),
+        )
 
 
 async def test_a_session_that_may_not_be_lowered_yet_is_lowered_as_soon_as_it_may(
