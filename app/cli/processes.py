@@ -21,6 +21,7 @@ import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 STACK_MARK = "DELIBERATE_STACK"
@@ -96,13 +97,20 @@ def kill_marked(mark: str) -> list[Marked]:
     return left
 
 
-def _end_with_parent() -> None:
-    # A supervisor that is itself killed must not leave a running stack behind; Linux only, elsewhere it does.
-    _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+def _in_child(niceness: int) -> None:
+    if sys.platform == "linux":
+        # A supervisor that is itself killed must not leave a running stack behind; elsewhere it does.
+        _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+    os.nice(niceness)
 
 
-async def spawn(command: Sequence[str], environment: Mapping[str, str], log: Path) -> asyncio.subprocess.Process:
-    """Start a command in a session of its own, its output appended to `log`; raises OSError when it cannot be run."""
+async def spawn(
+    command: Sequence[str], environment: Mapping[str, str], log: Path, *, yields: bool
+) -> asyncio.subprocess.Process:
+    """Start a command in a session of its own, its output appended to `log`; raises OSError when it cannot be run.
+
+    If it `yields`, others have CPU before it and all that it will start.
+    """
     descriptor = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
     try:
         return await asyncio.create_subprocess_exec(
@@ -112,20 +120,19 @@ async def spawn(command: Sequence[str], environment: Mapping[str, str], log: Pat
             stdout=descriptor,
             stderr=subprocess.STDOUT,
             start_new_session=True,
-            preexec_fn=_end_with_parent if sys.platform == "linux" else None,
+            preexec_fn=partial(_in_child, NICENESS if yields else 0),
         )
     finally:
         os.close(descriptor)
 
 
-async def lower_priority(pid: int) -> None:
-    """Let others have CPU before a child that has just been started, and before all that it will start.
+async def lower_session(pid: int) -> None:
+    """Let other sessions have CPU before that of a child: Linux may share it among sessions first (autogroup).
 
-    Linux may share CPU among sessions first (autogroup), each with a niceness of its own: anybody may raise that, but
-    only so often. Where it cannot be raised, the child runs at common priority and serves as well.
+    Each has a niceness of its own, which anybody may raise, but only so often. Where it cannot be raised, there are no
+    such groups, or the child runs at common priority and serves as well.
     """
     with suppress(OSError):
-        os.setpriority(os.PRIO_PROCESS, pid, os.getpriority(os.PRIO_PROCESS, pid) + NICENESS)
         while not _session_lowered(pid):  # noqa: ASYNC110 -- the kernel tells nobody when it may be asked again
             await asyncio.sleep(_AUTOGROUP_WAIT_S)
 

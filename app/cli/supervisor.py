@@ -23,7 +23,7 @@ from app.cli.processes import (
     kill_group,
     kill_marked,
     log_tail,
-    lower_priority,
+    lower_session,
     output_since,
     spawn,
     sweep,
@@ -211,7 +211,7 @@ class Supervisor:
         log_from_byte = log.stat().st_size if log.exists() else 0
         marks = {STACK_MARK: self._site.mark, CHILD_MARK: child.name}
         try:
-            process = await spawn(child.command, {**child.environment, **marks}, log)
+            process = await spawn(child.command, {**child.environment, **marks}, log, yields=child.yields)
         except OSError as error:
             raise StackFailed(child.name, f"{child.command[0]} cannot be run: {error}", hint=child.hint) from error
         life = self._lives[child.name] = Life(process, log, log_from_byte, attempt)
@@ -219,7 +219,7 @@ class Supervisor:
         self._write_state()
         self._report(ChildStarted(child.name, process.pid, attempt))
         if child.yields:
-            await lower_priority(process.pid)
+            await lower_session(process.pid)
         return life
 
     async def _live(
