@@ -6,6 +6,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack
 from datetime import UTC, datetime, timedelta, tzinfo
+from itertools import pairwise
 from typing import Any
 
 import httpx
@@ -19,7 +20,7 @@ from app.deliberation.ports import Record
 from app.deliberation.roles import Role
 from app.testing import InMemoryJournal
 from serve_deployments.agent import AgentReplica
-from serve_deployments.call import UNRECORDED_FOR_S, StageRequest
+from serve_deployments.call import UNRECORDED_FOR_S, DeltaPublisher, StageRequest
 from serve_deployments.circuit import OPEN_S
 from serve_deployments.engine import Engines
 from tests.conditions import until
@@ -126,6 +127,30 @@ async def test_answers_are_recorded_and_deltas_rebuild_the_text(deltas: bool) ->
         assert delta.offset == len(text.get(delta.call_id, ""))
         text[delta.call_id] = text.get(delta.call_id, "") + delta.text
     assert text == (dict.fromkeys(("s1-dev-001", "s1-dev-002", "s1-dev-003"), ANSWER) if deltas else {})
+
+
+@pytest.mark.parametrize(("in_flight", "frame_ms"), [(1, 50), (10, 50), (20, 100), (50, 250), (1_000, 250)])
+async def test_the_more_calls_write_the_longer_text_is_gathered_but_its_beginning_is_told_at_once(
+    monkeypatch: pytest.MonkeyPatch, in_flight: int, frame_ms: int
+) -> None:
+    journal = InMemoryJournal()
+    agent = replica(ScriptedEngine(lambda *_: streamed(ANSWER)), journal, engines=2)
+    # Whichever engine they are at: what counts is what the replica writes.
+    first, second = agent.engines.engines
+    first.in_flight, second.in_flight = in_flight // 2, in_flight - in_flight // 2
+    deltas = DeltaPublisher(agent, request((call(),)), call(), attempt=1)
+    now_ms = 0
+    monkeypatch.setattr(asyncio.get_running_loop(), "time", lambda: now_ms / 1_000)
+    told_at_ms: list[int] = []
+    for now_ms in range(0, 501, 5):
+        before = len(journal.records)
+        await deltas.take("x")
+        told_at_ms += [now_ms] * (len(journal.records) - before)
+    await deltas.flush()
+    assert told_at_ms[0] == 0
+    assert all(frame_ms <= later - earlier <= frame_ms + 5 for earlier, later in pairwise(told_at_ms))
+    assert len(told_at_ms) >= 500 // (frame_ms + 5)
+    assert "".join(delta.text for delta in views(journal, CallDelta)) == "x" * 101
 
 
 async def test_the_persona_ends_the_prompt_and_starts_name_the_model() -> None:
