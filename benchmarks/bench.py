@@ -6,12 +6,12 @@ has no server, no queue and no record. The product is the whole stack as `delibe
 cores, so only the ratios within a run mean anything.
 """
 
+import argparse
 import asyncio
 import json
 import os
 import re
 import statistics
-import sys
 import tempfile
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable
@@ -311,4 +311,5 @@ async def main() -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(uvloop.run(main()))
+    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
+    uvloop.run(main())

@@ -6,6 +6,7 @@ token: engine client, agent, log, gateway and all that share the machine's cores
 engine's answer itself, in the same run.
 """
 
+import argparse
 import asyncio
 import json
 import os
@@ -131,4 +132,5 @@ async def main() -> int:
 
 
 if __name__ == "__main__":
+    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
     sys.exit(uvloop.run(main()))

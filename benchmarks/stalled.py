@@ -6,6 +6,7 @@ and what the system holds unsent for it; it is gone when the system has forgotte
 costs more than 256 KiB, or is there for longer than 30 s.
 """
 
+import argparse
 import asyncio
 import os
 import resource
@@ -165,9 +166,12 @@ async def measure(readers: int) -> int:
 
 def main() -> None:
     """Measure; exits with 1 when a bound does not hold."""
+    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options.add_argument("readers", type=int, nargs="?", default=200)
+    given = options.parse_args()
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    sys.exit(uvloop.run(measure(int(sys.argv[1]) if len(sys.argv) > 1 else 200)))
+    sys.exit(uvloop.run(measure(given.readers)))
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ the frame's arrival, and all of it (log, server, viewers) shares the machine's c
 that writes what it hears from NATS to every socket: no HTTP, no cursor, no replay, nothing that can be resumed.
 """
 
+import argparse
 import asyncio
 import os
 import re
@@ -202,9 +203,12 @@ def main() -> None:
     if sys.argv[1:2] == ["--floor"]:
         uvloop.run(_bare_server(sys.argv[2], int(sys.argv[3])))
         return
+    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options.add_argument("viewers", type=int, nargs="?", default=1_000)
+    given = options.parse_args()
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    uvloop.run(measure(int(sys.argv[1]) if len(sys.argv) > 1 else 1_000))
+    uvloop.run(measure(given.viewers))
 
 
 if __name__ == "__main__":
