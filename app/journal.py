@@ -12,6 +12,8 @@ import hashlib
 import json
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from math import ceil
 from typing import Any, Self
 from urllib.parse import urlsplit
 
@@ -42,7 +44,7 @@ STREAM = "DELIBERATIONS"
 CONSUMER = "coordinator"
 KEYS_STREAM = "KEYS"
 WEBHOOKS_STREAM = "WEBHOOKS"
-DELTA_TTL_S = 600
+VIEW_TTL_S = 600
 REQUEST_TIMEOUT_S = 2.5
 # For every page the server counts what is left of the whole log: to `read` all of `catalog.PATTERNS` from what a run of
 # `-m benchmarks.chaos --keep` left (30,000 deliberations, 688,000 messages) took 15 s in pages of 256, 8 s in these.
@@ -57,7 +59,6 @@ COPIES = {"AGENT_RESULTS": "agent.results", "VLLM_STREAMING": "vllm.streaming"}
 _STREAMS = {"keys": KEYS_STREAM, "webhooks": WEBHOOKS_STREAM}
 _FIRST_WRITE = {"Nats-Expected-Last-Subject-Sequence": "0"}
 _FIRST_WRITE_AMONG = "Nats-Expected-Last-Subject-Sequence-Subject"
-_DELTA_HEADERS = {"Nats-TTL": f"{DELTA_TTL_S}s"}
 # What nats-py raises when the server is away, slow, or has just gone; all mean "not known to be stored".
 UNREACHABLE: tuple[type[Exception], ...] = (
     nats.errors.TimeoutError,
@@ -306,9 +307,10 @@ class JetStreamJournal:
         if error := reply.get("error"):
             raise JournalUnavailable(f"the log refused to remove {subject}: {error.get('description')}")
 
-    async def publish_view(self, tenant: str, view: View) -> None:
+    async def publish_view(self, tenant: str, view: View, until: datetime | None = None) -> None:
         """See `ports.Journal.publish_view`."""
-        headers = _DELTA_HEADERS if view.type == "call.delta" else None
+        needed_s = 0 if until is None else ceil((until - datetime.now(UTC)).total_seconds())
+        headers = {"Nats-TTL": f"{max(VIEW_TTL_S, needed_s)}s"}
         try:
             await self.client.publish(
                 f"{prefix(tenant, view.deliberation_id)}.{suffix(view)}", encode(view), headers=headers

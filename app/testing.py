@@ -102,8 +102,8 @@ class InMemoryJournal:
                 return Appended(record, mine=record.data == data)
         return Appended(self._store(subject, data), mine=True)
 
-    async def publish_view(self, tenant: str, view: View) -> None:
-        """See `ports.Journal.publish_view`."""
+    async def publish_view(self, tenant: str, view: View, until: datetime | None = None) -> None:
+        """See `ports.Journal.publish_view`. Kept for ever."""
         if self.available:
             self._store(f"{prefix(tenant, view.deliberation_id)}.{suffix(view)}", encode(view))
 

@@ -31,11 +31,7 @@ from serve_deployments.engine import EngineAway, Engines, EngineState, RetryLate
 from serve_deployments.sandbox.checks import Sandbox
 
 ATTEMPTS_MAX = 3
-# A frame of text costs the log a record, the record of its removal, and a copy; and NATS, killed, reads them all again.
-# So a replica aims at 200 a second, whatever number of calls write at once; but each text grows four times a second.
 FRAME_S = 0.05
-FRAME_MAX_S = 0.25
-FRAMES_PER_S = 200
 RETRY_WAIT_MAX_S = 5.0
 # That nothing was recorded is known for so long: who has waited or hung since may have been given up, and another
 # replica have the answer already. A log that is never as quick as this is believed after some looks.
@@ -66,16 +62,11 @@ class StageRequest(Value, frozen=True):
     accepted_sequence: int = 0
 
 
-def frame_s(in_flight: int) -> float:
-    """For how long a replica gathers a call's text into one frame, in seconds, with so many calls at its engines."""
-    return min(max(FRAME_S, in_flight / FRAMES_PER_S), FRAME_MAX_S)
-
-
 class DeltaPublisher:
-    """Publishes an attempt's text as it grows: the first piece at once, later ones gathered into frames (`frame_s`)."""
+    """Publishes an attempt's text as it grows: the first piece at once, later ones gathered into frames of 50 ms."""
 
-    def __init__(self, caller: "Caller", request: StageRequest, call: Call, attempt: int) -> None:
-        self._caller = caller
+    def __init__(self, journal: Journal, request: StageRequest, call: Call, attempt: int) -> None:
+        self._journal = journal
         self._request = request
         self._call = call
         self._attempt = attempt
@@ -105,8 +96,8 @@ class DeltaPublisher:
             text=text,
         )
         self._offset += len(text)
-        self._due_s = asyncio.get_running_loop().time() + frame_s(self._caller.engines.in_flight)
-        await self._caller.journal.publish_view(self._request.tenant, delta)
+        self._due_s = asyncio.get_running_loop().time() + FRAME_S
+        await self._journal.publish_view(self._request.tenant, delta)
 
 
 def backoff_hook(error: Exception) -> bool | float:
@@ -198,7 +189,8 @@ class CallRun:
             model=model,
             attempt=attempt,
         )
-        await self._caller.journal.publish_view(self._request.tenant, started)
+        # A successor counts the attempts by it.
+        await self._caller.journal.publish_view(self._request.tenant, started, until=self._request.deadline_at)
 
     async def _answered(self) -> Completion:
         """A valid answer; an invalid one is asked for once more, with another seed."""
@@ -325,14 +317,14 @@ class CallRun:
         return completion
 
     async def _requested_of(self, engine: EngineState) -> Completion:
-        call, request = self._call, self._request
+        call, request, journal = self._call, self._request, self._caller.journal
         model = await self._caller.engines.model_of(engine, call.model or self._caller.role.model)
         await self._still_needed()
         self._model, self._engine = model, engine.url
         self._attempt += 1
         attempt = self._attempt
         await self._started(model, attempt)
-        deltas = DeltaPublisher(self._caller, request, call, attempt) if self._caller.stream_deltas else None
+        deltas = DeltaPublisher(journal, request, call, attempt) if self._caller.stream_deltas else None
         seed = call.seed if attempt == 1 else call_seed(call.seed, call.call_id, attempt)
         trace = f"{request.deliberation_id}.{call.call_id}.{attempt}"
         meter = Meter()

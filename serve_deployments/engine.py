@@ -103,11 +103,6 @@ class Engines:
         self._changed = asyncio.Event()
         self._looking: asyncio.Task[None] | None = None
 
-    @property
-    def in_flight(self) -> int:
-        """Requests that wait for an engine's answer or receive it."""
-        return sum(engine.in_flight for engine in self.engines)
-
     async def close(self) -> None:
         """Close every connection."""
         if self._looking is not None:

@@ -68,8 +68,11 @@ class Journal(Protocol):
         """Remove everything of a deliberation but its tombstone, also where it is copied by id. Idempotent."""
         ...
 
-    async def publish_view(self, tenant: str, view: View) -> None:
-        """Send a view without waiting for the log's word; it may be lost. Never raises JournalUnavailable."""
+    async def publish_view(self, tenant: str, view: View, until: datetime | None = None) -> None:
+        """Send a view without waiting for the log's word; it may be lost. Never raises JournalUnavailable.
+
+        It is kept for ten minutes, and where it is told `until` when it is needed, no shorter than that.
+        """
         ...
 
     async def facts(self, tenant: str, deliberation_id: str) -> list[Record]:

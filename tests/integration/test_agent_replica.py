@@ -6,7 +6,6 @@ import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack
 from datetime import UTC, datetime, timedelta, tzinfo
-from itertools import pairwise
 from typing import Any
 
 import httpx
@@ -20,7 +19,7 @@ from app.deliberation.ports import Record
 from app.deliberation.roles import Role
 from app.testing import InMemoryJournal
 from serve_deployments.agent import AgentReplica
-from serve_deployments.call import UNRECORDED_FOR_S, DeltaPublisher, StageRequest
+from serve_deployments.call import UNRECORDED_FOR_S, StageRequest
 from serve_deployments.circuit import OPEN_S
 from serve_deployments.engine import Engines
 from tests.conditions import until
@@ -127,30 +126,6 @@ async def test_answers_are_recorded_and_deltas_rebuild_the_text(deltas: bool) ->
         assert delta.offset == len(text.get(delta.call_id, ""))
         text[delta.call_id] = text.get(delta.call_id, "") + delta.text
     assert text == (dict.fromkeys(("s1-dev-001", "s1-dev-002", "s1-dev-003"), ANSWER) if deltas else {})
-
-
-@pytest.mark.parametrize(("in_flight", "frame_ms"), [(1, 50), (10, 50), (20, 100), (50, 250), (1_000, 250)])
-async def test_the_more_calls_write_the_longer_text_is_gathered_but_its_beginning_is_told_at_once(
-    monkeypatch: pytest.MonkeyPatch, in_flight: int, frame_ms: int
-) -> None:
-    journal = InMemoryJournal()
-    agent = replica(ScriptedEngine(lambda *_: streamed(ANSWER)), journal, engines=2)
-    # Whichever engine they are at: what counts is what the replica writes.
-    first, second = agent.engines.engines
-    first.in_flight, second.in_flight = in_flight // 2, in_flight - in_flight // 2
-    deltas = DeltaPublisher(agent, request((call(),)), call(), attempt=1)
-    now_ms = 0
-    monkeypatch.setattr(asyncio.get_running_loop(), "time", lambda: now_ms / 1_000)
-    told_at_ms: list[int] = []
-    for now_ms in range(0, 501, 5):
-        before = len(journal.records)
-        await deltas.take("x")
-        told_at_ms += [now_ms] * (len(journal.records) - before)
-    await deltas.flush()
-    assert told_at_ms[0] == 0
-    assert all(frame_ms <= later - earlier <= frame_ms + 5 for earlier, later in pairwise(told_at_ms))
-    assert len(told_at_ms) >= 500 // (frame_ms + 5)
-    assert "".join(delta.text for delta in views(journal, CallDelta)) == "x" * 101
 
 
 async def test_the_persona_ends_the_prompt_and_starts_name_the_model() -> None:
@@ -321,8 +296,8 @@ async def test_who_is_stopped_before_its_request_is_written_looks_again(
     agent = replica(late, journal)
     recorded: list[CallFinished] = []
 
-    async def publish_view(tenant: str, view: View) -> None:
-        await InMemoryJournal.publish_view(journal, tenant, view)
+    async def publish_view(tenant: str, view: View, until: datetime | None = None) -> None:
+        await InMemoryJournal.publish_view(journal, tenant, view, until)
         if isinstance(view, CallStarted) and not recorded:
             monkeypatch.undo()
             recorded.extend(
@@ -354,6 +329,22 @@ async def test_a_log_that_is_always_slow_is_believed_in_the_end(monkeypatch: pyt
     engine = ScriptedEngine(lambda *_: streamed(ANSWER))
     (outcome,) = await outcomes(replica(engine, InMemoryJournal()), request((call(),)))
     assert outcome.problem is None and len(engine.bodies) == 1
+
+
+async def test_that_a_call_was_begun_is_kept_until_nobody_can_repeat_it_any_more(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    journal = InMemoryJournal()
+    kept: dict[str, datetime | None] = {}
+
+    async def publish_view(tenant: str, view: View, until: datetime | None = None) -> None:
+        kept[view.type] = until
+        await InMemoryJournal.publish_view(journal, tenant, view, until)
+
+    monkeypatch.setattr(journal, "publish_view", publish_view)
+    asked = request((call(),), deadline_s=3_000)
+    await outcomes(replica(ScriptedEngine(lambda *_: streamed(ANSWER)), journal), asked)
+    assert kept == {"call.started": asked.deadline_at, "call.delta": None}
 
 
 async def test_a_repeated_call_goes_on_with_the_next_attempt_number() -> None:
