@@ -2,7 +2,7 @@
 
 import asyncio
 import hmac
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import timedelta
 from typing import Any
@@ -11,6 +11,7 @@ import pytest
 from pydantic import ValidationError
 
 from app import keyring as keyrings
+from app.deliberation.ports import Record
 from app.keyring import Keyring
 from app.keys import (
     SCOPES,
@@ -179,8 +180,15 @@ async def test_while_the_log_is_away_the_known_keys_stay(monkeypatch: pytest.Mon
     key = await make_key(journal)
     async with following(journal) as ring:
         journal.available = False
+        read, attempts = journal.read, list[str]()
+
+        def counted(pattern: str, after: int) -> AsyncIterator[Record]:
+            attempts.append(pattern)
+            return read(pattern, after)
+
+        monkeypatch.setattr(journal, "read", counted)
         journal.reconnect()
-        await asyncio.sleep(0.05)  # several attempts: nothing is there to wait for
+        await until(lambda: len(attempts) == 3)
         assert ring.good(key_id_of(key) or "") is not None
 
 
