@@ -11,6 +11,8 @@ from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from math import ceil
 
+from app.api.requests import SEED_MAX, DeliberationRequest, SamplingRequest, WebhookRequest
+from app.api.webhook_payloads import ordered
 from app.deliberation.engine import StrategyDefinition
 from app.deliberation.facts import Accepted
 from app.deliberation.roles import Role
@@ -24,8 +26,6 @@ from app.deliberation.specification import (
     Specification,
     Webhook,
 )
-from app.requests import SEED_MAX, DeliberationRequest, SamplingRequest, WebhookRequest
-from app.webhooks.payloads import ordered
 
 ID_CHARS = 26
 _TIME_BITS = 48

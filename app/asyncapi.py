@@ -13,8 +13,8 @@ from typing import Any, get_args
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
+from app.api.event_schemas import StreamEvent
 from app.deliberation.facts import CallDelta, CallFinished, End, Event, encode
-from app.event_schemas import StreamEvent
 from app.specimen import KEY, story
 
 _REFS = "#/components/schemas/{model}"

@@ -16,6 +16,7 @@ from math import ceil
 import structlog
 from pydantic import ValidationError
 
+from app.api.schemas import Durations, Stats, Status, Tokens
 from app.backlog import Backlog, HowEnded, Key
 from app.deliberation.errors import JournalUnavailable
 from app.deliberation.facts import (
@@ -30,7 +31,6 @@ from app.deliberation.facts import (
 from app.deliberation.ports import Clock, Journal, Record, StreamState
 from app.entries import Entry, Selection
 from app.following import follow
-from app.schemas import Durations, Stats, Status, Tokens
 
 # Tombstones first, so that what they bury is not shown for a moment when all is read again. Acceptances last: what has
 # ended long ago would be taken for unfinished until its end is read too.

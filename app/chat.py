@@ -16,16 +16,7 @@ from fastapi import APIRouter, Path, Request, Response
 from starlette.types import Receive, Scope, Send
 
 from app.acceptance import accept, loaded, stopping
-from app.answers import IDEMPOTENCY_KEY, Declared, body, headers
-from app.bodies import body_of
-from app.chat_completions import completion, error_frames, frames, opening_frame
-from app.chat_requests import ChatCompletionRequest, Known, deliberation_of, model_parts
-from app.chat_schemas import ChatCompletion, ModelList, ModelResource
-from app.deliberation.calls import FactProblem
-from app.deliberation.errors import DeliberationError, JournalUnavailable
-from app.deliberation.fold import State
-from app.gateway import Gateway, InGateway, OfTenant
-from app.problems import (
+from app.api.problems import (
     CHAT_STATUSES,
     CLIENT_LEFT,
     STATUSES,
@@ -35,8 +26,17 @@ from app.problems import (
     request_id_of,
     stream_error,
 )
-from app.requests import idempotency_key_of
-from app.schemas import dump
+from app.api.request_body import body_of
+from app.api.requests import idempotency_key_of
+from app.api.responses import IDEMPOTENCY_KEY, Declared, body, headers
+from app.api.schemas import dump
+from app.chat_completions import completion, error_frames, frames, opening_frame
+from app.chat_requests import ChatCompletionRequest, Known, deliberation_of, model_parts
+from app.chat_schemas import ChatCompletion, ModelList, ModelResource
+from app.deliberation.calls import FactProblem
+from app.deliberation.errors import DeliberationError, JournalUnavailable
+from app.deliberation.fold import State
+from app.gateway import Gateway, InGateway, OfTenant
 from app.viewing import EventStream
 
 OWNER = "deliberation-gateway"

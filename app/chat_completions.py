@@ -5,6 +5,8 @@ from functools import cache
 from importlib.metadata import version
 from typing import Literal
 
+from app.api.problems import NoVerdict
+from app.api.schemas import dump
 from app.chat_requests import ChatCompletionRequest
 from app.chat_schemas import (
     ChatAnswer,
@@ -20,9 +22,7 @@ from app.chat_schemas import (
 )
 from app.deliberation.calls import FactProblem
 from app.deliberation.fold import State, usage
-from app.problems import NoVerdict
 from app.projection import links, resource
-from app.schemas import dump
 
 PIECE_CHARS = 256
 DONE_DATA = "[DONE]"

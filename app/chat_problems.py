@@ -1,12 +1,12 @@
-"""Errors as the clients of OpenAI's API read them. The status comes from `app.problems`."""
+"""Errors as the clients of OpenAI's API read them. The status comes from `app.api.problems`."""
 
 import re
 from collections.abc import Mapping, Sequence
 
 from starlette.responses import Response
 
+from app.api.schemas import FieldProblem, dump
 from app.chat_schemas import OpenAIError, OpenAIErrorDetail
-from app.schemas import FieldProblem, dump
 
 NAMED_MAX = 8
 # What the deliberation cost would be paid again, or the same conflict met again.

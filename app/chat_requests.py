@@ -21,9 +21,8 @@ from pydantic import (
 )
 from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
-from app.deliberation.specification import TIMEOUT_S_MAX
-from app.problems import ModelNotFound, ValidationFailed, body_problems
-from app.requests import (
+from app.api.problems import ModelNotFound, ValidationFailed, body_problems
+from app.api.requests import (
     AGENTS_MAX,
     SEED_MAX,
     TASK_CHARS_MAX,
@@ -36,7 +35,8 @@ from app.requests import (
     Rubric,
     SamplingRequest,
 )
-from app.schemas import FieldProblem
+from app.api.schemas import FieldProblem
+from app.deliberation.specification import TIMEOUT_S_MAX
 
 MESSAGES_MAX = 1_024
 STOPS_MAX = 4

@@ -7,7 +7,7 @@ from typing import Literal
 
 from pydantic import ConfigDict, Field
 
-from app.schemas import Resource
+from app.api.schemas import Resource
 
 
 class OpenAIErrorDetail(Resource):

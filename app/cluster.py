@@ -14,9 +14,7 @@ from typing import Any
 from fastapi import APIRouter, Response
 from pydantic import BaseModel, Field
 
-from app.answers import answer, problems
-from app.backlog import Backlog
-from app.cluster_figures import (
+from app.api.cluster_schemas import (
     AgentView,
     CircuitState,
     Cluster,
@@ -33,11 +31,13 @@ from app.cluster_figures import (
     ServeApplication,
     ServeDeployment,
 )
+from app.api.responses import answer, problems
+from app.api.schemas import dump
+from app.backlog import Backlog
 from app.deliberation.errors import JournalUnavailable
 from app.gateway import Gateway, InGateway
 from app.health import senders_of
 from app.roles import INQUIRY_TIMEOUT_S
-from app.schemas import dump
 from app.told import AgentTold, CoordinatorTold, EngineTold, ReplicaTold, Told, read
 
 LOG_TIMEOUT_S = 1.0

@@ -2,7 +2,7 @@
 
 from datetime import timedelta
 
-from app.cluster_figures import (
+from app.api.cluster_schemas import (
     AgentView,
     Cluster,
     ClusterVersions,

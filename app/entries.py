@@ -5,9 +5,9 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
 
+from app.api.schemas import Status
 from app.deliberation.calls import Usage
 from app.deliberation.facts import TerminalStatus
-from app.schemas import Status
 
 
 @dataclass(slots=True)

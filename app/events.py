@@ -7,14 +7,14 @@ from typing import Annotated
 
 from fastapi import APIRouter, Depends, Response
 
-from app.answers import answer, headers, problems
-from app.cursor import Cursor
-from app.event_schemas import EventPage
+from app.api.cursor import Cursor
+from app.api.event_schemas import EventPage
+from app.api.responses import answer, headers, problems
+from app.api.schemas import dump
 from app.frames import Filter, event_in, frame_of
 from app.gateway import Gateway, InGateway
 from app.openings import Asked, Opening, asked, head_of, opening, snapshot_of
 from app.pages import of_deliberation
-from app.schemas import dump
 from app.viewing import NEGOTIATED, EventStream, Showing, seated, shown
 
 PAGE_RECORDS = 256

@@ -12,25 +12,8 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from app.backlog import Backlog
-from app.catalog import Catalog
-from app.chat_completions import completion, frames, opening_frame
-from app.chat_requests import ChatCompletionRequest
-from app.chat_schemas import ModelList, ModelResource
-from app.cluster_specimen import cluster
-from app.cursor import Cursor
-from app.deliberation.facts import CancelRequested
-from app.deliberation.fold import State, apply
-from app.deliberation.ports import Record
-from app.deliberation.specification import Sampling
-from app.deliberation.strategies import STRATEGIES
-from app.entries import Selection as Listed
-from app.frames import Passage, frame_of
-from app.frames import Selection as Wanted
-from app.login import Session
-from app.projection import resource, summary
-from app.roles import strategy_resource
-from app.schemas import (
+from app.api.cursor import Cursor
+from app.api.schemas import (
     DeliberationPage,
     EngineView,
     Health,
@@ -42,9 +25,26 @@ from app.schemas import (
     StrategyList,
     dump,
 )
+from app.api.webhook_payloads import delivery_id
+from app.backlog import Backlog
+from app.catalog import Catalog
+from app.chat_completions import completion, frames, opening_frame
+from app.chat_requests import ChatCompletionRequest
+from app.chat_schemas import ModelList, ModelResource
+from app.cluster_specimen import cluster
+from app.deliberation.facts import CancelRequested
+from app.deliberation.fold import State, apply
+from app.deliberation.ports import Record
+from app.deliberation.specification import Sampling
+from app.deliberation.strategies import STRATEGIES
+from app.entries import Selection as Listed
+from app.frames import Passage, frame_of
+from app.frames import Selection as Wanted
+from app.login import Session
+from app.projection import resource, summary
+from app.roles import strategy_resource
 from app.specimen import BEGAN_AT, EPOCH, KEY, LIVE_KEY, MODEL, PERSONA, REQUEST, TENANT, log, records_of, state, told
 from app.webhooks.attempts import RedeliveryRequested, deliveries
-from app.webhooks.payloads import delivery_id
 from app.webhooks.resources import DeliveryPage, delivery_resource
 
 RETENTION_S = 86_400

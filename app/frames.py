@@ -8,7 +8,7 @@ from typing import Protocol, get_args
 import structlog
 from sse_starlette import ServerSentEvent
 
-from app.cursor import Cursor
+from app.api.cursor import Cursor
 from app.deliberation.facts import TERMINAL_STATUS, Deleted, Event, View, event_type
 from app.deliberation.ports import Record
 

@@ -7,8 +7,8 @@ from typing import Annotated, TypedDict, cast
 from fastapi import Depends, Path, Request
 from starlette.types import Scope
 
+from app.api.cluster_schemas import LogFigures
 from app.catalog import Catalog
-from app.cluster_figures import LogFigures
 from app.deliberation.engine import StrategyDefinition
 from app.deliberation.errors import InvalidToken, NotFound
 from app.deliberation.ports import Clock, Control, Journal

@@ -6,14 +6,14 @@ from typing import Any
 from fastapi import APIRouter, Response
 
 from app.acceptance import caught_up
-from app.answers import answer, problems
+from app.api.problems import NotReady
+from app.api.responses import answer, problems
+from app.api.schemas import FieldProblem, Health, Ready, Stats, dump
+from app.api.webhook_stats import CONTROL_SUBJECT, SENDERS_MAX
 from app.deliberation.errors import JournalUnavailable, StreamsDiffer
 from app.gateway import Gateway, InGateway, OfTenant
 from app.metrics import CONTENT_TYPE
-from app.problems import NotReady
 from app.roles import replicas_of
-from app.schemas import FieldProblem, Health, Ready, Stats, dump
-from app.webhooks.figures import CONTROL_SUBJECT, SENDERS_MAX
 
 INQUIRY_TIMEOUT_S = 1.0
 # Nobody knows how many there are, so that a scrape waits as long as this.

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-from app.cluster_figures import ConsumerFigures, LogFigures, MissingPart, StreamFigures
+from app.api.cluster_schemas import ConsumerFigures, LogFigures, MissingPart, StreamFigures
 
 
 class Server(Protocol):

@@ -10,12 +10,12 @@ from typing import Literal
 from fastapi import APIRouter, Request, Response
 from pydantic import AwareDatetime, Field
 
-from app.answers import answer, body, problems
-from app.bodies import body_of
+from app.api.request_body import body_of
+from app.api.requests import Body
+from app.api.responses import answer, body, problems
+from app.api.schemas import Resource, dump
 from app.gateway import InGateway, OfCaller
 from app.keys import Caller, Scope
-from app.requests import Body
-from app.schemas import Resource, dump
 from app.tenants import DEVELOPER, cookie_name
 
 _NO_STORE = {"Cache-Control": "no-store"}

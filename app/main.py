@@ -17,10 +17,11 @@ from prometheus_client import disable_created_metrics
 from pydantic import ValidationError
 from starlette.middleware.cors import CORSMiddleware
 
-from app import logs, openapi, problems
+from app import logs, openapi
+from app.api import problems
+from app.api.cluster_schemas import LogFigures
 from app.backlog import Backlog
 from app.catalog import Catalog
-from app.cluster_figures import LogFigures
 from app.connection import StreamingProtocol
 from app.declared import StreamSettings
 from app.deletion import sweep

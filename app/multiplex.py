@@ -16,21 +16,21 @@ from fastapi import APIRouter, Depends, Query, Response
 from pydantic import Field
 
 from app.acceptance import caught_up, check_standing
+from app.api.cursor import Cursor
+from app.api.event_schemas import DeliberationsSnapshot, StreamGap
+from app.api.negotiation import Media, media_of
+from app.api.schemas import Status, dump
 from app.catalog import Catalog
-from app.cursor import Cursor
 from app.deliberation.errors import Gone, InvalidToken, NotFound
 from app.deliberation.ports import StreamState
 from app.deliberation.specification import checked_token
-from app.event_schemas import DeliberationsSnapshot, StreamGap
 from app.events import ANSWERS, EXAMINED_MAX, item, page_of
 from app.frames import DELETED, Frame, Selection, control_frame, cursor_frame, event_in, frame_of
 from app.gateway import Gateway, InGateway, OfTenant
 from app.looks import Look
-from app.negotiation import Media, media_of
 from app.openings import EventsQuery, LastEventId, gap_at, opened_at, patiently, place_in, snapshot_of
 from app.pages import Patterns, of_deliberations, of_tenant, read_page
 from app.projection import summary
-from app.schemas import Status, dump
 from app.shared import Shared
 from app.viewing import NEGOTIATED, EventStream, Showing, seated, shown
 

@@ -14,18 +14,18 @@ from fastapi import FastAPI, Response
 from fastapi.openapi.utils import get_openapi
 from pydantic.json_schema import models_json_schema
 
-from app.answers import EXAMPLES, HEADERS, headers, parameter, problems
+from app.api.event_schemas import DeliberationEvent
+from app.api.requests import CancelRequest, DeliberationRequest
+from app.api.responses import EXAMPLES, HEADERS, headers, parameter, problems
+from app.api.schemas import Problem
 from app.browser import install_pages
 from app.chat import refusals
 from app.chat_completions import DONE_DATA
 from app.chat_requests import ChatCompletionRequest
 from app.chat_schemas import ChatCompletionChunk, OpenAIError
-from app.event_schemas import DeliberationEvent
 from app.exhibits import EVENT_STREAM, Exhibit, exhibits
 from app.login import LoginRequest
-from app.requests import CancelRequest, DeliberationRequest
 from app.routes import ROUTERS
-from app.schemas import Problem
 from app.tenants import ACCESS
 from app.webhooks.description import receiver_operation
 from app.webhooks.resources import WebhookPayload

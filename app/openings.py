@@ -12,17 +12,17 @@ from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
 from pydantic.json_schema import SkipJsonSchema
 
 from app.acceptance import check_standing
-from app.cursor import BEGINNING, CURSOR_PATTERN, Cursor, parse_cursor
+from app.api.cursor import BEGINNING, CURSOR_PATTERN, Cursor, parse_cursor
+from app.api.event_schemas import DeliberationSnapshot, StreamGap, StreamOpened, UnfinishedCall
+from app.api.negotiation import Media, media_of
+from app.api.problems import ValidationFailed
+from app.api.schemas import FieldProblem, dump
 from app.deliberation.errors import JournalUnavailable
 from app.deliberation.ports import StreamState
-from app.event_schemas import DeliberationSnapshot, StreamGap, StreamOpened, UnfinishedCall
 from app.frames import EVENT_TYPES, Selection, control_frame, cursor_frame
 from app.gateway import DeliberationId, Gateway, InGateway, OfTenant
 from app.looks import Look
-from app.negotiation import Media, media_of
-from app.problems import ValidationFailed
 from app.projection import resource
-from app.schemas import FieldProblem, dump
 
 RETRY_MS = 2_000
 # A gateway listens before it has read a long log, which streams of several need.

@@ -7,6 +7,20 @@ from datetime import timedelta
 
 from pydantic import ValidationError
 
+from app.api.schemas import (
+    AgentCount,
+    Cancellation,
+    CriterionMean,
+    CutCall,
+    Deliberation,
+    DeliberationSummary,
+    Links,
+    Progress,
+    Proposal,
+    ProposalStatus,
+    ReceivedCritique,
+    TextVersion,
+)
 from app.deliberation.ballots import Ballot, author, ballot, criterion_means
 from app.deliberation.calls import FactProblem, Usage
 from app.deliberation.errors import CallCancelled, InvalidOutput, UnexpectedFact
@@ -29,20 +43,6 @@ from app.deliberation.outputs import (
 from app.deliberation.ports import Record
 from app.deliberation.specification import AgentSpec, Specification
 from app.entries import Entry
-from app.schemas import (
-    AgentCount,
-    Cancellation,
-    CriterionMean,
-    CutCall,
-    Deliberation,
-    DeliberationSummary,
-    Links,
-    Progress,
-    Proposal,
-    ProposalStatus,
-    ReceivedCritique,
-    TextVersion,
-)
 
 RESPONSES_MAX = 1_000
 

@@ -9,12 +9,8 @@ import yaml
 from fastapi import APIRouter, Response
 from fastapi import Path as PathParameter
 
-from app.answers import answer, problems
-from app.deliberation.engine import StrategyDefinition
-from app.deliberation.errors import InvalidRequest, NotFound
-from app.deliberation.roles import Role, parse_roles
-from app.gateway import Gateway, InGateway
-from app.schemas import (
+from app.api.responses import answer, problems
+from app.api.schemas import (
     EngineView,
     LiveRole,
     ReplicaBounds,
@@ -24,6 +20,10 @@ from app.schemas import (
     StrategyResource,
     dump,
 )
+from app.deliberation.engine import StrategyDefinition
+from app.deliberation.errors import InvalidRequest, NotFound
+from app.deliberation.roles import Role, parse_roles
+from app.gateway import Gateway, InGateway
 from app.settings import PACKAGED_ROLES
 from app.told import AgentTold, read, without_credentials
 

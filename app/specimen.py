@@ -11,6 +11,8 @@ from functools import cache
 from typing import Any
 
 from app.admission import accepted, deliberation_id, specification
+from app.api.requests import DeliberationRequest
+from app.api.webhook_payloads import delivery_id
 from app.deliberation.calls import Call, Usage
 from app.deliberation.engine import CloseStage, Done, Finish, OpenStage, RunStage, decide
 from app.deliberation.facts import CallDelta, CallFinished, CallStarted, Event, encode, prefix, suffix
@@ -19,9 +21,7 @@ from app.deliberation.ports import Record
 from app.deliberation.roles import parse_roles
 from app.deliberation.strategies import STRATEGIES
 from app.projection import state_of
-from app.requests import DeliberationRequest
 from app.webhooks.attempts import Attempt, AttemptFailed, DeliveryEnded, Fault, Place, encoded
-from app.webhooks.payloads import delivery_id
 
 TENANT = "default"
 KEY = "order-4711"

@@ -6,13 +6,13 @@ from typing import Literal
 from starlette.datastructures import Headers
 from starlette.types import Scope as AsgiScope
 
+from app.api.refusals import CrossSite, InsufficientScope, RateLimited, Unauthenticated
 from app.deliberation.errors import JournalUnavailable
 from app.deliberation.ports import Clock
 from app.keyring import Keyring
 from app.keys import SCOPES, Caller, HeldKey, Scope
 from app.limits import Rates
 from app.origins import SAFE_METHODS, same_site
-from app.refusals import CrossSite, InsufficientScope, RateLimited, Unauthenticated
 from app.sessions import Sessions
 
 # What each operation needs. `key`: any that is good; None: nothing. An operation that is not here is not served.

@@ -6,7 +6,7 @@ from urllib.parse import urlsplit, urlunsplit
 
 from pydantic import BaseModel, Field, ValidationError, field_validator
 
-from app.cluster_figures import CircuitState, ReplicaVersions, Turn
+from app.api.cluster_schemas import CircuitState, ReplicaVersions, Turn
 
 Told = TypeVar("Told", bound=BaseModel)
 

@@ -3,9 +3,9 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from app.api.event_schemas import UnfinishedCall
 from app.deliberation.facts import CallDelta, CallStarted
 from app.deliberation.fold import State
-from app.event_schemas import UnfinishedCall
 
 
 @dataclass(slots=True)

@@ -21,15 +21,15 @@ from fastapi import Depends, Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from app.api.event_schemas import StreamReconnect
+from app.api.negotiation import Media, media_of
+from app.api.problems import TooManyStreams
+from app.api.schemas import dump
 from app.connection import bounded, connection_of
-from app.event_schemas import StreamReconnect
 from app.frames import Filter, Frame, Passage, control_frame, gathered
 from app.gateway import Gateway, InGateway
-from app.negotiation import Media, media_of
 from app.openings import RETRY_MS
 from app.pages import Patterns
-from app.problems import TooManyStreams
-from app.schemas import dump
 
 PIECE_BYTES = 16_384
 # Events that a viewer is not shown move its cursor no more often than this.

@@ -12,12 +12,12 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
+from app.api.schemas import Deliberation
 from app.cli.client import Gateway, GatewayRefused, JsonObject, understood
 from app.cli.exits import Exit, exit_of, print_json, run
 from app.cli.options import DEFAULT_URL, ApiKeyOption, JsonOption, UrlOption, nested_values, pairs
 from app.cli.ranking import account
 from app.cli.watch import print_events, until_ended, watch_deliberation
-from app.schemas import Deliberation
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,9 +14,9 @@ from typing import Any, Self, TypeVar, cast
 import httpx
 from pydantic import BaseModel, ValidationError
 
+from app.api.schemas import Problem
 from app.cli.exits import CommandError, Exit, FieldFault
 from app.client import EventStream, Frame, Retry, StreamLost, StreamRefused, Waits
-from app.schemas import Problem
 
 _CONNECT_TIMEOUT_S = 2.0
 _READ_TIMEOUT_S = 10.0

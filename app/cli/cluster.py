@@ -6,12 +6,12 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from app.api.cluster_schemas import Cluster
 from app.cli.client import Gateway, understood
 from app.cli.exits import Exit, run
 from app.cli.options import DEFAULT_URL, ApiKeyOption, JsonOption, UrlOption
 from app.cli.ranking import plain
 from app.cli.show import output
-from app.cluster_figures import Cluster
 
 _MEGABYTE = 1_000_000
 

@@ -15,6 +15,7 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
+from app.api.schemas import Deliberation
 from app.cli.client import Gateway, JsonObject, understood
 from app.cli.exits import CommandError, Exit, exit_of, print_json, run
 from app.cli.layout import StackOptions
@@ -24,7 +25,6 @@ from app.cli.progress import StackReady
 from app.cli.stack import running_stack
 from app.cli.up import Checklist
 from app.cli.watch import until_ended, watch_deliberation
-from app.schemas import Deliberation
 
 TASK = (
     "Design a rate limiter for a public HTTP API: 100 requests a minute for each client, counted right across several "

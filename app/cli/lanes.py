@@ -11,6 +11,7 @@ from typing import Any, get_args
 
 from pydantic import ValidationError
 
+from app.api.event_schemas import DeliberationSnapshot
 from app.cli.prose import Prose
 from app.client.sse import Frame
 from app.deliberation.facts import (
@@ -33,7 +34,6 @@ from app.deliberation.facts import (
 )
 from app.deliberation.specification import Purpose
 from app.deliberation.strategies import STRATEGIES
-from app.event_schemas import DeliberationSnapshot
 
 IDLE = "idle"
 _TYPICAL_CHARS = 800

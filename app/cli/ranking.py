@@ -10,12 +10,12 @@ from rich.syntax import Syntax
 from rich.table import Table
 from rich.text import Text
 
+from app.api.schemas import Deliberation, Proposal
 from app.cli.lanes import is_simulated
 from app.cli.panels import seconds, style_of
 from app.cli.prose import printable
 from app.deliberation.facts import Verdict
 from app.deliberation.fold import TERMINAL
-from app.schemas import Deliberation, Proposal
 
 _STATUS_STYLES = {
     "completed": "green",

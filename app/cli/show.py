@@ -10,6 +10,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from app.api.schemas import Deliberation, DeliberationPage, DeliberationSummary, RoleList, RoleResource
 from app.cli.client import Gateway, JsonObject, understood
 from app.cli.exits import Exit, print_json, run
 from app.cli.lanes import is_simulated
@@ -17,7 +18,6 @@ from app.cli.options import DEFAULT_URL, ApiKeyOption, IdArgument, JsonOption, U
 from app.cli.panels import seconds, style_of
 from app.cli.prose import printable
 from app.cli.ranking import account, duration_s, plain, status_text
-from app.schemas import Deliberation, DeliberationPage, DeliberationSummary, RoleList, RoleResource
 
 _TASK_CHARS_MAX = 50
 

@@ -9,12 +9,12 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
+from app.api.schemas import StrategyList, StrategyResource
 from app.cli.client import Gateway, JsonObject, understood
 from app.cli.exits import CommandError, Exit, run
 from app.cli.options import DEFAULT_URL, ApiKeyOption, JsonOption, UrlOption
 from app.cli.ranking import plain
 from app.cli.show import output
-from app.schemas import StrategyList, StrategyResource
 
 _BOUNDS = (
     ("minimum", "≥ {}"),

@@ -10,6 +10,7 @@ import typer
 from rich.console import Console
 from rich.live import Live
 
+from app.api.schemas import Deliberation
 from app.cli.client import Gateway, JsonObject, Retry, understood
 from app.cli.exits import Exit, exit_of, print_json, run
 from app.cli.lanes import CouncilView
@@ -17,7 +18,6 @@ from app.cli.lines import event_line
 from app.cli.options import DEFAULT_URL, ApiKeyOption, IdArgument, JsonOption, UrlOption
 from app.cli.panels import picture
 from app.cli.ranking import account
-from app.schemas import Deliberation
 
 _FRAME_S = 1 / 8  # no more frames than this: the CPU is left to the work
 _IDLE_FRAME_S = 1.0  # the time that is shown moves on while nothing else does

@@ -6,9 +6,9 @@ from typing import Any, TypeAlias
 
 from pydantic import ValidationError
 
+from app.api.event_schemas import AnyEvent as KnownEvent
+from app.api.event_schemas import DeliberationEvent
 from app.client.sse import Frame
-from app.event_schemas import AnyEvent as KnownEvent
-from app.event_schemas import DeliberationEvent
 
 
 @dataclass(frozen=True, slots=True)

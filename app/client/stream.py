@@ -11,11 +11,11 @@ from typing import Self
 import httpx
 from pydantic import ValidationError
 
+from app.api.schemas import Problem
 from app.client.follower import Follower, Retry, Waits
 from app.client.reading import AnyEvent, event_of
 from app.client.sse import Frame, SseDecoder
 from app.client.texts import Texts, TextsOfSeveral
-from app.schemas import Problem
 
 _CONNECT_TIMEOUT_S = 5.0
 _MEDIA = "text/event-stream"

@@ -3,9 +3,9 @@
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+from app.api.event_schemas import DeliberationSnapshot, DeliberationsSnapshot, StreamGap
 from app.client.reading import AnyEvent, UnknownEvent
 from app.deliberation.facts import TERMINAL_STATUS, CallDelta, CallFinished, CallStarted, Deleted
-from app.event_schemas import DeliberationSnapshot, DeliberationsSnapshot, StreamGap
 
 
 @dataclass(slots=True)

@@ -28,7 +28,7 @@ DeliberationError
     └── CallCancelled         the call was stopped by a fact
 
 Each class carries a stable `code` and whether the same request may succeed later (`retryable`). HTTP statuses live in
-`app.problems` alone.
+`app.api.problems` alone.
 """
 
 from typing import ClassVar

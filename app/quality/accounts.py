@@ -4,10 +4,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
+from app.api.schemas import Deliberation
 from app.deliberation.answers import tally
 from app.quality.dataset import Question
 from app.quality.figures import wilson
-from app.schemas import Deliberation
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 
 import structlog
 
+from app.api.webhook_payloads import delivery_id, payload
+from app.api.webhook_targets import Rules, UnfitUrl
 from app.deliberation.ports import Clock, Journal, Record
 from app.deliberation.specification import Webhook
 from app.webhooks.attempts import (
@@ -21,11 +23,9 @@ from app.webhooks.attempts import (
     encoded,
 )
 from app.webhooks.lanes import Crowded, Lanes
-from app.webhooks.payloads import delivery_id, payload
 from app.webhooks.posting import Poster
 from app.webhooks.schedule import Outcome, next_step
 from app.webhooks.signatures import Signer
-from app.webhooks.targets import Rules, UnfitUrl
 
 log = structlog.get_logger(__name__)
 

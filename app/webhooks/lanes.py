@@ -10,7 +10,7 @@ from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 
-from app.webhooks.targets import Target
+from app.api.webhook_targets import Target
 
 FAILURES_TOLERATED = 3
 AILING_WAITING_MAX = 8

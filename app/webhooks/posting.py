@@ -20,10 +20,10 @@ import aiohttp
 from aiohttp.abc import AbstractResolver, ResolveResult
 from yarl import URL
 
+from app.api.webhook_targets import Rules, Target, UnfitUrl, address_refused
 from app.deliberation.ports import Clock
 from app.webhooks.attempts import Attempt, Fault
 from app.webhooks.schedule import Outcome
-from app.webhooks.targets import Rules, Target, UnfitUrl, address_refused
 
 CONNECT_TIMEOUT_S = 5.0
 HEAD_BYTES_MAX = 8_190

@@ -4,12 +4,12 @@ from typing import Literal
 
 from pydantic import AwareDatetime, Field
 
+from app.api.schemas import Resource
+from app.api.webhook_payloads import WebhookEvent, event_id
 from app.deliberation.facts import Envelope
 from app.deliberation.ports import Record
 from app.deliberation.specification import Token
-from app.schemas import Resource
 from app.webhooks import attempts
-from app.webhooks.payloads import WebhookEvent, event_id
 
 DeliveryStatus = Literal["pending", "retrying", "delivered", "failed", "stopped"]
 

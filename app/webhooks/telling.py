@@ -5,6 +5,7 @@ from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
 from datetime import timedelta
 
+from app.api.webhook_payloads import delivery_id, due, is_end, patterns
 from app.deliberation.facts import Accepted, decode, prefix
 from app.deliberation.ports import Clock, Journal, Record
 from app.deliberation.specification import Webhook
@@ -22,7 +23,6 @@ from app.webhooks.attempts import (
 )
 from app.webhooks.delivering import Deliverer, Notice
 from app.webhooks.desk import Decision, Done, Later
-from app.webhooks.payloads import delivery_id, due, is_end, patterns
 from app.webhooks.schedule import seconds_until
 
 # How long after its deadline a deliberation is followed on, and how often it is looked at from then on.

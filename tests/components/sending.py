@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from app.api.webhook_payloads import EVENTS, TERMINAL_EVENTS
 from app.declared import StreamSettings
 from app.deliberation.facts import Accepted, Completed, Fact
 from app.deliberation.ports import Record
@@ -21,7 +22,6 @@ from app.deliberation.specification import Webhook
 from app.journal import JetStreamJournal
 from app.streams import apply, declared_consumers
 from app.webhooks.attempts import Delivery, deliveries
-from app.webhooks.payloads import EVENTS, TERMINAL_EVENTS
 from app.webhooks.posting import Lookup
 from app.webhooks.sender import Sender, sender_of
 from app.webhooks.settings import SenderSettings

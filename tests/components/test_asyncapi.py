@@ -6,10 +6,10 @@ from typing import Any, cast
 import jsonschema
 import pytest
 
+from app.api.event_schemas import DeliberationEvent
 from app.asyncapi import ENDS, EVENTS, STREAM_EVENTS, asyncapi, type_of
 from app.declared import StreamSettings
 from app.deliberation.facts import TERMINAL_STATUS
-from app.event_schemas import DeliberationEvent
 from app.streams import declared_streams
 
 DOCUMENT = asyncapi()

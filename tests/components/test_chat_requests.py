@@ -9,11 +9,11 @@ import pytest
 from openai.types.chat.completion_create_params import CompletionCreateParamsBase
 from pydantic import ValidationError
 
+from app.api.problems import CHAT_STATUSES, ModelNotFound, ValidationFailed, body_problems
+from app.api.requests import DeliberationRequest
 from app.chat_problems import param
 from app.chat_requests import ChatCompletionRequest, ChatRequestMessage, DeliberationOptions, deliberation_of, task_of
 from app.deliberation.strategies import STRATEGIES
-from app.problems import CHAT_STATUSES, ModelNotFound, ValidationFailed, body_problems
-from app.requests import DeliberationRequest
 from app.roles import read_roles
 
 KNOWN = {"roles": read_roles(None), "strategies": STRATEGIES}

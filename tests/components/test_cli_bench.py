@@ -13,6 +13,7 @@ import pytest
 from starlette.types import Receive, Scope, Send
 from typer.testing import CliRunner, Result
 
+from app.api.schemas import StrategyList, StrategyResource
 from app.cli import cli
 from app.cli.bench.engines import Plan, measure, own_parameters, read_dataset, request_body
 from app.cli.bench.proof import MARK, figure_line, proof
@@ -29,7 +30,6 @@ from app.quality.figures import Figure
 from app.quality.minds import Nature
 from app.quality.selections import selections
 from app.quality.table import experiments as all_experiments
-from app.schemas import StrategyList, StrategyResource
 from tests.components.served import APP, COORDINATOR, played, served, written
 
 runner = CliRunner()

@@ -6,11 +6,11 @@ import httpx
 import pytest
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 
+from app.api.schemas import Deliberation
 from app.cli import client
 from app.cli.client import Gateway, GatewayRefused, GatewayUnreachable, Retry, understood
 from app.cli.exits import CommandError, Exit, FieldFault
 from app.client.sse import Frame
-from app.schemas import Deliberation
 from tests.components.cli_council import ID, StubGateway, problem
 
 URL = "http://gateway"

@@ -8,13 +8,13 @@ from types import SimpleNamespace
 import pytest
 from typer.testing import CliRunner
 
+from app.api.requests import DeliberationRequest
 from app.cli import cli
 from app.cli import demo as demo_command
 from app.cli.demo import Case, demo_body
 from app.cli.exits import CommandError, Exit
 from app.cli.layout import StackOptions
 from app.cli.progress import ChildFailed, ChildReady, Report, StackReady, StackStopped
-from app.requests import DeliberationRequest
 from tests.components.cli_council import Council, Served, StubGateway, council_of
 
 runner = CliRunner()

@@ -6,6 +6,7 @@ from functools import cache
 import pytest
 from rich.console import Console, RenderableType
 
+from app.api.schemas import Deliberation
 from app.cli.exits import CommandError, Exit, FieldFault, exit_of, print_error
 from app.cli.lanes import CouncilView
 from app.cli.lines import event_line
@@ -14,7 +15,6 @@ from app.cli.ranking import account
 from app.deliberation.calls import Call
 from app.deliberation.facts import StageOpened
 from app.deliberation.strategies import STRATEGIES
-from app.schemas import Deliberation
 from tests.components.cli_council import Council, Script, answer_text, council_of, specification
 
 

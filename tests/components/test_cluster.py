@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from app.cluster_figures import Cluster, ConsumerFigures, LogFigures, MissingPart, StreamFigures
+from app.api.cluster_schemas import Cluster, ConsumerFigures, LogFigures, MissingPart, StreamFigures
 from app.deliberation.errors import JournalUnavailable
 from app.log_figures import log_figures
 from app.testing import InMemoryJournal

@@ -171,7 +171,7 @@ async def test_a_body_without_a_declared_length_is_refused_while_it_is_read(gate
 
 
 async def test_a_body_that_does_not_arrive_is_not_waited_for(gateway: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("app.bodies.BODY_TIMEOUT_S", 0.01)
+    monkeypatch.setattr("app.api.request_body.BODY_TIMEOUT_S", 0.01)
 
     async def stalled() -> AsyncGenerator[bytes, None]:
         yield b"{"

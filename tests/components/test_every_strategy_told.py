@@ -4,10 +4,10 @@ from random import Random
 
 import pytest
 
+from app.api.schemas import Deliberation
 from app.deliberation.facts import Completed, StageOpened
 from app.deliberation.fold import fold
 from app.projection import resource
-from app.schemas import Deliberation
 from tests.unit.every_strategy import WAYS, Way, failing, verdict
 from tests.unit.facts_of import Run, run
 

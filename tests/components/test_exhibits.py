@@ -9,11 +9,11 @@ from typing import Any
 import jsonschema
 import pytest
 
+from app.api.problems import STATUSES
 from app.client import SseDecoder
 from app.deliberation.facts import CallDelta, CallStarted, decode
 from app.exhibits import EVENT_STREAM, Exhibit, exhibits
 from app.openapi import document
-from app.problems import STATUSES
 from app.specimen import EPOCH, TENANT, log, told
 from app.testing import InMemoryJournal
 from tests.components.served import COORDINATOR, SENDER, Served, served

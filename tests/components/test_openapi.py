@@ -9,10 +9,10 @@ from typing import Any, cast
 import pytest
 from openapi_spec_validator import validate
 
+from app.api.problems import CHAT_STATUSES, STATUSES
 from app.browser import UI
 from app.keys import SCOPES
 from app.openapi import document, document_3_2, events_schema
-from app.problems import CHAT_STATUSES, STATUSES
 from app.tenants import ACCESS
 from tests.components.keyed import PEPPER
 from tests.components.served import served

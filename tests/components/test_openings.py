@@ -4,11 +4,11 @@ from typing import Any
 
 import pytest
 
-from app.cursor import BEGINNING, Cursor, parse_cursor
+from app.api.cursor import BEGINNING, Cursor, parse_cursor
+from app.api.negotiation import negotiated
+from app.api.problems import NotAcceptable
 from app.deliberation.errors import InvalidCursor
 from app.deliberation.fold import fold
-from app.negotiation import negotiated
-from app.problems import NotAcceptable
 from app.unfinished import unfinished_calls
 from tests.story import Story
 

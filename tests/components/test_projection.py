@@ -9,6 +9,8 @@ import pytest
 
 from app.admission import accepted as accept
 from app.admission import specification
+from app.api.requests import DeliberationRequest
+from app.api.schemas import Deliberation, dump
 from app.deliberation.calls import Call, FactProblem, Usage
 from app.deliberation.errors import UnexpectedFact
 from app.deliberation.facts import (
@@ -26,9 +28,7 @@ from app.deliberation.fold import State, apply, begin
 from app.deliberation.ports import Record
 from app.deliberation.strategies import STRATEGIES
 from app.projection import resource, state_of
-from app.requests import DeliberationRequest
 from app.roles import read_roles
-from app.schemas import Deliberation, dump
 from app.testing import FakeClock
 from tests.components.served import played, written
 

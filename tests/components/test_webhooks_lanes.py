@@ -6,8 +6,8 @@ from contextlib import AsyncExitStack, asynccontextmanager
 
 import pytest
 
+from app.api.webhook_targets import Target
 from app.webhooks.lanes import AILING_WAITING_MAX, FAILURES_TOLERATED, Bounds, Crowded, Lanes
-from app.webhooks.targets import Target
 from tests.conditions import until
 
 A, B = Target("https", "a.example", 443), Target("https", "b.example", 443)

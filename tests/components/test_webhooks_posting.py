@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 import structlog
 
+from app.api.webhook_targets import Rules
 from app.testing import FakeClock
 from app.webhooks.posting import Poster, seconds_of
 from app.webhooks.schedule import Outcome
-from app.webhooks.targets import Rules
 from tests.components.certificates import authority, server_context
 from tests.components.receiving import Behaviour, receiving
 

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from app.api.webhook_payloads import EVENTS, TERMINAL_EVENTS, delivery_id
 from app.cli import cli
 from app.deliberation.facts import Accepted, decode
 from app.testing import InMemoryJournal
@@ -23,7 +24,6 @@ from app.webhooks.attempts import (
     Told,
     encoded,
 )
-from app.webhooks.payloads import EVENTS, TERMINAL_EVENTS, delivery_id
 from app.webhooks.routes import REDELIVERIES_MAX
 from app.webhooks.settings import SenderSettings, sender_settings_table
 from app.webhooks.signatures import tenant_secret

@@ -9,10 +9,10 @@ from datetime import UTC, datetime
 import pytest
 import structlog
 
+from app.api.webhook_payloads import delivery_id
 from app.deliberation.facts import CancelRequested
 from app.streams import ATTEMPTS_CONSUMER, WEBHOOKS_CONSUMER
 from app.webhooks.attempts import AttemptFailed, DeliveryEnded, Place, RedeliveryRequested, encoded
-from app.webhooks.payloads import delivery_id
 from tests.components.receiving import Behaviour, receiving
 from tests.components.sending import EVERYTHING, SECRET, Told, declared, emptied, sending, taken_on
 from tests.conditions import until

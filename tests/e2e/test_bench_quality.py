@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
+from app.api.schemas import Deliberation
 from app.quality.accounts import first_drafts, mark
 from app.quality.dataset import parse_dataset
 from app.quality.figures import wilson
-from app.schemas import Deliberation
 from tests.e2e.conftest import DELIBERATE, Stack
 
 pytestmark = pytest.mark.e2e

@@ -5,7 +5,7 @@ import os
 import signal
 from collections.abc import Callable
 
-from app.cluster_figures import Cluster
+from app.api.cluster_schemas import Cluster
 from tests.e2e.conftest import Stack
 
 ROLES = ("DEV", "QA", "ARCHITECT", "DEVOPS", "DATA")

@@ -14,6 +14,8 @@ import nats.errors
 import pytest
 from nats.aio.client import Client
 
+from app.api.webhook_payloads import TERMINAL_EVENTS
+from app.api.webhook_stats import CONTROL_SUBJECT
 from app.declared import StreamSettings
 from app.deliberation.facts import CancelRequested, Deleted
 from app.journal import JetStreamJournal
@@ -23,8 +25,6 @@ from app.log_figures import log_figures
 from app.queue import Delivery, WorkQueue
 from app.streams import apply, declared_consumers, declared_streams, plan, prove_writes
 from app.webhooks.attempts import Place, RedeliveryRequested, encoded
-from app.webhooks.figures import CONTROL_SUBJECT
-from app.webhooks.payloads import TERMINAL_EVENTS
 from app.webhooks.sender import sender_of
 from app.webhooks.settings import SenderSettings
 from tests.components.receiving import receiving

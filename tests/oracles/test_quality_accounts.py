@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import pytest
 
+from app.api.schemas import Deliberation
 from app.deliberation.fold import fold
 from app.projection import resource
 from app.quality.accounts import Account, Flips, Marked, first_drafts, flips, mark
 from app.quality.dataset import FAULTS_MAX, DatasetInvalid, Question, parse_dataset
-from app.schemas import Deliberation
 from tests.test_architecture import IMPURE_CALLS, PURE_STDLIB, allowed, imports, modules, within
 from tests.unit.facts_of import Minds, agent_ids, run, specification
 
@@ -145,7 +145,7 @@ def test_the_room_of_quality_is_pure_and_only_the_bench_enters_it() -> None:
         for module, tree in rooms.items()
         for name in imports(tree)
         if name.partition(".")[0] not in known
-        and not any(within(name, room) for room in ("app.deliberation", "app.quality", "app.schemas"))
+        and not any(within(name, room) for room in ("app.deliberation", "app.quality", "app.api.schemas"))
     ]
     assert foreign == []
     calls = [node.func for tree in rooms.values() for node in ast.walk(tree) if isinstance(node, ast.Call)]

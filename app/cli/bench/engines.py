@@ -11,6 +11,7 @@ from uuid import uuid4
 from rich.console import Console
 from rich.text import Text
 
+from app.api.schemas import Deliberation, RoleList, StrategyList
 from app.cli.bench.accounts import account_document, account_lines
 from app.cli.client import Gateway, JsonObject, understood
 from app.cli.exits import CommandError, Exit, FieldFault, print_json
@@ -23,7 +24,6 @@ from app.cli.watch import until_ended
 from app.quality.accounts import Account, Marked, mark
 from app.quality.dataset import DatasetInvalid, Question, parse_dataset
 from app.quality.experiments import AGENTS_MAX, VOTE
-from app.schemas import Deliberation, RoleList, StrategyList
 
 MARK = "SIMULATED: a simulator stands in for the model; it cannot be right, and only the accounting means anything."
 # A plain vote needs no baseline: it is the baseline.

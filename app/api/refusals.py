@@ -1,10 +1,10 @@
-"""Why a request is turned away before anything is done for it. The statuses are in `app.problems`."""
+"""Why a request is turned away before anything is done for it. The statuses are in `app.api.problems`."""
 
 from collections.abc import Mapping
 from typing import ClassVar
 
+from app.api.schemas import FieldProblem
 from app.deliberation.errors import DeliberationError
-from app.schemas import FieldProblem
 
 REALM = "deliberation-gateway"
 

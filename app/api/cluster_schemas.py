@@ -5,7 +5,7 @@ from typing import Literal
 
 from pydantic import AwareDatetime, Field
 
-from app.schemas import Resource
+from app.api.schemas import Resource
 
 CircuitState = Literal["closed", "open", "half_open"]
 

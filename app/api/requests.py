@@ -19,13 +19,13 @@ from pydantic import (
 )
 from pydantic_core import CoreSchema, PydanticCustomError
 
+from app.api.problems import ValidationFailed, body_problems
+from app.api.schemas import FieldProblem
+from app.api.webhook_payloads import TERMINAL_EVENTS, WebhookEvent
+from app.api.webhook_targets import URL_CHARS_MAX, UnfitUrl, parsed
 from app.deliberation.engine import StrategyDefinition
 from app.deliberation.specification import TIMEOUT_S_MAX, TOKEN_PATTERN
 from app.deliberation.strategies import STRATEGIES
-from app.problems import ValidationFailed, body_problems
-from app.schemas import FieldProblem
-from app.webhooks.payloads import TERMINAL_EVENTS, WebhookEvent
-from app.webhooks.targets import URL_CHARS_MAX, UnfitUrl, parsed
 
 TASK_CHARS_MAX = 32_768
 AGENTS_MAX = 32

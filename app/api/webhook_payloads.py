@@ -11,7 +11,7 @@ import json
 from collections.abc import Sequence
 from typing import Literal, get_args
 
-from app.cursor import Cursor
+from app.api.cursor import Cursor
 from app.deliberation.facts import TERMINAL_STATUS, Envelope, event_type, prefix
 from app.deliberation.ports import Record
 from app.deliberation.specification import Webhook

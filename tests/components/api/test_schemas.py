@@ -8,15 +8,15 @@ import pytest
 from pydantic import ValidationError
 
 from app.admission import agents, body_sha256, default_quorum, deliberation_id, given_out_at, specification
-from app.bodies import checked_json
+from app.api.event_schemas import DeliberationEvent, StreamGap
+from app.api.problems import InvalidJson, ValidationFailed, body_problems
+from app.api.request_body import checked_json
+from app.api.requests import DeliberationRequest
+from app.api.schemas import FieldProblem, dump
 from app.deliberation.facts import Envelope, encode
 from app.deliberation.specification import DEFAULT_RUBRIC
 from app.deliberation.strategies import STRATEGIES
-from app.event_schemas import DeliberationEvent, StreamGap
-from app.problems import InvalidJson, ValidationFailed, body_problems
-from app.requests import DeliberationRequest
 from app.roles import read_roles
-from app.schemas import FieldProblem, dump
 from tests.story import NOW, Story
 
 ROLES = read_roles(None)

@@ -4,6 +4,7 @@ from collections.abc import AsyncGenerator, Iterator
 
 import pytest
 
+from app.api.problems import CHAT_STATUSES, STATUSES, pointer
 from app.deliberation.errors import (
     CallFailure,
     DeliberationError,
@@ -11,7 +12,6 @@ from app.deliberation.errors import (
     StrategyDrift,
     UnexpectedFact,
 )
-from app.problems import CHAT_STATUSES, STATUSES, pointer
 from tests.components.served import Served, served
 
 # These never meet a client: they are recorded as facts, or are the gateway's own fault.

@@ -1,4 +1,4 @@
-"""What the gateway answers: resources and problems. Streams' events: `app.event_schemas`; requests: `app.requests`."""
+"""What the gateway answers: resources and problems. Events are in `event_schemas`, requests in `requests`."""
 
 from typing import Any, Literal, TypeVar
 

@@ -8,7 +8,7 @@ from fastapi import Request
 from pydantic import BaseModel, ValidationError
 from starlette.requests import ClientDisconnect
 
-from app.problems import BodyTimeout, BodyTooLarge, InvalidJson, UnsupportedMediaType, body_problems
+from app.api.problems import BodyTimeout, BodyTooLarge, InvalidJson, UnsupportedMediaType, body_problems
 
 BODY_BYTES_MAX = 262_144
 BODY_TIMEOUT_S = 10.0

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.webhooks.targets import Rules, Target, UnfitUrl, address_refused, parsed
+from app.api.webhook_targets import Rules, Target, UnfitUrl, address_refused, parsed
 
 RULES = Rules.of([443, 8443], ["receiver.test", "10.0.0.9:9000"])
 SPECIAL = (

@@ -10,12 +10,7 @@ from typing import get_args
 import pytest
 from standardwebhooks import Webhook, WebhookVerificationError
 
-from app.deliberation.facts import Accepted, CallFinished, Completed, Fact, encode, event_type, prefix, suffix
-from app.deliberation.ports import Record
-from app.deliberation.specification import TOKEN_PATTERN
-from app.deliberation.specification import Webhook as Hook
-from app.testing import subject_matches
-from app.webhooks.payloads import (
+from app.api.webhook_payloads import (
     EVENTS,
     PAYLOAD_BYTES_MAX,
     TERMINAL_EVENTS,
@@ -26,6 +21,11 @@ from app.webhooks.payloads import (
     payload,
     wanted,
 )
+from app.deliberation.facts import Accepted, CallFinished, Completed, Fact, encode, event_type, prefix, suffix
+from app.deliberation.ports import Record
+from app.deliberation.specification import TOKEN_PATTERN
+from app.deliberation.specification import Webhook as Hook
+from app.testing import subject_matches
 from app.webhooks.signatures import Signer, tenant_secret
 from tests.story import Story
 

@@ -4,6 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, RootModel
 
+from app.api.schemas import Deliberation, DeliberationSummary, Resource
 from app.deliberation.facts import (
     Accepted,
     CallDelta,
@@ -21,7 +22,6 @@ from app.deliberation.facts import (
     TimedOut,
 )
 from app.deliberation.specification import Token
-from app.schemas import Deliberation, DeliberationSummary, Resource
 
 
 class StreamEnvelope(BaseModel, frozen=True):

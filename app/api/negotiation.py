@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from fastapi import Header
 
-from app.problems import NotAcceptable
+from app.api.problems import NotAcceptable
 
 Media = Literal["text/event-stream", "application/json"]
 _OFFERS: tuple[tuple[str, Media], ...] = (

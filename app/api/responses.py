@@ -3,9 +3,9 @@
 import json
 from typing import Any
 
-from app.problems import PROBLEM_JSON, STATUSES
-from app.requests import KEY_PATTERN, WAIT_MAX_S
-from app.schemas import FieldProblem, Problem, dump
+from app.api.problems import PROBLEM_JSON, STATUSES
+from app.api.requests import KEY_PATTERN, WAIT_MAX_S
+from app.api.schemas import FieldProblem, Problem, dump
 
 Declared = dict[int | str, dict[str, Any]]
 

@@ -1,0 +1,1 @@
+"""The contract over HTTP: schemas, requests, responses, problems and cursors."""
