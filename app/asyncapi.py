@@ -1,7 +1,7 @@
 """The AsyncAPI document: event streams over HTTP, and what other services read from NATS, of the same models.
 
 The application that it describes sends: every channel is read by somebody else. Tests hold its subjects to the streams
-that `app.streams` declares.
+that `app.log.streams` declares.
 """
 
 import json

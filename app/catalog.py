@@ -30,7 +30,7 @@ from app.deliberation.facts import (
 )
 from app.deliberation.ports import Clock, Journal, Record, StreamState
 from app.entries import Entry, Selection
-from app.following import follow
+from app.log.catch_up import follow
 
 # Tombstones first, so that what they bury is not shown for a moment when all is read again. Acceptances last: what has
 # ended long ago would be taken for unfinished until its end is read too.

@@ -13,8 +13,8 @@ from app.api.responses import answer, headers, problems
 from app.api.schemas import dump
 from app.frames import Filter, event_in, frame_of
 from app.gateway import Gateway, InGateway
+from app.log.paging import of_deliberation
 from app.openings import Asked, Opening, asked, head_of, opening, snapshot_of
-from app.pages import of_deliberation
 from app.viewing import NEGOTIATED, EventStream, Showing, seated, shown
 
 PAGE_RECORDS = 256

@@ -10,7 +10,7 @@ from typing import Self
 import anyio
 
 from app.deliberation.ports import Journal, Record
-from app.pages import Patterns, of_deliberation
+from app.log.paging import Patterns, of_deliberation
 from app.watch import Limits, Viewer, Watch
 
 _MENDS_AT_ONCE = 16

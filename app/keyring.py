@@ -14,8 +14,8 @@ import structlog
 from pydantic import ValidationError
 
 from app.deliberation.ports import Journal, Record
-from app.following import follow
 from app.keys import KEYS_PATTERN, HeldKey, KeyBook, KeyCreated, KeyRevoked, Pepper, key_id_of
+from app.log.catch_up import follow
 
 CHECK_S = 60.0
 # Hashed in place of what is no key at all, so that it takes as long.

@@ -23,18 +23,19 @@ from app.api.cluster_schemas import LogFigures
 from app.backlog import Backlog
 from app.catalog import Catalog
 from app.connection import StreamingProtocol
-from app.declared import StreamSettings
 from app.deletion import sweep
 from app.deliberation.errors import InvalidRequest
 from app.deliberation.ports import Clock, Control, Journal
 from app.deliberation.strategies import STRATEGIES
 from app.feed import Feed
 from app.gateway import Gateway, SystemClock, permitted
-from app.journal import JetStreamJournal
 from app.keyring import Keyring
 from app.keys import Pepper
 from app.limits import Rates
-from app.log_figures import log_figures
+from app.log.journal import JetStreamJournal
+from app.log.stats import log_figures
+from app.log.stream_settings import StreamSettings
+from app.log.streams import declared_consumers, declared_streams, plan, prove_writes
 from app.looks import Looks
 from app.metrics import Metrics
 from app.middleware import RequestContext
@@ -45,7 +46,6 @@ from app.routes import ROUTERS
 from app.sessions import Sessions
 from app.settings import Settings
 from app.shared import Shared
-from app.streams import declared_consumers, declared_streams, plan, prove_writes
 from app.tenants import ACCESS, Access
 from app.threshold import Threshold
 

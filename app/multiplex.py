@@ -27,9 +27,9 @@ from app.deliberation.specification import checked_token
 from app.events import ANSWERS, EXAMINED_MAX, item, page_of
 from app.frames import DELETED, Frame, Selection, control_frame, cursor_frame, event_in, frame_of
 from app.gateway import Gateway, InGateway, OfTenant
+from app.log.paging import Patterns, of_deliberations, of_tenant, read_page
 from app.looks import Look
 from app.openings import EventsQuery, LastEventId, gap_at, opened_at, patiently, place_in, snapshot_of
-from app.pages import Patterns, of_deliberations, of_tenant, read_page
 from app.projection import summary
 from app.shared import Shared
 from app.viewing import NEGOTIATED, EventStream, Showing, seated, shown

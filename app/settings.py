@@ -7,9 +7,16 @@ from pydantic import AfterValidator, BeforeValidator, Field, SecretStr
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from app.api.webhook_targets import Rules
-from app.declared import ACK_WAIT_S_MAX, ACK_WAIT_S_MIN, DAY_S, REPLICAS_MAX, RETENTION_S_MAX, RETENTION_S_MIN
 from app.deliberation.specification import TIMEOUT_S_MAX
 from app.keys import PEPPER_CHARS_MIN
+from app.log.stream_settings import (
+    ACK_WAIT_S_MAX,
+    ACK_WAIT_S_MIN,
+    DAY_S,
+    REPLICAS_MAX,
+    RETENTION_S_MAX,
+    RETENTION_S_MIN,
+)
 from app.origins import checked_origin
 
 # The deploying process shares no code with the gateway but the core, so these are documented here and read there.

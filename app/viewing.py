@@ -28,8 +28,8 @@ from app.api.schemas import dump
 from app.connection import bounded, connection_of
 from app.frames import Filter, Frame, Passage, control_frame, gathered
 from app.gateway import Gateway, InGateway
+from app.log.paging import Patterns
 from app.openings import RETRY_MS
-from app.pages import Patterns
 
 PIECE_BYTES = 16_384
 # Events that a viewer is not shown move its cursor no more often than this.

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from app.deliberation.errors import JournalUnavailable
 from app.deliberation.ports import Journal, Record, Subscription
 from app.frames import VIEW_TYPES, Frame, Ring, frame_of
-from app.pages import Patterns, read_page
+from app.log.paging import Patterns, read_page
 from app.shared import SharedByKey
 
 

@@ -33,7 +33,7 @@ from app.cli.stack import RunningStack, StackOptions, running_stack, stack_child
 from app.cli.supervisor import supervised
 from app.deliberation.facts import event_type
 from app.deliberation.ports import Record
-from app.journal import JetStreamJournal
+from app.log.journal import JetStreamJournal
 
 TASK = "Write a function that merges two sorted lists, and say how you would test it."
 GOODPUT_SHARE_MIN = 0.9

@@ -26,10 +26,10 @@ from rich.table import Table
 
 from app.client import Frame, SseDecoder, Texts
 from app.client.reading import event_of
-from app.declared import StreamSettings
 from app.deliberation.facts import CallFinished
-from app.journal import JetStreamJournal
-from app.streams import apply
+from app.log.journal import JetStreamJournal
+from app.log.stream_settings import StreamSettings
+from app.log.streams import apply
 from tests.conftest import NatsServer, free_port
 from tests.story import Story
 

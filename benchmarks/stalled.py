@@ -23,10 +23,10 @@ import uvloop
 from rich.console import Console
 from rich.table import Table
 
-from app.declared import StreamSettings
 from app.deliberation.facts import CallDelta
-from app.journal import JetStreamJournal
-from app.streams import apply
+from app.log.journal import JetStreamJournal
+from app.log.stream_settings import StreamSettings
+from app.log.streams import apply
 from benchmarks.reconnects import gateway, stored_ids
 from benchmarks.viewers import memory_kb
 from tests.conftest import NatsServer

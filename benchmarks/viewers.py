@@ -26,10 +26,10 @@ from nats.aio.msg import Msg
 from rich.console import Console
 from rich.table import Table
 
-from app.declared import StreamSettings
 from app.deliberation.facts import CallDelta
-from app.journal import JetStreamJournal
-from app.streams import apply
+from app.log.journal import JetStreamJournal
+from app.log.stream_settings import StreamSettings
+from app.log.streams import apply
 from tests.conftest import NatsServer, free_port
 from tests.story import Story
 

@@ -30,9 +30,9 @@ from app.deliberation.facts import Cancelled, Completed, End, Failed, Resumed, S
 from app.deliberation.fold import State
 from app.deliberation.ports import Record
 from app.deliberation.strategies import STRATEGIES
-from app.journal import JetStreamJournal
+from app.log.journal import JetStreamJournal
+from app.log.work_queue import Delivery, WorkQueue
 from app.logs import outlast_output
-from app.queue import Delivery, WorkQueue
 from serve_deployments.agent import settle_heap
 from serve_deployments.asking import Handle, Roles
 from serve_deployments.gate import Gate, Outcome

@@ -12,7 +12,7 @@ from app.deliberation.errors import Gone, JournalUnavailable, UnexpectedFact
 from app.deliberation.facts import CallDelta, CallFinished, CallStarted, CancelRequested, Deleted, Fact, Resumed, decode
 from app.deliberation.fold import State
 from app.deliberation.ports import Journal, Record
-from app.queue import Delivery
+from app.log.work_queue import Delivery
 from serve_deployments.gate import Gate, Outcome, Place
 
 HAND_OVER_WITHIN_S = 2.0

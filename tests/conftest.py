@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 import structlog
 
-from app.declared import StreamSettings
-from app.journal import JetStreamJournal
-from app.streams import apply
+from app.log.journal import JetStreamJournal
+from app.log.stream_settings import StreamSettings
+from app.log.streams import apply
 from app.testing import InMemoryJournal
 from tests.crash.client import journal_over
 from tests.crash.server import InMemoryServer

@@ -36,7 +36,7 @@ IMPURE_CALLS = {"now", "utcnow", "today", "open", "print", "input", "eval", "exe
 # Who may import a driver or an adapter: exactly these modules, or all below a name that ends in a dot.
 IMPORTERS: dict[str, tuple[str, ...]] = {
     "ray": ("serve_deployments.",),
-    "nats": ("app.journal", "app.live", "app.queue", "app.streams"),
+    "nats": ("app.log.journal", "app.log.ordered_subscription", "app.log.work_queue", "app.log.streams"),
     "httpx": ("serve_deployments.engine", "app.cli.", "app.client."),
     "limits": ("app.limits",),
     "httpx_aiohttp": ("serve_deployments.engine",),
@@ -47,17 +47,17 @@ IMPORTERS: dict[str, tuple[str, ...]] = {
     "typer": ("app.cli.", "serve_deployments.simulator.cli"),
     "rich": ("app.cli.",),
     # The adapters of the log: built by main, and by the command that declares streams.
-    "app.journal": (
+    "app.log.journal": (
         "app.main",
-        "app.queue",
-        "app.streams",
+        "app.log.work_queue",
+        "app.log.streams",
         "app.cli.",
         "app.webhooks.desk",
         "app.webhooks.sender",
         "serve_deployments.",
     ),
-    "app.streams": ("app.main", "app.queue", "app.cli.", "app.webhooks.desk", "app.webhooks.sender"),
-    "app.queue": ("serve_deployments.coordinator", "serve_deployments.work", "app.webhooks.desk"),
+    "app.log.streams": ("app.main", "app.log.work_queue", "app.cli.", "app.webhooks.desk", "app.webhooks.sender"),
+    "app.log.work_queue": ("serve_deployments.coordinator", "serve_deployments.work", "app.webhooks.desk"),
     # What connects to hosts that clients name is a process of its own.
     "app.webhooks.posting": ("app.webhooks.delivering", "app.webhooks.sender"),
     "app.webhooks.sender": ("app.webhooks.__main__",),
@@ -129,7 +129,12 @@ def functions(tree: ast.AST) -> Iterator[tuple[str, ast.AST]]:
 
 
 def test_the_product_is_read() -> None:
-    assert {"app.main", "app.journal", "app.deliberation.engine", "serve_deployments.coordinator"} <= modules().keys()
+    assert {
+        "app.main",
+        "app.log.journal",
+        "app.deliberation.engine",
+        "serve_deployments.coordinator",
+    } <= modules().keys()
     assert "app.deliberation.fold" in set(imports(modules()["app.deliberation.engine"]))
 
 
@@ -177,7 +182,9 @@ def test_ray_imports_of_the_gateway_its_core_its_log_its_queue_and_what_writes_l
         if within(module, "serve_deployments")
         for name in imports(tree)
         if within(name, "app") and name != "app"
-        if not any(within(name, each) for each in ("app.deliberation", "app.journal", "app.queue", "app.logs"))
+        if not any(
+            within(name, each) for each in ("app.deliberation", "app.log.journal", "app.log.work_queue", "app.logs")
+        )
     ]
     assert faults == []
 
@@ -203,7 +210,16 @@ def test_routes_know_ports_and_never_adapters() -> None:
         if any(isinstance(node, ast.Call) and getattr(node.func, "id", "") == "APIRouter" for node in ast.walk(tree))
     }
     assert {"app.deliberations", "app.events"} <= routes
-    adapters = ("app.journal", "app.streams", "app.queue", "app.main", "app.feed", "nats", "ray", "httpx")
+    adapters = (
+        "app.log.journal",
+        "app.log.streams",
+        "app.log.work_queue",
+        "app.main",
+        "app.feed",
+        "nats",
+        "ray",
+        "httpx",
+    )
     faults = [
         f"{module} imports {name}"
         for module in routes
@@ -217,7 +233,7 @@ def test_statuses_of_http_are_told_by_the_edge_and_never_by_the_core() -> None:
     faults = [
         f"{module} imports {name}"
         for module, tree in modules().items()
-        if within(module, "app.deliberation") or module in ("app.journal", "app.queue", "app.streams")
+        if within(module, "app.deliberation") or module in ("app.log.journal", "app.log.work_queue", "app.log.streams")
         for name in imports(tree)
         if within(name, "fastapi") or within(name, "starlette") or within(name, "http")
     ]
@@ -273,8 +289,8 @@ def test_no_module_has_global_state_that_functions_rebind() -> None:
     [
         ("import nats.errors", "nats"),
         ("from nats.errors import Error", "nats"),
-        ("def f():\n    from app import journal", "app.journal"),
-        ("import app.journal as log", "app.journal"),
+        ("def f():\n    from app.log import journal", "app.log.journal"),
+        ("import app.log.journal as log", "app.log.journal"),
     ],
 )
 def test_an_import_is_found_however_it_is_written(source: str, name: str) -> None:

@@ -22,7 +22,6 @@ from app.cli.ranking import plain
 from app.cli.streams import DEFAULT_NATS_URL, NatsOption, WaitOption, connected
 from app.deliberation.errors import InvalidToken
 from app.deliberation.specification import checked_token
-from app.journal import JetStreamJournal
 from app.keys import (
     KEYS_PATTERN,
     PEPPER_CHARS_MIN,
@@ -37,6 +36,7 @@ from app.keys import (
     key_id_of,
     key_subject,
 )
+from app.log.journal import JetStreamJournal
 
 keys_cli = typer.Typer(no_args_is_help=True, help="Make, list and revoke API keys.", epilog=EXIT_HELP)
 

@@ -18,7 +18,9 @@ from app.cli.exits import CommandError, Exit
 from app.cli.processes import Ports, write_private
 from app.cli.progress import PortShifted, Report
 from app.cli.supervisor import Site
-from app.declared import (
+from app.deliberation.errors import InvalidRequest
+from app.deliberation.roles import parse_roles
+from app.log.stream_settings import (
     ACK_WAIT_S_MAX,
     ACK_WAIT_S_MIN,
     DAY_S,
@@ -27,8 +29,6 @@ from app.declared import (
     RETENTION_S_MIN,
     StreamSettings,
 )
-from app.deliberation.errors import InvalidRequest
-from app.deliberation.roles import parse_roles
 
 LOOPBACK = "127.0.0.1"
 WEBHOOK_SECRET_FILE = "webhook_secret"

@@ -22,8 +22,8 @@ from app.cli.processes import marked, only_one, sweep
 from app.cli.progress import Noticed, PartGiven, Report, StackReady
 from app.cli.stores import bound_bytes, stores
 from app.cli.supervisor import Child, StackFailed, Supervisor, supervised
-from app.declared import StreamSettings
 from app.deliberation.errors import JournalUnavailable, StreamsDiffer
+from app.log.stream_settings import StreamSettings
 
 READY_WITHIN_S = 120.0
 _STREAMS_WITHIN_S = 10.0
@@ -355,8 +355,8 @@ async def declare_streams(
     With `on_wait` the server is waited for as long as it takes, and that is called when it begins to take long.
     """
     # Imported here, so that it happens while the other children are starting.
-    from app.journal import JetStreamJournal
-    from app.streams import apply
+    from app.log.journal import JetStreamJournal
+    from app.log.streams import apply
 
     journal = JetStreamJournal(nats_url, name="deliberate up")
     opening = asyncio.create_task(journal.open())

@@ -13,7 +13,9 @@ from rich.text import Text
 
 from app.cli.exits import EXIT_HELP, CommandError, Exit, FieldFault, print_json, run
 from app.cli.options import JsonOption
-from app.declared import (
+from app.deliberation.errors import JournalUnavailable, StreamsDiffer
+from app.log.journal import JetStreamJournal
+from app.log.stream_settings import (
     ACK_WAIT_S_MAX,
     ACK_WAIT_S_MIN,
     DAY_S,
@@ -22,9 +24,7 @@ from app.declared import (
     RETENTION_S_MIN,
     StreamSettings,
 )
-from app.deliberation.errors import JournalUnavailable, StreamsDiffer
-from app.journal import JetStreamJournal
-from app.streams import apply, plan
+from app.log.streams import apply, plan
 
 streams_cli = typer.Typer(no_args_is_help=True, help="Declare the streams that the log lives in.", epilog=EXIT_HELP)
 

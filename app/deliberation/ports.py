@@ -1,4 +1,4 @@
-"""What the edges must offer: the log of facts, as `app.journal` (JetStream) and `app.testing` (memory) adapt it."""
+"""What the edges must offer: the log of facts, as `app.log.journal` (JetStream) and `app.testing` (memory) adapt it."""
 
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass

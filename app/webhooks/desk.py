@@ -8,9 +8,9 @@ import structlog
 
 from app.deliberation.errors import JournalUnavailable
 from app.deliberation.ports import Record
-from app.journal import JetStreamJournal
-from app.queue import Delivery, WorkQueue
-from app.streams import WEBHOOKS_ACK_WAIT_S
+from app.log.journal import JetStreamJournal
+from app.log.streams import WEBHOOKS_ACK_WAIT_S
+from app.log.work_queue import Delivery, WorkQueue
 from app.webhooks.lanes import Crowded
 
 AWAY_S = 5.0

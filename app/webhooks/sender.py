@@ -12,8 +12,8 @@ from typing import Any
 import structlog
 
 from app.api.webhook_stats import CONTROL_SUBJECT
-from app.journal import STREAM, WEBHOOKS_STREAM, JetStreamJournal
-from app.streams import ATTEMPTS_CONSUMER, WEBHOOKS_CONSUMER
+from app.log.journal import STREAM, WEBHOOKS_STREAM, JetStreamJournal
+from app.log.streams import ATTEMPTS_CONSUMER, WEBHOOKS_CONSUMER
 from app.webhooks.delivering import Deliverer
 from app.webhooks.desk import Desk
 from app.webhooks.lanes import Bounds, Lanes

@@ -15,12 +15,12 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from app.api.webhook_payloads import EVENTS, TERMINAL_EVENTS
-from app.declared import StreamSettings
 from app.deliberation.facts import Accepted, Completed, Fact
 from app.deliberation.ports import Record
 from app.deliberation.specification import Webhook
-from app.journal import JetStreamJournal
-from app.streams import apply, declared_consumers
+from app.log.journal import JetStreamJournal
+from app.log.stream_settings import StreamSettings
+from app.log.streams import apply, declared_consumers
 from app.webhooks.attempts import Delivery, deliveries
 from app.webhooks.posting import Lookup
 from app.webhooks.sender import Sender, sender_of

@@ -8,9 +8,9 @@ import pytest
 
 from app.api.event_schemas import DeliberationEvent
 from app.asyncapi import ENDS, EVENTS, STREAM_EVENTS, asyncapi, type_of
-from app.declared import StreamSettings
 from app.deliberation.facts import TERMINAL_STATUS
-from app.streams import declared_streams
+from app.log.stream_settings import StreamSettings
+from app.log.streams import declared_streams
 
 DOCUMENT = asyncapi()
 

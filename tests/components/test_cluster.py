@@ -11,7 +11,7 @@ import pytest
 
 from app.api.cluster_schemas import Cluster, ConsumerFigures, LogFigures, MissingPart, StreamFigures
 from app.deliberation.errors import JournalUnavailable
-from app.log_figures import log_figures
+from app.log.stats import log_figures
 from app.testing import InMemoryJournal
 from tests.components.keyed import PEPPER, bearer, make_key
 from tests.components.served import SENDER, Served, served

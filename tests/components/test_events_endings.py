@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from app.client.sse import SseDecoder
-from app.pages import of_deliberation
+from app.log.paging import of_deliberation
 from app.testing import InMemoryJournal
 from tests.components.listening import TENANT, Gateway, following, listening, types, whole
 from tests.conditions import until

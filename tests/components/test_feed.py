@@ -12,7 +12,7 @@ from app.deliberation.facts import Fact, View
 from app.deliberation.ports import Record, StreamState
 from app.feed import Feed
 from app.frames import VIEW_TYPES, Frame
-from app.pages import of_deliberation
+from app.log.paging import of_deliberation
 from app.testing import InMemoryJournal
 from app.watch import Limits, Viewer, Watch
 from tests.conditions import until

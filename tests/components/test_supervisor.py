@@ -46,7 +46,7 @@ from app.cli.restarts import (
 from app.cli.stack import stack_children
 from app.cli.stores import ROOM_BYTES_MIN, complaint_of
 from app.cli.up import TITLES, Checklist
-from app.declared import StreamSettings
+from app.log.stream_settings import StreamSettings
 from app.settings import Settings
 
 STEADY = Death(ready_for_s=5.0)

@@ -11,7 +11,7 @@ import structlog
 
 from app.api.webhook_payloads import delivery_id
 from app.deliberation.facts import CancelRequested
-from app.streams import ATTEMPTS_CONSUMER, WEBHOOKS_CONSUMER
+from app.log.streams import ATTEMPTS_CONSUMER, WEBHOOKS_CONSUMER
 from app.webhooks.attempts import AttemptFailed, DeliveryEnded, Place, RedeliveryRequested, encoded
 from tests.components.receiving import Behaviour, receiving
 from tests.components.sending import EVERYTHING, SECRET, Told, declared, emptied, sending, taken_on

@@ -14,12 +14,12 @@ from typing import Any
 
 import pytest
 
-from app.declared import StreamSettings
 from app.deliberation.errors import JournalUnavailable
 from app.deliberation.facts import Completed, encode
-from app.journal import CONSUMER, STREAM, JetStreamJournal
-from app.queue import Delivery, WorkQueue
-from app.streams import apply
+from app.log.journal import CONSUMER, STREAM, JetStreamJournal
+from app.log.stream_settings import StreamSettings
+from app.log.streams import apply
+from app.log.work_queue import Delivery, WorkQueue
 from tests.conditions import until
 from tests.conftest import NatsServer
 from tests.contracts.test_journal import NOW, accepted

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import nats.errors
 from nats.aio.msg import Msg
 
-from app.journal import JetStreamJournal
+from app.log.journal import JetStreamJournal
 from tests.crash.points import Process, nothing
 from tests.crash.server import ACK, Fate, InMemoryServer, Interest
 

@@ -15,7 +15,7 @@ from app.deliberation.calls import Call
 from app.deliberation.errors import JournalUnavailable
 from app.deliberation.facts import Event, decode
 from app.deliberation.roles import Role
-from app.journal import JetStreamJournal
+from app.log.journal import JetStreamJournal
 from app.main import lifespan_of
 from app.roles import read_roles
 from app.settings import Settings

@@ -16,8 +16,8 @@ from functools import cache
 
 import pytest
 
-from app.declared import StreamSettings
 from app.deliberation.facts import Cancelled, Resumed
+from app.log.stream_settings import StreamSettings
 from tests.crash.runs import Hang, Kill, Ran, Script, Side, Victim
 
 STRATEGIES = ("council", "vote")

@@ -14,7 +14,7 @@ from typing import Any
 import httpx
 import pytest
 
-from app.journal import JetStreamJournal
+from app.log.journal import JetStreamJournal
 
 DELIBERATE = Path(sys.executable).with_name("deliberate")
 SLOW = {"duration_ms": 700, "faults": [], "behaviour": "normal"}

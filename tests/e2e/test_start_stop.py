@@ -16,10 +16,10 @@ import httpx
 import pytest
 
 from app.cli.processes import marked, output_since
-from app.declared import StreamSettings
 from app.deliberation.facts import CallFinished, Resumed, decode
-from app.journal import JetStreamJournal
-from app.streams import declared_streams
+from app.log.journal import JetStreamJournal
+from app.log.stream_settings import StreamSettings
+from app.log.streams import declared_streams
 from tests.conditions import until
 from tests.conftest import NatsServer
 from tests.e2e.conftest import DELIBERATE, TASK, Stack, start_up, stop_up

@@ -12,13 +12,13 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
-from app.declared import StreamSettings
 from app.deliberation.errors import InvalidRequest
 from app.deliberation.facts import Accepted, Completed, decode
 from app.deliberation.specification import DEFAULT_RUBRIC, AgentSpec, Constraints, Specification
 from app.deliberation.strategies import STRATEGIES
-from app.journal import JetStreamJournal
-from app.streams import apply
+from app.log.journal import JetStreamJournal
+from app.log.stream_settings import StreamSettings
+from app.log.streams import apply
 from serve_deployments import application
 from serve_deployments.application import ApplicationArgs, build, load_roles
 from tests.conftest import NatsServer

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from app.declared import StreamSettings
-from app.streams import declared_consumers, declared_streams
+from app.log.stream_settings import StreamSettings
+from app.log.streams import declared_consumers, declared_streams
 from tests.components.cli_council import ID, Served, StubGateway, council_of
 from tests.conftest import NatsServer
 

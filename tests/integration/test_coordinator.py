@@ -9,15 +9,15 @@ from typing import Any, cast
 
 import pytest
 
-from app.declared import ACK_WAIT_S_MIN, StreamSettings
 from app.deliberation.calls import Call, Usage
 from app.deliberation.errors import DeliberationError
 from app.deliberation.facts import Accepted, CallFinished, Completed, Deleted, End, Fact, Failed, Resumed, decode
 from app.deliberation.ports import Appended
 from app.deliberation.specification import AgentSpec, Constraints, Criterion, Specification
 from app.deliberation.strategies import STRATEGIES
-from app.journal import JetStreamJournal
-from app.streams import apply
+from app.log.journal import JetStreamJournal
+from app.log.stream_settings import ACK_WAIT_S_MIN, StreamSettings
+from app.log.streams import apply
 from serve_deployments.asking import Handle
 from serve_deployments.call import StageRequest
 from serve_deployments.coordinator import HEARTBEAT_S, CoordinatorReplica

@@ -8,14 +8,14 @@ from pathlib import Path
 import httpx
 import pytest
 
-from app.declared import StreamSettings
 from app.deliberation.errors import JournalUnavailable
 from app.deliberation.facts import CancelRequested, Completed
 from app.gateway import SystemClock
-from app.journal import STREAM, JetStreamJournal
+from app.log.journal import STREAM, JetStreamJournal
+from app.log.stream_settings import StreamSettings
+from app.log.streams import apply, prove_writes
 from app.main import lifespan_of
 from app.settings import Settings
-from app.streams import apply, prove_writes
 from tests.components.served import APP, answering
 from tests.conditions import until
 from tests.conftest import NATS_SERVER, free_port

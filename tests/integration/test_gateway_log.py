@@ -7,13 +7,13 @@ from contextlib import asynccontextmanager
 import httpx
 import pytest
 
-from app.declared import StreamSettings
 from app.deliberation.facts import Completed
 from app.gateway import Gateway, SystemClock
-from app.journal import JetStreamJournal
+from app.log.journal import JetStreamJournal
+from app.log.stream_settings import StreamSettings
+from app.log.streams import apply
 from app.main import lifespan_of
 from app.settings import Settings
-from app.streams import apply
 from tests.components.served import APP, answering
 from tests.conditions import until
 from tests.conftest import NatsServer

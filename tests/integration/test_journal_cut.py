@@ -8,7 +8,7 @@ import uvloop
 
 from app.deliberation.errors import JournalUnavailable
 from app.deliberation.ports import Record
-from app.journal import JetStreamJournal
+from app.log.journal import JetStreamJournal
 from tests.conftest import NatsServer
 
 # By then nats-py has noticed.

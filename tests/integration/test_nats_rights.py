@@ -16,14 +16,14 @@ from nats.aio.client import Client
 
 from app.api.webhook_payloads import TERMINAL_EVENTS
 from app.api.webhook_stats import CONTROL_SUBJECT
-from app.declared import StreamSettings
 from app.deliberation.facts import CancelRequested, Deleted
-from app.journal import JetStreamJournal
 from app.keyring import Keyring
 from app.keys import SCOPES, Pepper, created, encode_key, key_subject
-from app.log_figures import log_figures
-from app.queue import Delivery, WorkQueue
-from app.streams import apply, declared_consumers, declared_streams, plan, prove_writes
+from app.log.journal import JetStreamJournal
+from app.log.stats import log_figures
+from app.log.stream_settings import StreamSettings
+from app.log.streams import apply, declared_consumers, declared_streams, plan, prove_writes
+from app.log.work_queue import Delivery, WorkQueue
 from app.webhooks.attempts import Place, RedeliveryRequested, encoded
 from app.webhooks.sender import sender_of
 from app.webhooks.settings import SenderSettings

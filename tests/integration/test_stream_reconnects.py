@@ -3,7 +3,7 @@
 import pytest
 
 from app.client import Frame
-from app.journal import JetStreamJournal
+from app.log.journal import JetStreamJournal
 from benchmarks.reconnects import Viewer, followed
 from tests.conftest import NatsServer
 

@@ -1,6 +1,6 @@
 """A reader that asks for a stream and never reads a byte of it: what it costs, and that it is gone."""
 
-from app.journal import JetStreamJournal
+from app.log.journal import JetStreamJournal
 from benchmarks.stalled import COST_MAX_KIB, GONE_MAX_S, measured
 from tests.conftest import NatsServer
 

@@ -15,9 +15,9 @@ from app.cli.processes import marked
 from app.cli.progress import ChildReady, StackStopped
 from app.cli.stack import stack_children
 from app.cli.supervisor import supervised
-from app.declared import StreamSettings
-from app.journal import JetStreamJournal
-from app.streams import plan
+from app.log.journal import JetStreamJournal
+from app.log.stream_settings import StreamSettings
+from app.log.streams import plan
 from tests.integration.children import Told, alive
 
 

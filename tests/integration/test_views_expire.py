@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from app.deliberation.ports import Record
-from app.journal import VIEW_TTL_S, JetStreamJournal
+from app.log.journal import VIEW_TTL_S, JetStreamJournal
 from tests.conditions import until
 from tests.story import Story
 

@@ -2,11 +2,11 @@
 
 import asyncio
 
-from app.declared import StreamSettings
 from app.deliberation.facts import Accepted, decode
-from app.journal import JetStreamJournal
-from app.queue import Delivery, WorkQueue
-from app.streams import apply
+from app.log.journal import JetStreamJournal
+from app.log.stream_settings import StreamSettings
+from app.log.streams import apply
+from app.log.work_queue import Delivery, WorkQueue
 from tests.conditions import until
 from tests.conftest import NatsServer
 from tests.contracts.test_journal import accepted

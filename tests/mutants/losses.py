@@ -14,28 +14,28 @@ STOPPED = f"{CRASH}test_a_request_to_stop_at_whichever_step_leads_to_one_end_and
 LOSSES = (
     Guard(
         "a fact is written only where nothing stands",
-        "app/journal.py",
+        "app/log/journal.py",
         '_FIRST_WRITE = {"Nats-Expected-Last-Subject-Sequence": "0"}',
         "_FIRST_WRITE: dict[str, str] = {}",
         "tests/contracts/test_journal.py::test_first_write_wins_and_the_loser_reads_what_stands[jetstream]",
     ),
     Guard(
         "the same, as crashes show it",
-        "app/journal.py",
+        "app/log/journal.py",
         '_FIRST_WRITE = {"Nats-Expected-Last-Subject-Sequence": "0"}',
         "_FIRST_WRITE: dict[str, str] = {}",
         f"{HANGS}[vote]",
     ),
     Guard(
         "an end is written only where none stands",
-        "app/journal.py",
+        "app/log/journal.py",
         "        headers = _FIRST_WRITE if alone is None else",
         '        headers = {} if subject.endswith(".end") else _FIRST_WRITE if alone is None else',
         "tests/contracts/test_journal.py::test_fifty_racers_for_one_end_leave_one[jetstream]",
     ),
     Guard(
         "a write without an answer is looked for",
-        "app/journal.py",
+        "app/log/journal.py",
         """            stored = await self._last(subject)
             if stored is None:
                 told""",
@@ -46,14 +46,14 @@ LOSSES = (
     ),
     Guard(
         "a refused write is looked for: it may be one's own",
-        "app/journal.py",
+        "app/log/journal.py",
         '        if error.get("err_code") == WRONG_LAST_SEQUENCE:',
         "        if False:",
         f"{SURPRISES}test_a_write_that_arrives_after_its_time_out_is_ones_own_all_the_same",
     ),
     Guard(
         "what stands is compared with what was offered",
-        "app/journal.py",
+        "app/log/journal.py",
         """                return Appended(stored, mine=stored.data == data)
         raise""",
         """                return Appended(stored, mine=True)
@@ -62,7 +62,7 @@ LOSSES = (
     ),
     Guard(
         "a write in doubt is made again",
-        "app/journal.py",
+        "app/log/journal.py",
         """        except JournalUnavailable as exc:
             failures = [exc]
         # Entered only when the first""",
@@ -284,7 +284,7 @@ LOSSES = (
     ),
     Guard(
         "who stops gives back what is on its way",
-        "app/queue.py",
+        "app/log/work_queue.py",
         "                await self._subscription.drain()\n",
         "                await self._subscription.unsubscribe()\n",
         f"{REPLACED}[vote]",
@@ -334,7 +334,7 @@ LOSSES = (
     ),
     Guard(
         "an acceptance stands alone: not beside a tombstone",
-        "app/journal.py",
+        "app/log/journal.py",
         '        alone = f"{subject}.*" if isinstance(fact, Accepted) else None\n',
         "        alone = None\n",
         "tests/contracts/test_journal.py::test_what_is_purged_leaves_its_tombstone_and_is_never_accepted_again[jetstream]",
@@ -348,7 +348,7 @@ LOSSES = (
     ),
     Guard(
         "a pull that was lost is asked for again",
-        "app/queue.py",
+        "app/log/work_queue.py",
         "            if asyncio.get_running_loop().time() - self._heard_at_s > 2 * HEARTBEAT_S:\n"
         "                self._forget_pulls()\n",
         "",

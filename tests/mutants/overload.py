@@ -51,7 +51,7 @@ OVERLOAD = (
     ),
     Guard(
         "no more is taken from the queue than there are slots",
-        "app/queue.py",
+        "app/log/work_queue.py",
         "        free = self._slots - self._held - self._asked\n",
         "        free = self._slots - self._asked\n",
         "tests/integration/test_work_queue.py::"

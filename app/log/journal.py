@@ -38,7 +38,7 @@ from app.deliberation.facts import (
     suffix,
 )
 from app.deliberation.ports import Appended, Record, StreamState
-from app.live import LiveSubscription, unsubscribe
+from app.log.ordered_subscription import LiveSubscription, unsubscribe
 
 STREAM = "DELIBERATIONS"
 CONSUMER = "coordinator"
@@ -53,7 +53,7 @@ PAGE_BYTES = 8_000_000
 WRONG_LAST_SEQUENCE = 10071
 NO_CONSUMER = 10014
 PURGES_AT_ONCE = 64
-# Streams that copy facts under the id alone (`app.streams`), by their subjects' beginnings.
+# Streams that copy facts under the id alone (`app.log.streams`), by their subjects' beginnings.
 COPIES = {"AGENT_RESULTS": "agent.results", "VLLM_STREAMING": "vllm.streaming"}
 
 _STREAMS = {"keys": KEYS_STREAM, "webhooks": WEBHOOKS_STREAM}

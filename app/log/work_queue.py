@@ -15,7 +15,7 @@ from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription
 
 from app.deliberation.ports import Record
-from app.journal import CONSUMER, STREAM, UNREACHABLE, JetStreamJournal
+from app.log.journal import CONSUMER, STREAM, UNREACHABLE, JetStreamJournal
 
 PULL_EXPIRES_S = 30
 HEARTBEAT_S = 5

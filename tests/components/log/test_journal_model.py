@@ -5,7 +5,7 @@ answers that are lost, so that one's own write is refused when it is made again;
 lost acknowledgements; work that is delivered twice, at once after the server was killed, or while its holder hangs, who
 wakes up and goes on. All that the server does was seen on the real one: tests/contracts/test_delivery.py.
 
-A longer run, of so many examples: `MODEL_EXAMPLES=5000 .venv/bin/pytest tests/components/test_journal_model.py`.
+A longer run, of so many examples: `MODEL_EXAMPLES=5000 .venv/bin/pytest tests/components/log/test_journal_model.py`.
 """
 
 import os

@@ -6,7 +6,7 @@ import pytest
 from nats.aio.msg import Msg
 
 from app.deliberation.errors import JournalUnavailable
-from app.journal import JetStreamJournal
+from app.log.journal import JetStreamJournal
 from tests.conditions import until
 
 SOON_S = 0.01
@@ -17,7 +17,7 @@ OVER = {"Status": "204"}
 @pytest.fixture
 def journal(monkeypatch: pytest.MonkeyPatch) -> JetStreamJournal:
     """A journal that gives a page up soon."""
-    monkeypatch.setattr("app.journal.REQUEST_TIMEOUT_S", SOON_S)
+    monkeypatch.setattr("app.log.journal.REQUEST_TIMEOUT_S", SOON_S)
     return JetStreamJournal("nats://nowhere", name="slow")
 
 
@@ -32,7 +32,7 @@ async def test_a_page_takes_as_long_as_its_records_come(
         await journal._take_reply(Msg(journal.client, subject=inbox, headers=OVER))
 
     async def publish(subject: str, payload: bytes, reply: str) -> None:
-        monkeypatch.setattr("app.journal.REQUEST_TIMEOUT_S", 60)
+        monkeypatch.setattr("app.log.journal.REQUEST_TIMEOUT_S", 60)
         await journal._take_reply(Msg(journal.client, subject=reply, headers=RECORD))
         ending.append(asyncio.create_task(end(reply, clock() + SOON_S)))
 

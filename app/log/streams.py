@@ -6,9 +6,9 @@
 import json
 from typing import Any, cast
 
-from app.declared import DAY_S, StreamSettings
 from app.deliberation.errors import JournalUnavailable, StreamsDiffer
-from app.journal import CONSUMER, COPIES, KEYS_STREAM, STREAM, UNREACHABLE, WEBHOOKS_STREAM, JetStreamJournal
+from app.log.journal import CONSUMER, COPIES, KEYS_STREAM, STREAM, UNREACHABLE, WEBHOOKS_STREAM, JetStreamJournal
+from app.log.stream_settings import DAY_S, StreamSettings
 
 WEBHOOKS_CONSUMER = "webhooks"
 ATTEMPTS_CONSUMER = "attempts"

@@ -8,7 +8,7 @@ from app.api.cluster_schemas import ConsumerFigures, LogFigures, MissingPart, St
 
 
 class Server(Protocol):
-    """The server of the log, as `app.journal` reaches it."""
+    """The server of the log, as `app.log.journal` reaches it."""
 
     @property
     def server_version(self) -> str | None:
