@@ -21,8 +21,8 @@ from app.api.schemas import (
     ReceivedCritique,
     TextVersion,
 )
-from app.deliberation.ballots import Ballot, author, ballot, criterion_means
 from app.deliberation.calls import FactProblem, Usage
+from app.deliberation.choice.ballots import Ballot, author, ballot, criterion_means
 from app.deliberation.errors import CallCancelled, InvalidOutput, UnexpectedFact
 from app.deliberation.facts import CallFinished, PlannedCall, StageOpened, Standing, decode
 from app.deliberation.fold import Stage, State, fold, usage

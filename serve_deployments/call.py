@@ -10,8 +10,8 @@ import stamina
 import structlog
 from pydantic import AwareDatetime
 
-from app.deliberation.anonymity import call_seed
 from app.deliberation.calls import Call, Check, FactProblem, Usage
+from app.deliberation.choice.anonymity import call_seed
 from app.deliberation.engine import problem_of
 from app.deliberation.errors import (
     CallCancelled,

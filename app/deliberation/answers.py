@@ -15,8 +15,8 @@ from typing import Annotated, Literal, cast
 
 from pydantic import AfterValidator, Field, ValidationInfo
 
+from app.deliberation.choice.numbers import last_number, shown
 from app.deliberation.facts import Tally
-from app.deliberation.numbers import last_number, shown
 
 Normaliser = Literal["text", "number", "choice", "json", "exact"]
 """How an answer is read before it is compared; `normalise` tells what each does."""

@@ -9,7 +9,7 @@ from app.deliberation.engine import StrategyDefinition
 from app.deliberation.roles import Role
 from app.deliberation.strategies import STRATEGIES
 from app.settings import settings_table
-from tests.unit.every_strategy import WAYS
+from tests.unit.strategies.every_strategy import WAYS
 
 ROOT = Path(__file__).parents[2]
 CONFIGURATION = ROOT / "docs" / "configuration.md"

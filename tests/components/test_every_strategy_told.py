@@ -8,8 +8,8 @@ from app.api.schemas import Deliberation
 from app.deliberation.facts import Completed, StageOpened
 from app.deliberation.fold import fold
 from app.projection import resource
-from tests.unit.every_strategy import WAYS, Way, failing, verdict
 from tests.unit.facts_of import Run, run
+from tests.unit.strategies.every_strategy import WAYS, Way, failing, verdict
 
 every_way = pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
 

@@ -12,9 +12,9 @@ import choix
 import numpy as np
 import pytest
 
-from app.deliberation.aggregation import strengths
-from app.deliberation.bradley_terry import PRIOR_WINS, bradley_terry, win_rates
-from app.deliberation.pairwise import duels
+from app.deliberation.choice.aggregation import strengths
+from app.deliberation.choice.bradley_terry import PRIOR_WINS, bradley_terry, win_rates
+from app.deliberation.choice.pairwise import duels
 
 Outcomes = dict[tuple[str, str], Fraction]
 

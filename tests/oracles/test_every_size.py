@@ -4,8 +4,8 @@ from collections.abc import Iterable
 
 import pytest
 
-from tests.unit.every_strategy import MAIN_WAYS, OTHER_WAYS, Way, failing, verdict
 from tests.unit.facts_of import run
+from tests.unit.strategies.every_strategy import MAIN_WAYS, OTHER_WAYS, Way, failing, verdict
 
 SIZES = (*range(1, 17), 31, 32)
 SOME_SIZES = (2, 7, 10, 17, 31, 32)

@@ -6,13 +6,13 @@ from collections import Counter, defaultdict
 
 import pytest
 
-from app.deliberation.anonymity import labels
-from app.deliberation.ballots import author
 from app.deliberation.calls import Call
+from app.deliberation.choice.anonymity import labels
+from app.deliberation.choice.ballots import author
 from app.deliberation.facts import StageOpened
 from app.deliberation.specification import AgentSpec, Sampling
-from tests.unit.every_strategy import WAYS, WRITING, Way, prompt, secret, stages
 from tests.unit.facts_of import Run, run
+from tests.unit.strategies.every_strategy import WAYS, WRITING, Way, prompt, secret, stages
 
 BIRDS = ("kestrel", "osprey", "merlin", "goshawk", "hobby")
 AGENTS = tuple(

@@ -10,8 +10,8 @@ from app.deliberation.errors import BudgetExhausted
 from app.deliberation.facts import CallFinished, Completed, Failed, StageOpened
 from app.deliberation.specification import Budget
 from app.deliberation.strategies import STRATEGIES
-from tests.unit.every_strategy import MAIN_WAYS, WAYS, Way, subsets, verdict
 from tests.unit.facts_of import ID, NOW, Run, run
+from tests.unit.strategies.every_strategy import MAIN_WAYS, WAYS, Way, subsets, verdict
 
 STAGES_MAX = 64
 REFUSED_MAX = 5

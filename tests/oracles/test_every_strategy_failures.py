@@ -12,7 +12,8 @@ from app.deliberation.errors import InvalidOutput
 from app.deliberation.facts import Completed, End, Failed, Verdict
 from app.deliberation.outputs import parse_output
 from app.testing import Reply
-from tests.unit.every_strategy import (
+from tests.unit.facts_of import Minds, Run, run
+from tests.unit.strategies.every_strategy import (
     MAIN_WAYS,
     WAYS,
     WRITING,
@@ -24,7 +25,6 @@ from tests.unit.every_strategy import (
     subsets,
     verdict,
 )
-from tests.unit.facts_of import Minds, Run, run
 
 EXHAUSTIVE_MAX = 6
 every_way = pytest.mark.parametrize("way", MAIN_WAYS.values(), ids=MAIN_WAYS)

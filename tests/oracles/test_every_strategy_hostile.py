@@ -8,8 +8,8 @@ import pytest
 
 from app.deliberation.calls import Call
 from app.deliberation.facts import StageOpened
-from tests.unit.every_strategy import MAIN_WAYS, Script, Way, prompt, rewriting, verdict
 from tests.unit.facts_of import Run, agent_ids, run
+from tests.unit.strategies.every_strategy import MAIN_WAYS, Script, Way, prompt, rewriting, verdict
 
 FENCED = re.compile(r"<<<peer-text ([0-9a-f]{12})>>>\n(.*?)\n<<<end-of-peer-text \1>>>", re.DOTALL)
 NONCE = re.compile(r"<<<peer-text ([0-9a-f]{12})>>>")

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from app.deliberation.calls import Call
 from app.deliberation.facts import CallFinished, Fact, StageOpened
 from app.testing import Reply
-from tests.unit.every_strategy import MAIN_WAYS, Script, Way, failing, transcript
 from tests.unit.facts_of import Run, resumed, run
+from tests.unit.strategies.every_strategy import MAIN_WAYS, Script, Way, failing, transcript
 
 every_way = pytest.mark.parametrize("way", MAIN_WAYS.values(), ids=MAIN_WAYS)
 with_failures = pytest.mark.parametrize("rate", [0.0, 0.3], ids=["all answer", "some fail"])

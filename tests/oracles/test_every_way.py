@@ -8,7 +8,7 @@ from tests.oracles import test_every_strategy_budget as budget
 from tests.oracles import test_every_strategy_failures as failures
 from tests.oracles import test_every_strategy_hostile as hostile
 from tests.oracles import test_every_strategy_order as order
-from tests.unit.every_strategy import OTHER_WAYS, Way
+from tests.unit.strategies.every_strategy import OTHER_WAYS, Way
 
 CHECKS: tuple[Callable[[Way], None], ...] = (
     budget.test_a_ceiling_of_calls_below_or_at_any_stage_is_kept_and_ends_in_a_verdict,

@@ -9,9 +9,9 @@ from fractions import Fraction
 from itertools import combinations
 from random import Random
 
-from app.deliberation.bradley_terry import bradley_terry
-from app.deliberation.comparisons import Comparison, wins
-from app.deliberation.pairings import Pairing
+from app.deliberation.choice.bradley_terry import bradley_terry
+from app.deliberation.choice.comparisons import Comparison, wins
+from app.deliberation.choice.pairings import Pairing
 
 CANDIDATES = ("a", "b", "c")
 """In the order of their true worth."""

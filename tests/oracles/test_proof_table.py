@@ -4,12 +4,13 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 
 import pytest
 
-from app.deliberation import stopping
-from app.deliberation.anonymity import arrangements
-from app.deliberation.ballots import Ballot, author, ballot
+from app.deliberation.choice import stopping
+from app.deliberation.choice.anonymity import arrangements
+from app.deliberation.choice.ballots import Ballot, author, ballot
 from app.deliberation.outputs import Scores
-from app.deliberation.strategies import steps, vote
-from app.deliberation.strategies.steps import Candidate, Course, Step
+from app.deliberation.strategies import vote
+from app.deliberation.strategies.steps import strategy_run as steps
+from app.deliberation.strategies.steps.strategy_run import Candidate, Course, Step
 from app.quality.experiments import Experiment, run
 from app.quality.table import experiments
 

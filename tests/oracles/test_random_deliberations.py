@@ -9,8 +9,8 @@ from app.deliberation.facts import CallFinished, Completed, End, Failed, TimedOu
 from app.deliberation.specification import Budget, Specification
 from app.testing import Reply
 from tests.oracles.test_every_strategy_failures import MALFORMED
-from tests.unit.every_strategy import WAYS, Script, Way, transcript, verdict
 from tests.unit.facts_of import BROKEN, TIMEOUT_S, Run, resumed, run
+from tests.unit.strategies.every_strategy import WAYS, Script, Way, transcript, verdict
 
 DELIBERATIONS = 60
 

@@ -11,7 +11,7 @@ from votelib.component.rankscore import Borda
 from votelib.convert import RankedToCondorcetVotes, RankedToPositionalVotes
 from votelib.evaluate.condorcet import Copeland, KemenyYoung, Schulze, pairwise_wins
 
-from app.deliberation.aggregation import Aggregation, aggregate
+from app.deliberation.choice.aggregation import Aggregation, aggregate
 from tests.oracles.profiles import COUNT, KINDS, Profile, profiles
 from tests.oracles.recorded import RULES, answers
 

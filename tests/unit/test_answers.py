@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from app.deliberation.answers import TALLY_CHARS_MAX, Normaliser, normalise, requirement, tally
-from app.deliberation.numbers import last_number, shown
+from app.deliberation.choice.numbers import last_number, shown
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.deliberation.ballots import author
 from app.deliberation.calls import Call
+from app.deliberation.choice.ballots import author
 from app.deliberation.facts import StageOpened
 from app.deliberation.outputs import Issue
 from app.deliberation.prompts import council as prompts

@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
-from app.deliberation.anonymity import fence
 from app.deliberation.calls import ChatMessage
+from app.deliberation.choice.anonymity import fence
 from app.deliberation.prompts.form import candidate, messages
 from app.deliberation.specification import Specification
 

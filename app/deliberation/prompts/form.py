@@ -7,8 +7,8 @@ holds its role.
 Peer text is data: fenced with a nonce, introduced as such, never followed. No agent id, role or model appears.
 """
 
-from app.deliberation.anonymity import fence
 from app.deliberation.calls import ChatMessage
+from app.deliberation.choice.anonymity import fence
 from app.deliberation.specification import Specification
 
 _PREAMBLE = """\

@@ -19,8 +19,8 @@ from app.deliberation.answers import Count, Normaliser, Options
 from app.deliberation.engine import Conclusion, Strategy, StrategyDefinition
 from app.deliberation.specification import Parameters, Specification
 from app.deliberation.strategies import best_of_n, council, debate, fuse, tournament
-from app.deliberation.strategies.samples import Samples, asking_for, by_votes, counted, tell_unread
-from app.deliberation.strategies.steps import Candidate, Course, Step
+from app.deliberation.strategies.steps.samples import Samples, asking_for, by_votes, counted, tell_unread
+from app.deliberation.strategies.steps.strategy_run import Candidate, Course, Step
 
 DRAFTS_FIRST = 3
 _REPEATED = " × R"

@@ -3,7 +3,7 @@
 from app.deliberation.engine import Conclusion, Strategy, StrategyDefinition
 from app.deliberation.facts import Standing
 from app.deliberation.specification import Specification
-from app.deliberation.strategies.steps import Course
+from app.deliberation.strategies.steps.strategy_run import Course
 
 
 def _single(specification: Specification) -> Strategy:

@@ -8,10 +8,10 @@ from collections.abc import Sequence
 
 from pydantic import Field
 
-from app.deliberation.aggregation import Aggregation
+from app.deliberation.choice.aggregation import Aggregation
 from app.deliberation.engine import Conclusion, Strategy, StrategyDefinition
 from app.deliberation.specification import Parameters, Specification
-from app.deliberation.strategies.steps import Candidate, Course, Step
+from app.deliberation.strategies.steps.strategy_run import Candidate, Course, Step
 
 
 class BestOfNParameters(Parameters):

@@ -13,17 +13,17 @@ from collections.abc import Mapping, Sequence
 
 from pydantic import Field
 
-from app.deliberation.aggregation import Aggregation
-from app.deliberation.anonymity import nonce, ring
-from app.deliberation.ballots import Ballot, mean_scores
 from app.deliberation.calls import Call
-from app.deliberation.critiques import RoundScores, StopRule, demanded, ends_rounds, is_settled
+from app.deliberation.choice.aggregation import Aggregation
+from app.deliberation.choice.anonymity import nonce, ring
+from app.deliberation.choice.ballots import Ballot, mean_scores
+from app.deliberation.choice.critiques import RoundScores, StopRule, demanded, ends_rounds, is_settled
 from app.deliberation.engine import Conclusion, Strategy, StrategyDefinition
 from app.deliberation.outputs import Critique, Issue, Output, Revision
 from app.deliberation.prompts.council import critique, revise
 from app.deliberation.specification import Parameters, Specification
-from app.deliberation.strategies.reserves import revising, scoring
-from app.deliberation.strategies.steps import Candidate, Course, Step, author_of
+from app.deliberation.strategies.steps.reserves import revising, scoring
+from app.deliberation.strategies.steps.strategy_run import Candidate, Course, Step, author_of
 
 
 class CouncilParameters(Parameters):

@@ -15,17 +15,17 @@ from collections.abc import Mapping, Sequence
 
 from pydantic import Field
 
-from app.deliberation.anonymity import labels, nonce
 from app.deliberation.answers import Normaliser, Options
 from app.deliberation.calls import Call
+from app.deliberation.choice.anonymity import labels, nonce
+from app.deliberation.choice.neighbours import neighbours
 from app.deliberation.engine import Conclusion, Strategy, StrategyDefinition
-from app.deliberation.neighbours import neighbours
 from app.deliberation.outputs import Output, Turn
 from app.deliberation.prompts.debate import turn
 from app.deliberation.specification import Parameters, Specification
-from app.deliberation.strategies.positions import Positions
-from app.deliberation.strategies.samples import asking_for
-from app.deliberation.strategies.steps import Candidate, Course, Step
+from app.deliberation.strategies.steps.positions import Positions
+from app.deliberation.strategies.steps.samples import asking_for
+from app.deliberation.strategies.steps.strategy_run import Candidate, Course, Step
 
 _NOT_COUNTED = {
     "missing": "are missing",

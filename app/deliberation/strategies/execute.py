@@ -12,13 +12,13 @@ there are at most N in each of R rounds. A check in the sandbox asks no engine.
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
-from app.deliberation.anonymity import nonce
+from app.deliberation.choice.anonymity import nonce
 from app.deliberation.engine import Conclusion, Strategy, StrategyDefinition
 from app.deliberation.facts import Standing
 from app.deliberation.specification import Specification
-from app.deliberation.strategies.evidence import Checked, Suite, credible, support, tally, void_gates
-from app.deliberation.strategies.programs import ProgramParameters, checked, repaired, tested, written
-from app.deliberation.strategies.steps import Course
+from app.deliberation.strategies.steps.evidence import Checked, Suite, credible, support, tally, void_gates
+from app.deliberation.strategies.steps.programs import ProgramParameters, checked, repaired, tested, written
+from app.deliberation.strategies.steps.strategy_run import Course
 
 
 def _execute(specification: Specification) -> Strategy:

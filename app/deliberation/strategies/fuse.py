@@ -15,14 +15,14 @@ Calls without failures: 2N + 4; 1 when N is 1.
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from app.deliberation.anonymity import arrangements, labels, nonce
+from app.deliberation.choice.anonymity import arrangements, labels, nonce
 from app.deliberation.engine import Conclusion, Strategy, StrategyDefinition
 from app.deliberation.facts import Tally
 from app.deliberation.outputs import Analysis, Answer, Output
 from app.deliberation.prompts.fusion import analyse, fuse
 from app.deliberation.specification import Specification
-from app.deliberation.strategies.reserves import fusing, gating
-from app.deliberation.strategies.steps import Candidate, Course, Step
+from app.deliberation.strategies.steps.reserves import fusing, gating
+from app.deliberation.strategies.steps.strategy_run import Candidate, Course, Step
 
 ROUND = 1
 # Analyst and writer are shown the candidates under the same letters, by which the analysis names them. No agent's id

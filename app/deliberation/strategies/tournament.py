@@ -16,18 +16,18 @@ from typing import Literal
 
 from pydantic import Field, ValidationInfo, field_validator
 
-from app.deliberation import pairings
-from app.deliberation.anonymity import nonce
-from app.deliberation.ballots import Ranked
 from app.deliberation.calls import Call
-from app.deliberation.comparisons import Comparison, agreement, beaten, dissent, ranked, rates
+from app.deliberation.choice import pairings
+from app.deliberation.choice.anonymity import nonce
+from app.deliberation.choice.ballots import Ranked
+from app.deliberation.choice.comparisons import Comparison, agreement, beaten, dissent, ranked, rates
+from app.deliberation.choice.pairings import Judges, Pairing
 from app.deliberation.engine import Conclusion, Strategy, StrategyDefinition
 from app.deliberation.facts import Dissent, Standing
 from app.deliberation.outputs import Output, Pair
-from app.deliberation.pairings import Judges, Pairing
 from app.deliberation.prompts.council import judge_pair
 from app.deliberation.specification import Parameters, Specification
-from app.deliberation.strategies.steps import Candidate, Course, Step
+from app.deliberation.strategies.steps.strategy_run import Candidate, Course, Step
 
 
 class TournamentParameters(Parameters):

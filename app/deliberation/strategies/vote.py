@@ -15,15 +15,15 @@ from typing import Literal
 
 from pydantic import Field
 
-from app.deliberation.anonymity import arrangements, labels, nonce
 from app.deliberation.answers import Count, Normaliser, Options, tally
+from app.deliberation.choice.anonymity import arrangements, labels, nonce
+from app.deliberation.choice.stopping import StopRule, wave
 from app.deliberation.engine import Conclusion, Strategy, StrategyDefinition
 from app.deliberation.outputs import Choice, Output
 from app.deliberation.prompts.voting import pick
 from app.deliberation.specification import Parameters, Specification
-from app.deliberation.stopping import StopRule, wave
-from app.deliberation.strategies.samples import Samples, asking_for, by_votes, counted, tell_unread
-from app.deliberation.strategies.steps import Candidate, Course, Step
+from app.deliberation.strategies.steps.samples import Samples, asking_for, by_votes, counted, tell_unread
+from app.deliberation.strategies.steps.strategy_run import Candidate, Course, Step
 
 ROUND = 1
 PICKED_FROM_MIN = 3

@@ -1,0 +1,1 @@
+"""How candidates are compared: ballots, aggregation, pairs, critiques, stopping rules and anonymity."""

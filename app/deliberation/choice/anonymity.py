@@ -1,0 +1,169 @@
+"""Who reads whom, in which order, under which letter; and the fence around what a peer wrote.
+
+Chance is sha256 of the seed and what is drawn for, not `random`: a replay under another Python draws the same.
+"""
+
+import hashlib
+import json
+import re
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from itertools import product
+from string import ascii_uppercase
+
+from app.deliberation.choice.ballots import CandidateId, author
+
+_NONCE = re.compile(r"[0-9a-f]{12}")
+_LOOKALIKE = re.compile(r"<<<(?=\s*(?:end-of-)?peer-text)", re.IGNORECASE)
+_NOBODY = -1
+
+
+def _digest(*parts: str | int) -> bytes:
+    # JSON keeps the parts apart: ("a", "bc") and ("ab", "c") are different draws.
+    return hashlib.sha256(json.dumps(parts).encode()).digest()
+
+
+def _shuffled(drawn: Iterable[str], *key: str | int) -> list[str]:
+    """A permutation that depends on the key and the members alone, not on the order they come in."""
+    return sorted(set(drawn), key=lambda member: _digest("shuffle", *key, member))
+
+
+def nonce(seed: int, *parts: str | int) -> str:
+    """Twelve hex digits for a fence, drawn from the seed and what the fence is for."""
+    return _digest("nonce", seed, *parts).hex()[:12]
+
+
+def call_seed(seed: int, call_id: str, attempt: int) -> int:
+    """The engine's seed for one attempt of a call, 0 to 2³¹ - 1; each attempt draws anew."""
+    return int.from_bytes(_digest("call", seed, call_id, attempt)[:4]) >> 1
+
+
+def fence(text: str, nonce: str) -> str:
+    """`text` as data between two lines that carry the nonce.
+
+    The nonce and whatever looks like a fence are defused inside, so that the text can neither close its fence nor open
+    one. ValueError: the nonce is not what `nonce()` gives.
+    """
+    if _NONCE.fullmatch(nonce) is None:
+        raise ValueError("a nonce is 12 lower-case hex digits")
+    # Hardly any text holds its nonce, and to compile a pattern for each costs more than all the rest of a prompt.
+    inside = re.sub(nonce, "[nonce]", text, flags=re.IGNORECASE) if nonce in text.lower() else text
+    inside = _LOOKALIKE.sub("‹‹‹", inside)
+    return f"<<<peer-text {nonce}>>>\n{inside}\n<<<end-of-peer-text {nonce}>>>"
+
+
+def labels(count: int) -> tuple[str, ...]:
+    """The first `count` letters: A to Z, then AA, AB and so on."""
+    letters: list[str] = []
+    width = 1
+    while len(letters) < count:
+        letters.extend("".join(word) for word in product(ascii_uppercase, repeat=width))
+        width += 1
+    return tuple(letters[: max(0, count)])
+
+
+def ring(agents: Collection[str], k: int, seed: int, round: int) -> dict[str, tuple[str, ...]]:
+    """Whom each agent criticises: `k` others on a seeded ring, and each author gets exactly `k` critics.
+
+    Each round goes on where the last one stopped, so that a critic meets everyone before it meets anyone again.
+    `k` is capped to the number of others; ValueError when it is negative.
+    """
+    if k < 0:
+        raise ValueError("the number of critics is not negative")
+    seats = _shuffled(agents, seed, "ring")
+    others = len(seats) - 1
+    k = min(k, others)
+    return {
+        critic: tuple(seats[(seat + 1 + (round * k + step) % others) % len(seats)] for step in range(k))
+        for seat, critic in sorted(enumerate(seats), key=lambda entry: entry[1])
+    }
+
+
+def arrangements(
+    candidates: Collection[CandidateId], reviewers: Collection[str], seed: int, round: int
+) -> dict[str, tuple[CandidateId, ...]]:
+    """The order in which each reviewer sees the candidates, without its own.
+
+    Over the reviewers, each candidate takes each place equally often, within one, whenever every reviewer is an author
+    (with any numbers of versions) or all see equally many. Otherwise the reviewers without a candidate alone have the
+    last places, and a candidate's places follow its share of each as nearly as whole numbers allow.
+    Depends on the sets of candidates and reviewers, seed and round; the order of the arguments does not matter.
+    """
+    base = _shuffled(candidates, seed, round, "candidates")
+    shown = {
+        reviewer: [candidate for candidate in base if author(candidate) != reviewer]
+        for reviewer in _shuffled(reviewers, seed, round, "reviewers")
+    }
+    shared = min((len(seen) for seen in shown.values() if seen), default=0)
+    tails = _tails(shown, shared)
+    heads = {
+        reviewer: [candidate for candidate in seen if candidate not in tails[reviewer]]
+        for reviewer, seen in shown.items()
+        if seen
+    }
+    rows = _equitable(heads, shared)
+    return {
+        reviewer: (*rows[reviewer], *reversed(tails[reviewer])) if shown[reviewer] else () for reviewer in sorted(shown)
+    }
+
+
+def _tails(shown: Mapping[str, Sequence[CandidateId]], shared: int) -> dict[str, list[CandidateId]]:
+    """What stands on the places from `shared` on, last place first: only some reviewers' lists reach that far.
+
+    Each takes what stood there least often, then what is still to be placed most often. Where every reviewer is an
+    author no candidate comes twice on one of these places: with V the most versions of one author, T candidates and N
+    authors, T - V ≥ N - 1, so a reviewer always has a fresh one left.
+    """
+    open_count: dict[CandidateId, int] = defaultdict(int)
+    for seen in shown.values():
+        for candidate in seen:
+            open_count[candidate] += 1
+    tails: dict[str, list[CandidateId]] = {reviewer: [] for reviewer in shown}
+    for place in range(max(map(len, shown.values()), default=0) - 1, shared - 1, -1):
+        taken: dict[CandidateId, int] = defaultdict(int)
+        for reviewer in (reviewer for reviewer, seen in shown.items() if len(seen) > place):
+            left = [candidate for candidate in shown[reviewer] if candidate not in tails[reviewer]]
+            chosen = min(left, key=lambda candidate: (taken[candidate], -open_count[candidate]))
+            taken[chosen] += 1
+            open_count[chosen] -= 1
+            tails[reviewer].append(chosen)
+    return tails
+
+
+def _equitable(heads: Mapping[str, Sequence[CandidateId]], places: int) -> dict[str, list[CandidateId]]:
+    """Give each reviewer's `places` candidates a place each, so that a candidate's places differ by one at most.
+
+    An equitable edge colouring of the bipartite graph of reviewers and candidates, with places for colours (de Werra,
+    1971): a candidate is split into vertices of at most `places` edges, and the graph, whose degrees are then at most
+    `places`, is coloured with alternating paths (Kőnig, 1916).
+    """
+    names: list[CandidateId] = []
+    slots: list[list[int]] = [[_NOBODY] * places for _ in heads]
+    edges: dict[CandidateId, int] = defaultdict(int)
+    vertex: dict[CandidateId, int] = {}
+    for reviewer, seen in enumerate(heads.values()):
+        for candidate in seen:
+            if edges[candidate] % places == 0:
+                vertex[candidate] = len(slots)
+                slots.append([_NOBODY] * places)
+                names.append(candidate)
+            edges[candidate] += 1
+            _join(slots, reviewer, vertex[candidate])
+    return {reviewer: [names[there - len(heads)] for there in slots[row]] for row, reviewer in enumerate(heads)}
+
+
+def _join(slots: list[list[int]], reviewer: int, candidate: int) -> None:
+    """Colour one more edge: a colour free at the reviewer, made free at the candidate along an alternating path."""
+    wanted = slots[reviewer].index(_NOBODY)
+    if slots[candidate][wanted] != _NOBODY:
+        spare = slots[candidate].index(_NOBODY)
+        path = [candidate]
+        colour = wanted
+        # The path comes to reviewers by `wanted` only, and this reviewer has none: it is never on the path.
+        while (following := slots[path[-1]][colour]) != _NOBODY:
+            path.append(following)
+            colour = spare if colour == wanted else wanted
+        for here in path:
+            slots[here][wanted], slots[here][spare] = slots[here][spare], slots[here][wanted]
+    slots[reviewer][wanted] = candidate
+    slots[candidate][wanted] = reviewer

@@ -1,0 +1,277 @@
+"""Ballots: what reviewers scored, counted into one ranking.
+
+Sums are exact (integers and fractions) and become floats only when they leave, so that neither the order in which
+ballots arrive nor rounding can make or break a tie. A ballot that is missing, or a candidate that a ballot does not
+show, is missing: nothing here ever counts it as zero.
+"""
+
+import hashlib
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from itertools import combinations
+from math import fsum, lcm, sqrt
+
+from app.deliberation.choice import aggregation as rules
+from app.deliberation.choice.aggregation import Aggregation, Totals, aggregate, tiers
+from app.deliberation.choice.pairwise import CandidateId, duels, wins_less_losses
+from app.deliberation.outputs import Scores
+from app.deliberation.specification import Criterion
+
+SCORE_MAX = 10
+
+Tiers = Sequence[Sequence[CandidateId]]
+"""Candidates best first; those of one tier are equal."""
+
+
+@dataclass(frozen=True)
+class Ballot:
+    """One reviewer's scores, 0 to 10, by candidate and criterion id; only the candidates that it was shown."""
+
+    reviewer: str
+    scores: Mapping[CandidateId, Mapping[str, int]]
+
+
+@dataclass(frozen=True)
+class Ranked:
+    """A strict order with what it was made from.
+
+    `scores` are the aggregates in [0, 1], None for a candidate that nobody scored. `tie` tells that the first two had
+    equal aggregates before the tie-breaks, `margin` by how much the first leads the second; None with less than two
+    scored candidates. `degraded` tells why the rule that was asked for could not be followed to the letter.
+    """
+
+    order: tuple[CandidateId, ...]
+    scores: dict[CandidateId, float | None]
+    tie: bool
+    margin: float | None
+    degraded: tuple[str, ...] = ()
+
+
+def author(candidate: CandidateId) -> str:
+    """The agent that wrote a candidate."""
+    return candidate.partition("#")[0]
+
+
+def ballot(reviewer: str, labels: Mapping[str, CandidateId], scores: Scores) -> Ballot:
+    """The ballot in a reviewer's answer; `labels` names the candidate behind each letter (else KeyError)."""
+    return Ballot(
+        reviewer,
+        {
+            labels[letter]: {entry.id: entry.score for entry in scored.criteria}
+            for letter, scored in scores.candidates.items()
+        },
+    )
+
+
+def _weights(criteria: Sequence[Criterion]) -> dict[str, int]:
+    """Integers in the proportion of the weights, read as the decimals that the client wrote: 0.1 + 0.2 is 0.3 here."""
+    if not criteria:
+        raise ValueError("a rubric has at least one criterion")
+    exact = {criterion.id: Fraction(str(criterion.weight)) for criterion in criteria}
+    scale = lcm(*(weight.denominator for weight in exact.values()))
+    return {criterion: int(weight * scale) for criterion, weight in exact.items()}
+
+
+def _total(scores: Mapping[str, int], weights: Mapping[str, int]) -> int:
+    return sum(weight * scores[criterion] for criterion, weight in weights.items())
+
+
+def _totals(cast: Ballot, weights: Mapping[str, int]) -> Totals:
+    return {candidate: _total(scores, weights) for candidate, scores in cast.scores.items()}
+
+
+def weighted(scores_of_candidate: Mapping[str, int], criteria: Sequence[Criterion]) -> float:
+    """Weighted mean of one candidate's scores, 0 to 10. KeyError: a criterion without a score."""
+    weights = _weights(criteria)
+    return float(Fraction(_total(scores_of_candidate, weights), sum(weights.values())))
+
+
+def order(ballot: Ballot, criteria: Sequence[Criterion]) -> list[tuple[CandidateId, ...]]:
+    """The ballot's candidates best first, in tiers of equal weighted totals."""
+    return tiers(_totals(ballot, _weights(criteria)))
+
+
+def borda(ballots: Sequence[Ballot], criteria: Sequence[Criterion]) -> dict[CandidateId, float]:
+    """Borda scores in [0, 1]: (m-1-place)/(m-1) on a ballot of m, averaged over the ballots that show the candidate.
+
+    Equal candidates share the mean of their places. A ballot of fewer than two says nothing.
+    """
+    weights = _weights(criteria)
+    exact = rules.borda([_totals(cast, weights) for cast in ballots])
+    return {candidate: float(value) for candidate, value in exact.items()}
+
+
+def mean_scores(ballots: Sequence[Ballot], criteria: Sequence[Criterion]) -> dict[CandidateId, float]:
+    """Mean weighted score over the ballots that show the candidate, divided by ten: in [0, 1]."""
+    weights = _weights(criteria)
+    exact = rules.mean([_totals(cast, weights) for cast in ballots], SCORE_MAX * sum(weights.values()))
+    return {candidate: float(value) for candidate, value in exact.items()}
+
+
+def _criterion_means(ballots: Sequence[Ballot]) -> dict[CandidateId, dict[str, Fraction]]:
+    given: dict[CandidateId, dict[str, list[int]]] = defaultdict(lambda: defaultdict(list))
+    for cast in ballots:
+        for candidate, scores in cast.scores.items():
+            for criterion, score in scores.items():
+                given[candidate][criterion].append(score)
+    return {
+        candidate: {criterion: Fraction(sum(scores), len(scores)) for criterion, scores in by_criterion.items()}
+        for candidate, by_criterion in given.items()
+    }
+
+
+def criterion_means(ballots: Sequence[Ballot]) -> dict[CandidateId, dict[str, float]]:
+    """Mean score, 0 to 10, by candidate and criterion, over the ballots that show the candidate."""
+    return {
+        candidate: {criterion: float(mean) for criterion, mean in means.items()}
+        for candidate, means in _criterion_means(ballots).items()
+    }
+
+
+def _seeded_hash(seed: int, candidate: CandidateId) -> str:
+    return hashlib.sha256(f"{seed}:{candidate}".encode()).hexdigest()
+
+
+def rank(
+    candidates: Sequence[CandidateId],
+    ballots: Sequence[Ballot],
+    criteria: Sequence[Criterion],
+    tokens: Mapping[CandidateId, int],
+    seed: int,
+    aggregation: Aggregation = "borda",
+) -> Ranked:
+    """Rank the candidates by a rule, or by mean score where a rule cannot compare (a council of two).
+
+    Ties: mean score, head to head, the worst criterion's mean (higher first), fewer tokens, a hash of seed and
+    candidate. Candidates that nobody scored come last, by the chain's tail. `tokens` must name every candidate.
+    A candidate that is not listed is not ranked; on the ballots it keeps its place, which Borda alone heeds.
+
+    A ballot of one author's versions compares nobody: under Borda it would lift its best to 1, as every ballot of a
+    council of two does. It counts in means and tie-breaks only.
+    """
+    weights = _weights(criteria)
+    totals = [_totals(cast, weights) for cast in ballots]
+    best = SCORE_MAX * sum(weights.values())
+    listed = sorted(set(candidates))
+    comparing = [cast for cast in totals if len({author(candidate) for candidate in cast}) > 1]
+    found = aggregate(aggregation, listed, totals, comparing, best)
+    means = rules.mean(totals, best)
+    worst = {candidate: min(by_criterion.values()) for candidate, by_criterion in _criterion_means(ballots).items()}
+    scored = [candidate for candidate in listed if candidate in found.scores]
+
+    groups: dict[tuple[Fraction, Fraction], list[CandidateId]] = defaultdict(list)
+    for candidate in scored:
+        groups[found.scores[candidate], means[candidate]].append(candidate)
+    # Counting within a group keeps the order transitive where three candidates beat each other in a circle.
+    head_to_head = {
+        c: points for group in groups.values() for c, points in wins_less_losses(duels(group, totals)).items()
+    }
+
+    def tail(candidate: CandidateId) -> tuple[int, str]:
+        return tokens[candidate], _seeded_hash(seed, candidate)
+
+    def place(candidate: CandidateId) -> tuple[Fraction, Fraction, int, Fraction, int, str]:
+        return (
+            -found.scores[candidate],
+            -means[candidate],
+            -head_to_head[candidate],
+            -worst[candidate],
+            *tail(candidate),
+        )
+
+    winners = found.first(sorted(scored, key=place))
+    unscored = sorted((candidate for candidate in listed if candidate not in found.scores), key=tail)
+    lead = found.scores[winners[0]] - found.scores[winners[1]] if len(winners) > 1 else None
+    return Ranked(
+        order=(*winners, *unscored),
+        scores={c: float(found.scores[c]) if c in found.scores else None for c in (*winners, *unscored)},
+        tie=lead == 0,
+        margin=None if lead is None else float(lead),
+        degraded=found.degraded,
+    )
+
+
+def kendall_tau(first: Tiers, second: Tiers) -> float:
+    """Kendall's τ-b of two orders of the same candidates, in tiers; on strict orders it is the plain τ.
+
+    0 when one side puts all in one tier: no preference neither agrees nor disagrees (τ-b itself is undefined there).
+    Raises ValueError unless both sides hold the same candidates, two at least. Kendall, Biometrika 33 (1945).
+    """
+    places = {candidate: place for place, tier in enumerate(first) for candidate in tier}
+    others = {candidate: place for place, tier in enumerate(second) for candidate in tier}
+    if places.keys() != others.keys() or len(places) < 2:
+        raise ValueError("Kendall's tau compares two orders of the same candidates, two at least")
+    return _tau_b(places, others) or 0.0
+
+
+def _tau_b(first: Mapping[CandidateId, int], second: Mapping[CandidateId, int]) -> float | None:
+    """Over the candidates that both have; None when one side makes no difference between any of these."""
+    balance = untied_first = untied_second = 0
+    for one, other in combinations(sorted(first.keys() & second.keys()), 2):
+        here = (first[one] > first[other]) - (first[one] < first[other])
+        there = (second[one] > second[other]) - (second[one] < second[other])
+        balance += here * there
+        untied_first += abs(here)
+        untied_second += abs(there)
+    if not untied_first or not untied_second:
+        return None
+    return balance / sqrt(untied_first * untied_second)
+
+
+def agreement(ballots: Sequence[Ballot], ranking: Sequence[CandidateId], criteria: Sequence[Criterion]) -> float | None:
+    """Mean Kendall τ-b of each ballot against the ranking of its candidates, in [-1, 1].
+
+    None when no ballot shows two candidates of the ranking.
+    """
+    taus: list[float] = []
+    for cast in ballots:
+        tiers = [[candidate for candidate in tier if candidate in ranking] for tier in order(cast, criteria)]
+        shown = {candidate for tier in tiers for candidate in tier}
+        if len(shown) > 1:
+            taus.append(kendall_tau(tiers, [[candidate] for candidate in ranking if candidate in shown]))
+    return fsum(taus) / len(taus) if taus else None
+
+
+def effective_votes(ballots: Sequence[Ballot], criteria: Sequence[Criterion]) -> float | None:
+    """How many independent ballots these are worth: N/(1+(N-1)ρ̂), between 1 and N.
+
+    ρ̂ is the mean Kendall τ-b of two ballots over the candidates that both show, clipped to [0, 1], and N the ballots
+    that compare with another one: two such candidates at least, and a difference made between them on either side.
+    None when no two do. It errs low: reviewers who agree because they are right look like copies of one another.
+    Kish, Survey Sampling (1965), for the formula.
+    """
+    weights = _weights(criteria)
+    totals = [_totals(cast, weights) for cast in ballots]
+    taus = {
+        (one, other): tau
+        for one, other in combinations(range(len(totals)), 2)
+        if (tau := _tau_b(totals[one], totals[other])) is not None
+    }
+    if not taus:
+        return None
+    counted = len({place for pair in taus for place in pair})
+    correlation = min(1.0, max(0.0, fsum(taus.values()) / len(taus)))
+    return counted / (1 + (counted - 1) * correlation)
+
+
+def dissent(
+    ballots: Sequence[Ballot],
+    winner: CandidateId,
+    criteria: Sequence[Criterion],
+    author_of: Callable[[CandidateId], str] = author,
+) -> tuple[tuple[str, str], ...]:
+    """(reviewer, preferred agent) of each ballot whose best candidate is strictly above the winner's best, by reviewer.
+
+    `winner` is an agent or one of its candidates. A ballot that does not show the winner, such as the winner's own,
+    compares nothing and is no dissent. Of equally preferred agents the first by id is named.
+    """
+    found: list[tuple[str, str]] = []
+    for cast in ballots:
+        tiers = order(cast, criteria)
+        if any(author_of(candidate) == author_of(winner) for tier in tiers for candidate in tier):
+            preferred = [author_of(candidate) for candidate in tiers[0]]
+            if author_of(winner) not in preferred:
+                found.append((cast.reviewer, min(preferred)))
+    return tuple(sorted(found))

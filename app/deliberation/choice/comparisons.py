@@ -1,0 +1,105 @@
+"""Comparisons: what judges said of pairs, counted into one ranking.
+
+A judge favours a place: turning a pair round changed a third of GPT-4's verdicts (arXiv:2306.05685). So a pair is won
+only where both orders agree, and is a tie where they differ. One order alone is half a comparison, as each order is
+half of one in arXiv:2305.17926: which order is missing has nothing to do with who is better, so a favoured place does
+not favour a candidate. What is missing is missing, and is neither a tie nor a defeat.
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from math import fsum
+
+from app.deliberation.choice.anonymity import nonce
+from app.deliberation.choice.ballots import Ranked, author
+from app.deliberation.choice.bradley_terry import bradley_terry, win_rates
+from app.deliberation.choice.pairings import Pairing
+from app.deliberation.choice.pairwise import CandidateId
+
+# Strengths come from an iteration that is good to twelve digits: what differs by less than nine is equal.
+_DIGITS = 9
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """What a judge said of two candidates, in the order shown: which one is better, or None for a tie."""
+
+    judge: str
+    pair: Pairing
+    winner: CandidateId | None
+
+
+def wins(heard: Collection[Comparison]) -> dict[Pairing, Fraction]:
+    """By (one, other), how often one beat the other; a tie is half a win to each. Pairs without a comparison lack.
+
+    Both orders together weigh one, one alone weighs half.
+    """
+    said: dict[Pairing, list[CandidateId | None]] = {}
+    for each in heard:
+        one, other = sorted(each.pair)
+        said.setdefault((one, other), []).append(each.winner)
+    counted: dict[Pairing, Fraction] = {}
+    for (one, other), winners in said.items():
+        agreed = winners[0] if len(set(winners)) == 1 else None
+        weight = Fraction(len(winners), 2)
+        share = Fraction(1, 2) if agreed is None else Fraction(agreed == one)
+        counted[one, other] = weight * share
+        counted[other, one] = weight - weight * share
+    return counted
+
+
+def rates(candidates: Sequence[CandidateId], heard: Collection[Comparison]) -> dict[CandidateId, float]:
+    """Each candidate's mean chance, in [0, 1], of beating another, by Bradley-Terry; an average one's without any."""
+    strengths = bradley_terry(candidates, wins(heard))
+    return {candidate: round(rate, _DIGITS) for candidate, rate in win_rates(strengths).items()}
+
+
+def ranked(
+    candidates: Sequence[CandidateId], heard: Collection[Comparison], tokens: Mapping[CandidateId, int], seed: int
+) -> Ranked:
+    """Rank by `rates`. Ties: head to head, fewer tokens, a hash of seed and candidate.
+
+    Candidates that nobody compared come last, without a score. `tokens` must name every candidate.
+    """
+    counted, found = wins(heard), rates(candidates, heard)
+    compared = {candidate for pair in counted for candidate in pair}
+    scores = {candidate: rate if candidate in compared else None for candidate, rate in found.items()}
+
+    def duels(one: CandidateId) -> Fraction:
+        level = [other for other in scores if scores[other] == scores[one] and (one, other) in counted]
+        return sum((counted[one, other] - counted[other, one] for other in level), start=Fraction())
+
+    def place(one: CandidateId) -> tuple[bool, float, Fraction, int, str]:
+        return one not in compared, -found[one], -duels(one), tokens[one], nonce(seed, one)
+
+    order = tuple(sorted(scores, key=place))
+    best = [score for candidate in order if (score := scores[candidate]) is not None]
+    margin = round(best[0] - best[1], _DIGITS) if len(best) > 1 else None
+    return Ranked(order=order, scores={c: scores[c] for c in order}, tie=margin == 0, margin=margin)
+
+
+def beaten(pair: Pairing, heard: Collection[Comparison], tokens: Mapping[CandidateId, int], seed: int) -> CandidateId:
+    """Who of a pair goes on no further, by what was said of this pair alone; of equals, whom the chain puts last."""
+    return ranked(pair, [each for each in heard if set(each.pair) == set(pair)], tokens, seed).order[-1]
+
+
+def agreement(heard: Collection[Comparison], order: Sequence[CandidateId]) -> float | None:
+    """Mean Kendall τ of the comparisons against a ranking: of two candidates it is 1, -1, or 0 for a tie; in [-1, 1].
+
+    None without a comparison.
+    """
+    place = {candidate: place for place, candidate in enumerate(order)}
+    taus = [
+        0 if each.winner is None else 1 if each.winner == min(each.pair, key=place.__getitem__) else -1
+        for each in heard
+    ]
+    return fsum(taus) / len(taus) if taus else None
+
+
+def dissent(heard: Collection[Comparison], winner: CandidateId) -> tuple[tuple[str, str], ...]:
+    """(judge, preferred agent) for whoever put another candidate above the winner, once each, by judge."""
+    against = {
+        (each.judge, author(each.winner)) for each in heard if winner in each.pair and each.winner not in (None, winner)
+    }
+    return tuple(sorted(against))

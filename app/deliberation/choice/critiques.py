@@ -1,0 +1,89 @@
+"""What a round's critiques ask of the authors, and when further rounds are not worth their calls.
+
+The words of a critique are for the author alone; what is decided here follows from severities, verdicts and scores.
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from app.deliberation.choice.ballots import CandidateId, author, kendall_tau
+from app.deliberation.outputs import Critique, Issue
+
+StopRule = Literal["no_major", "accepted", "settled", "none"]
+"""When a council's rounds end before the last.
+
+`no_major`: no major issue and no blocker is open. `accepted`: all critics accept; until then an author revises on minor
+issues too. `settled`: as no_major, or when the scores, which every round then has, say that nothing moves any more.
+`none`: never, so that other critics look at what the last ones passed.
+"""
+
+GAIN_MIN = 0.025
+"""A quarter of a point out of ten: what the best text must have gained in a round for another one."""
+
+TAU_MIN = 0.9
+"""How far two rounds' rankings must agree, with the same author first, for the later one to be the last."""
+
+_GRAVITY = {"blocker": 2, "major": 1, "minor": 0}
+
+
+def is_open(critique: Critique, rule: StopRule) -> bool:
+    """Whether a critique asks for a revision."""
+    return critique.demands_revision or (rule == "accepted" and critique.verdict != "accept")
+
+
+def demanded(critiques: Mapping[str, Sequence[Critique]], rule: StopRule) -> dict[str, list[Issue]]:
+    """By author, the issues for those who are to revise: of all their critics, also of those who would let it pass.
+
+    What several critics found alike, at the same place, is one issue, as grave as the gravest of them has it.
+    """
+    issues = {
+        author: _merged(found)
+        for author, found in critiques.items()
+        if any(is_open(critique, rule) for critique in found)
+    }
+    return {author: merged for author, merged in issues.items() if merged}
+
+
+def _merged(critiques: Sequence[Critique]) -> list[Issue]:
+    merged: dict[tuple[str, str], Issue] = {}
+    for critique in critiques:
+        for issue in critique.issues:
+            alike = " ".join(issue.where.casefold().split()), " ".join(issue.claim.casefold().split())
+            known = merged.get(alike)
+            if known is None or _GRAVITY[issue.severity] > _GRAVITY[known.severity]:
+                merged[alike] = issue
+    return list(merged.values())
+
+
+def ends_rounds(critiques: Collection[Critique], rule: StopRule) -> bool:
+    """Whether these critiques, a whole round's, end the rounds. Nobody accepts where no critic was heard."""
+    if rule == "none" or (rule == "accepted" and not critiques):
+        return False
+    return not any(is_open(critique, rule) for critique in critiques)
+
+
+@dataclass(frozen=True, slots=True)
+class RoundScores:
+    """What a round's ballots say of the first and last versions: their order, and their mean scores in [0, 1]."""
+
+    order: Sequence[CandidateId]
+    means: Mapping[CandidateId, float]
+
+    @property
+    def authors(self) -> list[str]:
+        """The authors, each where its best version stands."""
+        return list(dict.fromkeys(map(author, self.order)))
+
+
+def is_settled(earlier: RoundScores | None, later: RoundScores) -> bool:
+    """Whether another round is not worth it: the best text gained little in this one, or the ranking has come to rest.
+
+    `earlier` are the scores of the round before. Without them the gain is over the drafts, on the same ballots.
+    """
+    before = earlier.means.values() if earlier else [m for each, m in later.means.items() if each == author(each)]
+    if max(later.means.values()) - max(before, default=0.0) < GAIN_MIN:
+        return True
+    if earlier is None or earlier.authors[0] != later.authors[0]:
+        return False
+    return kendall_tau([[each] for each in earlier.authors], [[each] for each in later.authors]) >= TAU_MIN

@@ -1,0 +1,169 @@
+"""What running programs against tests says of them, and which is best supported (CodeT, arXiv:2207.10397).
+
+A test that a client gave is a gate: a program that fails one ranks below all that pass them, whatever else speaks for
+it. A test that an agent wrote is an opinion: it may be wrong, and counts by how many tests and programs agree.
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import zip_longest
+
+from app.deliberation.facts import Tally
+from app.deliberation.outputs import CheckOutcome, Report, TestCase
+from app.deliberation.strategies.steps.strategy_run import Candidate
+
+WRITTEN_MAX = 32
+_TALLY_CHARS_MAX = 500
+
+
+@dataclass(frozen=True, slots=True)
+class Suite:
+    """The tests of one deliberation, the first `gates` of them given by the client.
+
+    `writers` numbers who wrote each, 0 the client; `void` are the places of given tests that check nothing.
+    """
+
+    tests: tuple[TestCase, ...]
+    gates: int
+    writers: tuple[int, ...] = ()
+    void: frozenset[int] = frozenset()
+
+    @property
+    def demanded(self) -> frozenset[int]:
+        """The places of the gates."""
+        return frozenset(range(self.gates)) - self.void
+
+
+def suite(given: Sequence[TestCase], written: Sequence[Sequence[TestCase]]) -> Suite:
+    """The given tests and those of the writers in turn, so that a bound cuts all alike; no source stands twice."""
+    kept = {test.code: (0, test) for test in given}
+    gates = len(kept)
+    for turn in zip_longest(*written):
+        for writer, test in enumerate(turn, start=1):
+            if test is not None and len(kept) < gates + WRITTEN_MAX:
+                kept.setdefault(test.code, (writer, test))
+    return Suite(tuple(test for _, test in kept.values()), gates, tuple(writer for writer, _ in kept.values()))
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """A program and the report on it; None when it could not be checked."""
+
+    candidate: Candidate
+    report: Report | None
+
+    @property
+    def outcomes(self) -> tuple[CheckOutcome, ...]:
+        """What each test brought; empty when the program was not checked."""
+        return self.report.outcomes if self.report else ()
+
+    @property
+    def fault(self) -> str:
+        """Why no test could be run; empty when there is no such reason."""
+        return self.report.fault if self.report else ""
+
+    @property
+    def passed(self) -> frozenset[int]:
+        """The tests that it passes, by place."""
+        return frozenset(place for place, outcome in enumerate(self.outcomes) if outcome.passed)
+
+    @property
+    def not_run(self) -> frozenset[int]:
+        """The tests of which nothing is known, by place."""
+        return self.report.not_run if self.report else frozenset()
+
+    @property
+    def void(self) -> frozenset[int]:
+        """The tests that it came through without an assertion, by place."""
+        return self.report.void if self.report else frozenset()
+
+    def failed(self, suite: Suite) -> frozenset[int]:
+        """The gates that it is known to fail."""
+        return frozenset() if self.report is None else suite.demanded - self.passed - self.not_run
+
+    def unchecked(self, suite: Suite) -> bool:
+        """Whether a gate was not run, or nothing was: then it is not known whether the program passes."""
+        if self.report is None:
+            return True
+        nothing_ran = bool(suite.tests) and len(self.not_run) == len(suite.tests)
+        return not self.fault and (nothing_ran or bool(suite.demanded & self.not_run))
+
+    def hard(self, suite: Suite) -> tuple[bool, int, bool]:
+        """What decides before any opinion, best first: at fault, how many gates it is known to fail, unchecked."""
+        return bool(self.fault), len(self.failed(suite)), self.unchecked(suite)
+
+    def worth(self, suite: Suite) -> tuple[bool, bool, int, bool, int]:
+        """An order of one author's versions, best first: checked, hard checks, then how many tests it passes."""
+        return self.unchecked(suite), *self.hard(suite), -len(self.passed)
+
+
+def credible(suite: Suite, programs: Collection[Checked]) -> frozenset[int]:
+    """Tests that a program should be mended for: gates, and what some program passes, or all that one alone has.
+
+    A written test that every one of several programs fails is as likely to be wrong as they are.
+    """
+    if len(programs) == 1:
+        return frozenset(range(len(suite.tests))) - suite.void
+    return suite.demanded.union(*(each.passed for each in programs))
+
+
+def void_gates(suite: Suite, programs: Collection[Checked]) -> frozenset[int]:
+    """The given tests that every program which could be run came through without an assertion."""
+    ran = [each.void for each in programs if not each.fault and not each.unchecked(suite)]
+    return frozenset(range(suite.gates)).intersection(*ran) if ran else frozenset()
+
+
+# What running the tests brought: the places of those passed, and of those not run.
+Brought = tuple[frozenset[int], frozenset[int]]
+
+
+@dataclass(frozen=True, slots=True)
+class Support:
+    """How well each author's program is supported, by author: None where nothing was checked or nothing tests."""
+
+    scores: Mapping[str, float | None]
+    groups: Mapping[Brought, tuple[str, ...]]
+
+    def share(self, author: str) -> float | None:
+        """The part of the programs that could be run which pass the same tests as this author's; None without any."""
+        members = [group for group in self.groups.values() if author in group]
+        return len(members[0]) / sum(map(len, self.groups.values())) if members else None
+
+
+def support(suite: Suite, programs: Sequence[Checked]) -> Support:
+    """CodeT's score, in [0, 1]: the share of programs that pass the same tests, times the share of tests passed.
+
+    `programs` are one per author. What cannot be run or fails a gate scores 0, however many agree with it; what is not
+    known to, and was not run against every gate, has no score. Tests not run count neither for a program nor against.
+    """
+    groups: dict[Brought, list[str]] = {}
+    for each in programs:
+        if not each.unchecked(suite) and not each.fault:
+            groups.setdefault((each.passed, each.not_run), []).append(each.candidate.author)
+    known = sum(not each.unchecked(suite) for each in programs)
+    scores: dict[str, float | None] = {}
+    for each in programs:
+        score: float | None = 0.0
+        ran = len(suite.tests) - len(each.not_run)
+        if not each.fault and not each.failed(suite):
+            agreeing = len(groups.get((each.passed, each.not_run), ()))
+            score = agreeing / known * len(each.passed) / ran if ran and not each.unchecked(suite) else None
+        scores[each.candidate.author] = score
+    ordered = sorted(groups.items(), key=lambda group: (-len(group[1]), -len(group[0][0]), *map(sorted, group[0])))
+    return Support(scores, {brought: tuple(sorted(authors)) for brought, authors in ordered})
+
+
+def tally(suite: Suite, found: Support) -> tuple[Tally, ...]:
+    """The groups of programs that pass the same tests, the largest first."""
+    return tuple(
+        Tally(answer=_described(suite, *brought), votes=len(authors), agents=authors)
+        for brought, authors in found.groups.items()
+    )
+
+
+def _described(suite: Suite, passed: frozenset[int], not_run: frozenset[int]) -> str:
+    text = f"{len(passed)} of {len(suite.tests)} tests pass"
+    failed = [test.name for place, test in enumerate(suite.tests) if place not in passed | not_run]
+    text += f"; not: {', '.join(failed)}" if failed else ""
+    text += f"; {len(not_run)} not run" if not_run else ""
+    return text[:_TALLY_CHARS_MAX]

@@ -1,0 +1,162 @@
+"""Steps of strategies that run code: write programs, write tests, check programs in a sandbox, repair them."""
+
+from collections.abc import Mapping, Sequence
+from typing import Annotated
+
+from pydantic import Field, TypeAdapter, ValidationInfo, field_validator
+
+from app.deliberation.calls import Call, Check
+from app.deliberation.choice.anonymity import nonce
+from app.deliberation.errors import BudgetExhausted, QuorumNotReached
+from app.deliberation.outputs import Output, Program, Report, TestCase, Tests
+from app.deliberation.prompts import code as prompts
+from app.deliberation.specification import Parameters
+from app.deliberation.strategies.steps.evidence import Checked, Suite, suite
+from app.deliberation.strategies.steps.strategy_run import Candidate, Course, Step, first_problem
+
+FAILED_SHOWN_MAX = 8
+
+_SOME: TypeAdapter[int] = TypeAdapter(Annotated[int, Field(ge=1)])
+
+
+class GivenTest(Parameters):
+    """A test that a program has to pass."""
+
+    name: str = Field(min_length=1, max_length=200, description="What is tested, in a few words.")
+    code: str = Field(
+        min_length=1, max_length=20_000, description="Python that raises an error when the program is wrong."
+    )
+
+
+class ProgramParameters(Parameters):
+    """What tests programs, and what a program may use."""
+
+    tests: tuple[GivenTest, ...] = Field(
+        default=(), max_length=32, strict=False, description="Tests that a program has to pass before anything else."
+    )
+    test_writers: int = Field(
+        default=2,
+        ge=0,
+        le=32,
+        description="How many agents write tests, without seeing a program; at most all, and 0 only with tests.",
+    )
+    timeout_s: int = Field(default=5, ge=1, le=60, description="Seconds that one test may run.")
+    memory_mb: int = Field(default=256, ge=64, le=1_024, description="Megabytes of memory that a program may take.")
+
+    @field_validator("test_writers")
+    @classmethod
+    def _with_a_test(cls, test_writers: int, info: ValidationInfo) -> int:
+        # The refusal of a bound, so that it is told at this field.
+        return test_writers if info.data.get("tests") else _SOME.validate_python(test_writers)
+
+    @property
+    def given(self) -> tuple[TestCase, ...]:
+        """The client's tests, as programs are checked against them."""
+        return tuple(TestCase(name=test.name, code=test.code) for test in self.tests)
+
+
+def written(course: Course, told: ProgramParameters) -> Step[list[Candidate]]:
+    """Every agent writes a program alone. Raises QuorumNotReached when none does, BudgetExhausted when none may."""
+    specification = course.specification
+    mark = nonce(specification.seed, "given")
+    calls = [
+        course.call(agent, prompts.program(specification, told.given, place, mark), Output(kind="program"))
+        for place, agent in enumerate(specification.agents)
+    ]
+    stages_left = 3 + 2 * specification.rounds
+    outcomes = yield from course.run("propose", 0, calls, quorum=specification.quorum, stages_left=stages_left)
+    if not outcomes.admitted:
+        raise BudgetExhausted("the budget does not admit the first stage")
+    drafts = [
+        Candidate(call.agent_id, 0, program.code, outcomes.completion_tokens(call), call.call_id)
+        for call in calls
+        if isinstance(program := outcomes.answer(call), Program)
+    ]
+    if not drafts:
+        raise QuorumNotReached(f"none of {len(calls)} agents answered: {first_problem(calls, outcomes)}")
+    if len(drafts) < len(calls):
+        course.degraded.append(f"{len(drafts)} of {len(calls)} agents answered")
+    return drafts
+
+
+def tested(course: Course, told: ProgramParameters) -> Step[Suite]:
+    """The client's tests, and those that some agents, drawn by the seed, write without seeing a program."""
+    specification = course.specification
+    drawn = sorted(specification.agents, key=lambda agent: nonce(specification.seed, "tests", agent.agent_id))
+    mark = nonce(specification.seed, "given")
+    calls = [
+        course.call(agent, prompts.tests(specification, told.given, mark), Output(kind="tests"))
+        for agent in drawn[: told.test_writers]
+    ]
+    found: list[Sequence[TestCase]] = []
+    if calls:
+        stages_left = 2 + 2 * specification.rounds
+        outcomes = yield from course.run("test", 0, calls, quorum=1, stages_left=stages_left)
+        found = [answer.tests for call in calls if isinstance(answer := outcomes.answer(call), Tests)]
+        if outcomes.admitted and len(found) < len(calls):
+            course.degraded.append(f"{len(found)} of {len(calls)} test writers answered")
+    tests = suite(told.given, found)
+    if not tests.tests:
+        course.degraded.append("untested")
+    return tests
+
+
+def checked(
+    course: Course, told: ProgramParameters, tests: Suite, programs: Sequence[Candidate], round: int
+) -> Step[list[Checked]]:
+    """Run each program against all tests, in the sandbox of its author's role."""
+    calls: list[Call] = []
+    for each in programs:
+        check = Check(
+            code=each.text,
+            tests=tests.tests,
+            writers=tests.writers,
+            timeout_s=told.timeout_s,
+            memory_mb=told.memory_mb,
+        )
+        call = course.call(course.agent(each.author), (), Output(kind="report"))
+        calls.append(call.model_copy(update={"max_tokens": 0, "check": check}))
+    stages_left = 1 + 2 * (course.specification.rounds - round)
+    outcomes = yield from course.run("check", round, calls, quorum=len(calls), stages_left=stages_left)
+    found = [
+        Checked(each, report if isinstance(report, Report) and len(report.outcomes) == len(tests.tests) else None)
+        for each, report in zip(programs, map(outcomes.answer, calls), strict=True)
+    ]
+    missing = sum(each.unchecked(tests) for each in found)
+    if outcomes.admitted and missing:
+        course.degraded.append(f"{missing} of {len(calls)} programs of round {round} are unchecked")
+    return found
+
+
+def repaired(
+    course: Course,
+    tests: Suite,
+    best: Mapping[str, Checked],
+    latest: Mapping[str, Candidate],
+    failing: Mapping[str, Sequence[int]],
+    round: int,
+) -> Step[list[Candidate]]:
+    """New versions of failing programs by their authors, from the best that each has; a repair may fail."""
+    specification = course.specification
+    calls: list[Call] = []
+    for author, failed in failing.items():
+        each = best[author]
+        shown = [(tests.tests[place], each.outcomes[place].reason) for place in failed[:FAILED_SHOWN_MAX]]
+        mark = nonce(specification.seed, "repair", round, author)
+        messages = prompts.repair(specification, each.candidate.text, shown, each.fault, mark)
+        calls.append(course.call(course.agent(author), messages, Output(kind="program")))
+    stages_left = 2 + 2 * (specification.rounds - round)
+    outcomes = yield from course.run("repair", round, calls, quorum=1, stages_left=stages_left)
+    answers = [(call, answer) for call in calls if isinstance(answer := outcomes.answer(call), Program)]
+    if outcomes.admitted and len(answers) < len(calls):
+        course.degraded.append(f"{len(calls) - len(answers)} of {len(calls)} repairs of round {round} failed")
+    return [
+        Candidate(
+            author=call.agent_id,
+            version=latest[call.agent_id].version + 1,
+            text=program.code,
+            tokens=outcomes.completion_tokens(call),
+            call_id=call.call_id,
+        )
+        for call, program in answers
+    ]

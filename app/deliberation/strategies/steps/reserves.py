@@ -1,0 +1,86 @@
+"""What must be left of a budget when a stage opens whose worth hangs on the stages after it.
+
+A critique that nobody may act on, a revision that nobody may score and an analysis that nobody may use would only take
+from the choice what it needs. Predicted as `budget.predicted_tokens` does it, erring upwards: what is not written yet
+is foreseen at its author's bound. Tokens are not counted where the budget leaves them open.
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+
+from app.deliberation.budget import BYTES_PER_TOKEN, predicted_tokens
+from app.deliberation.calls import Call, ChatMessage, Reserve
+from app.deliberation.choice.anonymity import nonce
+from app.deliberation.outputs import Analysis, Output
+from app.deliberation.prompts.council import judge_pair, revise, score
+from app.deliberation.prompts.form import candidate
+from app.deliberation.prompts.fusion import fuse
+from app.deliberation.strategies.steps.strategy_run import Candidate, Course, ballot_tokens
+
+# A label of two letters, where a prompt names its labels and between candidates.
+_PER_CANDIDATE = "AA, \n\n"
+
+
+def scoring(course: Course, versions: Sequence[Candidate], coming: Collection[str] = ()) -> Reserve:
+    """What it takes that authors score each other's versions, with a new last one of each author in `coming`."""
+    authors = list(dict.fromkeys(version.author for version in versions))
+    specification = course.specification
+    if specification.budget.max_tokens is None:
+        return Reserve(calls=len(authors))
+    mark = nonce(specification.seed, "reserve")
+    frame = _bytes(score(specification, [], mark))
+    each = len((candidate("AA", "", mark) + _PER_CANDIDATE).encode())
+    sizes = _sizes(course, versions, coming)
+    tokens = 0
+    for reviewer in authors:
+        shown = [size + each for author, size in sizes if author != reviewer]
+        bound = ballot_tokens(course.agent(reviewer), len(shown), len(specification.constraints.rubric))
+        tokens += (frame + sum(shown)) // BYTES_PER_TOKEN + bound
+    return Reserve(calls=len(authors), tokens=tokens)
+
+
+def revising(course: Course, latest: Mapping[str, Candidate], critiques: Sequence[Call]) -> Reserve:
+    """What it takes that every author revises on whatever these critiques will say."""
+    specification = course.specification
+    if specification.budget.max_tokens is None:
+        return Reserve(calls=len(latest))
+    mark = nonce(specification.seed, "reserve")
+    calls = [
+        course.call(course.agent(author), revise(specification, own.text, (), mark), Output(kind="revision"))
+        for author, own in latest.items()
+    ]
+    return Reserve(calls=len(calls), tokens=predicted_tokens(calls) + sum(call.max_tokens for call in critiques))
+
+
+def fusing(course: Course, texts: Sequence[tuple[str, str]], writer: str, analysis: Call) -> Reserve:
+    """What it takes that the writer fuses these (label, text) pairs with whatever the analysis will say."""
+    specification = course.specification
+    if specification.budget.max_tokens is None:
+        return Reserve(calls=1)
+    nothing = Analysis(agreements=(), conflicts=(), gaps=())
+    prompt = fuse(specification, texts, nothing, nonce(specification.seed, "reserve"))
+    call = course.call(course.agent(writer), prompt, Output(kind="answer"))
+    return Reserve(calls=1, tokens=predicted_tokens([call]) + analysis.max_tokens)
+
+
+def gating(course: Course, single: Candidate, writer: str, judges: Sequence[str]) -> Reserve:
+    """What it takes to compare what the writer will have written with the best single text, in both orders."""
+    specification = course.specification
+    if specification.budget.max_tokens is None:
+        return Reserve(calls=2)
+    prompt = judge_pair(specification, single.text, "", nonce(specification.seed, "reserve"))
+    fused = course.agent(writer).sampling.max_tokens
+    calls = [course.call(course.agent(judges[turn % len(judges)]), prompt, Output(kind="pair")) for turn in range(2)]
+    return Reserve(calls=2, tokens=predicted_tokens(calls) + 2 * fused)
+
+
+def _sizes(course: Course, versions: Sequence[Candidate], coming: Collection[str]) -> list[tuple[str, int]]:
+    """The bytes of each author's first and last version; of those in `coming` the last one is not written yet."""
+    first = [(each.author, len(each.text.encode())) for each in versions if not each.version]
+    last = {each.author: len(each.text.encode()) for each in versions if each.version}
+    for author in coming:
+        last[author] = max(last.get(author, 0), course.agent(author).sampling.max_tokens * BYTES_PER_TOKEN)
+    return [*first, *last.items()]
+
+
+def _bytes(messages: Sequence[ChatMessage]) -> int:
+    return sum(len(message.content.encode()) for message in messages)

@@ -1,0 +1,406 @@
+"""The knobs of `council` and `best_of_n`: several critics, when rounds end, and how scores are counted."""
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from itertools import combinations
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from app.deliberation.calls import Call
+from app.deliberation.choice.ballots import author
+from app.deliberation.choice.critiques import RoundScores, StopRule, demanded, ends_rounds, is_open, is_settled
+from app.deliberation.facts import StageOpened, Verdict
+from app.deliberation.outputs import ISSUES_MAX, Critique, Issue, Output, parse_output
+from app.deliberation.specification import Budget, Specification
+from app.deliberation.strategies.best_of_n import BestOfNParameters
+from app.deliberation.strategies.council import CouncilParameters
+from app.testing import Reply
+from tests.unit.facts_of import Minds, Run, agent_ids, by_number, revision, run, specification
+
+STOPS: tuple[StopRule, ...] = ("no_major", "accepted", "settled", "none")
+
+
+def asked(size: int = 3, rounds: int = 1, budget: Budget | None = None, **parameters: Any) -> Specification:
+    """A council as a gateway would accept it."""
+    told = specification(size, rounds=rounds, budget=budget)
+    return told.model_copy(update={"parameters": CouncilParameters(**parameters).model_dump(mode="json")})
+
+
+def verdict(ended: Run) -> Verdict:
+    assert ended.completed.verdict is not None
+    return ended.completed.verdict
+
+
+def criticised(call: Call) -> str:
+    return author(call.labels["A"])
+
+
+def prompt(call: Call) -> str:
+    return call.messages[-1].content
+
+
+# Several critics
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 5, 9])
+@pytest.mark.parametrize("critics", [1, 2, 3, 8])
+def test_calls_equal_the_formula_with_several_critics(size: int, critics: int) -> None:
+    k = min(critics, size - 1)
+    for rounds in (0, 1, 2):
+        ended = run(asked(size, rounds, critics=critics))
+        assert len(ended.calls) == verdict(ended).calls == (1 if size == 1 else 2 * size + rounds * size * (k + 1))
+        assert ended.completed.degraded is None
+
+
+@pytest.mark.parametrize("critics", [1, 2, 3])
+def test_everyone_has_as_many_critics_none_of_them_itself_and_others_in_the_next_round(critics: int) -> None:
+    ended = run(asked(7, rounds=2, critics=critics), Minds(text=lambda call_id: f"canary-{call_id}"))
+    by_round = [stage for stage in ended.all(StageOpened) if stage.purpose == "critique"]
+    calls = {call.call_id: call for call in ended.calls}
+    met: list[set[tuple[str, str]]] = []
+    for stage in by_round:
+        pairs = [(call.agent_id, criticised(call)) for call in (calls[each.call_id] for each in stage.calls)]
+        assert Counter(critic for critic, _ in pairs) == Counter(dict.fromkeys(agent_ids(7), critics))
+        assert Counter(author for _, author in pairs) == Counter(dict.fromkeys(agent_ids(7), critics))
+        met.append(set(pairs))
+        assert stage.quorum == 4 * critics, "the share of a council's quorum"
+    assert not met[0] & met[1]
+    for call in ended.asked("critique"):
+        assert call.agent_id != criticised(call)
+        assert f"-{call.agent_id}" not in prompt(call)
+
+
+def finding(found: Mapping[str, Sequence[str]], severity: str = "major") -> Callable[[Call], Reply]:
+    """A council whose critics claim what is told by critic."""
+    minds = Minds()
+
+    def script(call: Call) -> Reply:
+        if call.output.kind != "critique":
+            return minds(call)
+        issues = tuple(issue(severity, claim) for claim in found.get(call.agent_id, ()))
+        return Reply(text=Critique(issues=issues, verdict="revise" if issues else "accept").model_dump_json())
+
+    return script
+
+
+def issue(severity: Any = "major", claim: str = "wrong", where: str = "line 1") -> Issue:
+    return Issue(severity=severity, where=where, claim=claim, evidence="seen", fix="mend")
+
+
+def test_what_all_critics_of_an_author_found_goes_into_one_revision() -> None:
+    claims = {"dev-001": ["claim of one", "said twice"], "dev-002": ["claim of two", "Said  TWICE"], "dev-003": []}
+    ended = run(asked(critics=2), finding(claims))
+    revising = {call.agent_id: call for call in ended.asked("revise")}
+    assert {agent: call.output.issues for agent, call in revising.items()} == {"dev-001": 2, "dev-002": 2, "dev-003": 3}
+    both = prompt(revising["dev-003"])
+    assert [both.count(claim) for claim in ("claim of one", "claim of two", "said twice", "Said  TWICE")] == [
+        1,
+        1,
+        1,
+        0,
+    ]
+    assert all(f"\n{number}. [major]" in both for number in (1, 2, 3))
+    assert "\n4. " not in both
+
+
+def test_eight_critics_with_eight_issues_each_bound_the_revision() -> None:
+    claims = {agent: [f"{agent} finds {number}" for number in range(ISSUES_MAX)] for agent in agent_ids(9)}
+    ended = run(asked(9, critics=8), finding(claims))
+    call = ended.asked("revise")[0]
+    assert call.output.issues == 8 * ISSUES_MAX
+    parse_output(call.output, revision("better", 64))
+    assert ended.completed.degraded is None
+
+
+def test_a_critic_that_fails_leaves_what_the_others_found() -> None:
+    whole = run(asked(critics=2))
+    for count in range(1, 7):
+        for failing in combinations([call.call_id for call in whole.asked("critique")], count):
+            ended = run(asked(critics=2), Minds(failing=failing))
+            heard = {criticised(call) for call in ended.asked("critique") if call.call_id not in failing}
+            assert {call.agent_id for call in ended.asked("revise")} == heard
+            assert ended.degraded == (f"{count} of 6 critiques of round 1 are missing",)
+            assert ended.winner == "dev-001"
+
+
+# When rounds end
+
+
+def said(rule: StopRule, size: int, rounds: int, minds: Minds) -> list[str]:
+    return run(asked(size, rounds, stop=rule), minds).purposes
+
+
+def flat(candidate: str) -> int:
+    """A taste for which a revision changes nothing."""
+    return by_number(author(candidate))
+
+
+@pytest.mark.parametrize(
+    ("rule", "severities", "score", "rounds_made"),
+    [
+        ("no_major", ("major",), by_number, ["critique", "revise"] * 3),
+        ("no_major", ("minor",), by_number, ["critique"]),
+        ("no_major", (), by_number, ["critique"]),
+        ("accepted", ("minor",), by_number, ["critique", "revise"] * 3),
+        ("accepted", (), by_number, ["critique"]),
+        ("none", (), by_number, ["critique"] * 3),
+        ("none", ("minor",), by_number, ["critique"] * 3),
+        ("none", ("major",), by_number, ["critique", "revise"] * 3),
+        # The revision gains a point of ten in the first round, and nothing in the second.
+        ("settled", ("major",), by_number, ["critique", "revise", "score"] * 2),
+        ("settled", ("major",), flat, ["critique", "revise", "score"]),
+        ("settled", ("minor",), by_number, ["critique"]),
+    ],
+)
+def test_rounds_end_as_the_rule_says(
+    rule: StopRule, severities: Sequence[str], score: Callable[[str], int], rounds_made: list[str]
+) -> None:
+    told = said(rule, 3, 3, Minds(issues=lambda _: severities, score=score))
+    assert told == ["propose", *rounds_made, *(["score"] if "score" not in rounds_made else [])]
+
+
+def test_a_council_that_never_settles_makes_as_many_calls_as_its_formula_says() -> None:
+    """Every round somebody else is first, and better than the first one before."""
+
+    def restless(candidate: str) -> int:
+        agent, _, version = candidate.partition("#")
+        return 1 + 2 * int(version or 0) + (int(agent[-1]) % 3 == int(version or 0) % 3)
+
+    for size, rounds, critics in ((2, 1, 1), (3, 3, 1), (3, 3, 2), (5, 2, 2)):
+        ended = run(asked(size, rounds, stop="settled", critics=critics), Minds(score=restless))
+        k = min(critics, size - 1)
+        assert len(ended.calls) == 2 * size + rounds * size * (k + 1) + size * (rounds - 1)
+    assert run(asked(3, 0, stop="settled")).purposes == ["propose", "score"]
+
+
+def test_the_verdict_of_a_settled_council_is_by_the_last_scores_that_there_are() -> None:
+    """The second round's ballots are missing: the first round's stand, and what was revised since is not in them."""
+    minds = Minds(failing=[f"s7-{agent}" for agent in agent_ids(3)])
+    ended = run(asked(3, 3, stop="settled"), minds)
+    assert ended.purposes == ["propose", "critique", "revise", "score", "critique", "revise", "score"]
+    assert (ended.winner, ended.content) == ("dev-001", "text of s3-dev-001")
+    assert verdict(ended).ranking[0].version == 1
+    assert ended.degraded == ("3 of 3 ballots are missing",)
+    refused = run(asked(3, 3, Budget(max_calls=20), stop="settled"))
+    assert refused.purposes == ["propose", "critique", "revise", "score"]
+    assert (refused.content, refused.degraded) == ("text of s3-dev-001", ("budget",))
+
+
+def test_scores_that_all_fail_in_a_settled_councils_first_round_are_asked_for_once_more() -> None:
+    ended = run(asked(3, 2, stop="settled"), Minds(failing=[f"s4-{agent}" for agent in agent_ids(3)]))
+    assert ended.purposes == ["propose", "critique", "revise", "score", "score"]
+    assert (ended.winner, ended.content) == ("dev-001", "text of s3-dev-001")
+    assert ended.degraded == ("3 of 3 ballots are missing",)
+
+
+@pytest.mark.parametrize("rule", STOPS)
+def test_every_pattern_of_failures_of_a_stage_comes_to_a_verdict(rule: StopRule) -> None:
+    for size in (2, 3):
+        for stage in run(asked(size, stop=rule, critics=2)).all(StageOpened)[1:]:
+            ids = [call.call_id for call in stage.calls]
+            # Of three members one call or all; the oracles try what lies between.
+            for count in range(1, len(ids) + 1) if size == 2 else (1, len(ids)):
+                for failing in combinations(ids, count):
+                    ended = run(asked(size, stop=rule, critics=2), Minds(failing=failing))
+                    assert sorted(ended.order) == agent_ids(size)
+                    assert ended.content
+                    assert any(f"{count} of {len(ids)}" in reason for reason in ended.degraded)
+
+
+@pytest.mark.parametrize("rule", STOPS)
+def test_a_budget_that_ends_anywhere_leaves_a_verdict(rule: StopRule) -> None:
+    whole = run(asked(3, 2, stop=rule, critics=2))
+    for max_calls in range(3, len(whole.calls) + 1):
+        ended = run(asked(3, 2, Budget(max_calls=max_calls), stop=rule, critics=2))
+        assert len(ended.calls) <= max_calls
+        assert ended.content
+        assert ("budget" in ended.degraded) == (max_calls < len(whole.calls))
+
+
+def critiqued(verdict: Any, *issues: Issue) -> Critique:
+    return Critique(issues=issues, verdict=verdict)
+
+
+@pytest.mark.parametrize(
+    ("found", "by_issues", "by_verdict"),
+    [
+        (critiqued("accept"), False, False),
+        (critiqued("accept", issue("minor")), False, False),
+        (critiqued("accept", issue("major")), True, True),
+        (critiqued("revise"), False, True),
+        (critiqued("revise", issue("minor")), False, True),
+        (critiqued("reject", issue("blocker")), True, True),
+    ],
+)
+def test_a_critique_is_open_by_its_issues_and_under_accepted_by_its_verdict_too(
+    found: Critique, by_issues: bool, by_verdict: bool
+) -> None:
+    assert {rule: is_open(found, rule) for rule in STOPS} == {
+        "no_major": by_issues,
+        "accepted": by_verdict,
+        "settled": by_issues,
+        "none": by_issues,
+    }
+
+
+def test_authors_revise_when_one_of_their_critics_asks_for_it_and_read_them_all() -> None:
+    grave, light = issue("major", "grave"), issue("minor", "light")
+    found = {
+        "a": [critiqued("accept", light), critiqued("revise", grave)],
+        "b": [critiqued("accept", light), critiqued("accept")],
+        "c": [critiqued("revise")],
+    }
+    assert demanded(found, "no_major") == {"a": [light, grave]}
+    assert demanded({"b": [critiqued("revise", light), critiqued("accept")]}, "accepted") == {"b": [light]}
+    assert demanded({"c": found["c"]}, "accepted") == {}, "nothing is said that could be mended"
+
+
+def test_an_issue_found_twice_is_one_as_grave_as_the_gravest() -> None:
+    twice = [
+        critiqued("revise", issue("minor"), issue("major", where="line 2")),
+        critiqued("revise", issue("blocker"), issue("minor", where=" LINE  2")),
+    ]
+    merged = demanded({"a": twice}, "no_major")["a"]
+    assert [(each.severity, each.where) for each in merged] == [("blocker", "line 1"), ("major", "line 2")]
+
+
+@pytest.mark.parametrize(
+    ("rule", "critiques", "ends"),
+    [
+        ("no_major", [], True),
+        ("settled", [], True),
+        ("accepted", [], False),
+        ("none", [], False),
+        ("no_major", [critiqued("revise", issue("minor"))], True),
+        ("accepted", [critiqued("accept"), critiqued("revise", issue("minor"))], False),
+        ("accepted", [critiqued("accept", issue("minor"))], True),
+        ("none", [critiqued("accept")], False),
+        ("no_major", [critiqued("accept"), critiqued("accept", issue("blocker"))], False),
+    ],
+)
+def test_a_rounds_critiques_end_the_rounds(rule: StopRule, critiques: list[Critique], ends: bool) -> None:
+    assert ends_rounds(critiques, rule) is ends
+
+
+def round_scores(order: str, **means: float) -> RoundScores:
+    return RoundScores(order.split(), {name.replace("_", "#"): mean for name, mean in means.items()})
+
+
+@pytest.mark.parametrize(
+    ("earlier", "later", "settled"),
+    [
+        (None, round_scores("a#1 b a", a=0.5, a_1=0.8, b=0.6), False),
+        (None, round_scores("a#1 b a", a=0.5, a_1=0.62, b=0.6), True),
+        (None, round_scores("a b a#1", a=0.7, a_1=0.2, b=0.6), True),
+        (round_scores("a b", a=0.5, b=0.4), round_scores("a#2 b", a_2=0.9, b=0.4), True),
+        (round_scores("a b", a=0.5, b=0.4), round_scores("b#2 a", a=0.5, b_2=0.9), False),
+        (round_scores("a b", a=0.5, b=0.4), round_scores("b#2 a", a=0.5, b_2=0.52), True),
+        (round_scores("a b c", a=0.5, b=0.4, c=0.3), round_scores("a#2 c b", a_2=0.9, b=0.3, c=0.4), False),
+        (round_scores("a b c d e f g", a=0.5), round_scores("a c b d e f g", a=0.9), True),
+        (round_scores("a b c d e f g", a=0.5), round_scores("b a c d e f g", b=0.9), False),
+    ],
+)
+def test_scores_settle_when_the_best_gains_little_or_the_ranking_rests(
+    earlier: RoundScores | None, later: RoundScores, settled: bool
+) -> None:
+    assert is_settled(earlier, later) is settled
+
+
+# How scores are counted
+
+TASTES = {
+    "dev-001": {"dev-002": 4, "dev-003": 4, "dev-004": 9, "dev-005": 7},
+    "dev-002": {"dev-001": 6, "dev-003": 7, "dev-004": 8, "dev-005": 0},
+    "dev-003": {"dev-001": 5, "dev-002": 10, "dev-004": 8, "dev-005": 1},
+    "dev-004": {"dev-001": 7, "dev-002": 5, "dev-003": 10, "dev-005": 0},
+    "dev-005": {"dev-001": 4, "dev-002": 9, "dev-003": 8, "dev-004": 2},
+}
+"""A profile on which the rules differ: 004 by places, 003 by points, 002 by duels."""
+
+
+def opinionated(call: Call) -> Reply:
+    return Minds(score=lambda candidate: TASTES[call.agent_id][author(candidate)], issues=lambda _: ())(call)
+
+
+def revising(call: Call) -> Reply:
+    """As opinionated, but everybody revises, and no version is thought better than another."""
+    return Minds(score=lambda candidate: TASTES[call.agent_id][author(candidate)])(call)
+
+
+@pytest.mark.parametrize(
+    ("rule", "winner"),
+    [
+        ("borda", "dev-004"),
+        ("mean", "dev-003"),
+        ("trimmed_mean", "dev-004"),
+        ("copeland", "dev-002"),
+        ("schulze", "dev-002"),
+        ("kemeny", "dev-002"),
+        ("bradley_terry", "dev-004"),
+    ],
+)
+def test_scores_are_counted_by_the_rule_that_was_asked_for(rule: Any, winner: str) -> None:
+    best = specification(5, strategy="best_of_n")
+    best = best.model_copy(update={"parameters": BestOfNParameters(aggregation=rule).model_dump(mode="json")})
+    assert run(best, opinionated).winner == winner
+    assert run(asked(5, aggregation=rule), opinionated).winner == winner
+
+
+def test_a_settled_councils_scores_are_counted_by_the_same_rule() -> None:
+    """After one round both rules of stopping have scored the same versions."""
+    winners: set[str | None] = set()
+    for rule in ("borda", "copeland"):
+        once = [run(asked(5, stop=stop, aggregation=rule), revising) for stop in ("settled", "no_major")]
+        assert once[0].purposes == once[1].purposes
+        assert verdict(once[0]).ranking == verdict(once[1]).ranking
+        winners.add(once[0].winner)
+    assert len(winners) == 2
+
+
+def test_stages_of_a_council_share_the_time_that_is_left() -> None:
+    """Of a hundred seconds, of which scripted agents take none; the last stage leaves two for the end."""
+
+    def shares(**parameters: Any) -> list[int]:
+        stages = run(asked(3, **parameters)).all(StageOpened)
+        return [round((stage.soft_deadline_at - stage.ts).total_seconds()) for stage in stages]
+
+    assert shares() == [25, 33, 50, 98]
+    assert shares(stop="settled") == [25, 33, 50, 98]
+    assert shares(rounds=2, stop="settled") == [14, 17, 20, 25, 33, 50, 98]
+    assert shares(rounds=2) == [17, 20, 25, 33, 50, 98]
+    assert shares(rounds=0) == shares(rounds=0, stop="settled") == [50, 98]
+
+
+def test_a_rule_that_cannot_be_followed_is_told() -> None:
+    told = "too few ballots for schulze: ranked by the mean scores"
+    assert run(asked(2, aggregation="schulze"), Minds(failing=["s4-dev-001"])).degraded[-1] == told
+
+
+def test_reviewers_of_one_mind_are_worth_one_vote() -> None:
+    assert verdict(run(asked(5))).effective_votes == pytest.approx(1.0)
+    assert verdict(run(specification(1))).effective_votes is None
+    differing = verdict(run(asked(5), opinionated)).effective_votes
+    assert differing is not None and 1 < differing <= 5
+
+
+@pytest.mark.parametrize(
+    ("given", "field"),
+    [
+        ({"critics": 0}, "critics"),
+        ({"critics": 9}, "critics"),
+        ({"critics": 1.5}, "critics"),
+        ({"stop": "unanimous"}, "stop"),
+        ({"aggregation": "approval"}, "aggregation"),
+        ({"rounds": 2}, "rounds"),
+    ],
+)
+def test_parameters_out_of_bounds_are_refused_by_name(given: dict[str, Any], field: str) -> None:
+    with pytest.raises(ValidationError) as refused:
+        CouncilParameters.model_validate(given)
+    assert [error["loc"] for error in refused.value.errors()] == [(field,)]
+
+
+def test_a_revisions_form_allows_as_many_responses_as_issues() -> None:
+    assert parse_output(Output(kind="revision", issues=2), revision("better", 2))

@@ -1,0 +1,50 @@
+"""Every strategy that counts answers tells the agents, in every prompt, the form in which answers are read."""
+
+from typing import Any
+
+import pytest
+
+from app.deliberation.answers import requirement
+from app.deliberation.strategies import STRATEGIES
+from tests.unit.facts_of import run, specification
+from tests.unit.strategies.every_strategy import prompt
+from tests.unit.strategies.test_vote import minds
+
+COUNTING = [name for name, found in STRATEGIES.items() if "normaliser" in found.parameters.model_fields]
+SAID = {
+    "number": ["It is 1", "2.", "3", "4"],
+    "choice": ["A", "B", "C", "D"],
+    "json": ["[1]", "[2]", "[3]", "[4]"],
+    "text": ["a", "b", "c", "d"],
+}
+FORMS = [requirement("number"), requirement("choice"), requirement("choice", ("A", "B", "C", "D")), requirement("json")]
+
+WAYS: list[tuple[str, dict[str, Any]]] = [*((name, {}) for name in COUNTING), ("auto", {"escalate_to": "debate"})]
+
+
+def test_the_strategies_that_count_are_known() -> None:
+    assert set(COUNTING) == {"vote", "debate", "auto"}
+
+
+@pytest.mark.parametrize(("strategy", "more"), WAYS)
+@pytest.mark.parametrize(
+    ("normaliser", "options"), [("number", ()), ("choice", ()), ("choice", ("A", "B", "C", "D")), ("json", ())]
+)
+def test_the_form_is_told_once_in_every_prompt(
+    strategy: str, more: dict[str, Any], normaliser: Any, options: tuple[str, ...]
+) -> None:
+    told = {"normaliser": normaliser, "options": list(options), **more}
+    filled = STRATEGIES[strategy].parameters.model_validate(told).model_dump(mode="json")
+    ended = run(specification(4, strategy=strategy, parameters=filled), minds(SAID[normaliser]))
+    form = requirement(normaliser, options)
+    assert form is not None
+    assert [prompt(call).count(form) for call in ended.calls] == [1] * len(ended.calls)
+    if strategy == "debate" or more:
+        assert "debate" in ended.purposes
+
+
+@pytest.mark.parametrize(("strategy", "more"), WAYS)
+def test_a_text_needs_no_form(strategy: str, more: dict[str, Any]) -> None:
+    filled = STRATEGIES[strategy].parameters.model_validate(more).model_dump(mode="json")
+    ended = run(specification(4, strategy=strategy, parameters=filled), minds(SAID["text"]))
+    assert not [form for form in FORMS for call in ended.calls if form and form in prompt(call)]

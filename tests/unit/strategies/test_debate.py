@@ -1,0 +1,281 @@
+"""`debate`: who speaks, whom they read, what it takes to switch, and what counting first and final answers gives."""
+
+import re
+from collections import Counter
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from app.deliberation.calls import Call
+from app.deliberation.engine import Strategy
+from app.deliberation.facts import StageOpened
+from app.deliberation.fold import fold
+from app.deliberation.specification import Specification
+from app.deliberation.strategies import STRATEGIES
+from app.deliberation.strategies.debate import DEBATE, DebateParameters, continue_from
+from app.deliberation.strategies.steps.strategy_run import Course
+from app.projection import resource
+from app.testing import Reply
+from tests.unit.facts_of import Minds, agent_ids, answer, run, turn
+from tests.unit.strategies.debating import Turns, asked, council, prompt, spoke, verdict, votes
+
+SIZES = (1, 2, 3, 5, 9)
+
+# Accounting
+
+
+@pytest.mark.parametrize("rounds", [0, 1, 2, 5])
+@pytest.mark.parametrize("size", SIZES)
+def test_calls_are_the_drafts_when_they_agree_and_one_for_each_and_round_when_none_ever_does(
+    size: int, rounds: int
+) -> None:
+    agreeing = run(asked(size, rounds=rounds), Minds(text=lambda _: "The same."))
+    assert len(agreeing.calls) == agreeing.end.usage.calls == size
+    differing = run(asked(size, rounds=rounds))
+    assert len(differing.calls) == differing.end.usage.calls == (1 if size == 1 else size * (1 + rounds))
+    assert (agreeing.completed.degraded, differing.completed.degraded) == (None, None)
+
+
+@pytest.mark.parametrize(
+    ("drafts", "turns", "rounds"),
+    [
+        pytest.param("aaa", {}, [], id="all agree"),
+        pytest.param("aaaab", {}, [], id="four of five are enough"),
+        pytest.param("aab", {}, ["3"], id="the dissenter speaks, and keeps its answer: nothing is left to say"),
+        pytest.param("aab", {"dev-003": "a"}, ["3"], id="the dissenter is convinced"),
+        pytest.param("abc", {"dev-001": "b"}, ["123", "3"], id="all speak while the first place is shared"),
+        pytest.param("aabb", {"s2-dev-001": "b"}, ["1234", "2"], id="a tie is broken, and who is left behind speaks"),
+        pytest.param("aabb", {"s2-dev-001": "b", "s2-dev-003": "a"}, ["1234", "1234"], id="two that cross"),
+        pytest.param("aaabc", {"dev-004": "c"}, ["45", "45"], id="who moves among the dissenters speaks again"),
+        pytest.param("abcde", {"dev-001": "x!"}, ["12345"], id="what does not count is no change"),
+    ],
+)
+def test_dissenters_speak_until_enough_agree_or_nothing_changes(drafts: str, turns: Turns, rounds: list[str]) -> None:
+    ended = run(asked(len(drafts), rounds=2), council(drafts, turns))
+    assert spoke(ended) == rounds
+    assert len(ended.calls) == len(drafts) + sum(map(len, rounds))
+
+
+@pytest.mark.parametrize(
+    ("drafts", "agreement", "debated"),
+    [
+        ("aaaab", 0.8, False),
+        ("aaabb", 0.8, True),
+        ("aaabb", 0.6, False),
+        ("aab", 0.67, True),
+        ("aab", 0.66, False),
+        ("aaaaaaaabb", 0.8, False),
+        ("aaaab", 1.0, True),
+        ("a" * 14 + "bcdefghijkl", 0.56, False),
+        ("a" * 13 + "bcdefghijklm", 0.56, True),
+    ],
+)
+def test_the_share_that_is_enough_is_a_parameter(drafts: str, agreement: float, debated: bool) -> None:
+    ended = run(asked(len(drafts), agreement=agreement), council(drafts))
+    assert bool(spoke(ended)) == debated
+
+
+@pytest.mark.parametrize(
+    "parameters",
+    [
+        {"agreement": 0.5},
+        {"agreement": 1.1},
+        {"neighbours": 0},
+        {"neighbours": 9},
+        {"normaliser": "none"},
+        {"depth": 1},
+    ],
+)
+def test_parameters_outside_their_bounds_are_refused(parameters: dict[str, Any]) -> None:
+    with pytest.raises(ValidationError, match=next(iter(parameters))):
+        DebateParameters.model_validate(parameters)
+
+
+def test_time_is_left_for_every_round_and_each_waits_for_a_quorum_of_those_who_speak() -> None:
+    assert [stage.quorum for stage in run(asked(5, rounds=2), council("aabcd")).all(StageOpened)] == [3, 3]
+    assert [stage.quorum for stage in run(asked(5), council("aaabc")).all(StageOpened)] == [3, 2]
+    stages = run(asked(3, rounds=3)).all(StageOpened)
+    shares = [(stage.soft_deadline_at - stages[0].ts).total_seconds() for stage in stages]
+    assert shares == pytest.approx([25, 100 / 3, 50, 98])
+
+
+# What counts
+
+
+@pytest.mark.parametrize(
+    ("drafts", "turns", "winner", "tally"),
+    [
+        pytest.param("aab", {}, "a", {"a": 4, "b": 2}, id="first and final answers have a vote each"),
+        pytest.param("aaaab", {}, "a", {"a": 4, "b": 1}, id="nobody debated: one vote each"),
+        pytest.param("aab", {"dev-003": "a"}, "a", {"a": 5, "b": 1}, id="a switch moves one of two votes"),
+        pytest.param(
+            "aabcd", dict.fromkeys(agent_ids(5)[2:], "d"), "d", {"d": 4, "a": 4, "b": 1, "c": 1}, id="a swing"
+        ),
+        pytest.param("aab", {"dev-003": "c"}, "a", {"a": 4, "b": 1, "c": 1}, id="to something new"),
+    ],
+)
+def test_first_and_final_answers_are_counted(drafts: str, turns: Turns, winner: str, tally: dict[str, int]) -> None:
+    ended = run(asked(len(drafts)), council(drafts, turns))
+    assert votes(ended) == tally
+    if not verdict(ended).tie:
+        assert ended.content == winner
+    assert verdict(ended).tie == (len([each for each in tally.values() if each == max(tally.values())]) > 1)
+    total = sum(tally.values())
+    first, second = sorted(tally.values(), reverse=True)[:2]
+    assert verdict(ended).agreement == first / total
+    assert verdict(ended).margin == pytest.approx((first - second) / total)
+
+
+@given(
+    drafts=st.text("abc", min_size=3, max_size=7),
+    said=st.lists(st.sampled_from("abcd"), min_size=21, max_size=21),
+    seed=st.integers(0, 99),
+)
+@settings(max_examples=30, deadline=None)
+def test_what_more_than_half_of_the_drafts_say_wins_whatever_is_said(drafts: str, said: list[str], seed: int) -> None:
+    turns = {f"s{stage}-{agent}": said.pop() for stage in (2, 3, 4) for agent in agent_ids(len(drafts))}
+    ended = run(asked(len(drafts), rounds=3, seed=seed, agreement=1.0), council(drafts, turns))
+    leader, count = Counter(drafts).most_common(1)[0]
+    if count * 2 > len(drafts):
+        assert ended.content == leader
+        assert not verdict(ended).tie
+    assert sum(votes(ended).values()) == len(drafts) * (2 if spoke(ended) else 1)
+    assert sum(standing.rank for standing in verdict(ended).ranking) == sum(range(1, len(drafts) + 1))
+
+
+@pytest.mark.parametrize("error", ["", "  ", "\n", "-", "…"])
+def test_a_switch_without_an_error_does_not_count_and_is_told(error: str) -> None:
+    drafting = council("aab")
+    ended = run(asked(3), lambda call: Reply(text=turn("a", error)) if call.output.kind == "turn" else drafting(call))
+    assert votes(ended) == {"a": 4, "b": 2}
+    assert [(each.agent_id, each.preferred) for each in verdict(ended).dissent] == [("dev-003", "dev-003")]
+    assert ended.degraded == ("1 of 1 turns of round 1 switched without an error and do not count",)
+
+
+def test_who_says_the_same_in_other_words_has_not_switched() -> None:
+    drafting = council("aab")
+    ended = run(
+        asked(3), lambda call: Reply(text=turn("**B.**", "typo")) if call.output.kind == "turn" else drafting(call)
+    )
+    assert (votes(ended), ended.degraded) == ({"a": 4, "b": 2}, ())
+    assert [standing.version for standing in verdict(ended).ranking] == [0, 0, 0]
+
+
+def test_authors_stand_by_the_votes_for_what_they_hold_at_the_end() -> None:
+    ended = run(asked(5, rounds=2), council("aabcc", {"dev-003": "a"}))
+    assert [(each.agent_id, each.rank, each.score, each.version) for each in verdict(ended).ranking] == [
+        ("dev-001", 1, 0.5, 0),
+        ("dev-002", 2, 0.5, 0),
+        ("dev-003", 3, 0.5, 1),
+        ("dev-004", 4, 0.4, 0),
+        ("dev-005", 5, 0.4, 0),
+    ]
+    assert (ended.winner, verdict(ended).call_id) == ("dev-001", "s1-dev-001")
+    assert [(each.agent_id, each.preferred) for each in verdict(ended).dissent] == [
+        ("dev-004", "dev-004"),
+        ("dev-005", "dev-004"),
+    ]
+    assert [each.agents for each in verdict(ended).tally] == [
+        ("dev-001", "dev-002", "dev-003"),
+        ("dev-004", "dev-005"),
+        ("dev-003",),
+    ]
+
+
+def test_an_answer_that_all_have_left_is_shown_as_it_was_first_written() -> None:
+    left = run(asked(4), council("aabb", {each: letter for each, letter in zip(agent_ids(4), "wxyz", strict=True)}))
+    assert votes(left) == {"a": 2, "b": 2, "w": 1, "x": 1, "y": 1, "z": 1}
+    assert verdict(left).tie
+    first = verdict(left).ranking[0]
+    assert (left.content, first.version) in {("a", 0), ("b", 0)}
+    assert verdict(left).call_id == f"s1-{left.winner}"
+    assert len(verdict(left).dissent) == 4, "nobody holds the winning answer"
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_of_two_answers_of_one_author_with_equally_many_votes_the_later_stands(seed: int) -> None:
+    ended = run(asked(2, seed=seed), council("ab", {"dev-001": "c", "dev-002": "d"}))
+    assert votes(ended) == dict.fromkeys("abcd", 1)
+    assert ended.content in ("c", "d")
+    assert [standing.version for standing in verdict(ended).ranking] == [1, 1]
+
+
+# Versions
+
+
+def test_the_version_that_stands_is_the_text_that_the_resource_shows() -> None:
+    """A turn that did not count is a version too: who switches at the second attempt stands with the third text."""
+    turns = {"s2-dev-001": "z!", "s2-dev-002": "c", "s3-dev-001": "c"}
+    ended = run(asked(3, rounds=2), council("abc", turns))
+    assert spoke(ended) == ["123", "1"]
+    assert votes(ended) == {"c": 4, "a": 1, "b": 1}
+    state = fold(enumerate(ended.facts, start=1))
+    assert state is not None
+    shown = {each.agent_id: each for each in resource(state, epoch="e", retention_s=60).proposals}
+    assert {agent: proposal.content for agent, proposal in shown.items()} == dict.fromkeys(agent_ids(3), "c")
+    assert [version.content for version in shown["dev-001"].revisions] == ["a", "z"]
+    assert {each.agent_id: each.version for each in verdict(ended).ranking} == {
+        "dev-001": 2,
+        "dev-002": 1,
+        "dev-003": 0,
+    }
+
+
+# What a turn shows
+
+
+def test_a_turn_shows_the_own_answer_with_its_reasons_and_neighbours_under_the_letters_on_record() -> None:
+    drafts = {agent: f"canary<{agent[-1]}>" for agent in agent_ids(5)}
+
+    def script(call: Call) -> Reply:
+        return Reply(text=answer(drafts[call.agent_id])) if call.output.kind == "answer" else Minds()(call)
+
+    ended = run(asked(5), script)
+    assert len(ended.asked("debate")) == 5
+    for call in ended.asked("debate"):
+        text = prompt(call)
+        assert "Your answer:\n<<<peer-text" in text
+        assert (
+            text.index("Your answer:")
+            < text.index(drafts[call.agent_id])
+            < text.index("Your reasons:")
+            < text.index("Candidate A:")
+        )
+        assert len(call.labels) == 2
+        shown = re.findall(r"Candidate ([A-Z]):\n<<<peer-text \w+>>>\n(.*)\n", text)
+        assert shown == [(letter, drafts[agent]) for letter, agent in call.labels.items()]
+        assert text.count("Its reasons:\n<<<peer-text") == 2
+        assert text.count("canary<") == 3
+        assert not any(agent in text for agent in agent_ids(5))
+
+
+def test_a_latest_answer_is_read_in_the_next_round() -> None:
+    ended = run(asked(3, rounds=2), council("abc", {"s2-dev-001": "d", "s2-dev-002": "e", "s2-dev-003": "f"}))
+    second = [call for call in ended.asked("debate") if call.call_id.startswith("s3-")]
+    assert {shown for call in second for shown in call.labels.values()} == {f"{agent}#1" for agent in agent_ids(3)}
+
+
+# Going on from drafts that exist
+
+
+def test_it_goes_on_from_drafts_of_some_members_as_another_strategy_leaves_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def escalating(told: Specification) -> Strategy:
+        part = Course(told.model_copy(update={"agents": told.agents[:3]}))
+        drafts = yield from part.propose(stages_left=2)
+        return (yield from continue_from(Course(told, stage=part.stage), drafts[::-1]))
+
+    monkeypatch.setattr("app.testing.STRATEGIES", {"debate": replace(DEBATE, run=escalating)})
+    ended = run(asked(5), council("abbcc"))
+    assert spoke(ended) == ["1"]
+    assert votes(ended) == {"b": 4, "a": 2}
+
+
+def test_the_strategy_is_registered() -> None:
+    assert STRATEGIES["debate"] is DEBATE
+    assert DEBATE.rounds

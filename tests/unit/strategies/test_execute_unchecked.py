@@ -1,0 +1,91 @@
+"""`execute` where a check had no time, or a given test checks nothing: missing is never failed."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import pytest
+
+from app.deliberation.calls import Call
+from app.deliberation.strategies.steps.evidence import support, tally
+from app.testing import Reply
+from tests.unit.facts_of import Minds, Run, run
+from tests.unit.strategies.test_execute import (
+    GIVEN,
+    asked,
+    author_number,
+    checked,
+    code_of,
+    reported,
+    suite_of,
+    user_prompt,
+)
+
+
+def letters(call: Call, passes: str) -> Reply:
+    """A scripted sandbox's report with these letters, as `checked` reads them."""
+    return replace(Minds()(call), text=reported(passes, "").model_dump_json())
+
+
+def lettered(passes: Mapping[int, str], rounds: int = 1) -> Run:
+    """A council whose first programs are reported as told, by their author's number; every repair passes all."""
+
+    def script(call: Call) -> Reply:
+        if call.check is None:
+            return Minds()(call)
+        told = passes[author_number(call)]
+        return letters(call, told if "s1-" in code_of(call) else "+" * len(told))
+
+    return run(asked(len(passes), rounds=rounds, tests=GIVEN, test_writers=0), script)
+
+
+def test_a_program_for_which_there_was_no_time_is_unchecked_and_no_failure() -> None:
+    ended = lettered({1: "??", 2: "-+", 3: "+?"}, rounds=0)
+    verdict = ended.completed.verdict
+    assert verdict is not None
+    assert [(each.agent_id, each.score) for each in verdict.ranking] == [
+        ("dev-003", None),
+        ("dev-001", None),
+        ("dev-002", 0.0),
+    ]
+    assert ended.degraded == ("2 of 3 programs of round 0 are unchecked",)
+
+
+def test_what_was_checked_and_passes_comes_before_what_was_not() -> None:
+    assert lettered({1: "??", 2: "++", 3: "+?"}, rounds=0).winner == "dev-002"
+
+
+def test_a_program_known_to_fail_a_gate_ranks_by_that_though_another_was_not_run() -> None:
+    tests = suite_of(3, gates=2)
+    known, unknown, failing = checked("a", "-?+"), checked("b", "+?+"), checked("c", "--+")
+    assert sorted((failing, known, unknown), key=lambda each: each.hard(tests)) == [unknown, known, failing]
+    assert support(tests, [known, unknown]).scores == {"a": 0.0, "b": None}
+
+
+def test_a_written_test_that_was_not_run_counts_neither_for_nor_against() -> None:
+    found = support(suite_of(3, gates=1), [checked("a", "+?+"), checked("b", "++-")])
+    assert found.scores == {"a": pytest.approx(1 / 2), "b": pytest.approx(1 / 2 * 2 / 3)}
+    assert {each.answer for each in tally(suite_of(3), found)} == {
+        "2 of 3 tests pass; 1 not run",
+        "2 of 3 tests pass; not: t2",
+    }
+
+
+def test_what_was_not_run_is_not_sent_to_repair() -> None:
+    ended = lettered({1: "??", 2: "-+", 3: "+?"})
+    assert {call.agent_id for call in ended.asked("repair")} == {"dev-002"}
+    alone = lettered({1: "??"})
+    assert alone.asked("repair") == []
+
+
+def test_a_given_test_that_checks_nothing_is_told_and_no_gate() -> None:
+    ended = lettered({1: "0+", 2: "0-", 3: "0+"})
+    assert ended.degraded == ("1 of 2 given tests check nothing",)
+    (repair,) = ended.asked("repair")
+    assert repair.agent_id == "dev-002" and user_prompt(repair).count("# fails:") == 1
+    verdict = ended.completed.verdict
+    assert verdict is not None and all(each.score for each in verdict.ranking)
+
+
+def test_who_alone_comes_through_a_gate_without_an_assertion_does_not_pass_it() -> None:
+    ended = lettered({1: "0+", 2: "++"}, rounds=0)
+    assert (ended.winner, ended.completed.degraded) == ("dev-002", None)

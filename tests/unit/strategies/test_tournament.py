@@ -1,0 +1,480 @@
+"""`tournament`: who meets whom, who judges, what comparisons count for, and what missing ones do not."""
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from fractions import Fraction
+from itertools import combinations
+from random import Random
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from app.deliberation.calls import Call, Usage
+from app.deliberation.choice.comparisons import Comparison, agreement, beaten, dissent, ranked, rates, wins
+from app.deliberation.choice.pairings import (
+    Pairing,
+    bracket,
+    judges,
+    knockout_round,
+    round_robin,
+    swiss_round,
+    swiss_rounds_max,
+)
+from app.deliberation.facts import Failed, StageOpened, Verdict
+from app.deliberation.specification import Budget, Specification
+from app.deliberation.strategies.tournament import TournamentParameters
+from app.testing import Reply
+from tests.unit.facts_of import Minds, Run, agent_ids, by_number, pair, quorum_of, run, specification
+
+FORMATS = ("round_robin", "swiss", "knockout")
+every_format = pytest.mark.parametrize("form", FORMATS)
+
+
+def asked(
+    size: int, form: str = "round_robin", *, pairs: int | None = None, budget: Budget | None = None, seed: int = 7
+) -> Specification:
+    """What a gateway would accept; `pairs` are the rounds of a swiss tournament."""
+    parameters = TournamentParameters.model_validate({"format": form, "rounds_of_pairs": pairs})
+    told = specification(size, strategy="tournament", budget=budget, seed=seed)
+    return told.model_copy(update={"parameters": parameters.model_dump(mode="json")})
+
+
+def verdict(ended: Run) -> Verdict:
+    assert ended.completed.verdict is not None
+    return ended.completed.verdict
+
+
+def shown(call: Call) -> tuple[str, str]:
+    return call.labels["A"], call.labels["B"]
+
+
+def rounds(ended: Run) -> list[list[Call]]:
+    """The judges' calls, round by round."""
+    by_id = {call.call_id: call for call in ended.calls}
+    return [
+        [by_id[call.call_id] for call in stage.calls] for stage in ended.all(StageOpened) if stage.purpose == "judge"
+    ]
+
+
+def met(calls: Sequence[Call]) -> list[frozenset[str]]:
+    """The pairs, once each."""
+    return list(dict.fromkeys(frozenset(shown(call)) for call in calls))
+
+
+def brief(agent: str) -> Callable[[str], Usage]:
+    """Each draft takes fifty tokens, and this agent's five."""
+
+    def usage(call_id: str) -> Usage:
+        return Usage(completion_tokens=5 if call_id == f"s1-{agent}" else 50, calls=1)
+
+    return usage
+
+
+def judged(says: Callable[[Call], str], **minds: Any) -> Callable[[Call], Reply]:
+    """A council whose judges say A, B or tie as told."""
+    council = Minds(**minds)
+
+    def script(call: Call) -> Reply:
+        reply = council(call)
+        if call.output.kind != "pair" or reply.problem is not None:
+            return reply
+        return Reply(text=pair(says(call)), usage=reply.usage)
+
+    return script
+
+
+# Calls
+
+
+FORMULAS: list[tuple[str, int | None, Callable[[int], int]]] = [
+    ("round_robin", None, lambda n: n + n * (n - 1)),
+    ("swiss", 1, lambda n: n + 2 * (n // 2)),
+    ("swiss", 3, lambda n: n + 2 * (n // 2) * min(3, (n + 1) // 2)),
+    ("swiss", None, lambda n: n + 2 * (n // 2) * (n - 1).bit_length()),
+    ("knockout", None, lambda n: n + 2 * (n - 1)),
+]
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 4, 5, 9])
+@pytest.mark.parametrize(("form", "pairs", "calls"), FORMULAS)
+def test_calls_equal_the_formula(form: str, pairs: int | None, calls: Callable[[int], int], size: int) -> None:
+    ended = run(asked(size, form, pairs=pairs))
+    assert len(ended.calls) == verdict(ended).calls == calls(size)
+    assert ended.completed.degraded is None
+
+
+def test_stages_follow_the_rounds_of_pairs() -> None:
+    stages = {
+        form: [(stage.purpose, stage.round, stage.quorum) for stage in run(asked(5, form)).all(StageOpened)]
+        for form in FORMATS
+    }
+    assert stages == {
+        "round_robin": [("propose", 0, 3), ("judge", 1, 12)],
+        "swiss": [("propose", 0, 3), ("judge", 1, 3), ("judge", 2, 3), ("judge", 3, 3)],
+        "knockout": [("propose", 0, 3), ("judge", 1, 2), ("judge", 2, 3), ("judge", 3, 2)],
+    }
+    assert [stage.quorum for stage in run(asked(4, "knockout")).all(StageOpened)] == [2, 2, 2], "never one order alone"
+
+
+def test_stages_share_the_time_that_is_left() -> None:
+    """Of a hundred seconds, of which scripted agents take none; the last stage leaves two for the end."""
+    shares = {
+        form: [
+            round((stage.soft_deadline_at - stage.ts).total_seconds()) for stage in run(asked(5, form)).all(StageOpened)
+        ]
+        for form in FORMATS
+    }
+    assert shares == {"round_robin": [50, 98], "swiss": [25, 33, 50, 98], "knockout": [25, 33, 50, 98]}
+
+
+@pytest.mark.parametrize(
+    ("given", "field"),
+    [
+        ({"format": "league"}, "format"),
+        ({"format": "swiss", "rounds_of_pairs": 0}, "rounds_of_pairs"),
+        ({"format": "swiss", "rounds_of_pairs": 17}, "rounds_of_pairs"),
+        ({"format": "knockout", "rounds_of_pairs": 2}, "rounds_of_pairs"),
+        ({"rounds_of_pairs": 2}, "rounds_of_pairs"),
+        ({"pairs": 2}, "pairs"),
+    ],
+)
+def test_parameters_that_mean_nothing_are_refused_by_name(given: dict[str, Any], field: str) -> None:
+    with pytest.raises(ValidationError) as refused:
+        TournamentParameters.model_validate(given)
+    assert [error["loc"] for error in refused.value.errors()] == [(field,)]
+
+
+# Who judges
+
+
+@every_format
+@pytest.mark.parametrize("size", [3, 4, 5, 9])
+def test_judges_are_neutral_see_both_orders_between_them_and_share_the_work(form: str, size: int) -> None:
+    ended = run(asked(size, form), Minds(text=lambda call_id: f"canary-{call_id}"))
+    load = Counter(dict.fromkeys(agent_ids(size), 0))
+    for calls in rounds(ended):
+        by_pair: dict[frozenset[str], list[Call]] = {}
+        for call in calls:
+            load[call.agent_id] += 1
+            by_pair.setdefault(frozenset(shown(call)), []).append(call)
+            assert call.agent_id not in shown(call)
+            assert f"canary-s1-{call.agent_id}" not in call.messages[-1].content
+            assert all(f"canary-s1-{each}" in call.messages[-1].content for each in shown(call))
+        for one, other in by_pair.values():
+            assert shown(one) == shown(other)[::-1]
+            assert (one.agent_id != other.agent_id) == (size > 3), "of three only one is neutral"
+    assert size == 3 or max(load.values()) - min(load.values()) <= 1
+
+
+def test_of_two_who_answered_the_others_judge_and_in_a_council_of_two_each_scores_the_other() -> None:
+    two_left = run(asked(4), Minds(failing=["s1-dev-002", "s1-dev-003"]))
+    assert {call.agent_id for calls in rounds(two_left) for call in calls} == {"dev-002", "dev-003"}
+    assert (two_left.order, two_left.degraded) == (["dev-001", "dev-004"], ("2 of 4 agents answered",))
+    of_two = run(asked(2))
+    assert of_two.purposes == ["propose", "score"]
+    assert all(call.agent_id not in call.labels.values() for call in of_two.asked("score"))
+
+
+def test_the_order_of_the_members_changes_nothing() -> None:
+    for form in FORMATS:
+        straight = asked(5, form)
+        turned = straight.model_copy(update={"agents": straight.agents[::-1]})
+        one, other = run(straight), run(turned)
+        assert [call.call_id for call in one.asked("judge")] == [call.call_id for call in other.asked("judge")]
+        assert [shown(call) for call in one.asked("judge")] == [shown(call) for call in other.asked("judge")]
+        assert verdict(one) == verdict(other)
+
+
+# Who meets whom
+
+
+def test_in_a_round_robin_everyone_meets_everyone_once() -> None:
+    pairs = met(rounds(run(asked(5)))[0])
+    assert sorted(map(sorted, pairs)) == [list(each) for each in combinations(agent_ids(5), 2)]
+
+
+@pytest.mark.parametrize("size", [4, 5, 8, 9])
+def test_swiss_opponents_are_new_near_in_the_standing_and_nobody_sits_out_twice(size: int) -> None:
+    """All judge by number, so that after a round winners meet winners."""
+    ended = run(asked(size, "swiss", pairs=3))
+    pairs = [met(calls) for calls in rounds(ended)]
+    flat = [each for found in pairs for each in found]
+    assert len(set(flat)) == len(flat)
+    out = [set(agent_ids(size)) - {each for both in found for each in both} for found in pairs]
+    assert all(len(sitting) == size % 2 for sitting in out)
+    assert size % 2 == 0 or len({each for sitting in out for each in sitting}) == len(out)
+    if size == 8:
+        first = {min(both, key=lambda each: -by_number(each)) for both in pairs[0]}
+        assert sum(len(both & first) == 1 for both in pairs[1]) == 0
+
+
+@pytest.mark.parametrize("size", range(2, 10))
+def test_in_a_knockout_who_loses_is_out_and_who_sits_out_does_so_in_the_first_round(size: int) -> None:
+    pairs = [met(calls) for calls in rounds(run(asked(size, "knockout", seed=size)))]
+    if size == 2:
+        assert pairs == []
+        return
+    alive = set(agent_ids(size))
+    for number, found in enumerate(pairs):
+        playing = {each for both in found for each in both}
+        assert playing <= alive
+        assert number == 0 or playing == alive
+        alive -= {max(both, key=lambda each: -by_number(each)) for both in found}
+        assert len(alive).bit_count() == 1
+    assert alive == {"dev-001"}
+
+
+def test_the_bracket_is_drawn_by_the_seed() -> None:
+    finals = {frozenset(met(rounds(run(asked(4, "knockout", seed=seed)))[0])) for seed in range(12)}
+    assert len(finals) > 1
+    assert bracket(agent_ids(4), 1) == bracket(agent_ids(4)[::-1], 1)
+
+
+@settings(max_examples=60, deadline=None, database=None)
+@given(size=st.integers(2, 32), seed=st.integers(0, 99))
+def test_swiss_pairs_all_whatever_the_standings_are(size: int, seed: int) -> None:
+    """Standings that stay as they are wear the near opponents out, and are the hardest to pair."""
+    draw, standing, past = Random(seed), agent_ids(size), list[list[Pairing]]()
+    for _ in range(swiss_rounds_max(size)):
+        if seed % 2:
+            draw.shuffle(standing)
+        found = swiss_round(standing, past)
+        assert len({each for both in found for each in both}) == 2 * len(found) == size - size % 2
+        past.append(found)
+    pairs = [frozenset(both) for found in past for both in found]
+    assert len(set(pairs)) == len(pairs)
+    assert size % 2 == 0 or {len({each for both in found for each in both}) for found in past} == {size - 1}
+
+
+def test_more_swiss_rounds_than_there_are_opponents_are_refused() -> None:
+    standing = agent_ids(4)
+    past: list[list[Pairing]] = []
+    with pytest.raises(ValueError, match="too many rounds"):
+        for _ in range(4):
+            past.append(swiss_round(standing, past))
+
+
+@settings(max_examples=25, deadline=None, database=None)
+@given(size=st.integers(4, 12), seed=st.integers(0, 999))
+def test_judging_is_dealt_evenly_over_rounds_of_any_pairs(size: int, seed: int) -> None:
+    draw, load = Random(seed), Counter[str]()
+    members = agent_ids(size)
+    for round in range(1, 4):
+        found = draw.sample(round_robin(members), draw.randint(1, size))
+        for both, (one, other) in zip(found, judges(found, members, load, seed, round), strict=True):
+            assert one != other
+            assert not {one, other} & set(both)
+    dealt = [load[each] for each in members]
+    assert sum(dealt) == load.total()
+    everyone = Counter[str]()
+    judges(round_robin(members), members, everyone, seed, 1)
+    assert set(everyone.values()) == {size - 1}
+
+
+def test_a_pair_without_anybody_neutral_is_refused() -> None:
+    with pytest.raises(ValueError, match="others than its authors"):
+        judges([("a", "b")], ["a", "b"], Counter(), 1, 1)
+
+
+@pytest.mark.parametrize("size", range(2, 33))
+def test_byes_make_the_rest_of_a_bracket_even(size: int) -> None:
+    found = knockout_round(agent_ids(size))
+    assert (size - len(found)).bit_count() == 1
+    assert len({each for both in found for each in both}) == 2 * len(found)
+
+
+# What comparisons count for
+
+
+def said(text: str) -> list[Comparison]:
+    """`ab>a` reads: shown a and b, in this order, the judge preferred a; `ab=` is a tie."""
+    return [Comparison(f"j{place}", (each[0], each[1]), each[3:] or None) for place, each in enumerate(text.split())]
+
+
+@pytest.mark.parametrize(
+    ("heard", "a", "b"),
+    [
+        ("ab>a ba>a", Fraction(1), Fraction(0)),
+        ("ab>a ba>b", Fraction(1, 2), Fraction(1, 2)),
+        ("ab>b ba>a", Fraction(1, 2), Fraction(1, 2)),
+        ("ab>a ba=", Fraction(1, 2), Fraction(1, 2)),
+        ("ab= ba=", Fraction(1, 2), Fraction(1, 2)),
+        ("ab>a", Fraction(1, 2), Fraction(0)),
+        ("ba>b", Fraction(0), Fraction(1, 2)),
+        ("ab=", Fraction(1, 4), Fraction(1, 4)),
+    ],
+)
+def test_a_pair_is_won_where_both_orders_agree_and_one_order_is_half(heard: str, a: Fraction, b: Fraction) -> None:
+    assert wins(said(heard)) == {("a", "b"): a, ("b", "a"): b}
+    assert wins(said(heard)[::-1]) == wins(said(heard))
+
+
+def test_a_win_over_a_strong_candidate_lifts_more_and_ties_are_broken_down_the_chain() -> None:
+    heard = said("ab>a ba>a bc>b cb>b cd>c dc>c")
+    found = ranked("dcba", heard, dict.fromkeys("abcd", 1), 7)
+    assert found.order == ("a", "b", "c", "d")
+    assert found.scores == rates("abcd", heard)
+    assert (found.tie, found.margin) == (False, pytest.approx((found.scores["a"] or 0) - (found.scores["b"] or 0)))
+    circle = said("ab>a ba>a bc>b cb>b ca>c ac>c")
+    fewer = ranked("abc", circle, {"a": 3, "b": 2, "c": 9}, 7)
+    assert (fewer.order, fewer.tie, fewer.margin) == (("b", "a", "c"), True, 0.0)
+    assert {ranked("abc", circle, dict.fromkeys("abc", 1), seed).order[0] for seed in range(20)} == set("abc")
+
+
+def test_of_equal_strengths_the_one_that_won_between_them_is_first() -> None:
+    """a, b and c beat each other in a circle, and a and b also beat d: a has beaten b, whatever b has saved."""
+    heard = said("ab>a ba>a bc>b cb>b ca>c ac>c ad>a da>a bd>b db>b")
+    found = ranked("abcd", heard, {"a": 9, "b": 1, "c": 1, "d": 1}, 7)
+    assert found.scores["a"] == found.scores["b"]
+    assert (found.order, found.tie, found.margin) == (("a", "b", "c", "d"), True, 0.0)
+
+
+def test_what_nobody_compared_has_no_score_and_comes_last() -> None:
+    found = ranked("abc", said("ab>b ba>b"), {"a": 1, "b": 1, "c": 0}, 7)
+    assert (found.order, found.scores["c"]) == (("b", "a", "c"), None)
+    alone = ranked("ab", [], {"a": 2, "b": 1}, 7)
+    assert (alone.order, alone.scores, alone.margin, alone.tie) == (("b", "a"), {"b": None, "a": None}, None, False)
+
+
+def test_who_is_beaten_follows_from_the_pair_alone() -> None:
+    heard = said("ab>b ba>b ac>a ca>a bc>c cb>c")
+    assert beaten(("a", "b"), heard, dict.fromkeys("abc", 1), 7) == "a"
+    assert beaten(("a", "c"), heard, dict.fromkeys("abc", 1), 7) == "c"
+    assert beaten(("a", "b"), said("ab>a ba>b"), {"a": 5, "b": 4}, 7) == "a"
+    assert beaten(("a", "b"), said("ab>a"), {"a": 5, "b": 4}, 7) == "b"
+    assert beaten(("a", "b"), [], {"a": 5, "b": 4}, 7) == "a"
+
+
+def test_agreement_and_dissent_are_read_off_the_comparisons() -> None:
+    heard = said("ab>a ba>b bc>b cb= ac>c ca>a")
+    assert agreement(heard, "abc") == pytest.approx((1 - 1 + 1 + 0 - 1 + 1) / 6)
+    assert agreement([], "abc") is None
+    assert dissent(heard, "a") == (("j1", "b"), ("j4", "c"))
+    assert dissent(heard, "b") == (("j0", "a"),)
+
+
+# Verdicts
+
+
+@every_format
+@pytest.mark.parametrize("size", range(2, 10))
+def test_judges_of_one_taste_find_the_best(form: str, size: int) -> None:
+    for seed in range(3):
+        ended = run(asked(size, form, seed=seed))
+        assert ended.winner == "dev-001"
+        assert ended.content == "text of s1-dev-001"
+        assert verdict(ended).call_id == "s1-dev-001"
+        if size > 2:
+            assert (verdict(ended).dissent, verdict(ended).agreement) == ((), pytest.approx(1.0))
+        if form == "round_robin":
+            assert ended.order == agent_ids(size)
+
+
+@every_format
+@pytest.mark.parametrize("place", ["A", "B"])
+@pytest.mark.parametrize("agent", agent_ids(5))
+def test_judges_who_go_by_the_place_alone_decide_nothing(form: str, place: str, agent: str) -> None:
+    """Every pair is a tie, and the chain of ties leaves the shortest; unbiased, whoever it is."""
+    ended = run(asked(5, form), judged(lambda _: place, usage=brief(agent)))
+    assert ended.winner == agent
+    assert {standing.score for standing in verdict(ended).ranking} == {0.5}
+    assert (verdict(ended).tie, verdict(ended).margin) == (True, 0.0)
+
+
+def test_a_survivor_by_ties_stands_below_who_won_matches() -> None:
+    """A knockout's bracket says who meets whom; the verdict is by what was said, and fewer tokens only break ties."""
+    first, second, third, _ = bracket(agent_ids(4), 7)
+
+    def says(call: Call) -> str:
+        both = {name: letter for letter, name in call.labels.items()}
+        return both[second] if both.keys() == {second, third} else "tie"
+
+    ended = run(asked(4, "knockout"), judged(says, usage=brief(first)))
+    assert met(rounds(ended)[1]) == [frozenset({first, second})], "the first got on by its fewer tokens"
+    assert (ended.order[0], ended.order[-1]) == (second, third)
+
+
+# What fails
+
+
+@every_format
+def test_every_pattern_of_failed_proposals_comes_to_a_verdict_over_those_left(form: str) -> None:
+    for size in range(1, 5):
+        for count in range(size + 1):
+            for failing in combinations(agent_ids(size), count):
+                ended = run(asked(size, form), Minds(failing=[f"s1-{agent}" for agent in failing]))
+                left = [agent for agent in agent_ids(size) if agent not in failing]
+                if not left:
+                    assert isinstance(ended.end, Failed)
+                    continue
+                expected = {f"{len(left)} of {size} agents answered"} if failing else set[str]()
+                if len(left) == 1 and size > 1:
+                    expected.add("unreviewed")
+                if len(left) == 2 and quorum_of(size) > 2:
+                    expected.add("pair judged: below the quorum")
+                assert set(ended.degraded) == expected
+                assert sorted(ended.order) == left
+                assert ended.winner == left[0]
+
+
+def consistent(ended: Run, failing: Sequence[str]) -> None:
+    """What holds whichever of the judges' calls failed."""
+    calls = ended.asked("judge")
+    heard = [call for call in calls if call.call_id not in failing]
+    found = verdict(ended)
+    compared = {each for call in heard for each in shown(call)}
+    assert {standing.agent_id for standing in found.ranking if standing.score is not None} == compared
+    assert sorted(ended.order) == agent_ids(len(ended.order))
+    told = [f"{len(calls) - len(heard)} of {len(calls)} comparisons are missing"] if len(heard) < len(calls) else []
+    assert [*ended.degraded] == [*told, *([] if heard else ["unscored"])]
+    assert (found.margin is None) == (len(compared) < 2)
+    if heard:
+        assert found.agreement == pytest.approx(1.0)
+
+
+@every_format
+def test_every_pattern_of_failed_comparisons_is_told_and_none_is_a_zero(form: str) -> None:
+    """All of three agents' calls, in any pattern; the tastes agree, so that what was heard contradicts nothing."""
+    whole = [call.call_id for call in run(asked(3, form)).asked("judge")]
+    for count in range(len(whole) + 1):
+        for failing in combinations(whole, count):
+            consistent(run(asked(3, form), Minds(failing=failing)), failing)
+    draw = Random(4)
+    whole = [call.call_id for call in run(asked(4, form)).asked("judge")]
+    for _ in range(25):
+        failing = draw.sample(whole, draw.randint(1, len(whole)))
+        consistent(run(asked(4, form), Minds(failing=failing)), failing)
+
+
+@pytest.mark.parametrize(
+    ("max_calls", "form", "purposes", "ranked_ones"),
+    [
+        (4, "round_robin", [], 0),
+        (24, "round_robin", ["propose"], 0),
+        (25, "round_robin", ["propose", "judge"], 5),
+        (8, "swiss", ["propose"], 0),
+        (9, "swiss", ["propose", "judge"], 4),
+        (13, "swiss", ["propose", "judge", "judge"], 5),
+        (17, "swiss", ["propose", "judge", "judge", "judge"], 5),
+        (7, "knockout", ["propose", "judge"], 2),
+        (11, "knockout", ["propose", "judge", "judge"], 5),
+        (13, "knockout", ["propose", "judge", "judge", "judge"], 5),
+    ],
+)
+def test_a_refused_round_leaves_the_verdict_to_those_before_it(
+    max_calls: int, form: str, purposes: list[str], ranked_ones: int
+) -> None:
+    ended = run(asked(5, form, budget=Budget(max_calls=max_calls)))
+    assert ended.purposes == purposes
+    if not purposes:
+        assert isinstance(ended.end, Failed)
+        return
+    scored = [standing for standing in verdict(ended).ranking if standing.score is not None]
+    assert len(scored) == ranked_ones
+    assert ("unscored" in ended.degraded) == (purposes == ["propose"])
+    complete = len(ended.calls) == max_calls and purposes == run(asked(5, form)).purposes
+    assert ("budget" in ended.degraded) != complete
+    assert ended.content is not None
