@@ -15,7 +15,6 @@ import structlog
 from fastapi import APIRouter, Path, Request, Response
 from starlette.types import Receive, Scope, Send
 
-from app.acceptance import accept, loaded, stopping
 from app.api.problems import (
     CHAT_STATUSES,
     CLIENT_LEFT,
@@ -37,6 +36,7 @@ from app.deliberation.calls import FactProblem
 from app.deliberation.errors import DeliberationError, JournalUnavailable
 from app.deliberation.fold import State
 from app.gateway import Gateway, InGateway, OfTenant
+from app.lifecycle.accept import accept, loaded, stopping
 from app.viewing import EventStream
 
 OWNER = "deliberation-gateway"

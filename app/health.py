@@ -5,13 +5,13 @@ from typing import Any
 
 from fastapi import APIRouter, Response
 
-from app.acceptance import caught_up
 from app.api.problems import NotReady
 from app.api.responses import answer, problems
 from app.api.schemas import FieldProblem, Health, Ready, Stats, dump
 from app.api.webhook_stats import CONTROL_SUBJECT, SENDERS_MAX
 from app.deliberation.errors import JournalUnavailable, StreamsDiffer
 from app.gateway import Gateway, InGateway, OfTenant
+from app.lifecycle.accept import caught_up
 from app.metrics import CONTENT_TYPE
 from app.roles import replicas_of
 

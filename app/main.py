@@ -23,7 +23,6 @@ from app.api.cluster_schemas import LogFigures
 from app.backlog import Backlog
 from app.catalog import Catalog
 from app.connection import StreamingProtocol
-from app.deletion import sweep
 from app.deliberation.errors import InvalidRequest
 from app.deliberation.ports import Clock, Control, Journal
 from app.deliberation.strategies import STRATEGIES
@@ -31,6 +30,7 @@ from app.feed import Feed
 from app.gateway import Gateway, SystemClock, permitted
 from app.keyring import Keyring
 from app.keys import Pepper
+from app.lifecycle.delete import sweep
 from app.limits import Rates
 from app.log.journal import JetStreamJournal
 from app.log.stats import log_figures

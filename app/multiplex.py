@@ -15,7 +15,6 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, Query, Response
 from pydantic import Field
 
-from app.acceptance import caught_up, check_standing
 from app.api.cursor import Cursor
 from app.api.event_schemas import DeliberationsSnapshot, StreamGap
 from app.api.negotiation import Media, media_of
@@ -27,6 +26,7 @@ from app.deliberation.specification import checked_token
 from app.events import ANSWERS, EXAMINED_MAX, item, page_of
 from app.frames import DELETED, Frame, Selection, control_frame, cursor_frame, event_in, frame_of
 from app.gateway import Gateway, InGateway, OfTenant
+from app.lifecycle.accept import caught_up, check_standing
 from app.log.paging import Patterns, of_deliberations, of_tenant, read_page
 from app.looks import Look
 from app.openings import EventsQuery, LastEventId, gap_at, opened_at, patiently, place_in, snapshot_of

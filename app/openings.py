@@ -11,7 +11,6 @@ from fastapi import Depends, Header, Query
 from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
 from pydantic.json_schema import SkipJsonSchema
 
-from app.acceptance import check_standing
 from app.api.cursor import BEGINNING, CURSOR_PATTERN, Cursor, parse_cursor
 from app.api.event_schemas import DeliberationSnapshot, StreamGap, StreamOpened, UnfinishedCall
 from app.api.negotiation import Media, media_of
@@ -21,6 +20,7 @@ from app.deliberation.errors import JournalUnavailable
 from app.deliberation.ports import StreamState
 from app.frames import EVENT_TYPES, Selection, control_frame, cursor_frame
 from app.gateway import DeliberationId, Gateway, InGateway, OfTenant
+from app.lifecycle.accept import check_standing
 from app.looks import Look
 from app.projection import resource
 

@@ -10,7 +10,6 @@ from datetime import UTC, datetime, timedelta
 from functools import cache
 from typing import Any
 
-from app.admission import accepted, deliberation_id, specification
 from app.api.requests import DeliberationRequest
 from app.api.webhook_payloads import delivery_id
 from app.deliberation.calls import Call, Usage
@@ -20,6 +19,7 @@ from app.deliberation.fold import State, apply, begin
 from app.deliberation.ports import Record
 from app.deliberation.roles import parse_roles
 from app.deliberation.strategies import STRATEGIES
+from app.lifecycle.specify import accepted, deliberation_id, specification
 from app.projection import state_of
 from app.webhooks.attempts import Attempt, AttemptFailed, DeliveryEnded, Fault, Place, encoded
 

@@ -12,9 +12,9 @@ import pytest
 import structlog
 
 from app import logs
-from app.admission import deliberation_id
 from app.deliberation.errors import JournalUnavailable
 from app.deliberation.facts import Cancelled, CancelRequested, Completed, decode
+from app.lifecycle.specify import deliberation_id
 from app.promises import SUBJECT
 from app.testing import InMemoryJournal
 from tests.components.served import Served, served

@@ -11,8 +11,8 @@ from typing import Any
 import httpx
 import pytest
 
-from app.admission import deliberation_id
 from app.keys import Scope
+from app.lifecycle.specify import deliberation_id
 from app.openapi import document
 from app.tenants import ACCESS
 from app.testing import InMemoryJournal

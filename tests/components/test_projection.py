@@ -7,8 +7,6 @@ from datetime import timedelta
 
 import pytest
 
-from app.admission import accepted as accept
-from app.admission import specification
 from app.api.requests import DeliberationRequest
 from app.api.schemas import Deliberation, dump
 from app.deliberation.calls import Call, FactProblem, Usage
@@ -27,6 +25,8 @@ from app.deliberation.facts import (
 from app.deliberation.fold import State, apply, begin
 from app.deliberation.ports import Record
 from app.deliberation.strategies import STRATEGIES
+from app.lifecycle.specify import accepted as accept
+from app.lifecycle.specify import specification
 from app.projection import resource, state_of
 from app.roles import read_roles
 from app.testing import FakeClock

@@ -341,7 +341,7 @@ LOSSES = (
     ),
     Guard(
         "a request that is sent again finds its first",
-        "app/admission.py",
+        "app/lifecycle/specify.py",
         "    if key:\n        drawn",
         "    if False:\n        drawn",
         "tests/components/test_deliberations_routes.py::test_a_key_used_again_with_the_same_body_starts_nothing",

@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from app.admission import agents, body_sha256, default_quorum, deliberation_id, given_out_at, specification
 from app.api.event_schemas import DeliberationEvent, StreamGap
 from app.api.problems import InvalidJson, ValidationFailed, body_problems
 from app.api.request_body import checked_json
@@ -16,6 +15,7 @@ from app.api.schemas import FieldProblem, dump
 from app.deliberation.facts import Envelope, encode
 from app.deliberation.specification import DEFAULT_RUBRIC
 from app.deliberation.strategies import STRATEGIES
+from app.lifecycle.specify import agents, body_sha256, default_quorum, deliberation_id, given_out_at, specification
 from app.roles import read_roles
 from tests.story import NOW, Story
 

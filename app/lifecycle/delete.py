@@ -9,13 +9,13 @@ import asyncio
 
 import structlog
 
-from app.acceptance import standing
 from app.api.problems import StillLive
 from app.catalog import Catalog
 from app.deliberation.errors import JournalUnavailable
 from app.deliberation.facts import Deleted, prefix
 from app.deliberation.ports import Journal
 from app.gateway import Gateway
+from app.lifecycle.accept import standing
 
 SWEEP_S = 60.0
 

@@ -6,7 +6,6 @@ from datetime import timedelta
 
 from fastapi import Request
 
-from app.admission import accepted, body_sha256, deliberation_id, given_out_at, specification
 from app.api.problems import NotReady, request_id_of
 from app.api.requests import DeliberationRequest, idempotency_key_of
 from app.catalog import Catalog
@@ -15,6 +14,7 @@ from app.deliberation.facts import Accepted, CancelRequested, Deleted, decode
 from app.deliberation.fold import State, begin
 from app.deliberation.ports import Appended, Record
 from app.gateway import Gateway
+from app.lifecycle.specify import accepted, body_sha256, deliberation_id, given_out_at, specification
 from app.projection import state_of
 
 NOT_READ = "The log has not been read yet; it may not be reachable."

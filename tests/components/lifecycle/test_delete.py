@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from app import deletion
-from app.admission import deliberation_id
-from app.deletion import swept
 from app.deliberation.errors import JournalUnavailable
 from app.deliberation.facts import Completed, Deleted
+from app.lifecycle import delete as deletion
+from app.lifecycle.delete import swept
+from app.lifecycle.specify import deliberation_id
 from app.testing import InMemoryJournal
 from tests.components.keyed import PEPPER, accepted, bearer, make_key, play
 from tests.components.listening import following, listening, types, whole

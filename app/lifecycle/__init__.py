@@ -1,0 +1,1 @@
+"""A deliberation's beginning and removal: specify, accept, delete."""
