@@ -16,8 +16,8 @@ from math import ceil
 import structlog
 from pydantic import ValidationError
 
+from app.admission.backlog import Backlog, HowEnded, Key
 from app.api.schemas import Durations, Stats, Status, Tokens
-from app.backlog import Backlog, HowEnded, Key
 from app.deliberation.errors import JournalUnavailable
 from app.deliberation.facts import (
     TERMINAL_STATUS,

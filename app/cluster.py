@@ -14,6 +14,7 @@ from typing import Any
 from fastapi import APIRouter, Response
 from pydantic import BaseModel, Field
 
+from app.admission.backlog import Backlog
 from app.api.cluster_schemas import (
     AgentView,
     CircuitState,
@@ -33,7 +34,6 @@ from app.api.cluster_schemas import (
 )
 from app.api.responses import answer, problems
 from app.api.schemas import dump
-from app.backlog import Backlog
 from app.deliberation.errors import JournalUnavailable
 from app.gateway import Gateway, InGateway
 from app.health import senders_of

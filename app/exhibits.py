@@ -12,6 +12,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
+from app.admission.backlog import Backlog
 from app.api.cursor import Cursor
 from app.api.schemas import (
     DeliberationPage,
@@ -26,7 +27,6 @@ from app.api.schemas import (
     dump,
 )
 from app.api.webhook_payloads import delivery_id
-from app.backlog import Backlog
 from app.catalog import Catalog
 from app.chat_completions import completion, frames, opening_frame
 from app.chat_requests import ChatCompletionRequest

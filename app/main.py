@@ -18,9 +18,10 @@ from pydantic import ValidationError
 from starlette.middleware.cors import CORSMiddleware
 
 from app import logs, openapi
+from app.admission.backlog import Backlog
+from app.admission.reservations import share
 from app.api import problems
 from app.api.cluster_schemas import LogFigures
-from app.backlog import Backlog
 from app.catalog import Catalog
 from app.connection import StreamingProtocol
 from app.deliberation.errors import InvalidRequest
@@ -40,7 +41,6 @@ from app.looks import Looks
 from app.metrics import Metrics
 from app.middleware import RequestContext
 from app.origins import CORS, is_loopback
-from app.promises import share
 from app.roles import read_roles
 from app.routes import ROUTERS
 from app.sessions import Sessions

@@ -8,7 +8,7 @@ import asyncio
 from collections import deque
 from typing import Literal
 
-from app.deliberation.pace import Grip
+from app.admission.throughput import Grip
 
 Outcome = Literal["done", "missed", "stopped"]
 

@@ -3,8 +3,8 @@
 import random
 from dataclasses import dataclass, field
 
-from app.backlog import Key
-from app.deliberation.pace import Grip
+from app.admission.backlog import Key
+from app.admission.throughput import Grip
 
 
 @dataclass

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from app.backlog import Backlog
+from app.admission.backlog import Backlog
 from app.catalog import PATTERNS, Catalog, Entry, Selection, fair_surplus, percentile
 from app.deliberation.calls import Usage
 from app.deliberation.errors import JournalUnavailable

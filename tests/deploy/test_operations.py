@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from app.backlog import Backlog
+from app.admission.backlog import Backlog
 from app.catalog import Catalog
 from app.gateway import SystemClock
 from app.metrics import Metrics

@@ -3,48 +3,48 @@
 from tests.mutants.guard import Guard
 
 AGENT = "tests/integration/test_agent_replica.py::"
-BACKLOG = "tests/components/test_backlog.py::"
+BACKLOG = "tests/components/admission/test_backlog.py::"
 CIRCUIT = "tests/components/test_circuit.py::"
 
 OVERLOAD = (
     Guard(
         "no more is accepted than the queue may hold",
-        "app/backlog.py",
+        "app/admission/backlog.py",
         '        yield _Bound(ALL, "", self._pace, self.depth, self._depth_max)\n',
         "",
         "tests/components/test_deliberations_routes.py::test_a_full_queue_is_told_with_an_honest_time_and_lets_replays_pass",
     ),
     Guard(
         "what is being written counts",
-        "app/backlog.py",
+        "app/admission/backlog.py",
         "            self._writing[key] = frozenset(roles)\n",
         "",
         f"{BACKLOG}test_what_is_being_written_counts_and_what_is_heard_of_counts_once",
     ),
     Guard(
         "no more of a role than it may hold",
-        "app/backlog.py",
+        "app/admission/backlog.py",
         "            yield _Bound(_of_role(role), which, pace, self.depth_of(role), depth_max)\n",
         "            pass\n",
         f"{BACKLOG}test_a_role_with_a_bound_of_its_own_is_full_without_the_others",
     ),
     Guard(
         "no more of a tenant than it may hold",
-        "app/backlog.py",
+        "app/admission/backlog.py",
         "        if asked.tenant is not None and self._tenant_depth_max is not None:\n",
         "        if False:\n",
         f"{BACKLOG}test_a_tenant_that_has_much_in_flight_leaves_room_for_the_others",
     ),
     Guard(
         "what could not begin in time is refused",
-        "app/backlog.py",
+        "app/admission/backlog.py",
         "        if waited_s > timeout_s:\n",
         "        if False:\n",
         f"{BACKLOG}test_work_that_could_not_begin_within_its_deadline_is_refused_at_the_door",
     ),
     Guard(
         "what could not end in time is refused",
-        "app/backlog.py",
+        "app/admission/backlog.py",
         "        if depth < depth_max - self.promises.kept(line, now_s, depth_max):\n",
         "        if True:\n",
         f"{BACKLOG}test_what_could_not_end_within_half_of_its_deadline_is_refused_at_the_door",

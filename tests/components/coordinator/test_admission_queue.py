@@ -1,6 +1,6 @@
 """Whose turn it is: in order, as many at once as get on, those that were begun before at once."""
 
-from app.deliberation.pace import GRIP_AT_FIRST
+from app.admission.throughput import GRIP_AT_FIRST
 from serve_deployments.gate import Gate, Place
 
 

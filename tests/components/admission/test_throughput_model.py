@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from app.deliberation.pace import Pace
+from app.admission.throughput import Pace
 from tests.components.engine_model import EngineModel
 
 

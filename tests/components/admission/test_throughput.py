@@ -2,7 +2,7 @@
 
 import pytest
 
-from app.deliberation.pace import GRIP_MIN, Grip, Pace, Rate, Unhindered
+from app.admission.throughput import GRIP_MIN, Grip, Pace, Rate, Unhindered
 
 
 def test_nothing_is_known_before_something_has_ended_and_long_after() -> None:

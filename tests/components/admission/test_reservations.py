@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 import pytest
 from structlog.testing import capture_logs
 
-from app.promises import SUBJECT, TOLD_MAX, WAIT_MAX_S, Line, Promise, Promises, share
+from app.admission.reservations import SUBJECT, TOLD_MAX, WAIT_MAX_S, Line, Promise, Promises, share
 from app.testing import InMemoryJournal
 from tests.conditions import until
 from tests.story import NOW

@@ -2,9 +2,10 @@
 
 Five bounds, each told with its reason: a depth over all roles, a depth of one tenant, a depth of one role where
 roles.yaml gives it one, and two of time. At the rate at which work of a role ends, what is there must end within half
-of a newcomer's deadline (`app.deliberation.pace`). And the queue is first in, first out, so that a newcomer waits about
-as long as its oldest member has waited already (the sojourn time of CoDel, RFC 8289, is measured the same way). What
-would not be done in time is refused at the door, where it costs nothing, rather than accepted and ended as `timeout`.
+of a newcomer's deadline (`app.admission.throughput`). And the queue is first in, first out, so that a newcomer waits
+about as long as its oldest member has waited already (the sojourn time of CoDel, RFC 8289, is measured the same way).
+What would not be done in time is refused at the door, where it costs nothing, rather than accepted and ended as
+`timeout`.
 """
 
 from collections import Counter
@@ -14,10 +15,10 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal
 
+from app.admission.reservations import Key, Promise, Promises
+from app.admission.throughput import Pace
 from app.deliberation.errors import QueueFull
-from app.deliberation.pace import Pace
 from app.deliberation.ports import Clock
-from app.promises import Key, Promise, Promises
 
 __all__ = ["Backlog", "HowEnded", "Key"]
 

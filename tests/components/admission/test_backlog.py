@@ -4,9 +4,9 @@ from datetime import timedelta
 
 import pytest
 
-from app.backlog import Backlog
+from app.admission.backlog import Backlog
+from app.admission.reservations import Promise
 from app.deliberation.errors import QueueFull
-from app.promises import Promise
 from app.testing import FakeClock
 from tests.story import NOW
 

@@ -5,9 +5,9 @@ from collections.abc import Callable
 
 import pytest
 
-from app.backlog import Backlog, Key
+from app.admission.backlog import Backlog, Key
+from app.admission.reservations import WAIT_MAX_S, Promise
 from app.deliberation.errors import QueueFull
-from app.promises import WAIT_MAX_S, Promise
 from app.testing import FakeClock
 from tests.components.engine_model import EngineModel
 from tests.story import NOW
