@@ -7,6 +7,8 @@ from typing import Annotated, TypedDict, cast
 from fastapi import Depends, Path, Request
 from starlette.types import Scope
 
+from app.access.authorization import Access
+from app.access.keys import Caller
 from app.api.cluster_schemas import LogFigures
 from app.catalog import Catalog
 from app.deliberation.engine import StrategyDefinition
@@ -15,12 +17,10 @@ from app.deliberation.ports import Clock, Control, Journal
 from app.deliberation.roles import Role
 from app.deliberation.specification import checked_token
 from app.feed import Feed
-from app.keys import Caller
 from app.looks import Looks
 from app.metrics import Metrics
 from app.settings import Settings
 from app.shared import Shared
-from app.tenants import Access
 
 
 class Gateway(TypedDict):

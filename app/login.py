@@ -1,7 +1,7 @@
 """Routes: a browser's session. The key comes once, in a body; the browser keeps a cookie that scripts cannot read.
 
 The cookie is HttpOnly and SameSite=Strict, and over https it is Secure and bound to this host. What asks for a change
-with it must besides come from a page of this site, or of an origin in CORS_ORIGINS (`app.origins.same_site`).
+with it must besides come from a page of this site, or of an origin in CORS_ORIGINS (`app.access.origins.same_site`).
 """
 
 from datetime import UTC, datetime
@@ -10,13 +10,13 @@ from typing import Literal
 from fastapi import APIRouter, Request, Response
 from pydantic import AwareDatetime, Field
 
+from app.access.authorization import DEVELOPER, cookie_name
+from app.access.keys import Caller, Scope
 from app.api.request_body import body_of
 from app.api.requests import Body
 from app.api.responses import answer, body, problems
 from app.api.schemas import Resource, dump
 from app.gateway import InGateway, OfCaller
-from app.keys import Caller, Scope
-from app.tenants import DEVELOPER, cookie_name
 
 _NO_STORE = {"Cache-Control": "no-store"}
 

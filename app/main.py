@@ -18,6 +18,12 @@ from pydantic import ValidationError
 from starlette.middleware.cors import CORSMiddleware
 
 from app import logs, openapi
+from app.access.authorization import ACCESS, Access
+from app.access.keyring import Keyring
+from app.access.keys import Pepper
+from app.access.origins import CORS, is_loopback
+from app.access.rate_limit import Rates
+from app.access.sessions import Sessions
 from app.admission.backlog import Backlog
 from app.admission.reservations import share
 from app.api import problems
@@ -29,10 +35,7 @@ from app.deliberation.ports import Clock, Control, Journal
 from app.deliberation.strategies import STRATEGIES
 from app.feed import Feed
 from app.gateway import Gateway, SystemClock, permitted
-from app.keyring import Keyring
-from app.keys import Pepper
 from app.lifecycle.delete import sweep
-from app.limits import Rates
 from app.log.journal import JetStreamJournal
 from app.log.stats import log_figures
 from app.log.stream_settings import StreamSettings
@@ -40,13 +43,10 @@ from app.log.streams import declared_consumers, declared_streams, plan, prove_wr
 from app.looks import Looks
 from app.metrics import Metrics
 from app.middleware import RequestContext
-from app.origins import CORS, is_loopback
 from app.roles import read_roles
 from app.routes import ROUTERS
-from app.sessions import Sessions
 from app.settings import Settings
 from app.shared import Shared
-from app.tenants import ACCESS, Access
 from app.threshold import Threshold
 
 READ_AT_FIRST_S = 5.0
@@ -208,7 +208,9 @@ def create_app(settings: Settings, journal: Log | None = None, clock: Clock | No
     app.add_middleware(RequestContext)
     own = list(app.routes)
     operations = {getattr(route, "operation_id", None) for router in ROUTERS for route in router.routes}
-    assert operations <= ACCESS.keys(), f"app.tenants.ACCESS must say what these need: {operations - ACCESS.keys()}"
+    assert operations <= ACCESS.keys(), (
+        f"app.access.authorization.ACCESS must say what these need: {operations - ACCESS.keys()}"
+    )
     for router in ROUTERS:
         app.include_router(router, dependencies=[Depends(permitted)])
         own += router.routes

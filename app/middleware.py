@@ -8,8 +8,8 @@ import time
 import structlog
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from app.access.keys import looks_like_key
 from app.gateway import gateway_in
-from app.keys import looks_like_key
 from app.metrics import Metrics
 
 _DEVELOPMENT = (b"development-mode", b"no keys, loopback only")

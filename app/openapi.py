@@ -14,6 +14,7 @@ from fastapi import FastAPI, Response
 from fastapi.openapi.utils import get_openapi
 from pydantic.json_schema import models_json_schema
 
+from app.access.authorization import ACCESS
 from app.api.event_schemas import DeliberationEvent
 from app.api.requests import CancelRequest, DeliberationRequest
 from app.api.responses import EXAMPLES, HEADERS, headers, parameter, problems
@@ -26,7 +27,6 @@ from app.chat_schemas import ChatCompletionChunk, OpenAIError
 from app.exhibits import EVENT_STREAM, Exhibit, exhibits
 from app.login import LoginRequest
 from app.routes import ROUTERS
-from app.tenants import ACCESS
 from app.webhooks.description import receiver_operation
 from app.webhooks.resources import WebhookPayload
 

@@ -6,9 +6,10 @@ from typing import Annotated, Any, Literal, cast
 from pydantic import AfterValidator, BeforeValidator, Field, SecretStr
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
+from app.access.keys import PEPPER_CHARS_MIN
+from app.access.origins import checked_origin
 from app.api.webhook_targets import Rules
 from app.deliberation.specification import TIMEOUT_S_MAX
-from app.keys import PEPPER_CHARS_MIN
 from app.log.stream_settings import (
     ACK_WAIT_S_MAX,
     ACK_WAIT_S_MIN,
@@ -17,7 +18,6 @@ from app.log.stream_settings import (
     RETENTION_S_MAX,
     RETENTION_S_MIN,
 )
-from app.origins import checked_origin
 
 # The deploying process shares no code with the gateway but the core, so these are documented here and read there.
 CLUSTER_VARIABLES = (

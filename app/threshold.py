@@ -12,13 +12,13 @@ import anyio
 from fastapi import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from app.access.authorization import Access
+from app.access.keyring import Keyring
+from app.access.keys import looks_like_key
+from app.access.origins import own_name
 from app.api.problems import refused
 from app.api.refusals import ForeignHost, KeyInUrl, Refusal
 from app.gateway import gateway_in
-from app.keyring import Keyring
-from app.keys import looks_like_key
-from app.origins import own_name
-from app.tenants import Access
 
 _CREDENTIALS = frozenset({"access_token", "api-key", "api_key", "apikey", "authorization", "key", "token", "x-api-key"})
 

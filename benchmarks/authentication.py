@@ -19,8 +19,8 @@ from typing import Any, cast
 import structlog
 from starlette.types import ASGIApp, Message
 
+from app.access.keys import SCOPES, Pepper, created, encode_key, key_subject
 from app.gateway import Gateway, SystemClock
-from app.keys import SCOPES, Pepper, created, encode_key, key_subject
 from app.main import create_app, lifespan_of
 from app.settings import Settings
 from app.testing import InMemoryJournal

@@ -38,7 +38,7 @@ IMPORTERS: dict[str, tuple[str, ...]] = {
     "ray": ("serve_deployments.",),
     "nats": ("app.log.journal", "app.log.ordered_subscription", "app.log.work_queue", "app.log.streams"),
     "httpx": ("serve_deployments.engine", "app.cli.", "app.client."),
-    "limits": ("app.limits",),
+    "limits": ("app.access.rate_limit",),
     "httpx_aiohttp": ("serve_deployments.engine",),
     "aiohttp": ("serve_deployments.engine", "app.webhooks.posting"),
     "standardwebhooks": ("app.webhooks.signatures",),

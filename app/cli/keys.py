@@ -15,14 +15,7 @@ from pydantic import ValidationError
 from rich.console import Console
 from rich.table import Table
 
-from app.cli.exits import EXIT_HELP, CommandError, Exit, print_json, run
-from app.cli.options import JsonOption
-from app.cli.prose import printable
-from app.cli.ranking import plain
-from app.cli.streams import DEFAULT_NATS_URL, NatsOption, WaitOption, connected
-from app.deliberation.errors import InvalidToken
-from app.deliberation.specification import checked_token
-from app.keys import (
+from app.access.keys import (
     KEYS_PATTERN,
     PEPPER_CHARS_MIN,
     SCOPES,
@@ -36,6 +29,13 @@ from app.keys import (
     key_id_of,
     key_subject,
 )
+from app.cli.exits import EXIT_HELP, CommandError, Exit, print_json, run
+from app.cli.options import JsonOption
+from app.cli.prose import printable
+from app.cli.ranking import plain
+from app.cli.streams import DEFAULT_NATS_URL, NatsOption, WaitOption, connected
+from app.deliberation.errors import InvalidToken
+from app.deliberation.specification import checked_token
 from app.log.journal import JetStreamJournal
 
 keys_cli = typer.Typer(no_args_is_help=True, help="Make, list and revoke API keys.", epilog=EXIT_HELP)

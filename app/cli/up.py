@@ -17,6 +17,7 @@ from rich.console import Console
 from rich.status import Status
 from rich.text import Text
 
+from app.access.origins import is_loopback
 from app.cli.exits import Exit, print_json, run
 from app.cli.options import JsonOption
 from app.cli.progress import (
@@ -37,7 +38,6 @@ from app.cli.progress import (
 from app.cli.prose import printable
 from app.cli.stack import LOOPBACK, StackOptions, running_stack
 from app.deliberation.roles import engine_base
-from app.origins import is_loopback
 
 TITLES = {
     "nats": "NATS",

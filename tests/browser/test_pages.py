@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 import pytest
 from playwright.async_api import BrowserContext, ConsoleMessage, Page, expect
 
-from tests.components.keyed import PEPPER, make_key
+from tests.components.access.keyed import PEPPER, make_key
 from tests.components.listening import listening
 from tests.e2e.conftest import FAST, SLOW, Stack
 

@@ -13,7 +13,7 @@ from app.api.cluster_schemas import Cluster, ConsumerFigures, LogFigures, Missin
 from app.deliberation.errors import JournalUnavailable
 from app.log.stats import log_figures
 from app.testing import InMemoryJournal
-from tests.components.keyed import PEPPER, bearer, make_key
+from tests.components.access.keyed import PEPPER, bearer, make_key
 from tests.components.served import SENDER, Served, served
 from tests.conditions import until
 

@@ -9,13 +9,13 @@ import typer
 from rich.console import Console
 from typer.testing import CliRunner, Result
 
+from app.access.keys import SCOPES, HeldKey, KeyBook, Pepper, created
 from app.cli import cli
 from app.cli.client import Gateway
 from app.cli.exits import CommandError
 from app.cli.keys import keys_table, lifetime, standing
-from app.keys import SCOPES, HeldKey, KeyBook, Pepper, created
+from tests.components.access.keyed import PEPPER
 from tests.components.cli_council import ID, Served, StubGateway, council_of, problem
-from tests.components.keyed import PEPPER
 from tests.story import NOW
 
 runner = CliRunner()

@@ -9,12 +9,12 @@ from typing import Any
 import httpx
 import pytest
 
-from app.keys import key_id_of
+from app.access.keys import key_id_of
 from app.main import create_app
 from app.openapi import document
 from app.settings import Settings
 from app.testing import FakeClock, InMemoryJournal
-from tests.components.keyed import PEPPER, accepted, bearer, make_key, revoke
+from tests.components.access.keyed import PEPPER, accepted, bearer, make_key, revoke
 from tests.components.listening import listening
 from tests.components.served import COORDINATOR, Served, served
 from tests.conditions import until

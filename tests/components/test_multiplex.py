@@ -10,7 +10,7 @@ import pytest
 from app.client import Frame
 from app.deliberation.facts import Cancelled, CancelRequested, Event, encode
 from app.testing import InMemoryJournal
-from tests.components.keyed import PEPPER, accepted, bearer, make_key, play
+from tests.components.access.keyed import PEPPER, accepted, bearer, make_key, play
 from tests.components.listening import Gateway, following, listening, types, whole
 from tests.components.served import served
 from tests.conditions import until

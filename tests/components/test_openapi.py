@@ -9,12 +9,12 @@ from typing import Any, cast
 import pytest
 from openapi_spec_validator import validate
 
+from app.access.authorization import ACCESS
+from app.access.keys import SCOPES
 from app.api.problems import CHAT_STATUSES, STATUSES
 from app.browser import UI
-from app.keys import SCOPES
 from app.openapi import document, document_3_2, events_schema
-from app.tenants import ACCESS
-from tests.components.keyed import PEPPER
+from tests.components.access.keyed import PEPPER
 from tests.components.served import served
 
 # SDKs are generated from these names: changing one breaks its users.

@@ -22,8 +22,8 @@ from app.main import create_app
 from app.settings import Settings
 from app.specimen import EPOCH, TENANT, log, told
 from app.testing import InMemoryJournal
+from tests.components.access.keyed import PEPPER, make_key
 from tests.components.cli_council import answer_text
-from tests.components.keyed import PEPPER, make_key
 from tests.components.served import COORDINATOR, played
 from tests.conditions import until
 

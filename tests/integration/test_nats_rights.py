@@ -14,11 +14,11 @@ import nats.errors
 import pytest
 from nats.aio.client import Client
 
+from app.access.keyring import Keyring
+from app.access.keys import SCOPES, Pepper, created, encode_key, key_subject
 from app.api.webhook_payloads import TERMINAL_EVENTS
 from app.api.webhook_stats import CONTROL_SUBJECT
 from app.deliberation.facts import CancelRequested, Deleted
-from app.keyring import Keyring
-from app.keys import SCOPES, Pepper, created, encode_key, key_subject
 from app.log.journal import JetStreamJournal
 from app.log.stats import log_figures
 from app.log.stream_settings import StreamSettings

@@ -12,7 +12,7 @@ from app.lifecycle import delete as deletion
 from app.lifecycle.delete import swept
 from app.lifecycle.specify import deliberation_id
 from app.testing import InMemoryJournal
-from tests.components.keyed import PEPPER, accepted, bearer, make_key, play
+from tests.components.access.keyed import PEPPER, accepted, bearer, make_key, play
 from tests.components.listening import following, listening, types, whole
 from tests.components.served import Served, served
 from tests.components.test_catalog import catalog, told

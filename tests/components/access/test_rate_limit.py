@@ -8,7 +8,7 @@ import pytest
 from limits.storage import MemoryStorage
 from limits.strategies import SlidingWindowCounterRateLimiter
 
-from app.limits import WINDOW_S, Rates, Windows
+from app.access.rate_limit import WINDOW_S, Rates, Windows
 
 
 @dataclass

@@ -10,10 +10,9 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from app import keyring as keyrings
-from app.deliberation.ports import Record
-from app.keyring import Keyring
-from app.keys import (
+from app.access import keyring as keyrings
+from app.access.keyring import Keyring
+from app.access.keys import (
     SCOPES,
     KeyBook,
     Pepper,
@@ -25,9 +24,10 @@ from app.keys import (
     looks_like_key,
     new_key,
 )
-from app.sessions import Sessions
+from app.access.sessions import Sessions
+from app.deliberation.ports import Record
 from app.testing import InMemoryJournal
-from tests.components.keyed import PEPPER, make_key, revoke
+from tests.components.access.keyed import PEPPER, make_key, revoke
 from tests.conditions import until
 from tests.story import NOW
 

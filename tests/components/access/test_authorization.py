@@ -13,16 +13,16 @@ import httpx
 import pytest
 
 from app import logs
+from app.access.authorization import ACCESS, SCOPE_MEANS, Access, access_table
+from app.access.keys import SCOPES, Scope, key_id_of, new_key
+from app.access.origins import checked_origin, is_loopback, own_name
+from app.access.rate_limit import Rates
 from app.deliberation.errors import InvalidRequest
-from app.keys import SCOPES, Scope, key_id_of, new_key
-from app.limits import Rates
 from app.main import DrainingServer, access_of, check_exposure, serve
 from app.openapi import document
-from app.origins import checked_origin, is_loopback, own_name
 from app.settings import Settings
-from app.tenants import ACCESS, SCOPE_MEANS, Access, access_table
 from app.testing import FakeClock, InMemoryJournal
-from tests.components.keyed import PEPPER, accepted, bearer, make_key, play, revoke
+from tests.components.access.keyed import PEPPER, accepted, bearer, make_key, play, revoke
 from tests.components.listening import listening
 from tests.components.served import COORDINATOR, Served, served
 from tests.conditions import until
@@ -423,7 +423,7 @@ def test_origins_are_listed_with_commas(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_the_table_of_the_documentation_is_the_codes() -> None:
-    page = (Path(__file__).parents[2] / "docs" / "security.md").read_text()
+    page = (Path(__file__).parents[3] / "docs" / "security.md").read_text()
     routes = {
         operation["operationId"]: (method.upper(), path)
         for path, methods in document()["paths"].items()

@@ -7,7 +7,7 @@ are kept with. Nothing is stored or shared between gateways; a session ends with
 import base64
 from hmac import compare_digest
 
-from app.keys import HeldKey, Pepper
+from app.access.keys import HeldKey, Pepper
 
 
 class Sessions:

@@ -12,7 +12,7 @@ from typing import Any
 import httpx
 
 from app.testing import InMemoryJournal
-from tests.components.keyed import PEPPER, accepted, bearer, make_key, play
+from tests.components.access.keyed import PEPPER, accepted, bearer, make_key, play
 from tests.components.listening import listening
 from tests.components.served import COORDINATOR, Served, served
 from tests.conditions import until

@@ -11,12 +11,12 @@ from typing import Any
 import httpx
 import pytest
 
-from app.keys import Scope
+from app.access.authorization import ACCESS
+from app.access.keys import Scope
 from app.lifecycle.specify import deliberation_id
 from app.openapi import document
-from app.tenants import ACCESS
 from app.testing import InMemoryJournal
-from tests.components.keyed import PEPPER, accepted, bearer, make_key, play
+from tests.components.access.keyed import PEPPER, accepted, bearer, make_key, play
 from tests.components.served import COORDINATOR, Served, served
 from tests.conditions import until
 from tests.story import NOW

@@ -6,14 +6,14 @@ from typing import Literal
 from starlette.datastructures import Headers
 from starlette.types import Scope as AsgiScope
 
+from app.access.keyring import Keyring
+from app.access.keys import SCOPES, Caller, HeldKey, Scope
+from app.access.origins import SAFE_METHODS, same_site
+from app.access.rate_limit import Rates
+from app.access.sessions import Sessions
 from app.api.refusals import CrossSite, InsufficientScope, RateLimited, Unauthenticated
 from app.deliberation.errors import JournalUnavailable
 from app.deliberation.ports import Clock
-from app.keyring import Keyring
-from app.keys import SCOPES, Caller, HeldKey, Scope
-from app.limits import Rates
-from app.origins import SAFE_METHODS, same_site
-from app.sessions import Sessions
 
 # What each operation needs. `key`: any that is good; None: nothing. An operation that is not here is not served.
 ACCESS: Mapping[str, Scope | Literal["key"] | None] = {

@@ -4,9 +4,9 @@ from collections.abc import Iterable
 from datetime import datetime
 from typing import Any
 
+from app.access.keys import SCOPES, KeyRevoked, Pepper, Scope, created, encode_key, key_id_of, key_subject
 from app.deliberation.facts import Accepted, decode
 from app.deliberation.ports import Record
-from app.keys import SCOPES, KeyRevoked, Pepper, Scope, created, encode_key, key_id_of, key_subject
 from app.testing import InMemoryJournal
 from tests.components.served import Served, played
 from tests.story import NOW

@@ -13,8 +13,8 @@ from hmac import compare_digest
 import structlog
 from pydantic import ValidationError
 
+from app.access.keys import KEYS_PATTERN, HeldKey, KeyBook, KeyCreated, KeyRevoked, Pepper, key_id_of
 from app.deliberation.ports import Journal, Record
-from app.keys import KEYS_PATTERN, HeldKey, KeyBook, KeyCreated, KeyRevoked, Pepper, key_id_of
 from app.log.catch_up import follow
 
 CHECK_S = 60.0
