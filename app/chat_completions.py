@@ -7,6 +7,7 @@ from typing import Literal
 
 from app.api.problems import NoVerdict
 from app.api.schemas import dump
+from app.catalog.projection import links, resource
 from app.chat_requests import ChatCompletionRequest
 from app.chat_schemas import (
     ChatAnswer,
@@ -22,7 +23,6 @@ from app.chat_schemas import (
 )
 from app.deliberation.calls import FactProblem
 from app.deliberation.fold import State, usage
-from app.projection import links, resource
 
 PIECE_CHARS = 256
 DONE_DATA = "[DONE]"

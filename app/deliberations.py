@@ -15,13 +15,13 @@ from app.api.request_body import body_of
 from app.api.requests import CancelRequest, DeliberationRequest, wait_of
 from app.api.responses import IDEMPOTENCY_KEY, IF_NONE_MATCH, PREFER, answer, body, parameter, problems
 from app.api.schemas import Deliberation, DeliberationPage, FieldProblem, Status, dump
+from app.catalog.entries import Selection
+from app.catalog.projection import resource, summary
 from app.deliberation.errors import InvalidCursor, JournalUnavailable
 from app.deliberation.fold import State
-from app.entries import Selection
 from app.gateway import DeliberationId, Gateway, InGateway, OfTenant
 from app.lifecycle.accept import NOT_READ, accept, caught_up, ended, loaded, stopping
 from app.lifecycle.delete import delete
-from app.projection import resource, summary
 
 POLL_AFTER_S = 1
 PAGE_MAX = 200

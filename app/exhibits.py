@@ -27,7 +27,9 @@ from app.api.schemas import (
     dump,
 )
 from app.api.webhook_payloads import delivery_id
-from app.catalog import Catalog
+from app.catalog.entries import Selection as Listed
+from app.catalog.index import Catalog
+from app.catalog.projection import resource, summary
 from app.chat_completions import completion, frames, opening_frame
 from app.chat_requests import ChatCompletionRequest
 from app.chat_schemas import ModelList, ModelResource
@@ -37,11 +39,9 @@ from app.deliberation.fold import State, apply
 from app.deliberation.ports import Record
 from app.deliberation.specification import Sampling
 from app.deliberation.strategies import STRATEGIES
-from app.entries import Selection as Listed
 from app.frames import Passage, frame_of
 from app.frames import Selection as Wanted
 from app.login import Session
-from app.projection import resource, summary
 from app.roles import strategy_resource
 from app.specimen import BEGAN_AT, EPOCH, KEY, LIVE_KEY, MODEL, PERSONA, REQUEST, TENANT, log, records_of, state, told
 from app.webhooks.attempts import RedeliveryRequested, deliveries

@@ -10,7 +10,7 @@ from starlette.types import Scope
 from app.access.authorization import Access
 from app.access.keys import Caller
 from app.api.cluster_schemas import LogFigures
-from app.catalog import Catalog
+from app.catalog.index import Catalog
 from app.deliberation.engine import StrategyDefinition
 from app.deliberation.errors import InvalidToken, NotFound
 from app.deliberation.ports import Clock, Control, Journal

@@ -11,10 +11,10 @@ from math import inf
 from typing import Any
 
 from app.api.event_schemas import UnfinishedCall
+from app.catalog.projection import state_of
 from app.deliberation.facts import CallDelta, CallStarted, decode, prefix
 from app.deliberation.fold import State
 from app.deliberation.ports import Journal, Record, StreamState
-from app.projection import state_of
 from app.shared import Shared, SharedByKey
 from app.unfinished import unfinished_calls
 

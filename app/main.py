@@ -28,7 +28,7 @@ from app.admission.backlog import Backlog
 from app.admission.reservations import share
 from app.api import problems
 from app.api.cluster_schemas import LogFigures
-from app.catalog import Catalog
+from app.catalog.index import Catalog
 from app.connection import StreamingProtocol
 from app.deliberation.errors import InvalidRequest
 from app.deliberation.ports import Clock, Control, Journal

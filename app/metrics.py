@@ -9,7 +9,7 @@ from prometheus_client.registry import Collector
 
 from app.api.cluster_schemas import CircuitState
 from app.api.webhook_stats import Senders
-from app.catalog import Catalog
+from app.catalog.index import Catalog
 from app.told import AgentTold
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"

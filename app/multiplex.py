@@ -19,7 +19,8 @@ from app.api.cursor import Cursor
 from app.api.event_schemas import DeliberationsSnapshot, StreamGap
 from app.api.negotiation import Media, media_of
 from app.api.schemas import Status, dump
-from app.catalog import Catalog
+from app.catalog.index import Catalog
+from app.catalog.projection import summary
 from app.deliberation.errors import Gone, InvalidToken, NotFound
 from app.deliberation.ports import StreamState
 from app.deliberation.specification import checked_token
@@ -30,7 +31,6 @@ from app.lifecycle.accept import caught_up, check_standing
 from app.log.paging import Patterns, of_deliberations, of_tenant, read_page
 from app.looks import Look
 from app.openings import EventsQuery, LastEventId, gap_at, opened_at, patiently, place_in, snapshot_of
-from app.projection import summary
 from app.shared import Shared
 from app.viewing import NEGOTIATED, EventStream, Showing, seated, shown
 

@@ -12,6 +12,7 @@ from typing import Any
 
 from app.api.requests import DeliberationRequest
 from app.api.webhook_payloads import delivery_id
+from app.catalog.projection import state_of
 from app.deliberation.calls import Call, Usage
 from app.deliberation.engine import CloseStage, Done, Finish, OpenStage, RunStage, decide
 from app.deliberation.facts import CallDelta, CallFinished, CallStarted, Event, encode, prefix, suffix
@@ -20,7 +21,6 @@ from app.deliberation.ports import Record
 from app.deliberation.roles import parse_roles
 from app.deliberation.strategies import STRATEGIES
 from app.lifecycle.specify import accepted, deliberation_id, specification
-from app.projection import state_of
 from app.webhooks.attempts import Attempt, AttemptFailed, DeliveryEnded, Fault, Place, encoded
 
 TENANT = "default"

@@ -10,7 +10,7 @@ import asyncio
 import structlog
 
 from app.api.problems import StillLive
-from app.catalog import Catalog
+from app.catalog.index import Catalog
 from app.deliberation.errors import JournalUnavailable
 from app.deliberation.facts import Deleted, prefix
 from app.deliberation.ports import Journal

@@ -27,7 +27,7 @@ from nats.js.api import AckPolicy, ConsumerConfig, DeliverPolicy
 from rich.console import Console
 from rich.table import Table
 
-from app.catalog import percentile
+from app.catalog.index import percentile
 from app.cli.layout import StackOptions, plan_stack
 from app.cli.stack import stack_children
 from app.cli.supervisor import supervised

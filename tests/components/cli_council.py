@@ -17,6 +17,7 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
+from app.catalog.projection import resource
 from app.client.sse import Frame
 from app.cluster_specimen import cluster
 from app.deliberation.calls import Call, FactProblem, Usage
@@ -25,7 +26,6 @@ from app.deliberation.facts import Accepted, CallDelta, CallFinished, CallStarte
 from app.deliberation.fold import State, apply, begin
 from app.deliberation.specification import DEFAULT_RUBRIC, AgentSpec, Budget, Constraints, Specification
 from app.deliberation.strategies import STRATEGIES
-from app.projection import resource
 from app.roles import strategy_resource
 from app.testing import FakeClock
 

@@ -5,9 +5,9 @@ from random import Random
 import pytest
 
 from app.api.schemas import Deliberation
+from app.catalog.projection import resource
 from app.deliberation.facts import Completed, StageOpened
 from app.deliberation.fold import fold
-from app.projection import resource
 from tests.unit.facts_of import Run, run
 from tests.unit.strategies.every_strategy import WAYS, Way, failing, verdict
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from app.admission.backlog import Backlog
-from app.catalog import Catalog
+from app.catalog.index import Catalog
 from app.gateway import SystemClock
 from app.metrics import Metrics
 from app.settings import Settings

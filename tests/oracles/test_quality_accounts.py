@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from app.api.schemas import Deliberation
+from app.catalog.projection import resource
 from app.deliberation.fold import fold
-from app.projection import resource
 from app.quality.accounts import Account, Flips, Marked, first_drafts, flips, mark
 from app.quality.dataset import FAULTS_MAX, DatasetInvalid, Question, parse_dataset
 from tests.test_architecture import IMPURE_CALLS, PURE_STDLIB, allowed, imports, modules, within

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
+from app.catalog.projection import resource
 from app.deliberation.calls import Call
 from app.deliberation.engine import Strategy
 from app.deliberation.facts import StageOpened
@@ -18,7 +19,6 @@ from app.deliberation.specification import Specification
 from app.deliberation.strategies import STRATEGIES
 from app.deliberation.strategies.debate import DEBATE, DebateParameters, continue_from
 from app.deliberation.strategies.steps.strategy_run import Course
-from app.projection import resource
 from app.testing import Reply
 from tests.unit.facts_of import Minds, agent_ids, answer, run, turn
 from tests.unit.strategies.debating import Turns, asked, council, prompt, spoke, verdict, votes

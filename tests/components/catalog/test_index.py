@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from app.admission.backlog import Backlog
-from app.catalog import PATTERNS, Catalog, Entry, Selection, fair_surplus, percentile
+from app.catalog.index import PATTERNS, Catalog, Entry, Selection, fair_surplus, percentile
 from app.deliberation.calls import Usage
 from app.deliberation.errors import JournalUnavailable
 from app.deliberation.facts import Cancelled, CancelRequested, Completed, Fact, Failed, TotalUsage
@@ -126,7 +126,7 @@ async def test_a_log_that_was_made_anew_starts_a_new_catalog() -> None:
 
 
 async def test_a_log_that_was_made_anew_is_noticed_without_a_lost_connection(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("app.catalog.CHECK_S", 0.001)
+    monkeypatch.setattr("app.catalog.index.CHECK_S", 0.001)
     journal = await journal_of(Story("a").accepted())
     kept = catalog()
     async with following(kept, journal):
@@ -137,7 +137,7 @@ async def test_a_log_that_was_made_anew_is_noticed_without_a_lost_connection(mon
 
 
 async def test_after_a_lost_connection_only_what_was_uncertain_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("app.catalog.CHECK_S", 0.001)
+    monkeypatch.setattr("app.catalog.index.CHECK_S", 0.001)
     journal = await journal_of(Story("a").accepted())
     kept = catalog()
     read, asked = journal.read, list[int]()
@@ -294,7 +294,7 @@ async def test_tenants_do_not_see_each_other() -> None:
 
 
 async def test_what_is_older_than_the_retention_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("app.catalog.CHECK_S", 0.001)
+    monkeypatch.setattr("app.catalog.index.CHECK_S", 0.001)
     clock = FakeClock(NOW)
     journal = await journal_of(*life("old"))
     kept = catalog(clock)

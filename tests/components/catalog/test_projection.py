@@ -9,6 +9,7 @@ import pytest
 
 from app.api.requests import DeliberationRequest
 from app.api.schemas import Deliberation, dump
+from app.catalog.projection import resource, state_of
 from app.deliberation.calls import Call, FactProblem, Usage
 from app.deliberation.errors import UnexpectedFact
 from app.deliberation.facts import (
@@ -27,7 +28,6 @@ from app.deliberation.ports import Record
 from app.deliberation.strategies import STRATEGIES
 from app.lifecycle.specify import accepted as accept
 from app.lifecycle.specify import specification
-from app.projection import resource, state_of
 from app.roles import read_roles
 from app.testing import FakeClock
 from tests.components.served import played, written

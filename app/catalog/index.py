@@ -18,6 +18,7 @@ from pydantic import ValidationError
 
 from app.admission.backlog import Backlog, HowEnded, Key
 from app.api.schemas import Durations, Stats, Status, Tokens
+from app.catalog.entries import Entry, Selection
 from app.deliberation.errors import JournalUnavailable
 from app.deliberation.facts import (
     TERMINAL_STATUS,
@@ -29,7 +30,6 @@ from app.deliberation.facts import (
     decode,
 )
 from app.deliberation.ports import Clock, Journal, Record, StreamState
-from app.entries import Entry, Selection
 from app.log.catch_up import follow
 
 # Tombstones first, so that what they bury is not shown for a moment when all is read again. Acceptances last: what has

@@ -21,6 +21,7 @@ from app.api.schemas import (
     ReceivedCritique,
     TextVersion,
 )
+from app.catalog.entries import Entry
 from app.deliberation.calls import FactProblem, Usage
 from app.deliberation.choice.ballots import Ballot, author, ballot, criterion_means
 from app.deliberation.errors import CallCancelled, InvalidOutput, UnexpectedFact
@@ -42,7 +43,6 @@ from app.deliberation.outputs import (
 )
 from app.deliberation.ports import Record
 from app.deliberation.specification import AgentSpec, Specification
-from app.entries import Entry
 
 RESPONSES_MAX = 1_000
 
