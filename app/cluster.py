@@ -37,8 +37,8 @@ from app.api.schemas import dump
 from app.deliberation.errors import JournalUnavailable
 from app.gateway import Gateway, InGateway
 from app.health import senders_of
+from app.observability.replica_status import AgentTold, CoordinatorTold, EngineTold, ReplicaTold, Told, read
 from app.roles import INQUIRY_TIMEOUT_S
-from app.told import AgentTold, CoordinatorTold, EngineTold, ReplicaTold, Told, read
 
 LOG_TIMEOUT_S = 1.0
 # As many as the application may have (`serve_deployments.application`).

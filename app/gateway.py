@@ -18,7 +18,7 @@ from app.deliberation.roles import Role
 from app.deliberation.specification import checked_token
 from app.feed import Feed
 from app.looks import Looks
-from app.metrics import Metrics
+from app.observability.metrics import Metrics
 from app.settings import Settings
 from app.shared import Shared
 

@@ -12,7 +12,7 @@ from app.api.webhook_stats import CONTROL_SUBJECT, SENDERS_MAX
 from app.deliberation.errors import JournalUnavailable, StreamsDiffer
 from app.gateway import Gateway, InGateway, OfTenant
 from app.lifecycle.accept import caught_up
-from app.metrics import CONTENT_TYPE
+from app.observability.metrics import CONTENT_TYPE
 from app.roles import replicas_of
 
 INQUIRY_TIMEOUT_S = 1.0

@@ -17,7 +17,7 @@ from prometheus_client import disable_created_metrics
 from pydantic import ValidationError
 from starlette.middleware.cors import CORSMiddleware
 
-from app import logs, openapi
+from app import openapi
 from app.access.authorization import ACCESS, Access
 from app.access.keyring import Keyring
 from app.access.keys import Pepper
@@ -41,8 +41,9 @@ from app.log.stats import log_figures
 from app.log.stream_settings import StreamSettings
 from app.log.streams import declared_consumers, declared_streams, plan, prove_writes
 from app.looks import Looks
-from app.metrics import Metrics
 from app.middleware import RequestContext
+from app.observability import logs
+from app.observability.metrics import Metrics
 from app.roles import read_roles
 from app.routes import ROUTERS
 from app.settings import Settings

@@ -24,8 +24,8 @@ from app.deliberation.engine import StrategyDefinition
 from app.deliberation.errors import InvalidRequest, NotFound
 from app.deliberation.roles import Role, parse_roles
 from app.gateway import Gateway, InGateway
+from app.observability.replica_status import AgentTold, read, without_credentials
 from app.settings import PACKAGED_ROLES
-from app.told import AgentTold, read, without_credentials
 
 INQUIRY_TIMEOUT_S = 0.5
 # What every strategy takes from the request beside task, agents and constraints.

@@ -23,7 +23,7 @@ from app.deliberation.ports import Record
 from app.deliberation.prompts.form import persona_section
 from app.deliberation.roles import Role
 from app.log.journal import JetStreamJournal
-from app.logs import outlast_output
+from app.observability.logs import outlast_output
 from serve_deployments.call import CallRun, StageRequest
 from serve_deployments.engine import Engines
 from serve_deployments.identity import identity

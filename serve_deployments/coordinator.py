@@ -32,7 +32,7 @@ from app.deliberation.ports import Record
 from app.deliberation.strategies import STRATEGIES
 from app.log.journal import JetStreamJournal
 from app.log.work_queue import Delivery, WorkQueue
-from app.logs import outlast_output
+from app.observability.logs import outlast_output
 from serve_deployments.agent import settle_heap
 from serve_deployments.asking import Handle, Roles
 from serve_deployments.gate import Gate, Outcome

@@ -182,7 +182,9 @@ def test_ray_imports_of_the_gateway_its_core_its_log_its_queue_and_what_writes_l
         if within(module, "serve_deployments")
         for name in imports(tree)
         if within(name, "app") and name != "app"
-        if not any(within(name, each) for each in ("app.deliberation", "app.log", "app.admission", "app.logs"))
+        if not any(
+            within(name, each) for each in ("app.deliberation", "app.log", "app.admission", "app.observability.logs")
+        )
     ]
     assert faults == []
 

@@ -5,8 +5,8 @@ import sys
 
 from pydantic import ValidationError
 
-from app import logs
 from app.deliberation.errors import JournalUnavailable
+from app.observability import logs
 from app.webhooks.sender import serve
 from app.webhooks.settings import SenderSettings
 

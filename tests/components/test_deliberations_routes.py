@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 import structlog
 
-from app import logs
 from app.admission.reservations import SUBJECT
 from app.deliberation.errors import JournalUnavailable
 from app.deliberation.facts import Cancelled, CancelRequested, Completed, decode
 from app.lifecycle.specify import deliberation_id
+from app.observability import logs
 from app.testing import InMemoryJournal
 from tests.components.served import Served, served
 from tests.conditions import held_back, until

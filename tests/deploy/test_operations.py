@@ -8,7 +8,7 @@ import pytest
 from app.admission.backlog import Backlog
 from app.catalog.index import Catalog
 from app.gateway import SystemClock
-from app.metrics import Metrics
+from app.observability.metrics import Metrics
 from app.settings import Settings
 from app.webhooks.settings import SenderSettings
 from tests.deploy import wiring

@@ -16,7 +16,6 @@ from typing import Any
 from pydantic import ValidationError
 from starlette.types import ASGIApp
 
-from app import logs
 from app.api.schemas import Deliberation, Problem
 from app.deliberation.calls import FactProblem
 from app.deliberation.engine import Finish, OpenStage, decide
@@ -25,6 +24,7 @@ from app.deliberation.fold import begin
 from app.deliberation.ports import Appended
 from app.deliberation.strategies import STRATEGIES
 from app.main import create_app, lifespan_of
+from app.observability import logs
 from app.settings import Settings
 from app.testing import FakeClock, InMemoryJournal
 from tests.components.served import COORDINATOR

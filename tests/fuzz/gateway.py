@@ -15,10 +15,10 @@ import uvicorn
 from pydantic import SecretStr
 from starlette.types import ASGIApp
 
-from app import logs
 from app.deliberation.facts import Accepted, CallDelta, CallStarted, Cancelled, Fact, Failed, decode
 from app.deliberation.ports import Record
 from app.main import create_app
+from app.observability import logs
 from app.settings import Settings
 from app.specimen import EPOCH, TENANT, log, told
 from app.testing import InMemoryJournal

@@ -12,13 +12,13 @@ import anyio
 import httpx
 import pytest
 
-from app import logs
 from app.access.authorization import ACCESS, SCOPE_MEANS, Access, access_table
 from app.access.keys import SCOPES, Scope, key_id_of, new_key
 from app.access.origins import checked_origin, is_loopback, own_name
 from app.access.rate_limit import Rates
 from app.deliberation.errors import InvalidRequest
 from app.main import DrainingServer, access_of, check_exposure, serve
+from app.observability import logs
 from app.openapi import document
 from app.settings import Settings
 from app.testing import FakeClock, InMemoryJournal

@@ -10,7 +10,7 @@ from prometheus_client.registry import Collector
 from app.api.cluster_schemas import CircuitState
 from app.api.webhook_stats import Senders
 from app.catalog.index import Catalog
-from app.told import AgentTold
+from app.observability.replica_status import AgentTold
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _REQUEST_BUCKETS_S = (0.001, 0.002, 0.004, 0.008, 0.016, 0.032, 0.064, 0.125, 0.25, 0.5, 1, 2, 5, 15, 60)

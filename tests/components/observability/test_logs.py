@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 import structlog
 
-from app import logs
+from app.observability import logs
 
 
 class FullDisk(io.StringIO):

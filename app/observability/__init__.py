@@ -1,0 +1,1 @@
+"""Metrics, log lines and the status of replicas."""
