@@ -37,7 +37,7 @@ from app.deliberation.errors import DeliberationError, JournalUnavailable
 from app.deliberation.fold import State
 from app.gateway import Gateway, InGateway, OfTenant
 from app.lifecycle.accept import accept, loaded, stopping
-from app.viewing import EventStream
+from app.streaming.event_stream import EventStream
 
 OWNER = "deliberation-gateway"
 # A coordinator ends at the deadline what has not ended before; hearing of it takes a moment more.

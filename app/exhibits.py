@@ -39,11 +39,11 @@ from app.deliberation.fold import State, apply
 from app.deliberation.ports import Record
 from app.deliberation.specification import Sampling
 from app.deliberation.strategies import STRATEGIES
-from app.frames import Passage, frame_of
-from app.frames import Selection as Wanted
 from app.login import Session
 from app.roles import strategy_resource
 from app.specimen import BEGAN_AT, EPOCH, KEY, LIVE_KEY, MODEL, PERSONA, REQUEST, TENANT, log, records_of, state, told
+from app.streaming.frames import Passage, frame_of
+from app.streaming.frames import Selection as Wanted
 from app.webhooks.attempts import RedeliveryRequested, deliveries
 from app.webhooks.resources import DeliveryPage, delivery_resource
 

@@ -16,11 +16,11 @@ from app.deliberation.errors import InvalidToken, NotFound
 from app.deliberation.ports import Clock, Control, Journal
 from app.deliberation.roles import Role
 from app.deliberation.specification import checked_token
-from app.feed import Feed
-from app.looks import Looks
 from app.observability.metrics import Metrics
 from app.settings import Settings
-from app.shared import Shared
+from app.streaming.feed import Feed
+from app.streaming.single_flight import Shared
+from app.streaming.snapshots import Looks
 
 
 class Gateway(TypedDict):

@@ -25,14 +25,14 @@ from app.deliberation.errors import Gone, InvalidToken, NotFound
 from app.deliberation.ports import StreamState
 from app.deliberation.specification import checked_token
 from app.events import ANSWERS, EXAMINED_MAX, item, page_of
-from app.frames import DELETED, Frame, Selection, control_frame, cursor_frame, event_in, frame_of
 from app.gateway import Gateway, InGateway, OfTenant
 from app.lifecycle.accept import caught_up, check_standing
 from app.log.paging import Patterns, of_deliberations, of_tenant, read_page
-from app.looks import Look
-from app.openings import EventsQuery, LastEventId, gap_at, opened_at, patiently, place_in, snapshot_of
-from app.shared import Shared
-from app.viewing import NEGOTIATED, EventStream, Showing, seated, shown
+from app.streaming.event_stream import NEGOTIATED, EventStream, Showing, seated, shown
+from app.streaming.frames import DELETED, Frame, Selection, control_frame, cursor_frame, event_in, frame_of
+from app.streaming.resume import EventsQuery, LastEventId, gap_at, opened_at, patiently, place_in, snapshot_of
+from app.streaming.single_flight import Shared
+from app.streaming.snapshots import Look
 
 DELIBERATIONS_MAX = 64
 LISTED_MAX = 200

@@ -43,7 +43,7 @@ IMPORTERS: dict[str, tuple[str, ...]] = {
     "aiohttp": ("serve_deployments.engine", "app.webhooks.posting"),
     "standardwebhooks": ("app.webhooks.signatures",),
     "requests": (),
-    "uvicorn": ("app.main", "app.connection", "app.cli.", "serve_deployments.simulator."),
+    "uvicorn": ("app.main", "app.streaming.connection", "app.cli.", "serve_deployments.simulator."),
     "typer": ("app.cli.", "serve_deployments.simulator.cli"),
     "rich": ("app.cli.",),
     # The adapters of the log: built by main, and by the command that declares streams.
@@ -215,7 +215,7 @@ def test_routes_know_ports_and_never_adapters() -> None:
         "app.log.streams",
         "app.log.work_queue",
         "app.main",
-        "app.feed",
+        "app.streaming.feed",
         "nats",
         "ray",
         "httpx",

@@ -12,7 +12,7 @@ import pytest
 from playwright.async_api import Page
 
 from app.deliberation.facts import TERMINAL_STATUS
-from app.frames import EVENT_TYPES
+from app.streaming.frames import EVENT_TYPES
 from tests.e2e.conftest import Stack
 
 pytestmark = [pytest.mark.browser, pytest.mark.e2e]

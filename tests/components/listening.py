@@ -11,11 +11,11 @@ import httpx
 import uvicorn
 
 from app.client.sse import Frame, SseDecoder
-from app.connection import StreamingProtocol
 from app.deliberation.facts import Fact, View
-from app.feed import Feed
 from app.main import DrainingServer, create_app
 from app.settings import Settings
+from app.streaming.connection import StreamingProtocol
+from app.streaming.feed import Feed
 from app.testing import FakeClock, InMemoryJournal
 from tests.conditions import until
 from tests.story import Story

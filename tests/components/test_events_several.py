@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from app.frames import CHUNK_BYTES, control_frame, event_in, gathered
-from app.openings import snapshot_of
+from app.streaming.frames import CHUNK_BYTES, control_frame, event_in, gathered
+from app.streaming.resume import snapshot_of
 from app.testing import InMemoryJournal
 from tests.components.listening import following, listening, whole
 from tests.conditions import until

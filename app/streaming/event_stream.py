@@ -25,11 +25,11 @@ from app.api.event_schemas import StreamReconnect
 from app.api.negotiation import Media, media_of
 from app.api.problems import TooManyStreams
 from app.api.schemas import dump
-from app.connection import bounded, connection_of
-from app.frames import Filter, Frame, Passage, control_frame, gathered
 from app.gateway import Gateway, InGateway
 from app.log.paging import Patterns
-from app.openings import RETRY_MS
+from app.streaming.connection import bounded, connection_of
+from app.streaming.frames import Filter, Frame, Passage, control_frame, gathered
+from app.streaming.resume import RETRY_MS
 
 PIECE_BYTES = 16_384
 # Events that a viewer is not shown move its cursor no more often than this.

@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 
 from app.deliberation.facts import Fact, View
 from app.deliberation.ports import Record, StreamState
-from app.feed import Feed
-from app.frames import VIEW_TYPES, Frame
 from app.log.paging import of_deliberation
+from app.streaming.feed import Feed
+from app.streaming.frames import VIEW_TYPES, Frame
+from app.streaming.watch import Limits, Viewer, Watch
 from app.testing import InMemoryJournal
-from app.watch import Limits, Viewer, Watch
 from tests.conditions import until
 from tests.story import Story
 

@@ -11,7 +11,7 @@ import anyio
 
 from app.deliberation.ports import Journal, Record
 from app.log.paging import Patterns, of_deliberation
-from app.watch import Limits, Viewer, Watch
+from app.streaming.watch import Limits, Viewer, Watch
 
 _MENDS_AT_ONCE = 16
 

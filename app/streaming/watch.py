@@ -14,9 +14,9 @@ from dataclasses import dataclass
 
 from app.deliberation.errors import JournalUnavailable
 from app.deliberation.ports import Journal, Record, Subscription
-from app.frames import VIEW_TYPES, Frame, Ring, frame_of
 from app.log.paging import Patterns, read_page
-from app.shared import SharedByKey
+from app.streaming.frames import VIEW_TYPES, Frame, Ring, frame_of
+from app.streaming.single_flight import SharedByKey
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ import pytest
 
 from app.deliberation.facts import encode
 from app.deliberation.ports import Record
-from app.frames import EVENT_TYPES, VIEW_TYPES, Frame, Passage, Ring, Selection, frame_of
+from app.streaming.frames import EVENT_TYPES, VIEW_TYPES, Frame, Passage, Ring, Selection, frame_of
 from tests.story import Story
 
 

@@ -2,9 +2,9 @@
 
 import asyncio
 
-from app.feed import Feed
-from app.watch import Limits
-from tests.components.test_feed import A, LossyJournal, begun, write
+from app.streaming.feed import Feed
+from app.streaming.watch import Limits
+from tests.components.streaming.test_feed import A, LossyJournal, begun, write
 from tests.story import Story
 
 

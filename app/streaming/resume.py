@@ -19,10 +19,10 @@ from app.api.schemas import FieldProblem, dump
 from app.catalog.projection import resource
 from app.deliberation.errors import JournalUnavailable
 from app.deliberation.ports import StreamState
-from app.frames import EVENT_TYPES, Selection, control_frame, cursor_frame
 from app.gateway import DeliberationId, Gateway, InGateway, OfTenant
 from app.lifecycle.accept import check_standing
-from app.looks import Look
+from app.streaming.frames import EVENT_TYPES, Selection, control_frame, cursor_frame
+from app.streaming.snapshots import Look
 
 RETRY_MS = 2_000
 # A gateway listens before it has read a long log, which streams of several need.

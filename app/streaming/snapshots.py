@@ -15,8 +15,8 @@ from app.catalog.projection import state_of
 from app.deliberation.facts import CallDelta, CallStarted, decode, prefix
 from app.deliberation.fold import State
 from app.deliberation.ports import Journal, Record, StreamState
-from app.shared import Shared, SharedByKey
-from app.unfinished import unfinished_calls
+from app.streaming.partial_text import unfinished_calls
+from app.streaming.single_flight import Shared, SharedByKey
 
 FRESH_S = 0.5
 PACE = 3.0

@@ -1,0 +1,1 @@
+"""Server-sent events: the live feed, replay, resume, snapshots and frames."""
