@@ -35,8 +35,8 @@ from app.chat_schemas import ChatCompletion, ModelList, ModelResource
 from app.deliberation.calls import FactProblem
 from app.deliberation.errors import DeliberationError, JournalUnavailable
 from app.deliberation.fold import State
-from app.gateway import Gateway, InGateway, OfTenant
 from app.lifecycle.accept import accept, loaded, stopping
+from app.routes.dependencies import Gateway, InGateway, OfTenant
 from app.streaming.event_stream import EventStream
 
 OWNER = "deliberation-gateway"

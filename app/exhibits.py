@@ -39,8 +39,8 @@ from app.deliberation.fold import State, apply
 from app.deliberation.ports import Record
 from app.deliberation.specification import Sampling
 from app.deliberation.strategies import STRATEGIES
-from app.login import Session
-from app.roles import strategy_resource
+from app.routes.login import Session
+from app.routes.roles import strategy_resource
 from app.specimen import BEGAN_AT, EPOCH, KEY, LIVE_KEY, MODEL, PERSONA, REQUEST, TENANT, log, records_of, state, told
 from app.streaming.frames import Passage, frame_of
 from app.streaming.frames import Selection as Wanted

@@ -32,23 +32,23 @@ from app.catalog.index import Catalog
 from app.deliberation.errors import InvalidRequest
 from app.deliberation.ports import Clock, Control, Journal
 from app.deliberation.strategies import STRATEGIES
-from app.gateway import Gateway, SystemClock, permitted
 from app.lifecycle.delete import sweep
 from app.log.journal import JetStreamJournal
 from app.log.stats import log_figures
 from app.log.stream_settings import StreamSettings
 from app.log.streams import declared_consumers, declared_streams, plan, prove_writes
-from app.middleware import RequestContext
 from app.observability import logs
 from app.observability.metrics import Metrics
-from app.roles import read_roles
-from app.routes import ROUTERS
+from app.routes.dependencies import Gateway, SystemClock, permitted
+from app.routes.middleware import RequestContext
+from app.routes.request_guard import Threshold
+from app.routes.roles import read_roles
+from app.routes.routers import ROUTERS
 from app.settings import Settings
 from app.streaming.connection import StreamingProtocol
 from app.streaming.feed import Feed
 from app.streaming.single_flight import Shared
 from app.streaming.snapshots import Looks
-from app.threshold import Threshold
 
 READ_AT_FIRST_S = 5.0
 

@@ -19,14 +19,14 @@ from app.api.event_schemas import DeliberationEvent
 from app.api.requests import CancelRequest, DeliberationRequest
 from app.api.responses import EXAMPLES, HEADERS, headers, parameter, problems
 from app.api.schemas import Problem
-from app.browser import install_pages
 from app.chat import refusals
 from app.chat_completions import DONE_DATA
 from app.chat_requests import ChatCompletionRequest
 from app.chat_schemas import ChatCompletionChunk, OpenAIError
 from app.exhibits import EVENT_STREAM, Exhibit, exhibits
-from app.login import LoginRequest
-from app.routes import ROUTERS
+from app.routes.login import LoginRequest
+from app.routes.pages import install_pages
+from app.routes.routers import ROUTERS
 from app.webhooks.description import receiver_operation
 from app.webhooks.resources import WebhookPayload
 

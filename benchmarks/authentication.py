@@ -20,8 +20,8 @@ import structlog
 from starlette.types import ASGIApp, Message
 
 from app.access.keys import SCOPES, Pepper, created, encode_key, key_subject
-from app.gateway import Gateway, SystemClock
 from app.main import create_app, lifespan_of
+from app.routes.dependencies import Gateway, SystemClock
 from app.settings import Settings
 from app.testing import InMemoryJournal
 

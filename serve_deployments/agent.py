@@ -33,7 +33,8 @@ from serve_deployments.stops import Stops
 APPEND_PATIENCE_S = 120.0
 # Less than Serve's graceful_shutdown_timeout_s, after which the replica is killed.
 FINISH_WITHIN_S = 4.5
-# An engine that hangs must not make its agents seem dead: whoever asks waits half a second for them (`app.roles`).
+# An engine that hangs must not make its agents seem dead: whoever asks waits half a second for them
+# (`app.routes.roles`).
 LOOK_WITHIN_S = 0.25
 # What a replica counts from its start, and tells with its description.
 COUNTS = ("answered", "failed", "cut", "retries", "hedges")

@@ -209,7 +209,7 @@ def test_routes_know_ports_and_never_adapters() -> None:
         for module, tree in modules().items()
         if any(isinstance(node, ast.Call) and getattr(node.func, "id", "") == "APIRouter" for node in ast.walk(tree))
     }
-    assert {"app.deliberations", "app.events"} <= routes
+    assert {"app.routes.deliberations", "app.routes.events"} <= routes
     adapters = (
         "app.log.journal",
         "app.log.streams",

@@ -14,8 +14,8 @@ from app.deliberation.errors import Gone, IdempotencyConflict, JournalUnavailabl
 from app.deliberation.facts import Accepted, CancelRequested, Deleted, decode
 from app.deliberation.fold import State, begin
 from app.deliberation.ports import Appended, Record
-from app.gateway import Gateway
 from app.lifecycle.specify import accepted, body_sha256, deliberation_id, given_out_at, specification
+from app.routes.dependencies import Gateway
 
 NOT_READ = "The log has not been read yet; it may not be reachable."
 _TRACEPARENT = re.compile(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")

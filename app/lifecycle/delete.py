@@ -14,8 +14,8 @@ from app.catalog.index import Catalog
 from app.deliberation.errors import JournalUnavailable
 from app.deliberation.facts import Deleted, prefix
 from app.deliberation.ports import Journal
-from app.gateway import Gateway
 from app.lifecycle.accept import standing
+from app.routes.dependencies import Gateway
 
 SWEEP_S = 60.0
 

@@ -25,8 +25,8 @@ from app.api.event_schemas import StreamReconnect
 from app.api.negotiation import Media, media_of
 from app.api.problems import TooManyStreams
 from app.api.schemas import dump
-from app.gateway import Gateway, InGateway
 from app.log.paging import Patterns
+from app.routes.dependencies import Gateway, InGateway
 from app.streaming.connection import bounded, connection_of
 from app.streaming.frames import Filter, Frame, Passage, control_frame, gathered
 from app.streaming.resume import RETRY_MS

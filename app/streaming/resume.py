@@ -19,8 +19,8 @@ from app.api.schemas import FieldProblem, dump
 from app.catalog.projection import resource
 from app.deliberation.errors import JournalUnavailable
 from app.deliberation.ports import StreamState
-from app.gateway import DeliberationId, Gateway, InGateway, OfTenant
 from app.lifecycle.accept import check_standing
+from app.routes.dependencies import DeliberationId, Gateway, InGateway, OfTenant
 from app.streaming.frames import EVENT_TYPES, Selection, control_frame, cursor_frame
 from app.streaming.snapshots import Look
 

@@ -12,8 +12,8 @@ from app.api.schemas import Resource, dump
 from app.api.webhook_payloads import delivery_id, due
 from app.deliberation.errors import DeliberationError, JournalUnavailable, NotFound
 from app.deliberation.ports import Record
-from app.gateway import DeliberationId, Gateway, InGateway, OfTenant
 from app.lifecycle.accept import standing
+from app.routes.dependencies import DeliberationId, Gateway, InGateway, OfTenant
 from app.webhooks import attempts
 from app.webhooks.attempts import Place, RedeliveryRequested, decoded, deliveries, deliveries_of, encoded, stopped
 from app.webhooks.resources import Delivery, DeliveryPage, delivery_resource

@@ -8,7 +8,7 @@ import pytest
 from playwright.async_api import BrowserContext, ConsoleMessage, Page, expect
 
 from tests.components.access.keyed import PEPPER, make_key
-from tests.components.listening import listening
+from tests.components.routes.listening import listening
 from tests.e2e.conftest import FAST, SLOW, Stack
 
 pytestmark = [pytest.mark.browser, pytest.mark.e2e]

@@ -8,7 +8,7 @@ from typing import Any
 import httpx
 
 from app.deliberation.facts import Accepted, CancelRequested, decode
-from tests.components.served import Served
+from tests.components.routes.served import Served
 from tests.conditions import until
 
 BODY: dict[str, Any] = {"model": "council/DEV", "messages": [{"role": "user", "content": "Name a colour."}]}

@@ -26,7 +26,7 @@ from app.deliberation.facts import Accepted, CallDelta, CallFinished, CallStarte
 from app.deliberation.fold import State, apply, begin
 from app.deliberation.specification import DEFAULT_RUBRIC, AgentSpec, Budget, Constraints, Specification
 from app.deliberation.strategies import STRATEGIES
-from app.roles import strategy_resource
+from app.routes.roles import strategy_resource
 from app.testing import FakeClock
 
 ID = "council-1"

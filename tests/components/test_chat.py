@@ -13,7 +13,7 @@ from app.deliberation.ports import Record
 from app.deliberation.strategies.council import COUNCIL
 from app.testing import InMemoryJournal
 from tests.components.chatting import BODY, PATH, End, accepted_in, asked, cancelled_in, error_of, frames_of, play
-from tests.components.served import COORDINATOR, Served, played, served
+from tests.components.routes.served import COORDINATOR, Served, played, served
 
 
 @pytest.fixture

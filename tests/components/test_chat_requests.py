@@ -14,7 +14,7 @@ from app.api.requests import DeliberationRequest
 from app.chat_problems import param
 from app.chat_requests import ChatCompletionRequest, ChatRequestMessage, DeliberationOptions, deliberation_of, task_of
 from app.deliberation.strategies import STRATEGIES
-from app.roles import read_roles
+from app.routes.roles import read_roles
 
 KNOWN = {"roles": read_roles(None), "strategies": STRATEGIES}
 DOCUMENT = (Path(__file__).parents[2] / "docs" / "openai.md").read_text()

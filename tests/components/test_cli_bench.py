@@ -30,7 +30,7 @@ from app.quality.figures import Figure
 from app.quality.minds import Nature
 from app.quality.selections import selections
 from app.quality.table import experiments as all_experiments
-from tests.components.served import APP, COORDINATOR, played, served, written
+from tests.components.routes.served import APP, COORDINATOR, played, served, written
 
 runner = CliRunner()
 PLAN = Plan(

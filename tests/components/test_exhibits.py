@@ -16,7 +16,7 @@ from app.exhibits import EVENT_STREAM, Exhibit, exhibits
 from app.openapi import document
 from app.specimen import EPOCH, TENANT, log, told
 from app.testing import InMemoryJournal
-from tests.components.served import COORDINATOR, SENDER, Served, served
+from tests.components.routes.served import COORDINATOR, SENDER, Served, served
 
 CASES = [(operation, exhibit) for operation, shown in exhibits().items() for exhibit in shown]
 

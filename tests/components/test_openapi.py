@@ -12,10 +12,10 @@ from openapi_spec_validator import validate
 from app.access.authorization import ACCESS
 from app.access.keys import SCOPES
 from app.api.problems import CHAT_STATUSES, STATUSES
-from app.browser import UI
 from app.openapi import document, document_3_2, events_schema
+from app.routes.pages import UI
 from tests.components.access.keyed import PEPPER
-from tests.components.served import served
+from tests.components.routes.served import served
 
 # SDKs are generated from these names: changing one breaks its users.
 OPERATIONS = {

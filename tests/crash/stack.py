@@ -17,7 +17,7 @@ from app.deliberation.facts import Event, decode
 from app.deliberation.roles import Role
 from app.log.journal import JetStreamJournal
 from app.main import lifespan_of
-from app.roles import read_roles
+from app.routes.roles import read_roles
 from app.settings import Settings
 from serve_deployments.agent import APPEND_PATIENCE_S as AGENT_PATIENCE_S
 from serve_deployments.agent import AgentReplica, StageRequest
@@ -25,7 +25,7 @@ from serve_deployments.asking import Handle
 from serve_deployments.coordinator import CoordinatorReplica
 from serve_deployments.engine import Engines
 from serve_deployments.ledger import APPEND_PATIENCE_S
-from tests.components.served import APP, answering
+from tests.components.routes.served import APP, answering
 from tests.crash.client import InMemoryClient, journal_over
 from tests.crash.clock import VirtualLoop
 from tests.crash.engine import Engine, EngineTransport

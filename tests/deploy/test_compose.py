@@ -221,7 +221,7 @@ def test_a_service_that_may_do_more_is_told(key: str, value: object) -> None:
         ["deliberate", "streams", "aply"],
         ["deliberate", "streams", "apply", "--wiat", "30"],
         ["deliberate", "streams", "apply", "--wait", "soon"],
-        ["python", "-m", "app.gateway"],
+        ["python", "-m", "app.routes.dependencies"],
         ["python", "-m", "serve_deployments.simulator", "--per-token", "10"],
         ["sh", "-c", "true"],
     ],

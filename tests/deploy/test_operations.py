@@ -7,8 +7,8 @@ import pytest
 
 from app.admission.backlog import Backlog
 from app.catalog.index import Catalog
-from app.gateway import SystemClock
 from app.observability.metrics import Metrics
+from app.routes.dependencies import SystemClock
 from app.settings import Settings
 from app.webhooks.settings import SenderSettings
 from tests.deploy import wiring

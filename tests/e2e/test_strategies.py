@@ -14,7 +14,7 @@ import pytest
 from app.deliberation.facts import CallFinished, PlannedCall, StageClosed, StageOpened, decode
 from app.deliberation.strategies import STRATEGIES
 from app.deliberation.strategies.steps.strategy_run import author_of
-from app.roles import read_roles
+from app.routes.roles import read_roles
 from tests.e2e.conftest import Stack
 
 pytestmark = pytest.mark.e2e

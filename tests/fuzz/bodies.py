@@ -27,7 +27,7 @@ from app.main import create_app, lifespan_of
 from app.observability import logs
 from app.settings import Settings
 from app.testing import FakeClock, InMemoryJournal
-from tests.components.served import COORDINATOR
+from tests.components.routes.served import COORDINATOR
 from tests.conditions import until
 from tests.fuzz.mutations import Mutator
 

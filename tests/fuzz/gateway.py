@@ -24,7 +24,7 @@ from app.specimen import EPOCH, TENANT, log, told
 from app.testing import InMemoryJournal
 from tests.components.access.keyed import PEPPER, make_key
 from tests.components.cli_council import answer_text
-from tests.components.served import COORDINATOR, played
+from tests.components.routes.served import COORDINATOR, played
 from tests.conditions import until
 
 SETTINGS = Settings(

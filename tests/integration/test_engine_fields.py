@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from app.deliberation.calls import Call, ChatMessage
 from app.deliberation.errors import EngineUnavailable
 from app.deliberation.roles import Role
-from app.roles import INQUIRY_TIMEOUT_S
+from app.routes.roles import INQUIRY_TIMEOUT_S
 from app.testing import InMemoryJournal
 from serve_deployments.agent import LOOK_WITHIN_S, AgentReplica
 from serve_deployments.call import cache_salt

@@ -10,13 +10,13 @@ import pytest
 
 from app.deliberation.errors import JournalUnavailable
 from app.deliberation.facts import CancelRequested, Completed
-from app.gateway import SystemClock
 from app.log.journal import STREAM, JetStreamJournal
 from app.log.stream_settings import StreamSettings
 from app.log.streams import apply, prove_writes
 from app.main import lifespan_of
+from app.routes.dependencies import SystemClock
 from app.settings import Settings
-from tests.components.served import APP, answering
+from tests.components.routes.served import APP, answering
 from tests.conditions import until
 from tests.conftest import NATS_SERVER, free_port
 from tests.story import NOW

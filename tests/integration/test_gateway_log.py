@@ -8,13 +8,13 @@ import httpx
 import pytest
 
 from app.deliberation.facts import Completed
-from app.gateway import Gateway, SystemClock
 from app.log.journal import JetStreamJournal
 from app.log.stream_settings import StreamSettings
 from app.log.streams import apply
 from app.main import lifespan_of
+from app.routes.dependencies import Gateway, SystemClock
 from app.settings import Settings
-from tests.components.served import APP, answering
+from tests.components.routes.served import APP, answering
 from tests.conditions import until
 from tests.conftest import NatsServer
 from tests.story import NOW

@@ -344,7 +344,7 @@ LOSSES = (
         "app/lifecycle/specify.py",
         "    if key:\n        drawn",
         "    if False:\n        drawn",
-        "tests/components/test_deliberations_routes.py::test_a_key_used_again_with_the_same_body_starts_nothing",
+        "tests/components/routes/test_deliberations.py::test_a_key_used_again_with_the_same_body_starts_nothing",
     ),
     Guard(
         "a pull that was lost is asked for again",

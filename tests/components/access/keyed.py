@@ -8,7 +8,7 @@ from app.access.keys import SCOPES, KeyRevoked, Pepper, Scope, created, encode_k
 from app.deliberation.facts import Accepted, decode
 from app.deliberation.ports import Record
 from app.testing import InMemoryJournal
-from tests.components.served import Served, played
+from tests.components.routes.served import Served, played
 from tests.story import NOW
 
 PEPPER = "correct horse battery staple, and then some"

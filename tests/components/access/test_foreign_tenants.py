@@ -17,7 +17,7 @@ from app.lifecycle.specify import deliberation_id
 from app.openapi import document
 from app.testing import InMemoryJournal
 from tests.components.access.keyed import PEPPER, accepted, bearer, make_key, play
-from tests.components.served import COORDINATOR, Served, served
+from tests.components.routes.served import COORDINATOR, Served, served
 from tests.conditions import until
 from tests.story import NOW
 

@@ -13,8 +13,8 @@ import httpx
 
 from app.testing import InMemoryJournal
 from tests.components.access.keyed import PEPPER, accepted, bearer, make_key, play
-from tests.components.listening import listening
-from tests.components.served import COORDINATOR, Served, served
+from tests.components.routes.listening import listening
+from tests.components.routes.served import COORDINATOR, Served, served
 from tests.conditions import until
 
 OTHERS = 5

@@ -12,7 +12,7 @@ from app.deliberation.errors import (
     StrategyDrift,
     UnexpectedFact,
 )
-from tests.components.served import Served, served
+from tests.components.routes.served import Served, served
 
 # These never meet a client: they are recorded as facts, or are the gateway's own fault.
 INTERNAL = {

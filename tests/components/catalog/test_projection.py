@@ -28,9 +28,9 @@ from app.deliberation.ports import Record
 from app.deliberation.strategies import STRATEGIES
 from app.lifecycle.specify import accepted as accept
 from app.lifecycle.specify import specification
-from app.roles import read_roles
+from app.routes.roles import read_roles
 from app.testing import FakeClock
-from tests.components.served import played, written
+from tests.components.routes.served import played, written
 
 CLOCK = FakeClock()
 NOW = CLOCK.now()

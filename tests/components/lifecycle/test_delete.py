@@ -14,8 +14,8 @@ from app.lifecycle.specify import deliberation_id
 from app.testing import InMemoryJournal
 from tests.components.access.keyed import PEPPER, accepted, bearer, make_key, play
 from tests.components.catalog.test_index import catalog, told
-from tests.components.listening import following, listening, types, whole
-from tests.components.served import Served, served
+from tests.components.routes.listening import following, listening, types, whole
+from tests.components.routes.served import Served, served
 from tests.conditions import until
 from tests.story import NOW, Story
 

@@ -19,9 +19,9 @@ from app.catalog.entries import Selection
 from app.catalog.projection import resource, summary
 from app.deliberation.errors import InvalidCursor, JournalUnavailable
 from app.deliberation.fold import State
-from app.gateway import DeliberationId, Gateway, InGateway, OfTenant
 from app.lifecycle.accept import NOT_READ, accept, caught_up, ended, loaded, stopping
 from app.lifecycle.delete import delete
+from app.routes.dependencies import DeliberationId, Gateway, InGateway, OfTenant
 
 POLL_AFTER_S = 1
 PAGE_MAX = 200

@@ -14,7 +14,7 @@ from fastapi import FastAPI, Response
 from fastapi.openapi.docs import get_swagger_ui_html
 from fastapi.responses import FileResponse
 
-UI = Path(__file__).with_name("ui")
+UI = Path(__file__).parents[1] / "ui"
 _SWAGGER = Path(str(files("fastapi_offline") / "static"))
 _MEDIA = {".html": "text/html", ".css": "text/css", ".js": "text/javascript"}
 _POLICY = "default-src 'none'; img-src data:; connect-src 'self'; base-uri 'none'; frame-ancestors 'none'; "

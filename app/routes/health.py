@@ -10,10 +10,10 @@ from app.api.responses import answer, problems
 from app.api.schemas import FieldProblem, Health, Ready, Stats, dump
 from app.api.webhook_stats import CONTROL_SUBJECT, SENDERS_MAX
 from app.deliberation.errors import JournalUnavailable, StreamsDiffer
-from app.gateway import Gateway, InGateway, OfTenant
 from app.lifecycle.accept import caught_up
 from app.observability.metrics import CONTENT_TYPE
-from app.roles import replicas_of
+from app.routes.dependencies import Gateway, InGateway, OfTenant
+from app.routes.roles import replicas_of
 
 INQUIRY_TIMEOUT_S = 1.0
 # Nobody knows how many there are, so that a scrape waits as long as this.

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.components.listening import following, listening, types, whole
+from tests.components.routes.listening import following, listening, types, whole
 from tests.conditions import until
 from tests.story import Story
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 PAGE = ROOT / "docs" / "streaming.md"
 COMPLAINTS = (
     "Events are lost on reconnect",

@@ -24,10 +24,10 @@ from app.catalog.projection import summary
 from app.deliberation.errors import Gone, InvalidToken, NotFound
 from app.deliberation.ports import StreamState
 from app.deliberation.specification import checked_token
-from app.events import ANSWERS, EXAMINED_MAX, item, page_of
-from app.gateway import Gateway, InGateway, OfTenant
 from app.lifecycle.accept import caught_up, check_standing
 from app.log.paging import Patterns, of_deliberations, of_tenant, read_page
+from app.routes.dependencies import Gateway, InGateway, OfTenant
+from app.routes.events import ANSWERS, EXAMINED_MAX, item, page_of
 from app.streaming.event_stream import NEGOTIATED, EventStream, Showing, seated, shown
 from app.streaming.frames import DELETED, Frame, Selection, control_frame, cursor_frame, event_in, frame_of
 from app.streaming.resume import EventsQuery, LastEventId, gap_at, opened_at, patiently, place_in, snapshot_of

@@ -35,10 +35,10 @@ from app.api.cluster_schemas import (
 from app.api.responses import answer, problems
 from app.api.schemas import dump
 from app.deliberation.errors import JournalUnavailable
-from app.gateway import Gateway, InGateway
-from app.health import senders_of
 from app.observability.replica_status import AgentTold, CoordinatorTold, EngineTold, ReplicaTold, Told, read
-from app.roles import INQUIRY_TIMEOUT_S
+from app.routes.dependencies import Gateway, InGateway
+from app.routes.health import senders_of
+from app.routes.roles import INQUIRY_TIMEOUT_S
 
 LOG_TIMEOUT_S = 1.0
 # As many as the application may have (`serve_deployments.application`).

@@ -17,7 +17,7 @@ from app.deliberation.facts import Cancelled, CancelRequested, Completed, decode
 from app.lifecycle.specify import deliberation_id
 from app.observability import logs
 from app.testing import InMemoryJournal
-from tests.components.served import Served, served
+from tests.components.routes.served import Served, served
 from tests.conditions import held_back, until
 from tests.story import NOW, Story
 

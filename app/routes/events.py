@@ -11,8 +11,8 @@ from app.api.cursor import Cursor
 from app.api.event_schemas import EventPage
 from app.api.responses import answer, headers, problems
 from app.api.schemas import dump
-from app.gateway import Gateway, InGateway
 from app.log.paging import of_deliberation
+from app.routes.dependencies import Gateway, InGateway
 from app.streaming.event_stream import NEGOTIATED, EventStream, Showing, seated, shown
 from app.streaming.frames import Filter, event_in, frame_of
 from app.streaming.resume import Asked, Opening, asked, head_of, opening, snapshot_of

@@ -15,8 +15,8 @@ from app.deliberation.engine import CloseStage, Done, Finish, OpenStage, RunStag
 from app.deliberation.facts import Accepted, CallFinished, Fact, decode
 from app.deliberation.fold import State, apply, begin
 from app.deliberation.strategies import STRATEGIES
-from app.gateway import Gateway
 from app.main import create_app, lifespan_of
+from app.routes.dependencies import Gateway
 from app.settings import Settings
 from app.testing import FakeClock, InMemoryJournal
 from tests.conditions import until

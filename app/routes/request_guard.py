@@ -18,7 +18,7 @@ from app.access.keys import looks_like_key
 from app.access.origins import own_name
 from app.api.problems import refused
 from app.api.refusals import ForeignHost, KeyInUrl, Refusal
-from app.gateway import gateway_in
+from app.routes.dependencies import gateway_in
 
 _CREDENTIALS = frozenset({"access_token", "api-key", "api_key", "apikey", "authorization", "key", "token", "x-api-key"})
 

@@ -9,8 +9,8 @@ import structlog
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from app.access.keys import looks_like_key
-from app.gateway import gateway_in
 from app.observability.metrics import Metrics
+from app.routes.dependencies import gateway_in
 
 _DEVELOPMENT = (b"development-mode", b"no keys, loopback only")
 _USABLE_ID = re.compile(r"[A-Za-z0-9._:/+=-]{1,128}")

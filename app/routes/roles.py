@@ -23,8 +23,8 @@ from app.api.schemas import (
 from app.deliberation.engine import StrategyDefinition
 from app.deliberation.errors import InvalidRequest, NotFound
 from app.deliberation.roles import Role, parse_roles
-from app.gateway import Gateway, InGateway
 from app.observability.replica_status import AgentTold, read, without_credentials
+from app.routes.dependencies import Gateway, InGateway
 from app.settings import PACKAGED_ROLES
 
 INQUIRY_TIMEOUT_S = 0.5

@@ -9,9 +9,9 @@ import pytest
 from app.deliberation.errors import InvalidRequest, JournalUnavailable, StreamsDiffer
 from app.deliberation.strategies import STRATEGIES
 from app.observability.replica_status import without_credentials
-from app.roles import read_roles
+from app.routes.roles import read_roles
 from app.testing import InMemoryJournal
-from tests.components.served import COORDINATOR, SENDER, Served, served
+from tests.components.routes.served import COORDINATOR, SENDER, Served, served
 
 
 @pytest.fixture

@@ -15,8 +15,8 @@ from app.openapi import document
 from app.settings import Settings
 from app.testing import FakeClock, InMemoryJournal
 from tests.components.access.keyed import PEPPER, accepted, bearer, make_key, revoke
-from tests.components.listening import listening
-from tests.components.served import COORDINATOR, Served, served
+from tests.components.routes.listening import listening
+from tests.components.routes.served import COORDINATOR, Served, served
 from tests.conditions import until
 from tests.story import NOW
 

@@ -14,7 +14,7 @@ from app.deliberation.errors import JournalUnavailable
 from app.log.stats import log_figures
 from app.testing import InMemoryJournal
 from tests.components.access.keyed import PEPPER, bearer, make_key
-from tests.components.served import SENDER, Served, served
+from tests.components.routes.served import SENDER, Served, served
 from tests.conditions import until
 
 VERSIONS = {"product": "0.1.0", "ray": "2.60.0", "python": "3.11.7"}
@@ -267,7 +267,7 @@ async def _hangs() -> LogFigures:
 async def test_a_log_that_is_away_or_hangs_is_told_first_and_waited_for_no_longer_than_its_bound(
     gateway: Served, log: Callable[[], Any], detail: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("app.cluster.LOG_TIMEOUT_S", 0.05)
+    monkeypatch.setattr("app.routes.cluster.LOG_TIMEOUT_S", 0.05)
     gateway.gateway["log_told"] = log
     gateway.journal.replies.clear()
     async with asyncio.timeout(5):

@@ -16,7 +16,7 @@ from app.api.request_body import body_of
 from app.api.requests import Body
 from app.api.responses import answer, body, problems
 from app.api.schemas import Resource, dump
-from app.gateway import InGateway, OfCaller
+from app.routes.dependencies import InGateway, OfCaller
 
 _NO_STORE = {"Cache-Control": "no-store"}
 

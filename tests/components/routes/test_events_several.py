@@ -9,7 +9,7 @@ import pytest
 from app.streaming.frames import CHUNK_BYTES, control_frame, event_in, gathered
 from app.streaming.resume import snapshot_of
 from app.testing import InMemoryJournal
-from tests.components.listening import following, listening, whole
+from tests.components.routes.listening import following, listening, whole
 from tests.conditions import until
 from tests.story import Story
 

@@ -1,0 +1,1 @@
+"""The routers, and what every request passes before them."""
