@@ -17,10 +17,10 @@ from starlette.types import Scope
 
 from app.api.refusals import Refusal
 from app.api.schemas import FieldProblem, Problem, dump
-from app.chat_problems import refusal, told
-from app.chat_schemas import OpenAIError
 from app.deliberation.calls import FactProblem
 from app.deliberation.errors import DeliberationError, InvalidRequest, JournalUnavailable, QueueFull
+from app.openai.problems import refusal, told
+from app.openai.schemas import OpenAIError
 
 PROBLEM_JSON = "application/problem+json"
 RETRY_AFTER_S = 2

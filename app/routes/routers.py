@@ -1,6 +1,6 @@
 """Every router of the gateway, in the order of the document."""
 
-from app import chat
+from app.openai import routes as chat
 from app.routes import cluster, deliberations, events, health, login, roles
 from app.routes import multiplexed as multiplex
 from app.webhooks import routes as webhooks

@@ -8,8 +8,10 @@ from typing import Literal
 from app.api.problems import NoVerdict
 from app.api.schemas import dump
 from app.catalog.projection import links, resource
-from app.chat_requests import ChatCompletionRequest
-from app.chat_schemas import (
+from app.deliberation.calls import FactProblem
+from app.deliberation.fold import State, usage
+from app.openai.requests import ChatCompletionRequest
+from app.openai.schemas import (
     ChatAnswer,
     ChatChoice,
     ChatChunkChoice,
@@ -21,8 +23,6 @@ from app.chat_schemas import (
     OpenAIError,
     PromptTokensDetails,
 )
-from app.deliberation.calls import FactProblem
-from app.deliberation.fold import State, usage
 
 PIECE_CHARS = 256
 DONE_DATA = "[DONE]"

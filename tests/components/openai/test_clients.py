@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import pytest
 
-from tests.components.chatting import BODY, PATH, accepted_in, asked, cancelled_in, error_of, frames_of
+from tests.components.openai.chatting import BODY, PATH, accepted_in, asked, cancelled_in, error_of, frames_of
 from tests.components.routes.served import APP, Served, served
 from tests.conditions import until
 

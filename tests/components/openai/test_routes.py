@@ -6,13 +6,23 @@ from typing import Any
 
 import pytest
 
-from app import chat
 from app.deliberation.calls import FactProblem, Usage
 from app.deliberation.facts import Accepted, CallFinished, Cancelled, Failed, decode
 from app.deliberation.ports import Record
 from app.deliberation.strategies.council import COUNCIL
+from app.openai import routes as chat
 from app.testing import InMemoryJournal
-from tests.components.chatting import BODY, PATH, End, accepted_in, asked, cancelled_in, error_of, frames_of, play
+from tests.components.openai.chatting import (
+    BODY,
+    PATH,
+    End,
+    accepted_in,
+    asked,
+    cancelled_in,
+    error_of,
+    frames_of,
+    play,
+)
 from tests.components.routes.served import COORDINATOR, Served, played, served
 
 

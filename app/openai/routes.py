@@ -29,13 +29,13 @@ from app.api.request_body import body_of
 from app.api.requests import idempotency_key_of
 from app.api.responses import IDEMPOTENCY_KEY, Declared, body, headers
 from app.api.schemas import dump
-from app.chat_completions import completion, error_frames, frames, opening_frame
-from app.chat_requests import ChatCompletionRequest, Known, deliberation_of, model_parts
-from app.chat_schemas import ChatCompletion, ModelList, ModelResource
 from app.deliberation.calls import FactProblem
 from app.deliberation.errors import DeliberationError, JournalUnavailable
 from app.deliberation.fold import State
 from app.lifecycle.accept import accept, loaded, stopping
+from app.openai.completions import completion, error_frames, frames, opening_frame
+from app.openai.requests import ChatCompletionRequest, Known, deliberation_of, model_parts
+from app.openai.schemas import ChatCompletion, ModelList, ModelResource
 from app.routes.dependencies import Gateway, InGateway, OfTenant
 from app.streaming.event_stream import EventStream
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from starlette.responses import Response
 
 from app.api.schemas import FieldProblem, dump
-from app.chat_schemas import OpenAIError, OpenAIErrorDetail
+from app.openai.schemas import OpenAIError, OpenAIErrorDetail
 
 NAMED_MAX = 8
 # What the deliberation cost would be paid again, or the same conflict met again.

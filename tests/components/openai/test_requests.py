@@ -11,13 +11,13 @@ from pydantic import ValidationError
 
 from app.api.problems import CHAT_STATUSES, ModelNotFound, ValidationFailed, body_problems
 from app.api.requests import DeliberationRequest
-from app.chat_problems import param
-from app.chat_requests import ChatCompletionRequest, ChatRequestMessage, DeliberationOptions, deliberation_of, task_of
 from app.deliberation.strategies import STRATEGIES
+from app.openai.problems import param
+from app.openai.requests import ChatCompletionRequest, ChatRequestMessage, DeliberationOptions, deliberation_of, task_of
 from app.routes.roles import read_roles
 
 KNOWN = {"roles": read_roles(None), "strategies": STRATEGIES}
-DOCUMENT = (Path(__file__).parents[2] / "docs" / "openai.md").read_text()
+DOCUMENT = (Path(__file__).parents[3] / "docs" / "openai.md").read_text()
 BODY: dict[str, Any] = {"model": "council/DEV", "messages": [{"role": "user", "content": "Name a colour."}]}
 
 

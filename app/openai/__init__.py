@@ -1,0 +1,1 @@
+"""Routes for OpenAI clients: a council behaves as a model."""
