@@ -7,7 +7,7 @@ from pydantic import ValidationError
 
 from app.deliberation.errors import JournalUnavailable
 from app.observability import logs
-from app.webhooks.sender import serve
+from app.webhooks.sender.service import serve
 from app.webhooks.settings import SenderSettings
 
 

@@ -6,7 +6,7 @@ from pydantic import BeforeValidator, Field, SecretStr
 from pydantic_settings import NoDecode
 
 from app.settings import WebhookRules, listed, rows_of, setting
-from app.webhooks.schedule import DELAYS_S
+from app.webhooks.sender.schedule import DELAYS_S
 from app.webhooks.signatures import MASTER_CHARS_MIN
 
 Secret = Annotated[SecretStr, Field(min_length=MASTER_CHARS_MIN)]

@@ -6,7 +6,7 @@ import signal
 from typing import Any
 
 from app.webhooks.signatures import tenant_secret
-from tests.components.receiving import receiving
+from tests.components.webhooks.receiving import receiving
 from tests.conditions import until
 from tests.e2e.conftest import Stack
 

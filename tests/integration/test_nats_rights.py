@@ -25,10 +25,10 @@ from app.log.stream_settings import StreamSettings
 from app.log.streams import apply, declared_consumers, declared_streams, plan, prove_writes
 from app.log.work_queue import Delivery, WorkQueue
 from app.webhooks.attempts import Place, RedeliveryRequested, encoded
-from app.webhooks.sender import sender_of
+from app.webhooks.sender.service import sender_of
 from app.webhooks.settings import SenderSettings
-from tests.components.receiving import receiving
-from tests.components.sending import MASTER, accepted
+from tests.components.webhooks.receiving import receiving
+from tests.components.webhooks.sending import MASTER, accepted
 from tests.conditions import until
 from tests.conftest import NATS_SERVER, free_port
 from tests.story import NOW, Story

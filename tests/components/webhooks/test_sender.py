@@ -13,8 +13,8 @@ from app.api.webhook_payloads import delivery_id
 from app.deliberation.facts import CancelRequested
 from app.log.streams import ATTEMPTS_CONSUMER, WEBHOOKS_CONSUMER
 from app.webhooks.attempts import AttemptFailed, DeliveryEnded, Place, RedeliveryRequested, encoded
-from tests.components.receiving import Behaviour, receiving
-from tests.components.sending import EVERYTHING, SECRET, Told, declared, emptied, sending, taken_on
+from tests.components.webhooks.receiving import Behaviour, receiving
+from tests.components.webhooks.sending import EVERYTHING, SECRET, Told, declared, emptied, sending, taken_on
 from tests.conditions import until
 from tests.conftest import NatsServer
 from tests.story import NOW

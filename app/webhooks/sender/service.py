@@ -14,13 +14,13 @@ import structlog
 from app.api.webhook_stats import CONTROL_SUBJECT
 from app.log.journal import STREAM, WEBHOOKS_STREAM, JetStreamJournal
 from app.log.streams import ATTEMPTS_CONSUMER, WEBHOOKS_CONSUMER
-from app.webhooks.delivering import Deliverer
-from app.webhooks.desk import Desk
-from app.webhooks.lanes import Bounds, Lanes
-from app.webhooks.posting import Lookup, Poster
+from app.webhooks.sender.bulkheads import Bounds, Lanes
+from app.webhooks.sender.delivering import Deliverer
+from app.webhooks.sender.posting import Lookup, Poster
+from app.webhooks.sender.queue_worker import Desk
+from app.webhooks.sender.telling import Follower, Repeater
 from app.webhooks.settings import SenderSettings
 from app.webhooks.signatures import Signer
-from app.webhooks.telling import Follower, Repeater
 
 ATTEMPTS_HELD_MAX = 1_000
 # As long as a write keeps trying: what was sent should be recorded even while the log restarts.

@@ -11,8 +11,8 @@ from collections import Counter
 
 import pytest
 
-from tests.components.receiving import receiving
-from tests.components.sending import EVERYTHING, SECRET, SenderProcess, declared, taken_on
+from tests.components.webhooks.receiving import receiving
+from tests.components.webhooks.sending import EVERYTHING, SECRET, SenderProcess, declared, taken_on
 from tests.conditions import until
 from tests.conftest import NatsServer, free_port
 
@@ -122,7 +122,7 @@ def test_it_says_that_it_lives() -> None:
     port = free_port()
     command = (
         "import asyncio, urllib.request as u\n"
-        "from app.webhooks.sender import _living\n"
+        "from app.webhooks.sender.service import _living\n"
         "async def main():\n"
         f"    async with _living('127.0.0.1', {port}) as port:\n"
         "        answer = await asyncio.to_thread(u.urlopen, f'http://127.0.0.1:{port}/healthz', timeout=5)\n"

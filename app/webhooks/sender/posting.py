@@ -23,7 +23,7 @@ from yarl import URL
 from app.api.webhook_targets import Rules, Target, UnfitUrl, address_refused
 from app.deliberation.ports import Clock
 from app.webhooks.attempts import Attempt, Fault
-from app.webhooks.schedule import Outcome
+from app.webhooks.sender.schedule import Outcome
 
 CONNECT_TIMEOUT_S = 5.0
 HEAD_BYTES_MAX = 8_190

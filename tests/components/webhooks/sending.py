@@ -22,8 +22,8 @@ from app.log.journal import JetStreamJournal
 from app.log.stream_settings import StreamSettings
 from app.log.streams import apply, declared_consumers
 from app.webhooks.attempts import Delivery, deliveries
-from app.webhooks.posting import Lookup
-from app.webhooks.sender import Sender, sender_of
+from app.webhooks.sender.posting import Lookup
+from app.webhooks.sender.service import Sender, sender_of
 from app.webhooks.settings import SenderSettings
 from app.webhooks.signatures import tenant_secret
 from tests.conftest import NatsServer

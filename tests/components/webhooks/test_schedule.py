@@ -22,7 +22,7 @@ from app.webhooks.attempts import (
     deliveries,
     encoded,
 )
-from app.webhooks.schedule import DELAYS_S, RETRY_AFTER_MAX_S, Outcome, next_step
+from app.webhooks.sender.schedule import DELAYS_S, RETRY_AFTER_MAX_S, Outcome, next_step
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 FACT = "deliberations.default.d1.end"

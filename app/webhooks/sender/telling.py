@@ -21,9 +21,9 @@ from app.webhooks.attempts import (
     deliveries_of,
     stopped,
 )
-from app.webhooks.delivering import Deliverer, Notice
-from app.webhooks.desk import Decision, Done, Later
-from app.webhooks.schedule import seconds_until
+from app.webhooks.sender.delivering import Deliverer, Notice
+from app.webhooks.sender.queue_worker import Decision, Done, Later
+from app.webhooks.sender.schedule import seconds_until
 
 # How long after its deadline a deliberation is followed on, and how often it is looked at from then on.
 END_GRACE_S = 60.0

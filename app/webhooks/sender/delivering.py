@@ -22,9 +22,9 @@ from app.webhooks.attempts import (
     decoded,
     encoded,
 )
-from app.webhooks.lanes import Crowded, Lanes
-from app.webhooks.posting import Poster
-from app.webhooks.schedule import Outcome, next_step
+from app.webhooks.sender.bulkheads import Crowded, Lanes
+from app.webhooks.sender.posting import Poster
+from app.webhooks.sender.schedule import Outcome, next_step
 from app.webhooks.signatures import Signer
 
 log = structlog.get_logger(__name__)

@@ -11,7 +11,7 @@ from app.deliberation.ports import Record
 from app.log.journal import JetStreamJournal
 from app.log.streams import WEBHOOKS_ACK_WAIT_S
 from app.log.work_queue import Delivery, WorkQueue
-from app.webhooks.lanes import Crowded
+from app.webhooks.sender.bulkheads import Crowded
 
 AWAY_S = 5.0
 DEFECT_S = 60.0

@@ -7,7 +7,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 import pytest
 
 from app.api.webhook_targets import Target
-from app.webhooks.lanes import AILING_WAITING_MAX, FAILURES_TOLERATED, Bounds, Crowded, Lanes
+from app.webhooks.sender.bulkheads import AILING_WAITING_MAX, FAILURES_TOLERATED, Bounds, Crowded, Lanes
 from tests.conditions import until
 
 A, B = Target("https", "a.example", 443), Target("https", "b.example", 443)
@@ -166,7 +166,7 @@ async def test_a_cancelled_attempt_leaves_its_place() -> None:
 
 
 async def test_a_million_hosts_are_not_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("app.webhooks.lanes._IDLE_LANES_MAX", 10)
+    monkeypatch.setattr("app.webhooks.sender.bulkheads._IDLE_LANES_MAX", 10)
     lanes = Lanes(SMALL)
     for number in range(100):
         async with lanes.place(f"t{number}", Target("https", f"h{number}.example", 443)):

@@ -14,10 +14,10 @@ import structlog
 
 from app.api.webhook_targets import Rules
 from app.testing import FakeClock
-from app.webhooks.posting import Poster, seconds_of
-from app.webhooks.schedule import Outcome
-from tests.components.certificates import authority, server_context
-from tests.components.receiving import Behaviour, receiving
+from app.webhooks.sender.posting import Poster, seconds_of
+from app.webhooks.sender.schedule import Outcome
+from tests.components.webhooks.certificates import authority, server_context
+from tests.components.webhooks.receiving import Behaviour, receiving
 
 HEADERS = {"webhook-id": "dlv_1"}
 NOW = datetime(2026, 1, 1, tzinfo=UTC)

@@ -1,0 +1,1 @@
+"""The process that posts webhooks: queue, bulkheads, attempts and their schedule."""
