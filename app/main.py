@@ -17,7 +17,6 @@ from prometheus_client import disable_created_metrics
 from pydantic import ValidationError
 from starlette.middleware.cors import CORSMiddleware
 
-from app import openapi
 from app.access.authorization import ACCESS, Access
 from app.access.keyring import Keyring
 from app.access.keys import Pepper
@@ -39,6 +38,7 @@ from app.log.stream_settings import StreamSettings
 from app.log.streams import declared_consumers, declared_streams, plan, prove_writes
 from app.observability import logs
 from app.observability.metrics import Metrics
+from app.openapi import document as openapi
 from app.routes.dependencies import Gateway, SystemClock, permitted
 from app.routes.middleware import RequestContext
 from app.routes.request_guard import Threshold

@@ -19,8 +19,8 @@ _DIFF_LINES_MAX = 40
 def rendered() -> dict[str, str]:
     """File name → content of every generated document."""
     # Imported here: it builds the whole application, which no other command needs.
-    from app.asyncapi import asyncapi
-    from app.openapi import document, document_3_2, events_schema
+    from app.openapi.asyncapi import asyncapi
+    from app.openapi.document import document, document_3_2, events_schema
 
     documents = {"openapi.json": document(), "openapi-3.2.json": document_3_2(), "events.schema.json": events_schema()}
     written = {name: json.dumps(content, indent=2, ensure_ascii=False) + "\n" for name, content in documents.items()}

@@ -5,7 +5,7 @@ from typing import Any
 
 from app.api.webhook_payloads import TERMINAL_EVENTS, delivery_id, payload
 from app.deliberation.specification import Webhook
-from app.specimen import EPOCH, KEY, records_of
+from app.openapi.example_log import EPOCH, KEY, records_of
 
 _SIGNATURE = "v1,K5oZfzN95Z9UVu1EsfQmfVNQhnkZ2pj9o9NDN/H/pI4="
 _HOOK = Webhook(url="https://hooks.example.com/deliberations", events=TERMINAL_EVENTS, metadata={"order": "4711"})

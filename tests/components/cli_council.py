@@ -19,13 +19,13 @@ from starlette.types import Receive, Scope, Send
 
 from app.catalog.projection import resource
 from app.client.sse import Frame
-from app.cluster_specimen import cluster
 from app.deliberation.calls import Call, FactProblem, Usage
 from app.deliberation.engine import CloseStage, Done, Finish, OpenStage, RunStage, decide
 from app.deliberation.facts import Accepted, CallDelta, CallFinished, CallStarted, Event, StageOpened, encode
 from app.deliberation.fold import State, apply, begin
 from app.deliberation.specification import DEFAULT_RUBRIC, AgentSpec, Budget, Constraints, Specification
 from app.deliberation.strategies import STRATEGIES
+from app.openapi.example_cluster import cluster
 from app.routes.roles import strategy_resource
 from app.testing import FakeClock
 

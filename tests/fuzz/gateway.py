@@ -19,8 +19,8 @@ from app.deliberation.facts import Accepted, CallDelta, CallStarted, Cancelled, 
 from app.deliberation.ports import Record
 from app.main import create_app
 from app.observability import logs
+from app.openapi.example_log import EPOCH, TENANT, log, told
 from app.settings import Settings
-from app.specimen import EPOCH, TENANT, log, told
 from app.testing import InMemoryJournal
 from tests.components.access.keyed import PEPPER, make_key
 from tests.components.cli_council import answer_text

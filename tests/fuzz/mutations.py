@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from copy import deepcopy
 from typing import Any, cast
 
-from app.exhibits import exhibits
-from app.specimen import REQUEST
+from app.openapi.example_log import REQUEST
+from app.openapi.examples import exhibits
 
 FULL: dict[str, Any] = {
     "task": "Compare 'a' and \"b\": é, 🟥, \u2028, \\.",

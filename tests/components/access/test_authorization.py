@@ -19,7 +19,7 @@ from app.access.rate_limit import Rates
 from app.deliberation.errors import InvalidRequest
 from app.main import DrainingServer, access_of, check_exposure, serve
 from app.observability import logs
-from app.openapi import document
+from app.openapi.document import document
 from app.settings import Settings
 from app.testing import FakeClock, InMemoryJournal
 from tests.components.access.keyed import PEPPER, accepted, bearer, make_key, play, revoke

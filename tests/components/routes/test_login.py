@@ -11,7 +11,7 @@ import pytest
 
 from app.access.keys import key_id_of
 from app.main import create_app
-from app.openapi import document
+from app.openapi.document import document
 from app.settings import Settings
 from app.testing import FakeClock, InMemoryJournal
 from tests.components.access.keyed import PEPPER, accepted, bearer, make_key, revoke

@@ -19,11 +19,11 @@ from app.api.event_schemas import DeliberationEvent
 from app.api.requests import CancelRequest, DeliberationRequest
 from app.api.responses import EXAMPLES, HEADERS, headers, parameter, problems
 from app.api.schemas import Problem
-from app.exhibits import EVENT_STREAM, Exhibit, exhibits
 from app.openai.completions import DONE_DATA
 from app.openai.requests import ChatCompletionRequest
 from app.openai.routes import refusals
 from app.openai.schemas import ChatCompletionChunk, OpenAIError
+from app.openapi.examples import EVENT_STREAM, Exhibit, exhibits
 from app.routes.login import LoginRequest
 from app.routes.pages import install_pages
 from app.routes.routers import ROUTERS

@@ -19,7 +19,7 @@ from app.api.cluster_schemas import (
     StreamFigures,
     Turn,
 )
-from app.specimen import BEGAN_AT, MODEL
+from app.openapi.example_log import BEGAN_AT, MODEL
 
 _ENGINE = "http://127.0.0.1:8000"
 _VERSIONS = ReplicaVersions(product="0.1.0", ray="2.60.0", python="3.11.7")

@@ -30,7 +30,6 @@ from app.api.webhook_payloads import delivery_id
 from app.catalog.entries import Selection as Listed
 from app.catalog.index import Catalog
 from app.catalog.projection import resource, summary
-from app.cluster_specimen import cluster
 from app.deliberation.facts import CancelRequested
 from app.deliberation.fold import State, apply
 from app.deliberation.ports import Record
@@ -39,9 +38,23 @@ from app.deliberation.strategies import STRATEGIES
 from app.openai.completions import completion, frames, opening_frame
 from app.openai.requests import ChatCompletionRequest
 from app.openai.schemas import ModelList, ModelResource
+from app.openapi.example_cluster import cluster
+from app.openapi.example_log import (
+    BEGAN_AT,
+    EPOCH,
+    KEY,
+    LIVE_KEY,
+    MODEL,
+    PERSONA,
+    REQUEST,
+    TENANT,
+    log,
+    records_of,
+    state,
+    told,
+)
 from app.routes.login import Session
 from app.routes.roles import strategy_resource
-from app.specimen import BEGAN_AT, EPOCH, KEY, LIVE_KEY, MODEL, PERSONA, REQUEST, TENANT, log, records_of, state, told
 from app.streaming.frames import Passage, frame_of
 from app.streaming.frames import Selection as Wanted
 from app.webhooks.attempts import RedeliveryRequested, deliveries

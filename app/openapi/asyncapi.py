@@ -15,7 +15,7 @@ from pydantic.json_schema import models_json_schema
 
 from app.api.event_schemas import StreamEvent
 from app.deliberation.facts import CallDelta, CallFinished, End, Event, encode
-from app.specimen import KEY, story
+from app.openapi.example_log import KEY, story
 
 _REFS = "#/components/schemas/{model}"
 _DESCRIPTION = """\

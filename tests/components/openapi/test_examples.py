@@ -12,9 +12,9 @@ import pytest
 from app.api.problems import STATUSES
 from app.client import SseDecoder
 from app.deliberation.facts import CallDelta, CallStarted, decode
-from app.exhibits import EVENT_STREAM, Exhibit, exhibits
-from app.openapi import document
-from app.specimen import EPOCH, TENANT, log, told
+from app.openapi.document import document
+from app.openapi.example_log import EPOCH, TENANT, log, told
+from app.openapi.examples import EVENT_STREAM, Exhibit, exhibits
 from app.testing import InMemoryJournal
 from tests.components.routes.served import COORDINATOR, SENDER, Served, served
 

@@ -7,10 +7,10 @@ import jsonschema
 import pytest
 
 from app.api.event_schemas import DeliberationEvent
-from app.asyncapi import ENDS, EVENTS, STREAM_EVENTS, asyncapi, type_of
 from app.deliberation.facts import TERMINAL_STATUS
 from app.log.stream_settings import StreamSettings
 from app.log.streams import declared_streams
+from app.openapi.asyncapi import ENDS, EVENTS, STREAM_EVENTS, asyncapi, type_of
 
 DOCUMENT = asyncapi()
 

@@ -1,0 +1,1 @@
+"""The generated documents: OpenAPI, AsyncAPI and their examples."""
