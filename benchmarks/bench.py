@@ -26,7 +26,7 @@ from httpx_aiohttp import AiohttpTransport
 from rich.console import Console
 from rich.table import Table
 
-from app.cli.stack import RunningStack, StackOptions, running_stack
+from app.cli.stack.stack import RunningStack, StackOptions, running_stack
 from app.deliberation.calls import Call
 from app.deliberation.specification import DEFAULT_RUBRIC, AgentSpec, Constraints, Specification
 from app.deliberation.strategies import STRATEGIES

@@ -2,8 +2,9 @@
 
 import typer
 
-from app.cli import ask, bench, cluster, demo, keys, openapi, show, simulator, strategies, streams, up, watch, webhooks
+from app.cli import ask, bench, cluster, keys, openapi, show, simulator, strategies, streams, watch, webhooks
 from app.cli.exits import EXIT_HELP
+from app.cli.stack import demo, up
 
 cli = typer.Typer(
     name="deliberate",

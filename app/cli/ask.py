@@ -16,7 +16,7 @@ from app.api.schemas import Deliberation
 from app.cli.client import Gateway, GatewayRefused, JsonObject, understood
 from app.cli.exits import Exit, exit_of, print_json, run
 from app.cli.options import DEFAULT_URL, ApiKeyOption, JsonOption, UrlOption, nested_values, pairs
-from app.cli.ranking import account
+from app.cli.render.ranking import account
 from app.cli.watch import print_events, until_ended, watch_deliberation
 
 

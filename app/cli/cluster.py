@@ -10,7 +10,7 @@ from app.api.cluster_schemas import Cluster
 from app.cli.client import Gateway, understood
 from app.cli.exits import Exit, run
 from app.cli.options import DEFAULT_URL, ApiKeyOption, JsonOption, UrlOption
-from app.cli.ranking import plain
+from app.cli.render.ranking import plain
 from app.cli.show import output
 
 _MEGABYTE = 1_000_000

@@ -31,8 +31,8 @@ from app.access.keys import (
 )
 from app.cli.exits import EXIT_HELP, CommandError, Exit, print_json, run
 from app.cli.options import JsonOption
-from app.cli.prose import printable
-from app.cli.ranking import plain
+from app.cli.render.prose import printable
+from app.cli.render.ranking import plain
 from app.cli.streams import DEFAULT_NATS_URL, NatsOption, WaitOption, connected
 from app.deliberation.errors import InvalidToken
 from app.deliberation.specification import checked_token

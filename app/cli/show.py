@@ -13,11 +13,11 @@ from rich.text import Text
 from app.api.schemas import Deliberation, DeliberationPage, DeliberationSummary, RoleList, RoleResource
 from app.cli.client import Gateway, JsonObject, understood
 from app.cli.exits import Exit, print_json, run
-from app.cli.lanes import is_simulated
 from app.cli.options import DEFAULT_URL, ApiKeyOption, IdArgument, JsonOption, UrlOption, pairs
-from app.cli.panels import seconds, style_of
-from app.cli.prose import printable
-from app.cli.ranking import account, duration_s, plain, status_text
+from app.cli.render.lanes import is_simulated
+from app.cli.render.panels import seconds, style_of
+from app.cli.render.prose import printable
+from app.cli.render.ranking import account, duration_s, plain, status_text
 
 _TASK_CHARS_MAX = 50
 

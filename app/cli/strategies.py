@@ -13,7 +13,7 @@ from app.api.schemas import StrategyList, StrategyResource
 from app.cli.client import Gateway, JsonObject, understood
 from app.cli.exits import CommandError, Exit, run
 from app.cli.options import DEFAULT_URL, ApiKeyOption, JsonOption, UrlOption
-from app.cli.ranking import plain
+from app.cli.render.ranking import plain
 from app.cli.show import output
 
 _BOUNDS = (

@@ -13,11 +13,11 @@ from rich.live import Live
 from app.api.schemas import Deliberation
 from app.cli.client import Gateway, JsonObject, Retry, understood
 from app.cli.exits import Exit, exit_of, print_json, run
-from app.cli.lanes import CouncilView
-from app.cli.lines import event_line
 from app.cli.options import DEFAULT_URL, ApiKeyOption, IdArgument, JsonOption, UrlOption
-from app.cli.panels import picture
-from app.cli.ranking import account
+from app.cli.render.lanes import CouncilView
+from app.cli.render.lines import event_line
+from app.cli.render.panels import picture
+from app.cli.render.ranking import account
 
 _FRAME_S = 1 / 8  # no more frames than this: the CPU is left to the work
 _IDLE_FRAME_S = 1.0  # the time that is shown moves on while nothing else does

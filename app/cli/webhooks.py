@@ -11,8 +11,8 @@ from typing import Annotated
 import typer
 
 from app.cli.exits import EXIT_HELP, CommandError, Exit, print_json, run
-from app.cli.layout import WEBHOOK_SECRET_FILE
 from app.cli.options import JsonOption
+from app.cli.stack.layout import WEBHOOK_SECRET_FILE
 from app.deliberation.errors import InvalidToken
 from app.deliberation.specification import checked_token
 from app.webhooks.signatures import MASTER_CHARS_MIN, tenant_secret

@@ -28,9 +28,9 @@ from rich.console import Console
 from rich.table import Table
 
 from app.catalog.index import percentile
-from app.cli.layout import StackOptions, plan_stack
-from app.cli.stack import stack_children
-from app.cli.supervisor import supervised
+from app.cli.stack.layout import StackOptions, plan_stack
+from app.cli.stack.stack import stack_children
+from app.cli.stack.supervisor import supervised
 from app.deliberation.facts import FACT_SUFFIXES, event_type
 from app.testing import subject_matches
 from benchmarks.chaos.checker import Asked, Fault, Findings, Stored, check

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
-from app.cli.processes import marked
+from app.cli.stack.processes import marked
 from benchmarks.chaos.proxy import CUTS, FaultProxy
 
 # Who is hit how often. What takes all of Ray along takes ten seconds to come back, so it is hit less.

@@ -23,7 +23,7 @@ from app.openapi.example_log import EPOCH, TENANT, log, told
 from app.settings import Settings
 from app.testing import InMemoryJournal
 from tests.components.access.keyed import PEPPER, make_key
-from tests.components.cli_council import answer_text
+from tests.components.cli.council_run import answer_text
 from tests.components.routes.served import COORDINATOR, played
 from tests.conditions import until
 

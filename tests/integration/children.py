@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
-from app.cli.probes import writes
-from app.cli.progress import ChildReady, Event
-from app.cli.supervisor import Child, Site, Supervisor
+from app.cli.render.progress import ChildReady, Event
+from app.cli.stack.probes import writes
+from app.cli.stack.supervisor import Child, Site, Supervisor
 from tests.conditions import until
 
 READY = "print('ready', flush=True)\n"

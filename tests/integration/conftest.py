@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from app.cli.processes import marked
-from app.cli.supervisor import Child, Site, supervised
+from app.cli.stack.processes import marked
+from app.cli.stack.supervisor import Child, Site, supervised
 from tests.integration.children import Run, Stand, Told
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from app.log.stream_settings import StreamSettings
 from app.log.streams import declared_consumers, declared_streams
-from tests.components.cli_council import ID, Served, StubGateway, council_of
+from tests.components.cli.council_run import ID, Served, StubGateway, council_of
 from tests.conftest import NatsServer
 
 

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from app.cli.probes import all_live, answer_of, answers, greets, replies, serves, status_of
-from app.cli.progress import ChildDied, Noticed
-from app.cli.restarts import Sign, Silent, Well
-from app.cli.supervisor import Life
+from app.cli.render.progress import ChildDied, Noticed
+from app.cli.stack.probes import all_live, answer_of, answers, greets, replies, serves, status_of
+from app.cli.stack.restarts import Sign, Silent, Well
+from app.cli.stack.supervisor import Life
 from tests.conditions import until
 from tests.integration.children import LASTS, READY, Run, Told, alive, child
 
@@ -45,8 +45,8 @@ def beats(beat: Path, *, within_s: float) -> Callable[[Life], Awaitable[Sign]]:
 async def test_a_child_that_hangs_is_killed_and_started_again(
     run: Run, told: Told, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("app.cli.supervisor.PROBE_INTERVAL_S", 0.05)
-    monkeypatch.setattr("app.cli.restarts.SILENCE_MAX_S", 0.5)
+    monkeypatch.setattr("app.cli.stack.supervisor.PROBE_INTERVAL_S", 0.05)
+    monkeypatch.setattr("app.cli.stack.restarts.SILENCE_MAX_S", 0.5)
     beat = tmp_path / "beat"
     beat.touch()
     code = BEATS.replace('"beat"', repr(str(beat)))
@@ -60,8 +60,8 @@ async def test_a_child_that_hangs_is_killed_and_started_again(
 
 
 async def test_a_child_that_answers_seldom_is_left_alone(run: Run, told: Told, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("app.cli.supervisor.PROBE_INTERVAL_S", 0.001)
-    monkeypatch.setattr("app.cli.restarts.SILENCE_MAX_S", 0.0)
+    monkeypatch.setattr("app.cli.stack.supervisor.PROBE_INTERVAL_S", 0.001)
+    monkeypatch.setattr("app.cli.stack.restarts.SILENCE_MAX_S", 0.0)
     asked = list[int]()
 
     async def every_third(life: Life) -> Sign:
@@ -82,7 +82,7 @@ async def test_a_state_file_that_cannot_be_written_is_told_and_ends_nothing(
 
     async with run(child("log", LASTS)) as stand:
         with monkeypatch.context() as patched:
-            patched.setattr("app.cli.supervisor.write_private", full)
+            patched.setattr("app.cli.stack.supervisor.write_private", full)
             stand.kill("log")
             await told.until_ready("log", 2)
         assert "could not be written: No space left on device" in told.of(Noticed)[0].text

@@ -14,9 +14,7 @@ from typing import Any
 import pytest
 
 from app.cli.exits import CommandError
-from app.cli.layout import StackOptions
-from app.cli.processes import NICENESS, marked
-from app.cli.progress import (
+from app.cli.render.progress import (
     ChildDied,
     ChildFailed,
     ChildReady,
@@ -25,8 +23,10 @@ from app.cli.progress import (
     StackStopped,
     StackStopping,
 )
-from app.cli.stack import running_stack
-from app.cli.supervisor import Site, StackFailed
+from app.cli.stack.layout import StackOptions
+from app.cli.stack.processes import NICENESS, marked
+from app.cli.stack.stack import running_stack
+from app.cli.stack.supervisor import Site, StackFailed
 from app.deliberation.errors import JournalUnavailable
 from tests.conditions import until
 from tests.integration.children import DEAF, FAILS, LASTS, ORPHANS, SILENT, Run, Told, alive, child
@@ -77,7 +77,7 @@ async def test_a_session_that_may_not_be_lowered_yet_is_lowered_as_soon_as_it_ma
             raise BlockingIOError
         return len(text)
 
-    monkeypatch.setattr("app.cli.processes.Path.write_text", refused_twice)
+    monkeypatch.setattr("app.cli.stack.processes.Path.write_text", refused_twice)
     async with run(child("engine", LASTS)) as stand:
         assert written == [(f"/proc/{stand.supervisor.pid_of('engine')}/autogroup", str(NICENESS))] * 3
 
@@ -273,8 +273,8 @@ async def test_what_a_killed_supervisor_left_is_ended_by_the_next_one(tmp_path: 
     code = f"""
 import asyncio, os, sys
 from pathlib import Path
-from app.cli.probes import writes
-from app.cli.supervisor import Child, Site, supervised
+from app.cli.stack.probes import writes
+from app.cli.stack.supervisor import Child, Site, supervised
 async def main():
     site = Site(mark="{tmp_path.name}", logs_dir=Path("."), state_file=Path("stack.json"))
     command = (sys.executable, "-c", {ORPHANS + LASTS!r})

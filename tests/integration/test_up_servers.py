@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from app.cli.layout import StackOptions, make_ray_dir, plan_stack
-from app.cli.processes import marked
-from app.cli.progress import ChildReady, StackStopped
-from app.cli.stack import stack_children
-from app.cli.supervisor import supervised
+from app.cli.render.progress import ChildReady, StackStopped
+from app.cli.stack.layout import StackOptions, make_ray_dir, plan_stack
+from app.cli.stack.processes import marked
+from app.cli.stack.stack import stack_children
+from app.cli.stack.supervisor import supervised
 from app.log.journal import JetStreamJournal
 from app.log.stream_settings import StreamSettings
 from app.log.streams import plan
@@ -78,9 +78,9 @@ def listening_elsewhere(pids: set[int]) -> list[str]:
 async def test_ray_listens_on_loopback_and_comes_back_whole_when_one_of_its_daemons_dies_or_hangs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, daemon: str, blow: signal.Signals
 ) -> None:
-    monkeypatch.setattr("app.cli.restarts.SILENCE_MAX_S", 1.0)
-    monkeypatch.setattr("app.cli.supervisor.PROBE_INTERVAL_S", 0.5)
-    monkeypatch.setattr("app.cli.probes._SIGN_WITHIN_S", 1.0)
+    monkeypatch.setattr("app.cli.stack.restarts.SILENCE_MAX_S", 1.0)
+    monkeypatch.setattr("app.cli.stack.supervisor.PROBE_INTERVAL_S", 0.5)
+    monkeypatch.setattr("app.cli.stack.probes._SIGN_WITHIN_S", 1.0)
     told = Told()
     layout = plan_stack(StackOptions(port=0, nats_url="nats://127.0.0.1:1", data_dir=tmp_path), told)
     make_ray_dir(layout.ray_dir)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from sdk import build
-from tests.components.scripted_streams import NAMES, fixture, scripted
+from tests.components.client.scripted_streams import NAMES, fixture, scripted
 from tests.sdk.conftest import json_of, output_of
 
 pytestmark = pytest.mark.sdk

@@ -15,11 +15,11 @@ from app.api.schemas import Deliberation, RoleList, StrategyList
 from app.cli.bench.accounts import account_document, account_lines
 from app.cli.client import Gateway, JsonObject, understood
 from app.cli.exits import CommandError, Exit, FieldFault, print_json
-from app.cli.lanes import is_simulated
-from app.cli.layout import StackOptions, shown
-from app.cli.probes import status_of
-from app.cli.stack import running_stack
-from app.cli.up import Checklist
+from app.cli.render.lanes import is_simulated
+from app.cli.stack.layout import StackOptions, shown
+from app.cli.stack.probes import status_of
+from app.cli.stack.stack import running_stack
+from app.cli.stack.up import Checklist
 from app.cli.watch import until_ended
 from app.quality.accounts import Account, Marked, mark
 from app.quality.dataset import DatasetInvalid, Question, parse_dataset

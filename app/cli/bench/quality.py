@@ -10,7 +10,7 @@ from app.cli.bench.engines import Plan, Where, gateway_at, measure, read_dataset
 from app.cli.bench.proof import proof
 from app.cli.exits import Exit, run
 from app.cli.options import ApiKeyOption, JsonOption
-from app.cli.up import EngineOption
+from app.cli.stack.up import EngineOption
 from app.deliberation.strategies import STRATEGIES
 
 _RUNS = 1_000

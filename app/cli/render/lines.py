@@ -4,8 +4,8 @@ import json
 from datetime import datetime
 from typing import assert_never
 
-from app.cli.panels import seconds
-from app.cli.prose import printable
+from app.cli.render.panels import seconds
+from app.cli.render.prose import printable
 from app.deliberation.facts import (
     Accepted,
     CallDelta,

@@ -3,12 +3,12 @@ import random
 
 import pytest
 
-from app.cli.lanes import CouncilView, StreamedText, expected_stages
+from app.cli.render.lanes import CouncilView, StreamedText, expected_stages
 from app.client.sse import Frame
 from app.deliberation.calls import Call
 from app.deliberation.facts import CallDelta, CallFinished, CallStarted, StageOpened
 from app.deliberation.strategies import STRATEGIES
-from tests.components.cli_council import ID, MODEL, Script, answer_text, council_of, specification
+from tests.components.cli.council_run import ID, MODEL, Script, answer_text, council_of, specification
 
 
 def folded(frames: list[Frame]) -> CouncilView:

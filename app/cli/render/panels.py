@@ -9,8 +9,8 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from app.cli.lanes import IDLE, CouncilView, Lane
-from app.cli.prose import printable
+from app.cli.render.lanes import IDLE, CouncilView, Lane
+from app.cli.render.prose import printable
 
 _ROLE_STYLES = {"DEV": "cyan", "QA": "magenta", "ARCHITECT": "yellow", "DEVOPS": "green", "DATA": "blue"}
 _STATE_STYLES = {"writing": "bold", "failed": "red", "stopped": "yellow"}

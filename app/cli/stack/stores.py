@@ -10,9 +10,9 @@ import json
 import shutil
 from pathlib import Path
 
-from app.cli.probes import LifeProbe, answer_of
-from app.cli.restarts import Broken, Sign, Silent, Well
-from app.cli.supervisor import Life
+from app.cli.stack.probes import LifeProbe, answer_of
+from app.cli.stack.restarts import Broken, Sign, Silent, Well
+from app.cli.stack.supervisor import Life
 
 ROOM_BYTES_MIN = 16 * 1024 * 1024
 

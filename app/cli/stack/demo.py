@@ -18,12 +18,12 @@ from rich.text import Text
 from app.api.schemas import Deliberation
 from app.cli.client import Gateway, JsonObject, understood
 from app.cli.exits import CommandError, Exit, exit_of, print_json, run
-from app.cli.layout import StackOptions
 from app.cli.options import JsonOption
-from app.cli.panels import seconds
-from app.cli.progress import StackReady
-from app.cli.stack import running_stack
-from app.cli.up import Checklist
+from app.cli.render.panels import seconds
+from app.cli.render.progress import StackReady
+from app.cli.stack.layout import StackOptions
+from app.cli.stack.stack import running_stack
+from app.cli.stack.up import Checklist
 from app.cli.watch import until_ended, watch_deliberation
 
 TASK = (

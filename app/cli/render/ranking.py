@@ -11,9 +11,9 @@ from rich.table import Table
 from rich.text import Text
 
 from app.api.schemas import Deliberation, Proposal
-from app.cli.lanes import is_simulated
-from app.cli.panels import seconds, style_of
-from app.cli.prose import printable
+from app.cli.render.lanes import is_simulated
+from app.cli.render.panels import seconds, style_of
+from app.cli.render.prose import printable
 from app.deliberation.facts import Verdict
 from app.deliberation.fold import TERMINAL
 

@@ -10,12 +10,12 @@ from typer.testing import CliRunner
 
 from app.api.requests import DeliberationRequest
 from app.cli import cli
-from app.cli import demo as demo_command
-from app.cli.demo import Case, demo_body
 from app.cli.exits import CommandError, Exit
-from app.cli.layout import StackOptions
-from app.cli.progress import ChildFailed, ChildReady, Report, StackReady, StackStopped
-from tests.components.cli_council import Council, Served, StubGateway, council_of
+from app.cli.render.progress import ChildFailed, ChildReady, Report, StackReady, StackStopped
+from app.cli.stack import demo as demo_command
+from app.cli.stack.demo import Case, demo_body
+from app.cli.stack.layout import StackOptions
+from tests.components.cli.council_run import Council, Served, StubGateway, council_of
 
 runner = CliRunner()
 READY = StackReady("http://here", "nats://here", ("http://engine",), "ray", ("DEV",), True, "/data", 7.5)

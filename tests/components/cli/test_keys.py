@@ -15,7 +15,7 @@ from app.cli.client import Gateway
 from app.cli.exits import CommandError
 from app.cli.keys import keys_table, lifetime, standing
 from tests.components.access.keyed import PEPPER
-from tests.components.cli_council import ID, Served, StubGateway, council_of, problem
+from tests.components.cli.council_run import ID, Served, StubGateway, council_of, problem
 from tests.story import NOW
 
 runner = CliRunner()

@@ -8,9 +8,7 @@ from typer.testing import CliRunner
 
 from app.cli import cli
 from app.cli.exits import CommandError
-from app.cli.layout import PACKAGED_ROLES, StackOptions, make_ray_dir, plan_stack, shown
-from app.cli.processes import Ports, log_tail, marked, output_since, write_private
-from app.cli.progress import (
+from app.cli.render.progress import (
     ChildDied,
     ChildFailed,
     ChildReady,
@@ -24,7 +22,9 @@ from app.cli.progress import (
     StackStopping,
     as_document,
 )
-from app.cli.restarts import (
+from app.cli.stack.layout import PACKAGED_ROLES, StackOptions, make_ray_dir, plan_stack, shown
+from app.cli.stack.processes import Ports, log_tail, marked, output_since, write_private
+from app.cli.stack.restarts import (
     DELAY_MAX_S,
     FIRST_DELAY_S,
     Broken,
@@ -43,9 +43,9 @@ from app.cli.restarts import (
     on_death,
     on_sign,
 )
-from app.cli.stack import stack_children
-from app.cli.stores import ROOM_BYTES_MIN, complaint_of
-from app.cli.up import TITLES, Checklist
+from app.cli.stack.stack import stack_children
+from app.cli.stack.stores import ROOM_BYTES_MIN, complaint_of
+from app.cli.stack.up import TITLES, Checklist
 from app.log.stream_settings import StreamSettings
 from app.settings import Settings
 

@@ -20,7 +20,7 @@ from socket import SO_LINGER, SOL_SOCKET
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
-FIXTURES = Path(__file__).parents[1] / "fixtures" / "stream"
+FIXTURES = Path(__file__).parents[2] / "fixtures" / "stream"
 NAMES = sorted(path.stem for path in FIXTURES.glob("*.json"))
 
 

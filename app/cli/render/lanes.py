@@ -12,7 +12,7 @@ from typing import Any, get_args
 from pydantic import ValidationError
 
 from app.api.event_schemas import DeliberationSnapshot
-from app.cli.prose import Prose
+from app.cli.render.prose import Prose
 from app.client.sse import Frame
 from app.deliberation.facts import (
     TERMINAL_STATUS,

@@ -20,7 +20,7 @@ from rich.text import Text
 from app.access.origins import is_loopback
 from app.cli.exits import Exit, print_json, run
 from app.cli.options import JsonOption
-from app.cli.progress import (
+from app.cli.render.progress import (
     ChildDied,
     ChildFailed,
     ChildReady,
@@ -35,8 +35,8 @@ from app.cli.progress import (
     StackStopping,
     as_document,
 )
-from app.cli.prose import printable
-from app.cli.stack import LOOPBACK, StackOptions, running_stack
+from app.cli.render.prose import printable
+from app.cli.stack.stack import LOOPBACK, StackOptions, running_stack
 from app.deliberation.roles import engine_base
 
 TITLES = {

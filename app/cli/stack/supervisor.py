@@ -16,7 +16,17 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from app.cli.exits import CommandError, Exit
-from app.cli.processes import (
+from app.cli.render.progress import (
+    ChildDied,
+    ChildFailed,
+    ChildReady,
+    ChildStarted,
+    Noticed,
+    Report,
+    StackStopped,
+    StackStopping,
+)
+from app.cli.stack.processes import (
     CHILD_MARK,
     STACK_MARK,
     end,
@@ -29,17 +39,7 @@ from app.cli.processes import (
     sweep,
     write_private,
 )
-from app.cli.progress import (
-    ChildDied,
-    ChildFailed,
-    ChildReady,
-    ChildStarted,
-    Noticed,
-    Report,
-    StackStopped,
-    StackStopping,
-)
-from app.cli.restarts import (
+from app.cli.stack.restarts import (
     PROBE_INTERVAL_S,
     Death,
     GiveUp,

@@ -8,14 +8,14 @@ from rich.console import Console, RenderableType
 
 from app.api.schemas import Deliberation
 from app.cli.exits import CommandError, Exit, FieldFault, exit_of, print_error
-from app.cli.lanes import CouncilView
-from app.cli.lines import event_line
-from app.cli.panels import picture, seconds
-from app.cli.ranking import account
+from app.cli.render.lanes import CouncilView
+from app.cli.render.lines import event_line
+from app.cli.render.panels import picture, seconds
+from app.cli.render.ranking import account
 from app.deliberation.calls import Call
 from app.deliberation.facts import StageOpened
 from app.deliberation.strategies import STRATEGIES
-from tests.components.cli_council import Council, Script, answer_text, council_of, specification
+from tests.components.cli.council_run import Council, Script, answer_text, council_of, specification
 
 
 def shown(content: RenderableType, width: int = 100, height: int = 30) -> str:

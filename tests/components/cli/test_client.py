@@ -11,7 +11,7 @@ from app.cli import client
 from app.cli.client import Gateway, GatewayRefused, GatewayUnreachable, Retry, understood
 from app.cli.exits import CommandError, Exit, FieldFault
 from app.client.sse import Frame
-from tests.components.cli_council import ID, StubGateway, problem
+from tests.components.cli.council_run import ID, StubGateway, problem
 
 URL = "http://gateway"
 

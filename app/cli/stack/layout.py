@@ -15,9 +15,9 @@ import yaml
 
 import app
 from app.cli.exits import CommandError, Exit
-from app.cli.processes import Ports, write_private
-from app.cli.progress import PortShifted, Report
-from app.cli.supervisor import Site
+from app.cli.render.progress import PortShifted, Report
+from app.cli.stack.processes import Ports, write_private
+from app.cli.stack.supervisor import Site
 from app.deliberation.errors import InvalidRequest
 from app.deliberation.roles import parse_roles
 from app.log.stream_settings import (

@@ -16,12 +16,12 @@ from pathlib import Path
 
 import app
 from app.cli.exits import CommandError, Exit
-from app.cli.layout import LOOPBACK, Layout, StackOptions, make_ray_dir, plan_stack, shown
-from app.cli.probes import all_live, answers, greets, replies, serves, status_of, writes
-from app.cli.processes import marked, only_one, sweep
-from app.cli.progress import Noticed, PartGiven, Report, StackReady
-from app.cli.stores import bound_bytes, stores
-from app.cli.supervisor import Child, StackFailed, Supervisor, supervised
+from app.cli.render.progress import Noticed, PartGiven, Report, StackReady
+from app.cli.stack.layout import LOOPBACK, Layout, StackOptions, make_ray_dir, plan_stack, shown
+from app.cli.stack.probes import all_live, answers, greets, replies, serves, status_of, writes
+from app.cli.stack.processes import marked, only_one, sweep
+from app.cli.stack.stores import bound_bytes, stores
+from app.cli.stack.supervisor import Child, StackFailed, Supervisor, supervised
 from app.deliberation.errors import JournalUnavailable, StreamsDiffer
 from app.log.stream_settings import StreamSettings
 

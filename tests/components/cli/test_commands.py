@@ -10,7 +10,7 @@ from typer.testing import CliRunner, Result
 from app.cli import cli
 from app.cli import openapi as openapi_command
 from app.cli.ask import Question, request_body
-from tests.components.cli_council import ID, Council, Served, StubGateway, council_of, problem
+from tests.components.cli.council_run import ID, Council, Served, StubGateway, council_of, problem
 
 runner = CliRunner()
 COMMANDS = ["ask", "watch", "list", "show", "cancel", "roles", "cluster", "strategies", "openapi"]

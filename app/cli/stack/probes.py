@@ -9,8 +9,8 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from urllib.parse import urlsplit
 
-from app.cli.restarts import Sign, Silent, Well
-from app.cli.supervisor import Life
+from app.cli.stack.restarts import Sign, Silent, Well
+from app.cli.stack.supervisor import Life
 
 _ANSWER_WITHIN_S = 2.0
 _SIGN_WITHIN_S = 3.0

@@ -12,7 +12,7 @@ from app.cli import cli
 from app.cli.options import nested_values
 from app.cli.strategies import bounds_text, type_text
 from app.deliberation.strategies import STRATEGIES
-from tests.components.cli_council import Served, StubGateway, council_of, problem, specification
+from tests.components.cli.council_run import Served, StubGateway, council_of, problem, specification
 
 runner = CliRunner()
 

@@ -27,8 +27,8 @@ from app.client import (
 from app.client.follower import Follower
 from app.client.reading import event_of
 from app.testing import InMemoryJournal
+from tests.components.client.scripted_streams import NAMES, ScriptedStream, fixture, scripted
 from tests.components.routes.listening import listening, whole
-from tests.components.scripted_streams import NAMES, ScriptedStream, fixture, scripted
 from tests.conditions import until
 from tests.story import Story
 

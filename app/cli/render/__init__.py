@@ -1,0 +1,1 @@
+"""What the command line prints: lanes, panels, rankings, progress and lines."""

@@ -1,0 +1,1 @@
+"""The stack that `up` and `demo` run: processes, supervision, probes and stores."""
