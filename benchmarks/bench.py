@@ -30,7 +30,7 @@ from app.cli.stack.stack import RunningStack, StackOptions, running_stack
 from app.deliberation.calls import Call
 from app.deliberation.specification import DEFAULT_RUBRIC, AgentSpec, Constraints, Specification
 from app.deliberation.strategies import STRATEGIES
-from serve_deployments.completion import request_body
+from serve_deployments.engine.wire import request_body
 
 AGENTS = 3
 CALL_MS = 500

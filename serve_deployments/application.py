@@ -28,8 +28,8 @@ from ray.serve.schema import ApplicationStatus
 
 from app.deliberation.errors import InvalidRequest
 from app.deliberation.roles import Role, engine_base, parse_roles
-from serve_deployments.agent import Agent
-from serve_deployments.coordinator import Coordinator
+from serve_deployments.agent.agent import Agent
+from serve_deployments.coordinator.coordinator import Coordinator
 
 NAME = "deliberations"
 STAGES_PER_REPLICA_MAX = 2_048

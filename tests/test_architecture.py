@@ -37,10 +37,10 @@ IMPURE_CALLS = {"now", "utcnow", "today", "open", "print", "input", "eval", "exe
 IMPORTERS: dict[str, tuple[str, ...]] = {
     "ray": ("serve_deployments.",),
     "nats": ("app.log.journal", "app.log.ordered_subscription", "app.log.work_queue", "app.log.streams"),
-    "httpx": ("serve_deployments.engine", "app.cli.", "app.client."),
+    "httpx": ("serve_deployments.engine.client", "app.cli.", "app.client."),
     "limits": ("app.access.rate_limit",),
-    "httpx_aiohttp": ("serve_deployments.engine",),
-    "aiohttp": ("serve_deployments.engine", "app.webhooks.sender.posting"),
+    "httpx_aiohttp": ("serve_deployments.engine.client",),
+    "aiohttp": ("serve_deployments.engine.client", "app.webhooks.sender.posting"),
     "standardwebhooks": ("app.webhooks.signatures",),
     "requests": (),
     "uvicorn": ("app.main", "app.streaming.connection", "app.cli.", "serve_deployments.simulator."),
@@ -64,8 +64,8 @@ IMPORTERS: dict[str, tuple[str, ...]] = {
         "app.webhooks.sender.service",
     ),
     "app.log.work_queue": (
-        "serve_deployments.coordinator",
-        "serve_deployments.work",
+        "serve_deployments.coordinator.coordinator",
+        "serve_deployments.coordinator.work",
         "app.webhooks.sender.queue_worker",
     ),
     # What connects to hosts that clients name is a process of its own.
@@ -82,8 +82,8 @@ IMPORTERS: dict[str, tuple[str, ...]] = {
 # whatever a program under test raises is told as its failure.
 BROAD_EXCEPTS = {
     ("app.webhooks.sender.queue_worker", "_decided"),
-    ("serve_deployments.agent", "_outcome_of"),
-    ("serve_deployments.coordinator", "_supervised"),
+    ("serve_deployments.agent.agent", "_outcome_of"),
+    ("serve_deployments.coordinator.coordinator", "_supervised"),
     ("serve_deployments.sandbox.trial", "run"),
 }
 FORBIDDEN_NAMES = {"utils", "util", "core", "common", "base", "helpers", "helper", "manager", "managers", "misc"}
@@ -143,7 +143,7 @@ def test_the_product_is_read() -> None:
         "app.main",
         "app.log.journal",
         "app.deliberation.engine",
-        "serve_deployments.coordinator",
+        "serve_deployments.coordinator.coordinator",
     } <= modules().keys()
     assert "app.deliberation.fold" in set(imports(modules()["app.deliberation.engine"]))
 

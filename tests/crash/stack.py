@@ -19,12 +19,12 @@ from app.log.journal import JetStreamJournal
 from app.main import lifespan_of
 from app.routes.roles import read_roles
 from app.settings import Settings
-from serve_deployments.agent import APPEND_PATIENCE_S as AGENT_PATIENCE_S
-from serve_deployments.agent import AgentReplica, StageRequest
-from serve_deployments.asking import Handle
-from serve_deployments.coordinator import CoordinatorReplica
-from serve_deployments.engine import Engines
-from serve_deployments.ledger import APPEND_PATIENCE_S
+from serve_deployments.agent.agent import APPEND_PATIENCE_S as AGENT_PATIENCE_S
+from serve_deployments.agent.agent import AgentReplica, StageRequest
+from serve_deployments.coordinator.coordinator import CoordinatorReplica
+from serve_deployments.coordinator.fact_store import APPEND_PATIENCE_S
+from serve_deployments.coordinator.role_client import Handle
+from serve_deployments.engine.client import Engines
 from tests.components.routes.served import APP, answering
 from tests.crash.client import InMemoryClient, journal_over
 from tests.crash.clock import VirtualLoop

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from app.deliberation.facts import Failed, decode
-from serve_deployments.completion import STREAM_INTERVAL_TOKENS
+from serve_deployments.engine.wire import STREAM_INTERVAL_TOKENS
 from tests.e2e.conftest import SLOW, TASK, Stack
 
 pytestmark = pytest.mark.e2e

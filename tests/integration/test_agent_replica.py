@@ -18,10 +18,10 @@ from app.deliberation.outputs import Output
 from app.deliberation.ports import Record
 from app.deliberation.roles import Role
 from app.testing import InMemoryJournal
-from serve_deployments.agent import AgentReplica
-from serve_deployments.call import UNRECORDED_FOR_S, StageRequest
-from serve_deployments.circuit import OPEN_S
-from serve_deployments.engine import Engines
+from serve_deployments.agent.agent import AgentReplica
+from serve_deployments.agent.call import UNRECORDED_FOR_S, StageRequest
+from serve_deployments.engine.circuit import OPEN_S
+from serve_deployments.engine.client import Engines
 from tests.conditions import until
 
 ANSWER = json.dumps({"reasoning": "r", "answer": "forty-two", "confidence": 80})
@@ -243,7 +243,7 @@ async def test_who_cannot_look_waits_for_the_log_before_it_asks_again(monkeypatc
     recorded = await outcomes(replica(ScriptedEngine(lambda *_: streamed(ANSWER)), journal), request((call(),)))
     late = ScriptedEngine(lambda *_: streamed(ANSWER))
     monkeypatch.setattr(journal, "last", last)
-    monkeypatch.setattr("serve_deployments.call.LOOK_RETRY_S", 0.001)
+    monkeypatch.setattr("serve_deployments.agent.call.LOOK_RETRY_S", 0.001)
     assert await outcomes(replica(late, journal), request((call(),), asked_s_ago=UNRECORDED_FOR_S)) == recorded
     assert late.bodies == [] and away < 0
 
@@ -265,7 +265,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     found = Clock()
-    monkeypatch.setattr("serve_deployments.call.datetime", found)
+    monkeypatch.setattr("serve_deployments.agent.call.datetime", found)
     return found
 
 
@@ -303,7 +303,7 @@ async def test_who_is_stopped_before_its_request_is_written_looks_again(
             recorded.extend(
                 await outcomes(replica(ScriptedEngine(lambda *_: streamed(ANSWER)), journal), request((call(),)))
             )
-            monkeypatch.setattr("serve_deployments.call.datetime", clock)
+            monkeypatch.setattr("serve_deployments.agent.call.datetime", clock)
             clock.pause()
 
     monkeypatch.setattr(journal, "publish_view", publish_view)
@@ -325,7 +325,7 @@ async def test_who_waited_for_its_turn_after_it_looked_looks_again(clock: Clock)
 
 
 async def test_a_log_that_is_always_slow_is_believed_in_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("serve_deployments.call.UNRECORDED_FOR_S", 0.0)
+    monkeypatch.setattr("serve_deployments.agent.call.UNRECORDED_FOR_S", 0.0)
     engine = ScriptedEngine(lambda *_: streamed(ANSWER))
     (outcome,) = await outcomes(replica(engine, InMemoryJournal()), request((call(),)))
     assert outcome.problem is None and len(engine.bodies) == 1
@@ -582,7 +582,7 @@ async def test_a_defect_ends_its_call_and_is_not_asked_again(monkeypatch: pytest
     def defect(*_: Any) -> Any:
         raise ZeroDivisionError
 
-    monkeypatch.setattr("serve_deployments.call.parse_output", defect)
+    monkeypatch.setattr("serve_deployments.agent.call.parse_output", defect)
     journal = InMemoryJournal()
     (outcome,) = await outcomes(replica(ScriptedEngine(lambda *_: streamed(ANSWER)), journal), request((call(),)))
     assert outcome.problem is not None

@@ -12,7 +12,7 @@ from app.deliberation.calls import Call, Check, Usage
 from app.deliberation.facts import CallDelta, CallFinished, CallStarted, CancelRequested
 from app.deliberation.outputs import Output
 from app.testing import InMemoryJournal
-from serve_deployments.agent import AgentReplica
+from serve_deployments.agent.agent import AgentReplica
 from tests.conditions import until
 from tests.integration.kinship import alive, children, wardens
 from tests.integration.sandboxed import altered

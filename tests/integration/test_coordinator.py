@@ -18,9 +18,9 @@ from app.deliberation.strategies import STRATEGIES
 from app.log.journal import JetStreamJournal
 from app.log.stream_settings import ACK_WAIT_S_MIN, StreamSettings
 from app.log.streams import apply
-from serve_deployments.asking import Handle
-from serve_deployments.call import StageRequest
-from serve_deployments.coordinator import HEARTBEAT_S, CoordinatorReplica
+from serve_deployments.agent.call import StageRequest
+from serve_deployments.coordinator.coordinator import HEARTBEAT_S, CoordinatorReplica
+from serve_deployments.coordinator.role_client import Handle
 from tests.conditions import until
 from tests.conftest import NatsServer
 

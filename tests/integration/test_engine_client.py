@@ -15,9 +15,9 @@ import respx
 from app.deliberation.calls import Call, ChatMessage
 from app.deliberation.errors import CallCancelled, CallTimeout, DeliberationError, EngineRejected, EngineUnavailable
 from app.deliberation.outputs import Output, json_schema
-from serve_deployments.call import backoff_hook
-from serve_deployments.completion import Completion, Meter, request_body
-from serve_deployments.engine import EngineAway, Engines, RetryLater
+from serve_deployments.agent.call import backoff_hook
+from serve_deployments.engine.client import EngineAway, Engines, RetryLater
+from serve_deployments.engine.wire import Completion, Meter, request_body
 from tests.conditions import until
 
 URL = "http://engine"

@@ -14,10 +14,10 @@ from app.deliberation.errors import EngineUnavailable
 from app.deliberation.roles import Role
 from app.routes.roles import INQUIRY_TIMEOUT_S
 from app.testing import InMemoryJournal
-from serve_deployments.agent import LOOK_WITHIN_S, AgentReplica
-from serve_deployments.call import cache_salt
-from serve_deployments.completion import Meter, request_body
-from serve_deployments.engine import PROBE_TIMEOUT_S, EngineAway, Engines
+from serve_deployments.agent.agent import LOOK_WITHIN_S, AgentReplica
+from serve_deployments.agent.call import cache_salt
+from serve_deployments.engine.client import PROBE_TIMEOUT_S, EngineAway, Engines
+from serve_deployments.engine.wire import Meter, request_body
 from tests.integration.test_agent_replica import ANSWER, ScriptedEngine, call, outcomes, replica, request, streamed
 from tests.integration.test_engine_client import CALL, CHAT, SALT, URL, WHOLE_STREAM, Pieces
 

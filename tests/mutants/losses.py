@@ -74,7 +74,7 @@ LOSSES = (
     ),
     Guard(
         "work is acknowledged after its end is in the log",
-        "serve_deployments/coordinator.py",
+        "serve_deployments/coordinator/coordinator.py",
         """            try:
                 await self._deliberated(work)
 """,
@@ -86,7 +86,7 @@ LOSSES = (
     ),
     Guard(
         "whoever comes second with a fact goes on from the one that stands",
-        "serve_deployments/ledger.py",
+        "serve_deployments/coordinator/fact_store.py",
         """        appended = await self._journal.append(work.tenant, fact)
         if appended.mine:
             if not""",
@@ -97,70 +97,70 @@ LOSSES = (
     ),
     Guard(
         "what was touched before is read from the log",
-        "serve_deployments/ledger.py",
+        "serve_deployments/coordinator/fact_store.py",
         "        if work.resumed or self._heard_from is None or record.sequence <= self._heard_from:\n",
         "        if False:\n",
         f"{SURPRISES}test_work_that_kills_whoever_holds_it_ends_after_five_and_leaves_the_queue",
     ),
     Guard(
         "a recorded answer is looked for before it is asked for again",
-        "serve_deployments/agent.py",
+        "serve_deployments/agent/agent.py",
         "        if request.resumed or self._stops.taken_over(request.deliberation_id):\n",
         "        if False:\n",
         f"{DIES}[vote-process]",
     ),
     Guard(
         "the same, when who asks has been overtaken and does not know",
-        "serve_deployments/agent.py",
+        "serve_deployments/agent/agent.py",
         "        if request.resumed or self._stops.taken_over(request.deliberation_id):\n",
         "        if request.resumed:\n",
         f"{HANGS}[vote]",
     ),
     Guard(
         "a replica that was given up looks before it tries again",
-        "serve_deployments/call.py",
+        "serve_deployments/agent/call.py",
         "        if await self._stands():\n",
         "        if False:\n",
         f"{AGENT}test_what_another_replica_has_recorded_meanwhile_is_not_asked_for_again",
     ),
     Guard(
         "a replica that hung knows by the request how late it is",
-        "serve_deployments/call.py",
+        "serve_deployments/agent/call.py",
         "        self._unrecorded_at: datetime | None = unrecorded_at\n",
         "        self._unrecorded_at: datetime | None = datetime.now(UTC)\n",
         f"{AGENT}test_who_hung_before_it_read_what_it_was_asked_looks_before_it_asks_an_engine",
     ),
     Guard(
         "while the log is away nothing is asked for a second time",
-        "serve_deployments/call.py",
+        "serve_deployments/agent/call.py",
         "                await asyncio.sleep(LOOK_RETRY_S)\n",
         "                return False\n",
         f"{AGENT}test_who_cannot_look_waits_for_the_log_before_it_asks_again",
     ),
     Guard(
         "what a slow log told is asked again",
-        "serve_deployments/call.py",
+        "serve_deployments/agent/call.py",
         "            self._unrecorded_at = looked_at\n",
         "            self._unrecorded_at = datetime.now(UTC)\n",
         f"{AGENT}test_what_a_slow_log_told_is_asked_again",
     ),
     Guard(
         "who was stopped looks again before its request is written",
-        "serve_deployments/call.py",
+        "serve_deployments/agent/call.py",
         "                before_sending=self._still_needed,\n",
         "                before_sending=None,\n",
         f"{AGENT}test_who_is_stopped_before_its_request_is_written_looks_again",
     ),
     Guard(
         "two who ask for one call share it",
-        "serve_deployments/agent.py",
+        "serve_deployments/agent/agent.py",
         "        if key in self._running:\n",
         "        if False:\n",
         f"{AGENT}test_two_requests_for_one_call_share_it",
     ),
     Guard(
         "a fact that stops a call closes its request",
-        "serve_deployments/agent.py",
+        "serve_deployments/agent/agent.py",
         """            if self.run.begun:
                 self.task.cancel()
 """,
@@ -171,7 +171,7 @@ LOSSES = (
     ),
     Guard(
         "a request that is cancelled closes its connection",
-        "serve_deployments/engine.py",
+        "serve_deployments/engine/client.py",
         """        finally:
             await response.aclose()
 """,
@@ -182,21 +182,21 @@ LOSSES = (
     ),
     Guard(
         "calls whose stop came first are not made",
-        "serve_deployments/stops.py",
+        "serve_deployments/agent/cancellation.py",
         "        if self._heard_from is None or (accepted",
         "        if False and (accepted",
         f"{STOPPED}[vote]",
     ),
     Guard(
         "stops that came without a connection are made up for",
-        "serve_deployments/stops.py",
+        "serve_deployments/agent/cancellation.py",
         "            for tenant, deliberation_id in running():\n",
         "            for tenant, deliberation_id in ():\n",
         f"{SURPRISES}test_a_request_to_stop_is_not_missed_for_want_of_a_connection",
     ),
     Guard(
         "who is away from the log reads what it missed",
-        "serve_deployments/coordinator.py",
+        "serve_deployments/coordinator/coordinator.py",
         """        for work in self._works.values():
             work.inbox.put_nowait(None)
 """,
@@ -205,21 +205,21 @@ LOSSES = (
     ),
     Guard(
         "work that is still worked on is kept",
-        "serve_deployments/coordinator.py",
+        "serve_deployments/coordinator/coordinator.py",
         "                    await self._queue.working(work.delivery)\n",
         "                    pass\n",
         f"{SURPRISES}test_a_long_call_keeps_its_work_and_is_asked_for_once",
     ),
     Guard(
         "work that comes again while it is in hand takes no place",
-        "serve_deployments/coordinator.py",
+        "serve_deployments/coordinator/coordinator.py",
         "            self._queue.drop()\n",
         "",
         f"{SURPRISES}test_work_that_comes_again_while_it_is_in_hand_takes_no_place_in_the_queue",
     ),
     Guard(
         "a takeover is recorded before anything is done",
-        "serve_deployments/coordinator.py",
+        "serve_deployments/coordinator/coordinator.py",
         "        if not work.resumed or state.ended:\n",
         "        if True:\n",
         f"{HANGS}[vote]",
@@ -233,14 +233,14 @@ LOSSES = (
     ),
     Guard(
         "work that seems to kill is begun alone",
-        "serve_deployments/coordinator.py",
+        "serve_deployments/coordinator/coordinator.py",
         "        if state.fruitless >= SUSPECT_TAKEOVERS:\n",
         "        if False:\n",
         f"{COORDINATOR}test_work_that_kills_whoever_holds_it_ends_and_what_lay_beside_it_is_not_blamed",
     ),
     Guard(
         "a request to stop may come before its deliberation",
-        "serve_deployments/ledger.py",
+        "serve_deployments/coordinator/fact_store.py",
         "        return apply(state, fact_of(cancel), cancel.sequence) if cancel else state\n",
         "        return state\n",
         f"{SURPRISES}test_a_request_to_stop_may_come_before_its_deliberation_does",
@@ -254,28 +254,28 @@ LOSSES = (
     ),
     Guard(
         "who stops in order says so",
-        "serve_deployments/coordinator.py",
+        "serve_deployments/coordinator/coordinator.py",
         "            if in_order and self._journal",
         "            if False and self._journal",
         f"{COORDINATOR}test_work_that_is_handed_over_again_and_again_is_not_blamed_for_it",
     ),
     Guard(
         "who breaks does not",
-        "serve_deployments/coordinator.py",
+        "serve_deployments/coordinator/coordinator.py",
         "            if in_order and self._journal",
         "            if self._journal",
         f"{COORDINATOR}test_a_coordinator_that_breaks_hands_nothing_over_in_order",
     ),
     Guard(
         "what has its end is handed over to nobody",
-        "serve_deployments/coordinator.py",
+        "serve_deployments/coordinator/coordinator.py",
         "                    work.begun = isinstance(fact, StageClosed)\n",
         "",
         f"{REPLACED}[vote]",
     ),
     Guard(
         "who stops gives back what is in hand",
-        "serve_deployments/coordinator.py",
+        "serve_deployments/coordinator/coordinator.py",
         """            for work in list(self._works.values()):
                 await self._queue.give_back(work.delivery)
 """,
@@ -291,7 +291,7 @@ LOSSES = (
     ),
     Guard(
         "an agent's replica that stops lets its calls end",
-        "serve_deployments/agent.py",
+        "serve_deployments/agent/agent.py",
         "            await asyncio.wait(running, timeout=within_s)\n",
         "            pass\n",
         f"{AGENT}test_a_replica_that_stops_lets_its_calls_end_but_not_for_ever",

@@ -4,7 +4,7 @@ from tests.mutants.guard import Guard
 
 AGENT = "tests/integration/test_agent_replica.py::"
 BACKLOG = "tests/components/admission/test_backlog.py::"
-CIRCUIT = "tests/components/test_circuit.py::"
+CIRCUIT = "tests/components/engine/test_circuit.py::"
 
 OVERLOAD = (
     Guard(
@@ -59,35 +59,35 @@ OVERLOAD = (
     ),
     Guard(
         "an engine that fails again and again is left alone",
-        "serve_deployments/circuit.py",
+        "serve_deployments/engine/circuit.py",
         "        if away or self.trying or self.failures >= FAILURES_TO_OPEN:\n",
         "        if away or self.trying:\n",
         f"{CIRCUIT}test_failures_in_a_row_open_a_circuit_and_an_answer_between_them_does_not",
     ),
     Guard(
         "one request tries an engine again",
-        "serve_deployments/circuit.py",
+        "serve_deployments/engine/circuit.py",
         "(now_s >= self.opened_until_s and not self.trying)\n",
         "now_s >= self.opened_until_s\n",
         f"{CIRCUIT}test_an_engine_that_is_away_opens_its_circuit_at_once_and_one_request_tries_it_again",
     ),
     Guard(
         "retries are a small part of the traffic",
-        "serve_deployments/circuit.py",
+        "serve_deployments/engine/circuit.py",
         "        self.saved -= 1\n",
         "        self.saved -= 0.5\n",
         f"{CIRCUIT}test_retries_are_a_tenth_of_the_traffic_and_one_a_second",
     ),
     Guard(
         "hedges are a small part of the calls",
-        "serve_deployments/circuit.py",
+        "serve_deployments/engine/circuit.py",
         "        if self.made + 1 > HEDGE_SHARE * self.calls:\n",
         "        if False:\n",
         f"{CIRCUIT}test_a_call_is_hedged_after_the_95th_percentile_of_its_kind_and_seldom",
     ),
     Guard(
         "a call has three attempts",
-        "serve_deployments/call.py",
+        "serve_deployments/agent/call.py",
         "attempts=ATTEMPTS_MAX,",
         "attempts=2 * ATTEMPTS_MAX,",
         f"{AGENT}test_three_attempts_and_no_more",

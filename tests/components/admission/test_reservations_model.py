@@ -9,7 +9,7 @@ from app.admission.backlog import Backlog, Key
 from app.admission.reservations import WAIT_MAX_S, Promise
 from app.deliberation.errors import QueueFull
 from app.testing import FakeClock
-from tests.components.engine_model import EngineModel
+from tests.components.admission.engine_model import EngineModel
 from tests.story import NOW
 
 DEV = frozenset({"DEV"})

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import pytest
 
 from app.admission.throughput import Pace
-from tests.components.engine_model import EngineModel
+from tests.components.admission.engine_model import EngineModel
 
 
 @dataclass

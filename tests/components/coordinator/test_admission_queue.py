@@ -1,7 +1,7 @@
 """Whose turn it is: in order, as many at once as get on, those that were begun before at once."""
 
 from app.admission.throughput import GRIP_AT_FIRST
-from serve_deployments.gate import Gate, Place
+from serve_deployments.coordinator.admission_queue import Gate, Place
 
 
 def places(gate: Gate, number: int) -> list[Place]:

@@ -13,8 +13,8 @@ from ray.serve.handle import DeploymentHandle
 from app.deliberation.calls import Call
 from app.deliberation.engine import RunStage
 from app.deliberation.ports import Record
-from serve_deployments.call import StageRequest
-from serve_deployments.work import Work, fact_of
+from serve_deployments.agent.call import StageRequest
+from serve_deployments.coordinator.work import Work, fact_of
 
 RETRY_WAIT_S = (0.2, 0.5, 1.0, 2.0)
 

@@ -10,7 +10,7 @@ import pytest
 from app.deliberation.facts import CancelRequested, Completed, Fact, Resumed, StageClosed
 from app.deliberation.ports import Record
 from app.testing import InMemoryJournal
-from serve_deployments.stops import Stops
+from serve_deployments.agent.cancellation import Stops
 from tests.conditions import until
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -80,7 +80,7 @@ async def test_the_log_is_asked_once_for_what_is_older_than_ones_listening_and_n
 async def test_what_is_forgotten_is_asked_for_again() -> None:
     journal = CountingJournal()
     stops = Stops(journal, nobody)
-    with patch("serve_deployments.stops.REMEMBERED_MAX", 2):
+    with patch("serve_deployments.agent.cancellation.REMEMBERED_MAX", 2):
         await stops.hear("default", "d1", accepted_sequence=0)
         for name in ("d1", "d2", "d3"):
             await journal.append("default", cancel(name))
@@ -112,7 +112,7 @@ async def test_who_is_idle_listens_no_more_and_again_when_asked() -> None:
     journal = InMemoryJournal()
     stops = Stops(journal, nobody)
     await stops.hear("default", "d", accepted_sequence=0)
-    with patch("serve_deployments.stops.IDLE_AFTER_S", 0.01):
+    with patch("serve_deployments.agent.cancellation.IDLE_AFTER_S", 0.01):
         keeping = asyncio.create_task(stops.keep(set, lambda: True))
         await until(lambda: not journal.listeners)
         keeping.cancel()

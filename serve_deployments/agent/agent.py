@@ -24,11 +24,11 @@ from app.deliberation.prompts.form import persona_section
 from app.deliberation.roles import Role
 from app.log.journal import JetStreamJournal
 from app.observability.logs import outlast_output
-from serve_deployments.call import CallRun, StageRequest
-from serve_deployments.engine import Engines
+from serve_deployments.agent.call import CallRun, StageRequest
+from serve_deployments.agent.cancellation import Stops
+from serve_deployments.engine.client import Engines
 from serve_deployments.identity import identity
 from serve_deployments.sandbox.checks import Sandbox
-from serve_deployments.stops import Stops
 
 APPEND_PATIENCE_S = 120.0
 # Less than Serve's graceful_shutdown_timeout_s, after which the replica is killed.

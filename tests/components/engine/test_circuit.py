@@ -1,6 +1,6 @@
 """Circuits, the budget of retries, and when a call may be hedged."""
 
-from serve_deployments.circuit import (
+from serve_deployments.engine.circuit import (
     FAILURES_TO_OPEN,
     OPEN_MAX_S,
     OPEN_S,

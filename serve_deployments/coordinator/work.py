@@ -13,7 +13,7 @@ from app.deliberation.facts import CallDelta, CallFinished, CallStarted, CancelR
 from app.deliberation.fold import State
 from app.deliberation.ports import Journal, Record
 from app.log.work_queue import Delivery
-from serve_deployments.gate import Gate, Outcome, Place
+from serve_deployments.coordinator.admission_queue import Gate, Outcome, Place
 
 HAND_OVER_WITHIN_S = 2.0
 

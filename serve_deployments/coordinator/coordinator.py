@@ -33,12 +33,12 @@ from app.deliberation.strategies import STRATEGIES
 from app.log.journal import JetStreamJournal
 from app.log.work_queue import Delivery, WorkQueue
 from app.observability.logs import outlast_output
-from serve_deployments.agent import settle_heap
-from serve_deployments.asking import Handle, Roles
-from serve_deployments.gate import Gate, Outcome
+from serve_deployments.agent.agent import settle_heap
+from serve_deployments.coordinator.admission_queue import Gate, Outcome
+from serve_deployments.coordinator.fact_store import APPEND_PATIENCE_S, Ledger
+from serve_deployments.coordinator.role_client import Handle, Roles
+from serve_deployments.coordinator.work import Work, fact_of, hand_over
 from serve_deployments.identity import REPLICA, identity
-from serve_deployments.ledger import APPEND_PATIENCE_S, Ledger
-from serve_deployments.work import Work, fact_of, hand_over
 
 HEARTBEAT_S = 2.0
 GIVE_BACK_DELAY_S = 2.0

@@ -19,16 +19,8 @@ from httpx_aiohttp import AiohttpTransport
 
 from app.deliberation.calls import Call
 from app.deliberation.errors import CallCancelled, CallTimeout, EngineRejected, EngineUnavailable
-from serve_deployments.circuit import Circuit, Hedges, RetryBudget
-from serve_deployments.completion import (
-    DETAIL_CHARACTERS,
-    Completion,
-    Meter,
-    OnText,
-    request_body,
-    streamed,
-    whole,
-)
+from serve_deployments.engine.circuit import Circuit, Hedges, RetryBudget
+from serve_deployments.engine.wire import DETAIL_CHARACTERS, Completion, Meter, OnText, request_body, streamed, whole
 
 CONNECT_TIMEOUT_S = 2.0
 IDLE_TIMEOUT_S = 20.0

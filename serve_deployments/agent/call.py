@@ -26,8 +26,8 @@ from app.deliberation.outputs import parse_output
 from app.deliberation.ports import Journal
 from app.deliberation.roles import Role
 from app.deliberation.specification import Value
-from serve_deployments.completion import Completion, Meter
-from serve_deployments.engine import EngineAway, Engines, EngineState, RetryLater
+from serve_deployments.engine.client import EngineAway, Engines, EngineState, RetryLater
+from serve_deployments.engine.wire import Completion, Meter
 from serve_deployments.sandbox.checks import Sandbox
 
 ATTEMPTS_MAX = 3

@@ -11,7 +11,7 @@ from app.deliberation.errors import JournalUnavailable, UnexpectedFact
 from app.deliberation.facts import Accepted, Fact, Resumed
 from app.deliberation.fold import State, apply, begin, fold
 from app.deliberation.ports import Journal, Record
-from serve_deployments.work import Work, fact_of, known
+from serve_deployments.coordinator.work import Work, fact_of, known
 
 APPEND_PATIENCE_S = 60.0
 EARLY_CANCELS_MAX = 10_000

@@ -1,0 +1,1 @@
+"""The Agent deployment: one replica runs the calls of a stage and records each answer."""

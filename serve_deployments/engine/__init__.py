@@ -1,0 +1,1 @@
+"""The HTTP client of engines, their wire format and the circuit breaker."""
