@@ -41,14 +41,14 @@ from app.observability.metrics import Metrics
 from app.openapi import document as openapi
 from app.routes.dependencies import Gateway, SystemClock, permitted
 from app.routes.middleware import RequestContext
-from app.routes.request_guard import Threshold
+from app.routes.request_guard import RequestGuard
 from app.routes.roles import read_roles
 from app.routes.routers import ROUTERS
 from app.settings import Settings
 from app.streaming.connection import StreamingProtocol
 from app.streaming.feed import Feed
-from app.streaming.single_flight import Shared
-from app.streaming.snapshots import Looks
+from app.streaming.single_flight import SingleFlightCache
+from app.streaming.snapshots import SnapshotCache
 
 READ_AT_FIRST_S = 5.0
 
@@ -180,13 +180,13 @@ def lifespan_of(
                 clock=clock,
                 catalog=catalog,
                 feed=feed,
-                looks=Looks(opened),
+                looks=SnapshotCache(opened),
                 roles=roles,
                 strategies=STRATEGIES,
                 metrics=Metrics(catalog),
                 streams_differ=_differences(opened, settings),
                 log_told=_log_told(opened),
-                cluster=Shared[bytes](CLUSTER_FRESH_S),
+                cluster=SingleFlightCache[bytes](CLUSTER_FRESH_S),
             )
             following.cancel()
         if isinstance(opened, JetStreamJournal):
@@ -203,7 +203,7 @@ def create_app(settings: Settings, journal: Log | None = None, clock: Clock | No
     lifespan = lifespan_of(settings, journal, clock or SystemClock())
     app = FastAPI(title=openapi.TITLE, lifespan=lifespan, openapi_url=None, redirect_slashes=False)
     openapi.install(app, development=settings.key_pepper is None)
-    app.add_middleware(Threshold)
+    app.add_middleware(RequestGuard)
     if settings.cors_origins:
         app.add_middleware(CORSMiddleware, allow_origins=settings.cors_origins, **CORS)
     app.add_middleware(RequestContext)

@@ -81,7 +81,7 @@ class InMemoryJournal:
         if isinstance(fact, Accepted):
             self._reachable()
             among = [record for record in self.records if subject_matches(f"{subject}.*", record.subject)]
-            appended = next((Appended(record, mine=record.data == data) for record in among), None)
+            appended = next((Appended(record, created=record.data == data) for record in among), None)
         return appended or await self.write(f"{subject}.{suffix(fact)}", data)
 
     async def purge(self, tenant: str, deliberation_id: str) -> None:
@@ -99,8 +99,8 @@ class InMemoryJournal:
         self._reachable()
         for record in self.records:
             if record.subject == subject:
-                return Appended(record, mine=record.data == data)
-        return Appended(self._store(subject, data), mine=True)
+                return Appended(record, created=record.data == data)
+        return Appended(self._store(subject, data), created=True)
 
     async def publish_view(self, tenant: str, view: View, until: datetime | None = None) -> None:
         """See `ports.Journal.publish_view`. Kept for ever."""
@@ -159,7 +159,7 @@ class InMemoryJournal:
         first = self.records[0].sequence if self.records else self._last_sequence + 1
         return StreamState(self.epoch, first, self._last_sequence)
 
-    async def settled(self) -> int:
+    async def ack_floor(self) -> int:
         """See `ports.Journal.settled`: every acceptance of this journal is acknowledged when its end is written."""
         self._reachable()
         ended = {record.subject.removesuffix("end") for record in self.records if record.tokens[3:] == ["end"]}

@@ -15,7 +15,7 @@ from pydantic import ValidationError
 
 from app.access.keys import KEYS_PATTERN, HeldKey, KeyBook, KeyCreated, KeyRevoked, Pepper, key_id_of
 from app.deliberation.ports import Journal, Record
-from app.log.catch_up import follow
+from app.log.catch_up import subscribe_and_replay
 
 CHECK_S = 60.0
 # Hashed in place of what is no key at all, so that it takes as long.
@@ -44,7 +44,7 @@ class Keyring:
 
     async def follow(self, journal: Journal) -> None:
         """Hear of keys and read what was missed, until cancelled. Waits for a log that is away."""
-        await follow(journal, [KEYS_PATTERN], self.apply, self._read, _until_doubted)
+        await subscribe_and_replay(journal, [KEYS_PATTERN], self.apply, self._read, _until_doubted)
 
     async def _read(self, journal: Journal) -> None:
         """Read all keys anew: a log that was replaced must not leave keys behind that it does not know."""

@@ -107,7 +107,7 @@ class Windows(Storage, SlidingWindowCounterSupport):
 
 
 @dataclass(frozen=True, slots=True)
-class Rate:
+class RateDecision:
     """Whether a request is admitted, how many more would be now, and in how many seconds there will be one more."""
 
     admitted: bool
@@ -124,12 +124,12 @@ class Rates:
         self._limiter = SlidingWindowCounterRateLimiter(Windows(now))
         self._policy = (b"ratelimit-policy", f'"requests";q={per_minute};w={WINDOW_S}'.encode())
 
-    def take(self, tenant: str) -> Rate:
+    def take(self, tenant: str) -> RateDecision:
         """Count one request of the tenant, if it is admitted."""
         admitted = self._limiter.hit(self._item, tenant)
         reset_at_s, remaining = self._limiter.get_window_stats(self._item, tenant)
-        return Rate(admitted, remaining if admitted else 0, max(1, ceil(reset_at_s - time.time())))
+        return RateDecision(admitted, remaining if admitted else 0, max(1, ceil(reset_at_s - time.time())))
 
-    def headers(self, rate: Rate) -> list[tuple[bytes, bytes]]:
+    def headers(self, rate: RateDecision) -> list[tuple[bytes, bytes]]:
         """RateLimit and RateLimit-Policy, as draft-ietf-httpapi-ratelimit-headers-11 has them."""
         return [self._policy, (b"ratelimit", f'"requests";r={rate.remaining};t={rate.reset_s}'.encode())]

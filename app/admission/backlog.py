@@ -16,7 +16,7 @@ from datetime import datetime
 from typing import Literal
 
 from app.admission.reservations import Key, Promise, Promises
-from app.admission.throughput import Pace
+from app.admission.throughput import ThroughputEstimator
 from app.deliberation.errors import QueueFull
 from app.deliberation.ports import Clock
 
@@ -70,7 +70,7 @@ class _Bound:
 
     line: str
     which: str
-    pace: Pace
+    pace: ThroughputEstimator
     depth: int
     depth_max: int
     share: float = 1.0
@@ -102,8 +102,8 @@ class Backlog:
         self._tenant_depth: Counter[str] = Counter()
         # In the order of acceptance, since a dictionary keeps the order in which keys came.
         self._waiting: dict[Key, datetime] = {}
-        self._paces: dict[str, Pace] = {}
-        self._pace = Pace(self._cold_depth)
+        self._paces: dict[str, ThroughputEstimator] = {}
+        self._pace = ThroughputEstimator(self._cold_depth)
         self.promises = Promises()
 
     @property
@@ -188,15 +188,15 @@ class Backlog:
         self._tenant_depth.clear()
         self._waiting.clear()
         self._paces.clear()
-        self._pace = Pace(self._cold_depth)
+        self._pace = ThroughputEstimator(self._cold_depth)
         self.promises.clear()
 
-    def pace(self, role: str | None = None) -> Pace:
+    def pace(self, role: str | None = None) -> ThroughputEstimator:
         """How fast work that needs a role ends, or any work: to be read."""
-        return self._pace if role is None else self._paces.get(role) or Pace(self._cold_depth)
+        return self._pace if role is None else self._paces.get(role) or ThroughputEstimator(self._cold_depth)
 
-    def _pace_of(self, role: str) -> Pace:
-        return self._paces.setdefault(role, Pace(self._cold_depth))
+    def _pace_of(self, role: str) -> ThroughputEstimator:
+        return self._paces.setdefault(role, ThroughputEstimator(self._cold_depth))
 
     def _now_s(self) -> float:
         return self._clock.now().timestamp()

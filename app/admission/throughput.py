@@ -1,11 +1,12 @@
 """How fast work ends, how much of it may be taken on so that it ends in time, and how much may be in hand at once.
 
-Two bounds that learn, without a model of engines or strategies. `Pace` is for the door: by Little's law what is in the
-house leaves after depth over rate, so the depth that is in time is the rate of ends times a share of the deadline.
-`Grip` is for the hand that starts work: it starts more as long as work takes no longer than it did with less in hand,
-and else as much as keeps everything busy: the rate times twice what unhindered work takes. The rest waits in order,
-where it costs nothing, instead of all being half done when its time is over. Both are the reasoning of congestion
-control, for which delay is the sign: TCP Vegas (doi:10.1145/190314.190317) and BBR (doi:10.1145/3009824).
+Two bounds that learn, without a model of engines or strategies. `ThroughputEstimator` is for the door: by Little's law
+what is in the house leaves after depth over rate, so the depth that is in time is the rate of ends times a share of
+the deadline. `ConcurrencyLimiter` is for the hand that starts work: it starts more as long as work takes no longer
+than it did with less in hand, and else as much as keeps everything busy: the rate times twice what unhindered work
+takes. The rest waits in order, where it costs nothing, instead of all being half done when its time is over. Both are
+the reasoning of congestion control, for which delay is the sign: TCP Vegas (doi:10.1145/190314.190317) and BBR
+(doi:10.1145/3009824).
 
 Times are POSIX seconds, and arguments.
 """
@@ -39,7 +40,7 @@ GRIP_SLOWED = 2.0
 GRIP_ENDS_MIN = 10
 
 
-class Unhindered:
+class BaselineLatency:
     """What work takes when nothing is in its way: the least mean that was told, doubted more the longer ago."""
 
     def __init__(self) -> None:
@@ -69,7 +70,7 @@ class Rate:
     slowed: bool
 
 
-class Pace:
+class ThroughputEstimator:
     """The pace of one kind of work, from its acceptance to its end; `cold_depth` bounds it while nothing is known."""
 
     def __init__(self, cold_depth: int) -> None:
@@ -77,7 +78,7 @@ class Pace:
         self._ends: list[tuple[float, float]] = []
         self._missed: list[float] = []
         self._busy_since_s = 0.0
-        self._unhindered = Unhindered()
+        self._unhindered = BaselineLatency()
         self._block: list[float] = []
 
     def began(self, at_s: float) -> None:
@@ -161,7 +162,7 @@ class Pace:
         return max(min(DEPTH_MIN, self._cold_depth), in_time, busy)
 
 
-class Grip:
+class ConcurrencyLimiter:
     """How much work may be in hand at once, from its beginning to its end; `most` is never exceeded."""
 
     def __init__(self, most: int) -> None:
@@ -169,7 +170,7 @@ class Grip:
         self._held = 0
         self._bound = min(GRIP_AT_FIRST, most)
         self._gain = GRIP_GAIN_AT_FIRST
-        self._unhindered = Unhindered()
+        self._unhindered = BaselineLatency()
         self._since_s: float | None = None
         self._tooks: list[float] = []
         self._missed = 0

@@ -92,7 +92,7 @@ class DeliberationsSnapshot(StreamEnvelope, frozen=True):
 
 
 StreamEvent = StreamOpened | DeliberationSnapshot | DeliberationsSnapshot | StreamGap | StreamReconnect
-AnyEvent = (
+KnownEvent = (
     Accepted
     | StageOpened
     | StageClosed
@@ -110,7 +110,7 @@ AnyEvent = (
 )
 
 
-class DeliberationEvent(RootModel[Annotated[AnyEvent, Field(discriminator="type")]]):
+class DeliberationEvent(RootModel[Annotated[KnownEvent, Field(discriminator="type")]]):
     """Every event that a stream can carry, told apart by `type`."""
 
 

@@ -38,13 +38,13 @@ KEY_PATTERN = r"^[\x21-\x7e]{1,255}$"
 _WAIT = re.compile(r"\s*wait\s*=\s*\"?(\d{1,9})\"?\s*", re.IGNORECASE)
 
 
-class Body(BaseModel):
+class RequestModel(BaseModel):
     """Base of every body: frozen, strict, and without unknown fields."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, hide_input_in_errors=True)
 
 
-class CriterionRequest(Body):
+class CriterionRequest(RequestModel):
     """One line of the rubric; weights are relative."""
 
     id: str = Field(pattern=TOKEN_PATTERN)
@@ -91,7 +91,7 @@ MetadataKey = Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]{1,64}$")]
 Metadata = Annotated[dict[MetadataKey, Annotated[str, Field(max_length=512)]], Field(max_length=16)]
 
 
-class ConstraintsRequest(Body):
+class ConstraintsRequest(RequestModel):
     """What the answer must satisfy; all of it reaches the prompts."""
 
     rubric: Rubric | None = Field(default=None, description="What answers are judged by; a general one if absent")
@@ -102,7 +102,7 @@ class ConstraintsRequest(Body):
     metadata: Metadata = {}
 
 
-class SamplingRequest(Body):
+class SamplingRequest(RequestModel):
     """How tokens are drawn; what is absent comes from the role. The first agent takes it as it is, others vary."""
 
     temperature: float | None = Field(default=None, ge=0, le=2)
@@ -110,7 +110,7 @@ class SamplingRequest(Body):
     top_p: float | None = Field(default=None, gt=0, le=1)
 
 
-class BudgetRequest(Body):
+class BudgetRequest(RequestModel):
     """Ceilings over the whole deliberation."""
 
     max_tokens: MaybeWhole = Field(default=None, ge=1)
@@ -145,7 +145,7 @@ StrategyName = Annotated[
 ]
 
 
-class AgentRequest(Body):
+class AgentRequest(RequestModel):
     """`count` members of one role."""
 
     role: RoleName
@@ -168,7 +168,7 @@ def _fit_url(url: str, info: ValidationInfo) -> str:
     return url
 
 
-class WebhookRequest(Body):
+class WebhookRequest(RequestModel):
     """Where the deliberation's events are told as they happen, signed as Standard Webhooks has it."""
 
     url: Annotated[str, AfterValidator(_fit_url)] = Field(
@@ -182,7 +182,7 @@ class WebhookRequest(Body):
     metadata: Metadata = Field(default={}, description="Sent with every event, for the receiver")
 
 
-class DeliberationRequest(Body):
+class DeliberationRequest(RequestModel):
     """The body of `POST /deliberations`: a council of one role (`role`, `num_agents`), or a mixed one (`agents`)."""
 
     task: str = Field(min_length=1, max_length=TASK_CHARS_MAX, description="What to deliberate about")
@@ -251,7 +251,7 @@ class DeliberationRequest(Body):
         return self
 
 
-class CancelRequest(Body):
+class CancelRequest(RequestModel):
     """The body of a request to stop; it may be left out."""
 
     reason: str | None = Field(default=None, max_length=500)

@@ -68,7 +68,7 @@ class Entry:
 
 
 @dataclass(frozen=True, slots=True)
-class Selection:
+class ListFilter:
     """Which deliberations a list shows; None and empty leave that side open. `role` is any member's."""
 
     status: Status | None = None

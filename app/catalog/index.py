@@ -18,7 +18,7 @@ from pydantic import ValidationError
 
 from app.admission.backlog import Backlog, HowEnded, Key
 from app.api.schemas import Durations, Stats, Status, Tokens
-from app.catalog.entries import Entry, Selection
+from app.catalog.entries import Entry, ListFilter
 from app.deliberation.errors import JournalUnavailable
 from app.deliberation.facts import (
     TERMINAL_STATUS,
@@ -30,7 +30,7 @@ from app.deliberation.facts import (
     decode,
 )
 from app.deliberation.ports import Clock, Journal, Record, StreamState
-from app.log.catch_up import follow
+from app.log.catch_up import subscribe_and_replay
 
 # Tombstones first, so that what they bury is not shown for a moment when all is read again. Acceptances last: what has
 # ended long ago would be taken for unfinished until its end is read too.
@@ -109,7 +109,7 @@ class Catalog:
 
     async def follow(self, journal: Journal) -> None:
         """Hear the log and read what was missed, until cancelled. Waits for a log that is away."""
-        await follow(journal, PATTERNS, self.apply, self._catch_up, self._certain_until)
+        await subscribe_and_replay(journal, PATTERNS, self.apply, self._catch_up, self._certain_until)
 
     async def _catch_up(self, journal: Journal) -> None:
         state = await journal.state()
@@ -118,7 +118,7 @@ class Catalog:
             self._clear()
             self.epoch = state.epoch
         if not self.backlog_known:
-            await self._read(journal, await journal.settled(), dict.fromkeys(PATTERNS, 0))
+            await self._read(journal, await journal.ack_floor(), dict.fromkeys(PATTERNS, 0))
             self.backlog.settle()
             self.backlog_known = True
         await self._read_rest(journal, state)
@@ -316,7 +316,7 @@ class Catalog:
         self._drop(fair_surplus(ended, surplus))
 
     def page(
-        self, tenant: str, selection: Selection, *, limit: int, before: int | None = None
+        self, tenant: str, selection: ListFilter, *, limit: int, before: int | None = None
     ) -> tuple[list[Entry], bool]:
         """At most `limit` entries accepted before sequence `before`, newest first, and whether more follow."""
         own = self._accepted.get(tenant, [])

@@ -31,14 +31,14 @@ from app.deliberation.outputs import (
     Answer,
     CheckOutcome,
     Critique,
+    DebateTurn,
     IssueResponse,
     Output,
     ParsedOutput,
     Program,
-    Report,
     Revision,
+    SandboxReport,
     Scores,
-    Turn,
     parse_output,
 )
 from app.deliberation.ports import Record
@@ -144,11 +144,11 @@ def _take(council: _Council, opened: StageOpened, finished: CallFinished, labels
         # A text that is fused from several candidates is nobody's version.
         case Answer() if work is not None and opened.purpose == "propose":
             work.add(opened.round, parsed.answer)
-        case Turn() if work is not None:
+        case DebateTurn() if work is not None:
             work.add(opened.round, parsed.answer)
         case Program() if work is not None:
             work.add(opened.round, parsed.code)
-        case Report() if work is not None and work.versions:
+        case SandboxReport() if work is not None and work.versions:
             work.checks[len(work.versions) - 1] = parsed.outcomes
         case Revision() if work is not None:
             work.add(opened.round, parsed.answer, parsed.responses)

@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.text import Text
 
 from app.api.schemas import Deliberation
-from app.cli.client import Gateway, GatewayRefused, JsonObject, understood
+from app.cli.client import GatewayClient, GatewayRefused, JsonObject, understood
 from app.cli.exits import Exit, exit_of, print_json, run
 from app.cli.options import DEFAULT_URL, ApiKeyOption, JsonOption, UrlOption, nested_values, pairs
 from app.cli.render.ranking import account
@@ -21,7 +21,7 @@ from app.cli.watch import print_events, until_ended, watch_deliberation
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class AskedTask:
     """What a user asked for; None and empty leave the choice to the gateway."""
 
     task: str
@@ -87,7 +87,7 @@ def _given(**fields: Any) -> JsonObject:  # noqa: ANN401 -- the fields of a JSON
     return {name: value for name, value in fields.items() if value not in (None, [], {})}
 
 
-def request_body(question: Question) -> JsonObject:
+def request_body(question: AskedTask) -> JsonObject:
     """The body of POST /deliberations: only what was asked for, so that every default is the gateway's."""
     if question.council is not None and (question.role is not None or question.agents is not None):
         raise typer.BadParameter("--council names the whole council: leave --role and --agents out")
@@ -137,7 +137,7 @@ def goes_on(deliberation_id: str, url: str) -> Text:
 
 async def _ask(body: JsonObject, manner: _Manner) -> Exit:
     console = Console(highlight=False)
-    async with Gateway(manner.url, manner.api_key) as gateway:
+    async with GatewayClient(manner.url, manner.api_key) as gateway:
         resource = await _submitted(gateway, body, manner)
         deliberation_id = str(resource["id"])
         if manner.detach:
@@ -154,7 +154,7 @@ async def _ask(body: JsonObject, manner: _Manner) -> Exit:
         return exit_of(understood(Deliberation, resource).status)
 
 
-async def _submitted(gateway: Gateway, body: JsonObject, manner: _Manner) -> JsonObject:
+async def _submitted(gateway: GatewayClient, body: JsonObject, manner: _Manner) -> JsonObject:
     try:
         return await gateway.submit(body, manner.idempotency_key or uuid4().hex)
     except GatewayRefused as error:
@@ -165,7 +165,7 @@ async def _submitted(gateway: Gateway, body: JsonObject, manner: _Manner) -> Jso
         raise
 
 
-async def _followed(gateway: Gateway, deliberation_id: str, console: Console, manner: _Manner) -> JsonObject:
+async def _followed(gateway: GatewayClient, deliberation_id: str, console: Console, manner: _Manner) -> JsonObject:
     if manner.watch and not manner.as_json:
         return await watch_deliberation(gateway, deliberation_id, console)
     if manner.watch:
@@ -230,7 +230,7 @@ def ask(
     In a terminal the council is shown live; elsewhere only the verdict is printed. With --json: the resource at the
     end; with --watch besides: every event as it comes.
     """
-    question = Question(
+    question = AskedTask(
         task=task_text(task, file),
         role=role,
         agents=agents,

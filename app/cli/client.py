@@ -122,7 +122,7 @@ def _error(
     return GatewayRefused(Exit.REFUSED, code, detail, fields=faults, remedy=remedy, request_id=request_id)
 
 
-class Gateway:
+class GatewayClient:
     """One gateway, for the life of a command. Use as an async context."""
 
     def __init__(

@@ -7,7 +7,7 @@ from rich.table import Table
 from rich.text import Text
 
 from app.api.cluster_schemas import Cluster
-from app.cli.client import Gateway, understood
+from app.cli.client import GatewayClient, understood
 from app.cli.exits import Exit, run
 from app.cli.options import DEFAULT_URL, ApiKeyOption, JsonOption, UrlOption
 from app.cli.render.ranking import plain
@@ -77,7 +77,7 @@ def cluster(url: UrlOption = DEFAULT_URL, api_key: ApiKeyOption = None, as_json:
     """Tell of replicas, queue, engines, log and versions; with keys, one of the scope admin is needed."""
 
     async def work() -> Exit:
-        async with Gateway(url, api_key) as gateway:
+        async with GatewayClient(url, api_key) as gateway:
             document = await gateway.read("/cluster")
         return output(document, lambda: cluster_text(understood(Cluster, document)), as_json=as_json)
 

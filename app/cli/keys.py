@@ -154,7 +154,7 @@ def create_key(
             expires_at=None if span is None else now + span,
         )
         appended = await journal.write(key_subject(fact), encode_key(fact))
-        assert appended.mine, "an id of 60 random bits was drawn twice"
+        assert appended.created, "an id of 60 random bits was drawn twice"
         told = _told(HeldKey.of(fact), KeyBook(), None, now)
         if as_json:
             print_json({"key": key, **told})

@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from app.api.schemas import Deliberation, DeliberationPage, DeliberationSummary, RoleList, RoleResource
-from app.cli.client import Gateway, JsonObject, understood
+from app.cli.client import GatewayClient, JsonObject, understood
 from app.cli.exits import Exit, print_json, run
 from app.cli.options import DEFAULT_URL, ApiKeyOption, IdArgument, JsonOption, UrlOption, pairs
 from app.cli.render.lanes import is_simulated
@@ -97,7 +97,7 @@ def list_deliberations(
     filters = {key: value for key, value in given.items() if value is not None}
 
     async def work() -> Exit:
-        async with Gateway(url, api_key) as gateway:
+        async with GatewayClient(url, api_key) as gateway:
             page = await gateway.deliberations(filters)
         now = datetime.now(UTC)
         return output(page, lambda: deliberations_table(understood(DeliberationPage, page), now), as_json=as_json)
@@ -111,7 +111,7 @@ def show(
     """Show one deliberation: ranking, scores, doubts, cost, and the winning text."""
 
     async def work() -> Exit:
-        async with Gateway(url, api_key) as gateway:
+        async with GatewayClient(url, api_key) as gateway:
             resource = await gateway.deliberation(deliberation_id)
         return output(resource, lambda: account(understood(Deliberation, resource)), as_json=as_json)
 
@@ -129,7 +129,7 @@ def cancel(
     """Stop a deliberation. Asking twice, or after its end, changes nothing."""
 
     async def work() -> Exit:
-        async with Gateway(url, api_key) as gateway:
+        async with GatewayClient(url, api_key) as gateway:
             resource = await gateway.cancel(deliberation_id, reason, wait_s=wait)
         status = str(resource.get("status", "cancelling"))
         line = Text.assemble(plain(deliberation_id), " is ", status_text(status))
@@ -162,7 +162,7 @@ def roles(url: UrlOption = DEFAULT_URL, api_key: ApiKeyOption = None, as_json: J
     """List the roles that councils are made of."""
 
     async def work() -> Exit:
-        async with Gateway(url, api_key) as gateway:
+        async with GatewayClient(url, api_key) as gateway:
             document = await gateway.read("/roles")
         return output(document, lambda: Group(*map(role_text, understood(RoleList, document).items)), as_json=as_json)
 

@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from app.api.schemas import StrategyList, StrategyResource
-from app.cli.client import Gateway, JsonObject, understood
+from app.cli.client import GatewayClient, JsonObject, understood
 from app.cli.exits import CommandError, Exit, run
 from app.cli.options import DEFAULT_URL, ApiKeyOption, JsonOption, UrlOption
 from app.cli.render.ranking import plain
@@ -28,17 +28,17 @@ _BOUNDS = (
     ("pattern", "matches {}"),
 )
 
-Schema = dict[str, Any]
+JsonSchema = dict[str, Any]
 
 
-def _resolved(schema: Schema, definitions: Schema) -> Schema:
+def _resolved(schema: JsonSchema, definitions: JsonSchema) -> JsonSchema:
     reference = schema.get("$ref")
     return definitions.get(str(reference).rpartition("/")[2], {}) | schema if reference else schema
 
 
-def _either(schema: Schema, definitions: Schema) -> list[Schema]:
+def _either(schema: JsonSchema, definitions: JsonSchema) -> list[JsonSchema]:
     """What a value may be, one schema for each."""
-    offered = cast("list[Schema]", schema.get("anyOf") or schema.get("oneOf") or [schema])
+    offered = cast("list[JsonSchema]", schema.get("anyOf") or schema.get("oneOf") or [schema])
     return [_resolved(each, definitions) for each in offered]
 
 
@@ -52,21 +52,21 @@ def _typed(value: object) -> str:
     return json.dumps(value)
 
 
-def type_text(schema: Schema, definitions: Schema) -> str:
+def type_text(schema: JsonSchema, definitions: JsonSchema) -> str:
     """What a JSON Schema takes, in a few words: `integer or null`, `a | b`, `list of string`."""
     told: list[str] = []
     for each in _either(_resolved(schema, definitions), definitions):
         if "enum" in each or "const" in each:
             told.append(" | ".join(_typed(value) for value in each.get("enum", [each.get("const")])))
         elif each.get("type") == "array":
-            items = cast("Schema | bool", each.get("items", True))
+            items = cast("JsonSchema | bool", each.get("items", True))
             told.append(f"list of {type_text(items, definitions)}" if isinstance(items, dict) else "list")
         else:
             told.append(str(each.get("type", "any")))
     return " or ".join(told)
 
 
-def bounds_text(schema: Schema, definitions: Schema) -> str:
+def bounds_text(schema: JsonSchema, definitions: JsonSchema) -> str:
     """The bounds that a JSON Schema sets, in a few words; empty when there are none."""
     told: list[str] = []
     for each in _either(_resolved(schema, definitions), definitions):
@@ -90,15 +90,15 @@ def strategies_table(found: StrategyList) -> Table:
     return table
 
 
-def parameters_table(schema: Schema) -> Table:
+def parameters_table(schema: JsonSchema) -> Table:
     """One row per parameter of a strategy: type, default, bounds and what it means."""
-    definitions = cast(Schema, schema.get("$defs", {}))
+    definitions = cast(JsonSchema, schema.get("$defs", {}))
     required = cast("list[str]", schema.get("required", []))
     table = Table(caption="deliberate ask --parameter NAME=VALUE", caption_justify="left")
     for column in ("parameter", "takes", "default"):
         table.add_column(column)
     table.add_column("what it means", ratio=1)
-    for name, each in cast("dict[str, Schema]", schema.get("properties", {})).items():
+    for name, each in cast("dict[str, JsonSchema]", schema.get("properties", {})).items():
         bounds = bounds_text(each, definitions)
         table.add_row(
             Text(name, "bold"),
@@ -147,7 +147,7 @@ def strategies(
     """List the strategies and what they cost; or tell one: steps, source, and the parameters that it takes."""
 
     async def work() -> Exit:
-        async with Gateway(url, api_key) as gateway:
+        async with GatewayClient(url, api_key) as gateway:
             document: JsonObject = await gateway.read("/strategies")
         found = understood(StrategyList, document)
         if name is None:

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.live import Live
 
 from app.api.schemas import Deliberation
-from app.cli.client import Gateway, JsonObject, Retry, understood
+from app.cli.client import GatewayClient, JsonObject, Retry, understood
 from app.cli.exits import Exit, exit_of, print_json, run
 from app.cli.options import DEFAULT_URL, ApiKeyOption, IdArgument, JsonOption, UrlOption
 from app.cli.render.lanes import CouncilView
@@ -70,7 +70,7 @@ class Painter:
             self._draw_at(self._drawn_at + _IDLE_FRAME_S)
 
 
-async def show_lanes(gateway: Gateway, deliberation_id: str, console: Console, *, after: str = "0") -> None:
+async def show_lanes(gateway: GatewayClient, deliberation_id: str, console: Console, *, after: str = "0") -> None:
     """Draw the lanes of a deliberation until its end."""
     view = CouncilView()
     with Painter(console, view) as painter:
@@ -85,7 +85,7 @@ async def show_lanes(gateway: Gateway, deliberation_id: str, console: Console, *
                 painter.changed()
 
 
-async def show_lines(gateway: Gateway, deliberation_id: str, console: Console, *, after: str = "0") -> None:
+async def show_lines(gateway: GatewayClient, deliberation_id: str, console: Console, *, after: str = "0") -> None:
     """Print a line for each event of a deliberation until its end."""
     view = CouncilView()
 
@@ -101,7 +101,7 @@ async def show_lines(gateway: Gateway, deliberation_id: str, console: Console, *
                 tell(line)
 
 
-async def print_events(gateway: Gateway, deliberation_id: str, *, after: str = "0", deltas: bool = True) -> None:
+async def print_events(gateway: GatewayClient, deliberation_id: str, *, after: str = "0", deltas: bool = True) -> None:
     """Print the JSON of each event on a line until the end; what concerns the connection goes to stderr."""
     errors = Console(stderr=True, highlight=False)
     follow = gateway.follow(
@@ -115,7 +115,7 @@ async def print_events(gateway: Gateway, deliberation_id: str, *, after: str = "
             print_json(frame.fields())
 
 
-async def until_ended(gateway: Gateway, deliberation_id: str) -> None:
+async def until_ended(gateway: GatewayClient, deliberation_id: str) -> None:
     """Wait for a deliberation's end without showing anything."""
     async with aclosing(gateway.follow(deliberation_id, deltas=False)) as frames:
         async for _ in frames:
@@ -123,7 +123,7 @@ async def until_ended(gateway: Gateway, deliberation_id: str) -> None:
 
 
 async def watch_deliberation(
-    gateway: Gateway, deliberation_id: str, console: Console, *, after: str = "0"
+    gateway: GatewayClient, deliberation_id: str, console: Console, *, after: str = "0"
 ) -> JsonObject:
     """Show a deliberation until its end, then its account; live where the console can redraw. Returns the resource."""
     show = show_lanes if console.is_terminal and not console.is_dumb_terminal else show_lines
@@ -136,7 +136,7 @@ async def watch_deliberation(
 async def _watch(
     url: str, api_key: str | None, deliberation_id: str, after: str, *, deltas: bool, as_json: bool
 ) -> Exit:
-    async with Gateway(url, api_key) as gateway:
+    async with GatewayClient(url, api_key) as gateway:
         # Asked first, so that an unknown id or a gateway that is not there is told at once, and not after retries.
         await gateway.deliberation(deliberation_id)
         if as_json:

@@ -6,8 +6,7 @@ from typing import Any, TypeAlias
 
 from pydantic import ValidationError
 
-from app.api.event_schemas import AnyEvent as KnownEvent
-from app.api.event_schemas import DeliberationEvent
+from app.api.event_schemas import DeliberationEvent, KnownEvent
 from app.client.sse import Frame
 
 

@@ -177,8 +177,10 @@ def decide(state: State, now: datetime, definition: StrategyDefinition) -> Decis
         late = DeadlineExceeded(f"no verdict within {state.specification.constraints.timeout_seconds} seconds")
         end = TimedOut(deliberation_id=state.deliberation_id, ts=now, problem=problem_of(late), usage=usage(state))
         return Finish(end)
-    if state.fruitless >= POISON_TAKEOVERS:
-        return failed(state, now, Poisoned(f"{state.fruitless} coordinators in a row died or hung over it"))
+    if state.takeovers_without_progress >= POISON_TAKEOVERS:
+        return failed(
+            state, now, Poisoned(f"{state.takeovers_without_progress} coordinators in a row died or hung over it")
+        )
     if definition.version != state.specification.strategy_version:
         raise StrategyDrift(
             f"{definition.name} is at version {definition.version} here and was accepted at "

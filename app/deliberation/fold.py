@@ -72,8 +72,8 @@ class State:
 
     `revision` counts the facts that are folded; `last_sequence` is the place of the last one in the stream.
     `after_cancel` are the calls whose outcome came after the request to stop. `takeovers` counts the times that the
-    work changed hands, `fruitless` the coordinators that took it over since its last step; but not those to whom one
-    that stopped in order gave it (`given_back`), which is no sign against the work.
+    work changed hands, `takeovers_without_progress` the coordinators that took it over since its last step; but not
+    those to whom one that stopped in order gave it (`given_back`), which is no sign against the work.
     """
 
     accepted: Accepted
@@ -87,7 +87,7 @@ class State:
     started_at: datetime | None = None
     after_cancel: tuple[str, ...] = ()
     takeovers: int = 0
-    fruitless: int = 0
+    takeovers_without_progress: int = 0
     given_back: bool = False
 
     @property
@@ -161,12 +161,14 @@ def apply(state: State, fact: Fact, sequence: int = 0) -> State:
     match fact:
         case StageOpened():
             stages = _opened(state.stages, fact)
-            return replace(state, stages=stages, started_at=state.started_at or fact.ts, fruitless=0)
+            return replace(state, stages=stages, started_at=state.started_at or fact.ts, takeovers_without_progress=0)
         case CallFinished():
             after_cancel = state.after_cancel if state.cancel is None else (*state.after_cancel, fact.call_id)
-            return replace(state, finished=_finished(state, fact), after_cancel=after_cancel, fruitless=0)
+            return replace(
+                state, finished=_finished(state, fact), after_cancel=after_cancel, takeovers_without_progress=0
+            )
         case StageClosed():
-            return replace(state, stages=_closed(state, fact), fruitless=0)
+            return replace(state, stages=_closed(state, fact), takeovers_without_progress=0)
         case CancelRequested():
             return replace(state, cancel=state.cancel or fact)
         case Resumed():
@@ -174,7 +176,7 @@ def apply(state: State, fact: Fact, sequence: int = 0) -> State:
             return replace(
                 state,
                 takeovers=state.takeovers + 1,
-                fruitless=state.fruitless + blamed,
+                takeovers_without_progress=state.takeovers_without_progress + blamed,
                 given_back=fact.given_back,
             )
         case Completed() | Failed() | Cancelled() | TimedOut():

@@ -130,7 +130,7 @@ class Pair(_Parsed):
     margin: _Integer = Field(ge=1, le=3)
 
 
-class Turn(_Parsed):
+class DebateTurn(_Parsed):
     """A debater's next answer. A change without a concrete `error` found in the earlier answer does not count."""
 
     reasoning: _Text
@@ -185,7 +185,7 @@ class CheckOutcome(_Parsed):
     duration_ms: _Integer = Field(ge=0)
 
 
-class Report(_Parsed):
+class SandboxReport(_Parsed):
     """What a sandbox recorded of one program: its tests in the order given. No model writes it.
 
     `fault` says why no test could be run, and is empty when the program loads. `not_run` are the places of tests that
@@ -199,7 +199,9 @@ class Report(_Parsed):
     void: frozenset[int] = Field(default=frozenset(), strict=False)
 
 
-ParsedOutput = Answer | Critique | Revision | Scores | Pair | Turn | Choice | Analysis | Program | Tests | Report
+ParsedOutput = (
+    Answer | Critique | Revision | Scores | Pair | DebateTurn | Choice | Analysis | Program | Tests | SandboxReport
+)
 _Form = TypeVar("_Form")
 _CANDIDATES: TypeAdapter[dict[str, CandidateScore]] = TypeAdapter(dict[str, CandidateScore])
 _WHERE_CHARS_MAX = 200
@@ -373,7 +375,7 @@ def parse_output(output: Output, text: str) -> ParsedOutput:
         case "pair":
             return _validated(Pair.model_validate_json, text)
         case "turn":
-            return _validated(Turn.model_validate_json, text)
+            return _validated(DebateTurn.model_validate_json, text)
         case "choice":
             return _choice(output, text)
         case "analysis":
@@ -383,4 +385,4 @@ def parse_output(output: Output, text: str) -> ParsedOutput:
         case "tests":
             return _validated(Tests.model_validate_json, text)
         case "report":
-            return _validated(Report.model_validate_json, text)
+            return _validated(SandboxReport.model_validate_json, text)

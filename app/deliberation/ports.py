@@ -24,10 +24,10 @@ class Record:
 
 @dataclass(frozen=True, slots=True)
 class Appended:
-    """The fact that stands on a subject after an append: `mine` tells whether these are the bytes that were offered."""
+    """The fact on a subject after an append; `created` is true when these are the bytes that were offered."""
 
     record: Record
-    mine: bool
+    created: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +109,7 @@ class Journal(Protocol):
         """The stream's epoch and bounds."""
         ...
 
-    async def settled(self) -> int:
+    async def ack_floor(self) -> int:
         """A sequence up to which all that was accepted has ended; 0 when nobody knows of any."""
         ...
 

@@ -74,7 +74,7 @@ class Role(_Declared):
         return tuple(engine_base(url) for url in engines)
 
 
-class Roles(_Declared):
+class RoleTable(_Declared):
     """All roles by name."""
 
     roles: dict[str, Role] = Field(min_length=1)
@@ -91,7 +91,7 @@ class Roles(_Declared):
 def parse_roles(content: object) -> Mapping[str, Role]:
     """Roles by name from the parsed content of roles.yaml; raises InvalidRequest naming the first fault."""
     try:
-        return Roles.model_validate(content).roles
+        return RoleTable.model_validate(content).roles
     except ValidationError as exc:
         first: Any = exc.errors(include_url=False)[0]
         where = ".".join(str(part) for part in first["loc"]) or "roles.yaml"

@@ -114,8 +114,8 @@ async def accept(gateway: Gateway, tenant: str, request: Request, asked: Deliber
         metrics.refused.inc()
         raise
     catalog.apply(appended.record)
-    (metrics.accepted if appended.mine else metrics.replayed).inc()
-    return _acceptance(appended.record, sha256), not appended.mine
+    (metrics.accepted if appended.created else metrics.replayed).inc()
+    return _acceptance(appended.record, sha256), not appended.created
 
 
 async def _taken_on(gateway: Gateway, tenant: str, request: Request, asked: DeliberationRequest, id: str) -> Appended:

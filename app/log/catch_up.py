@@ -9,7 +9,7 @@ from app.deliberation.ports import Journal, Record, Subscription
 RETRY_S = 1.0
 
 
-async def follow(
+async def subscribe_and_replay(
     journal: Journal,
     patterns: Sequence[str],
     apply: Callable[[Record], None],

@@ -244,7 +244,7 @@ class JetStreamJournal:
         except JournalUnavailable:
             self.last_write_failed = True
             raise
-        if appended.mine:
+        if appended.created:
             self.last_write_failed = False
         return appended
 
@@ -260,15 +260,15 @@ class JetStreamJournal:
             if stored is None:
                 told = f"the log did not acknowledge the write; it may be away, or its store full: {exc!r}"
                 raise JournalUnavailable(told) from exc
-            return Appended(stored, mine=stored.data == data)
+            return Appended(stored, created=stored.data == data)
         reply = json.loads(message.data)
         error = reply.get("error")
         if error is None:
-            return Appended(Record(subject, reply["seq"], data), mine=True)
+            return Appended(Record(subject, reply["seq"], data), created=True)
         if error.get("err_code") == WRONG_LAST_SEQUENCE:
             stored = await self._last(subject) or (await self._last(alone) if alone else None)
             if stored is not None:
-                return Appended(stored, mine=stored.data == data)
+                return Appended(stored, created=stored.data == data)
         raise JournalUnavailable(f"the log refused the write: {error.get('description')}")
 
     async def _last(self, subject: str) -> Record | None:
@@ -418,7 +418,7 @@ class JetStreamJournal:
         bounds = reply["state"]
         return StreamState(epoch_of(reply["created"]), bounds["first_seq"], bounds["last_seq"])
 
-    async def settled(self) -> int:
+    async def ack_floor(self) -> int:
         """See `ports.Journal.settled`. Work is acknowledged once its end is in the log, and never before."""
         reply = await self.request(f"$JS.API.CONSUMER.INFO.{STREAM}.{CONSUMER}")
         if error := reply.get("error"):

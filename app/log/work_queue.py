@@ -25,7 +25,7 @@ log = structlog.get_logger(__name__)
 
 
 @dataclass(slots=True)
-class Delivery:
+class QueueItem:
     """An item of the queue, an accepted deliberation for one, handed out until it is acknowledged.
 
     `deliveries` counts how often it was handed out; it is a hint, because a server's crash resets it.
@@ -43,7 +43,7 @@ class WorkQueue:
         self,
         journal: JetStreamJournal,
         slots: int,
-        deliver: Callable[[Delivery], None],
+        deliver: Callable[[QueueItem], None],
         *,
         stream: str = STREAM,
         consumer: str = CONSUMER,
@@ -125,7 +125,7 @@ class WorkQueue:
             record = Record(message.subject, metadata.sequence.stream, message.data)
             self._asked = max(0, self._asked - 1)
             self._held += 1
-            self._deliver(Delivery(record, metadata.num_delivered or 1, message.reply))
+            self._deliver(QueueItem(record, metadata.num_delivered or 1, message.reply))
         elif status != "100":
             # What ends a pull tells how much of it was not served; if it does not, all pulls are void.
             left = headers.get("Nats-Pending-Messages")
@@ -136,17 +136,17 @@ class WorkQueue:
                 return
         await self._pull()
 
-    async def working(self, delivery: Delivery) -> None:
+    async def working(self, delivery: QueueItem) -> None:
         """Tell the server that the delivery is being worked on."""
         await self._say(delivery, b"+WPI")
 
-    async def ack(self, delivery: Delivery) -> None:
+    async def ack(self, delivery: QueueItem) -> None:
         """The delivery's end is in the log: it need not be handed out again."""
         self._held -= 1
         await self._say(delivery, b"+ACK")
         await self._pull()
 
-    async def give_back(self, delivery: Delivery, delay_s: float = 0.0) -> None:
+    async def give_back(self, delivery: QueueItem, delay_s: float = 0.0) -> None:
         """Hand the delivery to whoever pulls next, after `delay_s`."""
         self._held -= 1
         await self._say(delivery, b"-NAK " + json.dumps({"delay": round(delay_s * 1_000_000_000)}).encode())
@@ -156,7 +156,7 @@ class WorkQueue:
         """A delivery is a duplicate of one that is held: its slot is free again, and nothing is said."""
         self._held -= 1
 
-    async def _say(self, delivery: Delivery, word: bytes) -> None:
+    async def _say(self, delivery: QueueItem, word: bytes) -> None:
         try:
             await self._client.publish(delivery.reply, word)
         except UNREACHABLE as exc:

@@ -10,7 +10,7 @@ from prometheus_client.registry import Collector
 from app.api.cluster_schemas import CircuitState
 from app.api.webhook_stats import Senders
 from app.catalog.index import Catalog
-from app.observability.replica_status import AgentTold
+from app.observability.replica_status import AgentStatus
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _REQUEST_BUCKETS_S = (0.001, 0.002, 0.004, 0.008, 0.016, 0.032, 0.064, 0.125, 0.25, 0.5, 1, 2, 5, 15, 60)
@@ -43,7 +43,7 @@ class _Deliberations(Collector):
 class _Replicas(Collector):
     """What agents' replicas said of their calls and engines just now; what one of another version lacks reads as 0."""
 
-    def __init__(self, replicas: Sequence[AgentTold]) -> None:
+    def __init__(self, replicas: Sequence[AgentStatus]) -> None:
         self._replicas = replicas
 
     def collect(self) -> Iterator[Metric]:
@@ -94,7 +94,7 @@ class Metrics:
         registry.register(_Deliberations(catalog))
 
     def exposition(
-        self, replicas: Sequence[AgentTold] = (), senders: Sequence[Mapping[str, Any]] | None = None
+        self, replicas: Sequence[AgentStatus] = (), senders: Sequence[Mapping[str, Any]] | None = None
     ) -> bytes:
         """The text that Prometheus scrapes; webhooks' senders are as they describe themselves.
 

@@ -8,7 +8,7 @@ from pydantic import BaseModel, Field, ValidationError, field_validator
 
 from app.api.cluster_schemas import CircuitState, ReplicaVersions, Turn
 
-Told = TypeVar("Told", bound=BaseModel)
+StatusType = TypeVar("StatusType", bound=BaseModel)
 
 
 def without_credentials(url: str) -> str:
@@ -17,7 +17,7 @@ def without_credentials(url: str) -> str:
     return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2]))
 
 
-class EngineTold(BaseModel):
+class EngineStatus(BaseModel):
     """An engine, as a replica that asks it sees it; `url` without the credentials that it may carry."""
 
     url: str
@@ -33,7 +33,7 @@ class EngineTold(BaseModel):
         return without_credentials(url)
 
 
-class ReplicaTold(BaseModel):
+class ReplicaStatus(BaseModel):
     """What every replica says, also one of another version: what is not there reads as nothing."""
 
     replica: str
@@ -45,7 +45,7 @@ class ReplicaTold(BaseModel):
     versions: ReplicaVersions = Field(default_factory=ReplicaVersions)
 
 
-class AgentTold(ReplicaTold):
+class AgentStatus(ReplicaStatus):
     """A replica of a role."""
 
     role: str
@@ -53,19 +53,19 @@ class AgentTold(ReplicaTold):
     simulated: bool = False
     concurrency: int | None = None
     counts: dict[str, int] = Field(default_factory=dict[str, int])
-    engines: tuple[EngineTold, ...] = ()
+    engines: tuple[EngineStatus, ...] = ()
 
 
-class CoordinatorTold(ReplicaTold):
+class CoordinatorStatus(ReplicaStatus):
     """A coordinator's replica."""
 
     slots: int | None = None
     gates: tuple[Turn, ...] = ()
 
 
-def read(of: type[Told], replies: Iterable[dict[str, Any]]) -> tuple[tuple[Told, ...], tuple[int, ...]]:
+def read(of: type[StatusType], replies: Iterable[dict[str, Any]]) -> tuple[tuple[StatusType, ...], tuple[int, ...]]:
     """The replies that can be read, and of each that cannot how many faults it has."""
-    found: list[Told] = []
+    found: list[StatusType] = []
     faults: list[int] = []
     for reply in replies:
         try:

@@ -26,11 +26,11 @@ from app.api.requests import (
     AGENTS_MAX,
     SEED_MAX,
     TASK_CHARS_MAX,
-    Body,
     BudgetRequest,
     DeliberationRequest,
     MaybeWhole,
     Metadata,
+    RequestModel,
     Requirement,
     Rubric,
     SamplingRequest,
@@ -151,14 +151,14 @@ class ChatRequestMessage(BaseModel):
         return self.content or self.refusal or ""
 
 
-class StreamOptions(Body):
+class StreamOptions(RequestModel):
     """How a stream is told."""
 
     include_usage: bool | None = Field(default=None, description="A last chunk with the usage of all agents")
     include_obfuscation: bool | None = Field(default=None, description="Taken and ignored")
 
 
-class DeliberationOptions(Body):
+class DeliberationOptions(RequestModel):
     """What a deliberation takes and OpenAI's fields cannot say; the same bounds as in `POST /deliberations`."""
 
     num_agents: MaybeWhole = Field(default=None, ge=1, le=AGENTS_MAX, description="3 if absent")
@@ -175,7 +175,7 @@ def _listed(stop: object) -> object:
     return [stop] if isinstance(stop, str) else stop
 
 
-class ChatCompletionRequest(Body):
+class ChatCompletionRequest(RequestModel):
     """The body of `POST /v1/chat/completions`. Null is the same as absent, wherever it stands."""
 
     model: str = Field(max_length=256, description="`<strategy>/<ROLE>`; `GET /v1/models` lists them")

@@ -37,7 +37,7 @@ from app.openai.completions import completion, error_frames, frames, opening_fra
 from app.openai.requests import ChatCompletionRequest, Known, deliberation_of, model_parts
 from app.openai.schemas import ChatCompletion, ModelList, ModelResource
 from app.routes.dependencies import Gateway, InGateway, OfTenant
-from app.streaming.event_stream import EventStream
+from app.streaming.event_stream import EventStreamResponse
 
 OWNER = "deliberation-gateway"
 # A coordinator ends at the deadline what has not ended before; hearing of it takes a moment more.
@@ -50,7 +50,7 @@ log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Visit:
+class PendingCompletion:
     """A client that waits for a deliberation, accepted as `state`; `returns` tells whether it can ask for it again."""
 
     gateway: Gateway
@@ -95,7 +95,7 @@ class Visit:
             log.warning("abandoned_not_stopped", deliberation_id=id, detail=str(error))
 
 
-async def _heard_by_client(request: Request, visit: Visit) -> bool | None:
+async def _heard_by_client(request: Request, visit: PendingCompletion) -> bool | None:
     """Whether the end was heard while the client waited; None when it left."""
     async with anyio.create_task_group() as group:
 
@@ -111,7 +111,7 @@ async def _heard_by_client(request: Request, visit: Visit) -> bool | None:
     return None
 
 
-async def _answer(request: Request, asked: ChatCompletionRequest, visit: Visit) -> Response:
+async def _answer(request: Request, asked: ChatCompletionRequest, visit: PendingCompletion) -> Response:
     """The whole completion, once it is decided."""
     heard = await _heard_by_client(request, visit)
     if not heard:
@@ -122,7 +122,9 @@ async def _answer(request: Request, asked: ChatCompletionRequest, visit: Visit) 
     return Response(dump(found), headers=chat_headers(visit.state.deliberation_id), media_type="application/json")
 
 
-async def stream(asked: ChatCompletionRequest, visit: Visit, request_id: str) -> AsyncGenerator[bytes, None]:
+async def stream(
+    asked: ChatCompletionRequest, visit: PendingCompletion, request_id: str
+) -> AsyncGenerator[bytes, None]:
     """The chunks as frames: who speaks at once, the text when it is decided, an error where there is none."""
     yield opening_frame(asked, visit.state)
     try:
@@ -133,10 +135,10 @@ async def stream(asked: ChatCompletionRequest, visit: Visit, request_id: str) ->
         yield error_frames(stream_error(error, request_id))
 
 
-class ChatStream(EventStream):
+class ChatStream(EventStreamResponse):
     """A streamed completion: however it closes, its visit ends with it."""
 
-    def __init__(self, asked: ChatCompletionRequest, visit: Visit, request_id: str) -> None:
+    def __init__(self, asked: ChatCompletionRequest, visit: PendingCompletion, request_id: str) -> None:
         settings = visit.gateway["settings"]
         super().__init__(
             stream(asked, visit, request_id),
@@ -202,7 +204,7 @@ async def create_chat_completion(request: Request, gateway: InGateway, tenant: O
     """Accepted as any deliberation is, and awaited until its end. Leaving stops it, unless a key leads back to it."""
     asked = await body_of(request, ChatCompletionRequest)
     state, _ = await accept(gateway, tenant, request, deliberation_of(asked, _known(gateway)))
-    visit = Visit(gateway, tenant, state, returns=idempotency_key_of(request) is not None)
+    visit = PendingCompletion(gateway, tenant, state, returns=idempotency_key_of(request) is not None)
     if asked.stream:
         return ChatStream(asked, visit, request_id_of(request))
     return await _answer(request, asked, visit)

@@ -21,7 +21,7 @@ from app.deliberation.ports import Record
 from app.deliberation.roles import parse_roles
 from app.deliberation.strategies import STRATEGIES
 from app.lifecycle.specify import accepted, deliberation_id, specification
-from app.webhooks.attempts import Attempt, AttemptFailed, DeliveryEnded, Fault, Place, encoded
+from app.webhooks.attempts import Attempt, AttemptFailed, AttemptFault, DeliveryEnded, DeliveryKey, encoded
 
 TENANT = "default"
 KEY = "order-4711"
@@ -146,12 +146,12 @@ def log() -> tuple[Record, ...]:
 def told() -> tuple[Record, ...]:
     """What the log holds of the webhook of the one under LIVE_KEY: its receiver was down, and then was not."""
     fact = next(record for record in records_of(LIVE_KEY) if record.tokens[-1] == "opened")
-    place = Place(TENANT, fact.tokens[2], delivery_id(fact))
+    place = DeliveryKey(TENANT, fact.tokens[2], delivery_id(fact))
     down = Attempt(
         at=BEGAN_AT + _STEP,
         duration_ms=31,
         status_code=503,
-        problem=Fault(code="http_status", detail="The receiver answered 503."),
+        problem=AttemptFault(code="http_status", detail="The receiver answered 503."),
     )
     up = Attempt(at=BEGAN_AT + timedelta(seconds=6), duration_ms=24, status_code=204)
     records = (

@@ -27,7 +27,7 @@ from app.api.schemas import (
     dump,
 )
 from app.api.webhook_payloads import delivery_id
-from app.catalog.entries import Selection as Listed
+from app.catalog.entries import ListFilter as Listed
 from app.catalog.index import Catalog
 from app.catalog.projection import resource, summary
 from app.deliberation.facts import CancelRequested
@@ -55,8 +55,8 @@ from app.openapi.example_log import (
 )
 from app.routes.login import Session
 from app.routes.roles import strategy_resource
-from app.streaming.frames import Passage, frame_of
-from app.streaming.frames import Selection as Wanted
+from app.streaming.frames import EventSelection as Wanted
+from app.streaming.frames import FrameBatcher, frame_of
 from app.webhooks.attempts import RedeliveryRequested, deliveries
 from app.webhooks.resources import DeliveryPage, delivery_resource
 
@@ -217,7 +217,7 @@ def _events() -> dict[str, tuple[Exhibit, ...]]:
     told = records_of(KEY)
     id, last = {"deliberation_id": told[0].tokens[2]}, str(Cursor(EPOCH, told[-1].sequence))
     logged = [frame for frame in (frame_of(EPOCH, record) for record in told) if frame is not None]
-    streamed = b"".join(Passage(Wanted(), EPOCH).chunks(logged[2:5])).decode()
+    streamed = b"".join(FrameBatcher(Wanted(), EPOCH).chunks(logged[2:5])).decode()
     page = {"items": [_item(record) for record in told[:2]], "next": str(Cursor(EPOCH, 2)), "ended": False}
     return {
         "read_deliberation_events": (
@@ -260,7 +260,7 @@ def _events_of_several() -> dict[str, tuple[Exhibit, ...]]:
     named, last = {"deliberation": [told[0].tokens[2]]}, str(Cursor(EPOCH, told[-1].sequence))
     logged = [frame for frame in (frame_of(EPOCH, record) for record in told) if frame is not None]
     without = [record for record in told if record.tokens[-1] != "delta"]
-    several = b"".join(Passage(Wanted(deltas=False), EPOCH).chunks(logged[:3])).decode()
+    several = b"".join(FrameBatcher(Wanted(deltas=False), EPOCH).chunks(logged[:3])).decode()
     page = {"items": [_item(record) for record in without[:2]], "next": str(Cursor(EPOCH, 2)), "ended": False}
     return {
         "read_events": (

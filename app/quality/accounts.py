@@ -11,7 +11,7 @@ from app.quality.figures import wilson
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Marked:
+class MarkedAnswer:
     """One ended deliberation against the right answer.
 
     `majority_right` and `first_right` tell of the first drafts, None where there is none: whether the answer that most
@@ -43,14 +43,14 @@ def first_drafts(found: Deliberation) -> dict[str, str]:
     return {agent.agent_id: drafts[agent.agent_id] for agent in found.agents if agent.agent_id in drafts}
 
 
-def mark(question: Question, found: Deliberation) -> Marked:
+def mark(question: Question, found: Deliberation) -> MarkedAnswer:
     """A deliberation that has ended, marked. Failed ones are wrong, and so is what cannot be read."""
     drafts = first_drafts(found)
     verdict = found.verdict.content if found.verdict is not None else None
     first = drafts.get(found.agents[0].agent_id)
     texts = [*drafts.values(), *([] if verdict is None else [verdict])]
     ended_at = found.ended_at or found.created_at
-    return Marked(
+    return MarkedAnswer(
         id=found.id,
         status=found.status,
         right=question.is_right(verdict),
@@ -95,7 +95,7 @@ class Account:
 
     strategy: str
     agents: int
-    marked: Sequence[Marked]
+    marked: Sequence[MarkedAnswer]
 
     @property
     def questions(self) -> int:

@@ -6,7 +6,7 @@ from app.quality import contest_forms
 from app.quality.closed_forms import expected, selected_by_many
 from app.quality.experiments import Experiment, law_of, short
 from app.quality.figures import Figure, share
-from app.quality.minds import Nature
+from app.quality.minds import AgentModel
 from app.quality.trials import Setting, Trial
 
 
@@ -21,7 +21,7 @@ def contests() -> Iterator[Experiment]:
 
 def _fuse(agents: int, judge: float, writer: float, bias: float) -> Experiment:
     # The reviewers who select are as good as the judges who compare, and have no bias for places in a list of five.
-    nature = Nature(accuracy=0.6, judge=judge, writer=writer, pair_bias=bias)
+    nature = AgentModel(accuracy=0.6, judge=judge, writer=writer, pair_bias=bias)
     setting = Setting(strategy="fuse", agents=agents, nature=nature)
     law = law_of(setting)
     best_right = expected(law, selected_by_many(agents, judge))
@@ -41,7 +41,7 @@ def _fuse(agents: int, judge: float, writer: float, bias: float) -> Experiment:
 
 
 def _round_robin(agents: int, judge: float, bias: float) -> Experiment:
-    nature = Nature(accuracy=0.6, judge=judge, pair_bias=bias)
+    nature = AgentModel(accuracy=0.6, judge=judge, pair_bias=bias)
     setting = Setting(strategy="tournament", agents=agents, nature=nature)
     return Experiment(
         about=f"N={agents} p=.6 q={short(judge)} b={short(bias)}, everyone meets everyone",
@@ -52,7 +52,7 @@ def _round_robin(agents: int, judge: float, bias: float) -> Experiment:
 
 
 def _knockout(judge: float, bias: float) -> Experiment:
-    nature = Nature(accuracy=0.6, judge=judge, pair_bias=bias)
+    nature = AgentModel(accuracy=0.6, judge=judge, pair_bias=bias)
     return Experiment(
         about=f"N=4 p=.6 q={short(judge)} b={short(bias)}, knockout",
         setting=Setting(strategy="tournament", agents=4, nature=nature, parameters={"format": "knockout"}),

@@ -6,8 +6,8 @@ from app.deliberation.outputs import Scores, parse_output
 from app.quality.contest_forms import orders_agree, right_when_consistent
 from app.quality.experiments import Experiment, short
 from app.quality.figures import Figure, share
-from app.quality.minds import RIGHT, WRONG, Nature
-from app.quality.trials import Asked, Setting, Trial, agent_ids
+from app.quality.minds import RIGHT, WRONG, AgentModel
+from app.quality.trials import Setting, Trial, TrialCall, agent_ids
 
 
 def judges() -> Iterator[Experiment]:
@@ -20,7 +20,7 @@ def judges() -> Iterator[Experiment]:
 def _both_orders(judge: float, bias: float) -> Experiment:
     # Two of five answer, one right and one wrong: below the quorum they are compared as one pair, in both orders.
     right, wrong = agent_ids(2)
-    nature = Nature(judge=judge, pair_bias=bias, planted={right: RIGHT, wrong: WRONG[0]})
+    nature = AgentModel(judge=judge, pair_bias=bias, planted={right: RIGHT, wrong: WRONG[0]})
 
     def figures(found: Sequence[Trial]) -> Iterable[Figure]:
         agreeing = [trial for trial in found if not trial.conclusion.tie]
@@ -48,13 +48,13 @@ def _rotation(agents: int, bias: float) -> Experiment:
 
     return Experiment(
         about=f"N={agents} equal answers, b={short(bias)}, places rotated",
-        setting=Setting(strategy="best_of_n", agents=agents, nature=Nature(accuracy=1.0, place_bias=bias)),
+        setting=Setting(strategy="best_of_n", agents=agents, nature=AgentModel(accuracy=1.0, place_bias=bias)),
         calls=2 * agents,
         extra=figures,
     )
 
 
-def first_on_top(cast: Asked) -> bool:
+def first_on_top(cast: TrialCall) -> bool:
     """Whether a ballot puts the candidate that it was shown first above all others."""
     ballot = parse_output(cast.call.output, cast.text or "")
     assert isinstance(ballot, Scores)

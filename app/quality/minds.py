@@ -30,7 +30,7 @@ _GOOD, _BAD = 8, 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Nature:
+class AgentModel:
     """What minds are like; every rate is a probability.
 
     `accuracy` p and `correlation` ρ of drafts (`common_cause`: by one cause for all, else by a difficulty that is
@@ -77,10 +77,10 @@ def candidates(call: Call) -> dict[str, str]:
     }
 
 
-class Minds:
+class SimulatedAgents:
     """All minds of one deliberation. Deterministic: the same nature, seed and call give the same answer."""
 
-    def __init__(self, nature: Nature, seed: int) -> None:
+    def __init__(self, nature: AgentModel, seed: int) -> None:
         self.nature = nature
         self.seed = seed
         self.accuracy = self._accuracy()

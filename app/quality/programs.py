@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from app.quality.closed_forms import expected, kept_and_mended, selected_of_versions, tested_by_two
 from app.quality.experiments import Experiment, law_of, short
-from app.quality.minds import RIGHT, Nature
+from app.quality.minds import RIGHT, AgentModel
 from app.quality.trials import Setting
 
 _GIVEN = {"tests": [{"name": "result", "code": RIGHT}], "test_writers": 0}
@@ -19,7 +19,7 @@ def programs() -> Iterator[Experiment]:
 
 def _given(agents: int, accuracy: float, fix: float, rounds: int) -> Experiment:
     # A right test is a reviewer that is always right: whoever passes it wins. Only what fails it is repaired.
-    nature = Nature(accuracy=accuracy, fix=fix)
+    nature = AgentModel(accuracy=accuracy, fix=fix)
     setting = Setting(strategy="execute", agents=agents, nature=nature, rounds=rounds, parameters=_GIVEN)
     _, mended = kept_and_mended(fix, 0.0, rounds)
     return Experiment(
@@ -31,7 +31,7 @@ def _given(agents: int, accuracy: float, fix: float, rounds: int) -> Experiment:
 
 
 def _written(agents: int, accuracy: float, tester: float) -> Experiment:
-    nature = Nature(accuracy=accuracy, tester=tester)
+    nature = AgentModel(accuracy=accuracy, tester=tester)
     setting = Setting(strategy="execute", agents=agents, nature=nature, rounds=0, parameters={"test_writers": 2})
     return Experiment(
         about=f"N={agents} R=0 p={short(accuracy)}, two written tests, each right with {short(tester)}",

@@ -13,7 +13,7 @@ from app.quality.closed_forms import (
 )
 from app.quality.experiments import Experiment, law_of, short
 from app.quality.figures import Figure, share
-from app.quality.minds import RIGHT, Nature
+from app.quality.minds import RIGHT, AgentModel
 from app.quality.trials import Setting, Trial
 
 # So many drafts `auto` asks for before it decides.
@@ -30,7 +30,7 @@ def selections() -> Iterator[Experiment]:
 
 def _best_of_n() -> Iterator[Experiment]:
     for agents, correlation in ((3, 0.0), (5, 0.0), (5, 0.44)):
-        nature = Nature(accuracy=0.7, correlation=correlation, judge=0.8)
+        nature = AgentModel(accuracy=0.7, correlation=correlation, judge=0.8)
         setting = Setting(strategy="best_of_n", agents=agents, nature=nature)
         yield Experiment(
             about=f"N={agents} p=.7 ρ={short(correlation)} q=.8, reviewers alone",
@@ -38,7 +38,7 @@ def _best_of_n() -> Iterator[Experiment]:
             right=expected(law_of(setting), selected_by_many(agents, nature.judge)),
             calls=2 * agents,
         )
-    nature = Nature(accuracy=0.7, judge=0.8, one_jury=True)
+    nature = AgentModel(accuracy=0.7, judge=0.8, one_jury=True)
     setting = Setting(strategy="best_of_n", agents=5, nature=nature)
     yield Experiment(
         about="N=5 p=.7 q=.8, reviewers of one mind",
@@ -50,18 +50,18 @@ def _best_of_n() -> Iterator[Experiment]:
 
 def _councils() -> Iterator[Experiment]:
     # A critic that sees more faults where there are some; a revision that mends more than it spoils.
-    sober = Nature(accuracy=0.6, fix=0.4, harm=0.2, detect=0.9, alarm=0.3, judge=0.8, one_jury=True)
+    sober = AgentModel(accuracy=0.6, fix=0.4, harm=0.2, detect=0.9, alarm=0.3, judge=0.8, one_jury=True)
     yield _council("p=.6 u=.4 h=.2, critics .9/.3", sober, 1)
     yield _council("p=.6 u=.4 h=.2, two critics .9/.3", sober, 1, critics=2)
     # A critic that always finds something, so that everybody revises in every round.
-    eager = Nature(accuracy=0.6, fix=0.4, harm=0.2, judge=0.8, one_jury=True)
+    eager = AgentModel(accuracy=0.6, fix=0.4, harm=0.2, judge=0.8, one_jury=True)
     yield _council("p=.6 u=.4 h=.2, critics never content", eager, 2)
     # (1-p)u = ph: what revisions mend they spoil again.
-    neutral = Nature(accuracy=0.7, fix=0.28, harm=0.12, judge=0.8, one_jury=True)
+    neutral = AgentModel(accuracy=0.7, fix=0.28, harm=0.12, judge=0.8, one_jury=True)
     yield _council("p=.7 u=.28 h=.12, neutral", neutral, 2)
 
 
-def _council(about: str, nature: Nature, rounds: int, critics: int = 1) -> Experiment:
+def _council(about: str, nature: AgentModel, rounds: int, critics: int = 1) -> Experiment:
     """Three agents; where critics may be content there is one round, which no early end can cut."""
     agents = 3
     setting = Setting(strategy="council", agents=agents, nature=nature, rounds=rounds, parameters={"critics": critics})
@@ -96,17 +96,17 @@ def last_right(trial: Trial) -> list[bool]:
 def _autos() -> Iterator[Experiment]:
     """Three drafts first, and a stronger method where they differ."""
     for correlation in (0.0, 0.44):
-        nature = Nature(accuracy=0.7, correlation=correlation, judge=0.8)
+        nature = AgentModel(accuracy=0.7, correlation=correlation, judge=0.8)
         about = f"N=5 p=.7 ρ={short(correlation)} q=.8, on to best_of_n"
         yield _auto(about, 5, nature, "best_of_n", selected_by_many(5, nature.judge), calls=10)
-    nature = Nature(accuracy=0.7, fix=0.4, harm=0.2, judge=0.8, one_jury=True)
+    nature = AgentModel(accuracy=0.7, fix=0.4, harm=0.2, judge=0.8, one_jury=True)
     kept, mended = kept_and_mended(nature.fix, nature.harm, 1)
     given = selected_of_versions(3, kept, mended, nature.judge)
     yield _auto("N=3 R=1 p=.7 u=.4 h=.2 q=.8, on to council", 3, nature, "council", given, calls=12)
 
 
 def _auto(
-    about: str, agents: int, nature: Nature, on_to: str, given: Callable[[int], float], calls: float
+    about: str, agents: int, nature: AgentModel, on_to: str, given: Callable[[int], float], calls: float
 ) -> Experiment:
     parameters = {"normaliser": "number", "escalate_to": on_to}
     setting = Setting(strategy="auto", agents=agents, nature=nature, parameters=parameters)

@@ -16,7 +16,7 @@ from app.deliberation.engine import Conclusion, Outcomes
 from app.deliberation.facts import CallFinished
 from app.deliberation.specification import AgentSpec, Constraints, Criterion, Purpose, Sampling, Specification
 from app.deliberation.strategies import STRATEGIES
-from app.quality.minds import RIGHT, Minds, Nature, chance
+from app.quality.minds import RIGHT, AgentModel, SimulatedAgents, chance
 
 ROLE = "DEV"
 _RUBRIC = (Criterion(id="right", description="Is it right?"),)
@@ -32,13 +32,13 @@ class Setting:
 
     strategy: str
     agents: int
-    nature: Nature = field(default_factory=Nature)
+    nature: AgentModel = field(default_factory=AgentModel)
     rounds: int = 1
     parameters: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class TrialCall:
     """One call of a trial, with its stage's purpose and the text that came back, None when it failed."""
 
     purpose: Purpose
@@ -52,7 +52,7 @@ class Trial:
 
     seed: int
     conclusion: Conclusion
-    asked: tuple[Asked, ...]
+    asked: tuple[TrialCall, ...]
 
     @property
     def calls(self) -> int:
@@ -64,7 +64,7 @@ class Trial:
         """Whether the verdict is the right answer."""
         return self.conclusion.content == RIGHT
 
-    def of(self, purpose: Purpose) -> list[Asked]:
+    def of(self, purpose: Purpose) -> list[TrialCall]:
         """The calls of every stage with this purpose, in order."""
         return [each for each in self.asked if each.purpose == purpose]
 
@@ -109,14 +109,14 @@ def finished(call: Call, stage: int, text: str | None) -> CallFinished:
 
 def deliberate(setting: Setting, seed: int) -> Trial:
     """One deliberation, to its conclusion. Raises what the strategy raises."""
-    minds = Minds(setting.nature, seed)
+    minds = SimulatedAgents(setting.nature, seed)
     strategy = STRATEGIES[setting.strategy].run(specification(setting, seed))
-    asked: list[Asked] = []
+    asked: list[TrialCall] = []
     stage = 1
     try:
         ask: Ask = next(strategy)
         while True:
-            answers = [Asked(ask.purpose, call, minds.say(call, ask.purpose)) for call in ask.calls]
+            answers = [TrialCall(ask.purpose, call, minds.say(call, ask.purpose)) for call in ask.calls]
             asked += answers
             ask = strategy.send(Outcomes({a.call.call_id: finished(a.call, stage, a.text) for a in answers}))
             stage += 1

@@ -7,7 +7,7 @@ from app.quality import closed_forms
 from app.quality.closed_forms import StopsAt
 from app.quality.experiments import ASK_ALL, VOTE, Experiment, Extra, law_of, no_more, short
 from app.quality.figures import Figure, every
-from app.quality.minds import RIGHT, WRONG, Nature
+from app.quality.minds import RIGHT, WRONG, AgentModel
 from app.quality.trials import Setting, Trial, agent_ids, deliberate
 
 _NUMBERS = {"normaliser": "number"}
@@ -19,10 +19,10 @@ def votes() -> Iterator[Experiment]:
     """Condorcet's jury with and without correlation, early stops, and what debate adds to counting."""
     for correlation in (0.0, 0.1, 0.44):
         for agents in (3, 5, 9):
-            yield _plurality(agents, Nature(accuracy=0.7, correlation=correlation), f"p=.7 ρ={short(correlation)}")
-    yield _plurality(9, Nature(accuracy=0.7, correlation=0.44, common_cause=True), "p=.7 ρ=.44 by a common cause")
-    yield _plurality(5, Nature(accuracy=0.4), "p=.4, one wrong answer")
-    yield _many_wrong(5, Nature(accuracy=0.4, wrong_answers=4))
+            yield _plurality(agents, AgentModel(accuracy=0.7, correlation=correlation), f"p=.7 ρ={short(correlation)}")
+    yield _plurality(9, AgentModel(accuracy=0.7, correlation=0.44, common_cause=True), "p=.7 ρ=.44 by a common cause")
+    yield _plurality(5, AgentModel(accuracy=0.4), "p=.4, one wrong answer")
+    yield _many_wrong(5, AgentModel(accuracy=0.4, wrong_answers=4))
     for agents, accuracy in ((5, 0.7), (15, 0.8)):
         yield _unassailable(agents, accuracy)
     yield _beta(15, 0.8)
@@ -32,11 +32,11 @@ def votes() -> Iterator[Experiment]:
         yield _debate(agents, correlation)
 
 
-def _vote(agents: int, nature: Nature, stop: str = "none") -> Setting:
+def _vote(agents: int, nature: AgentModel, stop: str = "none") -> Setting:
     return Setting(strategy=VOTE, agents=agents, nature=nature, parameters={**_NUMBERS, "stop": stop})
 
 
-def _plurality(agents: int, nature: Nature, about: str) -> Experiment:
+def _plurality(agents: int, nature: AgentModel, about: str) -> Experiment:
     setting = _vote(agents, nature)
     return Experiment(
         about=f"N={agents} {about}",
@@ -47,14 +47,14 @@ def _plurality(agents: int, nature: Nature, about: str) -> Experiment:
     )
 
 
-def _many_wrong(agents: int, nature: Nature) -> Experiment:
+def _many_wrong(agents: int, nature: AgentModel) -> Experiment:
     right = closed_forms.plurality_of_many(agents, nature.accuracy, nature.wrong_answers)
     about = f"N={agents} p={short(nature.accuracy)}, {nature.wrong_answers} wrong answers"
     return Experiment(about=about, setting=_vote(agents, nature), right=right, calls=agents, effort=4)
 
 
 def _unassailable(agents: int, accuracy: float) -> Experiment:
-    setting = _vote(agents, Nature(accuracy=accuracy), "unassailable")
+    setting = _vote(agents, AgentModel(accuracy=accuracy), "unassailable")
 
     def same_winner(found: Sequence[Trial]) -> Iterable[Figure]:
         yield every("winner is the full vote's", [_of_all(setting, trial) for trial in found])
@@ -69,7 +69,7 @@ def _of_all(setting: Setting, trial: Trial) -> bool:
 
 
 def _beta(agents: int, accuracy: float) -> Experiment:
-    return _stopped(_vote(agents, Nature(accuracy=accuracy), "beta"), closed_forms.beta_rule)
+    return _stopped(_vote(agents, AgentModel(accuracy=accuracy), "beta"), closed_forms.beta_rule)
 
 
 def _stopped(setting: Setting, rule: StopsAt, extra: Extra = no_more) -> Experiment:
@@ -89,13 +89,13 @@ def _beta_counts() -> Iterator[Experiment]:
     # After three equal votes of 15 the lead has .938, and so it has at 5 to 1: both go on.
     for answers, calls, about in (("RRRR", 4, "4-0 stops, 3-0 does not"), ("RRRWRRR", 7, "6-1 stops, 5-1 does not")):
         said = [RIGHT if each == "R" else WRONG[0] for each in answers.ljust(15, "R")]
-        nature = Nature(planted=dict(zip(agent_ids(15), said, strict=True)))
+        nature = AgentModel(planted=dict(zip(agent_ids(15), said, strict=True)))
         yield Experiment(about=f"beta rule: {about}", setting=_vote(15, nature, "beta"), calls=calls)
 
 
 def _picked(agents: int, accuracy: float) -> Experiment:
     # The picker is an author who is not shown its own text: it takes the plurality of all the others.
-    nature = Nature(accuracy=accuracy)
+    nature = AgentModel(accuracy=accuracy)
     return Experiment(
         about=f"N={agents} p={short(accuracy)}, nothing counted: one call picks the most consistent",
         setting=Setting(strategy=VOTE, agents=agents, nature=nature, parameters={"normaliser": "none"}),
@@ -105,7 +105,7 @@ def _picked(agents: int, accuracy: float) -> Experiment:
 
 
 def _debate(agents: int, correlation: float) -> Experiment:
-    nature = Nature(accuracy=0.7, correlation=correlation, fix=0.5, harm=0.2)
+    nature = AgentModel(accuracy=0.7, correlation=correlation, fix=0.5, harm=0.2)
     setting = Setting(strategy="debate", agents=agents, nature=nature, parameters=_NUMBERS)
     predicted = closed_forms.debated(law_of(setting), _AGREEMENT, nature.fix, nature.harm)
     return Experiment(

@@ -35,7 +35,14 @@ from app.api.cluster_schemas import (
 from app.api.responses import answer, problems
 from app.api.schemas import dump
 from app.deliberation.errors import JournalUnavailable
-from app.observability.replica_status import AgentTold, CoordinatorTold, EngineTold, ReplicaTold, Told, read
+from app.observability.replica_status import (
+    AgentStatus,
+    CoordinatorStatus,
+    EngineStatus,
+    ReplicaStatus,
+    StatusType,
+    read,
+)
 from app.routes.dependencies import Gateway, InGateway
 from app.routes.health import senders_of
 from app.routes.roles import INQUIRY_TIMEOUT_S
@@ -55,7 +62,9 @@ class _SenderTold(BaseModel):
     counts: dict[str, int] = Field(default_factory=dict[str, int])
 
 
-def _read(of: type[Told], part: str, replies: Iterable[dict[str, Any]], missing: list[MissingPart]) -> tuple[Told, ...]:
+def _read(
+    of: type[StatusType], part: str, replies: Iterable[dict[str, Any]], missing: list[MissingPart]
+) -> tuple[StatusType, ...]:
     """The replies that can be read; of the others it is told that they cannot."""
     found, faults = read(of, replies)
     missing.extend(MissingPart(part=part, detail=f"A reply cannot be read: {count} faults") for count in faults)
@@ -84,15 +93,15 @@ async def _log(gateway: Gateway, missing: list[MissingPart]) -> LogFigures:
     return LogFigures(server_version=None, streams=(), consumers=())
 
 
-async def _agents(gateway: Gateway, missing: list[MissingPart]) -> tuple[AgentTold, ...]:
+async def _agents(gateway: Gateway, missing: list[MissingPart]) -> tuple[AgentStatus, ...]:
     """The replicas of all roles, in the order of the roles."""
 
-    async def of_role(name: str) -> tuple[AgentTold, ...]:
+    async def of_role(name: str) -> tuple[AgentStatus, ...]:
         bounds = gateway["roles"][name].replicas
         replies = await gateway["control"].inquire(
             f"control.role.{name}", timeout_s=INQUIRY_TIMEOUT_S, replies_max=bounds.max
         )
-        found = _read(AgentTold, f"role {name}", replies, missing)
+        found = _read(AgentStatus, f"role {name}", replies, missing)
         missing.extend(_few(f"role {name}", len(replies), bounds.min))
         return tuple(sorted(found, key=lambda told: told.replica))
 
@@ -100,11 +109,11 @@ async def _agents(gateway: Gateway, missing: list[MissingPart]) -> tuple[AgentTo
     return tuple(told for of_one in found for told in of_one)
 
 
-async def _coordinators(gateway: Gateway, missing: list[MissingPart]) -> tuple[CoordinatorTold, ...]:
+async def _coordinators(gateway: Gateway, missing: list[MissingPart]) -> tuple[CoordinatorStatus, ...]:
     replies = await gateway["control"].inquire(
         "control.coordinator", timeout_s=INQUIRY_TIMEOUT_S, replies_max=COORDINATORS_MAX
     )
-    found = _read(CoordinatorTold, "coordinator", replies, missing)
+    found = _read(CoordinatorStatus, "coordinator", replies, missing)
     missing.extend(_few("coordinator", len(replies), max((told.wanted or 1 for told in found), default=1)))
     return tuple(sorted(found, key=lambda told: told.replica))
 
@@ -120,8 +129,8 @@ async def _senders(gateway: Gateway, missing: list[MissingPart]) -> tuple[Sender
     )
 
 
-def _applications(replicas: Sequence[ReplicaTold]) -> tuple[ServeApplication, ...]:
-    placed: dict[str, dict[str, list[ReplicaTold]]] = defaultdict(lambda: defaultdict(list))
+def _applications(replicas: Sequence[ReplicaStatus]) -> tuple[ServeApplication, ...]:
+    placed: dict[str, dict[str, list[ReplicaStatus]]] = defaultdict(lambda: defaultdict(list))
     for told in replicas:
         if told.application is not None and told.deployment is not None:
             placed[told.application][told.deployment].append(told)
@@ -142,7 +151,7 @@ def _applications(replicas: Sequence[ReplicaTold]) -> tuple[ServeApplication, ..
     )
 
 
-def _coordinator(told: CoordinatorTold) -> CoordinatorView:
+def _coordinator(told: CoordinatorStatus) -> CoordinatorView:
     return CoordinatorView(
         id=told.replica,
         node=told.node,
@@ -153,7 +162,7 @@ def _coordinator(told: CoordinatorTold) -> CoordinatorView:
     )
 
 
-def _agent(told: AgentTold) -> AgentView:
+def _agent(told: AgentStatus) -> AgentView:
     # A hedge asks two engines for one call.
     at_engines = sum(engine.in_flight for engine in told.engines)
     return AgentView(
@@ -181,9 +190,9 @@ def _worst(circuits: Iterable[CircuitState]) -> CircuitState:
     return "half_open" if "half_open" in of_any else "closed"
 
 
-def _engines(agents: Sequence[AgentTold]) -> tuple[EngineLoad, ...]:
+def _engines(agents: Sequence[AgentStatus]) -> tuple[EngineLoad, ...]:
     """Every engine once, over all who ask it."""
-    seen: dict[str, list[tuple[AgentTold, EngineTold]]] = defaultdict(list)
+    seen: dict[str, list[tuple[AgentStatus, EngineStatus]]] = defaultdict(list)
     for agent in agents:
         for engine in agent.engines:
             seen[engine.url].append((agent, engine))
@@ -230,7 +239,7 @@ def _queue(gateway: Gateway, backlog: Backlog) -> QueueView:
     )
 
 
-def _distinct(replicas: Sequence[ReplicaTold]) -> tuple[ReplicaVersions, ...]:
+def _distinct(replicas: Sequence[ReplicaStatus]) -> tuple[ReplicaVersions, ...]:
     found = {tuple(told.versions.model_dump().values()): told.versions for told in replicas}
     return tuple(found[key] for key in sorted(found, key=str))
 

@@ -15,7 +15,7 @@ from app.api.request_body import body_of
 from app.api.requests import CancelRequest, DeliberationRequest, wait_of
 from app.api.responses import IDEMPOTENCY_KEY, IF_NONE_MATCH, PREFER, answer, body, parameter, problems
 from app.api.schemas import Deliberation, DeliberationPage, FieldProblem, Status, dump
-from app.catalog.entries import Selection
+from app.catalog.entries import ListFilter
 from app.catalog.projection import resource, summary
 from app.deliberation.errors import InvalidCursor, JournalUnavailable
 from app.deliberation.fold import State
@@ -264,7 +264,7 @@ async def list_deliberations(request: Request, gateway: InGateway, tenant: OfTen
     """The same from every replica of the gateway. Filters are repeated with the cursor, as the Link header does."""
     query, metadata = _query(request)
     catalog = caught_up(gateway)
-    selection = Selection(
+    selection = ListFilter(
         status=query.status,
         role=query.role,
         strategy=query.strategy,

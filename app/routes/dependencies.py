@@ -19,8 +19,8 @@ from app.deliberation.specification import checked_token
 from app.observability.metrics import Metrics
 from app.settings import Settings
 from app.streaming.feed import Feed
-from app.streaming.single_flight import Shared
-from app.streaming.snapshots import Looks
+from app.streaming.single_flight import SingleFlightCache
+from app.streaming.snapshots import SnapshotCache
 
 
 class Gateway(TypedDict):
@@ -37,13 +37,13 @@ class Gateway(TypedDict):
     clock: Clock
     catalog: Catalog
     feed: Feed
-    looks: Looks
+    looks: SnapshotCache
     roles: Mapping[str, Role]
     strategies: Mapping[str, StrategyDefinition]
     metrics: Metrics
     streams_differ: Callable[[], Awaitable[list[str]]]
     log_told: Callable[[], Awaitable[LogFigures]]
-    cluster: Shared[bytes]
+    cluster: SingleFlightCache[bytes]
 
 
 class SystemClock:

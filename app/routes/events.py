@@ -13,9 +13,9 @@ from app.api.responses import answer, headers, problems
 from app.api.schemas import dump
 from app.log.paging import of_deliberation
 from app.routes.dependencies import Gateway, InGateway
-from app.streaming.event_stream import NEGOTIATED, EventStream, Showing, seated, shown
+from app.streaming.event_stream import NEGOTIATED, EventStreamResponse, StreamPlan, seated, stream_events
 from app.streaming.frames import Filter, event_in, frame_of
-from app.streaming.resume import Asked, Opening, asked, head_of, opening, snapshot_of
+from app.streaming.resume import EventsRequest, ResumePoint, events_request, head_of, resume_point, snapshot_of
 
 PAGE_RECORDS = 256
 EXAMINED_MAX = 10_000
@@ -34,7 +34,7 @@ def page_of(items: list[bytes], next_: Cursor, *, ended: bool) -> bytes:
     return b'{"items":[' + b",".join(items) + last.encode()
 
 
-async def page(opened: Opening, wanted: Filter, gateway: Gateway, limit: int) -> bytes:
+async def page(opened: ResumePoint, wanted: Filter, gateway: Gateway, limit: int) -> bytes:
     """An EventPage as JSON. Events are put in as they are stored, each with its cursor; nothing is parsed.
 
     Without a cursor it begins at the beginning. A page may hold less than `limit` although there is more: only so many
@@ -67,11 +67,11 @@ async def page(opened: Opening, wanted: Filter, gateway: Gateway, limit: int) ->
     return page_of(items, Cursor(epoch, position), ended=ended)
 
 
-def stream_of(opened: Opening, wanted: Filter, head: list[bytes], gateway: Gateway) -> EventStream:
+def stream_of(opened: ResumePoint, wanted: Filter, head: list[bytes], gateway: Gateway) -> EventStreamResponse:
     """The answer to a viewer of one deliberation."""
     settings, look = gateway["settings"], opened.look
     patterns = of_deliberation(look.tenant, look.deliberation_id)
-    showing = Showing(
+    showing = StreamPlan(
         epoch=opened.epoch,
         start=opened.start,
         live=patterns,
@@ -80,8 +80,8 @@ def stream_of(opened: Opening, wanted: Filter, head: list[bytes], gateway: Gatew
         ends=lambda frame: frame.ends,
         deliberation_id=look.deliberation_id,
     )
-    return EventStream(
-        shown(showing, head, gateway),
+    return EventStreamResponse(
+        stream_events(showing, head, gateway),
         heartbeat_s=settings.heartbeat_s,
         stalled_s=settings.stream_send_timeout_s,
         headers=NEGOTIATED,
@@ -110,8 +110,8 @@ ANSWERS = {
 )
 async def read_deliberation_events(
     gateway: InGateway,
-    wanted: Annotated[Asked, Depends(asked)],
-    opened: Annotated[Opening, Depends(opening)],
+    wanted: Annotated[EventsRequest, Depends(events_request)],
+    opened: Annotated[ResumePoint, Depends(resume_point)],
 ) -> Response:
     """Every event once, in the order of the log. A page after the terminal event is empty, and says that it ended."""
     if wanted.media == "application/json":

@@ -13,7 +13,7 @@ from pydantic import AwareDatetime, Field
 from app.access.authorization import DEVELOPER, cookie_name
 from app.access.keys import Caller, Scope
 from app.api.request_body import body_of
-from app.api.requests import Body
+from app.api.requests import RequestModel
 from app.api.responses import answer, body, problems
 from app.api.schemas import Resource, dump
 from app.routes.dependencies import InGateway, OfCaller
@@ -23,7 +23,7 @@ _NO_STORE = {"Cache-Control": "no-store"}
 router = APIRouter(tags=["sessions"])
 
 
-class LoginRequest(Body):
+class LoginRequest(RequestModel):
     """The body of `POST /login`."""
 
     key: str = Field(

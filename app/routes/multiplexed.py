@@ -28,11 +28,11 @@ from app.lifecycle.accept import caught_up, check_standing
 from app.log.paging import Patterns, of_deliberations, of_tenant, read_page
 from app.routes.dependencies import Gateway, InGateway, OfTenant
 from app.routes.events import ANSWERS, EXAMINED_MAX, item, page_of
-from app.streaming.event_stream import NEGOTIATED, EventStream, Showing, seated, shown
-from app.streaming.frames import DELETED, Frame, Selection, control_frame, cursor_frame, event_in, frame_of
+from app.streaming.event_stream import NEGOTIATED, EventStreamResponse, StreamPlan, seated, stream_events
+from app.streaming.frames import DELETED, EventFrame, EventSelection, control_frame, cursor_frame, event_in, frame_of
 from app.streaming.resume import EventsQuery, LastEventId, gap_at, opened_at, patiently, place_in, snapshot_of
-from app.streaming.single_flight import Shared
-from app.streaming.snapshots import Look
+from app.streaming.single_flight import SingleFlightCache
+from app.streaming.snapshots import Snapshot
 
 DELIBERATIONS_MAX = 64
 LISTED_MAX = 200
@@ -56,11 +56,11 @@ class SeveralQuery(EventsQuery):
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class SeveralRequest:
     """What a viewer asks for. `ids` is empty for all deliberations of the tenant, `statuses` for any."""
 
     media: Media
-    selection: Selection
+    selection: EventSelection
     ids: frozenset[str]
     statuses: frozenset[Status]
     cursor: Cursor | None
@@ -71,14 +71,14 @@ def wanted_of(
     query: Annotated[SeveralQuery, Query()],
     media: Annotated[Media, Depends(media_of)],
     last_event_id: LastEventId = None,
-) -> Wanted:
+) -> SeveralRequest:
     """The request, checked; raises InvalidCursor, ValidationFailed, and NotFound for what can be no id."""
     cursor, selection = place_in(query.after, last_event_id), query.selection()
     try:
         ids = frozenset(checked_token(each, "id") for each in query.deliberation)
     except InvalidToken as exc:
         raise NotFound("No deliberation can have one of these ids: ids match [a-z0-9_-]{1,64}.") from exc
-    return Wanted(media, selection, ids, frozenset(query.status), cursor, query.limit)
+    return SeveralRequest(media, selection, ids, frozenset(query.status), cursor, query.limit)
 
 
 @dataclass(slots=True, eq=False)
@@ -89,19 +89,21 @@ class Shown:
     """
 
     log: StreamState
-    looks: Sequence[Look]
-    snapshot: Shared[tuple[bytes, ...]] = field(default_factory=lambda: Shared[tuple[bytes, ...]](inf))
+    looks: Sequence[Snapshot]
+    snapshot: SingleFlightCache[tuple[bytes, ...]] = field(
+        default_factory=lambda: SingleFlightCache[tuple[bytes, ...]](inf)
+    )
 
 
 @dataclass(frozen=True, slots=True)
-class Several:
+class SeveralResumePoint:
     """Where a viewer of several goes on. `cursor` is None unless the client's can be followed, and `gap` says why not.
 
     `remaining` are those of the named deliberations whose end the viewer has not seen.
     """
 
     tenant: str
-    wanted: Wanted
+    wanted: SeveralRequest
     shown: Shown
     cursor: Cursor | None
     gap: StreamGap | None
@@ -135,12 +137,12 @@ class Several:
 class _Filter:
     """Which events a viewer of several is shown; tombstones whatever the status, so that they are forgotten."""
 
-    def __init__(self, tenant: str, wanted: Wanted, catalog: Catalog) -> None:
+    def __init__(self, tenant: str, wanted: SeveralRequest, catalog: Catalog) -> None:
         self._tenant = tenant
         self._wanted = wanted
         self._catalog = catalog
 
-    def takes(self, frame: Frame) -> bool:
+    def takes(self, frame: EventFrame) -> bool:
         """Whether this event is wanted."""
         wanted = self._wanted
         if (wanted.ids and frame.deliberation_id not in wanted.ids) or not wanted.selection.takes(frame):
@@ -153,11 +155,13 @@ class _Filter:
         return not wanted.statuses.isdisjoint((entry.status_at(frame.sequence - 1), entry.status_at(frame.sequence)))
 
 
-async def _found(gateway: Gateway, tenant: str, ids: frozenset[str], log: StreamState) -> list[Look | NotFound | Gone]:
+async def _found(
+    gateway: Gateway, tenant: str, ids: frozenset[str], log: StreamState
+) -> list[Snapshot | NotFound | Gone]:
     """Looks at these deliberations, all at the same place of the log, or why there is none."""
     check = partial(check_standing, gateway)
 
-    async def found(id: str) -> Look | NotFound | Gone:
+    async def found(id: str) -> Snapshot | NotFound | Gone:
         try:
             return await gateway["looks"].look_at(tenant, id, check, log)
         except (NotFound, Gone) as exc:
@@ -166,7 +170,7 @@ async def _found(gateway: Gateway, tenant: str, ids: frozenset[str], log: Stream
     return await asyncio.gather(*map(found, sorted(ids)))
 
 
-async def _shown(gateway: Gateway, tenant: str, wanted: Wanted) -> Shown:
+async def _shown(gateway: Gateway, tenant: str, wanted: SeveralRequest) -> Shown:
     """What there is now; raises NotFound and Gone.
 
     On a `first` opening nothing that is named may be unknown. Later, what has gone meanwhile is passed over as long as
@@ -175,8 +179,8 @@ async def _shown(gateway: Gateway, tenant: str, wanted: Wanted) -> Shown:
     first, log = wanted.cursor is None, await gateway["journal"].state()
     while True:
         found = await _found(gateway, tenant, wanted.ids, log)
-        looks = [each for each in found if isinstance(each, Look)]
-        faults = [each for each in found if not isinstance(each, Look)]
+        looks = [each for each in found if isinstance(each, Snapshot)]
+        faults = [each for each in found if not isinstance(each, Snapshot)]
         unknown = [each for each in faults if isinstance(each, NotFound)]
         if unknown and (first or not looks):
             raise unknown[0]
@@ -191,8 +195,8 @@ async def _shown(gateway: Gateway, tenant: str, wanted: Wanted) -> Shown:
 
 
 async def opening_of_several(
-    gateway: InGateway, tenant: OfTenant, wanted: Annotated[Wanted, Depends(wanted_of)]
-) -> Several:
+    gateway: InGateway, tenant: OfTenant, wanted: Annotated[SeveralRequest, Depends(wanted_of)]
+) -> SeveralResumePoint:
     """Everything a stream or page needs to know before it opens; raises NotFound, Gone and JournalUnavailable."""
     cursor, ids = wanted.cursor, wanted.ids
     beyond = 0 if cursor is None else cursor.sequence
@@ -209,10 +213,10 @@ async def opening_of_several(
     remaining = frozenset(
         look.deliberation_id for look in known.looks if look.end_sequence is None or look.end_sequence > seen
     )
-    return Several(tenant, wanted, known, cursor, gap, remaining)
+    return SeveralResumePoint(tenant, wanted, known, cursor, gap, remaining)
 
 
-async def _snapshots(opened: Several, gateway: Gateway) -> tuple[bytes, ...]:
+async def _snapshots(opened: SeveralResumePoint, gateway: Gateway) -> tuple[bytes, ...]:
     """Frames: a snapshot of each deliberation that is named, or a list of the tenant's newest; once for a crowd."""
     wanted, log, catalog = opened.wanted, opened.shown.log, gateway["catalog"]
 
@@ -233,7 +237,7 @@ async def _snapshots(opened: Several, gateway: Gateway) -> tuple[bytes, ...]:
     return await opened.shown.snapshot.get(ask)
 
 
-async def head_of_several(opened: Several, gateway: Gateway) -> list[bytes]:
+async def head_of_several(opened: SeveralResumePoint, gateway: Gateway) -> list[bytes]:
     """The first frames of a stream: bounds, and unless a cursor is followed, the state of all."""
     log = opened.shown.log
     parts = [opened_at(log, log.last_sequence, gateway, deliberation_id=None, retention_until=None)]
@@ -244,7 +248,7 @@ async def head_of_several(opened: Several, gateway: Gateway) -> list[bytes]:
     return parts
 
 
-async def page_of_several(opened: Several, gateway: Gateway) -> bytes:
+async def page_of_several(opened: SeveralResumePoint, gateway: Gateway) -> bytes:
     """An EventPage as JSON. Without a cursor it begins at the beginning of what is retained."""
     log, limit = opened.shown.log, opened.wanted.limit
     wanted = _Filter(opened.tenant, opened.wanted, gateway["catalog"])
@@ -273,16 +277,16 @@ async def page_of_several(opened: Several, gateway: Gateway) -> bytes:
     return page_of(items, Cursor(log.epoch, position), ended=bool(opened.wanted.ids) and not remaining)
 
 
-def _stream(opened: Several, head: list[bytes], gateway: Gateway) -> EventStream:
+def _stream(opened: SeveralResumePoint, head: list[bytes], gateway: Gateway) -> EventStreamResponse:
     settings, remaining = gateway["settings"], set(opened.remaining)
 
-    def ends(frame: Frame) -> bool:
+    def ends(frame: EventFrame) -> bool:
         if not frame.ends or frame.deliberation_id not in remaining:
             return False
         remaining.discard(frame.deliberation_id)
         return not remaining
 
-    showing = Showing(
+    showing = StreamPlan(
         epoch=opened.shown.log.epoch,
         start=opened.start,
         live=opened.live,
@@ -292,8 +296,8 @@ def _stream(opened: Several, head: list[bytes], gateway: Gateway) -> EventStream
         deliberation_id=None,
         over=opened.over,
     )
-    return EventStream(
-        shown(showing, head, gateway),
+    return EventStreamResponse(
+        stream_events(showing, head, gateway),
         heartbeat_s=settings.heartbeat_s,
         stalled_s=settings.stream_send_timeout_s,
         headers=NEGOTIATED,
@@ -310,8 +314,8 @@ def _stream(opened: Several, head: list[bytes], gateway: Gateway) -> EventStream
 )
 async def read_events(
     gateway: InGateway,
-    wanted: Annotated[Wanted, Depends(wanted_of)],
-    opened: Annotated[Several, Depends(opening_of_several)],
+    wanted: Annotated[SeveralRequest, Depends(wanted_of)],
+    opened: Annotated[SeveralResumePoint, Depends(opening_of_several)],
 ) -> Response:
     """Every event once, in the order of the log, over all deliberations.
 

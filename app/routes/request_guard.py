@@ -46,7 +46,7 @@ def foreign_host(scope: Scope) -> ForeignHost | None:
     return ForeignHost("Without keys this gateway answers under this machine's own names alone.", remedy)
 
 
-class Threshold:
+class RequestGuard:
     """Refuses what no route should see, and watches over streams."""
 
     def __init__(self, app: ASGIApp) -> None:

@@ -23,7 +23,7 @@ from app.api.schemas import (
 from app.deliberation.engine import StrategyDefinition
 from app.deliberation.errors import InvalidRequest, NotFound
 from app.deliberation.roles import Role, parse_roles
-from app.observability.replica_status import AgentTold, read, without_credentials
+from app.observability.replica_status import AgentStatus, read, without_credentials
 from app.routes.dependencies import Gateway, InGateway
 from app.settings import PACKAGED_ROLES
 
@@ -43,7 +43,7 @@ def read_roles(path: Path | None) -> Mapping[str, Role]:
         raise InvalidRequest(f"{path} cannot be read as YAML: {exc}") from exc
 
 
-def live_role(replicas: Sequence[AgentTold]) -> LiveRole | None:
+def live_role(replicas: Sequence[AgentStatus]) -> LiveRole | None:
     """What replicas said of themselves, as one view; None when none did."""
     if not replicas:
         return None
@@ -63,7 +63,7 @@ def live_role(replicas: Sequence[AgentTold]) -> LiveRole | None:
     )
 
 
-async def replicas_of(gateway: Gateway, name: str, role: Role) -> tuple[AgentTold, ...]:
+async def replicas_of(gateway: Gateway, name: str, role: Role) -> tuple[AgentStatus, ...]:
     """What the role's replicas say of themselves; those that do not within half a second, or unreadably, are left out.
 
     `GET /cluster` tells of those.
@@ -71,7 +71,7 @@ async def replicas_of(gateway: Gateway, name: str, role: Role) -> tuple[AgentTol
     replies = await gateway["control"].inquire(
         f"control.role.{name}", timeout_s=INQUIRY_TIMEOUT_S, replies_max=role.replicas.max
     )
-    return read(AgentTold, replies)[0]
+    return read(AgentStatus, replies)[0]
 
 
 async def _described(gateway: Gateway, name: str, role: Role) -> RoleResource:

@@ -28,7 +28,7 @@ from app.api.schemas import dump
 from app.log.paging import Patterns
 from app.routes.dependencies import Gateway, InGateway
 from app.streaming.connection import bounded, connection_of
-from app.streaming.frames import Filter, Frame, Passage, control_frame, gathered
+from app.streaming.frames import EventFrame, Filter, FrameBatcher, control_frame, gathered
 from app.streaming.resume import RETRY_MS
 
 PIECE_BYTES = 16_384
@@ -42,7 +42,7 @@ Reason = Literal["draining", "max_age", "slow_consumer"]
 log = structlog.get_logger(__name__)
 
 
-class EventStream(Response):
+class EventStreamResponse(Response):
     """An event stream of whole frames. A comment is sent when nothing else was for `heartbeat_s`.
 
     A viewer that takes no byte for `stalled_s` loses its connection at once, with whatever waits in it.
@@ -152,7 +152,7 @@ async def seated(
 
 
 @dataclass(frozen=True, slots=True)
-class Showing:
+class StreamPlan:
     """What a stream shows after its head: events above `start` under `live`, those that `filter` takes.
 
     `stored` are the patterns under which it reads the log, as narrow or narrower. `ends` is asked once for each event,
@@ -165,18 +165,18 @@ class Showing:
     live: Patterns
     stored: Patterns
     filter: Filter
-    ends: Callable[[Frame], bool]
+    ends: Callable[[EventFrame], bool]
     deliberation_id: str | None
     over: bool = False
 
 
-def _farewell(showing: Showing, gateway: Gateway, reason: Reason) -> bytes:
+def _farewell(showing: StreamPlan, gateway: Gateway, reason: Reason) -> bytes:
     """Tells the viewer to come back with its last id; spread out in time, so that not all come at once."""
     said = StreamReconnect(deliberation_id=showing.deliberation_id, ts=gateway["clock"].now(), reason=reason)
     return f"retry: {RETRY_MS // 2 + random.randrange(RETRY_MS)}\n".encode() + control_frame(said.type, dump(said))
 
 
-async def shown(showing: Showing, head: list[bytes], gateway: Gateway) -> AsyncGenerator[bytes, None]:
+async def stream_events(showing: StreamPlan, head: list[bytes], gateway: Gateway) -> AsyncGenerator[bytes, None]:
     """The stream's bytes, whole frames in each piece: the head, what is stored, then what is stored from now on.
 
     The head is emptied, so that no viewer holds on to a snapshot that it has been sent.
@@ -184,7 +184,7 @@ async def shown(showing: Showing, head: list[bytes], gateway: Gateway) -> AsyncG
     feed, settings, loop = gateway["feed"], gateway["settings"], asyncio.get_running_loop()
     ends_at_s = loop.time() + settings.stream_age_max_s * random.uniform(0.9, 1.0)
     slow_s = settings.stream_send_timeout_s / 2
-    passage, move_at_s = Passage(showing.filter, showing.epoch), 0.0
+    passage, move_at_s = FrameBatcher(showing.filter, showing.epoch), 0.0
     for piece in gathered(head):
         yield piece
     head.clear()

@@ -11,7 +11,7 @@ import anyio
 
 from app.deliberation.ports import Journal, Record
 from app.log.paging import Patterns, of_deliberation
-from app.streaming.watch import Limits, Viewer, Watch
+from app.streaming.watch import RingLimits, Viewer, Watch
 
 _MENDS_AT_ONCE = 16
 
@@ -31,14 +31,14 @@ class Feed:
         self,
         journal: Journal,
         *,
-        limits: Limits | None = None,
+        limits: RingLimits | None = None,
         streams_max: int = 5_000,
         streams_per_client_max: int = 1_000,
         observe: Callable[[Record], None] = _ignored,
     ) -> None:
         self.draining = anyio.Event()
         self._journal = journal
-        self._limits = limits or Limits()
+        self._limits = limits or RingLimits()
         self._streams_max = streams_max
         self._streams_per_client_max = streams_per_client_max
         self._observe = observe

@@ -25,7 +25,7 @@ DELETED: str = Deleted.model_fields["type"].default
 
 
 @dataclass(frozen=True, slots=True)
-class Frame:
+class EventFrame:
     """One event as SSE bytes, ready to be sent to any number of viewers."""
 
     sequence: int
@@ -39,7 +39,7 @@ class Frame:
         return self.type in TERMINAL_STATUS or self.type == DELETED
 
 
-def frame_of(epoch: str, record: Record) -> Frame | None:
+def frame_of(epoch: str, record: Record) -> EventFrame | None:
     """The SSE frame of a stored event; None for bytes that are no event, which no viewer is shown."""
     data = record.data
     try:
@@ -51,7 +51,7 @@ def frame_of(epoch: str, record: Record) -> Frame | None:
         log.warning("record_breaks_framing", subject=record.subject, sequence=record.sequence)
         return None
     head = f"id: {Cursor(epoch, record.sequence)}\nevent: {kind}\ndata: "
-    return Frame(record.sequence, kind, head.encode() + data + b"\n\n", record.tokens[2])
+    return EventFrame(record.sequence, kind, head.encode() + data + b"\n\n", record.tokens[2])
 
 
 class Ring:
@@ -64,12 +64,12 @@ class Ring:
         self._bytes_max = bytes_max
         self._bytes = 0
         self._sequences: list[int] = []
-        self._frames: list[Frame] = []
+        self._frames: list[EventFrame] = []
 
     def __len__(self) -> int:
         return len(self._frames)
 
-    def push(self, frame: Frame) -> None:
+    def push(self, frame: EventFrame) -> None:
         """Add a frame that is newer than all others; the oldest ones go when there are too many, or too many bytes."""
         self.last = frame.sequence
         self._frames.append(frame)
@@ -84,7 +84,7 @@ class Ring:
             surplus += 1
         del self._frames[:surplus], self._sequences[:surplus]
 
-    def after(self, sequence: int) -> Sequence[Frame]:
+    def after(self, sequence: int) -> Sequence[EventFrame]:
         """The frames above `sequence`, which must not be below `floor`."""
         return self._frames[bisect_right(self._sequences, sequence) :]
 
@@ -92,19 +92,19 @@ class Ring:
 class Filter(Protocol):
     """Which events a viewer is shown. Asked in the order of the log."""
 
-    def takes(self, frame: Frame) -> bool:
+    def takes(self, frame: EventFrame) -> bool:
         """Whether this event is wanted."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
-class Selection:
+class EventSelection:
     """Which logged events a viewer wants: with or without deltas, and of these `types` alone unless it is None."""
 
     deltas: bool = True
     types: frozenset[str] | None = None
 
-    def takes(self, frame: Frame) -> bool:
+    def takes(self, frame: EventFrame) -> bool:
         """Whether this event is wanted."""
         return (self.deltas or frame.type != "call.delta") and (self.types is None or frame.type in self.types)
 
@@ -137,14 +137,14 @@ def cursor_frame(epoch: str, sequence: int) -> bytes:
 
 
 @dataclass(slots=True)
-class Passage:
+class FrameBatcher:
     """Frames on their way to one viewer. `behind` is the last event that it was not shown, if none was sent since."""
 
     wanted: Filter
     epoch: str
     behind: int | None = None
 
-    def chunks(self, frames: Sequence[Frame], bytes_max: int = CHUNK_BYTES) -> Iterator[bytes]:
+    def chunks(self, frames: Sequence[EventFrame], bytes_max: int = CHUNK_BYTES) -> Iterator[bytes]:
         """The wanted frames in as few pieces as possible, none larger than `bytes_max` unless one frame is."""
         parts: list[bytes] = []
         size = 0

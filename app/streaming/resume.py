@@ -21,8 +21,8 @@ from app.deliberation.errors import JournalUnavailable
 from app.deliberation.ports import StreamState
 from app.lifecycle.accept import check_standing
 from app.routes.dependencies import DeliberationId, Gateway, InGateway, OfTenant
-from app.streaming.frames import EVENT_TYPES, Selection, control_frame, cursor_frame
-from app.streaming.snapshots import Look
+from app.streaming.frames import EVENT_TYPES, EventSelection, control_frame, cursor_frame
+from app.streaming.snapshots import Snapshot
 
 RETRY_MS = 2_000
 # A gateway listens before it has read a long log, which streams of several need.
@@ -57,10 +57,10 @@ class EventsQuery(BaseModel):
     )
     limit: int = Field(200, ge=1, le=1_000, description="Events on a JSON page; streams have no limit")
 
-    def selection(self) -> Selection:
+    def selection(self) -> EventSelection:
         """The filter; raises ValidationFailed when it names a type that the log does not have."""
         if not self.types:
-            return Selection(self.deltas)
+            return EventSelection(self.deltas)
         named = frozenset(kind.strip() for entry in self.types for kind in entry.split(","))
         unknown = sorted(named - EVENT_TYPES)
         if unknown:
@@ -68,26 +68,26 @@ class EventsQuery(BaseModel):
             remedy = f"Give some of {', '.join(sorted(EVENT_TYPES))}."
             fault = FieldProblem(location="query", pointer="types", code="unknown_type", detail=detail, remedy=remedy)
             raise ValidationFailed([fault])
-        return Selection(self.deltas, named)
+        return EventSelection(self.deltas, named)
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class EventsRequest:
     """What a viewer asks for. `cursor` is None when it names none; `limit` is for pages."""
 
     media: Media
-    selection: Selection
+    selection: EventSelection
     cursor: Cursor | None
     limit: int
 
 
-def asked(
+def events_request(
     query: Annotated[EventsQuery, Query()],
     media: Annotated[Media, Depends(media_of)],
     last_event_id: LastEventId = None,
-) -> Asked:
+) -> EventsRequest:
     """The request, checked; raises InvalidCursor and ValidationFailed."""
-    return Asked(media, query.selection(), place_in(query.after, last_event_id), query.limit)
+    return EventsRequest(media, query.selection(), place_in(query.after, last_event_id), query.limit)
 
 
 def place_in(after: str | None, last_event_id: str | None) -> Cursor | None:
@@ -116,14 +116,14 @@ def gap_at(cursor: Cursor, log: StreamState, now: datetime, deliberation_id: str
 
 
 @dataclass(frozen=True, slots=True)
-class Opening:
+class ResumePoint:
     """A deliberation as `look` has it, and where its viewer goes on.
 
     `cursor` is None unless the client's can be followed; then events after it are replayed, and otherwise a snapshot
     is due, after `gap` where there is one.
     """
 
-    look: Look
+    look: Snapshot
     cursor: Cursor | None
     gap: StreamGap | None
 
@@ -163,12 +163,12 @@ async def patiently(gateway: Gateway, media: Media, ask: Callable[[], Awaitable[
         await asyncio.sleep(_ASK_AGAIN_S)
 
 
-async def opening(
+async def resume_point(
     gateway: InGateway,
     tenant: OfTenant,
     deliberation_id: DeliberationId,
-    wanted: Annotated[Asked, Depends(asked)],
-) -> Opening:
+    wanted: Annotated[EventsRequest, Depends(events_request)],
+) -> ResumePoint:
     """Everything a stream or page needs to know before it opens; raises NotFound, Gone and JournalUnavailable."""
     cursor, looks = wanted.cursor, gateway["looks"]
     # Another gateway may have shown what was stored after the last look of this one.
@@ -176,13 +176,13 @@ async def opening(
     ask = partial(looks.look, tenant, deliberation_id, partial(check_standing, gateway), beyond)
     look = await patiently(gateway, wanted.media, ask)
     gap = None if cursor is None else gap_at(cursor, look.log, gateway["clock"].now(), deliberation_id)
-    return Opening(look, None if gap is not None else cursor, gap)
+    return ResumePoint(look, None if gap is not None else cursor, gap)
 
 
-async def snapshot_of(look: Look, gateway: Gateway) -> bytes:
+async def snapshot_of(look: Snapshot, gateway: Gateway) -> bytes:
     """The frame of a DeliberationSnapshot: the state, with the texts of calls under way. Viewers share its bytes."""
 
-    def tell(look: Look, unfinished: Sequence[UnfinishedCall]) -> bytes:
+    def tell(look: Snapshot, unfinished: Sequence[UnfinishedCall]) -> bytes:
         retention_s = gateway["settings"].retention_s
         snapshot = DeliberationSnapshot(
             deliberation_id=look.deliberation_id,
@@ -207,7 +207,7 @@ def opened_at(log: StreamState, last: int, gateway: Gateway, **about: Any) -> by
     return f"retry: {RETRY_MS}\n".encode() + control_frame(opened.type, dump(opened))
 
 
-async def head_of(opened: Opening, gateway: Gateway) -> list[bytes]:
+async def head_of(opened: ResumePoint, gateway: Gateway) -> list[bytes]:
     """The first frames of a stream: bounds, and unless a cursor is followed, the state."""
     look = opened.look
     retention_until = look.state.accepted.ts + timedelta(seconds=gateway["settings"].retention_s)

@@ -10,7 +10,7 @@ _Answer = TypeVar("_Answer")
 _Key = TypeVar("_Key", bound=Hashable)
 
 
-class Shared(Generic[_Answer]):
+class SingleFlightCache(Generic[_Answer]):
     """An answer that holds for `fresh_s`. Whoever comes while it is asked for waits for it.
 
     With `pace` it holds that many times as long as it took to find, `fresh_s` at most: what is cheap is nearly always
@@ -63,23 +63,23 @@ class Shared(Generic[_Answer]):
             return answer
 
 
-class SharedByKey(Generic[_Key, _Answer]):
+class KeyedSingleFlightCache(Generic[_Key, _Answer]):
     """Shared answers by key; of those that are no longer fresh none is kept, of the others `size_max`."""
 
     def __init__(self, fresh_s: float, pace: float | None = None, size_max: int = 64) -> None:
         self._fresh_s = fresh_s
         self._pace = pace
         self._size_max = size_max
-        self._shared: dict[_Key, Shared[_Answer]] = {}
+        self._shared: dict[_Key, SingleFlightCache[_Answer]] = {}
 
-    def __getitem__(self, key: _Key) -> Shared[_Answer]:
+    def __getitem__(self, key: _Key) -> SingleFlightCache[_Answer]:
         """The answer under a key, perhaps one that nobody has asked for."""
         shared = self._shared.get(key)
         if shared is None:
             self._shared = {each: known for each, known in self._shared.items() if not known.idle}
             while len(self._shared) >= self._size_max:
                 del self._shared[next(iter(self._shared))]
-            shared = self._shared[key] = Shared[_Answer](self._fresh_s, self._pace)
+            shared = self._shared[key] = SingleFlightCache[_Answer](self._fresh_s, self._pace)
         return shared
 
     def forget(self) -> None:

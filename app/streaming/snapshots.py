@@ -16,17 +16,17 @@ from app.deliberation.facts import CallDelta, CallStarted, decode, prefix
 from app.deliberation.fold import State
 from app.deliberation.ports import Journal, Record, StreamState
 from app.streaming.partial_text import unfinished_calls
-from app.streaming.single_flight import Shared, SharedByKey
+from app.streaming.single_flight import KeyedSingleFlightCache, SingleFlightCache
 
 FRESH_S = 0.5
 PACE = 3.0
 
-Check = Callable[[str, Sequence[Record]], None]
+CheckFacts = Callable[[str, Sequence[Record]], None]
 """Raises when the records of a deliberation id are not those of one that is there."""
 
 
 @dataclass(slots=True, eq=False)
-class Look:
+class Snapshot:
     """A deliberation when the log ended at `log.last_sequence`.
 
     `begin_sequence` is the place of its acceptance, `end_sequence` that of its end, if it is there.
@@ -39,7 +39,7 @@ class Look:
     begin_sequence: int
     end_sequence: int | None
     _views_after: int
-    told: Shared[bytes] = field(default_factory=lambda: Shared[bytes](inf))
+    told: SingleFlightCache[bytes] = field(default_factory=lambda: SingleFlightCache[bytes](inf))
 
     async def unfinished(self, journal: Journal) -> tuple[UnfinishedCall, ...]:
         """The texts of the calls that were under way; raises JournalUnavailable."""
@@ -60,7 +60,7 @@ def _place(records: Sequence[Record], suffix: str) -> int | None:
     return next((record.sequence for record in records if record.subject.endswith(suffix)), None)
 
 
-class Looks:
+class SnapshotCache:
     """The looks of the last moment. They take no more than a quarter of the time, however many ask.
 
     `several` are what others made of many looks, under keys of theirs.
@@ -68,27 +68,27 @@ class Looks:
 
     def __init__(self, journal: Journal) -> None:
         self._journal = journal
-        self._looks = SharedByKey[tuple[str, str], Look](FRESH_S, PACE)
-        self.several = SharedByKey[Hashable, Any](FRESH_S, PACE)
+        self._looks = KeyedSingleFlightCache[tuple[str, str], Snapshot](FRESH_S, PACE)
+        self.several = KeyedSingleFlightCache[Hashable, Any](FRESH_S, PACE)
 
     def doubt(self) -> None:
         """The log may have become another one."""
         self._looks.forget()
         self.several.forget()
 
-    async def look(self, tenant: str, deliberation_id: str, check: Check, beyond: int = 0) -> Look:
+    async def look(self, tenant: str, deliberation_id: str, check: CheckFacts, beyond: int = 0) -> Snapshot:
         """A deliberation as it was a moment ago, but not before `beyond` was stored.
 
         Raises what `check` raises, and JournalUnavailable.
         """
 
-        async def ask() -> Look:
+        async def ask() -> Snapshot:
             return await self.look_at(tenant, deliberation_id, check, await self._journal.state())
 
         shared = self._looks[tenant, deliberation_id]
         return await shared.get(ask, lambda look: look.log.last_sequence >= beyond)
 
-    async def look_at(self, tenant: str, deliberation_id: str, check: Check, bounds: StreamState) -> Look:
+    async def look_at(self, tenant: str, deliberation_id: str, check: CheckFacts, bounds: StreamState) -> Snapshot:
         """A deliberation as it was when the log had these bounds; where it was accepted later, as it is now."""
         records = await self._journal.facts(tenant, deliberation_id)
         check(deliberation_id, records)
@@ -97,7 +97,7 @@ class Looks:
         records = [record for record in records if record.sequence <= bounds.last_sequence]
         state = state_of(records)
         assert state is not None, "an acceptance is there"
-        return Look(
+        return Snapshot(
             tenant=tenant,
             deliberation_id=deliberation_id,
             state=state,
@@ -107,7 +107,7 @@ class Looks:
             _views_after=_place(records, f".stage.{len(state.stages)}.opened") or 0,
         )
 
-    async def told(self, look: Look, tell: Callable[[Look, Sequence[UnfinishedCall]], bytes]) -> bytes:
+    async def told(self, look: Snapshot, tell: Callable[[Snapshot, Sequence[UnfinishedCall]], bytes]) -> bytes:
         """What `tell` makes of a look and of the texts of the calls under way; once for all who have the same look."""
         loop = asyncio.get_running_loop()
 

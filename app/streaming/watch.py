@@ -15,12 +15,12 @@ from dataclasses import dataclass
 from app.deliberation.errors import JournalUnavailable
 from app.deliberation.ports import Journal, Record, Subscription
 from app.log.paging import Patterns, read_page
-from app.streaming.frames import VIEW_TYPES, Frame, Ring, frame_of
-from app.streaming.single_flight import SharedByKey
+from app.streaming.frames import VIEW_TYPES, EventFrame, Ring, frame_of
+from app.streaming.single_flight import KeyedSingleFlightCache
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class RingLimits:
     """What a watch may hold, and how long it waits.
 
     `frames_max` and `bytes_max` bound the ring. `page_records` and `page_bytes` bound what is read of the log at once
@@ -40,7 +40,7 @@ class Limits:
     silence_s: float = 20.0
 
 
-_Frames = tuple[Sequence[Frame], int]
+_Frames = tuple[Sequence[EventFrame], int]
 
 
 class Watch:
@@ -55,7 +55,7 @@ class Watch:
         self,
         journal: Journal,
         patterns: Patterns,
-        limits: Limits,
+        limits: RingLimits,
         mending: asyncio.Semaphore,
         observe: Callable[[Record], None],
     ) -> None:
@@ -73,7 +73,9 @@ class Watch:
         self._mending = mending
         self._observe = observe
         self._page_records = limits.page_records
-        self._pages = SharedByKey[tuple[Patterns, int], _Frames](limits.page_fresh_s, size_max=limits.pages_max)
+        self._pages = KeyedSingleFlightCache[tuple[Patterns, int], _Frames](
+            limits.page_fresh_s, size_max=limits.pages_max
+        )
         self._changed = asyncio.Event()
         self._doubted = asyncio.Event()
         self._certain = False
@@ -222,7 +224,7 @@ class Watch:
 
         return await self._pages[patterns, after].get(ask)
 
-    def _bounded(self, frames: Sequence[Frame], position: int) -> _Frames:
+    def _bounded(self, frames: Sequence[EventFrame], position: int) -> _Frames:
         """As many frames as `page_bytes` lets pass, one at least; where they are large, fewer are read from now on."""
         limits, size = self._limits, 0
         for count, frame in enumerate(frames):
@@ -234,8 +236,8 @@ class Watch:
             self._page_records = min(limits.page_records, self._page_records * 2)
         return frames, position
 
-    def _frames(self, records: Sequence[Record]) -> Sequence[Frame]:
-        frames: list[Frame] = []
+    def _frames(self, records: Sequence[Record]) -> Sequence[EventFrame]:
+        frames: list[EventFrame] = []
         for record in records:
             frame = frame_of(self.epoch, record)
             if frame is not None:
@@ -250,13 +252,13 @@ class Viewer:
     `stored` are the patterns under which it reads the log when it is behind; those of the watch, or narrower ones.
     """
 
-    def __init__(self, watch: Watch, position: int, limits: Limits, stored: Patterns | None = None) -> None:
+    def __init__(self, watch: Watch, position: int, limits: RingLimits, stored: Patterns | None = None) -> None:
         self.position = position
         self._watch = watch
         self._limits = limits
         self._stored = stored or watch.patterns
 
-    async def batch(self, until_s: float) -> Sequence[Frame]:
+    async def batch(self, until_s: float) -> Sequence[EventFrame]:
         """The frames above `position`, in order, as many as are at hand.
 
         Waits for them when there are none, but not beyond the loop's time `until_s`. Empty when there is reason to look
@@ -276,7 +278,7 @@ class Viewer:
             self.position = frames[-1].sequence
         return frames
 
-    async def _page(self, until_s: float) -> Sequence[Frame]:
+    async def _page(self, until_s: float) -> Sequence[EventFrame]:
         try:
             frames, self.position = await self._watch.page(self._stored, self.position)
         except JournalUnavailable:

@@ -25,24 +25,24 @@ from app.deliberation.specification import Token, checked_token
 Ending = Literal["delivered", "stopped", "exhausted", "expired"]
 
 
-class _Told(BaseModel):
+class _DeliveryRecord(BaseModel):
     model_config = ConfigDict(frozen=True, extra="ignore")
 
 
-class Fault(_Told):
+class AttemptFault(_DeliveryRecord):
     """Why an attempt was no success: a stable code, and a sentence without anything that the receiver said."""
 
     code: str
     detail: str
 
 
-class Attempt(_Told):
+class Attempt(_DeliveryRecord):
     """One request to the receiver, or one that was refused before it began. `status_code` is null without an answer."""
 
     at: AwareDatetime
     duration_ms: int
     status_code: int | None = None
-    problem: Fault | None = None
+    problem: AttemptFault | None = None
 
     @property
     def succeeded(self) -> bool:
@@ -50,7 +50,7 @@ class Attempt(_Told):
         return self.problem is None
 
 
-class AttemptFailed(_Told):
+class AttemptFailed(_DeliveryRecord):
     """The nth attempt failed; the next one is due. `fact` is the subject of what is told."""
 
     type: Literal["webhook.failed"] = "webhook.failed"
@@ -60,7 +60,7 @@ class AttemptFailed(_Told):
     next_attempt_at: AwareDatetime
 
 
-class DeliveryEnded(_Told):
+class DeliveryEnded(_DeliveryRecord):
     """No attempt follows by schedule. `attempt` is the last one, null where the fact was gone before it."""
 
     type: Literal["webhook.ended"] = "webhook.ended"
@@ -69,7 +69,7 @@ class DeliveryEnded(_Told):
     attempt: Attempt | None
 
 
-class RedeliveryRequested(_Told):
+class RedeliveryRequested(_DeliveryRecord):
     """Somebody asked for one attempt more, now."""
 
     type: Literal["webhook.redelivery"] = "webhook.redelivery"
@@ -78,7 +78,7 @@ class RedeliveryRequested(_Told):
     at: AwareDatetime
 
 
-class Redelivered(_Told):
+class Redelivered(_DeliveryRecord):
     """What came of a request for one attempt more; `attempt` is null where the fact was gone."""
 
     type: Literal["webhook.redelivered"] = "webhook.redelivered"
@@ -107,7 +107,7 @@ def decoded(data: bytes) -> Told:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class DeliveryKey:
     """Which delivery: of which deliberation, and whose."""
 
     tenant: Token
@@ -115,7 +115,7 @@ class Place:
     delivery_id: Token
 
     @classmethod
-    def of(cls, record: Record) -> "Place":
+    def of(cls, record: Record) -> "DeliveryKey":
         """The place that a record's subject names."""
         _, tenant, deliberation_id, delivery_id, *_ = record.tokens
         return cls(tenant, deliberation_id, delivery_id)
@@ -145,7 +145,7 @@ def deliveries_of(tenant: str, deliberation_id: str) -> str:
 
 
 @dataclass(slots=True)
-class Delivery:
+class DeliveryHistory:
     """The fold of one delivery's records; they may come in any order."""
 
     failed: dict[int, AttemptFailed] = field(default_factory=dict[int, AttemptFailed])
@@ -196,9 +196,9 @@ class Delivery:
         return min(self.requested.keys() - self.redelivered.keys(), default=None)
 
 
-def deliveries(records: Iterable[Record]) -> dict[str, Delivery]:
+def deliveries(records: Iterable[Record]) -> dict[str, DeliveryHistory]:
     """Every delivery that the records tell of, by id; raises pydantic's ValidationError."""
-    found: dict[str, Delivery] = {}
+    found: dict[str, DeliveryHistory] = {}
     for record in records:
-        found.setdefault(Place.of(record).delivery_id, Delivery()).take(decoded(record.data))
+        found.setdefault(DeliveryKey.of(record).delivery_id, DeliveryHistory()).take(decoded(record.data))
     return found

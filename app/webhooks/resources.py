@@ -77,7 +77,7 @@ class WebhookPayload(Resource):
     data: Envelope = Field(description="The event, as the stream of events has it")
 
 
-def _status(delivery: attempts.Delivery, stopped: bool) -> DeliveryStatus:
+def _status(delivery: attempts.DeliveryHistory, stopped: bool) -> DeliveryStatus:
     if delivery.succeeded:
         return "delivered"
     if delivery.ended is not None:
@@ -87,7 +87,7 @@ def _status(delivery: attempts.Delivery, stopped: bool) -> DeliveryStatus:
     return "retrying" if delivery.failed else "pending"
 
 
-def _attempts(delivery: attempts.Delivery) -> tuple[DeliveryAttempt, ...]:
+def _attempts(delivery: attempts.DeliveryHistory) -> tuple[DeliveryAttempt, ...]:
     made = [(each.attempt, False) for _, each in sorted(delivery.failed.items())]
     if delivery.ended is not None and delivery.ended.attempt is not None:
         made.append((delivery.ended.attempt, False))
@@ -105,7 +105,9 @@ def _attempts(delivery: attempts.Delivery) -> tuple[DeliveryAttempt, ...]:
     )
 
 
-def delivery_resource(id: str, fact: Record, delivery: attempts.Delivery, *, epoch: str, stopped: bool) -> Delivery:
+def delivery_resource(
+    id: str, fact: Record, delivery: attempts.DeliveryHistory, *, epoch: str, stopped: bool
+) -> Delivery:
     """The delivery of a fact; `stopped` when the receiver has said of any of the deliberation's that it is gone."""
     envelope = Envelope.model_validate_json(fact.data)
     path = f"/deliberations/{envelope.deliberation_id}"

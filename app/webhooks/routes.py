@@ -15,7 +15,7 @@ from app.deliberation.ports import Record
 from app.lifecycle.accept import standing
 from app.routes.dependencies import DeliberationId, Gateway, InGateway, OfTenant
 from app.webhooks import attempts
-from app.webhooks.attempts import Place, RedeliveryRequested, decoded, deliveries, deliveries_of, encoded, stopped
+from app.webhooks.attempts import DeliveryKey, RedeliveryRequested, decoded, deliveries, deliveries_of, encoded, stopped
 from app.webhooks.resources import Delivery, DeliveryPage, delivery_resource
 
 PAGE_MAX = 200
@@ -45,13 +45,13 @@ class Deliveries:
     """What a deliberation's webhook is told, in the log's order, and all that is recorded of it."""
 
     facts: dict[str, Record]
-    recorded: dict[str, attempts.Delivery]
+    recorded: dict[str, attempts.DeliveryHistory]
     epoch: str
 
     def resource(self, id: str) -> Delivery:
         """One of them."""
         gone = any(stopped(each.ended) for each in self.recorded.values())
-        known = self.recorded.get(id, attempts.Delivery())
+        known = self.recorded.get(id, attempts.DeliveryHistory())
         return delivery_resource(id, self.facts[id], known, epoch=self.epoch, stopped=gone)
 
 
@@ -118,7 +118,7 @@ async def redeliver(
         if number > REDELIVERIES_MAX:
             raise TooManyRedeliveries(f"It was asked for {REDELIVERIES_MAX} times.")
         asked = RedeliveryRequested(fact=every.facts[wanted].subject, number=number, at=gateway["clock"].now())
-        place = Place(tenant, deliberation_id, wanted)
+        place = DeliveryKey(tenant, deliberation_id, wanted)
         appended = await gateway["journal"].write(place.subject(asked), encoded(asked))
         known.take(decoded(appended.record.data))
     return _answered(every.resource(wanted), 202)

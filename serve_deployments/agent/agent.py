@@ -25,7 +25,7 @@ from app.deliberation.roles import Role
 from app.log.journal import JetStreamJournal
 from app.observability.logs import outlast_output
 from serve_deployments.agent.call import CallRun, StageRequest
-from serve_deployments.agent.cancellation import Stops
+from serve_deployments.agent.cancellation import CancellationListener
 from serve_deployments.engine.client import Engines
 from serve_deployments.identity import identity
 from serve_deployments.sandbox.checks import Sandbox
@@ -86,7 +86,7 @@ class AgentReplica:
         self._running: dict[tuple[str, str], _Running] = {}
         self._counts: Counter[str] = Counter()
         self._requests = 0
-        self._stops = Stops(journal, self._stop)
+        self._stops = CancellationListener(journal, self._stop)
 
     def count(self, what: str) -> None:
         """Count something that operators want to know: an outcome, a retry, a hedge."""

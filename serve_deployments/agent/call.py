@@ -27,7 +27,7 @@ from app.deliberation.ports import Journal
 from app.deliberation.roles import Role
 from app.deliberation.specification import Value
 from serve_deployments.engine.client import EngineAway, Engines, EngineState, RetryLater
-from serve_deployments.engine.wire import Completion, Meter
+from serve_deployments.engine.wire import EngineReply, Meter
 from serve_deployments.sandbox.checks import Sandbox
 
 ATTEMPTS_MAX = 3
@@ -115,7 +115,7 @@ def cache_salt(tenant: str) -> str:
     return hashlib.sha256(f"deliberation-gateway cache_salt {tenant}".encode()).hexdigest()[:SALT_CHARACTERS]
 
 
-class Caller(Protocol):
+class CallContext(Protocol):
     """Who makes calls, and with what: a replica."""
 
     role: Role
@@ -138,7 +138,7 @@ class CallRun:
     """One call on its way to a recorded outcome."""
 
     def __init__(
-        self, caller: Caller, request: StageRequest, call: Call, attempts_before: int, unrecorded_at: datetime
+        self, caller: CallContext, request: StageRequest, call: Call, attempts_before: int, unrecorded_at: datetime
     ) -> None:
         self._caller = caller
         # When it was last known that no outcome is recorded; None once it may be.
@@ -172,12 +172,12 @@ class CallRun:
         ttft_ms = None if completion.ttft_s is None else round(completion.ttft_s * 1_000)
         return self._finished(text=completion.text, finish_reason=completion.finish_reason, ttft_ms=ttft_ms)
 
-    async def _ran(self, check: Check) -> Completion:
+    async def _ran(self, check: Check) -> EngineReply:
         """A sandbox's report instead of an engine's answer."""
         await self._started(CHECKED_BY, attempt=1)
         within_s = (self._request.deadline_at - datetime.now(UTC)).total_seconds()
         report = await self._caller.sandbox.report(check, within_s)
-        return Completion(text=report.model_dump_json(), finish_reason="stop", usage=Usage(), ttft_s=None)
+        return EngineReply(text=report.model_dump_json(), finish_reason="stop", usage=Usage(), ttft_s=None)
 
     async def _started(self, model: str, attempt: int) -> None:
         started = CallStarted(
@@ -192,7 +192,7 @@ class CallRun:
         # A successor counts the attempts by it.
         await self._caller.journal.publish_view(self._request.tenant, started, until=self._request.deadline_at)
 
-    async def _answered(self) -> Completion:
+    async def _answered(self) -> EngineReply:
         """A valid answer; an invalid one is asked for once more, with another seed."""
         completion = await self._completed()
         try:
@@ -201,13 +201,13 @@ class CallRun:
             log.info("output_invalid", call_id=self._call.call_id, error=str(invalid))
         return self._checked(await self._completed())
 
-    def _checked(self, completion: Completion) -> Completion:
+    def _checked(self, completion: EngineReply) -> EngineReply:
         if completion.finish_reason == "length":
             raise InvalidOutput(f"the answer was cut off at max_tokens={self._call.max_tokens}")
         parse_output(self._call.output, completion.text)
         return completion
 
-    async def _completed(self) -> Completion:
+    async def _completed(self) -> EngineReply:
         """One completion, from whichever engine gives it within the allowed attempts."""
         try:
             return await self._requested()
@@ -234,7 +234,7 @@ class CallRun:
         # What an overloaded engine refuses comes again no faster than the budget of retries allows.
         return max(float(again), self._caller.engines.retries.wait_s(time.monotonic()))
 
-    async def _requested(self) -> Completion:
+    async def _requested(self) -> EngineReply:
         async with self._caller.slots:
             while True:
                 engine = await self._caller.engines.chosen(self._failed_engines)
@@ -279,7 +279,7 @@ class CallRun:
         # The coordinator's clock may be ahead of this one: what it knew in the future is no knowledge here.
         return 0 <= (datetime.now(UTC) - self._unrecorded_at).total_seconds() < UNRECORDED_FOR_S
 
-    async def _hedged(self, engine: EngineState) -> Completion:
+    async def _hedged(self, engine: EngineState) -> EngineReply:
         """The engine's completion; where the role hedges and the engine is slow, another one's, if that is sooner."""
         hedges = self._caller.engines.hedges
         after_s = hedges.after_s(self._call.output.kind) if self._caller.role.hedge else None
@@ -305,7 +305,7 @@ class CallRun:
             # Waited for, so that what the slower one had cost is counted.
             await asyncio.gather(*asked, return_exceptions=True)
 
-    async def _timed(self, engine: EngineState) -> Completion:
+    async def _timed(self, engine: EngineState) -> EngineReply:
         began_s = time.monotonic()
         try:
             with self._caller.engines.turn(engine):
@@ -316,7 +316,7 @@ class CallRun:
         self._caller.engines.hedges.answered(self._call.output.kind, time.monotonic() - began_s)
         return completion
 
-    async def _requested_of(self, engine: EngineState) -> Completion:
+    async def _requested_of(self, engine: EngineState) -> EngineReply:
         call, request, journal = self._call, self._request, self._caller.journal
         model = await self._caller.engines.model_of(engine, call.model or self._caller.role.model)
         await self._still_needed()

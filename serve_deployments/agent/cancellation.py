@@ -46,7 +46,7 @@ class _Heard:
     sequence: int = 0
 
 
-class Stops:
+class CancellationListener:
     """Hears what stops calls or makes requests outdated, but only while anybody asks for some.
 
     Every stage of every deliberation closes by such a fact: an idle role should not pay for the busy ones.

@@ -8,12 +8,12 @@ import asyncio
 from collections import deque
 from typing import Literal
 
-from app.admission.throughput import Grip
+from app.admission.throughput import ConcurrencyLimiter
 
-Outcome = Literal["done", "missed", "stopped"]
+TicketOutcome = Literal["done", "missed", "stopped"]
 
 
-class Place:
+class Ticket:
     """A deliberation's place at the gate: `granted` is set once it may begin."""
 
     def __init__(self) -> None:
@@ -21,12 +21,12 @@ class Place:
         self.since_s = 0.0
 
 
-class Gate:
+class AdmissionQueue:
     """One gate for each set of roles; never more than `most` are begun. Times are seconds of any one clock."""
 
     def __init__(self, most: int) -> None:
-        self._grip = Grip(most)
-        self._waiting: deque[Place] = deque()
+        self._grip = ConcurrencyLimiter(most)
+        self._waiting: deque[Ticket] = deque()
 
     @property
     def begun(self) -> int:
@@ -37,16 +37,16 @@ class Gate:
         """How many are begun, how many may be at present, and how many wait for that."""
         return {"begun": self._grip.held, "bound": self._grip.bound, "waiting": len(self._waiting)}
 
-    def ask(self, now_s: float, *, begun: bool) -> Place:
+    def ask(self, now_s: float, *, begun: bool) -> Ticket:
         """A place, granted at once if there is room, or if it was `begun` before by somebody else."""
-        place = Place()
+        place = Ticket()
         if begun or (self._grip.free and not self._waiting):
             self._let_in(place, now_s)
         else:
             self._waiting.append(place)
         return place
 
-    def leave(self, place: Place, now_s: float, outcome: Outcome) -> None:
+    def leave(self, place: Ticket, now_s: float, outcome: TicketOutcome) -> None:
         """It is over: done, its deadline missed, or stopped or given up by us, which tells nothing of the pace."""
         if not place.granted.is_set():
             self._waiting.remove(place)
@@ -57,7 +57,7 @@ class Gate:
         while self._waiting and self._grip.free:
             self._let_in(self._waiting.popleft(), now_s)
 
-    def _let_in(self, place: Place, now_s: float) -> None:
+    def _let_in(self, place: Ticket, now_s: float) -> None:
         self._grip.take()
         place.since_s = now_s
         place.granted.set()

@@ -31,12 +31,12 @@ from app.deliberation.fold import State
 from app.deliberation.ports import Record
 from app.deliberation.strategies import STRATEGIES
 from app.log.journal import JetStreamJournal
-from app.log.work_queue import Delivery, WorkQueue
+from app.log.work_queue import QueueItem, WorkQueue
 from app.observability.logs import outlast_output
 from serve_deployments.agent.agent import settle_heap
-from serve_deployments.coordinator.admission_queue import Gate, Outcome
-from serve_deployments.coordinator.fact_store import APPEND_PATIENCE_S, Ledger
-from serve_deployments.coordinator.role_client import Handle, Roles
+from serve_deployments.coordinator.admission_queue import AdmissionQueue, TicketOutcome
+from serve_deployments.coordinator.fact_store import APPEND_PATIENCE_S, FactStore
+from serve_deployments.coordinator.role_client import Handle, RoleClient
 from serve_deployments.coordinator.work import Work, fact_of, hand_over
 from serve_deployments.identity import REPLICA, identity
 
@@ -61,12 +61,12 @@ class CoordinatorReplica:
 
     def __init__(self, journal: JetStreamJournal, agents: Mapping[str, Handle], slots: int) -> None:
         self._journal = journal
-        self._ledger = Ledger(journal)
-        self._roles = Roles(agents)
+        self._ledger = FactStore(journal)
+        self._roles = RoleClient(agents)
         self._queue = WorkQueue(journal, slots, self._delivered)
         self._slots = slots
         self._works: dict[str, Work] = {}
-        self._gates: dict[frozenset[str], Gate] = {}
+        self._gates: dict[frozenset[str], AdmissionQueue] = {}
         self._group: asyncio.TaskGroup | None = None
         self._few = asyncio.Semaphore(SUSPECTS_AT_ONCE)
         self._alone = asyncio.Semaphore(1)
@@ -132,7 +132,7 @@ class CoordinatorReplica:
                 if now <= work.alive_until:
                     await self._queue.working(work.delivery)
 
-    def _delivered(self, delivery: Delivery) -> None:
+    def _delivered(self, delivery: QueueItem) -> None:
         _, tenant, deliberation_id, _ = delivery.record.tokens
         held = self._works.get(deliberation_id)
         now = datetime.now(UTC)
@@ -191,8 +191,10 @@ class CoordinatorReplica:
             # The log itself is damaged: the end can still be written, and knows of no cost.
             fact = Failed(deliberation_id=work.deliberation_id, ts=now, problem=problem_of(error))
         appended = await self._journal.append(work.tenant, fact)
-        log.error("deliberation_failed", deliberation_id=work.deliberation_id, code=error.code, mine=appended.mine)
-        end = fact if appended.mine else fact_of(appended.record)
+        log.error(
+            "deliberation_failed", deliberation_id=work.deliberation_id, code=error.code, created=appended.created
+        )
+        end = fact if appended.created else fact_of(appended.record)
         if isinstance(end, End):
             await self._journal.announce(end)
 
@@ -243,7 +245,7 @@ class CoordinatorReplica:
     async def _turn(self, work: Work, state: State) -> State:
         """The state when it is this work's turn; at once when it was begun before, or need not be begun any more."""
         loop, roles = asyncio.get_running_loop(), frozenset(agent.role for agent in state.specification.agents)
-        work.gate = self._gates.setdefault(roles, Gate(self._slots))
+        work.gate = self._gates.setdefault(roles, AdmissionQueue(self._slots))
         work.place = work.gate.ask(loop.time(), begun=bool(state.stages))
         # It is within its time while it waits, too.
         work.alive_until = max(work.alive_until, state.accepted.deadline_at + GRACE)
@@ -266,9 +268,9 @@ class CoordinatorReplica:
         if not work.resumed or state.ended:
             return state
         work.begun = True
-        if state.fruitless >= SUSPECT_TAKEOVERS:
+        if state.takeovers_without_progress >= SUSPECT_TAKEOVERS:
             work.alive_until = state.accepted.deadline_at + GRACE
-            apart = self._alone if state.fruitless >= POISON_TAKEOVERS - 2 else self._few
+            apart = self._alone if state.takeovers_without_progress >= POISON_TAKEOVERS - 2 else self._few
             await apart.acquire()
             work.apart = apart
             asyncio.get_running_loop().call_later(SUSPECT_FOR_S, work.stepped)
@@ -345,7 +347,7 @@ class CoordinatorReplica:
         return await self._ledger.caught_up(work, state, records)
 
 
-def _outcome(end: End) -> Outcome:
+def _outcome(end: End) -> TicketOutcome:
     """What an end says of the pace at which work is done."""
     match end:
         case Completed() | Failed():

@@ -17,7 +17,7 @@ APPEND_PATIENCE_S = 60.0
 EARLY_CANCELS_MAX = 10_000
 
 
-class Ledger:
+class FactStore:
     """Reads, writes and folds facts, and keeps what was heard of deliberations that are not in hand yet."""
 
     def __init__(self, journal: Journal) -> None:
@@ -80,7 +80,7 @@ class Ledger:
     async def appended(self, work: Work, state: State, fact: Fact) -> State:
         """The state after a fact is written; or, when another one stands in its place, the one that the log tells."""
         appended = await self._journal.append(work.tenant, fact)
-        if appended.mine:
+        if appended.created:
             if not isinstance(fact, Resumed):
                 work.stepped()
             return apply(state, fact, appended.record.sequence)
@@ -99,6 +99,6 @@ class Ledger:
                 return await self.state(work)
             fact = fact_of(record)
             state = state if known(state, fact) else apply(state, fact, record.sequence)
-        if not state.fruitless:
+        if not state.takeovers_without_progress:
             work.stepped()
         return state

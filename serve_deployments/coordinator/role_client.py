@@ -23,7 +23,7 @@ Handle = DeploymentHandle[Any]
 log = structlog.get_logger(__name__)
 
 
-class Roles:
+class RoleClient:
     """The handles of the roles by name."""
 
     def __init__(self, agents: Mapping[str, Handle]) -> None:

@@ -12,8 +12,8 @@ from app.deliberation.errors import Gone, JournalUnavailable, UnexpectedFact
 from app.deliberation.facts import CallDelta, CallFinished, CallStarted, CancelRequested, Deleted, Fact, Resumed, decode
 from app.deliberation.fold import State
 from app.deliberation.ports import Journal, Record
-from app.log.work_queue import Delivery
-from serve_deployments.coordinator.admission_queue import Gate, Outcome, Place
+from app.log.work_queue import QueueItem
+from serve_deployments.coordinator.admission_queue import AdmissionQueue, Ticket, TicketOutcome
 
 HAND_OVER_WITHIN_S = 2.0
 
@@ -32,7 +32,7 @@ class Work:
 
     tenant: str
     deliberation_id: str
-    delivery: Delivery
+    delivery: QueueItem
     resumed: bool
     alive_until: datetime
     task: asyncio.Task[None] | None = None
@@ -41,9 +41,9 @@ class Work:
     settled: bool = False
     begun: bool = False
     takeovers: int = 0
-    gate: Gate | None = None
-    place: Place | None = None
-    outcome: Outcome = "stopped"
+    gate: AdmissionQueue | None = None
+    place: Ticket | None = None
+    outcome: TicketOutcome = "stopped"
     inbox: asyncio.Queue[Record | None] = field(default_factory=asyncio.Queue[Record | None])
 
     def stepped(self) -> None:

@@ -21,7 +21,7 @@ HEDGE_AFTER = 0.95
 SAMPLES = 200
 SAMPLES_MIN = 20
 
-CircuitState = Literal["closed", "open", "half_open"]
+CircuitPhase = Literal["closed", "open", "half_open"]
 
 
 @dataclass(slots=True)
@@ -33,7 +33,7 @@ class Circuit:
     opened_until_s: float | None = None
     trying: bool = False
 
-    def state(self, now_s: float) -> CircuitState:
+    def state(self, now_s: float) -> CircuitPhase:
         """As operators read it."""
         if self.opened_until_s is None:
             return "closed"

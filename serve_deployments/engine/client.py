@@ -20,7 +20,7 @@ from httpx_aiohttp import AiohttpTransport
 from app.deliberation.calls import Call
 from app.deliberation.errors import CallCancelled, CallTimeout, EngineRejected, EngineUnavailable
 from serve_deployments.engine.circuit import Circuit, Hedges, RetryBudget
-from serve_deployments.engine.wire import DETAIL_CHARACTERS, Completion, Meter, OnText, request_body, streamed, whole
+from serve_deployments.engine.wire import DETAIL_CHARACTERS, EngineReply, Meter, OnText, request_body, streamed, whole
 
 CONNECT_TIMEOUT_S = 2.0
 IDLE_TIMEOUT_S = 20.0
@@ -196,7 +196,7 @@ class Engines:
         meter: Meter,
         salt: str,
         before_sending: BeforeSending | None = None,
-    ) -> Completion:
+    ) -> EngineReply:
         """One request for `call`. With `on_text` it is streamed, and each piece of text is handed over as it arrives.
 
         `meter` is kept up to date, whatever comes of the request. `salt` is `cache_salt` of the tenant.
@@ -235,7 +235,7 @@ class Engines:
 
     async def _exchange(
         self, engine: EngineState, body: "_Body", trace: str, on_text: OnText | None, meter: Meter
-    ) -> Completion:
+    ) -> EngineReply:
         named = [("X-Request-Id", trace), ("X-Call-Id", trace.rpartition(".")[0])]
         headers = [*HEADERS, *named, ("Content-Length", str(len(body.content)))]
         # Unstreamed, the first byte comes with the last: only the call's own deadline can tell slow from hung.

@@ -23,7 +23,7 @@ OnText = Callable[[str], Coroutine[Any, Any, None]]
 
 
 @dataclass(slots=True)
-class Completion:
+class EngineReply:
     """What one request brought: the whole text and what the engine reported."""
 
     text: str
@@ -98,19 +98,21 @@ def _usage(reported: dict[str, Any]) -> Usage:
     )
 
 
-def whole(url: str, content: bytes, meter: Meter) -> Completion:
+def whole(url: str, content: bytes, meter: Meter) -> EngineReply:
     """Read an answer that came in one piece; raises EngineUnavailable when it is none."""
     try:
         body = from_json(content)
         meter.reported = body["usage"]
         choice = body["choices"][0]
         text = choice["message"]["content"] or ""
-        return Completion(text, choice["finish_reason"] or "stop", _usage(body["usage"]), None)
+        return EngineReply(text, choice["finish_reason"] or "stop", _usage(body["usage"]), None)
     except (ValueError, KeyError, IndexError, TypeError, AttributeError) as exc:
         raise EngineUnavailable(f"{url} answered nonsense: {content[:DETAIL_CHARACTERS]!r}") from exc
 
 
-async def streamed(url: str, chunks: AsyncIterator[bytes], on_text: OnText, began_s: float, meter: Meter) -> Completion:
+async def streamed(
+    url: str, chunks: AsyncIterator[bytes], on_text: OnText, began_s: float, meter: Meter
+) -> EngineReply:
     """Follow a server-sent stream to its `[DONE]`; a stream that ends without it was broken off."""
     clock = asyncio.get_running_loop().time
     gathered = _Gathered(meter)
@@ -128,7 +130,7 @@ async def streamed(url: str, chunks: AsyncIterator[bytes], on_text: OnText, bega
             break
     if not gathered.done or gathered.finish_reason is None or meter.reported is None:
         raise EngineUnavailable(f"{url} broke its stream off after {sum(map(len, gathered.texts))} characters")
-    return Completion("".join(gathered.texts), gathered.finish_reason, meter.usage, ttft_s)
+    return EngineReply("".join(gathered.texts), gathered.finish_reason, meter.usage, ttft_s)
 
 
 def _read_line(url: str, line: bytes, gathered: _Gathered) -> str:

@@ -20,7 +20,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from app.deliberation.calls import Check
 from app.deliberation.errors import SandboxUnavailable
-from app.deliberation.outputs import CheckOutcome, Report
+from app.deliberation.outputs import CheckOutcome, SandboxReport
 from serve_deployments.sandbox.warden import Order
 
 CHECKS_AT_ONCE = 4
@@ -80,7 +80,7 @@ class Sandbox:
         self._slots = asyncio.Semaphore(CHECKS_AT_ONCE)
         self._told = False
 
-    async def report(self, check: Check, within_s: float) -> Report:
+    async def report(self, check: Check, within_s: float) -> SandboxReport:
         """Run a program against its tests and tell the outcome of each, whatever it does, within `within_s` seconds.
 
         Tests for which there is no time are told as not run. SandboxUnavailable: nothing was run.
@@ -138,7 +138,7 @@ class Sandbox:
             log.error("sandbox_unavailable", reason=reply.unavailable)
 
 
-def _reported(check: Check, fault: str, brought: dict[int, _Brought], late: frozenset[int]) -> Report:
+def _reported(check: Check, fault: str, brought: dict[int, _Brought], late: frozenset[int]) -> SandboxReport:
     outcomes: list[CheckOutcome] = []
     for place, test in enumerate(check.tests):
         found = brought.get(place)
@@ -149,7 +149,7 @@ def _reported(check: Check, fault: str, brought: dict[int, _Brought], late: froz
             reason = fault or f"not run: {'the time of the check was over' if place in late else over}"
             told = CheckOutcome(name=test.name, passed=False, reason=reason, duration_ms=0)
         outcomes.append(told)
-    return Report(
+    return SandboxReport(
         fault=fault,
         outcomes=tuple(outcomes),
         not_run=frozenset() if fault else frozenset(range(len(check.tests))) - brought.keys(),

@@ -14,7 +14,7 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from serve_deployments.sandbox import trial
-from serve_deployments.sandbox.confinement import CannotIsolate, Isolation, Limits, die_with_parent
+from serve_deployments.sandbox.confinement import CannotIsolate, Isolation, ResourceLimits, die_with_parent
 
 OUTPUT_BYTES_MAX = 1 << 20
 THREADS_MAX = 64
@@ -35,7 +35,7 @@ _RECEIVE, _SEND = 0xC0502100, 0xC0182101
 _CONTINUE = 1
 
 
-class Verdict(NamedTuple):
+class TrialOutcome(NamedTuple):
     """What a trial brought.
 
     `loaded`: the program was; `timed_out`: time ended it; `void`: the test asserted nothing.
@@ -52,10 +52,10 @@ class Abandoned(Exception):
     """Nobody waits for the report any more: standard input was closed."""
 
 
-class Child:
+class SandboxChild:
     """A trial that runs. Raises CannotIsolate when it could not be confined; then nothing was run."""
 
-    def __init__(self, isolation: Isolation, limits: Limits, program: str, test: str) -> None:
+    def __init__(self, isolation: Isolation, limits: ResourceLimits, program: str, test: str) -> None:
         self._isolation = isolation
         self._output, output = os.pipe()
         self._verdict, verdict = os.pipe()
@@ -72,7 +72,7 @@ class Child:
             os.close(fd)
         link.close()
 
-    def verdict(self, timeout_s: float) -> Verdict:
+    def verdict(self, timeout_s: float) -> TrialOutcome:
         """Watch the trial to its end, and end it when it takes longer than `timeout_s` or too much of anything."""
         try:
             self._wait_until_confined()
@@ -106,7 +106,7 @@ class Child:
         if self._listener is None or said != b"confined":
             raise CannotIsolate(said.decode("utf-8", "replace") or "the process ended before it was confined")
 
-    def _watched(self, timeout_s: float) -> Verdict | None:
+    def _watched(self, timeout_s: float) -> TrialOutcome | None:
         """None when the trial closed its channel of verdicts, as every process does that ends."""
         until = time.monotonic() + timeout_s
         poll = select.poll()
@@ -126,14 +126,14 @@ class Child:
                 if fd == self._output:
                     self._printed += len(data)
                     if self._printed > OUTPUT_BYTES_MAX:
-                        return Verdict(False, f"printed more than {OUTPUT_BYTES_MAX >> 20} MB")
+                        return TrialOutcome(False, f"printed more than {OUTPUT_BYTES_MAX >> 20} MB")
                     if not data:
                         poll.unregister(fd)
                 else:
                     self._said += data
                     if not data or len(self._said) > _VERDICT_BYTES_MAX:
                         return None
-        return Verdict(False, f"ran longer than {timeout_s:.3g} s", timed_out=True)
+        return TrialOutcome(False, f"ran longer than {timeout_s:.3g} s", timed_out=True)
 
     def _answered(self) -> bool:
         """Let a counted system call go on, or refuse it; whether there may be more of them."""
@@ -157,20 +157,20 @@ class Child:
         return errno.ENOSPC if self._created > CREATIONS_MAX else 0
 
 
-def _judged(said: bytes, nonce: bytes, status: int) -> Verdict:
+def _judged(said: bytes, nonce: bytes, status: int) -> TrialOutcome:
     code = os.waitstatus_to_exitcode(status)
     kind, reason = said[:1], said[1:].decode("utf-8", "replace")
     if code < 0:
-        return Verdict(False, f"ended by {signal.Signals(-code).name} before the test returned")
+        return TrialOutcome(False, f"ended by {signal.Signals(-code).name} before the test returned")
     if said == nonce and code == 0:
-        return Verdict(True, loaded=True)
+        return TrialOutcome(True, loaded=True)
     if code == 0 and kind in (trial.FAILED, trial.NOT_LOADED, trial.VOID) and reason:
-        return Verdict(False, reason, loaded=kind != trial.NOT_LOADED, void=kind == trial.VOID)
-    return Verdict(False, f"the process ended with status {code} before the test returned")
+        return TrialOutcome(False, reason, loaded=kind != trial.NOT_LOADED, void=kind == trial.VOID)
+    return TrialOutcome(False, f"the process ended with status {code} before the test returned")
 
 
 def _be_child(
-    parent: int, isolation: Isolation, limits: Limits, texts: tuple[str, str], ends: tuple[int, int, int, int]
+    parent: int, isolation: Isolation, limits: ResourceLimits, texts: tuple[str, str], ends: tuple[int, int, int, int]
 ) -> None:
     """Confine this new process, run the trial, end. Never returns."""
     try:

@@ -38,7 +38,7 @@ class CannotIsolate(Exception):
     """Something that the sandbox needs is not to be had here."""
 
 
-class Limits(NamedTuple):
+class ResourceLimits(NamedTuple):
     """What one test may use: seconds of the processor, and megabytes of address space."""
 
     cpu_s: int
@@ -70,7 +70,7 @@ class Isolation:
         """The descriptor of the ruleset, which a child must keep until it is confined."""
         return self._landlock.fd
 
-    def confine(self, limits: Limits, link: socket.socket) -> None:
+    def confine(self, limits: ResourceLimits, link: socket.socket) -> None:
         """Confine this process, for ever, and hand the descriptor of counted calls to the warden through `link`.
 
         CannotIsolate: a part of it failed, or did not hold when it was tried.
@@ -118,7 +118,7 @@ def _first_victim() -> None:
         file.write("1000")
 
 
-def _limit(limits: Limits) -> None:
+def _limit(limits: ResourceLimits) -> None:
     # What threads reserve and do not use counts as well: without this a handful of them would be the most.
     ctypes.CDLL(None).mallopt(_M_ARENA_MAX, 1)
     _thread.stack_size(THREAD_STACK_BYTES)

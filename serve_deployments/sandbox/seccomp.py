@@ -23,15 +23,15 @@ class Instruction(NamedTuple):
     k: int
 
 
-Body = tuple[Instruction, ...]
+FilterBody = tuple[Instruction, ...]
 
 _LOAD, _AND, _EQUAL, _RETURN = 0x20, 0x54, 0x15, 0x06
 _ARGUMENTS_AT = 16
 _WORD = 0xFFFFFFFF
 
-ALLOW: Body = (Instruction(_RETURN, 0, 0, 0x7FFF0000),)
-COUNT: Body = (Instruction(_RETURN, 0, 0, 0x7FC00000),)
-KILL: Body = (Instruction(_RETURN, 0, 0, 0x80000000),)
+ALLOW: FilterBody = (Instruction(_RETURN, 0, 0, 0x7FFF0000),)
+COUNT: FilterBody = (Instruction(_RETURN, 0, 0, 0x7FC00000),)
+KILL: FilterBody = (Instruction(_RETURN, 0, 0, 0x80000000),)
 
 _CLONE_THREAD = 0x10000
 _UNNAMED = 0o20000000  # the bit of O_TMPFILE that O_DIRECTORY does not have
@@ -61,12 +61,14 @@ _PLAIN = (
 _ABSENT = ("clone3", "openat2")
 
 
-def refuse(number: int) -> Body:
+def refuse(number: int) -> FilterBody:
     """Refuse with an error number."""
     return (Instruction(_RETURN, 0, 0, 0x00050000 | number),)
 
 
-def when(argument: int, mask: int, value: int, then: Body, otherwise: Body, *, upper: bool = False) -> Body:
+def when(
+    argument: int, mask: int, value: int, then: FilterBody, otherwise: FilterBody, *, upper: bool = False
+) -> FilterBody:
     """`then` where the lower (or upper) word of an argument under the mask is `value`."""
     return (
         Instruction(_LOAD, 0, 0, _ARGUMENTS_AT + 8 * argument + (4 if upper else 0)),
@@ -77,7 +79,7 @@ def when(argument: int, mask: int, value: int, then: Body, otherwise: Body, *, u
     )
 
 
-def when_listed(argument: int, values: Sequence[int], then: Body, otherwise: Body) -> Body:
+def when_listed(argument: int, values: Sequence[int], then: FilterBody, otherwise: FilterBody) -> FilterBody:
     """`then` where the lower word of an argument is one of the values."""
     body = otherwise
     for value in values:
@@ -85,18 +87,18 @@ def when_listed(argument: int, values: Sequence[int], then: Body, otherwise: Bod
     return body
 
 
-def _when_null(argument: int, then: Body, otherwise: Body) -> Body:
+def _when_null(argument: int, then: FilterBody, otherwise: FilterBody) -> FilterBody:
     return when(argument, _WORD, 0, when(argument, _WORD, 0, then, otherwise, upper=True), otherwise)
 
 
-def _opening(flags: int) -> Body:
+def _opening(flags: int) -> FilterBody:
     """Opening files: no unnamed ones, and no truncation by who may only read, which Landlock 1 and 2 overlook."""
     read_only = when(flags, os.O_ACCMODE, os.O_RDONLY, refuse(errno.EPERM), ALLOW)
     opened = when(flags, os.O_TRUNC, os.O_TRUNC, read_only, ALLOW)
     return when(flags, _UNNAMED, _UNNAMED, refuse(errno.EOPNOTSUPP), opened)
 
 
-def _assembled(architecture: Architecture, rules: dict[str, Body], otherwise: Body) -> Body:
+def _assembled(architecture: Architecture, rules: dict[str, FilterBody], otherwise: FilterBody) -> FilterBody:
     program = [
         Instruction(_LOAD, 0, 0, 4),
         Instruction(_EQUAL, 1, 0, architecture.audit),
@@ -109,7 +111,7 @@ def _assembled(architecture: Architecture, rules: dict[str, Body], otherwise: Bo
     return (*program, *otherwise)
 
 
-def counted(architecture: Architecture) -> Body:
+def counted(architecture: Architecture) -> FilterBody:
     """The filter that asks the warden about new threads, files and directories."""
     creating = [when(flags, os.O_CREAT, os.O_CREAT, COUNT, ALLOW) for flags in (1, 2)]
     rules = {
@@ -122,7 +124,7 @@ def counted(architecture: Architecture) -> Body:
     return _assembled(architecture, rules, ALLOW)
 
 
-def allowed(architecture: Architecture, pid: int) -> Body:
+def allowed(architecture: Architecture, pid: int) -> FilterBody:
     """The filter of the process `pid`: what a single process with threads needs to compute, and no more.
 
     No other process is made, run, signalled or looked into; there is no socket but a connected pair within.
@@ -165,7 +167,7 @@ _SET_MODE_FILTER = 1
 _NEW_LISTENER = 1 << 3
 
 
-def install(architecture: Architecture, body: Body, *, listen: bool = False) -> int:
+def install(architecture: Architecture, body: FilterBody, *, listen: bool = False) -> int:
     """Put this process under a filter for ever. With `listen`, returns the descriptor on which counted calls arrive.
 
     Raises OSError where the kernel refuses.

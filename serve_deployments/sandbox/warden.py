@@ -12,8 +12,8 @@ import time
 from typing import Any, NamedTuple
 
 from serve_deployments.sandbox import trial
-from serve_deployments.sandbox.child import Abandoned, Child, Verdict
-from serve_deployments.sandbox.confinement import CannotIsolate, Isolation, Limits
+from serve_deployments.sandbox.child import Abandoned, SandboxChild, TrialOutcome
+from serve_deployments.sandbox.confinement import CannotIsolate, Isolation, ResourceLimits
 
 
 class Order(NamedTuple):
@@ -37,7 +37,7 @@ class Warden:
     def __init__(self, order: Order) -> None:
         self._order = order
         self._until = time.monotonic() + order.deadline_s
-        self._limits = Limits(cpu_s=int(order.timeout_s) + 1, memory_mb=order.memory_mb)
+        self._limits = ResourceLimits(cpu_s=int(order.timeout_s) + 1, memory_mb=order.memory_mb)
         self.isolation = Isolation(order.directory)
 
     def report(self) -> dict[str, Any]:
@@ -75,13 +75,13 @@ class Warden:
             return "the program makes a test pass that cannot", True
         return "" if probe.loaded else f"the program does not load: {probe.reason}", True
 
-    def _trial(self, test: str) -> Verdict | None:
+    def _trial(self, test: str) -> TrialOutcome | None:
         """None when the deadline came before the test's own time was over."""
         timeout_s = min(self._order.timeout_s, self._until - time.monotonic())
         if timeout_s <= 0:
             return None
         try:
-            verdict = Child(self.isolation, self._limits, self._order.program, test).verdict(timeout_s)
+            verdict = SandboxChild(self.isolation, self._limits, self._order.program, test).verdict(timeout_s)
         finally:
             _empty(self._order.directory)
         return None if verdict.timed_out and timeout_s < self._order.timeout_s else verdict

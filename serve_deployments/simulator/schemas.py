@@ -120,39 +120,39 @@ def merge(first: Schema, second: Schema) -> Schema:
     return merged
 
 
-def _merged(keyword: str, mine: Json, theirs: Json) -> Json:
-    if mine == theirs or keyword in ("title", "description", "default", "examples", "$defs", "definitions"):
-        return mine
+def _merged(keyword: str, created: Json, theirs: Json) -> Json:
+    if created == theirs or keyword in ("title", "description", "default", "examples", "$defs", "definitions"):
+        return created
     if keyword in _LARGER:
-        return max(mine, theirs)
+        return max(created, theirs)
     if keyword in _SMALLER:
-        return min(mine, theirs)
+        return min(created, theirs)
     match keyword:
         case "type":
-            return _common_types(types_of({"type": mine}), types_of({"type": theirs}))
+            return _common_types(types_of({"type": created}), types_of({"type": theirs}))
         case "required":
-            return list(dict.fromkeys([*items_of(mine), *items_of(theirs)]))
+            return list(dict.fromkeys([*items_of(created), *items_of(theirs)]))
         case "properties":
-            both = dict(object_of(mine))
+            both = dict(object_of(created))
             for name, schema in object_of(theirs).items():
                 both[name] = merge(subschema(both.get(name, True)), subschema(schema))
             return both
         case "enum":
             allowed = {identity(value) for value in items_of(theirs)}
-            return [value for value in items_of(mine) if identity(value) in allowed]
+            return [value for value in items_of(created) if identity(value) in allowed]
         case "items" | "additionalProperties":
-            return merge(subschema(mine), subschema(theirs))
+            return merge(subschema(created), subschema(theirs))
         case "allOf":
-            return [*items_of(mine), *items_of(theirs)]
+            return [*items_of(created), *items_of(theirs)]
         case "uniqueItems":
-            return bool(mine) or bool(theirs)
+            return bool(created) or bool(theirs)
         case _:
             raise SchemaRefused(f"two different `{keyword}` for one value are not supported")
 
 
-def _common_types(mine: tuple[str, ...], theirs: tuple[str, ...]) -> list[str]:
-    common = [kind for kind in mine if kind in theirs]
-    if "integer" not in common and {"integer", "number"} <= {*mine, *theirs}:
+def _common_types(created: tuple[str, ...], theirs: tuple[str, ...]) -> list[str]:
+    common = [kind for kind in created if kind in theirs]
+    if "integer" not in common and {"integer", "number"} <= {*created, *theirs}:
         common.append("integer")
     return common
 

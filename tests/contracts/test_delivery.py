@@ -19,7 +19,7 @@ from app.deliberation.facts import Completed, encode
 from app.log.journal import CONSUMER, STREAM, JetStreamJournal
 from app.log.stream_settings import StreamSettings
 from app.log.streams import apply
-from app.log.work_queue import Delivery, WorkQueue
+from app.log.work_queue import QueueItem, WorkQueue
 from tests.conditions import until
 from tests.conftest import NatsServer
 from tests.contracts.test_journal import NOW, accepted
@@ -38,9 +38,9 @@ class Server:
     start: Callable[[], None]
     watching: list[asyncio.Task[None]]
 
-    async def pulling(self, journal: JetStreamJournal) -> tuple[WorkQueue, list[Delivery]]:
+    async def pulling(self, journal: JetStreamJournal) -> tuple[WorkQueue, list[QueueItem]]:
         """A queue that pulls, and what it was handed."""
-        handed: list[Delivery] = []
+        handed: list[QueueItem] = []
         queue = WorkQueue(journal, 10, handed.append)
         await queue.start()
         self.watching.append(asyncio.create_task(queue.watch()))
@@ -132,7 +132,7 @@ async def test_the_word_of_any_holder_keeps_the_work_or_gives_it_back(server: Se
 async def test_settled_is_what_was_accepted_before_the_first_that_is_not_acknowledged(server: Servers) -> None:
     running = await server(10)
     journal = await running.connect()
-    assert await journal.settled() == 0
+    assert await journal.ack_floor() == 0
     places = [(await journal.append("default", accepted(f"d{number}"))).record.sequence for number in range(4)]
     queue, handed = await running.pulling(journal)
     await until(lambda: len(handed) == 4)
@@ -141,14 +141,14 @@ async def test_settled_is_what_was_accepted_before_the_first_that_is_not_acknowl
         await journal.append("default", Completed(deliberation_id=f"d{number}", ts=NOW))
         await queue.ack(next(each for each in handed if each.record.tokens[2] == f"d{number}"))
         await waiting(journal)
-        settled.append(await journal.settled())
+        settled.append(await journal.ack_floor())
     running.kill()
     running.start()
     async with asyncio.timeout(20):
         while len(settled) < 5:
             await asyncio.sleep(0.02)
             with suppress(JournalUnavailable):
-                settled.append(await journal.settled())
+                settled.append(await journal.ack_floor())
     first, second, third, fourth = places
     assert first <= settled[0] < second and first <= settled[1] < second, "the second is held still"
     assert third <= settled[2] < fourth <= settled[3]
@@ -219,4 +219,4 @@ async def test_the_same_write_again_is_refused_although_it_is_ones_own(server: S
     again = await journal.client.request(subject, data, timeout=2, headers=FIRST_WRITE)
     assert "error" not in json.loads(first.data)
     assert json.loads(again.data)["error"]["err_code"] == 10_071
-    assert (await journal.append("default", accepted("d1"))).mine
+    assert (await journal.append("default", accepted("d1"))).created

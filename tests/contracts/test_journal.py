@@ -66,7 +66,7 @@ async def every(journal: Journal, pattern: str, after: int = 0, limit: int | Non
 async def test_first_write_wins_and_the_loser_reads_what_stands(any_journal: Journal, fresh_id: str) -> None:
     first = await any_journal.append("default", accepted(fresh_id, "first"))
     second = await any_journal.append("default", accepted(fresh_id, "second"))
-    assert first.mine and not second.mine
+    assert first.created and not second.created
     assert second.record == first.record
     assert decode(second.record.data) == accepted(fresh_id, "first")
 
@@ -74,7 +74,7 @@ async def test_first_write_wins_and_the_loser_reads_what_stands(any_journal: Jou
 async def test_the_same_bytes_again_are_ones_own(any_journal: Journal, fresh_id: str) -> None:
     first = await any_journal.append("default", accepted(fresh_id))
     again = await any_journal.append("default", accepted(fresh_id))
-    assert again.mine and again.record.sequence == first.record.sequence
+    assert again.created and again.record.sequence == first.record.sequence
 
 
 async def test_what_is_purged_leaves_its_tombstone_and_is_never_accepted_again(
@@ -93,26 +93,26 @@ async def test_what_is_purged_leaves_its_tombstone_and_is_never_accepted_again(
         assert await every(any_journal, f"{subject}.>") == [tombstone]
         assert await any_journal.facts("default", fresh_id) == [tombstone]
         again = await any_journal.append("default", accepted(fresh_id))
-        assert not again.mine and again.record == tombstone
+        assert not again.created and again.record == tombstone
     assert len(await any_journal.facts("default", f"{fresh_id}-other")) == 1
 
 
 async def test_nothing_is_accepted_beside_what_retention_has_left(any_journal: Journal, fresh_id: str) -> None:
     end = (await any_journal.append("default", Completed(deliberation_id=fresh_id, ts=NOW))).record
     appended = await any_journal.append("default", accepted(fresh_id))
-    assert not appended.mine and appended.record == end
+    assert not appended.created and appended.record == end
     assert await any_journal.facts("default", fresh_id) == [end]
 
 
 async def test_what_is_accepted_and_has_not_ended_is_not_settled(any_journal: Journal, fresh_id: str) -> None:
     taken_on = (await any_journal.append("default", accepted(fresh_id))).record
-    assert await any_journal.settled() < taken_on.sequence
+    assert await any_journal.ack_floor() < taken_on.sequence
 
 
 async def test_fifty_racers_for_one_end_leave_one(any_journal: Journal, fresh_id: str) -> None:
     ends = [Completed(deliberation_id=fresh_id, ts=NOW + timedelta(seconds=racer)) for racer in range(50)]
     outcomes = await asyncio.gather(*(any_journal.append("default", end) for end in ends))
-    assert sum(outcome.mine for outcome in outcomes) == 1
+    assert sum(outcome.created for outcome in outcomes) == 1
     assert len({outcome.record.data for outcome in outcomes}) == 1
 
 
@@ -273,7 +273,7 @@ async def test_keys_are_a_log_of_their_own_written_once_and_heard_live(any_journ
     subscription = await any_journal.subscribe(["keys.*.*"], heard.append)
     first = await any_journal.write(subject, b"first")
     second = await any_journal.write(subject, b"second")
-    assert (first.mine, second.mine, second.record) == (True, False, first.record)
+    assert (first.created, second.created, second.record) == (True, False, first.record)
     await any_journal.append("default", accepted(fresh_id))
     await until(lambda: bool(heard))
     await subscription.close()

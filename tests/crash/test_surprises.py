@@ -80,7 +80,7 @@ def test_a_write_without_an_answer_is_looked_for_and_made_again_only_when_it_is_
 
     with virtual_time() as loop:
         outcome = loop.run_until_complete(appended())
-    assert outcome.mine and len(server.log.stored) == 1
+    assert outcome.created and len(server.log.stored) == 1
     assert sum(subject.endswith(".accepted") for subject in asked) == writes
 
 
@@ -97,7 +97,7 @@ def test_a_write_that_arrives_after_its_time_out_is_ones_own_all_the_same() -> N
     with virtual_time() as loop:
         outcome = loop.run_until_complete(appended())
         assert loop.time() > REQUEST_TIMEOUT_S
-    assert outcome.mine and len(server.log.stored) == 1
+    assert outcome.created and len(server.log.stored) == 1
 
 
 @pytest.mark.parametrize("fate", ["unanswered", "late", "lost"])

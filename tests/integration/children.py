@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
-from app.cli.render.progress import ChildReady, Event
+from app.cli.render.progress import ChildReady, ProgressEvent
 from app.cli.stack.probes import writes
 from app.cli.stack.supervisor import Child, Site, Supervisor
 from tests.conditions import until
@@ -50,9 +50,9 @@ def child(name: str, code: str, **more: Any) -> Child:
 class Told:
     """The events that were reported, and what tests ask about them."""
 
-    events: list[Event] = field(default_factory=list[Event])
+    events: list[ProgressEvent] = field(default_factory=list[ProgressEvent])
 
-    def __call__(self, event: Event) -> None:
+    def __call__(self, event: ProgressEvent) -> None:
         self.events.append(event)
 
     def of(self, kind: type[T], name: str | None = None) -> list[T]:

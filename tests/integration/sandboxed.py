@@ -8,7 +8,7 @@ import pytest
 
 from app.deliberation import outputs
 from app.deliberation.calls import Check
-from app.deliberation.outputs import Report
+from app.deliberation.outputs import SandboxReport
 from serve_deployments.sandbox import checks
 from serve_deployments.sandbox.checks import Sandbox
 
@@ -21,7 +21,7 @@ def check(program: str, *tests: str, timeout_s: int = 2, memory_mb: int = 256) -
     return Check(code=textwrap.dedent(program), tests=cases, timeout_s=timeout_s, memory_mb=memory_mb)
 
 
-async def ran(program: str, *tests: str, timeout_s: int = 2) -> Report:
+async def ran(program: str, *tests: str, timeout_s: int = 2) -> SandboxReport:
     return await Sandbox().report(check(program, *tests or (PASSES,), timeout_s=timeout_s), WITHIN_S)
 
 

@@ -47,7 +47,7 @@ async def test_a_report_is_recorded_and_no_engine_is_asked() -> None:
     journal = InMemoryJournal()
     running, engine = agent(journal)
     (outcome,) = await outcomes(running, request((checked(),)))
-    report = outputs.Report.model_validate_json(outcome.text or "")
+    report = outputs.SandboxReport.model_validate_json(outcome.text or "")
     assert [(each.name, each.passed) for each in report.outcomes] == [("is 1", True), ("is 2", False)]
     assert (outcome.usage, outcome.attempt, outcome.model, outcome.problem) == (Usage(), 1, None, None)
     assert engine.bodies == []

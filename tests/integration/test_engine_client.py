@@ -17,7 +17,7 @@ from app.deliberation.errors import CallCancelled, CallTimeout, DeliberationErro
 from app.deliberation.outputs import Output, json_schema
 from serve_deployments.agent.call import backoff_hook
 from serve_deployments.engine.client import EngineAway, Engines, RetryLater
-from serve_deployments.engine.wire import Completion, Meter, request_body
+from serve_deployments.engine.wire import EngineReply, Meter, request_body
 from tests.conditions import until
 
 URL = "http://engine"
@@ -84,7 +84,7 @@ def engines(router: respx.MockRouter) -> Engines:
     return Engines([URL], connections=4, transport=httpx.MockTransport(router.async_handler))
 
 
-async def streamed(engines: Engines) -> tuple[Completion, list[str]]:
+async def streamed(engines: Engines) -> tuple[EngineReply, list[str]]:
     texts: list[str] = []
 
     async def take(text: str) -> None:
@@ -97,7 +97,7 @@ async def streamed(engines: Engines) -> tuple[Completion, list[str]]:
     return completion, texts
 
 
-async def whole(engines: Engines) -> Completion:
+async def whole(engines: Engines) -> EngineReply:
     engine = engines.engines[0]
     return await engines.complete(
         engine, CALL, "m", seed=7, trace="d.s1-dev-001.1", on_text=None, meter=Meter(), salt=SALT

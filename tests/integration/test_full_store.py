@@ -73,7 +73,7 @@ async def test_a_full_store_refuses_and_is_told_until_there_is_room(journal: Jet
 
     await journal.request(f"$JS.API.STREAM.PURGE.{STREAM}")
     await prove_writes(journal)
-    assert (await journal.append("default", Completed(deliberation_id="d0", ts=NOW))).mine
+    assert (await journal.append("default", Completed(deliberation_id="d0", ts=NOW))).created
 
 
 async def test_a_log_whose_last_write_was_stored_is_not_tried(journal: JetStreamJournal) -> None:

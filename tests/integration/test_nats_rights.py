@@ -23,8 +23,8 @@ from app.log.journal import JetStreamJournal
 from app.log.stats import log_figures
 from app.log.stream_settings import StreamSettings
 from app.log.streams import apply, declared_consumers, declared_streams, plan, prove_writes
-from app.log.work_queue import Delivery, WorkQueue
-from app.webhooks.attempts import Place, RedeliveryRequested, encoded
+from app.log.work_queue import QueueItem, WorkQueue
+from app.webhooks.attempts import DeliveryKey, RedeliveryRequested, encoded
 from app.webhooks.sender.service import sender_of
 from app.webhooks.settings import SenderSettings
 from tests.components.webhooks.receiving import receiving
@@ -105,7 +105,7 @@ async def test_every_part_can_do_its_work_with_its_own_rights(port: int) -> None
         assert await apply(streams, settings)
         assert await apply(streams, settings) == []
     story = Story(uuid.uuid4().hex[:26])
-    delivered: list[Delivery] = []
+    delivered: list[QueueItem] = []
     heard: list[str] = []
     async with journal_of(port, "gateway") as gateway, journal_of(port, "agents") as agents, asyncio.timeout(30):
         assert await plan(gateway, settings) == ([], [])
@@ -119,8 +119,10 @@ async def test_every_part_can_do_its_work_with_its_own_rights(port: int) -> None
         await agents.answer("control.role.DEV", describe)
         queue = WorkQueue(agents, 4, delivered.append)
         await queue.start()
-        assert (await gateway.append("default", story.accepted())).mine
-        assert not (await gateway.append("default", story.accepted().model_copy(update={"body_sha256": "1" * 64}))).mine
+        assert (await gateway.append("default", story.accepted())).created
+        assert not (
+            await gateway.append("default", story.accepted().model_copy(update={"body_sha256": "1" * 64}))
+        ).created
         await until(lambda: bool(delivered))
         await agents.append("default", story.opened())
         await agents.publish_view("default", story.started("dev-001"))
@@ -254,8 +256,8 @@ async def test_keys_are_made_by_their_own_user_and_heard_by_the_gateway(port: in
             created_at=NOW,
             expires_at=None,
         )
-        assert (await keys.write(key_subject(fact), encode_key(fact))).mine
-        assert not (await keys.write(key_subject(fact), b"another")).mine
+        assert (await keys.write(key_subject(fact), encode_key(fact))).created
+        assert not (await keys.write(key_subject(fact), b"another")).created
         await until(lambda: ring.holder(key) is not None)
         assert [record.data async for record in keys.read("keys.>", 0)] == [encode_key(fact)]
         following.cancel()
@@ -284,7 +286,7 @@ async def test_webhooks_are_sent_and_asked_for_with_the_rights_of_their_sender_a
         await gateway.append("default", accepted(story, receiver.url(), TERMINAL_EVENTS))
         await agents.append("default", story.completed())
         first, _ = await receiver.until(2)
-        place = Place("default", story.id, first.id)
+        place = DeliveryKey("default", story.id, first.id)
         asked = RedeliveryRequested(fact=f"deliberations.default.{story.id}.end", number=1, at=NOW)
         await gateway.write(place.subject(asked), encoded(asked))
         await receiver.until(3)

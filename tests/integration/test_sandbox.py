@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from app.deliberation.outputs import Report
+from app.deliberation.outputs import SandboxReport
 from serve_deployments.sandbox import checks
 from serve_deployments.sandbox.checks import CHECKS_AT_ONCE, Sandbox
 from tests.conditions import until
@@ -306,7 +306,7 @@ async def test_programs_that_hang_do_not_starve_those_behind_them() -> None:
     """As many as run at once take one turn each; then it is the turn of who waits, before their second test."""
     sandbox, done = Sandbox(), list[str]()
 
-    async def one(name: str, program: str) -> Report:
+    async def one(name: str, program: str) -> SandboxReport:
         report = await sandbox.report(check(program, *[PASSES] * 3, timeout_s=2), WITHIN_S)
         done.append(name)
         return report

@@ -112,7 +112,7 @@ async def test_what_stands_on_a_dead_child_is_ended_at_once_and_started_together
     )
     deaf_once += "    import signal\n    signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
     # Its bound is longer than any test may take: it is not waited for.
-    deployer = child("deployer", deaf_once + LASTS, falls_with=("ray",), stop_within_s=600)
+    deployer = child("deployer", deaf_once + LASTS, fails_with=("ray",), stop_within_s=600)
     async with run(child("ray", LASTS), deployer) as stand:
         first = stand.supervisor.pid_of("deployer")
         stand.kill("ray")
@@ -124,13 +124,13 @@ async def test_what_stands_on_a_dead_child_is_ended_at_once_and_started_together
 
 
 async def test_what_stands_on_another_does_not_wait_until_that_is_ready(run: Run, told: Told) -> None:
-    async with run(child("ray", LASTS), child("deployer", LASTS, falls_with=("ray",))):
+    async with run(child("ray", LASTS), child("deployer", LASTS, fails_with=("ray",))):
         order = [(type(event), getattr(event, "name", "")) for event in told.events]
         assert order[:2] == [(ChildStarted, "ray"), (ChildStarted, "deployer")]
 
 
 async def test_the_death_of_one_that_stands_on_another_leaves_that_alone(run: Run, told: Told) -> None:
-    async with run(child("ray", LASTS), child("deployer", LASTS, falls_with=("ray",))) as stand:
+    async with run(child("ray", LASTS), child("deployer", LASTS, fails_with=("ray",))) as stand:
         ray = stand.supervisor.pid_of("ray")
         stand.kill("deployer")
         await told.until_ready("deployer", 2)

@@ -6,7 +6,7 @@ from app.deliberation.facts import Accepted, decode
 from app.log.journal import JetStreamJournal
 from app.log.stream_settings import StreamSettings
 from app.log.streams import apply
-from app.log.work_queue import Delivery, WorkQueue
+from app.log.work_queue import QueueItem, WorkQueue
 from tests.conditions import until
 from tests.conftest import NatsServer
 from tests.contracts.test_journal import accepted
@@ -30,7 +30,7 @@ async def test_no_more_than_the_slots_are_handed_out_and_each_until_it_is_acknow
     await apply(journal, StreamSettings(ack_wait_s=1))
     for number in range(5):
         await journal.append("default", accepted(f"d{number}"))
-    handed: list[Delivery] = []
+    handed: list[QueueItem] = []
     queue = WorkQueue(journal, 3, handed.append)
     await queue.start()
     watching = asyncio.create_task(queue.watch())

@@ -1,7 +1,7 @@
 """All the guards."""
 
+from tests.mutants.durability_guards import DURABILITY_GUARDS
 from tests.mutants.guard import Guard
-from tests.mutants.losses import LOSSES
 from tests.mutants.overload import OVERLOAD
 
-GUARDS: tuple[Guard, ...] = (*LOSSES, *OVERLOAD)
+GUARDS: tuple[Guard, ...] = (*DURABILITY_GUARDS, *OVERLOAD)

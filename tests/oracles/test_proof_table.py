@@ -10,7 +10,7 @@ from app.deliberation.choice.ballots import Ballot, author, ballot
 from app.deliberation.outputs import Scores
 from app.deliberation.strategies import vote
 from app.deliberation.strategies.steps import strategy_run as steps
-from app.deliberation.strategies.steps.strategy_run import Candidate, Course, Step
+from app.deliberation.strategies.steps.strategy_run import Candidate, Step, StrategyRun
 from app.quality.experiments import Experiment, run
 from app.quality.table import experiments
 
@@ -34,15 +34,15 @@ def misread_letters(patch: pytest.MonkeyPatch) -> None:
 
 
 def count_one_ballot(patch: pytest.MonkeyPatch) -> None:
-    scored = Course.scored
+    scored = StrategyRun.scored
 
     def the_first_alone(
-        course: Course, candidates: Sequence[Candidate], round: int, stages_left: int = 1
+        course: StrategyRun, candidates: Sequence[Candidate], round: int, stages_left: int = 1
     ) -> Step[list[Ballot]]:
         found = yield from scored(course, candidates, round, stages_left)
         return found[:1]
 
-    patch.setattr(Course, "scored", the_first_alone)
+    patch.setattr(StrategyRun, "scored", the_first_alone)
 
 
 def show_everybody_the_same_order(patch: pytest.MonkeyPatch) -> None:
@@ -58,19 +58,19 @@ def show_everybody_the_same_order(patch: pytest.MonkeyPatch) -> None:
 
 
 def believe_one_order(patch: pytest.MonkeyPatch) -> None:
-    judged = Course.judged
+    judged = StrategyRun.judged
 
     def first_alone(
-        course: Course, first: Candidate, second: Candidate, judges: Sequence[str], round: int
+        course: StrategyRun, first: Candidate, second: Candidate, judges: Sequence[str], round: int
     ) -> Step[list[tuple[str, str | None]]]:
         heard = yield from judged(course, first, second, judges, round)
         return heard[:1] * 2
 
-    patch.setattr(Course, "judged", first_alone)
+    patch.setattr(StrategyRun, "judged", first_alone)
 
 
 def stop_before_it_is_decided(patch: pytest.MonkeyPatch) -> None:
-    def hasty(rule: stopping.StopRule, first: int, second: int, left: int) -> int:
+    def hasty(rule: stopping.VoteStopRule, first: int, second: int, left: int) -> int:
         # By one vote: a lead of exactly what is left cannot occur among two answers and an odd number of agents.
         return 0 if first and first - second >= left - 1 else stopping.wave(rule, first, second, left)
 
@@ -78,7 +78,7 @@ def stop_before_it_is_decided(patch: pytest.MonkeyPatch) -> None:
 
 
 def ask_one_vote_more(patch: pytest.MonkeyPatch) -> None:
-    def greedy(rule: stopping.StopRule, first: int, second: int, left: int) -> int:
+    def greedy(rule: stopping.VoteStopRule, first: int, second: int, left: int) -> int:
         wave = stopping.wave(rule, first, second, left)
         return min(left, wave + 1) if wave else 0
 

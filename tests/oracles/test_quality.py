@@ -14,7 +14,7 @@ from app.deliberation.strategies import STRATEGIES
 from app.quality import closed_forms, contest_forms, experiments, figures
 from app.quality.experiments import Experiment
 from app.quality.figures import Figure
-from app.quality.minds import RIGHT, WRONG, Minds, Nature, chance
+from app.quality.minds import RIGHT, WRONG, AgentModel, SimulatedAgents, chance
 from app.quality.table import experiments as all_experiments
 from app.quality.trials import Setting, agent_ids, deliberate, specification
 from app.testing import Reply
@@ -172,10 +172,12 @@ def asked(setting: Setting, purpose: Purpose, seed: int = 3) -> Call:
 
 def test_a_mind_reads_its_prompt_and_not_what_stands_beside_it() -> None:
     setting = Setting(
-        strategy="best_of_n", agents=3, nature=Nature(planted=dict(zip(agent_ids(3), (RIGHT, "41", "43"), strict=True)))
+        strategy="best_of_n",
+        agents=3,
+        nature=AgentModel(planted=dict(zip(agent_ids(3), (RIGHT, "41", "43"), strict=True))),
     )
     call = asked(setting, "score")
-    minds = Minds(Nature(), 3)
+    minds = SimulatedAgents(AgentModel(), 3)
     blind = call.model_copy(update={"labels": dict.fromkeys(call.labels, "dev-009")})
     assert minds.say(call, "score") == minds.say(blind, "score")
     swapped = call.messages[-1].content.replace(f"\n{RIGHT}\n", "\n40\n")
@@ -189,7 +191,7 @@ def test_the_played_sandbox_passes_what_gives_the_expected() -> None:
     given = {"tests": [{"name": "t", "code": RIGHT}], "test_writers": 0}
     planted = dict(zip(agent_ids(2), (RIGHT, "41"), strict=True))
     trial = deliberate(
-        Setting(strategy="execute", agents=2, rounds=0, nature=Nature(planted=planted), parameters=given), 1
+        Setting(strategy="execute", agents=2, rounds=0, nature=AgentModel(planted=planted), parameters=given), 1
     )
     reports = [json.loads(each.text or "")["outcomes"] for each in trial.of("check")]
     assert [[outcome["passed"] for outcome in report] for report in reports] == [[True], [False]]
@@ -203,7 +205,7 @@ def test_a_fused_text_is_right_only_where_some_candidate_is() -> None:
         (("41",) * 3, 1.0, False),
         ((RIGHT,) * 3, 0.0, False),
     ):
-        nature = Nature(writer=writer, planted=dict(zip(agent_ids(3), drafts, strict=True)))
+        nature = AgentModel(writer=writer, planted=dict(zip(agent_ids(3), drafts, strict=True)))
         trial = deliberate(Setting(strategy="fuse", agents=3, nature=nature), 1)
         (written,) = trial.of("fuse")
         assert (json.loads(written.text or "")["answer"] == RIGHT) == right
@@ -215,7 +217,7 @@ def rate(hits: Iterable[bool], wanted: float) -> None:
 
 @pytest.mark.parametrize("common_cause", [False, True])
 def test_drafts_have_the_accuracy_and_the_correlation_of_their_nature(common_cause: bool) -> None:
-    nature = Nature(accuracy=0.7, correlation=0.44, common_cause=common_cause)
+    nature = AgentModel(accuracy=0.7, correlation=0.44, common_cause=common_cause)
     setting = Setting(strategy="independent", agents=2, nature=nature)
     drafts = [
         [json.loads(each.text or "")["answer"] == RIGHT for each in deliberate(setting, seed).asked]
@@ -227,19 +229,19 @@ def test_drafts_have_the_accuracy_and_the_correlation_of_their_nature(common_cau
 
 
 def test_wrong_answers_are_equally_likely() -> None:
-    setting = Setting(strategy="independent", agents=4, nature=Nature(accuracy=0.0, wrong_answers=4))
+    setting = Setting(strategy="independent", agents=4, nature=AgentModel(accuracy=0.0, wrong_answers=4))
     said = [json.loads(each.text or "")["answer"] for seed in range(300) for each in deliberate(setting, seed).asked]
     for wrong in WRONG:
         rate((answer == wrong for answer in said), 0.25)
 
 
 NUMBERS = {"normaliser": "number"}
-RESTLESS = Nature(accuracy=0.5, detect=0.5, alarm=0.5, fix=0.5, harm=0.5, judge=0.7, pair_bias=0.1, tester=0.6)
+RESTLESS = AgentModel(accuracy=0.5, detect=0.5, alarm=0.5, fix=0.5, harm=0.5, judge=0.7, pair_bias=0.1, tester=0.6)
 SETTINGS = [
     Setting(strategy="single", agents=2),
     Setting(strategy="independent", agents=2),
-    Setting(strategy="best_of_n", agents=3, nature=Nature(judge=0.7, place_bias=0.15)),
-    Setting(strategy="best_of_n", agents=5, nature=Nature(planted={"dev-001": RIGHT, "dev-004": "41"})),
+    Setting(strategy="best_of_n", agents=3, nature=AgentModel(judge=0.7, place_bias=0.15)),
+    Setting(strategy="best_of_n", agents=5, nature=AgentModel(planted={"dev-001": RIGHT, "dev-004": "41"})),
     Setting(strategy="council", agents=4, rounds=2, nature=RESTLESS),
     Setting(strategy="vote", agents=9, nature=RESTLESS, parameters=NUMBERS),
     Setting(strategy="vote", agents=4, nature=RESTLESS, parameters={"normaliser": "none"}),
@@ -261,10 +263,10 @@ def test_every_strategy_is_driven_and_has_its_rows() -> None:
 def test_the_short_way_concludes_as_the_engine_of_decisions_does(setting: Setting) -> None:
     for seed in range(3):
         trial = deliberate(setting, seed)
-        minds = Minds(setting.nature, seed)
+        minds = SimulatedAgents(setting.nature, seed)
         purposes: dict[str, Purpose] = {each.call.call_id: each.purpose for each in trial.asked}
 
-        def reply(call: Call, minds: Minds = minds, purposes: dict[str, Purpose] = purposes) -> Reply:
+        def reply(call: Call, minds: SimulatedAgents = minds, purposes: dict[str, Purpose] = purposes) -> Reply:
             text = minds.say(call, purposes[call.call_id])
             return Reply(text=text, problem=BROKEN if text is None else None)
 

@@ -9,13 +9,13 @@ import pytest
 from app.api.schemas import Deliberation
 from app.catalog.projection import resource
 from app.deliberation.fold import fold
-from app.quality.accounts import Account, Flips, Marked, first_drafts, flips, mark
+from app.quality.accounts import Account, Flips, MarkedAnswer, first_drafts, flips, mark
 from app.quality.dataset import FAULTS_MAX, DatasetInvalid, Question, parse_dataset
 from tests.test_architecture import IMPURE_CALLS, PURE_STDLIB, allowed, imports, modules, within
 from tests.unit.facts_of import Minds, agent_ids, run, specification
 
 RED = Question("Name a colour.", "red")
-MARKED = Marked(
+MARKED = MarkedAnswer(
     id="d1",
     status="completed",
     right=True,

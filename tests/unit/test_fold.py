@@ -118,18 +118,18 @@ def test_the_table_has_no_status_or_fact_besides() -> None:
 
 def test_takeovers_are_fruitless_until_the_work_makes_a_step() -> None:
     facts: list[Fact] = [accepted(), taken_over(1), opened(), taken_over(2), taken_over(3)]
-    assert (folded(*facts).takeovers, folded(*facts).fruitless) == (3, 2)
-    assert folded(*facts, cancelling()).fruitless == 2
-    assert folded(*facts, finished()).fruitless == 0
-    assert folded(*facts, finished(), closed(seen=["dev-001"])).fruitless == 0
+    assert (folded(*facts).takeovers, folded(*facts).takeovers_without_progress) == (3, 2)
+    assert folded(*facts, cancelling()).takeovers_without_progress == 2
+    assert folded(*facts, finished()).takeovers_without_progress == 0
+    assert folded(*facts, finished(), closed(seen=["dev-001"])).takeovers_without_progress == 0
 
 
 def test_a_coordinator_that_stops_in_order_leaves_no_blame_on_the_work() -> None:
     given_back = taken_over(2).model_copy(update={"given_back": True})
     facts = [accepted(), opened(), taken_over(1), given_back, taken_over(3)]
-    assert [folded(*facts[:count]).fruitless for count in (3, 4, 5)] == [1, 1, 1]
+    assert [folded(*facts[:count]).takeovers_without_progress for count in (3, 4, 5)] == [1, 1, 1]
     assert folded(*facts).takeovers == 3
-    assert folded(*facts, taken_over(4)).fruitless == 2, "the one that died after it is counted again"
+    assert folded(*facts, taken_over(4)).takeovers_without_progress == 2, "the one that died after it is counted again"
 
 
 def test_no_fact_is_no_state() -> None:

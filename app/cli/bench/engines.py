@@ -13,7 +13,7 @@ from rich.text import Text
 
 from app.api.schemas import Deliberation, RoleList, StrategyList
 from app.cli.bench.accounts import account_document, account_lines
-from app.cli.client import Gateway, JsonObject, understood
+from app.cli.client import GatewayClient, JsonObject, understood
 from app.cli.exits import CommandError, Exit, FieldFault, print_json
 from app.cli.render.lanes import is_simulated
 from app.cli.stack.layout import StackOptions, shown
@@ -21,7 +21,7 @@ from app.cli.stack.probes import status_of
 from app.cli.stack.stack import running_stack
 from app.cli.stack.up import Checklist
 from app.cli.watch import until_ended
-from app.quality.accounts import Account, Marked, mark
+from app.quality.accounts import Account, MarkedAnswer, mark
 from app.quality.dataset import DatasetInvalid, Question, parse_dataset
 from app.quality.experiments import AGENTS_MAX, VOTE
 
@@ -70,10 +70,10 @@ def read_dataset(path: Path, limit: int | None) -> list[Question]:
 
 
 @asynccontextmanager
-async def gateway_at(where: Where) -> AsyncGenerator[Gateway]:
+async def gateway_at(where: Where) -> AsyncGenerator[GatewayClient]:
     """The gateway that is asked, started and stopped here when there is none; how it starts is told on stderr."""
     if where.url is not None:
-        async with Gateway(where.url, where.api_key) as gateway:
+        async with GatewayClient(where.url, where.api_key) as gateway:
             yield gateway
         return
     with TemporaryDirectory(prefix="deliberate-bench-", ignore_cleanup_errors=True) as temporary:
@@ -82,7 +82,7 @@ async def gateway_at(where: Where) -> AsyncGenerator[Gateway]:
         )
         checklist = Checklist(Console(stderr=True, highlight=False, soft_wrap=True))
         await _answering(where.engine_urls)
-        async with running_stack(options, checklist) as stack, Gateway(stack.url) as gateway:
+        async with running_stack(options, checklist) as stack, GatewayClient(stack.url) as gateway:
             yield gateway
 
 
@@ -125,7 +125,7 @@ def own_parameters(known: StrategyList, strategy: str, question: Question) -> Js
 
 @dataclass(slots=True)
 class _Bench:
-    gateway: Gateway
+    gateway: GatewayClient
     plan: Plan
     questions: Sequence[Question]
     known: StrategyList
@@ -136,7 +136,7 @@ class _Bench:
         free = asyncio.Semaphore(self.plan.concurrency)
         done = 0
 
-        async def one(place: int, question: Question) -> Marked:
+        async def one(place: int, question: Question) -> MarkedAnswer:
             nonlocal done
             async with free:
                 own = own_parameters(self.known, strategy, question) | (more or {})
@@ -163,12 +163,14 @@ class _Bench:
         return await self.account(VOTE, votes, {"stop": "none"})
 
 
-async def _is_simulated(gateway: Gateway, role: str) -> bool:
+async def _is_simulated(gateway: GatewayClient, role: str) -> bool:
     roles = understood(RoleList, await gateway.read("/roles"))
     return any(each.live is not None and each.live.simulated for each in roles.items if each.name == role)
 
 
-async def measure(gateway: Gateway, plan: Plan, dataset: str, questions: Sequence[Question], *, as_json: bool) -> None:
+async def measure(
+    gateway: GatewayClient, plan: Plan, dataset: str, questions: Sequence[Question], *, as_json: bool
+) -> None:
     """Ask every question under every strategy and print the accounts, each as soon as it is known; JSON at the end."""
     console = Console(highlight=False, soft_wrap=True)
     documents: list[JsonObject] = []

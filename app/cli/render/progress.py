@@ -101,7 +101,7 @@ class StackStopped:
     left: tuple[str, ...]
 
 
-Event = (
+ProgressEvent = (
     ChildStarted
     | ChildReady
     | ChildDied
@@ -113,10 +113,10 @@ Event = (
     | StackStopping
     | StackStopped
 )
-Report = Callable[[Event], None]
+ProgressReport = Callable[[ProgressEvent], None]
 
 
-def as_document(event: Event) -> dict[str, Any]:
+def as_document(event: ProgressEvent) -> dict[str, Any]:
     """The event as one JSON object; `event` is its type in snake case, without the word stack."""
     name = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", type(event).__name__.removeprefix("Stack")).lower()
     return {"event": name, **asdict(event)}

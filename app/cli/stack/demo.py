@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.text import Text
 
 from app.api.schemas import Deliberation
-from app.cli.client import Gateway, JsonObject, understood
+from app.cli.client import GatewayClient, JsonObject, understood
 from app.cli.exits import CommandError, Exit, exit_of, print_json, run
 from app.cli.options import JsonOption
 from app.cli.render.panels import seconds
@@ -101,7 +101,7 @@ def _directory(chosen: Path | None, console: Console) -> Generator[Path]:
 
 async def _demo(options: StackOptions, body: JsonObject, *, as_json: bool) -> Exit:
     console = Console(stderr=as_json, highlight=False)
-    async with running_stack(options, _Start(console)) as stack, Gateway(stack.url) as gateway:
+    async with running_stack(options, _Start(console)) as stack, GatewayClient(stack.url) as gateway:
         accepted = await gateway.submit(body, uuid4().hex)
         if as_json:
             await until_ended(gateway, str(accepted["id"]))

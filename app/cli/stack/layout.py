@@ -15,8 +15,8 @@ import yaml
 
 import app
 from app.cli.exits import CommandError, Exit
-from app.cli.render.progress import PortShifted, Report
-from app.cli.stack.processes import Ports, write_private
+from app.cli.render.progress import PortShifted, ProgressReport
+from app.cli.stack.processes import PortAllocator, write_private
 from app.cli.stack.supervisor import Site
 from app.deliberation.errors import InvalidRequest
 from app.deliberation.roles import parse_roles
@@ -103,13 +103,13 @@ class Layout:
         )
 
 
-def plan_stack(options: StackOptions, report: Report) -> Layout:
+def plan_stack(options: StackOptions, report: ProgressReport) -> Layout:
     """Choose ports and directories, and create the data directory; raises CommandError for roles that are no use."""
     roles = _role_names(options.roles_file or PACKAGED_ROLES)
     data_dir = options.data_dir.resolve()
     (data_dir / "logs").mkdir(parents=True, exist_ok=True)
-    ports = {"gateway": _port(Ports(options.host), "gateway", options.port, report)}
-    loopback = Ports(LOOPBACK)
+    ports = {"gateway": _port(PortAllocator(options.host), "gateway", options.port, report)}
+    loopback = PortAllocator(LOOPBACK)
     if options.nats_url is None:
         ports["nats"] = _port(loopback, "nats", options.nats_port, report)
         ports["nats_monitor"] = loopback.take()
@@ -165,7 +165,7 @@ def _number(name: str, default: float, least: float, most: float) -> float:
     return float(given)
 
 
-def _port(ports: Ports, name: str, wanted: int, report: Report) -> int:
+def _port(ports: PortAllocator, name: str, wanted: int, report: ProgressReport) -> int:
     port = ports.take(wanted)
     if wanted and port != wanted:
         report(PortShifted(name, wanted, port))

@@ -36,7 +36,7 @@ _PORTS = range(20_000, 32_000)  # below the range from which Linux takes outgoin
 
 
 @dataclass(frozen=True, slots=True)
-class Marked:
+class TaggedProcess:
     """A living process that carries a stack's mark: whose child it descends from, and its command line as it is now."""
 
     pid: int
@@ -44,9 +44,9 @@ class Marked:
     command: str
 
 
-def marked(mark: str, child: str | None = None) -> list[Marked]:
+def marked(mark: str, child: str | None = None) -> list[TaggedProcess]:
     """Living processes that carry `mark` (and descend from `child`, if given), but this one; none where no /proc is."""
-    found: list[Marked] = []
+    found: list[TaggedProcess] = []
     for entry in Path("/proc").glob("[0-9]*"):
         # A process may end while it is looked at, and those of other users cannot be read: neither is ours to end.
         with suppress(OSError):
@@ -57,11 +57,11 @@ def marked(mark: str, child: str | None = None) -> list[Marked]:
             whose = next((line.removeprefix(prefix).decode() for line in environment if line.startswith(prefix)), "")
             if child is None or whose == child:
                 command = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
-                found.append(Marked(int(entry.name), whose, command))
+                found.append(TaggedProcess(int(entry.name), whose, command))
     return found
 
 
-def signal_marked(mark: str, number: signal.Signals, child: str | None = None) -> list[Marked]:
+def signal_marked(mark: str, number: signal.Signals, child: str | None = None) -> list[TaggedProcess]:
     """Send a signal to every process that carries the mark; returns those that were found."""
     found = marked(mark, child)
     for process in found:
@@ -80,7 +80,7 @@ async def gone(mark: str, child: str | None = None, *, within_s: float, number: 
     return True
 
 
-async def sweep(mark: str, child: str | None = None, *, grace_s: float = 0.0) -> list[Marked]:
+async def sweep(mark: str, child: str | None = None, *, grace_s: float = 0.0) -> list[TaggedProcess]:
     """End all that carries the mark: SIGTERM where a grace is given, SIGKILL after it. Returns what would not go."""
     if grace_s:
         signal_marked(mark, signal.SIGTERM, child)
@@ -89,7 +89,7 @@ async def sweep(mark: str, child: str | None = None, *, grace_s: float = 0.0) ->
     return marked(mark, child)
 
 
-def kill_marked(mark: str) -> list[Marked]:
+def kill_marked(mark: str) -> list[TaggedProcess]:
     """What `sweep` does without a grace, for when there is no time to await. Returns what would not go."""
     deadline = time.monotonic() + SWEEP_WITHIN_S
     while (left := signal_marked(mark, signal.SIGKILL)) and time.monotonic() < deadline:
@@ -213,7 +213,7 @@ def output_since(path: Path, from_byte: int) -> str:
         return ""
 
 
-class Ports:
+class PortAllocator:
     """Ports that are free on one host and differ from each other.
 
     A port may be lost between the look and the use, so whoever uses it must still cope with a refusal.

@@ -19,12 +19,12 @@ MISSES_MIN = 3
 
 
 @dataclass(frozen=True, kw_only=True)
-class Standing:
+class ChildDependencies:
     """Where a child stands: what must be ready before it starts, and with whom it starts and ends."""
 
     name: str
     needs: tuple[str, ...] = ()
-    falls_with: tuple[str, ...] = ()
+    fails_with: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,14 +142,14 @@ def on_sign(pulse: Pulse, sign: Sign, now_s: float) -> GoOn | StartAnew:
             assert_never(sign)
 
 
-def check_order(children: Sequence[Standing]) -> None:
+def check_order(children: Sequence[ChildDependencies]) -> None:
     """Raise ValueError unless each child needs, and falls with, only earlier ones.
 
     Declared so, the order has no cycle, and the reverse of it is the order in which the stack is stopped.
     """
     earlier: set[str] = set()
     for child in children:
-        unknown = {*child.needs, *child.falls_with} - earlier
+        unknown = {*child.needs, *child.fails_with} - earlier
         if unknown or child.name in earlier:
             raise ValueError(f"{child.name} is declared twice or needs what is not declared before it: {unknown}")
         earlier.add(child.name)

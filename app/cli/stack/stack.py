@@ -16,7 +16,7 @@ from pathlib import Path
 
 import app
 from app.cli.exits import CommandError, Exit
-from app.cli.render.progress import Noticed, PartGiven, Report, StackReady
+from app.cli.render.progress import Noticed, PartGiven, ProgressReport, StackReady
 from app.cli.stack.layout import LOOPBACK, Layout, StackOptions, make_ray_dir, plan_stack, shown
 from app.cli.stack.probes import all_live, answers, greets, replies, serves, status_of, writes
 from app.cli.stack.processes import marked, only_one, sweep
@@ -74,7 +74,7 @@ def stack_children(layout: Layout) -> list[Child]:
 
 
 @asynccontextmanager
-async def running_stack(options: StackOptions, report: Report = lambda _: None) -> AsyncGenerator[RunningStack]:
+async def running_stack(options: StackOptions, report: ProgressReport = lambda _: None) -> AsyncGenerator[RunningStack]:
     """Run the whole stack while the body runs; the body begins when the gateway is ready to serve.
 
     Raises CommandError when the data directory is in use or the stack cannot be started. State stays in the data
@@ -97,7 +97,7 @@ async def running_stack(options: StackOptions, report: Report = lambda _: None) 
 
 
 @contextmanager
-def _ray_dir_made(layout: Layout, report: Report) -> Generator[None]:
+def _ray_dir_made(layout: Layout, report: ProgressReport) -> Generator[None]:
     """Make Ray's directory, and remove it in the end; `logs/ray` is a link into it, and then a copy of Ray's logs."""
     make_ray_dir(layout.ray_dir)
     kept = layout.site.logs_dir / "ray"
@@ -148,7 +148,7 @@ async def _until_serving(layout: Layout) -> None:
         raise StackFailed("gateway", reason, hint=f"see {layout.site.logs_dir}") from None
 
 
-async def _look_at_engines(urls: tuple[str, ...], report: Report) -> None:
+async def _look_at_engines(urls: tuple[str, ...], report: ProgressReport) -> None:
     # Last, and without consequence: an engine may take minutes to load, or come and go as it likes.
     found = await asyncio.gather(*(status_of(f"{url}/v1/models") for url in urls))
     for url, status in zip(urls, found, strict=True):
@@ -160,7 +160,7 @@ def _in_use(data_dir: Path, pid: str) -> CommandError:
     return CommandError(Exit.FAILED, "data_dir_in_use", detail, remedy="stop that one, or choose another --data-dir")
 
 
-async def _end_leftovers(data_dir: Path, report: Report) -> None:
+async def _end_leftovers(data_dir: Path, report: ProgressReport) -> None:
     """End what a supervisor that was itself killed left running; its state file tells the mark."""
     try:
         mark = str(json.loads((data_dir / "stack.json").read_text(encoding="utf-8"))["mark"])
@@ -295,7 +295,7 @@ def _deployer(layout: Layout, needs: tuple[str, ...]) -> Child:
         is_ready=writes("ready"),
         environment={**_ray_environment(layout), "RAY_ADDRESS": layout.ray_address},
         needs=needs,
-        falls_with=("ray",),
+        fails_with=("ray",),
         # It starts together with Ray and waits for it.
         ready_within_s=2 * READY_WITHIN_S,
         stop_within_s=15.0,
@@ -383,7 +383,7 @@ async def declare_streams(
         await journal.close()
 
 
-async def _declare_given(layout: Layout, report: Report) -> None:
+async def _declare_given(layout: Layout, report: ProgressReport) -> None:
     url = shown(layout.nats_url)
     try:
         await declare_streams(

@@ -22,7 +22,7 @@ from app.cli.render.progress import (
     ChildReady,
     ChildStarted,
     Noticed,
-    Report,
+    ProgressReport,
     StackStopped,
     StackStopping,
 )
@@ -41,6 +41,7 @@ from app.cli.stack.processes import (
 )
 from app.cli.stack.restarts import (
     PROBE_INTERVAL_S,
+    ChildDependencies,
     Death,
     GiveUp,
     GoOn,
@@ -48,7 +49,6 @@ from app.cli.stack.restarts import (
     Pulse,
     Restart,
     Sign,
-    Standing,
     StartAnew,
     check_order,
     on_death,
@@ -86,7 +86,7 @@ class Life:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Child(Standing):
+class Child(ChildDependencies):
     """How one child is started, recognised as ready, prepared for those that need it, and stopped.
 
     `is_ready` is asked again and again while the process lives. `prepare` runs once in each life, after that and before
@@ -121,7 +121,7 @@ class Site:
 class Supervisor:
     """Keeps children alive, one task each, and their states in the state file; use it through `supervised`."""
 
-    def __init__(self, children: Sequence[Child], site: Site, report: Report) -> None:
+    def __init__(self, children: Sequence[Child], site: Site, report: ProgressReport) -> None:
         check_order(children)
         self.children = tuple(children)
         self._site = site
@@ -188,10 +188,10 @@ class Supervisor:
         attempt = 0
         while True:
             await _all_set(self._awaited(child))
-            footing = {name: self._lives[name] for name in child.falls_with}
+            dependencies = {name: self._lives[name] for name in child.fails_with}
             attempt += 1
             life = await self._begin(child, attempt)
-            death, reason, grace_s = await self._live(child, life, past, footing)
+            death, reason, grace_s = await self._live(child, life, past, dependencies)
             tail = log_tail(life.log, from_byte=life.log_from_byte)
             await self._end(child, life, grace_s)
             match on_death(past, death):
@@ -204,7 +204,7 @@ class Supervisor:
 
     def _awaited(self, child: Child) -> list[asyncio.Event]:
         """What must be before the child is started: what it needs is ready, and what it falls with runs."""
-        return [*(self._up[name] for name in child.needs), *(self._begun[name] for name in child.falls_with)]
+        return [*(self._up[name] for name in child.needs), *(self._begun[name] for name in child.fails_with)]
 
     async def _begin(self, child: Child, attempt: int) -> Life:
         log = self._site.logs_dir / f"{child.name}.log"
@@ -223,25 +223,25 @@ class Supervisor:
         return life
 
     async def _live(
-        self, child: Child, life: Life, past: Past, footing: Mapping[str, Life]
+        self, child: Child, life: Life, past: Past, dependencies: Mapping[str, Life]
     ) -> tuple[Death, str, float]:
         """Watch one life to its end; returns how it ended, the same in words, and the grace it is due in seconds."""
         try:
             async with asyncio.timeout(child.ready_within_s):
-                first = await _first(self._ready(child, life, past), *_ends(life, footing))
+                first = await _first(self._ready(child, life, past), *_ends(life, dependencies))
         except TimeoutError:
             return Death(None), f"was not ready within {child.ready_within_s:g} s", child.stop_within_s
         except DeliberationError as error:
             return Death(None), str(error), child.stop_within_s
         if first == 0:
             self._now_up(child, life)
-            first = 1 + await _first(*_ends(life, footing), self._past_hope(child, life))
+            first = 1 + await _first(*_ends(life, dependencies), self._past_hope(child, life))
         ready_for_s = None if life.ready_at_s is None else time.monotonic() - life.ready_at_s
         if first == 1:
             return Death(ready_for_s), _how_it_ended(await life.process.wait()), 0.0
         if life.verdict is not None:
             return Death(ready_for_s), life.verdict.reason, 0.0 if life.verdict.at_once else child.stop_within_s
-        fell_with = tuple(footing)[first - 2]
+        fell_with = tuple(dependencies)[first - 2]
         # There is nothing left that it could end in order, and what it tries takes CPU from those that begin anew.
         return Death(ready_for_s, fell_with), f"ended because {fell_with} did", 0.0
 
@@ -310,8 +310,8 @@ class Supervisor:
             self._report(Noticed(f"{self._site.state_file} could not be written: {error.strerror}"))
 
 
-def _ends(life: Life, footing: Mapping[str, Life]) -> list[Coroutine[Any, Any, object]]:
-    return [life.process.wait(), *(other.ended.wait() for other in footing.values())]
+def _ends(life: Life, dependencies: Mapping[str, Life]) -> list[Coroutine[Any, Any, object]]:
+    return [life.process.wait(), *(other.ended.wait() for other in dependencies.values())]
 
 
 def _how_it_ended(status: int) -> str:
@@ -340,7 +340,7 @@ async def _first(*waits: Coroutine[Any, Any, object]) -> int:
 
 
 @asynccontextmanager
-async def supervised(children: Sequence[Child], site: Site, report: Report) -> AsyncGenerator[Supervisor]:
+async def supervised(children: Sequence[Child], site: Site, report: ProgressReport) -> AsyncGenerator[Supervisor]:
     """Run the children while the body runs, which begins when all are ready; afterwards stop them.
 
     Raises StackFailed when one of them never gets ready. A second cancellation while stopping kills what is left.

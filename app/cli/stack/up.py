@@ -25,11 +25,11 @@ from app.cli.render.progress import (
     ChildFailed,
     ChildReady,
     ChildStarted,
-    Event,
     Noticed,
     PartGiven,
     PortShifted,
-    Report,
+    ProgressEvent,
+    ProgressReport,
     StackReady,
     StackStopped,
     StackStopping,
@@ -75,7 +75,7 @@ EngineOption = Annotated[
         "--engine-url", metavar="URL", callback=_checked_engines, help="An OpenAI-compatible engine; repeatable."
     ),
 ]
-NatsOption = Annotated[
+ExternalNatsOption = Annotated[
     str | None,
     typer.Option("--nats-url", metavar="URL", callback=_checked_nats, help="Use this NATS server; start none."),
 ]
@@ -97,7 +97,7 @@ class Checklist:
     starting: dict[str, str] = field(default_factory=dict[str, str])
     status: Status | None = None
 
-    def __call__(self, event: Event) -> None:
+    def __call__(self, event: ProgressEvent) -> None:
         """Report one event."""
         match event:
             case ChildStarted(name=name):
@@ -164,7 +164,7 @@ class Checklist:
             self.status.stop()
 
 
-def reporter(*, as_json: bool) -> Report:
+def reporter(*, as_json: bool) -> ProgressReport:
     """Where progress goes: one JSON object per line, or a checklist."""
     if as_json:
         return lambda event: print_json(as_document(event))
@@ -178,11 +178,11 @@ def _check_exposure(host: str, pepper: str | None) -> None:
         raise typer.BadParameter(f"{detail}; set KEY_PEPPER, for example to what `openssl rand -hex 32` writes")
 
 
-async def _up(options: StackOptions, report: Report) -> Exit:
+async def _up(options: StackOptions, report: ProgressReport) -> Exit:
     task = asyncio.current_task()
     assert task is not None, "asyncio.run gives every coroutine a task"
 
-    def told(event: Event) -> None:
+    def told(event: ProgressEvent) -> None:
         report(event)
         if isinstance(event, StackStopping):
             # `run` passes over a second signal; here it means that the stopping takes too long.
@@ -198,7 +198,7 @@ def up(
     port: PortOption = 8080,
     host: HostOption = LOOPBACK,
     engine_url: EngineOption = None,
-    nats_url: NatsOption = None,
+    nats_url: ExternalNatsOption = None,
     data_dir: DataOption = Path(".deliberate"),
     roles: RolesOption = None,
     simulate: SimulateOption = "",
@@ -227,9 +227,9 @@ def up(
     # The log's client would tell on stdout about every attempt to connect; what fails is told once.
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
     report = reporter(as_json=as_json)
-    told = list[type[Event]]()
+    told = list[type[ProgressEvent]]()
 
-    def remember(event: Event) -> None:
+    def remember(event: ProgressEvent) -> None:
         told.append(type(event))
         report(event)
 

@@ -10,7 +10,7 @@ from typing import Literal
 from app.deliberation.choice.ballots import CandidateId, author, kendall_tau
 from app.deliberation.outputs import Critique, Issue
 
-StopRule = Literal["no_major", "accepted", "settled", "none"]
+CritiqueStopRule = Literal["no_major", "accepted", "settled", "none"]
 """When a council's rounds end before the last.
 
 `no_major`: no major issue and no blocker is open. `accepted`: all critics accept; until then an author revises on minor
@@ -27,12 +27,12 @@ TAU_MIN = 0.9
 _GRAVITY = {"blocker": 2, "major": 1, "minor": 0}
 
 
-def is_open(critique: Critique, rule: StopRule) -> bool:
+def is_open(critique: Critique, rule: CritiqueStopRule) -> bool:
     """Whether a critique asks for a revision."""
     return critique.demands_revision or (rule == "accepted" and critique.verdict != "accept")
 
 
-def demanded(critiques: Mapping[str, Sequence[Critique]], rule: StopRule) -> dict[str, list[Issue]]:
+def demanded(critiques: Mapping[str, Sequence[Critique]], rule: CritiqueStopRule) -> dict[str, list[Issue]]:
     """By author, the issues for those who are to revise: of all their critics, also of those who would let it pass.
 
     What several critics found alike, at the same place, is one issue, as grave as the gravest of them has it.
@@ -56,7 +56,7 @@ def _merged(critiques: Sequence[Critique]) -> list[Issue]:
     return list(merged.values())
 
 
-def ends_rounds(critiques: Collection[Critique], rule: StopRule) -> bool:
+def ends_rounds(critiques: Collection[Critique], rule: CritiqueStopRule) -> bool:
     """Whether these critiques, a whole round's, end the rounds. Nobody accepts where no critic was heard."""
     if rule == "none" or (rule == "accepted" and not critiques):
         return False

@@ -10,7 +10,7 @@ from functools import cache
 from math import comb
 from typing import Literal
 
-StopRule = Literal["unassailable", "beta", "none"]
+VoteStopRule = Literal["unassailable", "beta", "none"]
 """`beta` also stops when the lead is unassailable: that loses nothing. `none` asks everybody."""
 
 CERTAINTY = Fraction(95, 100)
@@ -32,7 +32,7 @@ def lead_probability(first: int, second: int) -> Fraction:
     return 1 - Fraction(sum(comb(flips, heads) for heads in range(first + 1, flips + 1)), 2**flips)
 
 
-def may_stop(rule: StopRule, first: int, second: int, left: int) -> bool:
+def may_stop(rule: VoteStopRule, first: int, second: int, left: int) -> bool:
     """Whether a vote of `first` to `second`, with `left` agents not asked yet, is decided under the rule.
 
     A sample that failed is not left any more: it lowers what can still come. With nobody left, every vote is decided.
@@ -46,7 +46,7 @@ def may_stop(rule: StopRule, first: int, second: int, left: int) -> bool:
     return rule == "beta" and lead_probability(first, second) >= CERTAINTY
 
 
-def wave(rule: StopRule, first: int, second: int, left: int) -> int:
+def wave(rule: VoteStopRule, first: int, second: int, left: int) -> int:
     """How many of the agents left to ask at once: the fewest whose votes, all for the leader, would decide it.
 
     Asked one by one, at least as many would be asked, since votes for the leader decide soonest. So waves make exactly

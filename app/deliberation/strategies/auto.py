@@ -20,7 +20,7 @@ from app.deliberation.engine import Conclusion, Strategy, StrategyDefinition
 from app.deliberation.specification import Parameters, Specification
 from app.deliberation.strategies import best_of_n, council, debate, fuse, tournament
 from app.deliberation.strategies.steps.samples import Samples, asking_for, by_votes, counted, tell_unread
-from app.deliberation.strategies.steps.strategy_run import Candidate, Course, Step
+from app.deliberation.strategies.steps.strategy_run import Candidate, Step, StrategyRun
 
 DRAFTS_FIRST = 3
 _REPEATED = " × R"
@@ -33,7 +33,7 @@ class Escalation:
     """A strategy that can go on from drafts that exist."""
 
     definition: StrategyDefinition
-    continue_from: Callable[[Course, Sequence[Candidate]], Step[Conclusion]]
+    continue_from: Callable[[StrategyRun, Sequence[Candidate]], Step[Conclusion]]
 
     def stages(self, rounds: int) -> int:
         """About how many stages follow the drafts: with how many to share the time that is left."""
@@ -105,7 +105,7 @@ def _auto(specification: Specification) -> Strategy:
     parameters = AutoParameters.model_validate(specification.parameters)
     escalation = ESCALATIONS[parameters.escalate_to]
     asked = asking_for(specification, parameters.normaliser, parameters.options)
-    course = Course(asked.model_copy(update={"parameters": parameters.escalation}))
+    course = StrategyRun(asked.model_copy(update={"parameters": parameters.escalation}))
     samples = Samples(course)
     stages_left = 1 + escalation.stages(specification.rounds)
 
@@ -124,7 +124,7 @@ def _auto(specification: Specification) -> Strategy:
     return _best(course, drafts, conclusion, count())
 
 
-def _best(course: Course, drafts: Sequence[Candidate], conclusion: Conclusion, count: Count) -> Conclusion:
+def _best(course: StrategyRun, drafts: Sequence[Candidate], conclusion: Conclusion, count: Count) -> Conclusion:
     """The escalation's verdict; the plurality of the drafts where that verdict was made without a single score."""
     scored = any(standing.score is not None for standing in conclusion.ranking)
     if scored or count.first < 2 or count.tie:

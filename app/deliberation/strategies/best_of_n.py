@@ -11,7 +11,7 @@ from pydantic import Field
 from app.deliberation.choice.aggregation import Aggregation
 from app.deliberation.engine import Conclusion, Strategy, StrategyDefinition
 from app.deliberation.specification import Parameters, Specification
-from app.deliberation.strategies.steps.strategy_run import Candidate, Course, Step
+from app.deliberation.strategies.steps.strategy_run import Candidate, Step, StrategyRun
 
 
 class BestOfNParameters(Parameters):
@@ -21,12 +21,12 @@ class BestOfNParameters(Parameters):
 
 
 def _best_of_n(specification: Specification) -> Strategy:
-    course = Course(specification)
+    course = StrategyRun(specification)
     drafts = yield from course.propose(stages_left=2)
     return (yield from continue_from(course, drafts))
 
 
-def continue_from(course: Course, drafts: Sequence[Candidate]) -> Step[Conclusion]:
+def continue_from(course: StrategyRun, drafts: Sequence[Candidate]) -> Step[Conclusion]:
     """The whole strategy after its proposals; `drafts` are one per author, at least one."""
     parameters = BestOfNParameters.model_validate(course.specification.parameters)
     return (yield from course.select(drafts, round=1, aggregation=parameters.aggregation))

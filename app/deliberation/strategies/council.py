@@ -2,8 +2,8 @@
 
 The critic never writes: the author revises, and only when something grave is open, because free revision flips right
 answers to wrong ones (arXiv:2509.05396). The final scores cover first and last versions, so that a revision which made
-things worse loses to what it replaced. Rounds end early (`critiques.StopRule`): more of them before the choice tend to
-hurt (arXiv:2502.19130). Nor does a round begin unless the budget holds its revisions and the scores besides.
+things worse loses to what it replaced. Rounds end early (`critiques.CritiqueStopRule`): more of them before the choice
+tend to hurt (arXiv:2502.19130). Nor does a round begin unless the budget holds its revisions and the scores besides.
 
 Calls without failures, with k = min(critics, N-1): at most N + R·(N·k + N) + N, and N·(R-1) more under the rule
 `settled`, which scores every round, the last one as the end; 1 when N is 1.
@@ -17,13 +17,13 @@ from app.deliberation.calls import Call
 from app.deliberation.choice.aggregation import Aggregation
 from app.deliberation.choice.anonymity import nonce, ring
 from app.deliberation.choice.ballots import Ballot, mean_scores
-from app.deliberation.choice.critiques import RoundScores, StopRule, demanded, ends_rounds, is_settled
+from app.deliberation.choice.critiques import CritiqueStopRule, RoundScores, demanded, ends_rounds, is_settled
 from app.deliberation.engine import Conclusion, Strategy, StrategyDefinition
 from app.deliberation.outputs import Critique, Issue, Output, Revision
 from app.deliberation.prompts.council import critique, revise
 from app.deliberation.specification import Parameters, Specification
 from app.deliberation.strategies.steps.reserves import revising, scoring
-from app.deliberation.strategies.steps.strategy_run import Candidate, Course, Step, author_of
+from app.deliberation.strategies.steps.strategy_run import Candidate, Step, StrategyRun, author_of
 
 
 class CouncilParameters(Parameters):
@@ -32,7 +32,7 @@ class CouncilParameters(Parameters):
     critics: int = Field(
         default=1, ge=1, le=8, description="Critics of each candidate in a round; all the others where there are fewer"
     )
-    stop: StopRule = Field(
+    stop: CritiqueStopRule = Field(
         default="no_major",
         description="When rounds end before the last. no_major: no major issue or blocker is open; accepted: all "
         "critics accept, and authors revise on minor issues too; settled: no_major, or a round's scores show neither a "
@@ -46,13 +46,13 @@ class CouncilParameters(Parameters):
 
 
 def _council(specification: Specification) -> Strategy:
-    course = Course(specification)
+    course = StrategyRun(specification)
     parameters = CouncilParameters.model_validate(specification.parameters)
     drafts = yield from course.propose(stages_left=1 + parameters.stages(specification.rounds))
     return (yield from continue_from(course, drafts))
 
 
-def continue_from(course: Course, drafts: Sequence[Candidate]) -> Step[Conclusion]:
+def continue_from(course: StrategyRun, drafts: Sequence[Candidate]) -> Step[Conclusion]:
     """The whole strategy after its proposals, one of each author, as the specification's parameters say."""
     specification = course.specification
     parameters = CouncilParameters.model_validate(specification.parameters)
@@ -95,7 +95,7 @@ def _versions(drafts: Sequence[Candidate], latest: Mapping[str, Candidate]) -> l
 
 
 def _criticised(
-    course: Course,
+    course: StrategyRun,
     drafts: Sequence[Candidate],
     latest: Mapping[str, Candidate],
     critics: int,
@@ -136,7 +136,7 @@ def _criticised(
 
 
 def _revised(
-    course: Course,
+    course: StrategyRun,
     drafts: Sequence[Candidate],
     latest: Mapping[str, Candidate],
     issues: Mapping[str, list[Issue]],

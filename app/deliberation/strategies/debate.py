@@ -20,12 +20,12 @@ from app.deliberation.calls import Call
 from app.deliberation.choice.anonymity import labels, nonce
 from app.deliberation.choice.neighbours import neighbours
 from app.deliberation.engine import Conclusion, Strategy, StrategyDefinition
-from app.deliberation.outputs import Output, Turn
+from app.deliberation.outputs import DebateTurn, Output
 from app.deliberation.prompts.debate import turn
 from app.deliberation.specification import Parameters, Specification
 from app.deliberation.strategies.steps.positions import Positions
 from app.deliberation.strategies.steps.samples import asking_for
-from app.deliberation.strategies.steps.strategy_run import Candidate, Course, Step
+from app.deliberation.strategies.steps.strategy_run import Candidate, Step, StrategyRun
 
 _NOT_COUNTED = {
     "missing": "are missing",
@@ -51,12 +51,12 @@ class DebateParameters(Parameters):
 
 def _debate(specification: Specification) -> Strategy:
     parameters = DebateParameters.model_validate(specification.parameters)
-    course = Course(asking_for(specification, parameters.normaliser, parameters.options))
+    course = StrategyRun(asking_for(specification, parameters.normaliser, parameters.options))
     drafts = yield from course.propose(stages_left=1 + specification.rounds)
     return (yield from continue_from(course, drafts))
 
 
-def continue_from(course: Course, drafts: Sequence[Candidate]) -> Step[Conclusion]:
+def continue_from(course: StrategyRun, drafts: Sequence[Candidate]) -> Step[Conclusion]:
     """The whole strategy after its drafts; `drafts` are one per author, at least one.
 
     The course's specification tells the agents the form in which answers can be read (`samples.asking_for`). Two
@@ -79,7 +79,9 @@ def continue_from(course: Course, drafts: Sequence[Candidate]) -> Step[Conclusio
     return positions.conclude(course)
 
 
-def _switched(course: Course, positions: Positions, reading: Mapping[str, Sequence[str]], round: int) -> Step[bool]:
+def _switched(
+    course: StrategyRun, positions: Positions, reading: Mapping[str, Sequence[str]], round: int
+) -> Step[bool]:
     """One round of turns, by those who read; whether anybody switched."""
     specification = course.specification
     calls: list[Call] = []
@@ -98,7 +100,9 @@ def _switched(course: Course, positions: Positions, reading: Mapping[str, Sequen
     for call in calls if outcomes.admitted else ():
         taken = outcomes.answer(call)
         tokens = outcomes.completion_tokens(call)
-        found = positions.take(call.agent_id, taken, tokens, call.call_id) if isinstance(taken, Turn) else "missing"
+        found = (
+            positions.take(call.agent_id, taken, tokens, call.call_id) if isinstance(taken, DebateTurn) else "missing"
+        )
         told[found] += 1
     for found, words in _NOT_COUNTED.items():
         if told[found]:

@@ -18,11 +18,11 @@ from app.deliberation.facts import Standing
 from app.deliberation.specification import Specification
 from app.deliberation.strategies.steps.evidence import Checked, Suite, credible, support, tally, void_gates
 from app.deliberation.strategies.steps.programs import ProgramParameters, checked, repaired, tested, written
-from app.deliberation.strategies.steps.strategy_run import Course
+from app.deliberation.strategies.steps.strategy_run import StrategyRun
 
 
 def _execute(specification: Specification) -> Strategy:
-    course = Course(specification)
+    course = StrategyRun(specification)
     told = ProgramParameters.model_validate(specification.parameters)
     drafts = yield from written(course, told)
     tests = yield from tested(course, told)
@@ -61,7 +61,7 @@ def _failing(tests: Suite, best: Mapping[str, Checked], settled: Collection[str]
     }
 
 
-def _concluded(course: Course, tests: Suite, programs: Sequence[Checked]) -> Conclusion:
+def _concluded(course: StrategyRun, tests: Suite, programs: Sequence[Checked]) -> Conclusion:
     """Rank by hard checks, then by support; programs are one per author."""
     found = support(tests, programs)
 

@@ -22,7 +22,7 @@ from app.deliberation.outputs import Analysis, Answer, Output
 from app.deliberation.prompts.fusion import analyse, fuse
 from app.deliberation.specification import Specification
 from app.deliberation.strategies.steps.reserves import fusing, gating
-from app.deliberation.strategies.steps.strategy_run import Candidate, Course, Step
+from app.deliberation.strategies.steps.strategy_run import Candidate, Step, StrategyRun
 
 ROUND = 1
 # Analyst and writer are shown the candidates under the same letters, by which the analysis names them. No agent's id
@@ -53,12 +53,12 @@ def bench(authors: Sequence[str], best: str, seed: int) -> Bench:
 
 
 def _fuse(specification: Specification) -> Strategy:
-    course = Course(specification)
+    course = StrategyRun(specification)
     drafts = yield from course.propose(stages_left=5)
     return (yield from continue_from(course, drafts))
 
 
-def continue_from(course: Course, drafts: Sequence[Candidate]) -> Step[Conclusion]:
+def continue_from(course: StrategyRun, drafts: Sequence[Candidate]) -> Step[Conclusion]:
     """The whole strategy after its proposals; `drafts` are one per author, at least one."""
     best = yield from course.select(drafts, ROUND, stages_left=4)
     authors = [draft.author for draft in drafts]
@@ -79,12 +79,14 @@ def continue_from(course: Course, drafts: Sequence[Candidate]) -> Step[Conclusio
     return _gated(course, best, single, fused, ballots)
 
 
-def _unfused(course: Course, best: Conclusion, reason: str) -> Conclusion:
+def _unfused(course: StrategyRun, best: Conclusion, reason: str) -> Conclusion:
     course.degraded.append(f"not fused: {reason}")
     return replace(best, degraded=tuple(course.degraded))
 
 
-def _fused(course: Course, drafts: Sequence[Candidate], single: Candidate, members: Bench) -> Step[Candidate | None]:
+def _fused(
+    course: StrategyRun, drafts: Sequence[Candidate], single: Candidate, members: Bench
+) -> Step[Candidate | None]:
     """The writer's text; None when it or the analysis is missing or over the budget."""
     by_id = {draft.id: draft for draft in drafts}
     seed = course.specification.seed
@@ -117,7 +119,7 @@ def _fused(course: Course, drafts: Sequence[Candidate], single: Candidate, membe
 
 
 def _gated(
-    course: Course,
+    course: StrategyRun,
     best: Conclusion,
     single: Candidate,
     fused: Candidate,

@@ -27,7 +27,7 @@ from app.deliberation.facts import Dissent, Standing
 from app.deliberation.outputs import Output, Pair
 from app.deliberation.prompts.council import judge_pair
 from app.deliberation.specification import Parameters, Specification
-from app.deliberation.strategies.steps.strategy_run import Candidate, Course, Step
+from app.deliberation.strategies.steps.strategy_run import Candidate, Step, StrategyRun
 
 
 class TournamentParameters(Parameters):
@@ -63,13 +63,13 @@ class TournamentParameters(Parameters):
 
 
 def _tournament(specification: Specification) -> Strategy:
-    course = Course(specification)
+    course = StrategyRun(specification)
     rounds = TournamentParameters.model_validate(specification.parameters).rounds(specification.size)
     drafts = yield from course.propose(stages_left=1 + rounds)
     return (yield from continue_from(course, drafts))
 
 
-def continue_from(course: Course, drafts: Sequence[Candidate]) -> Step[Conclusion]:
+def continue_from(course: StrategyRun, drafts: Sequence[Candidate]) -> Step[Conclusion]:
     """Compare these drafts, one of each author, as the specification's parameters say, and rank them.
 
     In a council of two nobody is neutral: each scores the other's draft.
@@ -107,7 +107,7 @@ def continue_from(course: Course, drafts: Sequence[Candidate]) -> Step[Conclusio
 
 
 def _judged(
-    course: Course,
+    course: StrategyRun,
     by_id: Mapping[str, Candidate],
     pairs: Sequence[Pairing],
     load: Counter[str],
@@ -161,7 +161,7 @@ def _dealt(
 
 
 def _concluded(
-    course: Course, by_id: Mapping[str, Candidate], heard: Sequence[Comparison], found: Ranked
+    course: StrategyRun, by_id: Mapping[str, Candidate], heard: Sequence[Comparison], found: Ranked
 ) -> Conclusion:
     best = by_id[found.order[0]]
     if not heard:

@@ -17,13 +17,13 @@ from pydantic import Field
 
 from app.deliberation.answers import Count, Normaliser, Options, tally
 from app.deliberation.choice.anonymity import arrangements, labels, nonce
-from app.deliberation.choice.stopping import StopRule, wave
+from app.deliberation.choice.stopping import VoteStopRule, wave
 from app.deliberation.engine import Conclusion, Strategy, StrategyDefinition
 from app.deliberation.outputs import Choice, Output
 from app.deliberation.prompts.voting import pick
 from app.deliberation.specification import Parameters, Specification
 from app.deliberation.strategies.steps.samples import Samples, asking_for, by_votes, counted, tell_unread
-from app.deliberation.strategies.steps.strategy_run import Candidate, Course, Step
+from app.deliberation.strategies.steps.strategy_run import Candidate, Step, StrategyRun
 
 ROUND = 1
 PICKED_FROM_MIN = 3
@@ -41,7 +41,7 @@ class VoteParameters(Parameters):
         "with `none` nothing is counted and a call picks the most consistent answer",
     )
     options: Options = Field(default=(), description="What a `choice` is one of; a letter A to Z if empty")
-    stop: StopRule = Field(
+    stop: VoteStopRule = Field(
         default="unassailable",
         description="`unassailable`: when no rest of the votes could change the winner; `beta`: also when the leader "
         "is the true majority with 95 %; `none`: ask everybody at once",
@@ -67,7 +67,7 @@ class VoteParameters(Parameters):
 
 def _vote(specification: Specification) -> Strategy:
     parameters = VoteParameters.model_validate(specification.parameters)
-    course = Course(parameters.asking(specification))
+    course = StrategyRun(parameters.asking(specification))
     may_pick = specification.size >= PICKED_FROM_MIN and parameters.normaliser in (*_OPEN_FORMS, "none")
     samples = Samples(course)
     count = parameters.count((), specification.seed)
@@ -85,7 +85,9 @@ def _vote(specification: Specification) -> Strategy:
     return (yield from _decided(course, drafts, count, parameters))
 
 
-def _decided(course: Course, drafts: Sequence[Candidate], count: Count, parameters: VoteParameters) -> Step[Conclusion]:
+def _decided(
+    course: StrategyRun, drafts: Sequence[Candidate], count: Count, parameters: VoteParameters
+) -> Step[Conclusion]:
     """The plurality; where nothing is counted, or no two answers in an open form agree, what a call picks."""
     if course.is_pair([draft.author for draft in drafts]) and (count.tie or not count.groups):
         return replace((yield from course.select(drafts, ROUND)), tally=count.tallies)
@@ -97,7 +99,7 @@ def _decided(course: Course, drafts: Sequence[Candidate], count: Count, paramete
     return by_votes(course, drafts, count, picked)
 
 
-def _picked(course: Course, drafts: Sequence[Candidate]) -> Step[Candidate | None]:
+def _picked(course: StrategyRun, drafts: Sequence[Candidate]) -> Step[Candidate | None]:
     """The draft that an author finds most consistent with the others; None below three drafts, or without its call."""
     if len(drafts) < PICKED_FROM_MIN:
         return None

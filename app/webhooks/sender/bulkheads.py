@@ -43,7 +43,7 @@ class Bounds:
 
 
 @dataclass(slots=True)
-class Lane:
+class Bulkhead:
     """One tenant's way to one host. `failures` counts those in a row, `mean_s` is how long attempts take of late."""
 
     slots: asyncio.Semaphore
@@ -70,7 +70,7 @@ class _Tenant:
     users: int = 0
 
 
-class Lanes:
+class Bulkheads:
     """All lanes of this process; `in_flight` attempts hold a place, `waiting` wish to."""
 
     def __init__(self, bounds: Bounds) -> None:
@@ -78,7 +78,7 @@ class Lanes:
         self._bounds = bounds
         self._total = asyncio.Semaphore(bounds.total_max)
         self._tenants: dict[str, _Tenant] = {}
-        self._lanes: dict[tuple[str, str], Lane] = {}
+        self._lanes: dict[tuple[str, str], Bulkhead] = {}
 
     @property
     def waiting(self) -> int:
@@ -86,10 +86,10 @@ class Lanes:
         return sum(lane.waiting for lane in self._lanes.values())
 
     @asynccontextmanager
-    async def place(self, tenant: str, target: Target) -> AsyncGenerator[Lane]:
+    async def place(self, tenant: str, target: Target) -> AsyncGenerator[Bulkhead]:
         """A place for one attempt; raises Crowded when there will be none soon."""
         key = (tenant, f"{target.host}:{target.port}")
-        lane = self._lanes.pop(key, None) or Lane(asyncio.Semaphore(self._bounds.lane_max))
+        lane = self._lanes.pop(key, None) or Bulkhead(asyncio.Semaphore(self._bounds.lane_max))
         # Put at the end, so that lanes are in the order of their last use.
         self._lanes[key] = lane
         if lane.waiting >= (AILING_WAITING_MAX if lane.ailing else self._bounds.waiting_max):
@@ -108,7 +108,7 @@ class Lanes:
             own.users -= 1
             self._forget(tenant, own)
 
-    async def _enter(self, held: AsyncExitStack, lane: Lane, own: _Tenant) -> None:
+    async def _enter(self, held: AsyncExitStack, lane: Bulkhead, own: _Tenant) -> None:
         lane.waiting += 1
         try:
             async with asyncio.timeout(self._bounds.patience_s):
@@ -121,7 +121,7 @@ class Lanes:
         finally:
             lane.waiting -= 1
 
-    def _crowded(self, lane: Lane) -> Crowded:
+    def _crowded(self, lane: Bulkhead) -> Crowded:
         """Come back when those who wait now will be through, as long as attempts take of late; not all at once."""
         at_once = 1 if lane.ailing else self._bounds.lane_max
         through_s = lane.waiting * lane.mean_s / at_once

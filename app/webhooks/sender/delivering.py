@@ -14,17 +14,17 @@ from app.deliberation.ports import Clock, Journal, Record
 from app.deliberation.specification import Webhook
 from app.webhooks.attempts import (
     Attempt,
+    AttemptFault,
     DeliveryEnded,
-    Fault,
-    Place,
+    DeliveryKey,
     Redelivered,
     Told,
     decoded,
     encoded,
 )
-from app.webhooks.sender.bulkheads import Crowded, Lanes
+from app.webhooks.sender.bulkheads import Bulkheads, Crowded
 from app.webhooks.sender.posting import Poster
-from app.webhooks.sender.schedule import Outcome, next_step
+from app.webhooks.sender.schedule import AttemptOutcome, next_step
 from app.webhooks.signatures import Signer
 
 log = structlog.get_logger(__name__)
@@ -40,9 +40,9 @@ class Notice:
     fact: Record
 
     @property
-    def place(self) -> Place:
+    def place(self) -> DeliveryKey:
         """Which delivery it is."""
-        return Place(self.tenant, self.deliberation_id, delivery_id(self.fact))
+        return DeliveryKey(self.tenant, self.deliberation_id, delivery_id(self.fact))
 
 
 class Deliverer:
@@ -55,7 +55,7 @@ class Deliverer:
         self,
         journal: Journal,
         poster: Poster,
-        lanes: Lanes,
+        lanes: Bulkheads,
         signer: Signer,
         rules: Rules,
         clock: Clock,
@@ -92,14 +92,14 @@ class Deliverer:
             notice.place, Redelivered(fact=notice.fact.subject, number=number, attempt=outcome.attempt)
         )
 
-    async def record(self, place: Place, told: Told) -> Told:
+    async def record(self, place: DeliveryKey, told: Told) -> Told:
         """Write a record where none stands; returns the one that stands there then. Raises JournalUnavailable."""
         appended = await self._journal.write(place.subject(told), encoded(told))
-        if isinstance(told, DeliveryEnded) and appended.mine:
+        if isinstance(told, DeliveryEnded) and appended.created:
             self.counts[told.ending] += 1
         return decoded(appended.record.data)
 
-    async def _attempt(self, notice: Notice) -> Outcome:
+    async def _attempt(self, notice: Notice) -> AttemptOutcome:
         if self.draining.is_set():
             # Whoever takes it next is another process.
             raise Crowded(0)
@@ -107,8 +107,8 @@ class Deliverer:
             target = self._rules.check(notice.webhook.url)
         except UnfitUrl as exc:
             # Its URL was fit when it was accepted: the operator has taken something back since.
-            fault = Fault(code="url_refused", detail=f"{exc}.")
-            return Outcome(Attempt(at=self._clock.now(), duration_ms=0, problem=fault))
+            fault = AttemptFault(code="url_refused", detail=f"{exc}.")
+            return AttemptOutcome(Attempt(at=self._clock.now(), duration_ms=0, problem=fault))
         async with self._lanes.place(notice.tenant, target) as lane:
             if not self._epoch:
                 self._epoch = (await self._journal.state()).epoch

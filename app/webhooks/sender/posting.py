@@ -22,8 +22,8 @@ from yarl import URL
 
 from app.api.webhook_targets import Rules, Target, UnfitUrl, address_refused
 from app.deliberation.ports import Clock
-from app.webhooks.attempts import Attempt, Fault
-from app.webhooks.sender.schedule import Outcome
+from app.webhooks.attempts import Attempt, AttemptFault
+from app.webhooks.sender.schedule import AttemptOutcome
 
 CONNECT_TIMEOUT_S = 5.0
 HEAD_BYTES_MAX = 8_190
@@ -134,7 +134,7 @@ class Poster:
     ) -> None:
         await self._session.close()
 
-    async def post(self, url: str, headers: Mapping[str, str], body: bytes) -> Outcome:
+    async def post(self, url: str, headers: Mapping[str, str], body: bytes) -> AttemptOutcome:
         """What came of one attempt; never raises for what a receiver or its name does."""
         at, began_s = self._clock.now(), time.monotonic()
         status, retry_after_s, fault = None, None, None
@@ -142,24 +142,24 @@ class Poster:
             status, retry_after = await self._answer(url, headers, body)
             retry_after_s = seconds_of(retry_after, self._clock.now())
             if not 200 <= status < 300:
-                fault = Fault(code="http_status", detail=f"The receiver answered {status}.")
+                fault = AttemptFault(code="http_status", detail=f"The receiver answered {status}.")
         except UnfitUrl as exc:
-            fault = Fault(code="url_refused", detail=f"{exc}.")
+            fault = AttemptFault(code="url_refused", detail=f"{exc}.")
         except AddressRefused:
-            fault = Fault(code="address_refused", detail="The host is at a private or reserved address.")
+            fault = AttemptFault(code="address_refused", detail="The host is at a private or reserved address.")
         except TimeoutError:
-            fault = Fault(code="timeout", detail=f"No answer within {self._timeout_s:g} s.")
+            fault = AttemptFault(code="timeout", detail=f"No answer within {self._timeout_s:g} s.")
         except aiohttp.ClientConnectorDNSError:
-            fault = Fault(code="name_unresolved", detail="The host's name has no address.")
+            fault = AttemptFault(code="name_unresolved", detail="The host's name has no address.")
         except (aiohttp.ClientSSLError, ssl.SSLError):
-            fault = Fault(code="tls_failed", detail="TLS failed: the certificate, its name, or the protocol.")
+            fault = AttemptFault(code="tls_failed", detail="TLS failed: the certificate, its name, or the protocol.")
         except (aiohttp.ClientConnectionError, OSError):
-            fault = Fault(code="connection_failed", detail="The connection was refused or broken off.")
+            fault = AttemptFault(code="connection_failed", detail="The connection was refused or broken off.")
         except (aiohttp.ClientError, ValueError):
-            fault = Fault(code="no_http", detail="What came back is no answer of HTTP.")
+            fault = AttemptFault(code="no_http", detail="What came back is no answer of HTTP.")
         duration_ms = round((time.monotonic() - began_s) * 1_000)
         attempt = Attempt(at=at, duration_ms=duration_ms, status_code=status, problem=fault)
-        return Outcome(attempt, None if attempt.succeeded else retry_after_s)
+        return AttemptOutcome(attempt, None if attempt.succeeded else retry_after_s)
 
     async def _answer(self, url: str, headers: Mapping[str, str], body: bytes) -> tuple[int, str | None]:
         """Status and Retry-After; the answer's body is not read, and the connection is closed."""

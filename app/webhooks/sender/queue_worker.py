@@ -10,7 +10,7 @@ from app.deliberation.errors import JournalUnavailable
 from app.deliberation.ports import Record
 from app.log.journal import JetStreamJournal
 from app.log.streams import WEBHOOKS_ACK_WAIT_S
-from app.log.work_queue import Delivery, WorkQueue
+from app.log.work_queue import QueueItem, WorkQueue
 from app.webhooks.sender.bulkheads import Crowded
 
 AWAY_S = 5.0
@@ -20,7 +20,7 @@ log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Done:
+class ItemDone:
     """All that an item asks for stands in the log: it need not be handed out again."""
 
 
@@ -31,10 +31,10 @@ class Later:
     delay_s: float
 
 
-Decision = Done | Later
+ItemDecision = ItemDone | Later
 
 
-class Desk:
+class QueueWorker:
     """Hands each item of a consumer to `work`, at most `slots` at once, and obeys what it decides.
 
     An item is acknowledged after what `work` did stands in the log, and never before. One whose work ends in an error
@@ -48,12 +48,12 @@ class Desk:
         stream: str,
         consumer: str,
         slots: int,
-        work: Callable[[Record], Awaitable[Decision]],
+        work: Callable[[Record], Awaitable[ItemDecision]],
     ) -> None:
         self.name = consumer
         self._queue = WorkQueue(journal, slots, self._take, stream=stream, consumer=consumer)
         self._work = work
-        self._held: dict[int, Delivery] = {}
+        self._held: dict[int, QueueItem] = {}
         self._group: asyncio.TaskGroup | None = None
 
     @property
@@ -79,7 +79,7 @@ class Desk:
         """Take nothing new."""
         self._queue.stop()
 
-    def _take(self, delivery: Delivery) -> None:
+    def _take(self, delivery: QueueItem) -> None:
         sequence = delivery.record.sequence
         if sequence in self._held:
             # It was handed out again while it is worked on, perhaps because the log was away: answer to the newer one.
@@ -94,12 +94,12 @@ class Desk:
         decision = await self._decided(record)
         delivery = self._held.pop(record.sequence)
         match decision:
-            case Done():
+            case ItemDone():
                 await self._queue.ack(delivery)
             case Later(delay_s):
                 await self._queue.give_back(delivery, delay_s)
 
-    async def _decided(self, record: Record) -> Decision:
+    async def _decided(self, record: Record) -> ItemDecision:
         try:
             return await self._work(record)
         except Crowded as exc:

@@ -14,7 +14,7 @@ GONE = 410
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class AttemptOutcome:
     """An attempt, and what the receiver asked for: `retry_after_s`, if it named a time."""
 
     attempt: Attempt
@@ -22,7 +22,7 @@ class Outcome:
 
 
 def next_step(
-    fact: str, number: int, outcome: Outcome, delays_s: Sequence[float], draw: float
+    fact: str, number: int, outcome: AttemptOutcome, delays_s: Sequence[float], draw: float
 ) -> AttemptFailed | DeliveryEnded:
     """The record of the nth attempt by schedule. `draw` in [0, 1) lengthens the delay by up to a fifth.
 

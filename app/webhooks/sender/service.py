@@ -14,11 +14,11 @@ import structlog
 from app.api.webhook_stats import CONTROL_SUBJECT
 from app.log.journal import STREAM, WEBHOOKS_STREAM, JetStreamJournal
 from app.log.streams import ATTEMPTS_CONSUMER, WEBHOOKS_CONSUMER
-from app.webhooks.sender.bulkheads import Bounds, Lanes
+from app.webhooks.sender.bulkheads import Bounds, Bulkheads
 from app.webhooks.sender.delivering import Deliverer
 from app.webhooks.sender.posting import Lookup, Poster
-from app.webhooks.sender.queue_worker import Desk
-from app.webhooks.sender.telling import Follower, Repeater
+from app.webhooks.sender.queue_worker import QueueWorker
+from app.webhooks.sender.telling import DeliveryPlanner, Repeater
 from app.webhooks.settings import SenderSettings
 from app.webhooks.signatures import Signer
 
@@ -46,8 +46,8 @@ class Sender:
 
     journal: JetStreamJournal
     deliverer: Deliverer
-    lanes: Lanes
-    desks: tuple[Desk, ...]
+    lanes: Bulkheads
+    desks: tuple[QueueWorker, ...]
 
     async def run(self) -> None:
         """Send until cancelled."""
@@ -87,7 +87,7 @@ class Sender:
 async def sender_of(settings: SenderSettings, *, lookup: Lookup | None = None) -> AsyncGenerator[Sender]:
     """A sender that is connected; waits for the log as long as it takes. Raises JournalUnavailable when it refuses."""
     clock, rules = UtcClock(), settings.webhook_rules
-    lanes = Lanes(
+    lanes = Bulkheads(
         Bounds(
             total_max=settings.webhooks_in_flight_max,
             tenant_max=settings.webhooks_in_flight_per_tenant_max,
@@ -103,16 +103,16 @@ async def sender_of(settings: SenderSettings, *, lookup: Lookup | None = None) -
         deliverer = Deliverer(
             journal, poster, lanes, Signer(settings.masters()), rules, clock, delays_s=settings.webhook_retries_s
         )
-        follower, repeater = Follower(journal, deliverer, clock), Repeater(journal, deliverer, clock)
+        follower, repeater = DeliveryPlanner(journal, deliverer, clock), Repeater(journal, deliverer, clock)
         desks = (
-            Desk(
+            QueueWorker(
                 journal,
                 stream=STREAM,
                 consumer=WEBHOOKS_CONSUMER,
                 slots=settings.webhooks_held_max,
                 work=follower.follow,
             ),
-            Desk(
+            QueueWorker(
                 journal,
                 stream=WEBHOOKS_STREAM,
                 consumer=ATTEMPTS_CONSUMER,

@@ -11,9 +11,9 @@ from app.deliberation.ports import Clock, Journal, Record
 from app.deliberation.specification import Webhook
 from app.webhooks.attempts import (
     AttemptFailed,
-    Delivery,
     DeliveryEnded,
-    Place,
+    DeliveryHistory,
+    DeliveryKey,
     Redelivered,
     RedeliveryRequested,
     decoded,
@@ -22,7 +22,7 @@ from app.webhooks.attempts import (
     stopped,
 )
 from app.webhooks.sender.delivering import Deliverer, Notice
-from app.webhooks.sender.queue_worker import Decision, Done, Later
+from app.webhooks.sender.queue_worker import ItemDecision, ItemDone, Later
 from app.webhooks.sender.schedule import seconds_until
 
 # How long after its deadline a deliberation is followed on, and how often it is looked at from then on.
@@ -44,7 +44,7 @@ def webhook_of(data: bytes) -> tuple[Accepted, Webhook] | None:
     return fact, fact.specification.webhook
 
 
-class Follower:
+class DeliveryPlanner:
     """Tells each wanted event of a deliberation once it stands in the log: the first attempt at each delivery.
 
     One after the other and in the log's order, each begun when the one before it has been recorded. What fails is
@@ -56,11 +56,11 @@ class Follower:
         self._deliverer = deliverer
         self._clock = clock
 
-    async def follow(self, accepted: Record) -> Decision:
+    async def follow(self, accepted: Record) -> ItemDecision:
         """Follow an accepted deliberation to its end. Raises Crowded and JournalUnavailable."""
         found = webhook_of(accepted.data)
         if found is None:
-            return Done()
+            return ItemDone()
         fact, webhook = found
         tenant = accepted.tokens[1]
         of_it = patterns(tenant, fact.deliberation_id, webhook.events)
@@ -70,7 +70,7 @@ class Follower:
                 news.clear()
                 facts = await self._journal.last(of_it)
                 if await self._told(tenant, webhook, facts):
-                    return Done()
+                    return ItemDone()
                 if not (left_s := seconds_until(until, self._clock.now())):
                     return Later(OVERDUE_S)
                 await self._pause(news, facts, left_s)
@@ -126,10 +126,10 @@ class Repeater:
         self._deliverer = deliverer
         self._clock = clock
 
-    async def repeat(self, asking: Record) -> Decision:
+    async def repeat(self, asking: Record) -> ItemDecision:
         """Make the attempt that a record asks for, when it is due. Raises Crowded and JournalUnavailable."""
         told = decoded(asking.data)
-        place = Place.of(asking)
+        place = DeliveryKey.of(asking)
         match told:
             case AttemptFailed():
                 wait_s = seconds_until(told.next_attempt_at, self._clock.now())
@@ -140,11 +140,11 @@ class Repeater:
                 await self._once_more(place, told)
             case DeliveryEnded() | Redelivered():
                 pass
-        return Done()
+        return ItemDone()
 
-    async def _by_schedule(self, place: Place, failed: AttemptFailed) -> None:
+    async def _by_schedule(self, place: DeliveryKey, failed: AttemptFailed) -> None:
         known = await self._known(place)
-        own = known.get(place.delivery_id, Delivery())
+        own = known.get(place.delivery_id, DeliveryHistory())
         if own.settled or failed.number + 1 in own.failed:
             return
         if any(stopped(each.ended) for each in known.values()):
@@ -156,8 +156,8 @@ class Repeater:
             return
         await self._deliverer.by_schedule(notice, failed.number + 1)
 
-    async def _once_more(self, place: Place, asked: RedeliveryRequested) -> None:
-        if asked.number in (await self._known(place)).get(place.delivery_id, Delivery()).redelivered:
+    async def _once_more(self, place: DeliveryKey, asked: RedeliveryRequested) -> None:
+        if asked.number in (await self._known(place)).get(place.delivery_id, DeliveryHistory()).redelivered:
             return
         notice = await self._notice(place, asked.fact)
         if notice is None:
@@ -165,12 +165,12 @@ class Repeater:
             return
         await self._deliverer.once_more(notice, asked.number)
 
-    async def _known(self, place: Place) -> dict[str, Delivery]:
+    async def _known(self, place: DeliveryKey) -> dict[str, DeliveryHistory]:
         """All records of the delivery, and how others of the same deliberation ended."""
         stem = deliveries_of(place.tenant, place.deliberation_id)
         return deliveries(await self._journal.last([place.pattern, f"{stem}.*.ended"]))
 
-    async def _notice(self, place: Place, subject: str) -> Notice | None:
+    async def _notice(self, place: DeliveryKey, subject: str) -> Notice | None:
         """What is to be told; None when its facts are gone, or others stand in their place."""
         acceptance, deleted = (
             f"{prefix(place.tenant, place.deliberation_id)}.{tail}" for tail in ("accepted", "deleted")

@@ -26,7 +26,7 @@ async def make_key(
     fact, key = created(
         Pepper(pepper), name=f"of {tenant}", tenant=tenant, scopes=scopes, created_at=NOW, expires_at=expires_at
     )
-    assert (await journal.write(key_subject(fact), encode_key(fact))).mine
+    assert (await journal.write(key_subject(fact), encode_key(fact))).created
     return key
 
 

@@ -4,7 +4,7 @@ import random
 from dataclasses import dataclass, field
 
 from app.admission.backlog import Key
-from app.admission.throughput import Grip
+from app.admission.throughput import ConcurrencyLimiter
 
 
 @dataclass
@@ -28,7 +28,7 @@ class EngineModel:
     alone_s: float
     timeout_s: float
     gripped: bool = True
-    grip: Grip = field(default_factory=lambda: Grip(1_024))
+    grip: ConcurrencyLimiter = field(default_factory=lambda: ConcurrencyLimiter(1_024))
     waiting: list[Work] = field(default_factory=list[Work])
     in_hand: list[Work] = field(default_factory=list[Work])
 

@@ -2,11 +2,11 @@
 
 import pytest
 
-from app.admission.throughput import GRIP_MIN, Grip, Pace, Rate, Unhindered
+from app.admission.throughput import GRIP_MIN, BaselineLatency, ConcurrencyLimiter, Rate, ThroughputEstimator
 
 
 def test_nothing_is_known_before_something_has_ended_and_long_after() -> None:
-    pace = Pace(200)
+    pace = ThroughputEstimator(200)
     assert (pace.rate(0.0), pace.depth_max(0.0, 300)) == (None, 200)
     for second in range(20):
         pace.ended(float(second), 2.0)
@@ -16,7 +16,7 @@ def test_nothing_is_known_before_something_has_ended_and_long_after() -> None:
 
 
 def test_a_rate_that_is_what_was_asked_for_bounds_nothing_but_a_burst() -> None:
-    pace = Pace(200)
+    pace = ThroughputEstimator(200)
     for second in range(0, 300, 10):
         pace.ended(float(second), 2.0)
     rate = pace.rate(290.0)
@@ -25,7 +25,7 @@ def test_a_rate_that_is_what_was_asked_for_bounds_nothing_but_a_burst() -> None:
 
 
 def test_time_without_work_tells_nothing_of_what_can_be_done() -> None:
-    pace, idled = Pace(200), Pace(200)
+    pace, idled = ThroughputEstimator(200), ThroughputEstimator(200)
     idled.began(1_000.0)
     for each in (pace, idled):
         for number in range(60):
@@ -35,7 +35,7 @@ def test_time_without_work_tells_nothing_of_what_can_be_done() -> None:
 
 
 def test_places_become_free_as_fast_as_work_ends_and_what_was_let_in_is_believed_to_end_in_time() -> None:
-    pace = Pace(200)
+    pace = ThroughputEstimator(200)
     assert pace.freed_per_s(0.0, 100, 200, given=False) == pace.freed_per_s(0.0, 100, 200, given=True) == 200 / 50
     for number in range(40):
         pace.ended(number / 2, 3.0)
@@ -48,7 +48,7 @@ def test_places_become_free_as_fast_as_work_ends_and_what_was_let_in_is_believed
 
 @pytest.mark.parametrize(("timeout_s", "depth"), [(60, 60), (300, 300), (6, 9)])
 def test_slowed_work_may_fill_half_of_a_deadline_but_always_keeps_all_busy(timeout_s: float, depth: int) -> None:
-    pace = Pace(200)
+    pace = ThroughputEstimator(200)
     for number in range(40):
         pace.ended(number / 2, 3.0)
     for number in range(400):
@@ -59,7 +59,7 @@ def test_slowed_work_may_fill_half_of_a_deadline_but_always_keeps_all_busy(timeo
 
 
 def test_deadlines_that_are_missed_tell_of_too_much_even_if_what_ends_is_quick() -> None:
-    pace = Pace(200)
+    pace = ThroughputEstimator(200)
     for number in range(40):
         pace.ended(number / 4, 8.0)
         pace.missed(number / 4, 20.0)
@@ -69,7 +69,7 @@ def test_deadlines_that_are_missed_tell_of_too_much_even_if_what_ends_is_quick()
 
 
 def test_deadlines_that_nobody_could_meet_and_a_single_one_tell_nothing() -> None:
-    pace = Pace(200)
+    pace = ThroughputEstimator(200)
     for number in range(40):
         pace.ended(number * 4.0, 30.0)
     pace.missed(150.0, 60.0)
@@ -83,7 +83,7 @@ def test_deadlines_that_nobody_could_meet_and_a_single_one_tell_nothing() -> Non
 
 
 def test_memories_are_bounded_and_out_of_order_ends_count() -> None:
-    pace = Pace(200)
+    pace = ThroughputEstimator(200)
     for number in range(17_000):
         pace.ended(10.0 - number % 3, 1.0)
         pace.missed(10.0, 20.0)
@@ -92,7 +92,7 @@ def test_memories_are_bounded_and_out_of_order_ends_count() -> None:
 
 
 def test_what_unhindered_work_takes_is_the_least_seen_and_slowly_doubted() -> None:
-    unhindered = Unhindered()
+    unhindered = BaselineLatency()
     assert unhindered.took_s(5.0) is None
     unhindered.tell(0.0, 2.0)
     unhindered.tell(1.0, 9.0)
@@ -102,12 +102,12 @@ def test_what_unhindered_work_takes_is_the_least_seen_and_slowly_doubted() -> No
     assert unhindered.took_s(3_600.0) == 2.5
 
 
-def held(grip: Grip, number: int) -> None:
+def held(grip: ConcurrencyLimiter, number: int) -> None:
     for _ in range(number):
         grip.take()
 
 
-def round_of(grip: Grip, at_s: float, took_s: float, *, missed: bool = False) -> int:
+def round_of(grip: ConcurrencyLimiter, at_s: float, took_s: float, *, missed: bool = False) -> int:
     """As much as may be in hand is worked on and ends; returns the bound afterwards."""
     held(grip, grip.bound - grip.held)
     for number in range(grip.held):
@@ -116,7 +116,7 @@ def round_of(grip: Grip, at_s: float, took_s: float, *, missed: bool = False) ->
 
 
 def test_more_is_taken_in_hand_as_long_as_that_slows_nothing_and_less_once_it_does() -> None:
-    grip = Grip(100)
+    grip = ConcurrencyLimiter(100)
     bounds = [round_of(grip, 2.0 * number, 2.0) for number in range(1, 5)]
     assert bounds == sorted(bounds) and bounds[-1] == 100, "up to the most"
     slower = [round_of(grip, 20.0 + 20.0 * number, 20.0) for number in range(6)]
@@ -124,11 +124,11 @@ def test_more_is_taken_in_hand_as_long_as_that_slows_nothing_and_less_once_it_do
 
 
 def test_what_misses_its_deadline_in_hand_loosens_the_grip_but_not_what_was_begun_too_late() -> None:
-    grip = Grip(100)
+    grip = ConcurrencyLimiter(100)
     for number in range(10):
         round_of(grip, 100.0 * (number + 1), 90.0, missed=True)
     assert grip.bound == GRIP_MIN
-    late = Grip(100)
+    late = ConcurrencyLimiter(100)
     round_of(late, 10.0, 10.0)
     before = late.bound
     assert round_of(late, 20.0, 3.0, missed=True) == before
@@ -136,7 +136,7 @@ def test_what_misses_its_deadline_in_hand_loosens_the_grip_but_not_what_was_begu
 
 
 def test_what_was_begun_by_somebody_else_proves_that_there_is_room() -> None:
-    grip = Grip(100)
+    grip = ConcurrencyLimiter(100)
     held(grip, 80)
     assert (grip.bound, grip.free, grip.held) == (80, False, 80)
     for _ in range(80):

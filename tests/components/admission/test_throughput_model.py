@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from app.admission.throughput import Pace
+from app.admission.throughput import ThroughputEstimator
 from tests.components.admission.engine_model import EngineModel
 
 
@@ -20,7 +20,7 @@ class House:
 
     def run(self, asked_over_capacity: float, seconds: float, seed: int = 1) -> tuple[float, int, int, int]:
         """Goodput over capacity, what was accepted, what of it was lost, and how much was in hand at the end."""
-        rng, pace = random.Random(seed), Pace(200)
+        rng, pace = random.Random(seed), ThroughputEstimator(200)
         engine = EngineModel(self.per_s, self.alone_s, self.timeout_s, self.gripped)
         accepted = done = lost = 0
         now_s, next_s, step_s = 0.0, 0.0, min(0.25, self.alone_s / 10)

@@ -10,7 +10,7 @@ import pytest
 from app.deliberation.facts import CancelRequested, Completed, Fact, Resumed, StageClosed
 from app.deliberation.ports import Record
 from app.testing import InMemoryJournal
-from serve_deployments.agent.cancellation import Stops
+from serve_deployments.agent.cancellation import CancellationListener
 from tests.conditions import until
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -54,7 +54,7 @@ async def test_what_stops_calls_is_known_whether_it_came_before_one_listened_or_
     fact: Fact, stopped: list[int], runs: list[int], when: str
 ) -> None:
     journal = InMemoryJournal()
-    stops = Stops(journal, nobody)
+    stops = CancellationListener(journal, nobody)
     if when == "before":
         await journal.append("default", fact)
     await stops.hear("default", "d", accepted_sequence=0)
@@ -69,7 +69,7 @@ async def test_what_stops_calls_is_known_whether_it_came_before_one_listened_or_
 async def test_the_log_is_asked_once_for_what_is_older_than_ones_listening_and_never_for_what_is_newer() -> None:
     journal = CountingJournal()
     await journal.append("default", cancel("old"))
-    stops = Stops(journal, nobody)
+    stops = CancellationListener(journal, nobody)
     for _ in range(3):
         await stops.hear("default", "old", accepted_sequence=0)
     assert journal.reads == 1
@@ -79,7 +79,7 @@ async def test_the_log_is_asked_once_for_what_is_older_than_ones_listening_and_n
 
 async def test_what_is_forgotten_is_asked_for_again() -> None:
     journal = CountingJournal()
-    stops = Stops(journal, nobody)
+    stops = CancellationListener(journal, nobody)
     with patch("serve_deployments.agent.cancellation.REMEMBERED_MAX", 2):
         await stops.hear("default", "d1", accepted_sequence=0)
         for name in ("d1", "d2", "d3"):
@@ -96,7 +96,7 @@ async def test_what_came_while_there_was_no_connection_stops_what_runs() -> None
     def tell(deliberation_id: str, stage: float, why: str) -> None:
         told.append((deliberation_id, stage, why))
 
-    stops = Stops(journal, tell)
+    stops = CancellationListener(journal, tell)
     await stops.hear("default", "d", accepted_sequence=0)
     keeping = asyncio.create_task(stops.keep(lambda: {("default", "d")}, lambda: False))
     journal.records.append((await InMemoryJournal().append("default", cancel("d"))).record)
@@ -110,7 +110,7 @@ async def test_what_came_while_there_was_no_connection_stops_what_runs() -> None
 
 async def test_who_is_idle_listens_no_more_and_again_when_asked() -> None:
     journal = InMemoryJournal()
-    stops = Stops(journal, nobody)
+    stops = CancellationListener(journal, nobody)
     await stops.hear("default", "d", accepted_sequence=0)
     with patch("serve_deployments.agent.cancellation.IDLE_AFTER_S", 0.01):
         keeping = asyncio.create_task(stops.keep(set, lambda: True))

@@ -17,7 +17,7 @@ from app.api.schemas import StrategyList, StrategyResource
 from app.cli import cli
 from app.cli.bench.engines import Plan, measure, own_parameters, read_dataset, request_body
 from app.cli.bench.proof import MARK, figure_line, proof
-from app.cli.client import Gateway
+from app.cli.client import GatewayClient
 from app.cli.exits import CommandError, Exit
 from app.deliberation.calls import Call
 from app.deliberation.facts import Accepted, decode
@@ -27,7 +27,7 @@ from app.quality.closed_forms import plurality
 from app.quality.dataset import Question
 from app.quality.experiments import Experiment
 from app.quality.figures import Figure
-from app.quality.minds import Nature
+from app.quality.minds import AgentModel
 from app.quality.selections import selections
 from app.quality.table import experiments as all_experiments
 from tests.components.routes.served import APP, COORDINATOR, played, served, written
@@ -75,7 +75,7 @@ def test_a_figure_outside_its_band_is_shown_and_fails_the_command(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     single = next(selections())
-    clever = replace(single, setting=replace(single.setting, nature=Nature(accuracy=1.0)))
+    clever = replace(single, setting=replace(single.setting, nature=AgentModel(accuracy=1.0)))
 
     def only(_: Collection[str]) -> list[Experiment]:
         return [clever]
@@ -190,7 +190,7 @@ def _favouring(call: Call, agent_id: str) -> str:
 
 
 @asynccontextmanager
-async def gateway_with_minds() -> AsyncGenerator[Gateway]:
+async def gateway_with_minds() -> AsyncGenerator[GatewayClient]:
     """A gateway whose deliberations end as soon as they are accepted."""
     role = {"role": "DEV", "replica": "r1", "model": "m", "simulated": True, "in_flight": 0, "engines": []}
     async with served() as here:
@@ -212,7 +212,7 @@ async def gateway_with_minds() -> AsyncGenerator[Gateway]:
         async def app(scope: Scope, receive: Receive, send: Send) -> None:
             await APP({**scope, "state": dict(here.gateway)}, receive, send)
 
-        async with Gateway("http://gateway", transport=httpx.ASGITransport(app=app)) as gateway:
+        async with GatewayClient("http://gateway", transport=httpx.ASGITransport(app=app)) as gateway:
             yield gateway
         for each in playing:
             await each

@@ -8,7 +8,7 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response
 
 from app.api.schemas import Deliberation
 from app.cli import client
-from app.cli.client import Gateway, GatewayRefused, GatewayUnreachable, Retry, understood
+from app.cli.client import GatewayClient, GatewayRefused, GatewayUnreachable, Retry, understood
 from app.cli.exits import CommandError, Exit, FieldFault
 from app.client.sse import Frame
 from tests.components.cli.council_run import ID, StubGateway, problem
@@ -22,8 +22,8 @@ def stub() -> StubGateway:
 
 
 @pytest.fixture
-async def gateway(stub: StubGateway) -> AsyncIterator[Gateway]:
-    async with Gateway(URL, transport=httpx.ASGITransport(stub.app)) as opened:
+async def gateway(stub: StubGateway) -> AsyncIterator[GatewayClient]:
+    async with GatewayClient(URL, transport=httpx.ASGITransport(stub.app)) as opened:
         yield opened
 
 
@@ -33,7 +33,7 @@ def no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(client, "_BACKOFF_MAX_S", 0.004)
 
 
-async def followed(gateway: Gateway, **options: object) -> list[Frame]:
+async def followed(gateway: GatewayClient, **options: object) -> list[Frame]:
     async with aclosing(gateway.follow(ID, **options)) as frames:  # pyright: ignore[reportArgumentType]
         return [frame async for frame in frames]
 
@@ -59,7 +59,7 @@ FAULTS = [
     ],
 )
 async def test_what_the_gateway_refuses_is_told_with_a_remedy(
-    stub: StubGateway, gateway: Gateway, answer: Response, exit_code: Exit, code: str, remedy: str | None
+    stub: StubGateway, gateway: GatewayClient, answer: Response, exit_code: Exit, code: str, remedy: str | None
 ) -> None:
     stub.answers = [answer]
     with pytest.raises(CommandError) as raised:
@@ -68,7 +68,7 @@ async def test_what_the_gateway_refuses_is_told_with_a_remedy(
     assert (remedy or "") in (raised.value.remedy or "")
 
 
-async def test_every_field_at_fault_is_named(stub: StubGateway, gateway: Gateway) -> None:
+async def test_every_field_at_fault_is_named(stub: StubGateway, gateway: GatewayClient) -> None:
     stub.answers = [problem("invalid_request", 422, FAULTS)]
     with pytest.raises(GatewayRefused) as raised:
         await gateway.submit({"rounds": 9}, "key")
@@ -79,7 +79,9 @@ async def test_every_field_at_fault_is_named(stub: StubGateway, gateway: Gateway
     assert raised.value.request_id == "req-1"
 
 
-async def test_a_submission_in_doubt_is_sent_again_under_the_same_key(stub: StubGateway, gateway: Gateway) -> None:
+async def test_a_submission_in_doubt_is_sent_again_under_the_same_key(
+    stub: StubGateway, gateway: GatewayClient
+) -> None:
     stub.answers = [problem("journal_unavailable", 503), problem("not_ready", 503)]
     resource = await gateway.submit({"task": "x"}, "the-key")
     assert resource["id"] == ID
@@ -87,7 +89,7 @@ async def test_a_submission_in_doubt_is_sent_again_under_the_same_key(stub: Stub
     assert stub.bodies == [{"task": "x"}] * 3
 
 
-async def test_a_refused_submission_is_not_sent_again(stub: StubGateway, gateway: Gateway) -> None:
+async def test_a_refused_submission_is_not_sent_again(stub: StubGateway, gateway: GatewayClient) -> None:
     stub.answers = [problem("queue_full", 429)]
     with pytest.raises(GatewayRefused):
         await gateway.submit({"task": "x"}, "key")
@@ -95,7 +97,7 @@ async def test_a_refused_submission_is_not_sent_again(stub: StubGateway, gateway
 
 
 async def test_nobody_there_is_told_at_once() -> None:
-    async with Gateway("http://127.0.0.1:1") as gateway:
+    async with GatewayClient("http://127.0.0.1:1") as gateway:
         with pytest.raises(GatewayUnreachable) as raised:
             await gateway.submit({"task": "x"}, "key")
     assert "http://127.0.0.1:1" in raised.value.detail
@@ -105,18 +107,20 @@ async def test_nobody_there_is_told_at_once() -> None:
 @pytest.mark.parametrize("url", ["", "localhost:8080", "ftp://x", "http://", "http://[::", "http://a b:x"])
 def test_what_is_no_url_is_a_usage_error(url: str) -> None:
     with pytest.raises(CommandError) as raised:
-        Gateway(url)
+        GatewayClient(url)
     assert raised.value.exit_code == Exit.USAGE
 
 
-async def test_the_whole_stream_is_followed_to_its_terminal_event(stub: StubGateway, gateway: Gateway) -> None:
+async def test_the_whole_stream_is_followed_to_its_terminal_event(stub: StubGateway, gateway: GatewayClient) -> None:
     frames = await followed(gateway)
     assert frames[0].event == "stream.opened"
     assert frames[1:] == stub.council.frames
 
 
 @pytest.mark.parametrize("cut_after", [7, 50])
-async def test_a_broken_stream_is_resumed_at_the_cursor(stub: StubGateway, gateway: Gateway, cut_after: int) -> None:
+async def test_a_broken_stream_is_resumed_at_the_cursor(
+    stub: StubGateway, gateway: GatewayClient, cut_after: int
+) -> None:
     stub.cut_after = cut_after
     retries: list[Retry] = []
     frames = await followed(gateway, on_retry=retries.append)
@@ -126,18 +130,18 @@ async def test_a_broken_stream_is_resumed_at_the_cursor(stub: StubGateway, gatew
     assert cursors[:2] == [None, stub.council.frames[cut_after - 1].id]
 
 
-async def test_filters_are_sent_again_on_reconnect(stub: StubGateway, gateway: Gateway) -> None:
+async def test_filters_are_sent_again_on_reconnect(stub: StubGateway, gateway: GatewayClient) -> None:
     stub.cut_after = 3
     frames = await followed(gateway, deltas=False)
     assert {frame.event for frame in frames} >= {"call.finished", "deliberation.completed"}
     assert "call.delta" not in {frame.event for frame in frames}
 
 
-async def test_nothing_is_left_after_the_terminal_event(stub: StubGateway, gateway: Gateway) -> None:
+async def test_nothing_is_left_after_the_terminal_event(stub: StubGateway, gateway: GatewayClient) -> None:
     assert await followed(gateway, after=stub.council.frames[-1].id) == []
 
 
-async def test_a_gateway_that_is_away_for_a_while_is_waited_for(stub: StubGateway, gateway: Gateway) -> None:
+async def test_a_gateway_that_is_away_for_a_while_is_waited_for(stub: StubGateway, gateway: GatewayClient) -> None:
     away = problem("not_ready", 503)
     away.headers["Retry-After"] = "0"
     stub.answers = [away] * 5
@@ -148,13 +152,13 @@ async def test_a_gateway_that_is_away_for_a_while_is_waited_for(stub: StubGatewa
 
 
 async def test_patience_ends() -> None:
-    async with Gateway("http://127.0.0.1:1") as gateway:
+    async with GatewayClient("http://127.0.0.1:1") as gateway:
         with pytest.raises(GatewayUnreachable):
             async with asyncio.timeout(10):
                 await followed(gateway, patience_s=0.01)
 
 
-async def test_a_refusal_ends_the_following(stub: StubGateway, gateway: Gateway) -> None:
+async def test_a_refusal_ends_the_following(stub: StubGateway, gateway: GatewayClient) -> None:
     stub.answers = [problem("invalid_cursor", 400)]
     with pytest.raises(GatewayRefused) as raised:
         await followed(gateway, after="nonsense")

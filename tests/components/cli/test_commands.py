@@ -9,7 +9,7 @@ from typer.testing import CliRunner, Result
 
 from app.cli import cli
 from app.cli import openapi as openapi_command
-from app.cli.ask import Question, request_body
+from app.cli.ask import AskedTask, request_body
 from tests.components.cli.council_run import ID, Council, Served, StubGateway, council_of, problem
 
 runner = CliRunner()
@@ -120,7 +120,7 @@ def test_an_empty_or_structured_rubric_is_sent_as_it_is(tmp_path: Path) -> None:
     file = tmp_path / "rubric.json"
     file.write_text('[{"id": "right", "description": "Is it right?", "weight": 2}]')
     for given in (f"@{file}", file.read_text()):
-        rubric = request_body(Question(task="x", rubric=given))["constraints"]["rubric"]
+        rubric = request_body(AskedTask(task="x", rubric=given))["constraints"]["rubric"]
         assert rubric == [{"id": "right", "description": "Is it right?", "weight": 2}]
 
 

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 from app.api.requests import DeliberationRequest
 from app.cli import cli
 from app.cli.exits import CommandError, Exit
-from app.cli.render.progress import ChildFailed, ChildReady, Report, StackReady, StackStopped
+from app.cli.render.progress import ChildFailed, ChildReady, ProgressReport, StackReady, StackStopped
 from app.cli.stack import demo as demo_command
 from app.cli.stack.demo import Case, demo_body
 from app.cli.stack.layout import StackOptions
@@ -35,7 +35,7 @@ def stacks(served: Served, monkeypatch: pytest.MonkeyPatch) -> list[StackOptions
     started: list[StackOptions] = []
 
     @asynccontextmanager
-    async def running(options: StackOptions, report: Report) -> AsyncGenerator[SimpleNamespace]:
+    async def running(options: StackOptions, report: ProgressReport) -> AsyncGenerator[SimpleNamespace]:
         started.append(options)
         (options.data_dir / "logs").mkdir(parents=True)
         report(ChildReady("gateway", "answers", 1.0, 1))
@@ -97,7 +97,7 @@ def test_a_stack_that_does_not_start_leaves_its_logs(monkeypatch: pytest.MonkeyP
     started: list[StackOptions] = []
 
     @asynccontextmanager
-    async def failing(options: StackOptions, report: Report) -> AsyncGenerator[SimpleNamespace]:
+    async def failing(options: StackOptions, report: ProgressReport) -> AsyncGenerator[SimpleNamespace]:
         started.append(options)
         report(ChildFailed("ray", "no memory", "", "ray.log", ("last words",)))
         raise CommandError(Exit.FAILED, "ray_failed", "ray: no memory")

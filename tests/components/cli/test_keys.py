@@ -11,7 +11,7 @@ from typer.testing import CliRunner, Result
 
 from app.access.keys import SCOPES, HeldKey, KeyBook, Pepper, created
 from app.cli import cli
-from app.cli.client import Gateway
+from app.cli.client import GatewayClient
 from app.cli.exits import CommandError
 from app.cli.keys import keys_table, lifetime, standing
 from tests.components.access.keyed import PEPPER
@@ -87,7 +87,7 @@ def test_a_refusal_tells_what_to_do(served: Served, code: str, status: int, reme
 @pytest.mark.parametrize("key", ["two words", "é", "a\nb", "\x00"])
 def test_what_cannot_be_a_key_is_refused_without_telling_it(key: str) -> None:
     with pytest.raises(CommandError) as caught:
-        Gateway("http://gateway", key)
+        GatewayClient("http://gateway", key)
     assert caught.value.code == "invalid_key"
     assert key not in str(caught.value.document())
 

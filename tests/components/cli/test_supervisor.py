@@ -13,21 +13,22 @@ from app.cli.render.progress import (
     ChildFailed,
     ChildReady,
     ChildStarted,
-    Event,
     Noticed,
     PartGiven,
     PortShifted,
+    ProgressEvent,
     StackReady,
     StackStopped,
     StackStopping,
     as_document,
 )
 from app.cli.stack.layout import PACKAGED_ROLES, StackOptions, make_ray_dir, plan_stack, shown
-from app.cli.stack.processes import Ports, log_tail, marked, output_since, write_private
+from app.cli.stack.processes import PortAllocator, log_tail, marked, output_since, write_private
 from app.cli.stack.restarts import (
     DELAY_MAX_S,
     FIRST_DELAY_S,
     Broken,
+    ChildDependencies,
     Death,
     GiveUp,
     GoOn,
@@ -36,7 +37,6 @@ from app.cli.stack.restarts import (
     Restart,
     Sign,
     Silent,
-    Standing,
     StartAnew,
     Well,
     check_order,
@@ -176,13 +176,13 @@ def test_a_store_that_is_broken_is_restarted_only_while_its_disk_has_room(
 @pytest.mark.parametrize(
     "children",
     [
-        [Standing(name="gateway", needs=("nats",)), Standing(name="nats")],
-        [Standing(name="nats"), Standing(name="nats")],
-        [Standing(name="deployer", falls_with=("ray",)), Standing(name="ray")],
-        [Standing(name="ray", needs=("ray",))],
+        [ChildDependencies(name="gateway", needs=("nats",)), ChildDependencies(name="nats")],
+        [ChildDependencies(name="nats"), ChildDependencies(name="nats")],
+        [ChildDependencies(name="deployer", fails_with=("ray",)), ChildDependencies(name="ray")],
+        [ChildDependencies(name="ray", needs=("ray",))],
     ],
 )
-def test_an_order_that_cannot_be_started_is_refused(children: list[Standing]) -> None:
+def test_an_order_that_cannot_be_started_is_refused(children: list[ChildDependencies]) -> None:
     with pytest.raises(ValueError, match=r"declared|need"):
         check_order(children)
 
@@ -206,7 +206,7 @@ def test_the_stack_can_be_started_whatever_is_given(tmp_path: Path) -> None:
         check_order(children)
         assert [child.name for child in children] == names
         by_name = {child.name: child for child in children}
-        assert by_name["deployer"].falls_with == ("ray",)
+        assert by_name["deployer"].fails_with == ("ray",)
         assert by_name["gateway"].needs == by_name["deployer"].needs == (() if given.nats_url else ("nats",))
 
 
@@ -266,7 +266,7 @@ def test_roles_that_cannot_be_used_are_told_before_anything_starts(tmp_path: Pat
 
 
 def test_a_taken_port_is_shifted_and_told(tmp_path: Path) -> None:
-    events = list[Event]()
+    events = list[ProgressEvent]()
     with socket.socket() as holder:
         holder.bind(("127.0.0.1", 0))
         holder.listen()
@@ -277,7 +277,7 @@ def test_a_taken_port_is_shifted_and_told(tmp_path: Path) -> None:
 
 
 def test_a_free_port_is_given_once() -> None:
-    ports = Ports("127.0.0.1")
+    ports = PortAllocator("127.0.0.1")
     first = ports.take()
     assert ports.take(first) != first
 
@@ -342,7 +342,7 @@ def test_nothing_carries_a_mark_that_was_never_given() -> None:
 
 
 READY = StackReady("http://127.0.0.1:8080", "nats://n", ("http://e",), "127.0.0.1:6", ("DEV",), True, "/data", 8.4)
-EVENTS: list[tuple[Event, str, str]] = [
+EVENTS: list[tuple[ProgressEvent, str, str]] = [
     (ChildStarted("nats", 7, 1), "child_started", ""),
     (ChildReady("nats", "nats://n", 0.31, 1), "child_ready", "✔ NATS             nats://n  (0.3 s)"),
     (ChildReady("ray", "", 6.0, 2), "child_ready", "(6.0 s again)"),
@@ -362,7 +362,7 @@ EVENTS: list[tuple[Event, str, str]] = [
 
 @pytest.mark.parametrize(("event", "name", "line"), EVENTS)
 @pytest.mark.parametrize("terminal", [False, True])
-def test_every_event_is_told_in_words_and_as_json(event: Event, name: str, line: str, terminal: bool) -> None:
+def test_every_event_is_told_in_words_and_as_json(event: ProgressEvent, name: str, line: str, terminal: bool) -> None:
     assert as_document(event)["event"] == name
     written = io.StringIO()
     checklist = Checklist(Console(file=written, force_terminal=terminal, color_system=None, soft_wrap=True))

@@ -1,19 +1,19 @@
 """Whose turn it is: in order, as many at once as get on, those that were begun before at once."""
 
 from app.admission.throughput import GRIP_AT_FIRST
-from serve_deployments.coordinator.admission_queue import Gate, Place
+from serve_deployments.coordinator.admission_queue import AdmissionQueue, Ticket
 
 
-def places(gate: Gate, number: int) -> list[Place]:
+def places(gate: AdmissionQueue, number: int) -> list[Ticket]:
     return [gate.ask(0.0, begun=False) for _ in range(number)]
 
 
-def granted(found: list[Place]) -> list[bool]:
+def granted(found: list[Ticket]) -> list[bool]:
     return [place.granted.is_set() for place in found]
 
 
 def test_as_many_as_there_is_room_for_begin_and_the_others_follow_in_order() -> None:
-    gate = Gate(2)
+    gate = AdmissionQueue(2)
     first, second, third, fourth = found = places(gate, 4)
     assert granted(found) == [True, True, False, False]
     gate.leave(second, 1.0, "done")
@@ -26,7 +26,7 @@ def test_as_many_as_there_is_room_for_begin_and_the_others_follow_in_order() -> 
 
 
 def test_who_leaves_before_its_turn_takes_no_room() -> None:
-    gate = Gate(1)
+    gate = AdmissionQueue(1)
     first, second, third = found = places(gate, 3)
     gate.leave(second, 1.0, "stopped")
     gate.leave(first, 2.0, "done")
@@ -36,7 +36,7 @@ def test_who_leaves_before_its_turn_takes_no_room() -> None:
 
 
 def test_what_was_begun_before_goes_on_at_once_and_nobody_passes_those_who_wait() -> None:
-    gate = Gate(1)
+    gate = AdmissionQueue(1)
     [first, waiting] = places(gate, 2)
     resumed = gate.ask(0.0, begun=True)
     assert granted([first, waiting, resumed]) == [True, False, True]
@@ -47,7 +47,7 @@ def test_what_was_begun_before_goes_on_at_once_and_nobody_passes_those_who_wait(
 
 
 def test_the_room_grows_while_work_gets_on() -> None:
-    gate = Gate(1_000)
+    gate = AdmissionQueue(1_000)
     found = places(gate, 10 * GRIP_AT_FIRST)
     assert sum(granted(found)) == GRIP_AT_FIRST
     for place in found[:GRIP_AT_FIRST]:

@@ -386,9 +386,9 @@ async def test_one_tenant_never_sees_another() -> None:
         await until(lambda: ring is not None and ring.caught_up)
         theirs = await accepted(gateway, foreign, {"Idempotency-Key": "k"})
         await play(gateway, "other", theirs)
-        mine = await accepted(gateway, own)
+        created = await accepted(gateway, own)
         json_of = {"Accept": "application/json"}
-        for query in ({"deliberation": theirs}, {"deliberation": [mine, theirs]}):
+        for query in ({"deliberation": theirs}, {"deliberation": [created, theirs]}):
             for accept in ({}, json_of):
                 refused = await gateway.client.get("/events", params=query, headers=bearer(own) | accept)
                 assert refused.status_code == 404
@@ -400,4 +400,4 @@ async def test_one_tenant_never_sees_another() -> None:
             ]
         )
         page = (await gateway.client.get("/events", params={"deltas": "true"}, headers=bearer(own) | json_of)).json()
-        assert {item["deliberation_id"] for item in page["items"]} == {mine}
+        assert {item["deliberation_id"] for item in page["items"]} == {created}

@@ -12,15 +12,15 @@ from app.deliberation.facts import Fact, View
 from app.deliberation.ports import Record, StreamState
 from app.log.paging import of_deliberation
 from app.streaming.feed import Feed
-from app.streaming.frames import VIEW_TYPES, Frame
-from app.streaming.watch import Limits, Viewer, Watch
+from app.streaming.frames import VIEW_TYPES, EventFrame
+from app.streaming.watch import RingLimits, Viewer, Watch
 from app.testing import InMemoryJournal
 from tests.conditions import until
 from tests.story import Story
 
 TENANT = "default"
 A = of_deliberation(TENANT, "a")
-SMALL = Limits(frames_max=4, bytes_max=100_000, page_records=3, linger_s=0, retry_s=0)
+SMALL = RingLimits(frames_max=4, bytes_max=100_000, page_records=3, linger_s=0, retry_s=0)
 
 
 @dataclass
@@ -70,9 +70,9 @@ async def begun(watch: Watch) -> Watch:
     return watch
 
 
-async def gathered(viewer: Viewer, count: int) -> list[Frame]:
+async def gathered(viewer: Viewer, count: int) -> list[EventFrame]:
     """The next `count` frames or more, within a moment."""
-    frames: list[Frame] = []
+    frames: list[EventFrame] = []
     loop = asyncio.get_running_loop()
     async with asyncio.timeout(5):
         while len(frames) < count:
@@ -158,7 +158,7 @@ async def test_viewers_share_one_subscription_that_ends_after_the_last_of_them()
 
 async def test_a_watch_lingers_for_the_next_viewer() -> None:
     journal = LossyJournal()
-    async with Feed(journal, limits=Limits(linger_s=60)) as feed:
+    async with Feed(journal, limits=RingLimits(linger_s=60)) as feed:
         async with feed.watch(A) as first:
             await begun(first)
         async with feed.watch(A) as second:

@@ -3,14 +3,14 @@
 import asyncio
 
 from app.streaming.feed import Feed
-from app.streaming.watch import Limits
+from app.streaming.watch import RingLimits
 from tests.components.streaming.test_feed import A, LossyJournal, begun, write
 from tests.story import Story
 
 
 async def test_a_page_is_bounded_by_its_bytes_too_and_nothing_of_it_is_lost() -> None:
     journal, story = LossyJournal(), Story("a")
-    limits = Limits(frames_max=1, page_records=16, page_bytes=4_000, linger_s=0, retry_s=0)
+    limits = RingLimits(frames_max=1, page_records=16, page_bytes=4_000, linger_s=0, retry_s=0)
     stored = await write(journal, story.accepted())
     sizes = [*([10] * 40), *([1_500] * 12), 9_000, *([10] * 40), 1]
     async with Feed(journal, limits=limits) as feed, feed.watch(A) as watch:

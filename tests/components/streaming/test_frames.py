@@ -4,12 +4,12 @@ import pytest
 
 from app.deliberation.facts import encode
 from app.deliberation.ports import Record
-from app.streaming.frames import EVENT_TYPES, VIEW_TYPES, Frame, Passage, Ring, Selection, frame_of
+from app.streaming.frames import EVENT_TYPES, VIEW_TYPES, EventFrame, EventSelection, FrameBatcher, Ring, frame_of
 from tests.story import Story
 
 
-def frame(sequence: int, size: int = 10, kind: str = "call.delta") -> Frame:
-    return Frame(sequence, kind, b"x" * size, "a")
+def frame(sequence: int, size: int = 10, kind: str = "call.delta") -> EventFrame:
+    return EventFrame(sequence, kind, b"x" * size, "a")
 
 
 @pytest.mark.parametrize(
@@ -57,22 +57,28 @@ def test_event_types_are_those_of_the_log() -> None:
 @pytest.mark.parametrize(
     ("kinds", "selection", "sent"),
     [
-        (["call.delta", "stage.opened"], Selection(), ["call.delta", "stage.opened"]),
-        (["call.delta", "stage.opened"], Selection(deltas=False), ["stage.opened"]),
-        (["stage.opened", "call.delta"], Selection(deltas=False), ["stage.opened", "id: e-1"]),
-        (["call.delta"] * 5, Selection(deltas=False), ["id: e-4"]),
-        (["call.delta"], Selection(deltas=False, types=frozenset({"call.delta"})), ["id: e-0"]),
-        (["call.delta", "stage.opened"], Selection(types=frozenset({"call.delta"})), ["call.delta", "id: e-1"]),
-        ([], Selection(), []),
+        (["call.delta", "stage.opened"], EventSelection(), ["call.delta", "stage.opened"]),
+        (["call.delta", "stage.opened"], EventSelection(deltas=False), ["stage.opened"]),
+        (["stage.opened", "call.delta"], EventSelection(deltas=False), ["stage.opened", "id: e-1"]),
+        (["call.delta"] * 5, EventSelection(deltas=False), ["id: e-4"]),
+        (["call.delta"], EventSelection(deltas=False, types=frozenset({"call.delta"})), ["id: e-0"]),
+        (["call.delta", "stage.opened"], EventSelection(types=frozenset({"call.delta"})), ["call.delta", "id: e-1"]),
+        ([], EventSelection(), []),
     ],
 )
-def test_filtered_events_move_the_cursor_once(kinds: list[str], selection: Selection, sent: list[str]) -> None:
-    frames = [Frame(place, kind, kind.encode() + b"\n\n", "a") for place, kind in enumerate(kinds)]
-    passage = Passage(selection, "e")
+def test_filtered_events_move_the_cursor_once(kinds: list[str], selection: EventSelection, sent: list[str]) -> None:
+    frames = [EventFrame(place, kind, kind.encode() + b"\n\n", "a") for place, kind in enumerate(kinds)]
+    passage = FrameBatcher(selection, "e")
     told = b"".join(passage.chunks(frames)) + passage.moved() + passage.moved()
     assert told.decode().split("\n\n")[:-1] == sent
 
 
 def test_chunks_are_bounded_and_cut_between_frames() -> None:
     frames = [frame(sequence, 40) for sequence in range(1, 6)] + [frame(6, 500), frame(7, 1)]
-    assert [len(chunk) for chunk in Passage(Selection(), "e").chunks(frames, bytes_max=100)] == [80, 80, 40, 500, 1]
+    assert [len(chunk) for chunk in FrameBatcher(EventSelection(), "e").chunks(frames, bytes_max=100)] == [
+        80,
+        80,
+        40,
+        500,
+        1,
+    ]

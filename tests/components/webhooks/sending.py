@@ -21,7 +21,7 @@ from app.deliberation.specification import Webhook
 from app.log.journal import JetStreamJournal
 from app.log.stream_settings import StreamSettings
 from app.log.streams import apply, declared_consumers
-from app.webhooks.attempts import Delivery, deliveries
+from app.webhooks.attempts import DeliveryHistory, deliveries
 from app.webhooks.sender.posting import Lookup
 from app.webhooks.sender.service import Sender, sender_of
 from app.webhooks.settings import SenderSettings
@@ -65,15 +65,15 @@ class Told:
     async def records(self) -> list[Record]:
         return await self.journal.last([f"webhooks.{self.tenant}.{self.id}.>"])
 
-    async def deliveries(self) -> dict[str, Delivery]:
+    async def deliveries(self) -> dict[str, DeliveryHistory]:
         return deliveries(await self.records())
 
-    async def delivery(self) -> Delivery:
+    async def delivery(self) -> DeliveryHistory:
         """The only one."""
         (found,) = (await self.deliveries()).values()
         return found
 
-    async def settled(self, count: int = 1, timeout_s: float = 20) -> list[Delivery]:
+    async def settled(self, count: int = 1, timeout_s: float = 20) -> list[DeliveryHistory]:
         """Wait until so many deliveries have ended."""
         async with asyncio.timeout(timeout_s):
             while True:

@@ -7,7 +7,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 import pytest
 
 from app.api.webhook_targets import Target
-from app.webhooks.sender.bulkheads import AILING_WAITING_MAX, FAILURES_TOLERATED, Bounds, Crowded, Lanes
+from app.webhooks.sender.bulkheads import AILING_WAITING_MAX, FAILURES_TOLERATED, Bounds, Bulkheads, Crowded
 from tests.conditions import until
 
 A, B = Target("https", "a.example", 443), Target("https", "b.example", 443)
@@ -15,7 +15,7 @@ SMALL = Bounds(total_max=6, tenant_max=4, lane_max=2, waiting_max=3, patience_s=
 
 
 @asynccontextmanager
-async def holding(lanes: Lanes, *places: tuple[str, Target]) -> AsyncGenerator[None]:
+async def holding(lanes: Bulkheads, *places: tuple[str, Target]) -> AsyncGenerator[None]:
     async with AsyncExitStack() as stack:
         for tenant, target in places:
             await stack.enter_async_context(lanes.place(tenant, target))
@@ -38,7 +38,7 @@ async def holding(lanes: Lanes, *places: tuple[str, Target]) -> AsyncGenerator[N
 async def test_each_bound_holds_and_no_other(
     held: list[tuple[str, Target]], wished: tuple[str, Target], admitted: bool
 ) -> None:
-    lanes = Lanes(SMALL)
+    lanes = Bulkheads(SMALL)
     async with holding(lanes, *held):
         assert lanes.in_flight == len(held)
         if admitted:
@@ -53,7 +53,7 @@ async def test_each_bound_holds_and_no_other(
 
 
 async def test_who_waits_gets_the_place_that_is_left() -> None:
-    lanes = Lanes(Bounds(lane_max=1, patience_s=5))
+    lanes = Bulkheads(Bounds(lane_max=1, patience_s=5))
     order: list[int] = []
 
     async def attempt(number: int) -> None:
@@ -70,7 +70,7 @@ async def test_who_waits_gets_the_place_that_is_left() -> None:
 
 
 async def test_no_more_than_so_many_wait_in_one_lane() -> None:
-    lanes = Lanes(Bounds(lane_max=1, waiting_max=1, patience_s=5))
+    lanes = Bulkheads(Bounds(lane_max=1, waiting_max=1, patience_s=5))
     async with asyncio.timeout(5), asyncio.TaskGroup() as group, lanes.place("x", A):
 
         async def waiting() -> None:
@@ -88,7 +88,7 @@ async def test_no_more_than_so_many_wait_in_one_lane() -> None:
 
 
 async def test_of_a_receiver_that_keeps_failing_one_attempt_at_a_time_is_made() -> None:
-    lanes = Lanes(SMALL)
+    lanes = Bulkheads(SMALL)
     for _ in range(FAILURES_TOLERATED):
         async with lanes.place("x", A) as lane:
             lane.note(answered=False, duration_s=1)
@@ -105,7 +105,7 @@ async def test_of_a_receiver_that_keeps_failing_one_attempt_at_a_time_is_made() 
 
 
 async def test_few_wait_for_a_receiver_that_keeps_failing() -> None:
-    lanes = Lanes(Bounds(patience_s=5))
+    lanes = Bulkheads(Bounds(patience_s=5))
     for _ in range(FAILURES_TOLERATED):
         async with lanes.place("x", A) as lane:
             lane.note(answered=False, duration_s=15)
@@ -129,7 +129,7 @@ async def test_few_wait_for_a_receiver_that_keeps_failing() -> None:
 async def test_who_finds_no_place_comes_back_when_those_before_will_be_through(
     answered: bool, took_s: float, least_s: float, most_s: float
 ) -> None:
-    lanes = Lanes(Bounds(lane_max=1, waiting_max=3, patience_s=5))
+    lanes = Bulkheads(Bounds(lane_max=1, waiting_max=3, patience_s=5))
     for _ in range(40):
         async with lanes.place("x", A) as lane:
             lane.note(answered=answered, duration_s=took_s)
@@ -150,7 +150,7 @@ async def test_who_finds_no_place_comes_back_when_those_before_will_be_through(
 
 
 async def test_a_cancelled_attempt_leaves_its_place() -> None:
-    lanes = Lanes(Bounds(lane_max=1, patience_s=5))
+    lanes = Bulkheads(Bounds(lane_max=1, patience_s=5))
 
     async def attempt() -> None:
         async with lanes.place("x", A):
@@ -167,7 +167,7 @@ async def test_a_cancelled_attempt_leaves_its_place() -> None:
 
 async def test_a_million_hosts_are_not_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("app.webhooks.sender.bulkheads._IDLE_LANES_MAX", 10)
-    lanes = Lanes(SMALL)
+    lanes = Bulkheads(SMALL)
     for number in range(100):
         async with lanes.place(f"t{number}", Target("https", f"h{number}.example", 443)):
             pass

@@ -15,7 +15,7 @@ import structlog
 from app.api.webhook_targets import Rules
 from app.testing import FakeClock
 from app.webhooks.sender.posting import Poster, seconds_of
-from app.webhooks.sender.schedule import Outcome
+from app.webhooks.sender.schedule import AttemptOutcome
 from tests.components.webhooks.certificates import authority, server_context
 from tests.components.webhooks.receiving import Behaviour, receiving
 
@@ -46,12 +46,12 @@ async def posting(
         yield poster
 
 
-async def answered(behaviour: Behaviour, *, timeout_s: float = 5) -> Outcome:
+async def answered(behaviour: Behaviour, *, timeout_s: float = 5) -> AttemptOutcome:
     async with receiving(behaviour) as receiver, posting(listed=["127.0.0.1"], timeout_s=timeout_s) as poster:
         return await poster.post(receiver.url("/hook?token=hidden"), HEADERS, b"{}")
 
 
-def code(outcome: Outcome) -> str | None:
+def code(outcome: AttemptOutcome) -> str | None:
     return outcome.attempt.problem and outcome.attempt.problem.code
 
 
@@ -249,7 +249,7 @@ async def test_whatever_bytes_come_back_an_attempt_has_an_outcome() -> None:
     answer = bytearray(b"HTTP/1.1 503 Busy\r\nRetry-After: Thu, 01 Jan 2026 00:01:00 GMT\r\nContent-Length: 0\r\n\r\n")
     async with receiving() as receiver, posting(listed=["127.0.0.1"], timeout_s=10) as poster:
 
-        async def attempt(number: int) -> Outcome:
+        async def attempt(number: int) -> AttemptOutcome:
             mutated = bytearray(answer)
             for _ in range(draw.randrange(1, 6)):
                 mutated[draw.randrange(len(mutated))] = draw.randrange(256)

@@ -16,9 +16,9 @@ from app.testing import InMemoryJournal
 from app.webhooks.attempts import (
     Attempt,
     AttemptFailed,
+    AttemptFault,
     DeliveryEnded,
-    Fault,
-    Place,
+    DeliveryKey,
     Redelivered,
     RedeliveryRequested,
     Told,
@@ -38,7 +38,7 @@ TAKEN = Attempt(at=NOW + timedelta(seconds=9), duration_ms=5, status_code=200)
 
 
 def refused(second: int, status: int | None = 500) -> Attempt:
-    problem = Fault(code="http_status", detail="No.")
+    problem = AttemptFault(code="http_status", detail="No.")
     return Attempt(at=NOW + timedelta(seconds=second), duration_ms=5, status_code=status, problem=problem)
 
 
@@ -62,7 +62,7 @@ async def listed(gateway: Served, id: str, **query: Any) -> list[dict[str, Any]]
 
 
 async def write(gateway: Served, id: str, delivery: str, *records: Told) -> None:
-    place = Place("default", id, delivery)
+    place = DeliveryKey("default", id, delivery)
     for told in records:
         await gateway.journal.write(place.subject(told), encoded(told))
 

@@ -10,11 +10,11 @@ from app.deliberation.ports import Record
 from app.webhooks.attempts import (
     Attempt,
     AttemptFailed,
-    Delivery,
+    AttemptFault,
     DeliveryEnded,
+    DeliveryHistory,
+    DeliveryKey,
     Ending,
-    Fault,
-    Place,
     Redelivered,
     RedeliveryRequested,
     Told,
@@ -22,18 +22,18 @@ from app.webhooks.attempts import (
     deliveries,
     encoded,
 )
-from app.webhooks.sender.schedule import DELAYS_S, RETRY_AFTER_MAX_S, Outcome, next_step
+from app.webhooks.sender.schedule import DELAYS_S, RETRY_AFTER_MAX_S, AttemptOutcome, next_step
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 FACT = "deliberations.default.d1.end"
-PLACE = Place("default", "d1", "dlv_1")
+PLACE = DeliveryKey("default", "d1", "dlv_1")
 TAKEN = Attempt(at=NOW, duration_ms=500, status_code=200)
-REFUSED = Attempt(at=NOW, duration_ms=500, status_code=500, problem=Fault(code="http_status", detail="500"))
+REFUSED = Attempt(at=NOW, duration_ms=500, status_code=500, problem=AttemptFault(code="http_status", detail="500"))
 
 
-def outcome(status: int | None, retry_after_s: float | None = None) -> Outcome:
-    problem = None if status and 200 <= status < 300 else Fault(code="c", detail="d")
-    return Outcome(Attempt(at=NOW, duration_ms=500, status_code=status, problem=problem), retry_after_s)
+def outcome(status: int | None, retry_after_s: float | None = None) -> AttemptOutcome:
+    problem = None if status and 200 <= status < 300 else AttemptFault(code="c", detail="d")
+    return AttemptOutcome(Attempt(at=NOW, duration_ms=500, status_code=status, problem=problem), retry_after_s)
 
 
 def delay_s(step: AttemptFailed | DeliveryEnded) -> float:
@@ -114,7 +114,7 @@ def test_records_in_any_order_say_where_a_delivery_is(
     told: list[Told], begun: bool, settled: bool, succeeded: bool, next_in_s: float | None, awaited: int | None
 ) -> None:
     for order in (told, told[::-1]):
-        delivery = Delivery()
+        delivery = DeliveryHistory()
         for each in order:
             delivery.take(each)
         assert (delivery.begun, delivery.settled, delivery.succeeded) == (begun, settled, succeeded)
@@ -126,7 +126,7 @@ def test_records_in_any_order_say_where_a_delivery_is(
 def test_each_record_has_a_subject_of_its_own_and_is_read_back_from_it(told: Told) -> None:
     record = Record(PLACE.subject(told), 1, encoded(told))
     assert decoded(record.data) == told
-    assert Place.of(record) == PLACE
+    assert DeliveryKey.of(record) == PLACE
     assert list(deliveries([record])) == ["dlv_1"]
 
 
@@ -137,7 +137,11 @@ def test_no_two_records_share_a_subject() -> None:
 
 @pytest.mark.parametrize("hostile", ["*", ">", "a.b", "", "A", "x" * 65])
 def test_hostile_names_never_reach_a_subject(hostile: str) -> None:
-    for place in (Place(hostile, "d1", "dlv_1"), Place("t", hostile, "dlv_1"), Place("t", "d1", hostile)):
+    for place in (
+        DeliveryKey(hostile, "d1", "dlv_1"),
+        DeliveryKey("t", hostile, "dlv_1"),
+        DeliveryKey("t", "d1", hostile),
+    ):
         with pytest.raises(InvalidToken):
             place.subject(FAILED_1)
 

@@ -12,7 +12,7 @@ import structlog
 from app.api.webhook_payloads import delivery_id
 from app.deliberation.facts import CancelRequested
 from app.log.streams import ATTEMPTS_CONSUMER, WEBHOOKS_CONSUMER
-from app.webhooks.attempts import AttemptFailed, DeliveryEnded, Place, RedeliveryRequested, encoded
+from app.webhooks.attempts import AttemptFailed, DeliveryEnded, DeliveryKey, RedeliveryRequested, encoded
 from tests.components.webhooks.receiving import Behaviour, receiving
 from tests.components.webhooks.sending import EVERYTHING, SECRET, Told, declared, emptied, sending, taken_on
 from tests.conditions import until
@@ -136,7 +136,7 @@ async def test_a_sender_that_begins_anew_knows_that_the_receiver_is_gone(own_nat
     async with declared(own_nats_server) as journal, receiving() as receiver:
         told = await taken_on(journal, receiver.url(), events=EVERYTHING)
         (accepted,) = await journal.last([f"deliberations.default.{told.id}.accepted"])
-        place = Place("default", told.id, delivery_id(accepted))
+        place = DeliveryKey("default", told.id, delivery_id(accepted))
         gone = DeliveryEnded(fact=accepted.subject, ending="stopped", attempt=None)
         await journal.write(place.subject(gone), encoded(gone))
         await told.live()
@@ -217,7 +217,7 @@ async def test_whoever_asks_gets_one_attempt_more_and_asking_twice_is_asking_onc
         told = await taken_on(journal, receiver.url())
         await told.end()
         await told.settled()
-        place = Place("default", told.id, receiver.received[0].id)
+        place = DeliveryKey("default", told.id, receiver.received[0].id)
         receiver.script["/hook"].append(500)
         for number in (1, 1, 2):
             asked = RedeliveryRequested(
@@ -241,7 +241,7 @@ async def test_what_was_taken_when_asked_for_is_not_repeated_by_schedule(own_nat
             told = await taken_on(journal, receiver.url())
             await told.end()
             (failed,) = await receiver.until(1)
-            place = Place("default", told.id, failed.id)
+            place = DeliveryKey("default", told.id, failed.id)
             asked = RedeliveryRequested(fact=f"deliberations.default.{told.id}.end", number=1, at=datetime.now(UTC))
             await journal.write(place.subject(asked), encoded(asked))
             await told.settled()
@@ -346,7 +346,7 @@ async def test_an_attempt_that_another_sender_has_made_meanwhile_is_not_made(own
             await emptied(journal, "DELIBERATIONS", WEBHOOKS_CONSUMER)
             (failed,) = (await told.delivery()).failed.values()
         due = AttemptFailed(fact=failed.fact, number=2, attempt=failed.attempt, next_attempt_at=NOW)
-        place = Place("default", told.id, receiver.received[0].id)
+        place = DeliveryKey("default", told.id, receiver.received[0].id)
         await journal.write(place.subject(due), encoded(due))
         async with sending(own_nats_server):
             await told.settled()

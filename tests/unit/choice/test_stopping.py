@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from app.deliberation.answers import Count, tally
-from app.deliberation.choice.stopping import StopRule, is_unassailable, lead_probability, may_stop, wave
+from app.deliberation.choice.stopping import VoteStopRule, is_unassailable, lead_probability, may_stop, wave
 
-RULES: tuple[StopRule, ...] = ("unassailable", "beta", "none")
+RULES: tuple[VoteStopRule, ...] = ("unassailable", "beta", "none")
 
 
 @pytest.mark.parametrize(
@@ -56,7 +56,7 @@ def test_the_probability_of_a_lead_is_the_beta_integral(first: int, second: int)
 
 
 @pytest.mark.parametrize("rule", RULES)
-def test_everybody_asked_is_the_end(rule: StopRule) -> None:
+def test_everybody_asked_is_the_end(rule: VoteStopRule) -> None:
     assert may_stop(rule, 0, 0, 0)
     assert wave(rule, 0, 0, 0) == 0
 
@@ -80,7 +80,7 @@ def test_everybody_asked_is_the_end(rule: StopRule) -> None:
     ],
 )
 def test_a_wave_is_the_fewest_votes_that_could_decide(
-    rule: StopRule, first: int, second: int, left: int, asked: int
+    rule: VoteStopRule, first: int, second: int, left: int, asked: int
 ) -> None:
     assert wave(rule, first, second, left) == asked
 
@@ -99,7 +99,7 @@ def counted(samples: Sequence[str | None], seed: int) -> Count:
     return tally([(f"dev-{place}", sample) for place, sample in enumerate(samples)], seed)
 
 
-def one_by_one(rule: StopRule, samples: Sequence[str | None], seed: int) -> int:
+def one_by_one(rule: VoteStopRule, samples: Sequence[str | None], seed: int) -> int:
     """How many are asked when each is asked after the one before it has answered."""
     for asked in range(len(samples)):
         found = counted(samples[:asked], seed)
@@ -108,7 +108,7 @@ def one_by_one(rule: StopRule, samples: Sequence[str | None], seed: int) -> int:
     return len(samples)
 
 
-def in_waves(rule: StopRule, samples: Sequence[str | None], seed: int) -> list[int]:
+def in_waves(rule: VoteStopRule, samples: Sequence[str | None], seed: int) -> list[int]:
     """The sizes of the waves in which they are asked."""
     sizes: list[int] = []
     while True:
@@ -125,7 +125,7 @@ samples = st.lists(st.sampled_from(["a", "a", "a", "b", "b", "c", None]), min_si
 @settings(max_examples=150)
 @given(samples, st.integers(0, 2**31), st.sampled_from(RULES))
 def test_waves_make_exactly_the_calls_of_asking_one_by_one(
-    samples: list[str | None], seed: int, rule: StopRule
+    samples: list[str | None], seed: int, rule: VoteStopRule
 ) -> None:
     assert sum(in_waves(rule, samples, seed)) == one_by_one(rule, samples, seed)
 
@@ -140,7 +140,7 @@ def test_an_unassailable_winner_is_the_full_votes_winner(samples: list[str | Non
     assert [group.agents[0] for group in stopped.groups[:1]] == [group.agents[0] for group in full.groups[:1]]
 
 
-def expected(rule: StopRule, size: int, right: Fraction, cost: Callable[[int], int]) -> Fraction:
+def expected(rule: VoteStopRule, size: int, right: Fraction, cost: Callable[[int], int]) -> Fraction:
     """The expected sum of the costs of all waves, where an answer is right or the one wrong one; exactly."""
 
     @cache

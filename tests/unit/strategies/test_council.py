@@ -10,7 +10,7 @@ from pydantic import ValidationError
 
 from app.deliberation.calls import Call
 from app.deliberation.choice.ballots import author
-from app.deliberation.choice.critiques import RoundScores, StopRule, demanded, ends_rounds, is_open, is_settled
+from app.deliberation.choice.critiques import CritiqueStopRule, RoundScores, demanded, ends_rounds, is_open, is_settled
 from app.deliberation.facts import StageOpened, Verdict
 from app.deliberation.outputs import ISSUES_MAX, Critique, Issue, Output, parse_output
 from app.deliberation.specification import Budget, Specification
@@ -19,7 +19,7 @@ from app.deliberation.strategies.council import CouncilParameters
 from app.testing import Reply
 from tests.unit.facts_of import Minds, Run, agent_ids, by_number, revision, run, specification
 
-STOPS: tuple[StopRule, ...] = ("no_major", "accepted", "settled", "none")
+STOPS: tuple[CritiqueStopRule, ...] = ("no_major", "accepted", "settled", "none")
 
 
 def asked(size: int = 3, rounds: int = 1, budget: Budget | None = None, **parameters: Any) -> Specification:
@@ -128,7 +128,7 @@ def test_a_critic_that_fails_leaves_what_the_others_found() -> None:
 # When rounds end
 
 
-def said(rule: StopRule, size: int, rounds: int, minds: Minds) -> list[str]:
+def said(rule: CritiqueStopRule, size: int, rounds: int, minds: Minds) -> list[str]:
     return run(asked(size, rounds, stop=rule), minds).purposes
 
 
@@ -155,7 +155,7 @@ def flat(candidate: str) -> int:
     ],
 )
 def test_rounds_end_as_the_rule_says(
-    rule: StopRule, severities: Sequence[str], score: Callable[[str], int], rounds_made: list[str]
+    rule: CritiqueStopRule, severities: Sequence[str], score: Callable[[str], int], rounds_made: list[str]
 ) -> None:
     told = said(rule, 3, 3, Minds(issues=lambda _: severities, score=score))
     assert told == ["propose", *rounds_made, *(["score"] if "score" not in rounds_made else [])]
@@ -196,7 +196,7 @@ def test_scores_that_all_fail_in_a_settled_councils_first_round_are_asked_for_on
 
 
 @pytest.mark.parametrize("rule", STOPS)
-def test_every_pattern_of_failures_of_a_stage_comes_to_a_verdict(rule: StopRule) -> None:
+def test_every_pattern_of_failures_of_a_stage_comes_to_a_verdict(rule: CritiqueStopRule) -> None:
     for size in (2, 3):
         for stage in run(asked(size, stop=rule, critics=2)).all(StageOpened)[1:]:
             ids = [call.call_id for call in stage.calls]
@@ -210,7 +210,7 @@ def test_every_pattern_of_failures_of_a_stage_comes_to_a_verdict(rule: StopRule)
 
 
 @pytest.mark.parametrize("rule", STOPS)
-def test_a_budget_that_ends_anywhere_leaves_a_verdict(rule: StopRule) -> None:
+def test_a_budget_that_ends_anywhere_leaves_a_verdict(rule: CritiqueStopRule) -> None:
     whole = run(asked(3, 2, stop=rule, critics=2))
     for max_calls in range(3, len(whole.calls) + 1):
         ended = run(asked(3, 2, Budget(max_calls=max_calls), stop=rule, critics=2))
@@ -280,7 +280,7 @@ def test_an_issue_found_twice_is_one_as_grave_as_the_gravest() -> None:
         ("no_major", [critiqued("accept"), critiqued("accept", issue("blocker"))], False),
     ],
 )
-def test_a_rounds_critiques_end_the_rounds(rule: StopRule, critiques: list[Critique], ends: bool) -> None:
+def test_a_rounds_critiques_end_the_rounds(rule: CritiqueStopRule, critiques: list[Critique], ends: bool) -> None:
     assert ends_rounds(critiques, rule) is ends
 
 

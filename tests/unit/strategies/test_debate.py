@@ -18,7 +18,7 @@ from app.deliberation.fold import fold
 from app.deliberation.specification import Specification
 from app.deliberation.strategies import STRATEGIES
 from app.deliberation.strategies.debate import DEBATE, DebateParameters, continue_from
-from app.deliberation.strategies.steps.strategy_run import Course
+from app.deliberation.strategies.steps.strategy_run import StrategyRun
 from app.testing import Reply
 from tests.unit.facts_of import Minds, agent_ids, answer, run, turn
 from tests.unit.strategies.debating import Turns, asked, council, prompt, spoke, verdict, votes
@@ -266,9 +266,9 @@ def test_it_goes_on_from_drafts_of_some_members_as_another_strategy_leaves_them(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def escalating(told: Specification) -> Strategy:
-        part = Course(told.model_copy(update={"agents": told.agents[:3]}))
+        part = StrategyRun(told.model_copy(update={"agents": told.agents[:3]}))
         drafts = yield from part.propose(stages_left=2)
-        return (yield from continue_from(Course(told, stage=part.stage), drafts[::-1]))
+        return (yield from continue_from(StrategyRun(told, stage=part.stage), drafts[::-1]))
 
     monkeypatch.setattr("app.testing.STRATEGIES", {"debate": replace(DEBATE, run=escalating)})
     ended = run(asked(5), council("abbcc"))

@@ -11,7 +11,7 @@ from pydantic import ValidationError
 from app.deliberation import outputs
 from app.deliberation.budget import Spent, admits
 from app.deliberation.calls import Call
-from app.deliberation.outputs import CheckOutcome, Report
+from app.deliberation.outputs import CheckOutcome, SandboxReport
 from app.deliberation.specification import Budget, Specification
 from app.deliberation.strategies.steps.evidence import WRITTEN_MAX, Checked, Suite, credible, suite, support, tally
 from app.deliberation.strategies.steps.programs import FAILED_SHOWN_MAX, ProgramParameters
@@ -43,10 +43,10 @@ def checked(author: str, passes: str | None, fault: str = "", tokens: int = 10) 
     return Checked(Candidate(author, 0, f"code of {author}", tokens, f"s1-{author}"), told)
 
 
-def reported(passes: str, fault: str) -> Report:
+def reported(passes: str, fault: str) -> SandboxReport:
     outcomes = [CheckOutcome(name="t", passed=each == "+", reason="", duration_ms=1) for each in passes]
     places = {letter: frozenset(place for place, each in enumerate(passes) if each == letter) for letter in "?0"}
-    return Report(fault=fault, outcomes=tuple(outcomes), not_run=places["?"], void=places["0"])
+    return SandboxReport(fault=fault, outcomes=tuple(outcomes), not_run=places["?"], void=places["0"])
 
 
 def suite_of(size: int, gates: int = 0) -> Suite:
@@ -369,4 +369,4 @@ def test_a_check_that_nobody_answers_costs_nothing_either() -> None:
 def test_a_scripted_sandbox_says_what_a_real_one_would() -> None:
     """The report that these tests are told in has the form of the real one."""
     (call,) = run(asked(1)).asked("check")
-    assert Report.model_validate_json(report(call, lambda *_: True)).outcomes[0].passed
+    assert SandboxReport.model_validate_json(report(call, lambda *_: True)).outcomes[0].passed

@@ -14,7 +14,7 @@ from app.deliberation.facts import Failed, StageOpened, Verdict
 from app.deliberation.specification import Budget, Specification
 from app.deliberation.strategies import STRATEGIES
 from app.deliberation.strategies.fuse import FUSE, bench, continue_from
-from app.deliberation.strategies.steps.strategy_run import Course
+from app.deliberation.strategies.steps.strategy_run import StrategyRun
 from app.testing import Reply
 from tests.unit.facts_of import Minds, Run, agent_ids, by_number, pair, quorum_of, run, specification
 
@@ -331,9 +331,9 @@ def test_it_goes_on_from_drafts_of_some_members_as_another_strategy_leaves_them(
 
     def escalating(told: Specification) -> Strategy:
         part = told.model_copy(update={"agents": told.agents[:2]})
-        course = Course(part)
+        course = StrategyRun(part)
         drafts = yield from course.propose(stages_left=5)
-        whole = Course(told, stage=course.stage)
+        whole = StrategyRun(told, stage=course.stage)
         concluded: Conclusion = yield from continue_from(whole, drafts)
         return concluded
 

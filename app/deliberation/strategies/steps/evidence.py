@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from itertools import zip_longest
 
 from app.deliberation.facts import Tally
-from app.deliberation.outputs import CheckOutcome, Report, TestCase
+from app.deliberation.outputs import CheckOutcome, SandboxReport, TestCase
 from app.deliberation.strategies.steps.strategy_run import Candidate
 
 WRITTEN_MAX = 32
@@ -50,7 +50,7 @@ class Checked:
     """A program and the report on it; None when it could not be checked."""
 
     candidate: Candidate
-    report: Report | None
+    report: SandboxReport | None
 
     @property
     def outcomes(self) -> tuple[CheckOutcome, ...]:

@@ -10,8 +10,8 @@ from app.deliberation.answers import READ_AS, Count, Normaliser, normalise, tall
 from app.deliberation.choice.anonymity import nonce
 from app.deliberation.engine import Conclusion
 from app.deliberation.facts import Dissent, Standing
-from app.deliberation.outputs import Turn
-from app.deliberation.strategies.steps.strategy_run import Candidate, Course
+from app.deliberation.outputs import DebateTurn
+from app.deliberation.strategies.steps.strategy_run import Candidate, StrategyRun
 
 Taken = Literal["switched", "kept", "unfounded", "unread"]
 """What becomes of a turn: another answer with an error cited, the same answer, another without, none to be read."""
@@ -46,7 +46,7 @@ class Positions:
         leading = count.groups[0].answer if count.groups and not count.tie else None
         return [author for author, answer in answers.items() if leading is None or answer != leading]
 
-    def take(self, author: str, turn: Turn, tokens: int, call_id: str) -> Taken:
+    def take(self, author: str, turn: DebateTurn, tokens: int, call_id: str) -> Taken:
         """Take a turn: its answer is the author's latest when it is another one and an error is cited."""
         self.turns[author] += 1
         candidate = Candidate(author, self.turns[author], turn.answer, tokens, call_id, turn.reasoning)
@@ -60,7 +60,7 @@ class Positions:
         self.latest[author] = candidate
         return "switched"
 
-    def conclude(self, course: Course) -> Conclusion:
+    def conclude(self, course: StrategyRun) -> Conclusion:
         """Count first and final answers, once where nobody took a turn, and rank authors by the votes for theirs.
 
         The plurality is shown as the first in the council's order who holds it at the end wrote it, or, when all have

@@ -8,11 +8,11 @@ from pydantic import Field, TypeAdapter, ValidationInfo, field_validator
 from app.deliberation.calls import Call, Check
 from app.deliberation.choice.anonymity import nonce
 from app.deliberation.errors import BudgetExhausted, QuorumNotReached
-from app.deliberation.outputs import Output, Program, Report, TestCase, Tests
+from app.deliberation.outputs import Output, Program, SandboxReport, TestCase, Tests
 from app.deliberation.prompts import code as prompts
 from app.deliberation.specification import Parameters
 from app.deliberation.strategies.steps.evidence import Checked, Suite, suite
-from app.deliberation.strategies.steps.strategy_run import Candidate, Course, Step, first_problem
+from app.deliberation.strategies.steps.strategy_run import Candidate, Step, StrategyRun, first_problem
 
 FAILED_SHOWN_MAX = 8
 
@@ -55,7 +55,7 @@ class ProgramParameters(Parameters):
         return tuple(TestCase(name=test.name, code=test.code) for test in self.tests)
 
 
-def written(course: Course, told: ProgramParameters) -> Step[list[Candidate]]:
+def written(course: StrategyRun, told: ProgramParameters) -> Step[list[Candidate]]:
     """Every agent writes a program alone. Raises QuorumNotReached when none does, BudgetExhausted when none may."""
     specification = course.specification
     mark = nonce(specification.seed, "given")
@@ -79,7 +79,7 @@ def written(course: Course, told: ProgramParameters) -> Step[list[Candidate]]:
     return drafts
 
 
-def tested(course: Course, told: ProgramParameters) -> Step[Suite]:
+def tested(course: StrategyRun, told: ProgramParameters) -> Step[Suite]:
     """The client's tests, and those that some agents, drawn by the seed, write without seeing a program."""
     specification = course.specification
     drawn = sorted(specification.agents, key=lambda agent: nonce(specification.seed, "tests", agent.agent_id))
@@ -102,7 +102,7 @@ def tested(course: Course, told: ProgramParameters) -> Step[Suite]:
 
 
 def checked(
-    course: Course, told: ProgramParameters, tests: Suite, programs: Sequence[Candidate], round: int
+    course: StrategyRun, told: ProgramParameters, tests: Suite, programs: Sequence[Candidate], round: int
 ) -> Step[list[Checked]]:
     """Run each program against all tests, in the sandbox of its author's role."""
     calls: list[Call] = []
@@ -119,7 +119,9 @@ def checked(
     stages_left = 1 + 2 * (course.specification.rounds - round)
     outcomes = yield from course.run("check", round, calls, quorum=len(calls), stages_left=stages_left)
     found = [
-        Checked(each, report if isinstance(report, Report) and len(report.outcomes) == len(tests.tests) else None)
+        Checked(
+            each, report if isinstance(report, SandboxReport) and len(report.outcomes) == len(tests.tests) else None
+        )
         for each, report in zip(programs, map(outcomes.answer, calls), strict=True)
     ]
     missing = sum(each.unchecked(tests) for each in found)
@@ -129,7 +131,7 @@ def checked(
 
 
 def repaired(
-    course: Course,
+    course: StrategyRun,
     tests: Suite,
     best: Mapping[str, Checked],
     latest: Mapping[str, Candidate],

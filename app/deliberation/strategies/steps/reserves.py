@@ -14,13 +14,13 @@ from app.deliberation.outputs import Analysis, Output
 from app.deliberation.prompts.council import judge_pair, revise, score
 from app.deliberation.prompts.form import candidate
 from app.deliberation.prompts.fusion import fuse
-from app.deliberation.strategies.steps.strategy_run import Candidate, Course, ballot_tokens
+from app.deliberation.strategies.steps.strategy_run import Candidate, StrategyRun, ballot_tokens
 
 # A label of two letters, where a prompt names its labels and between candidates.
 _PER_CANDIDATE = "AA, \n\n"
 
 
-def scoring(course: Course, versions: Sequence[Candidate], coming: Collection[str] = ()) -> Reserve:
+def scoring(course: StrategyRun, versions: Sequence[Candidate], coming: Collection[str] = ()) -> Reserve:
     """What it takes that authors score each other's versions, with a new last one of each author in `coming`."""
     authors = list(dict.fromkeys(version.author for version in versions))
     specification = course.specification
@@ -38,7 +38,7 @@ def scoring(course: Course, versions: Sequence[Candidate], coming: Collection[st
     return Reserve(calls=len(authors), tokens=tokens)
 
 
-def revising(course: Course, latest: Mapping[str, Candidate], critiques: Sequence[Call]) -> Reserve:
+def revising(course: StrategyRun, latest: Mapping[str, Candidate], critiques: Sequence[Call]) -> Reserve:
     """What it takes that every author revises on whatever these critiques will say."""
     specification = course.specification
     if specification.budget.max_tokens is None:
@@ -51,7 +51,7 @@ def revising(course: Course, latest: Mapping[str, Candidate], critiques: Sequenc
     return Reserve(calls=len(calls), tokens=predicted_tokens(calls) + sum(call.max_tokens for call in critiques))
 
 
-def fusing(course: Course, texts: Sequence[tuple[str, str]], writer: str, analysis: Call) -> Reserve:
+def fusing(course: StrategyRun, texts: Sequence[tuple[str, str]], writer: str, analysis: Call) -> Reserve:
     """What it takes that the writer fuses these (label, text) pairs with whatever the analysis will say."""
     specification = course.specification
     if specification.budget.max_tokens is None:
@@ -62,7 +62,7 @@ def fusing(course: Course, texts: Sequence[tuple[str, str]], writer: str, analys
     return Reserve(calls=1, tokens=predicted_tokens([call]) + analysis.max_tokens)
 
 
-def gating(course: Course, single: Candidate, writer: str, judges: Sequence[str]) -> Reserve:
+def gating(course: StrategyRun, single: Candidate, writer: str, judges: Sequence[str]) -> Reserve:
     """What it takes to compare what the writer will have written with the best single text, in both orders."""
     specification = course.specification
     if specification.budget.max_tokens is None:
@@ -73,7 +73,7 @@ def gating(course: Course, single: Candidate, writer: str, judges: Sequence[str]
     return Reserve(calls=2, tokens=predicted_tokens(calls) + 2 * fused)
 
 
-def _sizes(course: Course, versions: Sequence[Candidate], coming: Collection[str]) -> list[tuple[str, int]]:
+def _sizes(course: StrategyRun, versions: Sequence[Candidate], coming: Collection[str]) -> list[tuple[str, int]]:
     """The bytes of each author's first and last version; of those in `coming` the last one is not written yet."""
     first = [(each.author, len(each.text.encode())) for each in versions if not each.version]
     last = {each.author: len(each.text.encode()) for each in versions if each.version}

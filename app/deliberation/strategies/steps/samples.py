@@ -11,14 +11,14 @@ from app.deliberation.facts import Dissent, Standing
 from app.deliberation.outputs import Answer, Output
 from app.deliberation.prompts.council import propose
 from app.deliberation.specification import Specification
-from app.deliberation.strategies.steps.strategy_run import Candidate, Course, Step
+from app.deliberation.strategies.steps.strategy_run import Candidate, Step, StrategyRun
 
 
 @dataclass
 class Samples:
     """Proposals of a council in waves: each agent is asked once, in the council's order, with its own approach."""
 
-    course: Course
+    course: StrategyRun
     drafts: list[Candidate] = field(default_factory=list[Candidate])
     asked: int = 0
     _problem: str = "no answer has the form that was asked for"
@@ -76,14 +76,16 @@ def counted(drafts: Sequence[Candidate], normaliser: Normaliser, options: tuple[
     return tally(((draft.author, normalise(draft.text, normaliser, options)) for draft in drafts), seed)
 
 
-def tell_unread(course: Course, drafts: Sequence[Candidate], count: Count, normaliser: Normaliser) -> None:
+def tell_unread(course: StrategyRun, drafts: Sequence[Candidate], count: Count, normaliser: Normaliser) -> None:
     """Tell in `degraded` how many answers are not in the count because they could not be read."""
     unread = len(drafts) - count.votes
     if unread:
         course.degraded.append(f"{unread} of {len(drafts)} answers could not be read as {READ_AS[normaliser]}")
 
 
-def by_votes(course: Course, drafts: Sequence[Candidate], count: Count, picked: Candidate | None = None) -> Conclusion:
+def by_votes(
+    course: StrategyRun, drafts: Sequence[Candidate], count: Count, picked: Candidate | None = None
+) -> Conclusion:
     """The verdict of a count: agents stand by the votes for their answer, in the council's order among equals.
 
     An answer is shown as the first who gave it wrote it: wherever a vote stops, that is the same text. `picked` wins

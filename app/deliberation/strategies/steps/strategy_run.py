@@ -62,7 +62,7 @@ def author_of(candidate_id: str) -> str:
 
 
 @dataclass
-class Course:
+class StrategyRun:
     """One run of a strategy: its specification, the number of the next stage, and what went less than well."""
 
     specification: Specification

@@ -11,7 +11,7 @@ HANGS = f"{CRASH}test_a_coordinator_that_hangs_and_wakes_up_does_no_harm_to_what
 REPLACED = f"{CRASH}test_a_coordinator_that_is_replaced_at_whichever_step_hands_over_at_once_and_is_not_blamed"
 STOPPED = f"{CRASH}test_a_request_to_stop_at_whichever_step_leads_to_one_end_and_cuts_every_call"
 
-LOSSES = (
+DURABILITY_GUARDS = (
     Guard(
         "a fact is written only where nothing stands",
         "app/log/journal.py",
