@@ -23,7 +23,7 @@ from app.log.streams import declared_streams
 from tests.conditions import until
 from tests.conftest import NatsServer
 from tests.e2e.conftest import DELIBERATE, TASK, Stack, start_up, stop_up
-from tests.integration.children import alive
+from tests.integration.cli.children import alive
 
 pytestmark = pytest.mark.e2e
 

@@ -9,7 +9,7 @@ import pytest
 
 from app.cli.stack.processes import marked
 from app.cli.stack.supervisor import Child, Site, supervised
-from tests.integration.children import Run, Stand, Told
+from tests.integration.cli.children import Run, Stand, Told
 
 
 @pytest.fixture

@@ -2,8 +2,8 @@
 
 from tests.mutants.guard import Guard
 
-AGENT = "tests/integration/test_agent_replica.py::"
-COORDINATOR = "tests/integration/test_coordinator.py::"
+AGENT = "tests/integration/agent/test_agent_replica.py::"
+COORDINATOR = "tests/integration/coordinator/test_coordinator.py::"
 CRASH = "tests/crash/test_crash_points.py::"
 SURPRISES = "tests/crash/test_surprises.py::"
 DIES = f"{CRASH}test_whoever_dies_at_whichever_step_the_deliberation_ends_once_and_as_if_nothing_had_happened"
@@ -54,9 +54,9 @@ DURABILITY_GUARDS = (
     Guard(
         "what stands is compared with what was offered",
         "app/log/journal.py",
-        """                return Appended(stored, mine=stored.data == data)
+        """                return Appended(stored, created=stored.data == data)
         raise""",
-        """                return Appended(stored, mine=True)
+        """                return Appended(stored, created=True)
         raise""",
         "tests/contracts/test_journal.py::test_fifty_racers_for_one_end_leave_one[modelled]",
     ),
@@ -88,10 +88,10 @@ DURABILITY_GUARDS = (
         "whoever comes second with a fact goes on from the one that stands",
         "serve_deployments/coordinator/fact_store.py",
         """        appended = await self._journal.append(work.tenant, fact)
-        if appended.mine:
+        if appended.created:
             if not""",
         """        appended = await self._journal.append(work.tenant, fact)
-        if appended.mine or not appended.mine:
+        if appended.created or not appended.created:
             if not""",
         f"{SURPRISES}test_a_stage_that_somebody_else_has_closed_otherwise_is_closed_as_the_log_says",
     ),
@@ -178,7 +178,7 @@ DURABILITY_GUARDS = (
         """        finally:
             pass
 """,
-        "tests/integration/test_engine_client.py::test_cancelling_closes_the_connection",
+        "tests/integration/engine/test_engine_client.py::test_cancelling_closes_the_connection",
     ),
     Guard(
         "calls whose stop came first are not made",
@@ -227,14 +227,14 @@ DURABILITY_GUARDS = (
     Guard(
         "work that kills whoever holds it ends",
         "app/deliberation/engine.py",
-        "    if state.fruitless >= POISON_TAKEOVERS:\n",
+        "    if state.takeovers_without_progress >= POISON_TAKEOVERS:\n",
         "    if False:\n",
         "tests/unit/test_engine.py::test_work_that_nobody_survives_ends_and_work_that_goes_on_does_not",
     ),
     Guard(
         "work that seems to kill is begun alone",
         "serve_deployments/coordinator/coordinator.py",
-        "        if state.fruitless >= SUSPECT_TAKEOVERS:\n",
+        "        if state.takeovers_without_progress >= SUSPECT_TAKEOVERS:\n",
         "        if False:\n",
         f"{COORDINATOR}test_work_that_kills_whoever_holds_it_ends_and_what_lay_beside_it_is_not_blamed",
     ),
@@ -299,8 +299,8 @@ DURABILITY_GUARDS = (
     Guard(
         "a step of the work clears it of the suspicion",
         "app/deliberation/fold.py",
-        "finished=_finished(state, fact), after_cancel=after_cancel, fruitless=0)",
-        "finished=_finished(state, fact), after_cancel=after_cancel)",
+        "finished=_finished(state, fact), after_cancel=after_cancel, takeovers_without_progress=0\n",
+        "finished=_finished(state, fact), after_cancel=after_cancel\n",
         "tests/unit/test_fold.py::test_takeovers_are_fruitless_until_the_work_makes_a_step",
     ),
     Guard(

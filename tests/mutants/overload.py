@@ -2,7 +2,7 @@
 
 from tests.mutants.guard import Guard
 
-AGENT = "tests/integration/test_agent_replica.py::"
+AGENT = "tests/integration/agent/test_agent_replica.py::"
 BACKLOG = "tests/components/admission/test_backlog.py::"
 CIRCUIT = "tests/components/engine/test_circuit.py::"
 
@@ -54,7 +54,7 @@ OVERLOAD = (
         "app/log/work_queue.py",
         "        free = self._slots - self._held - self._asked\n",
         "        free = self._slots - self._asked\n",
-        "tests/integration/test_work_queue.py::"
+        "tests/integration/log/test_work_queue.py::"
         "test_no_more_than_the_slots_are_handed_out_and_each_until_it_is_acknowledged",
     ),
     Guard(

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from app.admission.backlog import Backlog
-from app.catalog.index import PATTERNS, Catalog, Entry, Selection, fair_surplus, percentile
+from app.catalog.index import PATTERNS, Catalog, Entry, ListFilter, fair_surplus, percentile
 from app.deliberation.calls import Usage
 from app.deliberation.errors import JournalUnavailable
 from app.deliberation.facts import Cancelled, CancelRequested, Completed, Fact, Failed, TotalUsage
@@ -20,7 +20,7 @@ from app.testing import FakeClock, InMemoryJournal, subject_matches
 from tests.conditions import held_back, until
 from tests.story import NOW, Story
 
-EVERYTHING = Selection()
+EVERYTHING = ListFilter()
 
 
 def catalog(clock: FakeClock | None = None, **bounds: int) -> Catalog:

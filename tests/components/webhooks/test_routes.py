@@ -28,8 +28,8 @@ from app.webhooks.routes import REDELIVERIES_MAX
 from app.webhooks.settings import SenderSettings, sender_settings_table
 from app.webhooks.signatures import tenant_secret
 from tests.components.access.keyed import PEPPER, bearer, make_key
+from tests.components.docs.test_docs import CONFIGURATION, between
 from tests.components.routes.served import COORDINATOR, SENDER, Served, served
-from tests.components.test_docs import CONFIGURATION, between
 from tests.conditions import until
 from tests.story import NOW
 

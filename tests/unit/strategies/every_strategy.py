@@ -1,7 +1,8 @@
 """Every registered strategy, in the ways that it is run here: parameters, a council's behaviour, the calls foretold.
 
-A strategy that is registered without a way fails `tests/oracles/test_every_strategy_accounting.py`; add a line to
-`WAYS`, with the number of calls that its definition in the literature foretells, not what the code happens to make.
+A strategy that is registered without a way fails `tests/oracles/strategies/test_every_strategy_accounting.py`; add a
+line to `WAYS`, with the number of calls that its definition in the literature foretells, not what the code happens to
+make.
 """
 
 import hashlib
@@ -134,7 +135,7 @@ _MAIN = (
     Way("execute", "half are repaired", lambda n, r: n + min(2, n) + r * (n // 2), with_a_test_that_half_fail),
 )
 
-# Of these, calls and prompts are; the rest in tests/oracles/test_every_way.py.
+# Of these, calls and prompts are; the rest in tests/oracles/strategies/test_every_way.py.
 _OTHER = (
     Way("execute", "all pass", lambda n, r: n + min(2, n)),
     Way("execute", "all are repaired", lambda n, r: 2 if n == 1 else n + 2 + r * n, with_a_fault_each),

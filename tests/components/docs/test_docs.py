@@ -11,7 +11,7 @@ from app.deliberation.strategies import STRATEGIES
 from app.settings import settings_table
 from tests.unit.strategies.every_strategy import WAYS
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 CONFIGURATION = ROOT / "docs" / "configuration.md"
 PAGES = ROOT / "docs" / "strategies"
 

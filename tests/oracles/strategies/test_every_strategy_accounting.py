@@ -8,7 +8,7 @@ from app.deliberation.strategies import STRATEGIES
 from tests.unit.facts_of import Run, run
 from tests.unit.strategies.every_strategy import MAIN_WAYS, WAYS, Way, priced, verdict
 
-# Every size up to 32 is run in tests/oracles/test_every_size.py.
+# Every size up to 32 is run in tests/oracles/strategies/test_every_size.py.
 SIZES = (4, 6, 7, 12)
 
 every_way = pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)

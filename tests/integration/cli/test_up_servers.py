@@ -18,7 +18,7 @@ from app.cli.stack.supervisor import supervised
 from app.log.journal import JetStreamJournal
 from app.log.stream_settings import StreamSettings
 from app.log.streams import plan
-from tests.integration.children import Told, alive
+from tests.integration.cli.children import Told, alive
 
 
 async def test_nats_keeps_its_port_and_its_store_through_a_kill_and_a_new_stack(tmp_path: Path) -> None:

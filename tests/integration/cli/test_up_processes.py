@@ -29,7 +29,7 @@ from app.cli.stack.stack import running_stack
 from app.cli.stack.supervisor import Site, StackFailed
 from app.deliberation.errors import JournalUnavailable
 from tests.conditions import until
-from tests.integration.children import DEAF, FAILS, LASTS, ORPHANS, SILENT, Run, Told, alive, child
+from tests.integration.cli.children import DEAF, FAILS, LASTS, ORPHANS, SILENT, Run, Told, alive, child
 
 
 async def test_a_child_starts_when_what_it_needs_is_ready_and_all_stop_in_reverse(run: Run, told: Told) -> None:
@@ -241,7 +241,7 @@ async def test_errors_of_the_body_are_its_own(run: Run) -> None:
 @asynccontextmanager
 async def program(code: str, place: Path) -> AsyncGenerator[tuple[asyncio.subprocess.Process, str]]:
     """A Python program that has written its first line, which is given; killed at the end."""
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])}
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-c", code, cwd=place, env=environment, stdout=subprocess.PIPE
     )

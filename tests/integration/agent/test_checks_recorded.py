@@ -14,9 +14,7 @@ from app.deliberation.outputs import Output
 from app.testing import InMemoryJournal
 from serve_deployments.agent.agent import AgentReplica
 from tests.conditions import until
-from tests.integration.kinship import alive, children, wardens
-from tests.integration.sandboxed import altered
-from tests.integration.test_agent_replica import (
+from tests.integration.agent.test_agent_replica import (
     ANSWER,
     AnsweringJournal,
     ScriptedEngine,
@@ -27,6 +25,8 @@ from tests.integration.test_agent_replica import (
     streamed,
     views,
 )
+from tests.integration.cli.kinship import alive, children, wardens
+from tests.integration.sandbox.sandboxed import altered
 
 ENDLESS = "def f():\n    while True: pass"
 

@@ -12,8 +12,8 @@ from votelib.convert import RankedToCondorcetVotes, RankedToPositionalVotes
 from votelib.evaluate.condorcet import Copeland, KemenyYoung, Schulze, pairwise_wins
 
 from app.deliberation.choice.aggregation import Aggregation, aggregate
-from tests.oracles.profiles import COUNT, KINDS, Profile, profiles
-from tests.oracles.recorded import RULES, answers
+from tests.oracles.choice.profiles import COUNT, KINDS, Profile, profiles
+from tests.oracles.choice.recorded import RULES, answers
 
 PERMUTED_MAX = 5
 """Candidates whose orders are all gone through; six take most of the time, and pref_voting answers about them too."""

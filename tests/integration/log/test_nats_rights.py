@@ -33,7 +33,7 @@ from tests.conditions import until
 from tests.conftest import NATS_SERVER, free_port
 from tests.story import NOW, Story
 
-KUSTOMIZE = Path(__file__).parents[2] / "deploy/kustomize"
+KUSTOMIZE = Path(__file__).parents[3] / "deploy/kustomize"
 PASSWORDS = {"gateway": "gAAAA", "agents": "aBBBB", "streams": "sCCCC", "keys": "kDDDD", "webhooks": "wEEEE"}
 
 

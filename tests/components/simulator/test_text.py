@@ -30,7 +30,7 @@ bounded = settings(max_examples=100, deadline=None, derandomize=True)
 
 TASK = "Design a rate limiter for a multi-tenant HTTP API. It must survive restarts and be fair between tenants."
 NONCE = "0123456789ab"
-ROLES = Path(__file__).parents[2] / "app" / "roles.yaml"
+ROLES = Path(__file__).parents[3] / "app" / "roles.yaml"
 PERSONAS = {name: role["persona"] for name, role in yaml.safe_load(ROLES.read_text())["roles"].items()}
 SPECIFICATION = Specification(
     task=TASK,

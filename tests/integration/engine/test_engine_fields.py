@@ -18,8 +18,16 @@ from serve_deployments.agent.agent import LOOK_WITHIN_S, AgentReplica
 from serve_deployments.agent.call import cache_salt
 from serve_deployments.engine.client import PROBE_TIMEOUT_S, EngineAway, Engines
 from serve_deployments.engine.wire import Meter, request_body
-from tests.integration.test_agent_replica import ANSWER, ScriptedEngine, call, outcomes, replica, request, streamed
-from tests.integration.test_engine_client import CALL, CHAT, SALT, URL, WHOLE_STREAM, Pieces
+from tests.integration.agent.test_agent_replica import (
+    ANSWER,
+    ScriptedEngine,
+    call,
+    outcomes,
+    replica,
+    request,
+    streamed,
+)
+from tests.integration.engine.test_engine_client import CALL, CHAT, SALT, URL, WHOLE_STREAM, Pieces
 
 # Fields that other engines might refuse, and all that may ever be sent.
 VLLM_ONLY = {"cache_salt", "stream_interval"}

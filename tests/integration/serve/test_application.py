@@ -68,7 +68,14 @@ async def test_an_accepted_deliberation_ends_in_a_verdict(
 ) -> None:
     journal = await JetStreamJournal.connect(own_nats_server.url)
     await apply(journal, StreamSettings())
-    command = [sys.executable, "-m", "tests.integration.local_application", own_nats_server.url, engine_url, roles_file]
+    command = [
+        sys.executable,
+        "-m",
+        "tests.integration.serve.local_application",
+        own_nats_server.url,
+        engine_url,
+        roles_file,
+    ]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdin is not None and process.stdout is not None
         assert any(line == "ready\n" for line in process.stdout)

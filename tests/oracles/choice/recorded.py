@@ -1,7 +1,7 @@
 """The answers of pref_voting, kept in a file: its 600 MB of dependencies do not resolve beside the product's.
 
     python -m venv /tmp/oracle && /tmp/oracle/bin/pip install pref_voting==1.18.2
-    /tmp/oracle/bin/python -m tests.oracles.recorded
+    /tmp/oracle/bin/python -m tests.oracles.choice.recorded
 
 writes the file anew, from the root of the checkout; nothing of the product is imported here. The first line of the
 file tells the oracle's version and the checksum of the profiles. Then each profile has one word, a character per rule:
@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from importlib.metadata import version
 from pathlib import Path
 
-from tests.oracles.profiles import Profile, profiles
+from tests.oracles.choice.profiles import Profile, profiles
 
 ANSWERS = Path(__file__).with_name("pref_voting.txt")
 RULES = ("borda", "copeland", "schulze", "kemeny")

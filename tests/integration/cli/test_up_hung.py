@@ -14,7 +14,7 @@ from app.cli.stack.probes import all_live, answer_of, answers, greets, replies, 
 from app.cli.stack.restarts import Sign, Silent, Well
 from app.cli.stack.supervisor import Life
 from tests.conditions import until
-from tests.integration.children import LASTS, READY, Run, Told, alive, child
+from tests.integration.cli.children import LASTS, READY, Run, Told, alive, child
 
 BEATS = f"""
 import os, time

@@ -12,7 +12,7 @@ from types import ModuleType, SimpleNamespace
 import httpx
 import pytest
 
-EXAMPLES = Path(__file__).parents[2] / "examples"
+EXAMPLES = Path(__file__).parents[3] / "examples"
 PATH = "/deliberations/x1"
 
 

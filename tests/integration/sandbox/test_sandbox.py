@@ -18,8 +18,8 @@ from app.deliberation.outputs import SandboxReport
 from serve_deployments.sandbox import checks
 from serve_deployments.sandbox.checks import CHECKS_AT_ONCE, Sandbox
 from tests.conditions import until
-from tests.integration.kinship import alive, children, wardens
-from tests.integration.programs import (
+from tests.integration.cli.kinship import alive, children, wardens
+from tests.integration.sandbox.programs import (
     ALIKE,
     ENDLESS,
     EQUAL,
@@ -32,9 +32,9 @@ from tests.integration.programs import (
     WRITTEN,
     doing,
 )
-from tests.integration.sandboxed import PASSES, WITHIN_S, altered, check, ran
+from tests.integration.sandbox.sandboxed import PASSES, WITHIN_S, altered, check, ran
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the sandbox is the Linux kernel's")
 
@@ -333,7 +333,7 @@ async def test_a_replica_that_is_killed_takes_its_programs_with_it(tmp_path: Pat
     script = f"""
         import asyncio, tempfile
         from serve_deployments.sandbox.checks import Sandbox
-        from tests.integration.sandboxed import check
+        from tests.integration.sandbox.sandboxed import check
         tempfile.tempdir = {str(tmp_path)!r}
         asyncio.run(Sandbox().report(check("def f():\\n    while True: pass", "f()", timeout_s=60), 60.0))
     """

@@ -14,8 +14,8 @@ import pytest
 
 from app.deliberation.errors import SandboxUnavailable
 from serve_deployments.sandbox import checks
-from tests.integration.programs import HONEST
-from tests.integration.sandboxed import PASSES, altered, ran
+from tests.integration.sandbox.programs import HONEST
+from tests.integration.sandbox.sandboxed import PASSES, altered, ran
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the sandbox is the Linux kernel's")
 
