@@ -219,6 +219,30 @@ class Reply:
     place: float = 0.0
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class _PendingReply:
+    due_at: datetime
+    call: Call
+    stage: int
+    reply: Reply
+
+    def outcome(self, deliberation_id: str, now: datetime) -> CallFinished:
+        return CallFinished(
+            deliberation_id=deliberation_id,
+            ts=now,
+            call_id=self.call.call_id,
+            agent_id=self.call.agent_id,
+            role=self.call.role,
+            stage=self.stage,
+            attempt=max(1, self.reply.usage.calls),
+            text=self.reply.text,
+            problem=self.reply.problem,
+            model=self.call.model,
+            usage=self.reply.usage,
+            duration_ms=round(self.reply.after_s * 1_000),
+        )
+
+
 @dataclass
 class ScriptedAgents:
     """A coordinator and its agents in one loop, without log, engine or waiting: it obeys `decide`, a script answers.
@@ -230,9 +254,7 @@ class ScriptedAgents:
     script: Callable[[Call], Reply]
     clock: FakeClock = field(default_factory=FakeClock)
     calls: list[Call] = field(default_factory=list[Call])
-    _under_way: list[tuple[datetime, float, CallFinished]] = field(
-        default_factory=list[tuple[datetime, float, CallFinished]]
-    )
+    _pending: list[_PendingReply] = field(default_factory=list[_PendingReply])
 
     def deliberate(self, facts: Sequence[Fact]) -> list[Fact]:
         """These facts and all that follow them, to the end. Raises what `fold` and `decide` raise."""
@@ -246,36 +268,19 @@ class ScriptedAgents:
     def _run(self, state: State, run: RunStage) -> Iterator[CallFinished]:
         """The outcomes that come until the open stage may close, or the deliberation's deadline passes."""
         for call in run.calls:
-            self._begin(state, run, call)
+            self.calls.append(call)
+            reply = self.script(call)
+            if reply.text is not None or reply.problem is not None:
+                due_at = self.clock.now() + timedelta(seconds=reply.after_s)
+                self._pending.append(_PendingReply(due_at, call, run.opened.stage, reply))
         while waits_for_calls(state, self.clock.now()):
             wake_at = next_moment(state, self.clock.now())
-            due = min(self._under_way, key=lambda outcome: outcome[:2], default=None)
-            if due is None or due[0] > wake_at:
+            first = min(self._pending, key=lambda pending: (pending.due_at, pending.reply.place), default=None)
+            if first is None or first.due_at > wake_at:
                 self.clock.present = wake_at
                 continue
-            self._under_way.remove(due)
-            self.clock.present = max(self.clock.now(), due[0])
-            outcome = due[2].model_copy(update={"ts": self.clock.now()})
+            self._pending.remove(first)
+            self.clock.present = max(self.clock.now(), first.due_at)
+            outcome = first.outcome(state.deliberation_id, self.clock.now())
             state = apply(state, outcome)
             yield outcome
-
-    def _begin(self, state: State, run: RunStage, call: Call) -> None:
-        self.calls.append(call)
-        reply = self.script(call)
-        if reply.text is None and reply.problem is None:
-            return
-        outcome = CallFinished(
-            deliberation_id=state.deliberation_id,
-            ts=self.clock.now(),
-            call_id=call.call_id,
-            agent_id=call.agent_id,
-            role=call.role,
-            stage=run.opened.stage,
-            attempt=max(1, reply.usage.calls),
-            text=reply.text,
-            problem=reply.problem,
-            model=call.model,
-            usage=reply.usage,
-            duration_ms=round(reply.after_s * 1_000),
-        )
-        self._under_way.append((self.clock.now() + timedelta(seconds=reply.after_s), reply.place, outcome))
