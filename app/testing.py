@@ -1,12 +1,13 @@
 """Fakes that are product code: held to the same contract tests as what they stand for."""
 
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from app.deliberation.calls import Call, FactProblem, Usage
-from app.deliberation.engine import CloseStage, Done, Finish, OpenStage, RunStage, closing_cause, decide
+from app.deliberation.driver import drive, next_moment, waits_for_calls
+from app.deliberation.engine import RunStage
 from app.deliberation.errors import JournalUnavailable, UnexpectedFact
 from app.deliberation.facts import (
     FACT_SUFFIXES,
@@ -218,6 +219,30 @@ class Reply:
     place: float = 0.0
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class _PendingReply:
+    due_at: datetime
+    call: Call
+    stage: int
+    reply: Reply
+
+    def outcome(self, deliberation_id: str, now: datetime) -> CallFinished:
+        return CallFinished(
+            deliberation_id=deliberation_id,
+            ts=now,
+            call_id=self.call.call_id,
+            agent_id=self.call.agent_id,
+            role=self.call.role,
+            stage=self.stage,
+            attempt=max(1, self.reply.usage.calls),
+            text=self.reply.text,
+            problem=self.reply.problem,
+            model=self.call.model,
+            usage=self.reply.usage,
+            duration_ms=round(self.reply.after_s * 1_000),
+        )
+
+
 @dataclass
 class ScriptedAgents:
     """A coordinator and its agents in one loop, without log, engine or waiting: it obeys `decide`, a script answers.
@@ -229,78 +254,33 @@ class ScriptedAgents:
     script: Callable[[Call], Reply]
     clock: FakeClock = field(default_factory=FakeClock)
     calls: list[Call] = field(default_factory=list[Call])
-    _under_way: list[tuple[datetime, float, CallFinished]] = field(
-        default_factory=list[tuple[datetime, float, CallFinished]]
-    )
+    _pending: list[_PendingReply] = field(default_factory=list[_PendingReply])
 
     def deliberate(self, facts: Sequence[Fact]) -> list[Fact]:
         """These facts and all that follow them, to the end. Raises what `fold` and `decide` raise."""
-        told = list(facts)
-        state = fold(enumerate(told, start=1))
+        state = fold(enumerate(facts, start=1))
         if state is None:
             raise UnexpectedFact("a deliberation begins with its acceptance")
         definition = STRATEGIES[state.specification.strategy]
-        while True:
-            run: RunStage | None = None
-            match decide(state, self.clock.now(), definition):
-                case OpenStage(fact, run):
-                    new: list[Fact] = [fact]
-                case CloseStage(fact) | Finish(fact):
-                    new = [fact]
-                case RunStage() as run:
-                    new = []
-                case Done():
-                    return told
-            state = self._append(told, state, new)
-            if run is not None:
-                state = self._append(told, state, self._run(state, run))
+        following = drive(state, definition, self.clock.now, self._run)
+        return [*facts, *(event for event in following if isinstance(event, Fact))]
 
-    def _append(self, told: list[Fact], state: State, new: Sequence[Fact]) -> State:
-        for fact in new:
-            told.append(fact)
-            state = apply(state, fact, len(told))
-        return state
-
-    def _run(self, state: State, run: RunStage) -> list[Fact]:
+    def _run(self, state: State, run: RunStage) -> Iterator[CallFinished]:
         """The outcomes that come until the open stage may close, or the deliberation's deadline passes."""
         for call in run.calls:
-            self._begin(state, run, call)
-        stage = state.open_stage
-        assert stage is not None, "only an open stage runs"
-        recorded, new = dict(state.finished), list[Fact]()
-        while self.clock.now() < state.accepted.deadline_at:
-            if closing_cause(stage, recorded, self.clock.now()) is not None:
-                break
-            moments = (stage.opened.soft_deadline_at, stage.opened.call_deadline_at, state.accepted.deadline_at)
-            wake_at = min(moment for moment in moments if moment > self.clock.now())
-            due = min(self._under_way, key=lambda outcome: outcome[:2], default=None)
-            if due is None or due[0] > wake_at:
+            self.calls.append(call)
+            reply = self.script(call)
+            if reply.text is not None or reply.problem is not None:
+                due_at = self.clock.now() + timedelta(seconds=reply.after_s)
+                self._pending.append(_PendingReply(due_at, call, run.opened.stage, reply))
+        while waits_for_calls(state, self.clock.now()):
+            wake_at = next_moment(state, self.clock.now())
+            first = min(self._pending, key=lambda pending: (pending.due_at, pending.reply.place), default=None)
+            if first is None or first.due_at > wake_at:
                 self.clock.present = wake_at
                 continue
-            self._under_way.remove(due)
-            self.clock.present = max(self.clock.now(), due[0])
-            outcome = due[2].model_copy(update={"ts": self.clock.now()})
-            recorded[outcome.call_id] = outcome
-            new.append(outcome)
-        return new
-
-    def _begin(self, state: State, run: RunStage, call: Call) -> None:
-        self.calls.append(call)
-        reply = self.script(call)
-        if reply.text is None and reply.problem is None:
-            return
-        outcome = CallFinished(
-            deliberation_id=state.deliberation_id,
-            ts=self.clock.now(),
-            call_id=call.call_id,
-            agent_id=call.agent_id,
-            role=call.role,
-            stage=run.opened.stage,
-            attempt=max(1, reply.usage.calls),
-            text=reply.text,
-            problem=reply.problem,
-            model=call.model,
-            usage=reply.usage,
-            duration_ms=round(reply.after_s * 1_000),
-        )
-        self._under_way.append((self.clock.now() + timedelta(seconds=reply.after_s), reply.place, outcome))
+            self._pending.remove(first)
+            self.clock.present = max(self.clock.now(), first.due_at)
+            outcome = first.outcome(state.deliberation_id, self.clock.now())
+            state = apply(state, outcome)
+            yield outcome

@@ -1,9 +1,10 @@
 """State is the fold of the facts, and nothing else is stored."""
 
+from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from typing import assert_never
+from typing import Any, assert_never
 
 from app.deliberation.calls import Usage
 from app.deliberation.errors import Gone, UnexpectedFact
@@ -25,7 +26,7 @@ from app.deliberation.facts import (
     TimedOut,
     TotalUsage,
 )
-from app.deliberation.specification import Specification
+from app.deliberation.specification import Purpose, Specification
 
 PENDING, IN_PROGRESS, CANCELLING = "pending", "in_progress", "cancelling"
 COMPLETED, FAILED, CANCELLED, TIMEOUT = "completed", "failed", "cancelled", "timeout"
@@ -111,7 +112,7 @@ class State:
         return self.stages[-1] if self.stages and self.stages[-1].closed is None else None
 
 
-def _moved(state: State, fact: Fact) -> str:
+def _next_status(state: State, fact: Fact) -> str:
     status = TRANSITIONS.get((state.status, fact.type))
     if status is None:
         raise UnexpectedFact(f"{fact.type} cannot follow while {state.status} (deliberation {state.deliberation_id})")
@@ -155,32 +156,40 @@ def apply(state: State, fact: Fact, sequence: int = 0) -> State:
     """
     if isinstance(fact, Accepted):
         raise UnexpectedFact(f"deliberation {fact.deliberation_id} is accepted twice")
-    state = replace(
-        state, status=_moved(state, fact), revision=state.revision + 1, last_sequence=max(state.last_sequence, sequence)
+    return replace(
+        state,
+        status=_next_status(state, fact),
+        revision=state.revision + 1,
+        last_sequence=max(state.last_sequence, sequence),
+        **_changes(state, fact),
     )
+
+
+def _changes(
+    state: State, fact: StageOpened | CallFinished | StageClosed | CancelRequested | Resumed | End
+) -> dict[str, Any]:
+    """The fields of the state that a fact changes besides status, revision and sequence."""
     match fact:
         case StageOpened():
             stages = _opened(state.stages, fact)
-            return replace(state, stages=stages, started_at=state.started_at or fact.ts, takeovers_without_progress=0)
+            return {"stages": stages, "started_at": state.started_at or fact.ts, "takeovers_without_progress": 0}
         case CallFinished():
             after_cancel = state.after_cancel if state.cancel is None else (*state.after_cancel, fact.call_id)
-            return replace(
-                state, finished=_finished(state, fact), after_cancel=after_cancel, takeovers_without_progress=0
-            )
+            finished = _finished(state, fact)
+            return {"finished": finished, "after_cancel": after_cancel, "takeovers_without_progress": 0}
         case StageClosed():
-            return replace(state, stages=_closed(state, fact), takeovers_without_progress=0)
+            return {"stages": _closed(state, fact), "takeovers_without_progress": 0}
         case CancelRequested():
-            return replace(state, cancel=state.cancel or fact)
+            return {"cancel": state.cancel or fact}
         case Resumed():
             blamed = 0 if fact.given_back or state.given_back else 1
-            return replace(
-                state,
-                takeovers=state.takeovers + 1,
-                takeovers_without_progress=state.takeovers_without_progress + blamed,
-                given_back=fact.given_back,
-            )
+            return {
+                "takeovers": state.takeovers + 1,
+                "takeovers_without_progress": state.takeovers_without_progress + blamed,
+                "given_back": fact.given_back,
+            }
         case Completed() | Failed() | Cancelled() | TimedOut():
-            return replace(state, end=fact)
+            return {"end": fact}
         case _:
             assert_never(fact)
 
@@ -206,20 +215,17 @@ def fold(facts: Iterable[tuple[int, Fact | Deleted]]) -> State | None:
 
 def usage(state: State) -> TotalUsage:
     """Tokens and engine requests of every recorded call, by stage and by agent; both sum to the total."""
-    stage_of = {planned.call_id: stage.opened for stage in state.stages for planned in stage.opened.calls}
-    by_stage: dict[int, StageUsage] = {}
-    by_agent: dict[str, AgentUsage] = {}
+    stage_of = {planned.call_id: stage.opened.stage for stage in state.stages for planned in stage.opened.calls}
     total = Usage()
+    by_stage: dict[int, Usage] = defaultdict(Usage)
+    by_agent: dict[str, Usage] = defaultdict(Usage)
     for call_id, finished in state.finished.items():
-        opened = stage_of[call_id]
-        spent = finished.usage
-        total = total + spent
-        stage = by_stage.get(opened.stage, StageUsage(stage=opened.stage, purpose=opened.purpose))
-        by_stage[opened.stage] = stage.model_copy(update=(stage + spent).model_dump())
-        agent = by_agent.get(finished.agent_id, AgentUsage(agent_id=finished.agent_id))
-        by_agent[finished.agent_id] = agent.model_copy(update=(agent + spent).model_dump())
+        total += finished.usage
+        by_stage[stage_of[call_id]] += finished.usage
+        by_agent[finished.agent_id] += finished.usage
+    purposes: dict[int, Purpose] = {stage.opened.stage: stage.opened.purpose for stage in state.stages}
     return TotalUsage(
-        **total.model_dump(),
-        by_stage=tuple(by_stage[stage] for stage in sorted(by_stage)),
-        by_agent=tuple(by_agent[agent] for agent in sorted(by_agent)),
+        **dict(total),
+        by_stage=tuple(StageUsage(stage=n, purpose=purposes[n], **dict(by_stage[n])) for n in sorted(by_stage)),
+        by_agent=tuple(AgentUsage(agent_id=agent, **dict(by_agent[agent])) for agent in sorted(by_agent)),
     )

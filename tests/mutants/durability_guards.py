@@ -299,8 +299,8 @@ DURABILITY_GUARDS = (
     Guard(
         "a step of the work clears it of the suspicion",
         "app/deliberation/fold.py",
-        "finished=_finished(state, fact), after_cancel=after_cancel, takeovers_without_progress=0\n",
-        "finished=_finished(state, fact), after_cancel=after_cancel\n",
+        '"finished": finished, "after_cancel": after_cancel, "takeovers_without_progress": 0}\n',
+        '"finished": finished, "after_cancel": after_cancel}\n',
         "tests/unit/test_fold.py::test_takeovers_are_fruitless_until_the_work_makes_a_step",
     ),
     Guard(

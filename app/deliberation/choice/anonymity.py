@@ -8,6 +8,7 @@ import json
 import re
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from functools import lru_cache
 from itertools import product
 from string import ascii_uppercase
 
@@ -18,6 +19,8 @@ _LOOKALIKE = re.compile(r"<<<(?=\s*(?:end-of-)?peer-text)", re.IGNORECASE)
 _NOBODY = -1
 
 
+# A strategy is replayed on every decision, and draws the same each time.
+@lru_cache(maxsize=4_096)
 def _digest(*parts: str | int) -> bytes:
     # JSON keeps the parts apart: ("a", "bc") and ("ab", "c") are different draws.
     return hashlib.sha256(json.dumps(parts).encode()).digest()

@@ -7,7 +7,7 @@ show, is missing: nothing here ever counts it as zero.
 
 import hashlib
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import combinations
@@ -199,22 +199,43 @@ def kendall_tau(first: Tiers, second: Tiers) -> float:
     0 when one side puts all in one tier: no preference neither agrees nor disagrees (τ-b itself is undefined there).
     Raises ValueError unless both sides hold the same candidates, two at least. Kendall, Biometrika 33 (1945).
     """
-    places = {candidate: place for place, tier in enumerate(first) for candidate in tier}
-    others = {candidate: place for place, tier in enumerate(second) for candidate in tier}
-    if places.keys() != others.keys() or len(places) < 2:
+    listed = {candidate for tier in first for candidate in tier}
+    if listed != {candidate for tier in second for candidate in tier} or len(listed) < 2:
         raise ValueError("Kendall's tau compares two orders of the same candidates, two at least")
-    return _tau_b(places, others) or 0.0
+    bits = _bits(listed)
+    return _tau_b(_relations(first, bits), _relations(second, bits)) or 0.0
 
 
-def _tau_b(first: Mapping[CandidateId, int], second: Mapping[CandidateId, int]) -> float | None:
+# By candidate, as a bit: those below it on a ballot and those above it, as sets of bits.
+_Relations = Mapping[int, tuple[int, int]]
+
+
+def _bits(candidates: Iterable[CandidateId]) -> dict[CandidateId, int]:
+    return {candidate: 1 << place for place, candidate in enumerate(candidates)}
+
+
+def _relations(tiers: Tiers, bits: Mapping[CandidateId, int]) -> _Relations:
+    relations: dict[int, tuple[int, int]] = {}
+    above, rest = 0, sum(bits[candidate] for tier in tiers for candidate in tier)
+    for tier in tiers:
+        level = sum(bits[candidate] for candidate in tier)
+        rest ^= level
+        relations.update((bits[candidate], (rest, above)) for candidate in tier)
+        above |= level
+    return relations
+
+
+def _tau_b(first: _Relations, second: _Relations) -> float | None:
     """Over the candidates that both have; None when one side makes no difference between any of these."""
+    common = first.keys() & second.keys()
+    shown = sum(common)
     balance = untied_first = untied_second = 0
-    for one, other in combinations(sorted(first.keys() & second.keys()), 2):
-        here = (first[one] > first[other]) - (first[one] < first[other])
-        there = (second[one] > second[other]) - (second[one] < second[other])
-        balance += here * there
-        untied_first += abs(here)
-        untied_second += abs(there)
+    for candidate in common:
+        (below, _), (below_there, above_there) = first[candidate], second[candidate]
+        below &= shown
+        balance += (below & below_there).bit_count() - (below & above_there).bit_count()
+        untied_first += below.bit_count()
+        untied_second += (below_there & shown).bit_count()
     if not untied_first or not untied_second:
         return None
     return balance / sqrt(untied_first * untied_second)
@@ -243,11 +264,12 @@ def effective_votes(ballots: Sequence[Ballot], criteria: Sequence[Criterion]) ->
     Kish, Survey Sampling (1965), for the formula.
     """
     weights = _weights(criteria)
-    totals = [_totals(cast, weights) for cast in ballots]
+    bits = _bits({candidate for cast in ballots for candidate in cast.scores})
+    relations = [_relations(tiers(_totals(cast, weights)), bits) for cast in ballots]
     taus = {
         (one, other): tau
-        for one, other in combinations(range(len(totals)), 2)
-        if (tau := _tau_b(totals[one], totals[other])) is not None
+        for one, other in combinations(range(len(relations)), 2)
+        if (tau := _tau_b(relations[one], relations[other])) is not None
     }
     if not taus:
         return None

@@ -105,8 +105,8 @@ def _auto(specification: Specification) -> Strategy:
     parameters = AutoParameters.model_validate(specification.parameters)
     escalation = ESCALATIONS[parameters.escalate_to]
     asked = asking_for(specification, parameters.normaliser, parameters.options)
-    course = StrategyRun(asked.model_copy(update={"parameters": parameters.escalation}))
-    samples = Samples(course)
+    run = StrategyRun(asked.model_copy(update={"parameters": parameters.escalation}))
+    samples = Samples(run)
     stages_left = 1 + escalation.stages(specification.rounds)
 
     def count() -> Count:
@@ -115,22 +115,22 @@ def _auto(specification: Specification) -> Strategy:
     first = min(DRAFTS_FIRST, specification.size)
     yield from samples.ask(first, stages_left + (specification.size > first))
     if count().first == first:
-        return by_votes(course, samples.told(), count())
+        return by_votes(run, samples.told(), count())
     if samples.left:
         yield from samples.ask(samples.left, stages_left)
     drafts = samples.told()
-    tell_unread(course, drafts, count(), parameters.normaliser)
-    conclusion = yield from escalation.continue_from(course, drafts)
-    return _best(course, drafts, conclusion, count())
+    tell_unread(run, drafts, count(), parameters.normaliser)
+    conclusion = yield from escalation.continue_from(run, drafts)
+    return _best(run, drafts, conclusion, count())
 
 
-def _best(course: StrategyRun, drafts: Sequence[Candidate], conclusion: Conclusion, count: Count) -> Conclusion:
+def _best(run: StrategyRun, drafts: Sequence[Candidate], conclusion: Conclusion, count: Count) -> Conclusion:
     """The escalation's verdict; the plurality of the drafts where that verdict was made without a single score."""
     scored = any(standing.score is not None for standing in conclusion.ranking)
     if scored or count.first < 2 or count.tie:
         return conclusion
-    course.degraded.append("decided by votes")
-    return by_votes(course, drafts, count)
+    run.degraded.append("decided by votes")
+    return by_votes(run, drafts, count)
 
 
 def _steps() -> tuple[str, ...]:

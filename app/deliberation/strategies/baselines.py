@@ -14,9 +14,9 @@ def _single(specification: Specification) -> Strategy:
 
 
 def _independent(specification: Specification) -> Strategy:
-    course = StrategyRun(specification)
-    yield from course.propose(stages_left=1)
-    return Conclusion(winner=None, content=None, degraded=tuple(course.degraded))
+    run = StrategyRun(specification)
+    yield from run.propose(stages_left=1)
+    return Conclusion(winner=None, content=None, degraded=tuple(run.degraded))
 
 
 SINGLE = StrategyDefinition(

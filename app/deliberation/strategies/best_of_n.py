@@ -21,15 +21,15 @@ class BestOfNParameters(Parameters):
 
 
 def _best_of_n(specification: Specification) -> Strategy:
-    course = StrategyRun(specification)
-    drafts = yield from course.propose(stages_left=2)
-    return (yield from continue_from(course, drafts))
+    run = StrategyRun(specification)
+    drafts = yield from run.propose(stages_left=2)
+    return (yield from continue_from(run, drafts))
 
 
-def continue_from(course: StrategyRun, drafts: Sequence[Candidate]) -> Step[Conclusion]:
+def continue_from(run: StrategyRun, drafts: Sequence[Candidate]) -> Step[Conclusion]:
     """The whole strategy after its proposals; `drafts` are one per author, at least one."""
-    parameters = BestOfNParameters.model_validate(course.specification.parameters)
-    return (yield from course.select(drafts, round=1, aggregation=parameters.aggregation))
+    parameters = BestOfNParameters.model_validate(run.specification.parameters)
+    return (yield from run.select(drafts, round=1, aggregation=parameters.aggregation))
 
 
 BEST_OF_N = StrategyDefinition(

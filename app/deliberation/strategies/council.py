@@ -46,47 +46,47 @@ class CouncilParameters(Parameters):
 
 
 def _council(specification: Specification) -> Strategy:
-    course = StrategyRun(specification)
+    run = StrategyRun(specification)
     parameters = CouncilParameters.model_validate(specification.parameters)
-    drafts = yield from course.propose(stages_left=1 + parameters.stages(specification.rounds))
-    return (yield from continue_from(course, drafts))
+    drafts = yield from run.propose(stages_left=1 + parameters.stages(specification.rounds))
+    return (yield from continue_from(run, drafts))
 
 
-def continue_from(course: StrategyRun, drafts: Sequence[Candidate]) -> Step[Conclusion]:
+def continue_from(run: StrategyRun, drafts: Sequence[Candidate]) -> Step[Conclusion]:
     """The whole strategy after its proposals, one of each author, as the specification's parameters say."""
-    specification = course.specification
+    specification = run.specification
     parameters = CouncilParameters.model_validate(specification.parameters)
     latest = {draft.author: draft for draft in drafts}
     # Two below the quorum are judged as a pair, which cannot show old and new versions: they are not revised.
-    rounds = 0 if len(latest) == 1 or course.is_pair(list(latest)) else specification.rounds
+    rounds = 0 if len(latest) == 1 or run.is_pair(list(latest)) else specification.rounds
     scored: tuple[list[Candidate], list[Ballot]] | None = None
     scores: RoundScores | None = None
     for round in range(1, rounds + 1):
         left = parameters.stages(rounds - round + 1)
-        critiques = yield from _criticised(course, drafts, latest, parameters.critics, round, left)
+        critiques = yield from _criticised(run, drafts, latest, parameters.critics, round, left)
         if critiques is None or ends_rounds([one for found in critiques.values() for one in found], parameters.stop):
             break
         issues = demanded(critiques, parameters.stop)
         if not issues:
             continue
-        revised = yield from _revised(course, drafts, latest, issues, round, left - 1)
+        revised = yield from _revised(run, drafts, latest, issues, round, left - 1)
         if revised is None:
             break
         latest.update(revised)
         if parameters.stop == "settled":
             versions = _versions(drafts, latest)
-            ballots = yield from course.scored(versions, round, left - 2)
+            ballots = yield from run.scored(versions, round, left - 2)
             if not ballots:
                 break
-            ranked = course.ranked(versions, ballots, parameters.aggregation)
+            ranked = run.ranked(versions, ballots, parameters.aggregation)
             before, scores = scores, RoundScores(ranked.order, mean_scores(ballots, specification.constraints.rubric))
             scored = versions, ballots
             if is_settled(before, scores):
                 break
     if scored is not None:
-        return course.concluded(*scored, parameters.aggregation)
+        return run.concluded(*scored, parameters.aggregation)
     versions = _versions(drafts, latest)
-    return (yield from course.select(versions, specification.rounds + 1, aggregation=parameters.aggregation))
+    return (yield from run.select(versions, specification.rounds + 1, aggregation=parameters.aggregation))
 
 
 def _versions(drafts: Sequence[Candidate], latest: Mapping[str, Candidate]) -> list[Candidate]:
@@ -95,7 +95,7 @@ def _versions(drafts: Sequence[Candidate], latest: Mapping[str, Candidate]) -> l
 
 
 def _criticised(
-    course: StrategyRun,
+    run: StrategyRun,
     drafts: Sequence[Candidate],
     latest: Mapping[str, Candidate],
     critics: int,
@@ -103,15 +103,15 @@ def _criticised(
     stages_left: int,
 ) -> Step[dict[str, list[Critique]] | None]:
     """The critiques of each author's latest version; without those that are missing. None: over the budget."""
-    specification = course.specification
+    specification = run.specification
     calls: list[Call] = []
     for critic, authors in ring(list(latest), critics, specification.seed, round).items():
         for part, author in enumerate(authors, start=1):
             candidate = latest[author]
             mark = nonce(specification.seed, "critique", round, critic, author)
             calls.append(
-                course.call(
-                    course.agent(critic),
+                run.call(
+                    run.agent(critic),
                     critique(specification, candidate.text, mark),
                     Output(kind="critique"),
                     labelled={"A": candidate.id},
@@ -121,8 +121,8 @@ def _criticised(
             )
     # As many of k critics each as the quorum is of one each.
     quorum = min(specification.quorum * len(calls) // len(latest), len(calls))
-    reserve = revising(course, latest, calls) + scoring(course, _versions(drafts, latest), coming=latest)
-    outcomes = yield from course.run("critique", round, calls, quorum=quorum, stages_left=stages_left, reserve=reserve)
+    reserve = revising(run, latest, calls) + scoring(run, _versions(drafts, latest), coming=latest)
+    outcomes = yield from run.ask("critique", round, calls, quorum=quorum, stages_left=stages_left, reserve=reserve)
     if not outcomes.admitted:
         return None
     critiques: dict[str, list[Critique]] = {}
@@ -131,12 +131,12 @@ def _criticised(
             critiques.setdefault(author_of(call.labels["A"]), []).append(found)
     missing = len(calls) - sum(map(len, critiques.values()))
     if missing:
-        course.degraded.append(f"{missing} of {len(calls)} critiques of round {round} are missing")
+        run.degraded.append(f"{missing} of {len(calls)} critiques of round {round} are missing")
     return critiques
 
 
 def _revised(
-    course: StrategyRun,
+    run: StrategyRun,
     drafts: Sequence[Candidate],
     latest: Mapping[str, Candidate],
     issues: Mapping[str, list[Issue]],
@@ -144,15 +144,15 @@ def _revised(
     stages_left: int,
 ) -> Step[dict[str, Candidate] | None]:
     """New versions by author, without those whose revision failed: they keep the old text. None: over the budget."""
-    specification = course.specification
+    specification = run.specification
     calls: list[Call] = []
     for author, open_issues in issues.items():
-        agent = course.agent(author)
+        agent = run.agent(author)
         mark = nonce(specification.seed, "revise", round, author)
         output = Output(kind="revision", issues=len(open_issues))
-        calls.append(course.call(agent, revise(specification, latest[author].text, open_issues, mark), output))
-    reserve = scoring(course, _versions(drafts, latest), coming=issues)
-    outcomes = yield from course.run("revise", round, calls, quorum=1, stages_left=stages_left, reserve=reserve)
+        calls.append(run.call(agent, revise(specification, latest[author].text, open_issues, mark), output))
+    reserve = scoring(run, _versions(drafts, latest), coming=issues)
+    outcomes = yield from run.ask("revise", round, calls, quorum=1, stages_left=stages_left, reserve=reserve)
     if not outcomes.admitted:
         return None
     revised: dict[str, Candidate] = {}
@@ -164,7 +164,7 @@ def _revised(
             version = before.version + 1
             revised[call.agent_id] = Candidate(call.agent_id, version, revision.answer, tokens, call.call_id)
     if len(revised) < len(calls):
-        course.degraded.append(f"{len(calls) - len(revised)} of {len(calls)} revisions of round {round} failed")
+        run.degraded.append(f"{len(calls) - len(revised)} of {len(calls)} revisions of round {round} failed")
     return revised
 
 

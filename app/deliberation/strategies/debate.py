@@ -51,39 +51,37 @@ class DebateParameters(Parameters):
 
 def _debate(specification: Specification) -> Strategy:
     parameters = DebateParameters.model_validate(specification.parameters)
-    course = StrategyRun(asking_for(specification, parameters.normaliser, parameters.options))
-    drafts = yield from course.propose(stages_left=1 + specification.rounds)
-    return (yield from continue_from(course, drafts))
+    run = StrategyRun(asking_for(specification, parameters.normaliser, parameters.options))
+    drafts = yield from run.propose(stages_left=1 + specification.rounds)
+    return (yield from continue_from(run, drafts))
 
 
-def continue_from(course: StrategyRun, drafts: Sequence[Candidate]) -> Step[Conclusion]:
+def continue_from(run: StrategyRun, drafts: Sequence[Candidate]) -> Step[Conclusion]:
     """The whole strategy after its drafts; `drafts` are one per author, at least one.
 
-    The course's specification tells the agents the form in which answers can be read (`samples.asking_for`). Two
+    The run's specification tells the agents the form in which answers can be read (`samples.asking_for`). Two
     drafts below the quorum that differ are judged as a pair instead.
     """
-    specification = course.specification
+    specification = run.specification
     asked = DebateParameters.model_validate(specification.parameters)
     first = {draft.author: draft for draft in drafts}
     positions = Positions(specification.seed, asked.normaliser, asked.options, first, dict(first))
-    if course.is_pair(list(first)) and len(set(positions.answers(first).values())) > 1:
-        return (yield from course.select(drafts, round=1))
+    if run.is_pair(list(first)) and len(set(positions.answers(first).values())) > 1:
+        return (yield from run.select(drafts, round=1))
     if len(drafts) == 1 < specification.size:
-        course.degraded.append("unreviewed")
+        run.degraded.append("unreviewed")
     for round in range(1, specification.rounds + 1):
         answers = positions.answers(positions.latest)
         dissenters = positions.dissenters(asked.agreement)
         reading = neighbours(answers, dissenters, asked.neighbours, specification.seed, round)
-        if not reading or not (yield from _switched(course, positions, reading, round)):
+        if not reading or not (yield from _switched(run, positions, reading, round)):
             break
-    return positions.conclude(course)
+    return positions.conclude(run)
 
 
-def _switched(
-    course: StrategyRun, positions: Positions, reading: Mapping[str, Sequence[str]], round: int
-) -> Step[bool]:
+def _switched(run: StrategyRun, positions: Positions, reading: Mapping[str, Sequence[str]], round: int) -> Step[bool]:
     """One round of turns, by those who read; whether anybody switched."""
-    specification = course.specification
+    specification = run.specification
     calls: list[Call] = []
     for speaker, others in reading.items():
         own = positions.latest[speaker]
@@ -92,10 +90,10 @@ def _switched(
         mark = nonce(specification.seed, "debate", round, speaker)
         prompt = turn(specification, (own.text, own.reasoning), texts, mark)
         labelled = {letter: candidate.id for letter, candidate in shown.items()}
-        calls.append(course.call(course.agent(speaker), prompt, Output(kind="turn"), labelled=labelled))
+        calls.append(run.call(run.agent(speaker), prompt, Output(kind="turn"), labelled=labelled))
     stages_left = specification.rounds - round + 1
     quorum = min(specification.quorum, len(calls))
-    outcomes = yield from course.run("debate", round, calls, quorum=quorum, stages_left=stages_left)
+    outcomes = yield from run.ask("debate", round, calls, quorum=quorum, stages_left=stages_left)
     told = Counter[str]()
     for call in calls if outcomes.admitted else ():
         taken = outcomes.answer(call)
@@ -106,7 +104,7 @@ def _switched(
         told[found] += 1
     for found, words in _NOT_COUNTED.items():
         if told[found]:
-            course.degraded.append(f"{told[found]} of {len(calls)} turns of round {round} {words}")
+            run.degraded.append(f"{told[found]} of {len(calls)} turns of round {round} {words}")
     return told["switched"] > 0
 
 

@@ -22,14 +22,14 @@ from app.deliberation.strategies.steps.strategy_run import StrategyRun
 
 
 def _execute(specification: Specification) -> Strategy:
-    course = StrategyRun(specification)
+    run = StrategyRun(specification)
     told = ProgramParameters.model_validate(specification.parameters)
-    drafts = yield from written(course, told)
-    tests = yield from tested(course, told)
-    found = yield from checked(course, told, tests, drafts, round=0)
+    drafts = yield from written(run, told)
+    tests = yield from tested(run, told)
+    found = yield from checked(run, told, tests, drafts, round=0)
     tests = replace(tests, void=void_gates(tests, found))
     if tests.void:
-        course.degraded.append(f"{len(tests.void)} of {tests.gates} given tests check nothing")
+        run.degraded.append(f"{len(tests.void)} of {tests.gates} given tests check nothing")
     latest = {draft.author: draft for draft in drafts}
     best = {each.candidate.author: each for each in found}
     settled: set[str] = set()
@@ -37,17 +37,17 @@ def _execute(specification: Specification) -> Strategy:
         failing = _failing(tests, best, settled)
         if not failing:
             break
-        versions = yield from repaired(course, tests, best, latest, failing, round)
+        versions = yield from repaired(run, tests, best, latest, failing, round)
         latest |= {version.author: version for version in versions}
         changed = [version for version in versions if version.text != best[version.author].candidate.text]
         # Who returns its program as it was stands by it, and is not asked again.
         settled |= {version.author for version in versions} - {version.author for version in changed}
         if not changed:
             break
-        for each in (yield from checked(course, told, tests, changed, round)):
+        for each in (yield from checked(run, told, tests, changed, round)):
             author = each.candidate.author
             best[author] = min(best[author], each, key=lambda version: version.worth(tests))
-    return _concluded(course, tests, list(best.values()))
+    return _concluded(run, tests, list(best.values()))
 
 
 def _failing(tests: Suite, best: Mapping[str, Checked], settled: Collection[str]) -> dict[str, list[int]]:
@@ -61,19 +61,19 @@ def _failing(tests: Suite, best: Mapping[str, Checked], settled: Collection[str]
     }
 
 
-def _concluded(course: StrategyRun, tests: Suite, programs: Sequence[Checked]) -> Conclusion:
+def _concluded(run: StrategyRun, tests: Suite, programs: Sequence[Checked]) -> Conclusion:
     """Rank by hard checks, then by support; programs are one per author."""
     found = support(tests, programs)
 
     def place(each: Checked) -> tuple[object, ...]:
-        mark = nonce(course.specification.seed, each.candidate.id)
+        mark = nonce(run.specification.seed, each.candidate.id)
         score = found.scores[each.candidate.author] or 0.0
         return *each.hard(tests), -score, -len(each.passed), each.candidate.tokens, mark
 
     ranked = sorted(programs, key=place)
     scores = [found.scores[each.candidate.author] for each in ranked]
     winner = ranked[0]
-    course.degraded.extend(_doubts(tests, winner))
+    run.degraded.extend(_doubts(tests, winner))
     first, second = scores[0], scores[1] if len(scores) > 1 else None
     margin = None if first is None or second is None else first - second
     return Conclusion(
@@ -88,7 +88,7 @@ def _concluded(course: StrategyRun, tests: Suite, programs: Sequence[Checked]) -
         tie=margin == 0 and ranked[0].hard(tests) == ranked[1].hard(tests),
         agreement=found.share(winner.candidate.author) if len(ranked) > 1 else None,
         tally=tally(tests, found),
-        degraded=tuple(course.degraded),
+        degraded=tuple(run.degraded),
     )
 
 

@@ -53,73 +53,71 @@ def bench(authors: Sequence[str], best: str, seed: int) -> Bench:
 
 
 def _fuse(specification: Specification) -> Strategy:
-    course = StrategyRun(specification)
-    drafts = yield from course.propose(stages_left=5)
-    return (yield from continue_from(course, drafts))
+    run = StrategyRun(specification)
+    drafts = yield from run.propose(stages_left=5)
+    return (yield from continue_from(run, drafts))
 
 
-def continue_from(course: StrategyRun, drafts: Sequence[Candidate]) -> Step[Conclusion]:
+def continue_from(run: StrategyRun, drafts: Sequence[Candidate]) -> Step[Conclusion]:
     """The whole strategy after its proposals; `drafts` are one per author, at least one."""
-    best = yield from course.select(drafts, ROUND, stages_left=4)
+    best = yield from run.select(drafts, ROUND, stages_left=4)
     authors = [draft.author for draft in drafts]
-    if course.specification.size == 1:
+    if run.specification.size == 1:
         return best
-    if len(authors) == 1 or course.is_pair(authors):
-        return _unfused(course, best, "too few proposals")
+    if len(authors) == 1 or run.is_pair(authors):
+        return _unfused(run, best, "too few proposals")
     if best.ranking[0].score is None:
-        return _unfused(course, best, "no proposal is scored")
+        return _unfused(run, best, "no proposal is scored")
     single = next(draft for draft in drafts if draft.call_id == best.call_id)
-    members = bench(authors, single.author, course.specification.seed)
-    fused = yield from _fused(course, drafts, single, members)
+    members = bench(authors, single.author, run.specification.seed)
+    fused = yield from _fused(run, drafts, single, members)
     if fused is None:
-        return replace(best, degraded=tuple(course.degraded))
-    ballots = yield from course.judged(fused, single, members.judges, ROUND)
+        return replace(best, degraded=tuple(run.degraded))
+    ballots = yield from run.judged(fused, single, members.judges, ROUND)
     if len(ballots) < 2:
-        course.degraded.append("the fused text is not judged in both orders")
-    return _gated(course, best, single, fused, ballots)
+        run.degraded.append("the fused text is not judged in both orders")
+    return _gated(run, best, single, fused, ballots)
 
 
-def _unfused(course: StrategyRun, best: Conclusion, reason: str) -> Conclusion:
-    course.degraded.append(f"not fused: {reason}")
-    return replace(best, degraded=tuple(course.degraded))
+def _unfused(run: StrategyRun, best: Conclusion, reason: str) -> Conclusion:
+    run.degraded.append(f"not fused: {reason}")
+    return replace(best, degraded=tuple(run.degraded))
 
 
-def _fused(
-    course: StrategyRun, drafts: Sequence[Candidate], single: Candidate, members: Bench
-) -> Step[Candidate | None]:
+def _fused(run: StrategyRun, drafts: Sequence[Candidate], single: Candidate, members: Bench) -> Step[Candidate | None]:
     """The writer's text; None when it or the analysis is missing or over the budget."""
     by_id = {draft.id: draft for draft in drafts}
-    seed = course.specification.seed
+    seed = run.specification.seed
     shown = arrangements(list(by_id), [_READER], seed, ROUND)[_READER]
     labelled = dict(zip(labels(len(shown)), shown, strict=True))
     texts = [(letter, by_id[candidate].text) for letter, candidate in labelled.items()]
 
-    gate = gating(course, single, members.writer, members.judges)
-    prompt = analyse(course.specification, texts, nonce(seed, "analyse", ROUND))
-    agent = course.agent(members.analyst)
-    call = course.call(agent, prompt, Output(kind="analysis"), labelled=labelled, judging=True)
-    reserve = fusing(course, texts, members.writer, call) + gate
-    outcomes = yield from course.run("analyse", ROUND, [call], quorum=1, stages_left=3, reserve=reserve)
+    gate = gating(run, single, members.writer, members.judges)
+    prompt = analyse(run.specification, texts, nonce(seed, "analyse", ROUND))
+    agent = run.agent(members.analyst)
+    call = run.call(agent, prompt, Output(kind="analysis"), labelled=labelled, judging=True)
+    reserve = fusing(run, texts, members.writer, call) + gate
+    outcomes = yield from run.ask("analyse", ROUND, [call], quorum=1, stages_left=3, reserve=reserve)
     analysis = outcomes.answer(call)
     if not isinstance(analysis, Analysis):
         if outcomes.admitted:
-            course.degraded.append("not fused: the analysis is missing")
+            run.degraded.append("not fused: the analysis is missing")
         return None
 
-    prompt = fuse(course.specification, texts, analysis, nonce(seed, "fuse", ROUND))
-    call = course.call(course.agent(members.writer), prompt, Output(kind="answer"), labelled=labelled)
-    outcomes = yield from course.run("fuse", ROUND, [call], quorum=1, stages_left=2, reserve=gate)
+    prompt = fuse(run.specification, texts, analysis, nonce(seed, "fuse", ROUND))
+    call = run.call(run.agent(members.writer), prompt, Output(kind="answer"), labelled=labelled)
+    outcomes = yield from run.ask("fuse", ROUND, [call], quorum=1, stages_left=2, reserve=gate)
     written = outcomes.answer(call)
     if not isinstance(written, Answer):
         if outcomes.admitted:
-            course.degraded.append("not fused: the fused text is missing")
+            run.degraded.append("not fused: the fused text is missing")
         return None
     tokens = outcomes.completion_tokens(call)
     return Candidate(members.writer, 1, written.answer, tokens, call.call_id, written.reasoning)
 
 
 def _gated(
-    course: StrategyRun,
+    run: StrategyRun,
     best: Conclusion,
     single: Candidate,
     fused: Candidate,
@@ -138,7 +136,7 @@ def _gated(
         content=shipped.text,
         call_id=shipped.call_id,
         tally=tally if ballots else (),
-        degraded=tuple(course.degraded),
+        degraded=tuple(run.degraded),
     )
 
 

@@ -63,21 +63,21 @@ class TournamentParameters(Parameters):
 
 
 def _tournament(specification: Specification) -> Strategy:
-    course = StrategyRun(specification)
+    run = StrategyRun(specification)
     rounds = TournamentParameters.model_validate(specification.parameters).rounds(specification.size)
-    drafts = yield from course.propose(stages_left=1 + rounds)
-    return (yield from continue_from(course, drafts))
+    drafts = yield from run.propose(stages_left=1 + rounds)
+    return (yield from continue_from(run, drafts))
 
 
-def continue_from(course: StrategyRun, drafts: Sequence[Candidate]) -> Step[Conclusion]:
+def continue_from(run: StrategyRun, drafts: Sequence[Candidate]) -> Step[Conclusion]:
     """Compare these drafts, one of each author, as the specification's parameters say, and rank them.
 
     In a council of two nobody is neutral: each scores the other's draft.
     """
-    specification = course.specification
+    specification = run.specification
     by_id = {draft.id: draft for draft in drafts}
-    if len(by_id) == 1 or specification.size == 2 or course.is_pair([draft.author for draft in drafts]):
-        return (yield from course.select(drafts, round=1))
+    if len(by_id) == 1 or specification.size == 2 or run.is_pair([draft.author for draft in drafts]):
+        return (yield from run.select(drafts, round=1))
     parameters = TournamentParameters.model_validate(specification.parameters)
     rounds = parameters.rounds(len(by_id))
     drawn = pairings.bracket(list(by_id), specification.seed)
@@ -95,19 +95,19 @@ def continue_from(course: StrategyRun, drafts: Sequence[Candidate]) -> Step[Conc
             case "knockout":
                 out = {beaten(pair, heard, tokens, specification.seed) for earlier in played for pair in earlier}
                 pairs = pairings.knockout_round([each for each in drawn if each not in out])
-        judged = yield from _judged(course, by_id, pairs, load, round, stages_left=rounds - round + 1)
+        judged = yield from _judged(run, by_id, pairs, load, round, stages_left=rounds - round + 1)
         if judged is None:
             break
         played.append(pairs)
         heard += judged
     asked = 2 * sum(map(len, played))
     if len(heard) < asked:
-        course.degraded.append(f"{asked - len(heard)} of {asked} comparisons are missing")
-    return _concluded(course, by_id, heard, ranked(drawn, heard, tokens, specification.seed))
+        run.degraded.append(f"{asked - len(heard)} of {asked} comparisons are missing")
+    return _concluded(run, by_id, heard, ranked(drawn, heard, tokens, specification.seed))
 
 
 def _judged(
-    course: StrategyRun,
+    run: StrategyRun,
     by_id: Mapping[str, Candidate],
     pairs: Sequence[Pairing],
     load: Counter[str],
@@ -118,7 +118,7 @@ def _judged(
 
     The authors judge. Of two nobody is neutral but those who brought no draft.
     """
-    specification = course.specification
+    specification = run.specification
     authors = {candidate.author for candidate in by_id.values()}
     members = [each.agent_id for each in specification.agents if len(authors) == 2 or each.agent_id in authors]
     calls: list[Call] = []
@@ -132,11 +132,11 @@ def _judged(
                 specification, by_id[a].text, by_id[b].text, nonce(specification.seed, "judge", round, a, b)
             )
             output, labelled = Output(kind="pair"), {"A": a, "B": b}
-            agent = course.agent(judge)
-            calls.append(course.call(agent, messages, output, labelled=labelled, judging=True, part=parts[judge]))
+            agent = run.agent(judge)
+            calls.append(run.call(agent, messages, output, labelled=labelled, judging=True, part=parts[judge]))
     # The share that the quorum is of the council, and never one order alone.
     quorum = max(2, ceil(Fraction(len(calls) * specification.quorum, specification.size)))
-    outcomes = yield from course.run("judge", round, calls, quorum=quorum, stages_left=stages_left)
+    outcomes = yield from run.ask("judge", round, calls, quorum=quorum, stages_left=stages_left)
     if not outcomes.admitted:
         return None
     return [
@@ -161,11 +161,11 @@ def _dealt(
 
 
 def _concluded(
-    course: StrategyRun, by_id: Mapping[str, Candidate], heard: Sequence[Comparison], found: Ranked
+    run: StrategyRun, by_id: Mapping[str, Candidate], heard: Sequence[Comparison], found: Ranked
 ) -> Conclusion:
     best = by_id[found.order[0]]
     if not heard:
-        course.degraded.append("unscored")
+        run.degraded.append("unscored")
     return Conclusion(
         winner=best.author,
         content=best.text,
@@ -178,7 +178,7 @@ def _concluded(
         tie=found.tie,
         dissent=tuple(Dissent(agent_id=judge, preferred=other) for judge, other in dissent(heard, best.id)),
         agreement=agreement(heard, found.order),
-        degraded=tuple(course.degraded),
+        degraded=tuple(run.degraded),
     )
 
 

@@ -67,9 +67,9 @@ class VoteParameters(Parameters):
 
 def _vote(specification: Specification) -> Strategy:
     parameters = VoteParameters.model_validate(specification.parameters)
-    course = StrategyRun(parameters.asking(specification))
+    run = StrategyRun(parameters.asking(specification))
     may_pick = specification.size >= PICKED_FROM_MIN and parameters.normaliser in (*_OPEN_FORMS, "none")
-    samples = Samples(course)
+    samples = Samples(run)
     count = parameters.count((), specification.seed)
     while size := parameters.next_wave(count, samples.left):
         # One more wave is foreseen, not as many as there may be: most votes have no third one.
@@ -79,49 +79,49 @@ def _vote(specification: Specification) -> Strategy:
         count = parameters.count(samples.drafts, specification.seed)
     drafts = samples.told()
     if len(drafts) == 1 < specification.size:
-        course.degraded.append("unreviewed")
+        run.degraded.append("unreviewed")
     if parameters.counts is not None:
-        tell_unread(course, drafts, count, parameters.counts)
-    return (yield from _decided(course, drafts, count, parameters))
+        tell_unread(run, drafts, count, parameters.counts)
+    return (yield from _decided(run, drafts, count, parameters))
 
 
 def _decided(
-    course: StrategyRun, drafts: Sequence[Candidate], count: Count, parameters: VoteParameters
+    run: StrategyRun, drafts: Sequence[Candidate], count: Count, parameters: VoteParameters
 ) -> Step[Conclusion]:
     """The plurality; where nothing is counted, or no two answers in an open form agree, what a call picks."""
-    if course.is_pair([draft.author for draft in drafts]) and (count.tie or not count.groups):
-        return replace((yield from course.select(drafts, ROUND)), tally=count.tallies)
+    if run.is_pair([draft.author for draft in drafts]) and (count.tie or not count.groups):
+        return replace((yield from run.select(drafts, ROUND)), tally=count.tallies)
     picked = None
     if not count.groups:
-        picked = yield from _picked(course, drafts)
+        picked = yield from _picked(run, drafts)
     elif count.first == 1 and parameters.normaliser in _OPEN_FORMS:
-        picked = yield from _picked(course, [draft for draft in drafts if draft.author in count.voters])
-    return by_votes(course, drafts, count, picked)
+        picked = yield from _picked(run, [draft for draft in drafts if draft.author in count.voters])
+    return by_votes(run, drafts, count, picked)
 
 
-def _picked(course: StrategyRun, drafts: Sequence[Candidate]) -> Step[Candidate | None]:
+def _picked(run: StrategyRun, drafts: Sequence[Candidate]) -> Step[Candidate | None]:
     """The draft that an author finds most consistent with the others; None below three drafts, or without its call."""
     if len(drafts) < PICKED_FROM_MIN:
         return None
-    seed = course.specification.seed
+    seed = run.specification.seed
     by_id = {draft.id: draft for draft in drafts}
     picker = min((draft.author for draft in drafts), key=lambda author: nonce(seed, "picker", author))
     shown = arrangements(list(by_id), [picker], seed, ROUND)[picker]
     labelled = dict(zip(labels(len(shown)), shown, strict=True))
     texts = [(letter, by_id[candidate].text) for letter, candidate in labelled.items()]
-    call = course.call(
-        course.agent(picker),
-        pick(course.specification, texts, nonce(seed, "pick", picker)),
+    call = run.call(
+        run.agent(picker),
+        pick(run.specification, texts, nonce(seed, "pick", picker)),
         Output(kind="choice", labels=tuple(labelled)),
         labelled=labelled,
         judging=True,
     )
-    outcomes = yield from course.run("pick", ROUND, [call], quorum=1, stages_left=1)
+    outcomes = yield from run.ask("pick", ROUND, [call], quorum=1, stages_left=1)
     choice = outcomes.answer(call)
     if isinstance(choice, Choice):
         return by_id[labelled[choice.choice]]
     if outcomes.admitted:
-        course.degraded.append("the pick is missing")
+        run.degraded.append("the pick is missing")
     return None
 
 

@@ -1,6 +1,6 @@
 """Random profiles that every oracle is asked about: the same ones wherever this is run."""
 
-from collections.abc import Iterator
+from functools import cache
 from random import Random
 
 COUNT = 12_000
@@ -11,8 +11,10 @@ Profile = list[dict[str, int]]
 """One points-by-candidate table per ballot; more is better."""
 
 
-def profiles() -> Iterator[tuple[str, Profile]]:
+@cache
+def profiles() -> tuple[tuple[str, Profile], ...]:
     """COUNT profiles with their kinds, in turn: three to six candidates, three to nine ballots."""
+    found: list[tuple[str, Profile]] = []
     random = Random(20_260_101)
     for number in range(COUNT):
         kind = KINDS[number % len(KINDS)]
@@ -27,4 +29,5 @@ def profiles() -> Iterator[tuple[str, Profile]]:
             if kind == "recused":
                 del ballot[names[reviewer % len(names)]]
             ballots.append(ballot)
-        yield kind, ballots
+        found.append((kind, ballots))
+    return tuple(found)

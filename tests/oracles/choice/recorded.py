@@ -25,7 +25,7 @@ _WORDS_A_LINE = 24
 
 def checksum() -> str:
     """Of all profiles: answers about others would say nothing."""
-    return hashlib.sha256(json.dumps(list(profiles()), sort_keys=True).encode()).hexdigest()
+    return hashlib.sha256(json.dumps(profiles(), sort_keys=True).encode()).hexdigest()
 
 
 def answers() -> Iterator[dict[str, set[str]]]:

@@ -6,10 +6,7 @@ import pytest
 
 from app.deliberation.strategies import STRATEGIES
 from tests.unit.facts_of import Run, run
-from tests.unit.strategies.every_strategy import MAIN_WAYS, WAYS, Way, priced, verdict
-
-# Every size up to 32 is run in tests/oracles/strategies/test_every_size.py.
-SIZES = (4, 6, 7, 12)
+from tests.unit.strategies.every_strategy import WAYS, Way, priced, verdict
 
 every_way = pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
 
@@ -42,15 +39,6 @@ def test_calls_equal_the_formula_however_they_are_counted(way: Way, rounds: int)
         ended = way.run(size, rounds=rounds)
         assert counts(ended) == {way.calls(size, rounds)}, f"N={size}"
         assert ended.completed.degraded is None, f"N={size}: {ended.degraded}"
-
-
-@pytest.mark.parametrize("way", MAIN_WAYS.values(), ids=MAIN_WAYS)
-def test_a_council_of_another_size_keeps_to_the_formula_and_ends_in_a_verdict(way: Way) -> None:
-    for size in SIZES:
-        ended = way.run(size)
-        assert counts(ended) == {way.calls(size, 1)}, f"N={size}"
-        assert ended.degraded == (), f"N={size}"
-        assert (verdict(ended).content is None) == (way.strategy == "independent")
 
 
 @every_way

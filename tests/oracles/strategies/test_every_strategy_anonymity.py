@@ -3,6 +3,7 @@
 import json
 import re
 from collections import Counter, defaultdict
+from functools import cache
 
 import pytest
 
@@ -29,6 +30,7 @@ LABELLED = re.compile(r"\b([A-Z]{1,2}):\n<<<peer-text ([0-9a-f]{12})>>>\n(.*?)\n
 every_way = pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
 
 
+@cache
 def aviary(way: Way, size: int = 5, seed: int = 7) -> Run:
     """A council whose ids, roles and models are words that stand nowhere else."""
     return run(way.asked(agents=AGENTS[:size], rounds=2, seed=seed), way.script())

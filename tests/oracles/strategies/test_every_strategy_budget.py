@@ -1,6 +1,7 @@
 """Whatever stage the budget refuses, every strategy makes the best verdict from what there is, and it is told."""
 
 from collections.abc import Collection, Iterator
+from functools import cache
 from itertools import accumulate
 
 import pytest
@@ -84,13 +85,18 @@ def ceilings(size: int) -> Iterator[Budget]:
     yield from (Budget(max_tokens=tokens) for tokens in range(1_000, 30_000, 1_000))
 
 
+@cache
+def best_of_n_scores(size: int, budget: Budget) -> bool:
+    best_of_n = WAYS["best_of_n"]
+    return "score" in run(best_of_n.asked(size, budget=budget), best_of_n.script()).purposes
+
+
 @pytest.mark.parametrize("way", SCORING, ids=[name for name, way in WAYS.items() if way in SCORING])
 def test_what_only_helps_the_choice_never_takes_the_choice_from_it(way: Way) -> None:
     """Whatever budget lets `best_of_n` score its proposals lets these score theirs, or what became of them."""
-    best_of_n = WAYS["best_of_n"]
     for size in (2, 4):
         for budget in ceilings(size):
-            scored = "score" in run(best_of_n.asked(size, budget=budget), best_of_n.script()).purposes
+            scored = best_of_n_scores(size, budget)
             ended = run(way.asked(size, rounds=2, budget=budget), way.script())
             assert ("score" in ended.purposes) == scored, (size, budget)
             if not scored:

@@ -8,6 +8,7 @@ make.
 import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from itertools import chain, combinations
 from math import ceil, log2
 from typing import Any, TypeVar
@@ -80,7 +81,7 @@ def attached_to_the_old() -> Minds:
     return Minds(text=distinct, score=lambda candidate: 0 if "#" in candidate else by_number(candidate))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Way:
     """One way to run a strategy; `calls` foretells from N and R how many requests the engine sees without failures."""
 
@@ -108,9 +109,14 @@ class Way:
         """Agents that behave as this way has it, none of which fails."""
         return self.behaviour()
 
-    def run(self, size: int = 3, *, rounds: int = 1, script: Script | None = None) -> Run:
-        """The whole deliberation."""
-        return run(self.asked(size, rounds=rounds), script or self.script())
+    def run(self, size: int = 3, *, rounds: int = 1) -> Run:
+        """The whole deliberation of agents that do not fail, which is the same each time."""
+        return _small_run(self, size, rounds) if size <= 5 else run(self.asked(size, rounds=rounds), self.script())
+
+
+@cache
+def _small_run(way: Way, size: int, rounds: int) -> Run:
+    return run(way.asked(size, rounds=rounds), way.script())
 
 
 def _of_several(calls: Callable[[int, int], int]) -> Callable[[int, int], int]:

@@ -60,7 +60,7 @@ class Positions:
         self.latest[author] = candidate
         return "switched"
 
-    def conclude(self, course: StrategyRun) -> Conclusion:
+    def conclude(self, run: StrategyRun) -> Conclusion:
         """Count first and final answers, once where nobody took a turn, and rank authors by the votes for theirs.
 
         The plurality is shown as the first in the council's order who holds it at the end wrote it, or, when all have
@@ -71,7 +71,7 @@ class Positions:
         count = tally([*final.items(), *(first.items() if self.turns else ())], self.seed)
         unread = sum(answer is None for answer in final.values())
         if unread:
-            course.degraded.append(f"{unread} of {len(final)} answers could not be read as {READ_AS[self.normaliser]}")
+            run.degraded.append(f"{unread} of {len(final)} answers could not be read as {READ_AS[self.normaliser]}")
         winning = count.groups[0] if count.groups else None
         # One voter has two votes after a debate, and cannot agree with itself.
         several = len(count.voters) > 1
@@ -100,7 +100,7 @@ class Positions:
             ),
             agreement=count.agreement if several else None,
             tally=count.tallies,
-            degraded=tuple(course.degraded),
+            degraded=tuple(run.degraded),
         )
 
     def _ranked(self, count: Count) -> Sequence[Candidate]:

@@ -55,16 +55,16 @@ class ProgramParameters(Parameters):
         return tuple(TestCase(name=test.name, code=test.code) for test in self.tests)
 
 
-def written(course: StrategyRun, told: ProgramParameters) -> Step[list[Candidate]]:
+def written(run: StrategyRun, told: ProgramParameters) -> Step[list[Candidate]]:
     """Every agent writes a program alone. Raises QuorumNotReached when none does, BudgetExhausted when none may."""
-    specification = course.specification
+    specification = run.specification
     mark = nonce(specification.seed, "given")
     calls = [
-        course.call(agent, prompts.program(specification, told.given, place, mark), Output(kind="program"))
+        run.call(agent, prompts.program(specification, told.given, place, mark), Output(kind="program"))
         for place, agent in enumerate(specification.agents)
     ]
     stages_left = 3 + 2 * specification.rounds
-    outcomes = yield from course.run("propose", 0, calls, quorum=specification.quorum, stages_left=stages_left)
+    outcomes = yield from run.ask("propose", 0, calls, quorum=specification.quorum, stages_left=stages_left)
     if not outcomes.admitted:
         raise BudgetExhausted("the budget does not admit the first stage")
     drafts = [
@@ -75,34 +75,34 @@ def written(course: StrategyRun, told: ProgramParameters) -> Step[list[Candidate
     if not drafts:
         raise QuorumNotReached(f"none of {len(calls)} agents answered: {first_problem(calls, outcomes)}")
     if len(drafts) < len(calls):
-        course.degraded.append(f"{len(drafts)} of {len(calls)} agents answered")
+        run.degraded.append(f"{len(drafts)} of {len(calls)} agents answered")
     return drafts
 
 
-def tested(course: StrategyRun, told: ProgramParameters) -> Step[Suite]:
+def tested(run: StrategyRun, told: ProgramParameters) -> Step[Suite]:
     """The client's tests, and those that some agents, drawn by the seed, write without seeing a program."""
-    specification = course.specification
+    specification = run.specification
     drawn = sorted(specification.agents, key=lambda agent: nonce(specification.seed, "tests", agent.agent_id))
     mark = nonce(specification.seed, "given")
     calls = [
-        course.call(agent, prompts.tests(specification, told.given, mark), Output(kind="tests"))
+        run.call(agent, prompts.tests(specification, told.given, mark), Output(kind="tests"))
         for agent in drawn[: told.test_writers]
     ]
     found: list[Sequence[TestCase]] = []
     if calls:
         stages_left = 2 + 2 * specification.rounds
-        outcomes = yield from course.run("test", 0, calls, quorum=1, stages_left=stages_left)
+        outcomes = yield from run.ask("test", 0, calls, quorum=1, stages_left=stages_left)
         found = [answer.tests for call in calls if isinstance(answer := outcomes.answer(call), Tests)]
         if outcomes.admitted and len(found) < len(calls):
-            course.degraded.append(f"{len(found)} of {len(calls)} test writers answered")
+            run.degraded.append(f"{len(found)} of {len(calls)} test writers answered")
     tests = suite(told.given, found)
     if not tests.tests:
-        course.degraded.append("untested")
+        run.degraded.append("untested")
     return tests
 
 
 def checked(
-    course: StrategyRun, told: ProgramParameters, tests: Suite, programs: Sequence[Candidate], round: int
+    run: StrategyRun, told: ProgramParameters, tests: Suite, programs: Sequence[Candidate], round: int
 ) -> Step[list[Checked]]:
     """Run each program against all tests, in the sandbox of its author's role."""
     calls: list[Call] = []
@@ -114,10 +114,10 @@ def checked(
             timeout_s=told.timeout_s,
             memory_mb=told.memory_mb,
         )
-        call = course.call(course.agent(each.author), (), Output(kind="report"))
+        call = run.call(run.agent(each.author), (), Output(kind="report"))
         calls.append(call.model_copy(update={"max_tokens": 0, "check": check}))
-    stages_left = 1 + 2 * (course.specification.rounds - round)
-    outcomes = yield from course.run("check", round, calls, quorum=len(calls), stages_left=stages_left)
+    stages_left = 1 + 2 * (run.specification.rounds - round)
+    outcomes = yield from run.ask("check", round, calls, quorum=len(calls), stages_left=stages_left)
     found = [
         Checked(
             each, report if isinstance(report, SandboxReport) and len(report.outcomes) == len(tests.tests) else None
@@ -126,12 +126,12 @@ def checked(
     ]
     missing = sum(each.unchecked(tests) for each in found)
     if outcomes.admitted and missing:
-        course.degraded.append(f"{missing} of {len(calls)} programs of round {round} are unchecked")
+        run.degraded.append(f"{missing} of {len(calls)} programs of round {round} are unchecked")
     return found
 
 
 def repaired(
-    course: StrategyRun,
+    run: StrategyRun,
     tests: Suite,
     best: Mapping[str, Checked],
     latest: Mapping[str, Candidate],
@@ -139,19 +139,19 @@ def repaired(
     round: int,
 ) -> Step[list[Candidate]]:
     """New versions of failing programs by their authors, from the best that each has; a repair may fail."""
-    specification = course.specification
+    specification = run.specification
     calls: list[Call] = []
     for author, failed in failing.items():
         each = best[author]
         shown = [(tests.tests[place], each.outcomes[place].reason) for place in failed[:FAILED_SHOWN_MAX]]
         mark = nonce(specification.seed, "repair", round, author)
         messages = prompts.repair(specification, each.candidate.text, shown, each.fault, mark)
-        calls.append(course.call(course.agent(author), messages, Output(kind="program")))
+        calls.append(run.call(run.agent(author), messages, Output(kind="program")))
     stages_left = 2 + 2 * (specification.rounds - round)
-    outcomes = yield from course.run("repair", round, calls, quorum=1, stages_left=stages_left)
+    outcomes = yield from run.ask("repair", round, calls, quorum=1, stages_left=stages_left)
     answers = [(call, answer) for call in calls if isinstance(answer := outcomes.answer(call), Program)]
     if outcomes.admitted and len(answers) < len(calls):
-        course.degraded.append(f"{len(calls) - len(answers)} of {len(calls)} repairs of round {round} failed")
+        run.degraded.append(f"{len(calls) - len(answers)} of {len(calls)} repairs of round {round} failed")
     return [
         Candidate(
             author=call.agent_id,

@@ -20,65 +20,65 @@ from app.deliberation.strategies.steps.strategy_run import Candidate, StrategyRu
 _PER_CANDIDATE = "AA, \n\n"
 
 
-def scoring(course: StrategyRun, versions: Sequence[Candidate], coming: Collection[str] = ()) -> Reserve:
+def scoring(run: StrategyRun, versions: Sequence[Candidate], coming: Collection[str] = ()) -> Reserve:
     """What it takes that authors score each other's versions, with a new last one of each author in `coming`."""
     authors = list(dict.fromkeys(version.author for version in versions))
-    specification = course.specification
+    specification = run.specification
     if specification.budget.max_tokens is None:
         return Reserve(calls=len(authors))
     mark = nonce(specification.seed, "reserve")
     frame = _bytes(score(specification, [], mark))
     each = len((candidate("AA", "", mark) + _PER_CANDIDATE).encode())
-    sizes = _sizes(course, versions, coming)
+    sizes = _sizes(run, versions, coming)
     tokens = 0
     for reviewer in authors:
         shown = [size + each for author, size in sizes if author != reviewer]
-        bound = ballot_tokens(course.agent(reviewer), len(shown), len(specification.constraints.rubric))
+        bound = ballot_tokens(run.agent(reviewer), len(shown), len(specification.constraints.rubric))
         tokens += (frame + sum(shown)) // BYTES_PER_TOKEN + bound
     return Reserve(calls=len(authors), tokens=tokens)
 
 
-def revising(course: StrategyRun, latest: Mapping[str, Candidate], critiques: Sequence[Call]) -> Reserve:
+def revising(run: StrategyRun, latest: Mapping[str, Candidate], critiques: Sequence[Call]) -> Reserve:
     """What it takes that every author revises on whatever these critiques will say."""
-    specification = course.specification
+    specification = run.specification
     if specification.budget.max_tokens is None:
         return Reserve(calls=len(latest))
     mark = nonce(specification.seed, "reserve")
     calls = [
-        course.call(course.agent(author), revise(specification, own.text, (), mark), Output(kind="revision"))
+        run.call(run.agent(author), revise(specification, own.text, (), mark), Output(kind="revision"))
         for author, own in latest.items()
     ]
     return Reserve(calls=len(calls), tokens=predicted_tokens(calls) + sum(call.max_tokens for call in critiques))
 
 
-def fusing(course: StrategyRun, texts: Sequence[tuple[str, str]], writer: str, analysis: Call) -> Reserve:
+def fusing(run: StrategyRun, texts: Sequence[tuple[str, str]], writer: str, analysis: Call) -> Reserve:
     """What it takes that the writer fuses these (label, text) pairs with whatever the analysis will say."""
-    specification = course.specification
+    specification = run.specification
     if specification.budget.max_tokens is None:
         return Reserve(calls=1)
     nothing = Analysis(agreements=(), conflicts=(), gaps=())
     prompt = fuse(specification, texts, nothing, nonce(specification.seed, "reserve"))
-    call = course.call(course.agent(writer), prompt, Output(kind="answer"))
+    call = run.call(run.agent(writer), prompt, Output(kind="answer"))
     return Reserve(calls=1, tokens=predicted_tokens([call]) + analysis.max_tokens)
 
 
-def gating(course: StrategyRun, single: Candidate, writer: str, judges: Sequence[str]) -> Reserve:
+def gating(run: StrategyRun, single: Candidate, writer: str, judges: Sequence[str]) -> Reserve:
     """What it takes to compare what the writer will have written with the best single text, in both orders."""
-    specification = course.specification
+    specification = run.specification
     if specification.budget.max_tokens is None:
         return Reserve(calls=2)
     prompt = judge_pair(specification, single.text, "", nonce(specification.seed, "reserve"))
-    fused = course.agent(writer).sampling.max_tokens
-    calls = [course.call(course.agent(judges[turn % len(judges)]), prompt, Output(kind="pair")) for turn in range(2)]
+    fused = run.agent(writer).sampling.max_tokens
+    calls = [run.call(run.agent(judges[turn % len(judges)]), prompt, Output(kind="pair")) for turn in range(2)]
     return Reserve(calls=2, tokens=predicted_tokens(calls) + 2 * fused)
 
 
-def _sizes(course: StrategyRun, versions: Sequence[Candidate], coming: Collection[str]) -> list[tuple[str, int]]:
+def _sizes(run: StrategyRun, versions: Sequence[Candidate], coming: Collection[str]) -> list[tuple[str, int]]:
     """The bytes of each author's first and last version; of those in `coming` the last one is not written yet."""
     first = [(each.author, len(each.text.encode())) for each in versions if not each.version]
     last = {each.author: len(each.text.encode()) for each in versions if each.version}
     for author in coming:
-        last[author] = max(last.get(author, 0), course.agent(author).sampling.max_tokens * BYTES_PER_TOKEN)
+        last[author] = max(last.get(author, 0), run.agent(author).sampling.max_tokens * BYTES_PER_TOKEN)
     return [*first, *last.items()]
 
 

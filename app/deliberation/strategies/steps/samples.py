@@ -18,7 +18,7 @@ from app.deliberation.strategies.steps.strategy_run import Candidate, Step, Stra
 class Samples:
     """Proposals of a council in waves: each agent is asked once, in the council's order, with its own approach."""
 
-    course: StrategyRun
+    run: StrategyRun
     drafts: list[Candidate] = field(default_factory=list[Candidate])
     asked: int = 0
     _problem: str = "no answer has the form that was asked for"
@@ -26,17 +26,17 @@ class Samples:
     @property
     def left(self) -> int:
         """How many agents have not been asked."""
-        return self.course.specification.size - self.asked
+        return self.run.specification.size - self.asked
 
     def ask(self, size: int, stages_left: int) -> Step[bool]:
         """Let the next `size` agents propose; False when the budget refuses it, BudgetExhausted for the first wave."""
-        course, specification = self.course, self.course.specification
+        run, specification = self.run, self.run.specification
         calls = [
-            course.call(agent, propose(specification, place), Output(kind="answer"))
+            run.call(agent, propose(specification, place), Output(kind="answer"))
             for place, agent in list(enumerate(specification.agents))[self.asked : self.asked + size]
         ]
         quorum = min(specification.quorum, len(calls))
-        outcomes = yield from course.run("propose", 0, calls, quorum=quorum, stages_left=stages_left)
+        outcomes = yield from run.ask("propose", 0, calls, quorum=quorum, stages_left=stages_left)
         if not outcomes.admitted:
             if not self.asked:
                 raise BudgetExhausted("the budget does not admit the first stage")
@@ -57,7 +57,7 @@ class Samples:
         if not self.drafts:
             raise QuorumNotReached(f"none of {self.asked} agents answered: {self._problem}")
         if len(self.drafts) < self.asked:
-            self.course.degraded.append(f"{len(self.drafts)} of {self.asked} agents answered")
+            self.run.degraded.append(f"{len(self.drafts)} of {self.asked} agents answered")
         return self.drafts
 
 
@@ -76,22 +76,22 @@ def counted(drafts: Sequence[Candidate], normaliser: Normaliser, options: tuple[
     return tally(((draft.author, normalise(draft.text, normaliser, options)) for draft in drafts), seed)
 
 
-def tell_unread(course: StrategyRun, drafts: Sequence[Candidate], count: Count, normaliser: Normaliser) -> None:
+def tell_unread(run: StrategyRun, drafts: Sequence[Candidate], count: Count, normaliser: Normaliser) -> None:
     """Tell in `degraded` how many answers are not in the count because they could not be read."""
     unread = len(drafts) - count.votes
     if unread:
-        course.degraded.append(f"{unread} of {len(drafts)} answers could not be read as {READ_AS[normaliser]}")
+        run.degraded.append(f"{unread} of {len(drafts)} answers could not be read as {READ_AS[normaliser]}")
 
 
 def by_votes(
-    course: StrategyRun, drafts: Sequence[Candidate], count: Count, picked: Candidate | None = None
+    run: StrategyRun, drafts: Sequence[Candidate], count: Count, picked: Candidate | None = None
 ) -> Conclusion:
     """The verdict of a count: agents stand by the votes for their answer, in the council's order among equals.
 
     An answer is shown as the first who gave it wrote it: wherever a vote stops, that is the same text. `picked` wins
     whatever the count says. Uncounted drafts come last, without a score: fewer tokens first, then a seeded hash.
     """
-    seed = course.specification.seed
+    seed = run.specification.seed
     group_of = {agent: group for group in count.groups for agent in group.agents}
     place = {agent: place for place, group in enumerate(count.groups) for agent in group.agents}
 
@@ -123,5 +123,5 @@ def by_votes(
         ),
         agreement=count.share(group_of[first.author].votes) if count.votes > 1 else None,
         tally=count.tallies,
-        degraded=tuple(course.degraded),
+        degraded=tuple(run.degraded),
     )

@@ -1,6 +1,6 @@
 """Steps that strategies share: propose, score listwise, judge a pair, and conclude from ballots.
 
-Each step is a generator that yields at most one Ask, so that a strategy reads `drafts = yield from course.propose(…)`.
+Each step is a generator that yields at most one Ask, so that a strategy reads `drafts = yield from run.propose(…)`.
 """
 
 from collections.abc import Generator, Mapping, Sequence
@@ -104,7 +104,7 @@ class StrategyRun:
             labels=dict(labelled or {}),
         )
 
-    def run(
+    def ask(
         self,
         purpose: Purpose,
         round: int,
@@ -133,7 +133,7 @@ class StrategyRun:
             self.call(agent, propose(self.specification, place), Output(kind="answer"))
             for place, agent in enumerate(agents)
         ]
-        outcomes = yield from self.run("propose", 0, calls, quorum=self.specification.quorum, stages_left=stages_left)
+        outcomes = yield from self.ask("propose", 0, calls, quorum=self.specification.quorum, stages_left=stages_left)
         if not outcomes.admitted:
             raise BudgetExhausted("the budget does not admit the first stage")
         drafts = [
@@ -192,7 +192,7 @@ class StrategyRun:
                     tokens_least=ballot_tokens(self.agent(reviewer), len(letters), len(criteria)),
                 )
             )
-        outcomes = yield from self.run(
+        outcomes = yield from self.ask(
             "score", round, calls, quorum=min(specification.quorum, len(calls)), stages_left=stages_left
         )
         ballots = [
@@ -218,7 +218,7 @@ class StrategyRun:
             messages = judge_pair(self.specification, a.text, b.text, mark)
             labelled = {"A": a.id, "B": b.id}
             calls.append(self.call(judge, messages, Output(kind="pair"), labelled=labelled, judging=True, part=part))
-        outcomes = yield from self.run("judge", round, calls, quorum=len(calls), stages_left=1)
+        outcomes = yield from self.ask("judge", round, calls, quorum=len(calls), stages_left=1)
         ballots = [
             (call.agent_id, call.labels[pair.winner] if pair.winner != "tie" else None)
             for call in calls
