@@ -4,7 +4,6 @@ import asyncio
 import logging
 import signal
 import socket
-from collections.abc import Callable
 from types import FrameType
 from typing import Annotated
 
@@ -12,32 +11,18 @@ import typer
 import uvicorn
 import uvloop
 
-from serve_deployments.simulator.author import Behaviour
 from serve_deployments.simulator.faults import FAULT_HELP, FaultSyntaxError, parse_fault
-from serve_deployments.simulator.pacing import Latency
 from serve_deployments.simulator.script import Script
-from serve_deployments.simulator.server import Simulator, SimulatorSettings
+from serve_deployments.simulator.server.app import Simulator
+from serve_deployments.simulator.server.completion import SimulatorSettings
+from serve_deployments.simulator.writer.outputs import Behaviour
 
 DRAIN_S = 3
 
 _FAULT_HELP = (
     "A fault, KIND[:rate|:every=N|:first=N][:match=REGEX]; repeatable. REGEX is searched in the X-Call-Id header and "
-    "the prompt. Kinds: " + "; ".join(f"{kind} ({text})" for kind, text in FAULT_HELP.items()) + "."
+    f"the prompt. Kinds: {FAULT_HELP}"
 )
-
-
-class _Server(uvicorn.Server):
-    """A uvicorn server that tells when it listens."""
-
-    def __init__(self, config: uvicorn.Config, ready: Callable[[], None]) -> None:
-        super().__init__(config)
-        self._ready = ready
-
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Start listening, then tell."""
-        await super().startup(sockets)
-        if self.started:
-            self._ready()
 
 
 def _is_not_a_broken_stream(record: logging.LogRecord) -> bool:
@@ -46,13 +31,17 @@ def _is_not_a_broken_stream(record: logging.LogRecord) -> bool:
     return "without completing response" not in record.getMessage()
 
 
-def serve(settings: SimulatorSettings, listener: socket.socket) -> None:
-    """Serve on a bound socket until SIGTERM or SIGINT; running requests get 3 s to end.
+def _exit(_number: int, _frame: FrameType | None) -> None:
+    # uvicorn drains first, and then raises the signal again.
+    raise SystemExit(0)
 
-    Prints one line, `simulator ready http://HOST:PORT model=NAME`, when it listens.
+
+def serve(settings: SimulatorSettings, listener: socket.socket) -> None:
+    """Serve on a listening socket until SIGTERM or SIGINT; running requests get 3 s to end.
+
+    Prints one line, `simulator ready http://HOST:PORT model=NAME`.
     """
     host, port = listener.getsockname()[:2]
-    place = f"[{host}]" if ":" in host else host
     config = uvicorn.Config(
         Simulator(settings),
         loop="uvloop",
@@ -63,36 +52,17 @@ def serve(settings: SimulatorSettings, listener: socket.socket) -> None:
         log_level="warning",
         server_header=False,
         date_header=False,
-        # vLLM's own default: what breaks on a closed idle connection shall break here too.
+        # vLLM's own default: what breaks on a closed idle connection breaks here too.
         timeout_keep_alive=5,
         timeout_graceful_shutdown=DRAIN_S,
     )
     logging.getLogger("uvicorn.error").addFilter(_is_not_a_broken_stream)
-    server = _Server(config, lambda: print(f"simulator ready http://{place}:{port} model={settings.model}", flush=True))
-
-    def end(_number: int, _frame: FrameType | None) -> None:
-        # Before it serves, the process ends at once. Afterwards uvicorn drains and then raises the signal again:
-        # nothing is left to do.
-        if not server.started:
-            raise SystemExit(0)
-
-    signal.signal(signal.SIGTERM, end)
-    signal.signal(signal.SIGINT, end)
+    signal.signal(signal.SIGTERM, _exit)
+    signal.signal(signal.SIGINT, _exit)
+    place = f"[{host}]" if ":" in host else host
+    print(f"simulator ready http://{place}:{port} model={settings.model}", flush=True)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(server.serve(sockets=[listener]))
-
-
-def listen(host: str, port: int) -> socket.socket:
-    """A bound socket; port 0 takes a free one. OSError when the address cannot be taken."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    listener = socket.socket(family, socket.SOCK_STREAM)
-    try:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind((host, port))
-    except OSError:
-        listener.close()
-        raise
-    return listener
+        runner.run(uvicorn.Server(config).serve(sockets=[listener]))
 
 
 def _checked_fault(text: str) -> str:
@@ -137,13 +107,17 @@ def simulator(
     """
     script = Script(
         behaviour=behaviour,
-        latency=Latency(ttft_ms, per_token_ms, duration_ms, jitter),
+        ttft_ms=ttft_ms,
+        per_token_ms=per_token_ms,
+        duration_ms=duration_ms,
+        jitter=jitter,
         tokens=tokens,
         chunk_tokens=chunk_tokens,
         faults=tuple(_checked_fault(text) for text in fault or ()),
     )
     try:
-        listener = listen(host, port)
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        listener = socket.create_server((host, port), family=family, backlog=2_048)
     except OSError as exc:
         typer.echo(f"cannot listen on {host}:{port}: {exc}", err=True)
         raise typer.Exit(1) from exc

@@ -1,9 +1,9 @@
-"""Scripted faults: which request fails, and how.
+"""Scripted faults of the engine.
 
 A fault is written `KIND[:rate|:every=N|:first=N][:match=REGEX]`, for example `error:0.1`, `hang:first=2`,
 `rate-limit:every=5:match=critique`. Without a bound it hits every request that matches. A rate is decided by a seeded
-hash of the request and of how often it came, so a retry draws anew and a replay draws the same; `every` and `first`
-count matching requests in the order in which they come.
+hash of the request and of its attempt, so a retry draws anew and a replay draws the same; `every` and `first` count
+matching requests in their order of arrival.
 """
 
 import re
@@ -12,13 +12,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 
-from serve_deployments.simulator.dice import fraction
+from serve_deployments.simulator.writer.chance import fraction
 
-_REMEMBERED_MAX = 100_000
+_REQUESTS_REMEMBERED_MAX = 100_000
 
 
 class FaultKind(StrEnum):
-    """What goes wrong."""
+    """A kind of fault; `FAULT_HELP` describes each."""
 
     RATE_LIMIT = "rate-limit"
     ERROR = "error"
@@ -33,31 +33,27 @@ class FaultKind(StrEnum):
     EMPTY = "empty"
 
 
-FAULT_HELP = {
-    FaultKind.RATE_LIMIT: "429 with Retry-After",
-    FaultKind.ERROR: "500",
-    FaultKind.UNAVAILABLE: "503 with Retry-After",
-    FaultKind.BAD_REQUEST: "400",
-    FaultKind.BROKEN_STREAM: "closes the connection midway",
-    FaultKind.BAD_JSON: "a structured output that is not JSON",
-    FaultKind.TRUNCATE: "half of the output, finish_reason length",
-    FaultKind.HANG: "never answers",
-    FaultKind.STALL: "half of a stream, then nothing",
-    FaultKind.SLOW: "ten times slower, and a second late",
-    FaultKind.EMPTY: "no text at all",
-}
+FAULT_HELP = (
+    "rate-limit (429 with Retry-After), error (500), unavailable (503 with Retry-After), bad-request (400), "
+    "broken-stream (closes the connection midway), bad-json (a structured output that is not JSON), truncate (half of "
+    "the output, finish_reason length), hang (never answers), stall (half of a stream, then nothing), slow (ten times "
+    "slower, and a second late), empty (no text at all)."
+)
 
-
-# Before Python 3.12 a plain string cannot be looked for in an enumeration.
-_KINDS = frozenset(str(kind) for kind in FaultKind)
+_FAULT = re.compile(
+    rf"(?P<kind>{'|'.join(FaultKind)})"
+    r"(?::(?:(?P<rate>0|0?\.\d+|1(?:\.0+)?)|every=(?P<every>[1-9]\d*)|first=(?P<first>[1-9]\d*)))?"
+    r"(?::match=(?P<match>.*))?",
+    re.DOTALL,
+)
 
 
 class FaultSyntaxError(ValueError):
-    """A fault that cannot be read; the text says what was expected."""
+    """A fault that cannot be read; its text names the form expected."""
 
 
 @dataclass(frozen=True, slots=True)
-class Fault:
+class ScriptedFault:
     """One scripted fault. At most one of `rate`, `every` and `first` is set; without one it always hits."""
 
     kind: FaultKind
@@ -67,47 +63,42 @@ class Fault:
     match: re.Pattern[str] | None = None
 
 
-def parse_fault(text: str) -> Fault:
-    """Read `KIND[:rate|:every=N|:first=N][:match=REGEX]`; FaultSyntaxError tells what is wrong."""
-    rest, marker, pattern = text.partition(":match=")
-    name, *bounds = rest.split(":")
-    if name not in _KINDS:
-        raise FaultSyntaxError(f"{text!r}: the kind is one of {', '.join(FaultKind)}, not {name!r}")
-    if len(bounds) > 1:
-        raise FaultSyntaxError(f"{text!r}: only one of a rate, every=N and first=N can be given")
+def parse_fault(text: str) -> ScriptedFault:
+    """Read `KIND[:rate|:every=N|:first=N][:match=REGEX]`; raises FaultSyntaxError."""
+    found = _FAULT.fullmatch(text)
+    if found is None:
+        raise FaultSyntaxError(
+            f"{text!r} is not KIND[:rate|:every=N|:first=N][:match=REGEX], with a rate from 0 to 1 and KIND one of "
+            f"{', '.join(FaultKind)}"
+        )
+    pattern, rate, every, first = found.group("match", "rate", "every", "first")
     try:
-        match = re.compile(pattern) if marker else None
+        match = None if pattern is None else re.compile(pattern)
     except re.error as exc:
         raise FaultSyntaxError(f"{text!r}: {pattern!r} is no regular expression: {exc}") from exc
-    kind = FaultKind(name)
-    if not bounds:
-        return Fault(kind, match=match)
-    key, _, value = bounds[0].rpartition("=")
-    if key in ("every", "first") and value.isdecimal() and int(value) > 0:
-        return (
-            Fault(kind, every=int(value), match=match) if key == "every" else Fault(kind, None, None, int(value), match)
-        )
-    if not key and re.fullmatch(r"0|1|[01]?\.\d+", value) and float(value) <= 1.0:
-        return Fault(kind, rate=float(value), match=match)
-    raise FaultSyntaxError(f"{text!r}: after the kind comes a rate from 0 to 1, every=N or first=N, not {bounds[0]!r}")
+    return ScriptedFault(
+        FaultKind(found["kind"]),
+        rate=None if rate is None else float(rate),
+        every=None if every is None else int(every),
+        first=None if first is None else int(first),
+        match=match,
+    )
 
 
 class FaultPlan:
     """Decides for each request, in order of arrival, which fault hits it; the first that does wins."""
 
-    def __init__(self, faults: Iterable[Fault], seed: int) -> None:
-        self._faults = tuple(faults)
+    def __init__(self, faults: Iterable[str], seed: int) -> None:
+        self._faults = tuple(parse_fault(text) for text in faults)
         self._seed = seed
         self._matched = [0] * len(self._faults)
         self._attempts: OrderedDict[bytes, int] = OrderedDict()
 
     def decide(self, request_key: bytes, text: str) -> FaultKind | None:
-        """The fault of this request. `request_key` identifies it over its retries; `text` is what `match` searches."""
-        if not self._faults:
-            return None
+        """The fault of this request. `request_key` identifies it over its retries; `match` searches `text`."""
         attempt = self._attempts.pop(request_key, 0) + 1
         self._attempts[request_key] = attempt
-        if len(self._attempts) > _REMEMBERED_MAX:
+        if len(self._attempts) > _REQUESTS_REMEMBERED_MAX:
             self._attempts.popitem(last=False)
         chosen: FaultKind | None = None
         for place, fault in enumerate(self._faults):
@@ -118,7 +109,7 @@ class FaultPlan:
                 chosen = fault.kind
         return chosen
 
-    def _hits(self, fault: Fault, matched: int, request_key: bytes, attempt: int) -> bool:
+    def _hits(self, fault: ScriptedFault, matched: int, request_key: bytes, attempt: int) -> bool:
         if fault.rate is not None:
             return fraction("fault", self._seed, fault.kind, request_key, attempt) < fault.rate
         if fault.every is not None:

@@ -1,49 +1,57 @@
-"""What the simulated engine is told to do: behaviour, latency, length and faults; changeable while it runs."""
+"""The instructions of a simulated engine: behaviour, latency, length and faults; they may change while it runs."""
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
-from serve_deployments.simulator.author import Behaviour
-from serve_deployments.simulator.faults import Fault, parse_fault
-from serve_deployments.simulator.pacing import Latency
+from serve_deployments.simulator.faults import parse_fault
+from serve_deployments.simulator.writer.outputs import Behaviour
+
+_SLOW_FACTOR = 10.0
+_SLOW_EXTRA_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
-class Script:
-    """One set of instructions. `tokens` fixes a completion's length; `chunk_tokens` is the least per streamed chunk.
+class TokenSchedule:
+    """Token i (from 1) is due `first_s + (i - 1) * step_s` after the start: absolute, so lateness never adds up."""
 
-    `faults` are kept as they were written; `parsed_faults` reads them.
+    first_s: float
+    step_s: float
+    tokens: int
+
+    @property
+    def instant(self) -> bool:
+        """Whether everything is due at once."""
+        return self.first_s <= 0.0 and self.step_s <= 0.0
+
+    @property
+    def total_s(self) -> float:
+        """From the start to the last token, or to the end of an empty completion."""
+        return self.due_s(max(1, self.tokens))
+
+    def due_s(self, token: int) -> float:
+        """When token number `token` is due."""
+        return self.first_s + (token - 1) * self.step_s
+
+    def tokens_due(self, elapsed_s: float) -> int:
+        """How many tokens are due after `elapsed_s`."""
+        if elapsed_s < self.first_s:
+            return 0
+        if self.step_s <= 0.0:
+            return self.tokens
+        # A hundredth of a step forgives the rounding of a timer that fired exactly on time.
+        return min(self.tokens, int((elapsed_s - self.first_s) / self.step_s + 0.01) + 1)
+
+
+class Script(BaseModel):
+    """One set of instructions; unknown fields are refused.
+
+    `duration_ms` is the time of a whole completion, spread evenly over its tokens; it overrides `ttft_ms` and
+    `per_token_ms`. `jitter` scales a completion's times by a seeded factor in [1 - jitter, 1 + jitter]. `tokens` fixes
+    a completion's length; `chunk_tokens` is the least number per streamed chunk.
     """
 
-    behaviour: Behaviour = Behaviour.NORMAL
-    latency: Latency = field(default_factory=Latency)
-    tokens: int | None = None
-    chunk_tokens: int = 1
-    faults: tuple[str, ...] = ()
-
-    def parsed_faults(self) -> tuple[Fault, ...]:
-        """The faults to decide by; FaultSyntaxError when one cannot be read."""
-        return tuple(parse_fault(text) for text in self.faults)
-
-    def told(self) -> dict[str, object]:
-        """The script as `GET /simulator/script` tells it, in the form that a change takes."""
-        return {
-            "behaviour": self.behaviour,
-            "ttft_ms": self.latency.ttft_ms,
-            "per_token_ms": self.latency.per_token_ms,
-            "duration_ms": self.latency.duration_ms,
-            "jitter": self.latency.jitter,
-            "tokens": self.tokens,
-            "chunk_tokens": self.chunk_tokens,
-            "faults": list(self.faults),
-        }
-
-
-class ScriptChange(BaseModel):
-    """Body of `POST /simulator/script`: only the fields that are named change; unknown ones are refused."""
-
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", frozen=True)
 
     behaviour: Behaviour = Behaviour.NORMAL
     ttft_ms: float = Field(default=0.0, ge=0, le=3_600_000)
@@ -61,9 +69,18 @@ class ScriptChange(BaseModel):
             parse_fault(fault)
         return faults
 
-    def applied_to(self, script: Script) -> Script:
-        """`script` with what was named in this change."""
-        named = {name: getattr(self, name) for name in self.model_fields_set}
-        timing = ("ttft_ms", "per_token_ms", "duration_ms", "jitter")
-        latency = replace(script.latency, **{name: named.pop(name) for name in timing if name in named})
-        return replace(script, latency=latency, **named)
+    def changed(self, change: "Script") -> "Script":
+        """A copy with the fields that were set in `change`."""
+        return self.model_copy(update={name: getattr(change, name) for name in change.model_fields_set})
+
+    def schedule(self, tokens: int, chance: float, *, slow: bool = False) -> TokenSchedule:
+        """The schedule of a completion of `tokens` tokens; `chance` in [0, 1) decides its jitter.
+
+        A `slow` one takes ten times as long and a second more.
+        """
+        factor = (1.0 + self.jitter * (2.0 * chance - 1.0)) * (_SLOW_FACTOR if slow else 1.0) / 1_000.0
+        step_s = self.per_token_ms * factor
+        first_s = self.ttft_ms * factor
+        if self.duration_ms is not None:
+            first_s = step_s = self.duration_ms / max(1, tokens) * factor
+        return TokenSchedule(first_s + (_SLOW_EXTRA_S if slow else 0.0), step_s, tokens)

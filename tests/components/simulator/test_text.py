@@ -1,10 +1,11 @@
-"""What the simulator writes: tokens, voices, behaviours, and judgements that agree."""
+"""The simulator's texts: tokens, prompts, seeds, behaviours, reviews and lengths."""
 
 import itertools
 import json
 import statistics
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -16,15 +17,14 @@ from app.deliberation.outputs import Answer, Critique, Issue, Output, Pair, Revi
 from app.deliberation.prompts.council import critique, judge_pair, propose, revise, score
 from app.deliberation.prompts.form import persona_section
 from app.deliberation.specification import DEFAULT_RUBRIC, AgentSpec, Budget, Constraints, Specification
-from serve_deployments.simulator.author import Behaviour
-from serve_deployments.simulator.completion import Completion, Model, render
 from serve_deployments.simulator.faults import FaultKind
-from serve_deployments.simulator.quality import REVISED_HEADING, quality
-from serve_deployments.simulator.reading import Reading
-from serve_deployments.simulator.requests import parse_chat
-from serve_deployments.simulator.schemas import Json
 from serve_deployments.simulator.script import Script
-from serve_deployments.simulator.tokens import BLOCK_TOKENS, count, split_blocks, token_id, tokenize
+from serve_deployments.simulator.server.completion import CompletionChoice, SimulatorSettings, complete, render
+from serve_deployments.simulator.server.requests import parse_chat
+from serve_deployments.simulator.writer.outputs import Behaviour
+from serve_deployments.simulator.writer.prompt import PromptReader
+from serve_deployments.simulator.writer.quality import REVISED_HEADING, quality
+from serve_deployments.simulator.writer.tokens import BLOCK_TOKENS, split_blocks, token_id, tokenize
 
 bounded = settings(max_examples=100, deadline=None, derandomize=True)
 
@@ -53,8 +53,8 @@ def completions(
     script: Script | None = None,
     fault: FaultKind | None = None,
     server_seed: int = 0,
-    **fields: Json,
-) -> list[Completion]:
+    **fields: Any,
+) -> list[CompletionChoice]:
     """What a model answers to one request."""
     if isinstance(messages, str):
         turns = [{"role": "user", "content": messages}]
@@ -62,21 +62,21 @@ def completions(
         turns = [{"role": message.role, "content": message.content} for message in messages]
     if role is not None:
         turns[-1]["content"] += persona_section(PERSONAS[role])
-    work = parse_chat(json.dumps({"messages": turns, **fields}).encode())
-    model = Model("simulated-test", server_seed, 32_768)
-    return model.complete(work, [render(each) for each in work.conversations], script or Script(), fault)
+    request, conversations = parse_chat(json.dumps({"messages": turns, **fields}).encode())
+    settings = SimulatorSettings("simulated-test", server_seed)
+    return complete(settings, request, [render(each) for each in conversations], script or Script(), fault)
 
 
-def text(messages: Sequence[ChatMessage] | str, **options: Json) -> str:
+def text(messages: Sequence[ChatMessage] | str, **options: Any) -> str:
     return completions(messages, **options)[0].text
 
 
-def parsed(messages: Sequence[ChatMessage], output: Output, **options: Json) -> Json:
+def parsed(messages: Sequence[ChatMessage], output: Output, **options: Any) -> Any:
     wanted = {"type": "json_schema", "json_schema": {"name": "output", "schema": json_schema(output)}}
     return parse_output(output, text(messages, response_format=wanted, **options))
 
 
-def behaving(behaviour: str, **fields: Json) -> Script:
+def behaving(behaviour: str, **fields: Any) -> Script:
     return Script(behaviour=Behaviour(behaviour), **fields)
 
 
@@ -88,7 +88,6 @@ def behaving(behaviour: str, **fields: Json) -> Script:
 def test_every_character_is_in_exactly_one_token(written: str) -> None:
     tokens = tokenize(written)
     assert "".join(tokens) == written
-    assert count(written) == len(tokens)
 
 
 @bounded
@@ -111,46 +110,24 @@ def test_token_ids_are_stable() -> None:
     assert [token_id(token) for token in tokenize("a rate limiter")] == [114_243, 79_932, 33_079]
 
 
-# --- reading --------------------------------------------------------------------------------------------------------
+# --- prompts --------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("role", "voice"),
-    [("DEV", "developer"), ("QA", "tester"), ("ARCHITECT", "architect"), ("DEVOPS", "operator"), ("DATA", "data")],
-)
-def test_each_role_is_heard_by_its_persona(role: str, voice: str) -> None:
-    prompt = propose(SPECIFICATION, 0)[-1].content + persona_section(PERSONAS[role])
-    assert Reading(prompt, prompt).voice.name == voice
-
-
-def test_a_peer_that_speaks_like_another_role_does_not_change_the_voice() -> None:
-    foreign = "A quality engineer would think in test strategy and edge cases: what could break."
-    prompt = critique(SPECIFICATION, foreign, NONCE)[-1].content + persona_section(PERSONAS["DATA"])
-    assert Reading(prompt, prompt).voice.name == "data"
-
-
-def test_without_a_persona_the_voice_is_neutral() -> None:
-    assert Reading("What is a rate limiter?", "What is a rate limiter?").voice.name == "neutral"
-
-
-def test_the_prompts_of_the_product_are_read() -> None:
+def test_the_task_and_the_candidates_of_a_prompt_are_read() -> None:
     shown = score(SPECIFICATION, [("A", "first\n\ntext"), ("B", "second")], NONCE)[-1].content
-    reading = Reading(shown, shown)
-    assert reading.candidates == {"A": "first\n\ntext", "B": "second"}
-    assert reading.criteria == list(CRITERIA)
-    assert reading.subject.title == "Design a rate limiter for a multi-tenant HTTP API"
-    assert reading.subject.terms[:2] == ("rate limiter", "multi-tenant HTTP API")
+    prompt = PromptReader((shown,))
+    assert prompt.candidates == {"A": "first\n\ntext", "B": "second"}
+    assert prompt.title == "Design a rate limiter for a multi-tenant HTTP API"
 
 
-def test_an_author_s_text_and_issues_are_read() -> None:
+def test_the_own_text_and_the_fixes_of_a_prompt_are_read() -> None:
     issues = [
         Issue(severity="major", where="line 1", claim="wrong.", evidence="none.", fix="Say why."),
         Issue(severity="minor", where="line 2", claim="long.", evidence="seen.", fix="Cut it."),
     ]
-    shown = revise(SPECIFICATION, "my own\ntext", issues, NONCE)[-1].content
-    reading = Reading(shown, shown)
-    assert reading.own == "my own\ntext"
-    assert reading.fixes == ["Say why.", "Cut it."]
+    prompt = PromptReader((revise(SPECIFICATION, "my own\ntext", issues, NONCE)[-1].content,))
+    assert prompt.own == "my own\ntext"
+    assert prompt.fixes == ["Say why.", "Cut it."]
 
 
 @pytest.mark.parametrize(
@@ -170,10 +147,10 @@ def test_equal_requests_get_equal_answers_in_any_order() -> None:
     assert first == again[::-1]
 
 
-def test_the_words_are_those_of_every_earlier_run() -> None:
+def test_the_same_seed_gives_the_same_words_in_every_process() -> None:
     """A golden line: drawing with a process-wide hash or the clock would change it."""
     assert text("# Task\nPlan the roll-out of a payment service.", seed=7).splitlines()[0] == (
-        "The answer to “Plan the roll-out of a payment service” depends most on the roll-out."
+        "“Plan the roll-out of a payment service” is decided by its limits, so they come first."
     )
 
 
@@ -182,8 +159,8 @@ def test_the_words_are_those_of_every_earlier_run() -> None:
     [{"seed": 2}, {"server_seed": 1}, {"script": behaving("excellent")}, {"role": "QA"}],
     ids=lambda changed: next(iter(changed)),
 )
-def test_an_answer_depends_on(changed: dict[str, Json]) -> None:
-    fixed: dict[str, Json] = {"seed": 1, "role": "DEV"}
+def test_an_answer_depends_on(changed: dict[str, Any]) -> None:
+    fixed: dict[str, Any] = {"seed": 1, "role": "DEV"}
     assert text(propose(SPECIFICATION, 0), **fixed) != text(propose(SPECIFICATION, 0), **{**fixed, **changed})
 
 
@@ -201,7 +178,7 @@ def test_answers_are_about_the_task() -> None:
         assert 60 <= answer.confidence <= 95
 
 
-def test_excellent_is_long_and_poor_is_vague() -> None:
+def test_excellent_answers_are_longer_and_better_than_poor_ones() -> None:
     written = {str(name): text(propose(SPECIFICATION, 0), role="DEV", script=behaving(name)) for name in Behaviour}
     assert len(written["excellent"]) > 1.5 * len(written["normal"]) > 3 * len(written["poor"])
     grades = {name: quality(answer) for name, answer in written.items()}
@@ -209,7 +186,7 @@ def test_excellent_is_long_and_poor_is_vague() -> None:
     assert grades["normal"] > grades["poor"] + 1
 
 
-def test_mixed_behaves_in_every_way_by_its_seed() -> None:
+def test_mixed_draws_every_behaviour_by_the_seed() -> None:
     pure = [name for name in Behaviour if name is not Behaviour.MIXED]
     drawn: list[Behaviour] = []
     for seed in range(30):
@@ -218,7 +195,7 @@ def test_mixed_behaves_in_every_way_by_its_seed() -> None:
     assert set(drawn) == set(pure)
 
 
-def test_a_critique_agrees_with_its_own_verdict() -> None:
+def test_a_verdict_follows_from_the_issues() -> None:
     for seed in range(40):
         found: Critique = parsed(critique(SPECIFICATION, "Some text.", NONCE), Output(kind="critique"), seed=seed)
         severities = {issue.severity for issue in found.issues}
@@ -235,7 +212,7 @@ def test_most_critiques_of_a_draft_demand_a_revision_and_few_of_a_revised_one() 
     assert demanding(f"A draft.\n\n{REVISED_HEADING}\n\n- More.") == 0
 
 
-def test_the_stubborn_find_nothing_and_keep_their_text() -> None:
+def test_stubborn_agents_find_no_issue_and_keep_their_text() -> None:
     stubborn = behaving("stubborn")
     found: Critique = parsed(critique(SPECIFICATION, "Any text.", NONCE), Output(kind="critique"), script=stubborn)
     assert (found.issues, found.verdict) == ((), "accept")
@@ -247,7 +224,7 @@ def test_the_stubborn_find_nothing_and_keep_their_text() -> None:
     assert text(revise(SPECIFICATION, "My own text.", [], NONCE), script=stubborn) == "My own text."
 
 
-def test_a_revision_answers_each_issue_and_takes_in_what_it_accepts() -> None:
+def test_a_revision_answers_each_issue_and_contains_the_accepted_fixes() -> None:
     issues = [Issue(severity="major", where="x", claim="y", evidence="z", fix=f"Mend {place}.") for place in range(4)]
     for seed in range(20):
         asked = revise(SPECIFICATION, "My own text.", issues, NONCE)
@@ -283,7 +260,7 @@ def test_reviewers_agree_on_the_order_whatever_the_labels(order: tuple[str, ...]
         assert grades[GOOD] > grades[FAIR] > grades[POOR]
 
 
-def test_the_same_text_gets_nearly_the_same_score_from_everyone() -> None:
+def test_reviewers_give_one_text_nearly_the_same_score() -> None:
     grades = [
         mean_scores(list(zip("AB", order, strict=True)), seed)[FAIR]
         for order in ((GOOD, FAIR), (FAIR, GOOD), (FAIR, POOR))
@@ -292,7 +269,7 @@ def test_the_same_text_gets_nearly_the_same_score_from_everyone() -> None:
     assert max(grades) - min(grades) <= 1.5
 
 
-def test_a_pair_is_judged_alike_in_both_orders() -> None:
+def test_a_pair_gets_the_same_winner_in_both_orders() -> None:
     for seed in range(20):
         forth: Pair = parsed(judge_pair(SPECIFICATION, GOOD, POOR, NONCE), Output(kind="pair"), seed=seed)
         back: Pair = parsed(judge_pair(SPECIFICATION, POOR, GOOD, NONCE), Output(kind="pair"), seed=seed)
@@ -313,18 +290,18 @@ def test_a_choice_between_candidates_takes_the_better_one() -> None:
 @pytest.mark.parametrize("length", [1, 5, 32, 400, 3_000])
 def test_a_fixed_length_holds_for_text(length: int) -> None:
     (choice,) = completions(TASK, script=Script(tokens=length))
-    assert (count(choice.text), choice.finish_reason) == (length, "stop")
+    assert (len(tokenize(choice.text)), choice.finish_reason) == (length, "stop")
 
 
 def test_a_fixed_length_holds_for_json_by_white_space_at_its_end() -> None:
     wanted = {"type": "json_schema", "json_schema": {"name": "x", "schema": json_schema(Output(kind="answer"))}}
     (choice,) = completions(TASK, script=Script(tokens=64), response_format=wanted)
-    assert count(choice.text) == 64
+    assert len(tokenize(choice.text)) == 64
     parse_output(Output(kind="answer"), choice.text)
 
 
 @pytest.mark.parametrize("limit", [1, 7, 20])
-def test_max_tokens_cuts_and_says_so(limit: int) -> None:
+def test_max_tokens_cuts_the_text_with_finish_reason_length(limit: int) -> None:
     whole = completions(TASK)[0]
     (choice,) = completions(TASK, max_tokens=limit)
     assert choice.tokens == whole.tokens[:limit]
@@ -345,12 +322,7 @@ def test_a_stop_string_ends_the_text_before_it() -> None:
     assert kept.text == choice.text + "**"
 
 
-@pytest.mark.parametrize(("pattern", "field"), [(r"[A-C]\d{3}", "regex")])
-def test_a_regex_constraint_is_matched_from_end_to_end(pattern: str, field: str) -> None:
-    assert len(text(TASK, structured_outputs={field: pattern})) == 4
-
-
-def test_faults_spoil_the_text_as_scripted() -> None:
+def test_faults_change_the_text_as_scripted() -> None:
     wanted = {"type": "json_schema", "json_schema": {"name": "x", "schema": json_schema(Output(kind="answer"))}}
     whole = completions(TASK)[0]
     assert completions(TASK, fault=FaultKind.EMPTY)[0].tokens == []

@@ -10,6 +10,7 @@ import time
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Generator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import httpx
 import jsonschema
@@ -17,9 +18,8 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from app.deliberation.outputs import Output, json_schema
-from serve_deployments.simulator.schemas import Json
 
-Fields = dict[str, Json]
+Fields = dict[str, Any]
 
 CHAT = "/v1/chat/completions"
 MODEL = "simulated-council-8b"
@@ -71,22 +71,22 @@ async def connected(simulator: Simulator) -> AsyncGenerator[httpx.AsyncClient]:
         yield client
 
 
-def body(content: str = TASK, **fields: Json) -> Fields:
+def body(content: str = TASK, **fields: Any) -> Fields:
     return {"model": MODEL, "messages": [{"role": "user", "content": content}], **fields}
 
 
-async def ask(client: httpx.AsyncClient, path: str = CHAT, call: str = "", **fields: Json) -> Fields:
+async def ask(client: httpx.AsyncClient, path: str = CHAT, call: str = "", **fields: Any) -> Fields:
     """A completion that must be answered."""
     response = await client.post(path, json=body(**fields), headers={"x-call-id": call} if call else {})
     assert response.status_code == 200, response.text
     return response.json()
 
 
-async def text(client: httpx.AsyncClient, **fields: Json) -> str:
+async def text(client: httpx.AsyncClient, **fields: Any) -> str:
     return (await ask(client, **fields))["choices"][0]["message"]["content"]
 
 
-async def stream(client: httpx.AsyncClient, **fields: Json) -> list[Fields]:
+async def stream(client: httpx.AsyncClient, **fields: Any) -> list[Fields]:
     """The chunks of a stream that must end with [DONE]."""
     async with client.stream("POST", CHAT, json=body(stream=True, **fields)) as response:
         assert response.status_code == 200
@@ -101,7 +101,7 @@ def told(chunks: list[Fields], index: int = 0) -> str:
     return "".join(choice["delta"].get("content") or "" for choice in choices)
 
 
-async def script(client: httpx.AsyncClient, **changes: Json) -> Fields:
+async def script(client: httpx.AsyncClient, **changes: Any) -> Fields:
     response = await client.post("/simulator/script", json=changes)
     assert response.status_code == 200, response.text
     return response.json()

@@ -1,21 +1,11 @@
 """The metrics of vLLM 0.32 that the product and its tests read, under vLLM's names and labels."""
 
 from collections.abc import Callable
-from typing import Literal
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
-FinishedReason = Literal["stop", "length", "abort"]
-
 _LABELS = ("model_name", "engine")
-_FIRST_TOKEN_BUCKETS = (
-    *(0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0),
-    *(2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0, 160.0, 640.0, 2560.0),
-)
-_REQUEST_BUCKETS = (
-    *(0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0),
-    *(40.0, 50.0, 60.0, 120.0, 240.0, 480.0, 960.0, 1920.0, 7680.0),
-)
+_BUCKETS_S = (0.001, 0.01, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 10.0, 20.0, 40.0, 160.0, 640.0, 2560.0)
 
 
 class EngineMetrics:
@@ -31,8 +21,8 @@ class EngineMetrics:
         def counter(name: str, text: str) -> Counter:
             return Counter(name, text, _LABELS, registry=self._registry).labels(**own)
 
-        def histogram(name: str, text: str, buckets: tuple[float, ...]) -> Histogram:
-            return Histogram(name, text, _LABELS, registry=self._registry, buckets=buckets).labels(**own)
+        def histogram(name: str, text: str) -> Histogram:
+            return Histogram(name, text, _LABELS, registry=self._registry, buckets=_BUCKETS_S).labels(**own)
 
         gauge("vllm:num_requests_running", "Number of requests in model execution batches.", running)
         gauge("vllm:num_requests_waiting", "Number of requests waiting to be processed.", waiting)
@@ -40,20 +30,17 @@ class EngineMetrics:
         self.generation_tokens = counter("vllm:generation_tokens", "Number of generation tokens processed.")
         self.prefix_queries = counter("vllm:prefix_cache_queries", "Prefix cache queries, in tokens.")
         self.prefix_hits = counter("vllm:prefix_cache_hits", "Prefix cache hits, in tokens.")
-        self.first_token_s = histogram(
-            "vllm:time_to_first_token_seconds", "Time to first token in seconds.", _FIRST_TOKEN_BUCKETS
-        )
-        self.request_s = histogram(
-            "vllm:e2e_request_latency_seconds", "End-to-end request latency in seconds.", _REQUEST_BUCKETS
-        )
+        self.first_token_s = histogram("vllm:time_to_first_token_seconds", "Time to first token in seconds.")
+        self.request_s = histogram("vllm:e2e_request_latency_seconds", "End-to-end request latency in seconds.")
         success = Counter(
             "vllm:request_success",
             "Count of successfully processed requests.",
             (*_LABELS, "finished_reason"),
             registry=self._registry,
         )
-        reasons: tuple[FinishedReason, ...] = ("stop", "length", "abort")
-        self._success = {reason: success.labels(**own, finished_reason=reason) for reason in reasons}
+        self._success = {
+            reason: success.labels(**own, finished_reason=reason) for reason in ("stop", "length", "abort")
+        }
 
     def ended(self, reason: str, sequences: int = 1) -> None:
         """Count sequences that ended for `reason`: stop, length or abort."""

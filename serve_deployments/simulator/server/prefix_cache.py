@@ -1,4 +1,4 @@
-"""Which part of a prompt an engine with a prefix cache would not compute again.
+"""The part of a prompt that an engine with a prefix cache does not compute again.
 
 As in vLLM: whole blocks of 16 tokens from the start, chained, separated by `cache_salt`, least recently used out; and
 the last token of a prompt is always computed (https://docs.vllm.ai/en/stable/design/prefix_caching/).
@@ -6,18 +6,18 @@ the last token of a prompt is always computed (https://docs.vllm.ai/en/stable/de
 
 from collections import OrderedDict
 
-from serve_deployments.simulator.tokens import BLOCK_TOKENS
+from serve_deployments.simulator.writer.tokens import BLOCK_TOKENS
 
 
 class PrefixCache:
-    """Remembers up to `blocks_max` blocks."""
+    """Holds up to `blocks_max` blocks."""
 
     def __init__(self, blocks_max: int = 65_536) -> None:
         self._blocks_max = blocks_max
         self._blocks: OrderedDict[int, None] = OrderedDict()
 
     def admit(self, blocks: list[str], prompt_tokens: int, salt: str | None) -> int:
-        """Look a prompt up and store it; returns how many of its tokens were there already."""
+        """Look a prompt up and store it; returns the number of its tokens that were stored before."""
         stored = self._blocks
         chain = hash(salt)
         hits = 0

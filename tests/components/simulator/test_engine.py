@@ -1,43 +1,31 @@
-"""What the simulator is told to do, and how it counts: faults, latency, slots, the prefix cache, the ledger."""
+"""The simulated engine: faults, latency, slots, prefix cache, ledger, script and request checks."""
 
-import asyncio
 import json
+from collections.abc import AsyncIterator
+from typing import Any
 
+import httpx
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from serve_deployments.simulator import calls
-from serve_deployments.simulator.author import Behaviour
-from serve_deployments.simulator.calls import CallLedger
-from serve_deployments.simulator.dice import Dice, digest, fraction
-from serve_deployments.simulator.errors import Refusal
-from serve_deployments.simulator.faults import Fault, FaultKind, FaultPlan, FaultSyntaxError, parse_fault
-from serve_deployments.simulator.pacing import Latency, Schedule, schedule
-from serve_deployments.simulator.prefix_cache import PrefixCache
-from serve_deployments.simulator.requests import parse_batch, parse_chat, parse_tokenize
-from serve_deployments.simulator.schemas import Json
-from serve_deployments.simulator.script import Script, ScriptChange
-from serve_deployments.simulator.slots import Slots
-from serve_deployments.simulator.tokens import split_blocks
+from serve_deployments.simulator.faults import FaultKind, FaultPlan, FaultSyntaxError, ScriptedFault, parse_fault
+from serve_deployments.simulator.script import Script, TokenSchedule
+from serve_deployments.simulator.server import calls
+from serve_deployments.simulator.server.app import Simulator
+from serve_deployments.simulator.server.calls import CallLedger
+from serve_deployments.simulator.server.completion import SimulatorSettings
+from serve_deployments.simulator.server.prefix_cache import PrefixCache
+from serve_deployments.simulator.server.requests import parse_chat
+from serve_deployments.simulator.server.slots import SequenceSlots
+from serve_deployments.simulator.writer.chance import digest, fraction
+from serve_deployments.simulator.writer.outputs import Behaviour
+from serve_deployments.simulator.writer.tokens import split_blocks
 
 bounded = settings(max_examples=100, deadline=None, derandomize=True)
 
 
 # --- chance ---------------------------------------------------------------------------------------------------------
-
-
-def test_dice_are_even_and_stay_within_their_bounds() -> None:
-    dice = Dice("even")
-    thrown = [dice.between(1, 6) for _ in range(6_000)]
-    assert {thrown.count(face) // 100 for face in range(1, 7)} <= set(range(9, 12))
-    assert all(0 <= dice.unit() < 1 for _ in range(1_000))
-
-
-def test_a_sample_has_different_places_and_never_more_than_there_are() -> None:
-    for seed in range(50):
-        assert len(set(Dice(seed).sample(range(5), 3))) == 3
-        assert sorted(Dice(seed).sample("abc", 9)) == ["a", "b", "c"]
 
 
 def test_parts_of_a_key_are_kept_apart() -> None:
@@ -51,14 +39,14 @@ def test_parts_of_a_key_are_kept_apart() -> None:
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("error", Fault(FaultKind.ERROR)),
-        ("rate-limit:0.25", Fault(FaultKind.RATE_LIMIT, rate=0.25)),
-        ("slow:1", Fault(FaultKind.SLOW, rate=1.0)),
-        ("hang:every=3", Fault(FaultKind.HANG, every=3)),
-        ("empty:first=2", Fault(FaultKind.EMPTY, first=2)),
+        ("error", ScriptedFault(FaultKind.ERROR)),
+        ("rate-limit:0.25", ScriptedFault(FaultKind.RATE_LIMIT, rate=0.25)),
+        ("slow:1", ScriptedFault(FaultKind.SLOW, rate=1.0)),
+        ("hang:every=3", ScriptedFault(FaultKind.HANG, every=3)),
+        ("empty:first=2", ScriptedFault(FaultKind.EMPTY, first=2)),
     ],
 )
-def test_faults_are_read(text: str, expected: Fault) -> None:
+def test_a_fault_is_read_with_its_bound(text: str, expected: ScriptedFault) -> None:
     assert parse_fault(text) == expected
 
 
@@ -76,13 +64,13 @@ def test_a_match_may_hold_colons_and_stand_beside_a_bound() -> None:
         *("error:0.1:0.2", "error:last=3", "error:match=["),
     ],
 )
-def test_a_fault_that_cannot_be_read_is_refused(text: str) -> None:
+def test_rejects_a_fault_that_cannot_be_read(text: str) -> None:
     with pytest.raises(FaultSyntaxError):
         parse_fault(text)
 
 
 def decisions(faults: list[str], requests: list[str], seed: int = 0) -> list[str | None]:
-    plan = FaultPlan(map(parse_fault, faults), seed)
+    plan = FaultPlan(faults, seed)
     return [plan.decide(text.encode(), text) for text in requests]
 
 
@@ -101,7 +89,7 @@ def decisions(faults: list[str], requests: list[str], seed: int = 0) -> list[str
     ],
     ids=str,
 )
-def test_counted_and_matched_faults_hit_what_they_say(faults: list[str], hit: list[int]) -> None:
+def test_counted_and_matched_faults_hit_the_requests_they_name(faults: list[str], hit: list[int]) -> None:
     found = decisions(faults, list("abcdef"))
     assert [place for place, kind in enumerate(found) if kind == "error"] == hit
 
@@ -130,7 +118,7 @@ def test_a_retry_draws_anew() -> None:
 @bounded
 @given(st.floats(0, 5_000), st.integers(1, 400), st.floats(0, 1, exclude_max=True))
 def test_a_duration_is_exact_whatever_the_number_of_tokens(duration_ms: float, tokens: int, chance: float) -> None:
-    found = schedule(Latency(ttft_ms=9, per_token_ms=9, duration_ms=duration_ms), tokens, chance)
+    found = Script(ttft_ms=9, per_token_ms=9, duration_ms=duration_ms).schedule(tokens, chance)
     assert found.total_s == pytest.approx(duration_ms / 1_000)
     assert found.tokens_due(found.total_s) == tokens
 
@@ -140,20 +128,24 @@ def test_a_duration_is_exact_whatever_the_number_of_tokens(duration_ms: float, t
 def test_jitter_stays_within_its_share(
     ttft_ms: float, step_ms: float, tokens: int, jitter: float, chance: float
 ) -> None:
-    plain = schedule(Latency(ttft_ms, step_ms), tokens, chance)
-    found = schedule(Latency(ttft_ms, step_ms, jitter=jitter), tokens, chance)
+    plain = Script(ttft_ms=ttft_ms, per_token_ms=step_ms).schedule(tokens, chance)
+    found = Script(ttft_ms=ttft_ms, per_token_ms=step_ms, jitter=jitter).schedule(tokens, chance)
     assert plain.total_s == pytest.approx((ttft_ms + step_ms * max(0, tokens - 1)) / 1_000)
     assert (1 - jitter) * plain.total_s - 1e-9 <= found.total_s <= (1 + jitter) * plain.total_s + 1e-9
 
 
 def test_tokens_fall_due_one_by_one() -> None:
-    found = Schedule(first_s=1.0, step_s=0.5, tokens=4)
+    found = TokenSchedule(first_s=1.0, step_s=0.5, tokens=4)
     assert [found.tokens_due(at) for at in (0, 0.9, 1.0, 1.4, 1.5, 2.5, 99)] == [0, 0, 1, 1, 2, 4, 4]
-    assert found.slowed().total_s >= 10 * found.total_s
+
+
+def test_a_slow_schedule_takes_ten_times_as_long_and_a_second_more() -> None:
+    script = Script(ttft_ms=100, per_token_ms=10)
+    assert script.schedule(4, 0.5, slow=True).total_s == pytest.approx(10 * script.schedule(4, 0.5).total_s + 1)
 
 
 def test_an_instant_schedule_has_everything_due_at_once() -> None:
-    found = schedule(Latency(), 7, 0.5)
+    found = Script().schedule(7, 0.5)
     assert found.instant
     assert found.tokens_due(0.0) == 7
 
@@ -162,50 +154,46 @@ def test_an_instant_schedule_has_everything_due_at_once() -> None:
 
 
 async def test_slots_are_given_in_order_of_arrival() -> None:
-    slots = Slots(2)
-    assert slots.try_take(1)
-    assert slots.try_take(1)
-    assert not slots.try_take(1)
+    slots = SequenceSlots(2)
+    running = [slots.join(1), slots.join(1)]
     first, second = slots.join(1), slots.join(1)
+    assert [turn.done() for turn in (*running, first, second)] == [True, True, False, False]
     assert (slots.running, slots.waiting) == (2, 2)
-    slots.release(1)
+    slots.leave(1, running[0])
     assert (first.done(), second.done(), slots.running, slots.waiting) == (True, False, 2, 1)
-    assert not slots.try_take(1), "nobody overtakes the queue"
-    slots.release(1)
-    slots.release(1)
-    assert (second.done(), slots.running, slots.waiting) == (True, 1, 0)
+    assert not slots.join(1).done(), "no request overtakes the queue"
+    slots.leave(1, running[1])
+    assert (second.done(), slots.running, slots.waiting) == (True, 2, 1)
 
 
-async def test_who_leaves_the_queue_takes_nothing() -> None:
-    slots = Slots(1)
-    assert slots.try_take(1)
-    gone, granted, last = slots.join(1), slots.join(1), slots.join(1)
-    slots.abandon(1, gone)
+async def test_a_request_that_leaves_the_queue_holds_no_slot() -> None:
+    slots = SequenceSlots(1)
+    running, gone, cancelled, granted, last = (slots.join(1) for _ in range(5))
+    slots.leave(1, gone)
+    cancelled.cancel()
+    slots.leave(1, cancelled)
     assert slots.waiting == 2
-    slots.release(1)
+    slots.leave(1, running)
     assert granted.done()
-    slots.abandon(1, granted)
+    slots.leave(1, granted)
     assert last.done()
-    slots.release(1)
+    slots.leave(1, last)
     assert (slots.running, slots.waiting) == (0, 0)
 
 
 async def test_a_request_larger_than_the_bound_runs_alone() -> None:
-    slots = Slots(2)
-    assert slots.try_take(1)
-    large, small = slots.join(5), slots.join(1)
-    assert not large.done()
-    assert not slots.try_take(1), "nobody overtakes it, though a slot is free"
-    slots.release(1)
+    slots = SequenceSlots(2)
+    running, large, small = slots.join(1), slots.join(5), slots.join(1)
+    assert (running.done(), large.done(), small.done()) == (True, False, False), "no request overtakes the large one"
+    slots.leave(1, running)
     assert (large.done(), small.done(), slots.running) == (True, False, 5)
-    slots.release(5)
+    slots.leave(5, large)
     assert small.done()
 
 
-async def test_without_a_bound_nobody_waits() -> None:
-    slots = Slots(None)
-    assert all(slots.try_take(9) for _ in range(100))
-    await asyncio.sleep(0)
+async def test_without_a_bound_no_request_waits() -> None:
+    slots = SequenceSlots(None)
+    assert all(slots.join(9).done() for _ in range(100))
 
 
 # --- the prefix cache -----------------------------------------------------------------------------------------------
@@ -252,21 +240,21 @@ def test_the_least_recently_used_blocks_are_forgotten() -> None:
 # --- the ledger -----------------------------------------------------------------------------------------------------
 
 
-def test_every_request_is_counted_by_its_call_and_its_end() -> None:
+def test_every_request_is_counted_by_its_call_and_its_outcome() -> None:
     ledger = CallLedger()
     ledger.finish(ledger.start(("a",), "chat"), [10], [5], 0)
     ledger.finish(ledger.start(("a",), "chat"), [10], [6], 8)
     ledger.abort(ledger.start(("b",), "chat"), 3)
     ledger.fail(ledger.start((), "chat"))
-    told: Json = ledger.told("simulated", detail=False)
+    report: Any = ledger.report("simulated", detail=False)
     ended = {"finished": 2, "aborted": 1, "failed": 1, "started": 4, "requests": 4}
     tokens = {"prompt_tokens": 20, "completion_tokens": 11, "cached_tokens": 8, "aborted_tokens": 3}
-    assert {name: told[name] for name in (*ended, *tokens)} == {**ended, **tokens}
-    assert told["calls"]["a"] == {
+    assert {name: report[name] for name in (*ended, *tokens)} == {**ended, **tokens}
+    assert report["calls"]["a"] == {
         **{"started": 2, "finished": 2, "aborted": 0, "failed": 0},
         **{"prompt_tokens": 20, "completion_tokens": 11},
     }
-    assert (told["calls"]["b"]["started"], told["calls"]["b"]["aborted"]) == (1, 1)
+    assert (report["calls"]["b"]["started"], report["calls"]["b"]["aborted"]) == (1, 1)
 
 
 @pytest.mark.parametrize(
@@ -278,53 +266,59 @@ def test_calls_that_share_a_request_share_its_tokens(
 ) -> None:
     ledger = CallLedger()
     ledger.finish(ledger.start(("a", "b"), "batch"), prompt_tokens, completion_tokens, 0)
-    told: Json = ledger.told("simulated", detail=False)["calls"]
-    assert [(told[call]["prompt_tokens"], told[call]["completion_tokens"]) for call in ("a", "b")] == charged
+    report: Any = ledger.report("simulated", detail=False)["calls"]
+    assert [(report[call]["prompt_tokens"], report[call]["completion_tokens"]) for call in ("a", "b")] == charged
 
 
-def test_memory_is_bounded_and_what_is_forgotten_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_is_bounded_and_the_report_counts_what_was_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(calls, "CALLS_MAX", 3)
     monkeypatch.setattr(calls, "PROMPTS_MAX", 2)
     ledger = CallLedger()
     for number in range(5):
         ledger.keep_prompt(ledger.start((f"c{number}",), "chat"), json.dumps({"messages": [number]}).encode())
-    told: Json = ledger.told("simulated", detail=True)
-    assert list(told["calls"]) == ["c2", "c3", "c4"]
-    assert [prompt["messages"] for prompt in told["prompts"]] == [[3], [4]]
-    assert (told["calls_forgotten"], told["prompts_forgotten"], told["requests"]) == (2, 3, 5)
+    report: Any = ledger.report("simulated", detail=True)
+    assert list(report["calls"]) == ["c2", "c3", "c4"]
+    assert [prompt["messages"] for prompt in report["prompts"]] == [[3], [4]]
+    assert (report["calls_forgotten"], report["prompts_forgotten"], report["requests"]) == (2, 3, 5)
 
 
 def test_a_reset_forgets_everything() -> None:
     ledger = CallLedger()
     ledger.keep_prompt(ledger.start(("a",), "chat"), b'{"messages": []}')
     ledger.reset()
-    told: Json = ledger.told("simulated", detail=True)
-    assert (told["requests"], told["calls"], told["prompts"]) == (0, {}, [])
+    report: Any = ledger.report("simulated", detail=True)
+    assert (report["requests"], report["calls"], report["prompts"]) == (0, {}, [])
 
 
 # --- script and requests --------------------------------------------------------------------------------------------
 
 
 def test_a_change_of_the_script_touches_only_what_it_names() -> None:
-    script = Script(behaviour=Behaviour.POOR, latency=Latency(ttft_ms=5, duration_ms=9), tokens=3, faults=("error",))
-    changed = ScriptChange.model_validate_json('{"duration_ms": null, "tokens": null}').applied_to(script)
-    assert changed == Script(behaviour=Behaviour.POOR, latency=Latency(ttft_ms=5), faults=("error",))
-    told = script.told()
-    assert ScriptChange.model_validate(told).applied_to(Script()) == script
+    script = Script(behaviour=Behaviour.POOR, ttft_ms=5, duration_ms=9, tokens=3, faults=("error",))
+    change = Script.model_validate_json('{"duration_ms": null, "tokens": null}')
+    assert script.changed(change) == Script(behaviour=Behaviour.POOR, ttft_ms=5, faults=("error",))
+    assert Script().changed(Script.model_validate_json(script.model_dump_json())) == script
 
 
 @pytest.mark.parametrize(
     "body", ['{"ttft": 1}', '{"faults": ["nonsense"]}', '{"jitter": 2}', '{"tokens": 0}', '{"behaviour": "kind"}', "[]"]
 )
-def test_a_change_that_cannot_be_is_refused(body: str) -> None:
+def test_rejects_a_script_that_cannot_be_read(body: str) -> None:
     with pytest.raises(ValueError, match="validation error"):
-        ScriptChange.model_validate_json(body)
+        Script.model_validate_json(body)
 
 
+@pytest.fixture
+async def client() -> AsyncIterator[httpx.AsyncClient]:
+    """The simulator as an ASGI application, without a process."""
+    transport = httpx.ASGITransport(Simulator(SimulatorSettings()))
+    async with httpx.AsyncClient(transport=transport, base_url="http://simulator") as client:
+        yield client
+
+
+CHAT = "/v1/chat/completions"
 MESSAGES = [{"role": "user", "content": "hello"}]
-
-
-OUT_OF_BOUNDS: list[tuple[dict[str, Json], str | None]] = [
+OUT_OF_BOUNDS: list[tuple[dict[str, Any], str | None]] = [
     ({"messages": []}, "body.messages"),
     ({"messages": "hello"}, "body.messages"),
     ({"messages": [{"content": "x"}]}, "body.messages.0.role"),
@@ -346,45 +340,49 @@ OUT_OF_BOUNDS: list[tuple[dict[str, Json], str | None]] = [
     ({"structured_outputs": {}}, "structured_outputs"),
     ({"structured_outputs": {"choice": ["a"], "regex": "b"}}, "structured_outputs"),
     ({"structured_outputs": {"grammar": "root ::= x"}}, "structured_outputs"),
-    ({"structured_outputs": {"json": "{"}}, "structured_outputs"),
-    ({"structured_outputs": {"json": "[]"}}, "structured_outputs"),
+    ({"structured_outputs": {"json": "{"}}, "body.structured_outputs.json"),
+    ({"structured_outputs": {"json": "[]"}}, "body.structured_outputs.json"),
+    ({"structured_outputs": {"regex": "[ab]"}}, "structured_outputs"),
     ({"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}]}, None),
 ]
 
 
 @pytest.mark.parametrize(("fields", "param"), OUT_OF_BOUNDS, ids=str)
-def test_a_field_out_of_bounds_is_refused_by_its_name(fields: dict[str, Json], param: str | None) -> None:
-    with pytest.raises(Refusal) as refused:
-        parse_chat(json.dumps({"messages": MESSAGES, **fields}).encode())
-    assert (refused.value.status, refused.value.param) == (400, param)
+async def test_rejects_a_field_out_of_bounds_and_names_it(
+    client: httpx.AsyncClient, fields: dict[str, Any], param: str | None
+) -> None:
+    response = await client.post(CHAT, json={"messages": MESSAGES, **fields})
+    assert (response.status_code, response.json()["error"]["param"]) == (400, param)
 
 
 @pytest.mark.parametrize("body", [b"", b"{", b"[]", b'"x"', b"\xff\xfe", b'{"messages":', b"[" * 10_000])
-def test_a_body_that_is_no_request_is_refused(body: bytes) -> None:
-    with pytest.raises(Refusal) as refused:
-        parse_chat(body)
-    assert refused.value.status == 400
+async def test_rejects_a_body_that_is_no_request(client: httpx.AsyncClient, body: bytes) -> None:
+    assert (await client.post(CHAT, content=body)).status_code == 400
 
 
-def test_unknown_fields_and_parts_of_text_are_taken() -> None:
+def test_accepts_unknown_fields_and_joins_parts_of_text() -> None:
     content = [{"type": "text", "text": "one"}, {"type": "text", "text": "two"}]
     messages = [{"role": "user", "content": content, "name": "x"}]
-    body: dict[str, Json] = {"messages": messages, "frobnicate": True, "guided_json": {}}
-    work = parse_chat(json.dumps(body).encode())
-    assert work.conversations == ((("user", "one\ntwo"),),)
-    assert work.constraint is None
+    request, conversations = parse_chat(
+        json.dumps({"messages": messages, "frobnicate": True, "guided_json": {}}).encode()
+    )
+    assert conversations == [(("user", "one\ntwo"),)]
+    assert request.response_format is request.structured_outputs is None
 
 
-NO_BATCH: list[dict[str, Json]] = [{"stream": True}, {"n": 2}, {"messages": [[]]}, {"messages": []}]
+@pytest.mark.parametrize("fields", [{"stream": True}, {"n": 2}, {"messages": [[]]}, {"messages": []}], ids=str)
+async def test_rejects_a_batch_that_streams_or_has_several_choices(
+    client: httpx.AsyncClient, fields: dict[str, Any]
+) -> None:
+    assert (await client.post(f"{CHAT}/batch", json={"messages": [MESSAGES], **fields})).status_code == 400
 
 
-@pytest.mark.parametrize("fields", NO_BATCH, ids=str)
-def test_a_batch_is_whole_and_has_one_choice_for_each(fields: dict[str, Json]) -> None:
-    with pytest.raises(Refusal):
-        parse_batch(json.dumps({"messages": [MESSAGES], **fields}).encode())
+@pytest.mark.parametrize("body", [{}, {"prompt": "a", "messages": []}], ids=str)
+async def test_tokenize_takes_either_a_prompt_or_messages(client: httpx.AsyncClient, body: dict[str, Any]) -> None:
+    assert (await client.post("/tokenize", json=body)).status_code == 400
 
 
-@pytest.mark.parametrize("body", [b"{}", b'{"prompt": "a", "messages": []}'])
-def test_tokenize_takes_a_prompt_or_messages(body: bytes) -> None:
-    with pytest.raises(Refusal):
-        parse_tokenize(body)
+async def test_a_json_string_is_a_schema_too(client: httpx.AsyncClient) -> None:
+    outputs = {"json": json.dumps({"type": "integer", "minimum": 4, "maximum": 4})}
+    answer = (await client.post(CHAT, json={"messages": MESSAGES, "structured_outputs": outputs})).json()
+    assert answer["choices"][0]["message"]["content"] == "4"

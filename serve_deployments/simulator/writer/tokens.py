@@ -1,7 +1,7 @@
 """Tokens of the simulated model: words and numbers in pieces of seven with the space before, other signs alone.
 
-Every character belongs to exactly one token, so joining the tokens gives the text back, and the count of a stream's
-chunks equals the count of the whole.
+Every character belongs to exactly one token, so joining the tokens restores the text, and the tokens of a stream's
+chunks add up to those of the whole.
 """
 
 import re
@@ -17,7 +17,7 @@ _BLOCKS = re.compile(rf"(?>{_TOKEN}){{1,{BLOCK_TOKENS}}}")
 
 
 def tokenize(text: str) -> list[str]:
-    """The tokens of `text`, in order; `"".join` of them is `text`."""
+    """The tokens of `text`, in order."""
     return _TOKENS.findall(text)
 
 
@@ -27,11 +27,6 @@ def split_blocks(text: str) -> tuple[int, list[str]]:
     if not blocks:
         return 0, blocks
     return BLOCK_TOKENS * (len(blocks) - 1) + len(_TOKENS.findall(blocks[-1])), blocks
-
-
-def count(text: str) -> int:
-    """Number of tokens in `text`."""
-    return split_blocks(text)[0]
 
 
 def token_id(token: str) -> int:

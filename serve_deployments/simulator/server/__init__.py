@@ -1,0 +1,1 @@
+"""The simulated engine's HTTP interface, in the shapes of vLLM 0.32."""

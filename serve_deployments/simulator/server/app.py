@@ -1,0 +1,268 @@
+"""The simulator as a plain ASGI application: routes, checks, generation, and the count of requests."""
+
+import asyncio
+import json
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from itertools import count
+from typing import Any
+from urllib.parse import parse_qs
+
+from pydantic import ValidationError
+
+from serve_deployments.simulator.faults import FaultKind, FaultPlan
+from serve_deployments.simulator.script import Script
+from serve_deployments.simulator.server.calls import CallLedger, ServedRequest
+from serve_deployments.simulator.server.completion import Generation, SimulatorSettings, complete, render
+from serve_deployments.simulator.server.errors import RequestRefused, bad_request
+from serve_deployments.simulator.server.exchange import AsgiReceive, AsgiSend, ClientGone, Exchange
+from serve_deployments.simulator.server.metrics import EngineMetrics
+from serve_deployments.simulator.server.prefix_cache import PrefixCache
+from serve_deployments.simulator.server.requests import (
+    CompletionRequest,
+    Conversation,
+    parse_batch,
+    parse_chat,
+    parse_tokenize,
+)
+from serve_deployments.simulator.server.slots import SequenceSlots
+from serve_deployments.simulator.server.streaming import ReplySender
+from serve_deployments.simulator.writer.chance import digest, fraction
+from serve_deployments.simulator.writer.tokens import token_id, tokenize
+
+VERSION = "0.32.0+simulated"
+
+_REFUSALS: Mapping[FaultKind, tuple[int, str]] = {
+    FaultKind.RATE_LIMIT: (429, "Rate limit reached (scripted fault)."),
+    FaultKind.ERROR: (500, "Internal server error (scripted fault)."),
+    FaultKind.UNAVAILABLE: (503, "The engine is overloaded (scripted fault)."),
+    FaultKind.BAD_REQUEST: (400, "This request is refused (scripted fault)."),
+}
+_METRICS_TYPE = b"text/plain; version=0.0.4; charset=utf-8"
+
+Parse = Callable[[bytes], tuple[CompletionRequest, list[Conversation]]]
+Handler = Callable[[Exchange], Awaitable[None]]
+
+
+class Simulator:
+    """The ASGI application. One instance serves one event loop."""
+
+    def __init__(self, settings: SimulatorSettings) -> None:
+        self._settings = settings
+        self._created_s = int(time.time())
+        self._slots = SequenceSlots(settings.running_max)
+        self._prefixes = PrefixCache()
+        self._ledger = CallLedger()
+        self._metrics = EngineMetrics(settings.model, lambda: self._slots.running, lambda: self._slots.waiting)
+        self._numbers = count(1)
+        self._load = 0
+        self._script = settings.script
+        self._faults = FaultPlan(settings.script.faults, settings.seed)
+        self._routes: dict[str, dict[str, Handler]] = {
+            "/v1/chat/completions": {"POST": lambda exchange: self._completions(exchange, parse_chat, "chat")},
+            "/v1/chat/completions/batch": {"POST": lambda exchange: self._completions(exchange, parse_batch, "batch")},
+            "/v1/models": {"GET": self._models},
+            "/tokenize": {"POST": self._tokenize},
+            "/health": {"GET": lambda exchange: exchange.answer(200, b"")},
+            "/ping": {"GET": lambda exchange: exchange.answer(200, b"")},
+            "/load": {"GET": lambda exchange: _json(exchange, {"server_load": self._load})},
+            "/version": {"GET": lambda exchange: _json(exchange, {"version": VERSION})},
+            "/metrics": {
+                "GET": lambda exchange: exchange.answer(200, self._metrics.exposition(), content_type=_METRICS_TYPE)
+            },
+            "/simulator/calls": {"GET": self._read_calls, "DELETE": self._reset_calls},
+            "/simulator/script": {"GET": self._read_script, "POST": self._change_script},
+        }
+
+    async def __call__(self, scope: Mapping[str, Any], receive: AsgiReceive, send: AsgiSend) -> None:
+        """Serve one request."""
+        if scope["type"] != "http":
+            raise RuntimeError(f"only http is served, not {scope['type']}")
+        exchange = Exchange(scope, receive, send)
+        try:
+            await self._handler(scope["path"], scope["method"])(exchange)
+        except RequestRefused as refused:
+            await exchange.answer(refused.status, refused.body(), headers=refused.headers)
+        except ClientGone:
+            pass
+
+    def _handler(self, path: str, method: str) -> Handler:
+        methods = self._routes.get(path)
+        if methods is None:
+            raise RequestRefused(404, "Not Found", kind="Not Found")
+        handler = methods.get(method)
+        if handler is None:
+            raise RequestRefused(405, "Method Not Allowed", headers={"allow": ", ".join(methods)})
+        return handler
+
+    # --- completions -----------------------------------------------------------------------------------------------
+
+    async def _completions(self, exchange: Exchange, parse: Parse, path: str) -> None:
+        header = exchange.headers.get(b"x-call-id", b"").decode("latin-1")
+        served = self._ledger.start(tuple(part.strip() for part in header.split(",") if part.strip()), path)
+        self._load += 1
+        try:
+            body = await exchange.body()
+            request, conversations = parse(body)
+            self._ledger.keep_prompt(served, body)
+            generation = self._generation(request, conversations, header)
+            async with exchange.connected():
+                await self._in_turn(exchange, served, generation)
+        except ClientGone:
+            if served.outcome == "running":
+                self._ledger.abort(served, 0)
+            raise
+        except RequestRefused:
+            self._ledger.fail(served)
+            raise
+        finally:
+            self._load -= 1
+
+    async def _in_turn(self, exchange: Exchange, served: ServedRequest, generation: Generation) -> None:
+        size = len(generation.choices)
+        turn = self._slots.join(size)
+        try:
+            await turn
+            await self._generate(exchange, served, generation)
+        finally:
+            self._slots.leave(size, turn)
+
+    def _generation(self, request: CompletionRequest, conversations: list[Conversation], header: str) -> Generation:
+        """Check a request against the model and the script, and write its choices. Raises RequestRefused."""
+        self._check_model(request.model)
+        prompts = [render(conversation) for conversation in conversations]
+        self._check_length(request, max(prompt.tokens for prompt in prompts))
+        script, seed = self._script, self._settings.seed
+        rendered = [prompt.rendered for prompt in prompts]
+        fault = None
+        if script.faults:
+            text = "\n".join((header, *rendered))
+            fault = self._faults.decide(digest(request.seed, text), text)
+        if fault is not None and fault in _REFUSALS:
+            status, reason = _REFUSALS[fault]
+            raise RequestRefused(status, reason, headers={"retry-after": "1"} if status in (429, 503) else {})
+        choices = complete(self._settings, request, prompts, script, fault)
+        chance = fraction("jitter", seed, request.seed, *rendered) if script.jitter else 0.5
+        slow = fault is FaultKind.SLOW
+        schedules = [script.schedule(len(choice.tokens), chance, slow=slow) for choice in choices]
+        return Generation(request, prompts, choices, schedules, script, fault)
+
+    def _check_model(self, model: str | None) -> None:
+        if model is not None and model != self._settings.model:
+            raise RequestRefused(404, f"The model `{model}` does not exist.", param="model")
+
+    def _check_length(self, request: CompletionRequest, prompt_tokens: int) -> None:
+        context = self._settings.max_model_len
+        if request.limit is not None and request.limit > context:
+            field = "max_tokens" if request.max_completion_tokens is None else "max_completion_tokens"
+            raise bad_request(
+                f"{field}={request.limit} cannot be greater than max_model_len={context}. "
+                "Please request fewer output tokens.",
+                field,
+            )
+        if prompt_tokens >= context:
+            raise bad_request(
+                f"This model's maximum context length is {context} tokens. However, your prompt contains "
+                f"{prompt_tokens} input tokens, which exceeds this limit even without any output tokens. "
+                "Please reduce the length of the input prompt.",
+                "input_tokens",
+            )
+
+    async def _generate(self, exchange: Exchange, served: ServedRequest, generation: Generation) -> None:
+        metrics, choices = self._metrics, generation.choices
+        cached = self._prefill(generation)
+        sender = ReplySender(exchange, generation, self._answer_id(exchange), self._settings.model, cached)
+        first_s = time.monotonic() - exchange.arrived_s + min(each.first_s for each in generation.schedules)
+        try:
+            complete = await sender.send()
+        except asyncio.CancelledError:
+            self._ledger.abort(served, sender.written)
+            metrics.ended("abort", len(choices))
+            raise
+        finally:
+            metrics.generation_tokens.inc(sender.written)
+        if not complete:
+            self._ledger.fail(served)
+            return
+        prompt_tokens = [prompt.tokens for prompt in generation.prompts]
+        self._ledger.finish(served, prompt_tokens, [len(choice.tokens) for choice in choices], cached)
+        metrics.first_token_s.observe(first_s)
+        metrics.request_s.observe(time.monotonic() - exchange.arrived_s)
+        for choice in choices:
+            metrics.ended(choice.finish_reason)
+
+    def _prefill(self, generation: Generation) -> int:
+        """Look the prompts up in the prefix cache, once for each sequence; returns the cached tokens of the prompts."""
+        request, cached = generation.request, 0
+        for prompt in generation.prompts:
+            for sequence in range(request.sequences):
+                hits = self._prefixes.admit(prompt.blocks, prompt.tokens, request.cache_salt)
+                cached += hits if sequence == 0 else 0
+                self._metrics.prefix_hits.inc(hits)
+        queried = generation.prompt_tokens * request.sequences
+        self._metrics.prefix_queries.inc(queried)
+        self._metrics.prompt_tokens.inc(queried)
+        return cached
+
+    def _answer_id(self, exchange: Exchange) -> str:
+        given = exchange.headers.get(b"x-request-id")
+        return f"chatcmpl-{given.decode('latin-1') if given else f'simulated-{next(self._numbers)}'}"
+
+    # --- the other routes ------------------------------------------------------------------------------------------
+
+    async def _models(self, exchange: Exchange) -> None:
+        card: dict[str, object] = {
+            "id": self._settings.model,
+            "object": "model",
+            "created": self._created_s,
+            "owned_by": "simulator",
+            "root": self._settings.model,
+            "parent": None,
+            "max_model_len": self._settings.max_model_len,
+            "permission": [],
+        }
+        await _json(exchange, {"object": "list", "data": [card]})
+
+    async def _tokenize(self, exchange: Exchange) -> None:
+        request, conversation = parse_tokenize(await exchange.body())
+        self._check_model(request.model)
+        text = request.prompt
+        if text is None:
+            text = render(conversation, generation=request.add_generation_prompt).rendered
+        tokens = tokenize(text)
+        answer = {
+            "count": len(tokens),
+            "max_model_len": self._settings.max_model_len,
+            "tokens": [token_id(token) for token in tokens],
+            "token_strs": tokens if request.return_token_strs else None,
+        }
+        await _json(exchange, answer)
+
+    async def _read_calls(self, exchange: Exchange) -> None:
+        query = parse_qs(exchange.query.decode("latin-1"))
+        detail = query.get("detail", ["0"])[-1] in ("1", "true")
+        await _json(exchange, self._ledger.report(self._settings.model, detail=detail))
+
+    async def _reset_calls(self, exchange: Exchange) -> None:
+        self._ledger.reset()
+        await exchange.answer(200, b"{}")
+
+    async def _read_script(self, exchange: Exchange) -> None:
+        await _json(exchange, self._script.model_dump())
+
+    async def _change_script(self, exchange: Exchange) -> None:
+        body = await exchange.body()
+        try:
+            change = Script.model_validate_json(body)
+        except ValidationError as exc:
+            first = exc.errors(include_url=False, include_input=False, include_context=False)[0]
+            param = ".".join(str(step) for step in first["loc"]) or None
+            raise bad_request(f"The script was not changed: {first['msg']}", param) from exc
+        self._script = self._script.changed(change)
+        if "faults" in change.model_fields_set:
+            self._faults = FaultPlan(change.faults, self._settings.seed)
+        await self._read_script(exchange)
+
+
+async def _json(exchange: Exchange, value: object) -> None:
+    await exchange.answer(200, json.dumps(value).encode())

@@ -1,0 +1,119 @@
+"""The simulator's own count of requests, by which a test proves what an engine received and did.
+
+Every request counts once as started and once as finished, aborted (its client left) or failed. `X-Call-Id` names the
+calls it serves: one, or as many as it has completions, comma-separated.
+"""
+
+import json
+from collections import OrderedDict, deque
+from dataclasses import dataclass
+from typing import Literal
+
+CALLS_MAX = 100_000
+PROMPTS_MAX = 10_000
+PROMPT_BYTES_MAX = 64 * 1024 * 1024
+
+_COUNTED = ("started", "finished", "aborted", "failed", "prompt_tokens", "completion_tokens")
+
+
+@dataclass(slots=True)
+class ServedRequest:
+    """One request in the ledger."""
+
+    call_ids: tuple[str, ...]
+    path: str
+    body: bytes = b""
+    outcome: Literal["running", "finished", "aborted", "failed"] = "running"
+
+
+class CallLedger:
+    """Counts by call id (the last 100,000) and in all, and keeps the last 10,000 prompts (64 MiB at most)."""
+
+    def __init__(self) -> None:
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget everything; requests that are running are counted as they end."""
+        self._calls: OrderedDict[str, dict[str, int]] = OrderedDict()
+        self._prompts: deque[ServedRequest] = deque()
+        self._prompt_bytes = 0
+        self._calls_forgotten = 0
+        self._prompts_forgotten = 0
+        self._total: dict[str, int] = dict.fromkeys((*_COUNTED, "cached_tokens", "aborted_tokens"), 0)
+
+    def start(self, call_ids: tuple[str, ...], path: str) -> ServedRequest:
+        """Count a request as it arrives."""
+        served = ServedRequest(call_ids, path)
+        self._count(served, "started")
+        return served
+
+    def keep_prompt(self, served: ServedRequest, body: bytes) -> None:
+        """Keep the request's body, and drop the oldest ones beyond the bounds."""
+        served.body = body
+        self._prompts.append(served)
+        self._prompt_bytes += len(body)
+        while len(self._prompts) > PROMPTS_MAX or self._prompt_bytes > PROMPT_BYTES_MAX:
+            self._prompt_bytes -= len(self._prompts.popleft().body)
+            self._prompts_forgotten += 1
+
+    def finish(
+        self, served: ServedRequest, prompt_tokens: list[int], completion_tokens: list[int], cached: int
+    ) -> None:
+        """Count a complete answer; tokens are given by conversation and by completion.
+
+        Where there is not one number for each call, the first call is charged all of them.
+        """
+        served.outcome = "finished"
+        self._count(served, "finished")
+        self._total["cached_tokens"] += cached
+        for name, tokens in (("prompt_tokens", prompt_tokens), ("completion_tokens", completion_tokens)):
+            self._total[name] += sum(tokens)
+            shares = tokens if len(tokens) == len(served.call_ids) else [sum(tokens)]
+            for call_id, share in zip(served.call_ids, shares, strict=False):
+                self._call(call_id)[name] += share
+
+    def abort(self, served: ServedRequest, tokens_written: int) -> None:
+        """Count a request whose client left after so many tokens were written."""
+        served.outcome = "aborted"
+        self._total["aborted_tokens"] += tokens_written
+        self._count(served, "aborted")
+
+    def fail(self, served: ServedRequest) -> None:
+        """Count a request that was refused, or broken off by a scripted fault."""
+        served.outcome = "failed"
+        self._count(served, "failed")
+
+    def report(self, model: str, *, detail: bool) -> dict[str, object]:
+        """The body of `GET /simulator/calls`; it lists prompts only with `detail`."""
+        report: dict[str, object] = {
+            "model": model,
+            "requests": self._total["started"],
+            **self._total,
+            "calls": self._calls,
+            "calls_forgotten": self._calls_forgotten,
+        }
+        if detail:
+            report["prompts"] = [
+                {
+                    "call_ids": served.call_ids,
+                    "path": served.path,
+                    "outcome": served.outcome,
+                    "messages": json.loads(served.body)["messages"],
+                }
+                for served in self._prompts
+            ]
+            report["prompts_forgotten"] = self._prompts_forgotten
+        return report
+
+    def _count(self, served: ServedRequest, name: str) -> None:
+        self._total[name] += 1
+        for call_id in served.call_ids:
+            self._call(call_id)[name] += 1
+
+    def _call(self, call_id: str) -> dict[str, int]:
+        if call_id not in self._calls:
+            self._calls[call_id] = dict.fromkeys(_COUNTED, 0)
+            if len(self._calls) > CALLS_MAX:
+                self._calls.popitem(last=False)
+                self._calls_forgotten += 1
+        return self._calls[call_id]

@@ -1,0 +1,167 @@
+"""Prompts and completions as values.
+
+A completion depends on the server's seed, the model's name, the request's seed, messages and constraint, the behaviour
+and the length that the script fixes; never on time or order.
+"""
+
+import json
+from dataclasses import dataclass, field, replace
+from random import Random
+
+from serve_deployments.simulator.faults import FaultKind
+from serve_deployments.simulator.script import Script, TokenSchedule
+from serve_deployments.simulator.server.errors import bad_request
+from serve_deployments.simulator.server.requests import (
+    CompletionRequest,
+    Conversation,
+    OutputConstraint,
+    constraint_of,
+)
+from serve_deployments.simulator.writer.chance import digest
+from serve_deployments.simulator.writer.outputs import OutputWriter, pure_behaviour
+from serve_deployments.simulator.writer.prompt import PromptReader
+from serve_deployments.simulator.writer.schema_values import SchemaUnsupported
+from serve_deployments.simulator.writer.tokens import split_blocks, tokenize
+
+_ENCODE = json.JSONEncoder(ensure_ascii=False).encode
+
+
+@dataclass(frozen=True, slots=True)
+class SimulatorSettings:
+    """The settings that are fixed for a simulator's life. `running_max` bounds the sequences that run at once."""
+
+    model: str = "simulated-council-8b"
+    seed: int = 0
+    max_model_len: int = 32_768
+    running_max: int | None = None
+    script: Script = field(default_factory=Script)
+
+
+@dataclass(frozen=True, slots=True)
+class RenderedPrompt:
+    """One conversation as the model reads it. `blocks` are its pieces of 16 tokens."""
+
+    rendered: str
+    texts: tuple[str, ...]
+    tokens: int
+    blocks: list[str]
+
+
+@dataclass(frozen=True, slots=True)
+class CompletionChoice:
+    """One choice of an answer: its place, its tokens (joined they are the text), and its finish reason."""
+
+    index: int
+    tokens: list[str]
+    finish_reason: str = "stop"
+    stop_reason: str | None = None
+
+    @property
+    def text(self) -> str:
+        """The text of all tokens."""
+        return "".join(self.tokens)
+
+
+@dataclass(frozen=True, slots=True)
+class Generation:
+    """An admitted request, the choices that answer it, and their schedules."""
+
+    request: CompletionRequest
+    prompts: list[RenderedPrompt]
+    choices: list[CompletionChoice]
+    schedules: list[TokenSchedule]
+    script: Script
+    fault: FaultKind | None
+
+    @property
+    def prompt_tokens(self) -> int:
+        """The tokens of all prompts, each counted once."""
+        return sum(prompt.tokens for prompt in self.prompts)
+
+    @property
+    def completion_tokens(self) -> int:
+        """The tokens of all choices."""
+        return sum(len(choice.tokens) for choice in self.choices)
+
+
+def render(conversation: Conversation, *, generation: bool = True) -> RenderedPrompt:
+    """The conversation in a chat template like ChatML, with the assistant's turn opened if `generation`."""
+    turns = "".join(f"<|im_start|>{role}\n{text}<|im_end|>\n" for role, text in conversation)
+    rendered = f"{turns}<|im_start|>assistant\n" if generation else turns
+    tokens, blocks = split_blocks(rendered)
+    return RenderedPrompt(rendered, tuple(text for _, text in conversation), tokens, blocks)
+
+
+def complete(
+    settings: SimulatorSettings,
+    request: CompletionRequest,
+    prompts: list[RenderedPrompt],
+    script: Script,
+    fault: FaultKind | None,
+) -> list[CompletionChoice]:
+    """All choices of a request. Raises RequestRefused (400) when its constraint is not understood."""
+    constraint = constraint_of(request)
+    choices: list[CompletionChoice] = []
+    for prompt in prompts:
+        room = settings.max_model_len - prompt.tokens
+        room = room if request.limit is None else min(request.limit, room)
+        for sequence in range(request.sequences):
+            tokens: list[str] = []
+            if fault is not FaultKind.EMPTY:
+                key = digest(settings.seed, settings.model, request.seed, prompt.rendered, constraint, sequence)
+                fixed = room if request.ignore_eos and constraint is None else script.tokens
+                tokens = _tokens(_writer(prompt, script, key), constraint, fixed, fault)
+            choices.append(_ended(CompletionChoice(len(choices), tokens), request, room, fault))
+    return choices
+
+
+def _writer(prompt: RenderedPrompt, script: Script, key: bytes) -> OutputWriter:
+    behaviour = pure_behaviour(script.behaviour, key)
+    chance = Random(digest(key, behaviour, script.tokens))
+    words_max = None if script.tokens is None else max(1, script.tokens // 8)
+    return OutputWriter(PromptReader(prompt.texts), behaviour, chance, words_max)
+
+
+def _tokens(
+    writer: OutputWriter, constraint: OutputConstraint | None, fixed: int | None, fault: FaultKind | None
+) -> list[str]:
+    if constraint is None:
+        return tokenize(writer.text()) if fixed is None else _filled(writer, fixed)
+    if constraint.choice:
+        return tokenize(writer.choose(constraint.choice))
+    try:
+        value = writer.any_object() if constraint.schema is None else writer.document(constraint.schema)
+    except SchemaUnsupported as exc:
+        raise bad_request(f"The JSON schema is not supported by the simulator: {exc}", "response_format") from exc
+    text = _ENCODE(value)
+    if fault is FaultKind.BAD_JSON:
+        text = text[: len(text) * 2 // 3] + " … and so on, as said."
+    tokens = tokenize(text)
+    # JSON may end in white space, so a fixed length holds for structured answers too.
+    return tokens + [" "] * ((fixed or 0) - len(tokens))
+
+
+def _filled(writer: OutputWriter, count: int) -> list[str]:
+    text = writer.filler()
+    tokens = tokenize(text)
+    while len(tokens) < count:
+        tokens += tokenize(f"\n\n{text}")
+    return tokens[:count]
+
+
+def _ended(
+    choice: CompletionChoice, request: CompletionRequest, room: int, fault: FaultKind | None
+) -> CompletionChoice:
+    tokens = choice.tokens
+    if fault is FaultKind.TRUNCATE:
+        return replace(choice, tokens=tokens[: len(tokens) // 2], finish_reason="length")
+    text = choice.text if request.stop else ""
+    found = [(text.find(stop), stop) for stop in request.stop if stop in text]
+    if found:
+        place, stop = min(found)
+        kept = tokenize(text[: place + (len(stop) if request.include_stop_str_in_output else 0)])
+        if len(kept) <= room:
+            return replace(choice, tokens=kept, stop_reason=stop)
+    if len(tokens) > room or (request.ignore_eos and len(tokens) == room):
+        return replace(choice, tokens=tokens[:room], finish_reason="length")
+    return choice

@@ -1,0 +1,104 @@
+"""One HTTP exchange over ASGI: its body, its client's leaving, and its answer."""
+
+import asyncio
+import math
+import time
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, MutableMapping
+from contextlib import asynccontextmanager
+from types import MappingProxyType
+from typing import Any
+
+from serve_deployments.simulator.server.errors import RequestRefused
+
+AsgiEvent = MutableMapping[str, Any]
+AsgiReceive = Callable[[], Awaitable[AsgiEvent]]
+AsgiSend = Callable[[AsgiEvent], Awaitable[None]]
+
+BODY_BYTES_MAX = 16 * 1024 * 1024
+_STREAM_HEADERS = [(b"content-type", b"text/event-stream; charset=utf-8"), (b"cache-control", b"no-cache")]
+
+
+class ClientGone(Exception):
+    """The client closed its connection before the answer was complete."""
+
+
+async def sleep_until(due_s: float) -> None:
+    """Return when `time.monotonic()` has reached `due_s`."""
+    delay_s = due_s - time.monotonic()
+    if delay_s > 0.0:
+        await asyncio.sleep(math.ceil(delay_s * 1_000.0) / 1_000.0)
+        # uvloop's timers count in whole milliseconds from a clock that it truncates, so one may fire early.
+        await sleep_until(due_s)
+
+
+class Exchange:
+    """One request and its answer."""
+
+    def __init__(self, scope: Mapping[str, Any], receive: AsgiReceive, send: AsgiSend) -> None:
+        self._receive = receive
+        self._send = send
+        self.headers: dict[bytes, bytes] = dict(scope["headers"])
+        self.query: bytes = scope["query_string"]
+        self.arrived_s = time.monotonic()
+
+    async def body(self) -> bytes:
+        """The request's body. Raises RequestRefused (413) when it is longer than 16 MiB."""
+        body = b""
+        while True:
+            event = await self._receive()
+            if event["type"] == "http.disconnect":
+                raise ClientGone
+            body += event.get("body", b"")
+            if len(body) > BODY_BYTES_MAX:
+                # The rest is not read, so the connection cannot be used again.
+                text = f"The body exceeds {BODY_BYTES_MAX} bytes."
+                raise RequestRefused(413, text, headers={"connection": "close"})
+            if not event.get("more_body"):
+                return body
+
+    @asynccontextmanager
+    async def connected(self) -> AsyncGenerator[None]:
+        """Cancel the block and raise ClientGone as soon as the client leaves. The body must have been read."""
+        task = asyncio.current_task()
+        assert task is not None
+        gone = False
+
+        async def watch() -> None:
+            nonlocal gone
+            while (await self._receive())["type"] != "http.disconnect":
+                pass
+            gone = True
+            task.cancel()
+
+        watcher = asyncio.create_task(watch())
+        try:
+            yield
+        except asyncio.CancelledError:
+            if not gone or task.uncancel() > 0:
+                raise
+            raise ClientGone from None
+        finally:
+            watcher.cancel()
+
+    async def answer(
+        self,
+        status: int,
+        body: bytes,
+        *,
+        content_type: bytes = b"application/json",
+        headers: Mapping[str, str] = MappingProxyType({}),
+        cut_at: int | None = None,
+    ) -> None:
+        """Send a whole answer, or with `cut_at` only so many bytes of it: the server then closes the connection."""
+        extra = [(name.encode(), value.encode()) for name, value in headers.items()]
+        head = [(b"content-type", content_type), (b"content-length", b"%d" % len(body)), *extra]
+        await self._send({"type": "http.response.start", "status": status, "headers": head})
+        await self.write(body[:cut_at], last=cut_at is None)
+
+    async def start_stream(self) -> None:
+        """Send the head of an event stream."""
+        await self._send({"type": "http.response.start", "status": 200, "headers": _STREAM_HEADERS})
+
+    async def write(self, data: bytes, *, last: bool = False) -> None:
+        """Send a piece of the body."""
+        await self._send({"type": "http.response.body", "body": data, "more_body": not last})

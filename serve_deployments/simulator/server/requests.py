@@ -1,0 +1,238 @@
+"""Requests as vLLM 0.32 takes them: the fields that the simulator honours, every other one accepted and ignored.
+
+Two kinds of refusal, as in vLLM: a field of the wrong type ("Bad Request", `param` from the body's root) and a value
+out of its bounds ("BadRequestError", `param` the field alone).
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal, TypeVar, cast
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, Json, StringConstraints, ValidationError
+
+from serve_deployments.simulator.server.errors import RequestRefused, bad_request
+
+SEQUENCES_MAX = 128
+CONVERSATIONS_MAX = 1_024
+_INT64 = 2**63
+_ERRORS_SHOWN_MAX = 10
+_BOUND_ERRORS = frozenset(("greater_than", "greater_than_equal", "less_than_equal", "string_too_short"))
+_Model = TypeVar("_Model", bound=BaseModel)
+_Filled = Annotated[str, StringConstraints(min_length=1)]
+# (role, text) of each message.
+Conversation = tuple[tuple[str, str], ...]
+
+
+def _listed(stop: object) -> object:
+    return [stop] if isinstance(stop, str) else stop or []
+
+
+class _Body(BaseModel):
+    # Unknown fields are ignored, not kept: vLLM logs and drops them too.
+    model_config = ConfigDict(extra="ignore", protected_namespaces=())
+
+
+class ContentPart(_Body):
+    """One part of a message's content; only text is understood."""
+
+    type: str = "text"
+    text: str | None = None
+
+
+class PromptMessage(_Body):
+    """One chat message."""
+
+    role: str
+    content: str | list[ContentPart] | None = None
+
+
+class StreamUsageOptions(_Body):
+    """Usage in a stream. `continuous_usage_stats` needs `include_usage`, as in vLLM."""
+
+    include_usage: bool | None = False
+    continuous_usage_stats: bool | None = False
+
+
+class ResponseFormat(_Body):
+    """`response_format`."""
+
+    type: Literal["text", "json_object", "json_schema", "structural_tag"]
+    json_schema: dict[str, Any] | None = None
+
+
+class StructuredOutputs(_Body):
+    """`structured_outputs`: exactly one constraint."""
+
+    json_: dict[str, Any] | Json[dict[str, Any]] | None = Field(default=None, alias="json")
+    regex: str | None = None
+    choice: list[str] | None = None
+    grammar: str | None = None
+    json_object: bool | None = None
+    structural_tag: str | None = None
+
+
+class CompletionRequest(_Body):
+    """The fields that one chat request and a batch have in common."""
+
+    model: str | None = None
+    max_tokens: int | None = Field(default=None, ge=1)
+    max_completion_tokens: int | None = Field(default=None, ge=1)
+    n: int | None = Field(default=1, ge=1, le=SEQUENCES_MAX)
+    temperature: float | None = Field(default=None, ge=0.0, le=2.0)
+    top_p: float | None = Field(default=None, gt=0.0, le=1.0)
+    seed: int | None = Field(default=None, ge=-_INT64, le=_INT64 - 1)
+    stop: Annotated[list[_Filled], Field(max_length=4), BeforeValidator(_listed)] = []
+    include_stop_str_in_output: bool = False
+    ignore_eos: bool = False
+    stream: bool | None = False
+    stream_options: StreamUsageOptions | None = None
+    stream_interval: int | None = Field(default=None, ge=1)
+    response_format: ResponseFormat | None = None
+    structured_outputs: StructuredOutputs | None = None
+    cache_salt: _Filled | None = None
+
+    @property
+    def sequences(self) -> int:
+        """How many completions of each conversation are asked for."""
+        return self.n or 1
+
+    @property
+    def limit(self) -> int | None:
+        """The greatest number of tokens of a completion."""
+        return self.max_tokens if self.max_completion_tokens is None else self.max_completion_tokens
+
+
+class ChatRequest(CompletionRequest):
+    """Body of `POST /v1/chat/completions`."""
+
+    messages: list[PromptMessage] = Field(min_length=1)
+
+
+class BatchRequest(CompletionRequest):
+    """Body of `POST /v1/chat/completions/batch`: several conversations, one answer each."""
+
+    messages: list[Annotated[list[PromptMessage], Field(min_length=1)]] = Field(
+        min_length=1, max_length=CONVERSATIONS_MAX
+    )
+
+
+class TokenizeRequest(_Body):
+    """Body of `POST /tokenize`: a text or a conversation."""
+
+    model: str | None = None
+    prompt: str | None = None
+    messages: list[PromptMessage] | None = None
+    add_generation_prompt: bool = True
+    return_token_strs: bool | None = False
+
+
+@dataclass(frozen=True, slots=True)
+class OutputConstraint:
+    """The form of an output: a value of a JSON schema (None: any object), or one of some texts."""
+
+    schema: Mapping[str, Any] | None = None
+    choice: tuple[str, ...] = ()
+
+
+def parse_chat(body: bytes) -> tuple[CompletionRequest, list[Conversation]]:
+    """The request and its one conversation. Raises RequestRefused (400)."""
+    request = _validated(ChatRequest, body)
+    _check(request)
+    return request, [_conversation(request.messages)]
+
+
+def parse_batch(body: bytes) -> tuple[CompletionRequest, list[Conversation]]:
+    """The request and its conversations. Raises RequestRefused (400), also for a stream or several choices."""
+    request = _validated(BatchRequest, body)
+    if request.stream:
+        raise bad_request("Batch chat completions do not support streaming. Please set `stream` to False.", "stream")
+    if request.sequences > 1:
+        raise bad_request("Batch chat completions do not support `n > 1`. Please set `n` to 1.", "n")
+    _check(request)
+    return request, [_conversation(messages) for messages in request.messages]
+
+
+def parse_tokenize(body: bytes) -> tuple[TokenizeRequest, Conversation]:
+    """The request and its conversation, empty for a plain prompt. Raises RequestRefused (400)."""
+    request = _validated(TokenizeRequest, body)
+    if (request.prompt is None) == (request.messages is None):
+        raise bad_request("Exactly one of `prompt` and `messages` must be given.", "prompt")
+    return request, _conversation(request.messages or [])
+
+
+def _validated(model: type[_Model], body: bytes) -> _Model:
+    try:
+        return model.model_validate_json(body)
+    except ValidationError as exc:
+        errors = exc.errors(include_url=False, include_input=False, include_context=False)
+        for error in errors:
+            if error["type"] in _BOUND_ERRORS and error["loc"][0] != "seed":
+                field = str(error["loc"][0])
+                raise bad_request(f"{field}: {error['msg']}.", field) from exc
+        shown = "".join(f"\n  {error}" for error in errors[:_ERRORS_SHOWN_MAX])
+        label = "error" if len(errors) == 1 else "errors"
+        param = ".".join(("body", *(str(step) for step in errors[0]["loc"] if not _is_branch(step))))
+        raise RequestRefused(400, f"{len(errors)} validation {label}:{shown}", param=param, kind="Bad Request") from exc
+
+
+def _is_branch(step: int | str) -> bool:
+    # For a union, pydantic adds the branch that it tried; that is no field of the body.
+    return isinstance(step, str) and (step in ("str", "ContentPart") or "[" in step)
+
+
+def _check(request: CompletionRequest) -> None:
+    if request.temperature == 0.0 and request.sequences > 1:
+        raise bad_request(f"n must be 1 when using greedy sampling, got {request.n}.", "n")
+    if request.stream_options is not None and not request.stream:
+        raise bad_request("Stream options can only be defined when `stream=True`.", "stream_options")
+
+
+def _conversation(messages: list[PromptMessage]) -> Conversation:
+    return tuple((message.role, _text(message.content)) for message in messages)
+
+
+def _text(content: str | list[ContentPart] | None) -> str:
+    if content is None or isinstance(content, str):
+        return content or ""
+    for part in content:
+        if part.type not in ("text", "input_text") or part.text is None:
+            raise bad_request(f"At most 0 {part.type}(s) may be provided in one prompt: this model reads text only.")
+    return "\n".join(part.text or "" for part in content)
+
+
+def constraint_of(request: CompletionRequest) -> OutputConstraint | None:
+    """The form that the output must have, or None for free text. Raises RequestRefused (400)."""
+    if request.structured_outputs is not None:
+        return _structured(request.structured_outputs)
+    wanted = request.response_format
+    if wanted is None or wanted.type == "text":
+        return None
+    if wanted.type == "json_object":
+        return OutputConstraint()
+    if wanted.type == "structural_tag":
+        raise bad_request("response_format type 'structural_tag' is not simulated.", "response_format")
+    schema: object = (wanted.json_schema or {}).get("schema")
+    if not isinstance(schema, dict):
+        raise bad_request(
+            "When response_format type is 'json_schema', the 'json_schema' field must be provided.", "response_format"
+        )
+    return OutputConstraint(schema=cast("dict[str, Any]", schema))
+
+
+def _structured(outputs: StructuredOutputs) -> OutputConstraint:
+    named = [name for name, value in outputs if value]
+    if len(named) != 1:
+        count = "multiple are" if named else "none are"
+        raise bad_request(
+            f"You must use exactly one kind of structured outputs constraint but {count} specified.",
+            "structured_outputs",
+        )
+    match named[0]:
+        case "json_":
+            return OutputConstraint(schema=outputs.json_)
+        case "json_object":
+            return OutputConstraint()
+        case "choice":
+            return OutputConstraint(choice=tuple(outputs.choice or ()))
+        case kind:
+            raise bad_request(f"structured_outputs.{kind} is not simulated: use json or choice.", "structured_outputs")

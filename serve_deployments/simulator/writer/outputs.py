@@ -1,0 +1,252 @@
+"""The outputs of simulated agents: one small function for each known shape of a JSON schema.
+
+A shape is known by its property names: an answer, a critique, a revision, scores, a pair, a debate turn, a choice, an
+analysis, a program or tests. Any other schema gets a plain value from `schema_values`.
+"""
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from enum import StrEnum
+from random import Random
+from typing import Any
+
+from pydantic import JsonValue
+
+from serve_deployments.simulator.writer.chance import fraction
+from serve_deployments.simulator.writer.programs import operation, program, test
+from serve_deployments.simulator.writer.prompt import PromptReader
+from serve_deployments.simulator.writer.prose import SentenceBank, rationale
+from serve_deployments.simulator.writer.quality import REVISED_HEADING, quality
+from serve_deployments.simulator.writer.schema_values import SchemaUnsupported, schema_value
+
+
+class Behaviour(StrEnum):
+    """How the simulated agents work. `mixed` draws one of the other four for each request, by its seed."""
+
+    NORMAL = "normal"
+    EXCELLENT = "excellent"
+    POOR = "poor"
+    STUBBORN = "stubborn"
+    MIXED = "mixed"
+
+
+PURE_BEHAVIOURS = (Behaviour.NORMAL, Behaviour.EXCELLENT, Behaviour.POOR, Behaviour.STUBBORN)
+
+_CONFIDENCE = {
+    Behaviour.NORMAL: (70, 89),
+    Behaviour.EXCELLENT: (86, 95),
+    Behaviour.POOR: (60, 68),
+    Behaviour.STUBBORN: (90, 95),
+}
+# Half the width by which a reviewer's grade differs from the text's own.
+_NOISE = {Behaviour.NORMAL: 0.5, Behaviour.EXCELLENT: 0.25, Behaviour.POOR: 2.0, Behaviour.STUBBORN: 0.5}
+_CRITERION_NOISE = 0.8
+_TIE_BELOW = 0.15
+# The share of programs that are right, at once and after a repair, and of issues that a revision accepts.
+_RIGHT = {Behaviour.NORMAL: 0.75, Behaviour.EXCELLENT: 1.0, Behaviour.POOR: 0.0, Behaviour.STUBBORN: 0.5}
+_REPAIRED = {Behaviour.NORMAL: 0.8, Behaviour.EXCELLENT: 1.0, Behaviour.POOR: 0.3, Behaviour.STUBBORN: 0.0}
+_ACCEPTED = {Behaviour.NORMAL: 0.8, Behaviour.EXCELLENT: 0.95, Behaviour.POOR: 0.8, Behaviour.STUBBORN: 0.0}
+
+
+class OutputWriter:
+    """Writes one completion: equal arguments give equal text. `words_max` bounds each text but code."""
+
+    def __init__(
+        self, prompt: PromptReader, behaviour: Behaviour, chance: Random, words_max: int | None = None
+    ) -> None:
+        self._prompt = prompt
+        self._behaviour = behaviour
+        self._chance = chance
+        self._words_max = words_max
+        self._noise_key = chance.getrandbits(64)
+        self._sentences = SentenceBank(prompt.title, chance)
+        self._shapes: Mapping[frozenset[str], Callable[[Mapping[str, Any]], JsonValue]] = {
+            frozenset(("reasoning", "answer", "confidence")): self._answer,
+            frozenset(("reasoning", "error", "answer", "confidence")): self._debate_turn,
+            frozenset(("issues", "verdict")): self._critique,
+            frozenset(("responses", "answer", "confidence")): self._revision,
+            frozenset(("notes_a", "notes_b", "winner", "margin")): self._pair,
+            frozenset(("reasoning", "choice")): self._choice,
+            frozenset(("agreements", "conflicts", "gaps")): self._analysis,
+            frozenset(("reasoning", "code", "confidence")): self._program,
+            frozenset(("reasoning", "tests")): self._tests,
+        }
+
+    def document(self, schema: Mapping[str, Any]) -> JsonValue:
+        """A value for `schema`. Raises SchemaUnsupported when it is malformed or not understood."""
+        try:
+            properties: Mapping[str, Any] = schema.get("properties", {})
+            write = self._shapes.get(frozenset(properties))
+            if write is not None:
+                return write(properties)
+            if properties and all(_is_scored(each) for each in properties.values()):
+                return self._scores(properties)
+            return schema_value(schema, self._chance, lambda: self._short(self._sentences.sentence()))
+        except (TypeError, ValueError, KeyError, IndexError, AttributeError) as exc:
+            raise SchemaUnsupported(f"the schema is malformed: {exc!r}") from exc
+
+    def any_object(self) -> JsonValue:
+        """A JSON object of no given schema."""
+        return self._answer({})
+
+    def choose(self, options: Sequence[str]) -> str:
+        """One of `options`: the best candidate when all of them are candidates' labels."""
+        candidates = self._prompt.candidates
+        if all(option in candidates for option in options):
+            return max(options, key=lambda label: self._perceived(candidates[label]))
+        return self._chance.choice(options)
+
+    def text(self) -> str:
+        """The free text: a proposal, or the own text of the prompt, revised."""
+        if self._prompt.own:
+            return self._revised([fix for place, fix in enumerate(self._prompt.fixes) if fix and self._accepts(place)])
+        match self._behaviour:
+            case Behaviour.EXCELLENT:
+                return self._sentences.long_answer()
+            case Behaviour.POOR:
+                return self._sentences.vague_answer()
+            case Behaviour.STUBBORN:
+                return f"{self._sentences.answer()}\n\nThis is settled; I see no reason to change it."
+            case _:
+                return self._sentences.answer()
+
+    def filler(self) -> str:
+        """Text that may be repeated to any length."""
+        return " ".join(self._sentences.steps(12))
+
+    def _short(self, text: str) -> str:
+        return text if self._words_max is None else " ".join(text.split(" ")[: self._words_max])
+
+    def _reasoning(self) -> str:
+        return self._short(self._sentences.reasoning())
+
+    def _confidence(self) -> int:
+        return self._chance.randint(*_CONFIDENCE[self._behaviour])
+
+    # --- writing ---------------------------------------------------------------------------------------------------
+
+    def _answer(self, _: Mapping[str, Any]) -> JsonValue:
+        return {"reasoning": self._reasoning(), "answer": self._short(self.text()), "confidence": self._confidence()}
+
+    def _debate_turn(self, _: Mapping[str, Any]) -> JsonValue:
+        error = "" if self._behaviour is Behaviour.STUBBORN else self._sentences.issues(1)[0][0]
+        return {
+            "reasoning": self._reasoning(),
+            "error": self._short(error),
+            "answer": self._short(self.text()),
+            "confidence": self._confidence(),
+        }
+
+    def _accepts(self, place: int) -> bool:
+        return fraction("accepts", self._noise_key, place) < _ACCEPTED[self._behaviour]
+
+    def _revised(self, fixes: Sequence[str]) -> str:
+        own = self._prompt.own
+        if self._behaviour is Behaviour.STUBBORN or (self._prompt.fixes and not fixes):
+            return own
+        listed = "\n".join(f"- {fix}" for fix in fixes or self._sentences.steps(1))
+        kept = own.split(REVISED_HEADING)[0] if own.count(REVISED_HEADING) > 1 else own
+        return f"{kept.rstrip()}\n\n{REVISED_HEADING}\n\n{listed}"
+
+    def _revision(self, properties: Mapping[str, Any]) -> JsonValue:
+        fixes = self._prompt.fixes[: properties["responses"].get("maxItems")]
+        responses: list[JsonValue] = []
+        for place, fix in enumerate(fixes):
+            accepted = self._accepts(place)
+            reason = f"Right, and changed: {fix}" if accepted else "The text already covers this."
+            decision = "accept" if accepted else "reject"
+            responses.append({"issue": place + 1, "decision": decision, "reason": self._short(reason)})
+        return {"responses": responses, "answer": self._short(self.text()), "confidence": self._confidence()}
+
+    def _analysis(self, properties: Mapping[str, Any]) -> JsonValue:
+        return {
+            name: [self._short(point) for point in self._sentences.steps(self._chance.randint(1, 3))]
+            for name in properties
+        }
+
+    # --- reviewing -------------------------------------------------------------------------------------------------
+
+    def _critique(self, properties: Mapping[str, Any]) -> JsonValue:
+        text = next(iter(self._prompt.candidates.values()), self._prompt.own)
+        severities = self._severities(text)[: properties["issues"].get("maxItems")]
+        issues: list[JsonValue] = []
+        for severity, (claim, evidence, fix) in zip(severities, self._sentences.issues(len(severities)), strict=True):
+            issue = {"where": self._quoted_line(text), "claim": claim, "evidence": evidence, "fix": fix}
+            issues.append({"severity": severity, **{name: self._short(part) for name, part in issue.items()}})
+        verdict = "reject" if "blocker" in severities else "revise" if "major" in severities else "accept"
+        return {"issues": issues, "verdict": verdict}
+
+    def _severities(self, text: str) -> list[str]:
+        chance = self._chance
+        if self._behaviour is Behaviour.STUBBORN:
+            return []
+        if self._behaviour is Behaviour.POOR or REVISED_HEADING in text:
+            return ["minor"] * chance.randint(0, 1)
+        first = chance.choices(("blocker", "major", "minor"), (6, 75, 19))[0]
+        further = chance.randint(0, 2) + (self._behaviour is Behaviour.EXCELLENT)
+        return [first, *chance.choices(("major", "minor"), (3, 7), k=further)]
+
+    def _quoted_line(self, text: str) -> str:
+        lines = [line for line in text.splitlines() if len(line) > 12]
+        words = re.sub(r"[*#`“”]+|^\s*(?:-|\d+\.)\s", "", self._chance.choice(lines)).split() if lines else []
+        return f"“{' '.join(words[:8])}{' …' if len(words) > 8 else ''}”" if words else "the first paragraph"
+
+    def _perceived(self, text: str) -> float:
+        noise = _NOISE[self._behaviour] * (2.0 * fraction("noise", self._noise_key, text) - 1.0)
+        return quality(text) + noise
+
+    def _scores(self, properties: Mapping[str, Any]) -> JsonValue:
+        return {label: {"criteria": self._criteria(label, scored)} for label, scored in properties.items()}
+
+    def _criteria(self, label: str, scored: Mapping[str, Any]) -> JsonValue:
+        text = self._prompt.candidates.get(label, "")
+        perceived = self._perceived(text)
+        listed: list[JsonValue] = []
+        for entry in scored["properties"]["criteria"]["prefixItems"]:
+            criterion: str = entry["properties"]["id"]["const"]
+            grade = perceived + _CRITERION_NOISE * (2.0 * fraction("criterion", criterion, text) - 1.0)
+            score = min(10, max(0, round(grade)))
+            listed.append({"id": criterion, "rationale": self._short(rationale(grade)), "score": score})
+        return listed
+
+    def _pair(self, _: Mapping[str, Any]) -> JsonValue:
+        first, second = (self._perceived(self._prompt.candidates.get(label, "")) for label in ("A", "B"))
+        gap = abs(first - second)
+        return {
+            "notes_a": self._short(rationale(first)),
+            "notes_b": self._short(rationale(second)),
+            "winner": "tie" if gap < _TIE_BELOW else "A" if first > second else "B",
+            "margin": 1 if gap < 0.8 else 2 if gap < 1.8 else 3,
+        }
+
+    def _choice(self, properties: Mapping[str, Any]) -> JsonValue:
+        return {"reasoning": self._reasoning(), "choice": self.choose(properties["choice"]["enum"])}
+
+    # --- code ------------------------------------------------------------------------------------------------------
+
+    def _program(self, _: Mapping[str, Any]) -> JsonValue:
+        own = self._prompt.own
+        right = self._chance.random() < (_REPAIRED if own else _RIGHT)[self._behaviour]
+        code = program(self._prompt.entry_point, operation(self._prompt.task), self._chance, right=right)
+        if own and self._behaviour is Behaviour.STUBBORN:
+            code = own
+        return {"reasoning": self._reasoning(), "code": code, "confidence": self._confidence()}
+
+    def _tests(self, _: Mapping[str, Any]) -> JsonValue:
+        asked, count = operation(self._prompt.task), self._chance.randint(3, 5)
+        tests: list[JsonValue] = []
+        while len(tests) < count:
+            right = self._behaviour is not Behaviour.POOR or self._chance.random() < 0.7
+            tests.append({**test(self._prompt.entry_point, asked, self._chance, right=right)})
+        return {"reasoning": self._reasoning(), "tests": tests}
+
+
+def _is_scored(schema: object) -> bool:
+    return isinstance(schema, dict) and set(schema.get("properties", ())) == {"criteria"}
+
+
+def pure_behaviour(behaviour: Behaviour, *key: object) -> Behaviour:
+    """`behaviour`, or for `mixed` the one that `key` draws."""
+    if behaviour is not Behaviour.MIXED:
+        return behaviour
+    return PURE_BEHAVIOURS[int(fraction("behaviour", *key) * len(PURE_BEHAVIOURS))]

@@ -1,0 +1,79 @@
+"""Parts of a prompt that shape an answer: the task, the candidates, the writer's own text and the issues raised.
+
+Prompts mark them alike: a section `# Task`, and text between two fence lines that carry one nonce, named by the line
+above (`Candidate B:`). Every part is optional; a bare question is the task.
+"""
+
+import builtins
+import keyword
+import re
+from functools import cached_property
+
+_TASK = re.compile(r"^#+[ \t]*Task[ \t]*\n(.*?)(?=^#{1,2} |\Z)", re.MULTILINE | re.DOTALL)
+_FENCED = re.compile(
+    r"^(?P<heading>[^\n]*)\n<<<\s*[\w-]+[ \t]+(?P<nonce>[\w-]{6,})(?:>>>)?[ \t]*\n"
+    r"(?P<text>.*?)\n?^[^\n]*(?P=nonce)[^\n]*>>>",
+    re.MULTILINE | re.DOTALL,
+)
+_LABEL = re.compile(r"\bcandidate\s+([A-Z]{1,2})\b\W*$", re.IGNORECASE)
+_FIX = re.compile(r"^\s*\d+[.)]\s.*?(?:\bFix: *(.+))?$", re.MULTILINE)
+_FUNCTION = re.compile(r"\bdef\s+([A-Za-z_]\w*)\s*\(|(?<![\w.])([A-Za-z_]\w*)\(")
+_ENTRY_POINT = "solve"
+_TITLE_CHARS = 72
+
+
+class PromptReader:
+    """One conversation's text, read on demand."""
+
+    def __init__(self, texts: tuple[str, ...]) -> None:
+        self._text = "\n\n".join(texts)
+        self._last = texts[-1]
+
+    @cached_property
+    def task(self) -> str:
+        """The section `# Task`, or the last message when there is none."""
+        found = _TASK.search(self._text)
+        return (found.group(1).strip() if found else "") or self._last
+
+    @cached_property
+    def title(self) -> str:
+        """The task's first sentence, cut after 72 characters."""
+        line = next((line for line in self.task.splitlines() if line.strip(" #*`>-")), "the question").strip(" #*`>-")
+        sentence = re.split(r"(?<=[.?!;:])\s", line, maxsplit=1)[0].rstrip(".;:! ")
+        if len(sentence) > _TITLE_CHARS:
+            sentence = sentence[:_TITLE_CHARS].rsplit(" ", 1)[0].rstrip(",;: ") + " …"
+        return sentence or "the question"
+
+    @cached_property
+    def _fenced(self) -> list[tuple[str, str]]:
+        return [(found["heading"].lower(), found["text"]) for found in _FENCED.finditer(self._text)]
+
+    def _under(self, word: str) -> str:
+        return next((text for heading, text in self._fenced if word in heading), "")
+
+    @cached_property
+    def candidates(self) -> dict[str, str]:
+        """The candidates' texts by their letters."""
+        labelled = ((_LABEL.search(heading), text) for heading, text in self._fenced)
+        return {label.group(1).upper(): text for label, text in labelled if label is not None}
+
+    @cached_property
+    def own(self) -> str:
+        """The writer's own text, or "" when the prompt shows none."""
+        return self._under("your ")
+
+    @cached_property
+    def fixes(self) -> list[str]:
+        """The fix that each numbered issue proposes, "" where it proposes none."""
+        return _FIX.findall(self._under("issues"))
+
+    @cached_property
+    def entry_point(self) -> str:
+        """The first function that the task, or else a given test, names; `solve` when there is none."""
+        for text in (self.task, self._under("tests")):
+            pairs = sorted(_FUNCTION.findall(text), key=lambda pair: not pair[0])
+            names = (defined or called for defined, called in pairs)
+            found = next((name for name in names if not keyword.iskeyword(name) and not hasattr(builtins, name)), None)
+            if found is not None:
+                return found
+        return _ENTRY_POINT
