@@ -303,7 +303,7 @@ def _webhooks() -> dict[str, tuple[Exhibit, ...]]:
     id, known = delivery_id(fact), deliveries(told())
     delivery = delivery_resource(id, fact, known[id], epoch=EPOCH, stopped=False)
     asked = RedeliveryRequested(fact=fact.subject, number=1, at=BEGAN_AT)
-    known[id].take(asked)
+    known[id].add(asked)
     again = delivery_resource(id, fact, known[id], epoch=EPOCH, stopped=False)
     of_it = {"deliberation_id": live.deliberation_id}
     page = DeliveryPage(items=(delivery,), next_cursor=None)
