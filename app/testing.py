@@ -1,12 +1,13 @@
 """Fakes that are product code: held to the same contract tests as what they stand for."""
 
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from app.deliberation.calls import Call, FactProblem, Usage
-from app.deliberation.engine import CloseStage, Done, Finish, OpenStage, RunStage, closing_cause, decide
+from app.deliberation.driver import drive, next_moment, waits_for_calls
+from app.deliberation.engine import RunStage
 from app.deliberation.errors import JournalUnavailable, UnexpectedFact
 from app.deliberation.facts import (
     FACT_SUFFIXES,
@@ -235,44 +236,19 @@ class ScriptedAgents:
 
     def deliberate(self, facts: Sequence[Fact]) -> list[Fact]:
         """These facts and all that follow them, to the end. Raises what `fold` and `decide` raise."""
-        told = list(facts)
-        state = fold(enumerate(told, start=1))
+        state = fold(enumerate(facts, start=1))
         if state is None:
             raise UnexpectedFact("a deliberation begins with its acceptance")
         definition = STRATEGIES[state.specification.strategy]
-        while True:
-            run: RunStage | None = None
-            match decide(state, self.clock.now(), definition):
-                case OpenStage(fact, run):
-                    new: list[Fact] = [fact]
-                case CloseStage(fact) | Finish(fact):
-                    new = [fact]
-                case RunStage() as run:
-                    new = []
-                case Done():
-                    return told
-            state = self._append(told, state, new)
-            if run is not None:
-                state = self._append(told, state, self._run(state, run))
+        following = drive(state, definition, self.clock.now, self._run)
+        return [*facts, *(event for event in following if isinstance(event, Fact))]
 
-    def _append(self, told: list[Fact], state: State, new: Sequence[Fact]) -> State:
-        for fact in new:
-            told.append(fact)
-            state = apply(state, fact, len(told))
-        return state
-
-    def _run(self, state: State, run: RunStage) -> list[Fact]:
+    def _run(self, state: State, run: RunStage) -> Iterator[CallFinished]:
         """The outcomes that come until the open stage may close, or the deliberation's deadline passes."""
         for call in run.calls:
             self._begin(state, run, call)
-        stage = state.open_stage
-        assert stage is not None, "only an open stage runs"
-        recorded, new = dict(state.finished), list[Fact]()
-        while self.clock.now() < state.accepted.deadline_at:
-            if closing_cause(stage, recorded, self.clock.now()) is not None:
-                break
-            moments = (stage.opened.soft_deadline_at, stage.opened.call_deadline_at, state.accepted.deadline_at)
-            wake_at = min(moment for moment in moments if moment > self.clock.now())
+        while waits_for_calls(state, self.clock.now()):
+            wake_at = next_moment(state, self.clock.now())
             due = min(self._under_way, key=lambda outcome: outcome[:2], default=None)
             if due is None or due[0] > wake_at:
                 self.clock.present = wake_at
@@ -280,9 +256,8 @@ class ScriptedAgents:
             self._under_way.remove(due)
             self.clock.present = max(self.clock.now(), due[0])
             outcome = due[2].model_copy(update={"ts": self.clock.now()})
-            recorded[outcome.call_id] = outcome
-            new.append(outcome)
-        return new
+            state = apply(state, outcome)
+            yield outcome
 
     def _begin(self, state: State, run: RunStage, call: Call) -> None:
         self.calls.append(call)

@@ -14,9 +14,10 @@ from app.api.requests import DeliberationRequest
 from app.api.webhook_payloads import delivery_id
 from app.catalog.projection import state_of
 from app.deliberation.calls import Call, Usage
-from app.deliberation.engine import CloseStage, Done, Finish, OpenStage, RunStage, decide
-from app.deliberation.facts import CallDelta, CallFinished, CallStarted, Event, encode, prefix, suffix
-from app.deliberation.fold import State, apply, begin
+from app.deliberation.driver import drive
+from app.deliberation.engine import RunStage
+from app.deliberation.facts import CallDelta, CallFinished, CallStarted, Event, View, encode, prefix, suffix
+from app.deliberation.fold import State, begin
 from app.deliberation.ports import Record
 from app.deliberation.roles import parse_roles
 from app.deliberation.strategies import STRATEGIES
@@ -73,7 +74,7 @@ def _text(call: Call) -> str:
     return json.dumps(ballot)
 
 
-def _written(run: RunStage, now: datetime) -> Iterator[Event]:
+def _written(run: RunStage, now: datetime) -> Iterator[CallFinished | View]:
     """What the agents write while a stage is open: each call's text in two pieces, then its outcome."""
     for call in run.calls:
         text = _text(call)
@@ -109,20 +110,15 @@ def story(key: str) -> tuple[Event, ...]:
     specified = specification(asked, roles, STRATEGIES, timeout_s=300)
     id = deliberation_id(TENANT, key, BEGAN_AT)
     first = accepted(specified, asked, id=id, now=BEGAN_AT, request_id=None, traceparent=None)
-    told, current = list[Event]([first]), begin(first, 1)
-    while True:
-        now = BEGAN_AT + len(told) * _STEP
-        match decide(current, now, STRATEGIES[specified.strategy]):
-            case OpenStage(fact) | CloseStage(fact) | Finish(fact):
-                told.append(fact)
-                current = apply(current, fact, len(told))
-            case RunStage() as run:
-                for event in _written(run, now):
-                    told.append(event)
-                    if isinstance(event, CallFinished):
-                        current = apply(current, event, len(told))
-            case Done():
-                return tuple(told)
+    events: list[Event] = [first]
+
+    def now() -> datetime:
+        return BEGAN_AT + len(events) * _STEP
+
+    definition = STRATEGIES[specified.strategy]
+    for event in drive(begin(first, 1), definition, now, lambda _, run: _written(run, now())):
+        events.append(event)
+    return tuple(events)
 
 
 def _half(told: tuple[Event, ...]) -> tuple[Event, ...]:

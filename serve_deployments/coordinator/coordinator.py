@@ -13,6 +13,7 @@ from typing import Any, assert_never
 import structlog
 
 from app.deliberation.calls import Call
+from app.deliberation.driver import next_moment, waits_for_calls
 from app.deliberation.engine import (
     POISON_TAKEOVERS,
     CloseStage,
@@ -20,7 +21,6 @@ from app.deliberation.engine import (
     Finish,
     OpenStage,
     RunStage,
-    closing_cause,
     decide,
     failed,
     problem_of,
@@ -294,7 +294,7 @@ class CoordinatorReplica:
         """Run a stage's lacking calls until it may close, somebody cancels, or the deliberation's deadline passes."""
         work.alive_until = run.deadline_at + 2 * GRACE
         state = await self._ledger.caught_up(work, state)
-        if self._may_go_on(state):
+        if not waits_for_calls(state, datetime.now(UTC)):
             return state
         by_role: dict[str, list[Call]] = {}
         for call in run.calls:
@@ -303,7 +303,7 @@ class CoordinatorReplica:
             async with asyncio.TaskGroup() as group:
                 asking = [group.create_task(self._roles.ask(work, run, role, calls)) for role, calls in by_role.items()]
                 try:
-                    while not self._may_go_on(state):
+                    while waits_for_calls(state, datetime.now(UTC)):
                         state = await self._heard_of(work, state)
                     if state.cancel is not None or datetime.now(UTC) >= state.accepted.deadline_at:
                         work.stopping = True
@@ -324,23 +324,11 @@ class CoordinatorReplica:
                     state = await self._ledger.caught_up(work, state, [await work.inbox.get()])
         return state
 
-    def _may_go_on(self, state: State) -> bool:
-        """Whether the open stage needs no more waiting."""
-        stage = state.open_stage
-        now = datetime.now(UTC)
-        if stage is None or state.cancel is not None or state.ended or now >= state.accepted.deadline_at:
-            return True
-        return closing_cause(stage, state.finished, now) is not None
-
     async def _heard_of(self, work: Work, state: State) -> State:
         """The state after the next facts, or after the next moment at which time alone may decide."""
-        stage = state.open_stage
-        assert stage is not None
         now = datetime.now(UTC)
-        moments = (stage.opened.soft_deadline_at, stage.opened.call_deadline_at, state.accepted.deadline_at)
-        wake_at = min((moment for moment in moments if moment > now), default=now)
         try:
-            async with asyncio.timeout((wake_at - now).total_seconds()):
+            async with asyncio.timeout((next_moment(state, now) - now).total_seconds()):
                 records = [await work.inbox.get()]
         except TimeoutError:
             return state

@@ -4,11 +4,11 @@ import asyncio
 import json
 import socket
 import threading
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass, field
-from datetime import timedelta
+from datetime import datetime, timedelta
 from functools import cached_property
-from typing import Any, assert_never
+from typing import Any
 
 import uvicorn
 from starlette.applications import Starlette
@@ -20,9 +20,10 @@ from starlette.types import Receive, Scope, Send
 from app.catalog.projection import resource
 from app.client.sse import Frame
 from app.deliberation.calls import Call, FactProblem, Usage
-from app.deliberation.engine import CloseStage, Done, Finish, OpenStage, RunStage, decide
-from app.deliberation.facts import Accepted, CallDelta, CallFinished, CallStarted, Event, StageOpened, encode
-from app.deliberation.fold import State, apply, begin
+from app.deliberation.driver import drive
+from app.deliberation.engine import RunStage
+from app.deliberation.facts import Accepted, CallDelta, CallFinished, CallStarted, Event, Fact, View, encode
+from app.deliberation.fold import begin, fold
 from app.deliberation.specification import DEFAULT_RUBRIC, AgentSpec, Budget, Constraints, Specification
 from app.deliberation.strategies import STRATEGIES
 from app.openapi.example_cluster import cluster
@@ -117,21 +118,10 @@ def specification(
 
 @dataclass
 class Council:
-    """A whole run: its events in the order of the log, and the state they fold to."""
+    """A whole run: its events in the order of the log, a quarter of a second apart."""
 
-    events: list[Event] = field(default_factory=list[Event])
-    state: State | None = None
-    clock: FakeClock = field(default_factory=FakeClock)
-
-    def write(self, event: Event) -> None:
-        self.clock.advance(0.25)
-        event = event.model_copy(update={"ts": self.clock.now()})
-        self.events.append(event)
-        if isinstance(event, Accepted):
-            self.state = begin(event, len(self.events))
-        elif not isinstance(event, CallStarted | CallDelta):
-            assert self.state is not None
-            self.state = apply(self.state, event, len(self.events))
+    events: list[Event]
+    clock: FakeClock
 
     @cached_property
     def frames(self) -> list[Frame]:
@@ -141,61 +131,51 @@ class Council:
 
     @property
     def resource(self) -> dict[str, Any]:
-        assert self.state is not None
-        return resource(self.state, epoch=EPOCH, retention_s=86_400).model_dump(mode="json")
+        state = fold((place, event) for place, event in enumerate(self.events, 1) if isinstance(event, Fact))
+        assert state is not None
+        return resource(state, epoch=EPOCH, retention_s=86_400).model_dump(mode="json")
 
 
-def _run(council: Council, opened: StageOpened, calls: Iterable[Call], script: Script) -> None:
-    for call in calls:
-        about: dict[str, Any] = {
-            "deliberation_id": ID,
-            "ts": council.clock.now(),
-            "call_id": call.call_id,
-            "agent_id": call.agent_id,
-        }
-        council.write(CallStarted(**about, role=call.role, model=MODEL, attempt=1))
+def _written(stage: RunStage, script: Script, now: datetime) -> Iterator[CallFinished | View]:
+    for call in stage.calls:
+        about: dict[str, Any] = {"deliberation_id": ID, "ts": now, "call_id": call.call_id, "agent_id": call.agent_id}
+        yield CallStarted(**about, role=call.role, model=MODEL, attempt=1)
         text = script(call)
         for offset in range(0, len(text or ""), PIECE_CHARS):
-            piece = (text or "")[offset : offset + PIECE_CHARS]
-            council.write(CallDelta(**about, attempt=1, offset=offset, text=piece))
-        problem = None if text else FactProblem(code="engine_unavailable", detail="refused", retryable=True)
-        council.write(
-            CallFinished(
-                **about,
-                role=call.role,
-                stage=opened.stage,
-                attempt=1,
-                text=text,
-                problem=problem,
-                model=MODEL,
-                usage=Usage(prompt_tokens=100, completion_tokens=20, cached_tokens=64, calls=1),
-                duration_ms=1_500,
-            )
+            yield CallDelta(**about, attempt=1, offset=offset, text=(text or "")[offset : offset + PIECE_CHARS])
+        yield CallFinished(
+            **about,
+            role=call.role,
+            stage=stage.opened.stage,
+            attempt=1,
+            text=text,
+            problem=None if text else FactProblem(code="engine_unavailable", detail="refused", retryable=True),
+            model=MODEL,
+            usage=Usage(prompt_tokens=100, completion_tokens=20, cached_tokens=64, calls=1),
+            duration_ms=1_500,
         )
 
 
 def council_of(asked: Specification | None = None, script: Script = answer_text) -> Council:
     """Run a council to its end; `script` answers each call, None is a failure."""
     asked = asked or specification()
-    council = Council()
-    deadline = council.clock.now() + timedelta(seconds=300)
-    council.write(
-        Accepted(
-            deliberation_id=ID, ts=council.clock.now(), specification=asked, deadline_at=deadline, body_sha256="0" * 64
-        )
+    clock = FakeClock()
+    deadline_at = clock.now() + timedelta(seconds=300)
+    clock.advance(0.25)
+    first = Accepted(
+        deliberation_id=ID, ts=clock.now(), specification=asked, deadline_at=deadline_at, body_sha256="0" * 64
     )
-    while True:
-        assert council.state is not None
-        decision = decide(council.state, council.clock.now(), STRATEGIES[asked.strategy])
-        match decision:
-            case OpenStage() | CloseStage() | Finish():
-                council.write(decision.fact)
-            case RunStage():
-                _run(council, decision.opened, decision.calls, script)
-            case Done():
-                return council
-            case _:
-                assert_never(decision)
+    council = Council([first], clock)
+    following = drive(
+        begin(first, 1),
+        STRATEGIES[asked.strategy],
+        clock.now,
+        lambda _, stage: _written(stage, script, clock.now()),
+    )
+    for event in following:
+        clock.advance(0.25)
+        council.events.append(event.model_copy(update={"ts": clock.now()}))
+    return council
 
 
 def wire(frame: Frame) -> bytes:

@@ -11,9 +11,10 @@ import httpx
 from starlette.types import Receive, Scope, Send
 
 from app.deliberation.calls import Call, Usage
-from app.deliberation.engine import CloseStage, Done, Finish, OpenStage, RunStage, decide
-from app.deliberation.facts import Accepted, CallFinished, Fact, decode
-from app.deliberation.fold import State, apply, begin
+from app.deliberation.driver import drive
+from app.deliberation.engine import RunStage
+from app.deliberation.facts import Accepted, CallFinished, Fact, StageOpened, decode
+from app.deliberation.fold import State, begin
 from app.deliberation.strategies import STRATEGIES
 from app.main import create_app, lifespan_of
 from app.routes.dependencies import Gateway
@@ -142,25 +143,15 @@ def played(
     order: Callable[[tuple[Call, ...]], list[Call]] = list,
 ) -> list[Fact]:
     """The facts after `accepted`, as the product's engine decides them over agents that `write` what it asks."""
+
+    def run(_: State, stage: RunStage) -> list[CallFinished]:
+        id = accepted.deliberation_id
+        return [finished(id, call, stage.opened.stage, now(), write(call)) for call in order(stage.calls)]
+
     facts: list[Fact] = []
-    state: State = begin(accepted, 1)
-
-    def add(fact: Fact) -> None:
-        nonlocal state
-        facts.append(fact)
-        state = apply(state, fact, state.last_sequence + 1)
-
-    definition = STRATEGIES[accepted.specification.strategy]
-    while True:
-        match decide(state, now(), definition):
-            case OpenStage(fact=fact):
-                add(fact)
-                if fact.stage == until_stage:
-                    return facts
-            case RunStage(opened=opened, calls=calls):
-                for call in order(calls):
-                    add(finished(accepted.deliberation_id, call, opened.stage, now(), write(call)))
-            case CloseStage(fact=fact) | Finish(fact=fact):
-                add(fact)
-            case Done():
-                return facts
+    for event in drive(begin(accepted, 1), STRATEGIES[accepted.specification.strategy], now, run):
+        assert isinstance(event, Fact)
+        facts.append(event)
+        if isinstance(event, StageOpened) and event.stage == until_stage:
+            break
+    return facts
