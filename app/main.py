@@ -31,7 +31,8 @@ from app.catalog.index import Catalog
 from app.deliberation.errors import InvalidRequest
 from app.deliberation.ports import Clock, Control, Journal
 from app.deliberation.strategies import STRATEGIES
-from app.lifecycle.delete import sweep
+from app.lifecycle.deliberations import Deliberations
+from app.lifecycle.sweep import sweep
 from app.log.journal import JetStreamJournal
 from app.log.stats import log_figures
 from app.log.stream_settings import StreamSettings
@@ -165,6 +166,16 @@ def lifespan_of(
             streams_per_client_max=settings.streams_per_client_max,
             observe=catalog.observe,
         )
+        deliberations = Deliberations(
+            opened,
+            clock,
+            catalog,
+            roles,
+            STRATEGIES,
+            retention_s=settings.retention_s,
+            timeout_s=settings.deliberation_timeout_s,
+            draining=feed.draining.is_set,
+        )
         async with feed, asyncio.TaskGroup() as group:
             following = group.create_task(_follow(opened, catalog, access.keyring))
             # Connecting must have begun before the first request: until then the client takes none, not even to fail.
@@ -179,11 +190,12 @@ def lifespan_of(
                 access=access,
                 clock=clock,
                 catalog=catalog,
+                deliberations=deliberations,
                 feed=feed,
                 looks=SnapshotCache(opened),
                 roles=roles,
                 strategies=STRATEGIES,
-                metrics=Metrics(catalog),
+                metrics=Metrics(catalog, deliberations.outcomes),
                 streams_differ=_differences(opened, settings),
                 log_told=_log_told(opened),
                 cluster=SingleFlightCache[bytes](CLUSTER_FRESH_S),
