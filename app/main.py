@@ -39,12 +39,13 @@ from app.log.stream_settings import StreamSettings
 from app.log.streams import declared_consumers, declared_streams, plan, prove_writes
 from app.observability import logs
 from app.observability.metrics import Metrics
-from app.openapi import document as openapi
+from app.openai.problems import OPENAI_ERRORS
+from app.openapi import document
+from app.openapi.routers import ROUTERS
 from app.routes.dependencies import Gateway, SystemClock, permitted
 from app.routes.middleware import RequestContext
 from app.routes.request_guard import RequestGuard
 from app.routes.roles import read_roles
-from app.routes.routers import ROUTERS
 from app.settings import Settings
 from app.streaming.connection import StreamingProtocol
 from app.streaming.feed import Feed
@@ -166,7 +167,7 @@ def lifespan_of(
             streams_per_client_max=settings.streams_per_client_max,
             observe=catalog.observe,
         )
-        deliberations = Deliberations(
+        service = Deliberations(
             opened,
             clock,
             catalog,
@@ -190,12 +191,12 @@ def lifespan_of(
                 access=access,
                 clock=clock,
                 catalog=catalog,
-                deliberations=deliberations,
+                deliberations=service,
                 feed=feed,
                 looks=SnapshotCache(opened),
                 roles=roles,
                 strategies=STRATEGIES,
-                metrics=Metrics(catalog, deliberations.outcomes),
+                metrics=Metrics(catalog, service.outcomes),
                 streams_differ=_differences(opened, settings),
                 log_told=_log_told(opened),
                 cluster=SingleFlightCache[bytes](CLUSTER_FRESH_S),
@@ -213,8 +214,8 @@ def create_app(settings: Settings, journal: Log | None = None, clock: Clock | No
     Raises InvalidRequest when the roles cannot be read.
     """
     lifespan = lifespan_of(settings, journal, clock or SystemClock())
-    app = FastAPI(title=openapi.TITLE, lifespan=lifespan, openapi_url=None, redirect_slashes=False)
-    openapi.install(app, development=settings.key_pepper is None)
+    app = FastAPI(title=document.TITLE, lifespan=lifespan, openapi_url=None, redirect_slashes=False)
+    document.install(app, development=settings.key_pepper is None)
     app.add_middleware(RequestGuard)
     if settings.cors_origins:
         app.add_middleware(CORSMiddleware, allow_origins=settings.cors_origins, **CORS)
@@ -227,7 +228,7 @@ def create_app(settings: Settings, journal: Log | None = None, clock: Clock | No
     for router in ROUTERS:
         app.include_router(router, dependencies=[Depends(permitted)])
         own += router.routes
-    problems.install(app, own)
+    problems.install(app, own, formats={"/v1/": OPENAI_ERRORS})
     return app
 
 

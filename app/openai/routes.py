@@ -15,16 +15,7 @@ import structlog
 from fastapi import APIRouter, Path, Request, Response
 from starlette.types import Receive, Scope, Send
 
-from app.api.problems import (
-    CHAT_STATUSES,
-    CLIENT_LEFT,
-    STATUSES,
-    NotReady,
-    NoVerdict,
-    chat_headers,
-    request_id_of,
-    stream_error,
-)
+from app.api.problems import STATUSES, NotReady, request_id_of
 from app.api.request_body import body_of
 from app.api.requests import submission_of
 from app.api.responses import IDEMPOTENCY_KEY, Declared, body, headers
@@ -33,12 +24,14 @@ from app.deliberation.calls import FactProblem
 from app.deliberation.errors import DeliberationError, JournalUnavailable
 from app.deliberation.fold import State
 from app.openai.completions import completion, error_frames, frames, opening_frame
+from app.openai.problems import CHAT_STATUSES, NoVerdict, chat_headers, stream_error
 from app.openai.requests import ChatCompletionRequest, Known, deliberation_of, model_parts
 from app.openai.schemas import ChatCompletion, ModelList, ModelResource
 from app.routes.dependencies import Gateway, InGateway, OfTenant
 from app.streaming.event_stream import EventStreamResponse
 
 OWNER = "deliberation-gateway"
+CLIENT_LEFT = 499
 # A coordinator ends at the deadline what has not ended before; hearing of it takes a moment more.
 END_GRACE_S = 10.0
 LAG_S = 0.1
