@@ -5,11 +5,11 @@ from functools import cache
 from importlib.metadata import version
 from typing import Literal
 
-from app.api.problems import NoVerdict
 from app.api.schemas import dump
 from app.catalog.projection import links, resource
 from app.deliberation.calls import FactProblem
 from app.deliberation.fold import State, usage
+from app.openai.problems import NoVerdict
 from app.openai.requests import ChatCompletionRequest
 from app.openai.schemas import (
     ChatAnswer,

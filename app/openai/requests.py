@@ -21,7 +21,7 @@ from pydantic import (
 )
 from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
-from app.api.problems import ModelNotFound, ValidationFailed, body_problems
+from app.api.problems import ValidationFailed, body_problems
 from app.api.requests import (
     AGENTS_MAX,
     SEED_MAX,
@@ -37,6 +37,7 @@ from app.api.requests import (
 )
 from app.api.schemas import FieldProblem
 from app.deliberation.specification import TIMEOUT_S_MAX
+from app.openai.problems import ModelNotFound
 
 MESSAGES_MAX = 1_024
 STOPS_MAX = 4

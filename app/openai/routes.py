@@ -15,31 +15,23 @@ import structlog
 from fastapi import APIRouter, Path, Request, Response
 from starlette.types import Receive, Scope, Send
 
-from app.api.problems import (
-    CHAT_STATUSES,
-    CLIENT_LEFT,
-    STATUSES,
-    NotReady,
-    NoVerdict,
-    chat_headers,
-    request_id_of,
-    stream_error,
-)
+from app.api.problems import STATUSES, NotReady, request_id_of
 from app.api.request_body import body_of
-from app.api.requests import idempotency_key_of
+from app.api.requests import submission_of
 from app.api.responses import IDEMPOTENCY_KEY, Declared, body, headers
 from app.api.schemas import dump
 from app.deliberation.calls import FactProblem
 from app.deliberation.errors import DeliberationError, JournalUnavailable
 from app.deliberation.fold import State
-from app.lifecycle.accept import accept, loaded, stopping
 from app.openai.completions import completion, error_frames, frames, opening_frame
+from app.openai.problems import CHAT_STATUSES, NoVerdict, chat_headers, stream_error
 from app.openai.requests import ChatCompletionRequest, Known, deliberation_of, model_parts
 from app.openai.schemas import ChatCompletion, ModelList, ModelResource
 from app.routes.dependencies import Gateway, InGateway, OfTenant
 from app.streaming.event_stream import EventStreamResponse
 
 OWNER = "deliberation-gateway"
+CLIENT_LEFT = 499
 # A coordinator ends at the deadline what has not ended before; hearing of it takes a moment more.
 END_GRACE_S = 10.0
 LAG_S = 0.1
@@ -76,7 +68,7 @@ class PendingCompletion:
             late = FactProblem(code="deadline_exceeded", detail="nobody ended it by its deadline", retryable=True)
             raise NoVerdict(late, self.state.deliberation_id)
         for _ in range(LAGS_MAX):
-            state = await loaded(self.gateway, self.tenant, self.state.deliberation_id)
+            state = await self.gateway["deliberations"].load(self.tenant, self.state.deliberation_id)
             if state.ended:
                 return state
             # A server of the log that lags behind the one that told of the end has yet to store it.
@@ -90,7 +82,7 @@ class PendingCompletion:
         if self.returns or over or await gateway["catalog"].ended(self.tenant, id, 0):
             return
         try:
-            await stopping(gateway, self.tenant, self.state, "the client of /v1 left")
+            await gateway["deliberations"].cancel(self.tenant, self.state, "the client of /v1 left")
         except JournalUnavailable as error:
             log.warning("abandoned_not_stopped", deliberation_id=id, detail=str(error))
 
@@ -203,8 +195,9 @@ _COMPLETED: dict[str, Any] = {
 async def create_chat_completion(request: Request, gateway: InGateway, tenant: OfTenant) -> Response:
     """Accepted as any deliberation is, and awaited until its end. Leaving stops it, unless a key leads back to it."""
     asked = await body_of(request, ChatCompletionRequest)
-    state, _ = await accept(gateway, tenant, request, deliberation_of(asked, _known(gateway)))
-    visit = PendingCompletion(gateway, tenant, state, returns=idempotency_key_of(request) is not None)
+    submission = submission_of(request)
+    state, _ = await gateway["deliberations"].accept(tenant, deliberation_of(asked, _known(gateway)), submission)
+    visit = PendingCompletion(gateway, tenant, state, returns=submission.idempotency_key is not None)
     if asked.stream:
         return ChatStream(asked, visit, request_id_of(request))
     return await _answer(request, asked, visit)

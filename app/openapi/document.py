@@ -24,10 +24,10 @@ from app.openai.requests import ChatCompletionRequest
 from app.openai.routes import refusals
 from app.openai.schemas import ChatCompletionChunk, OpenAIError
 from app.openapi.examples import EVENT_STREAM, Exhibit, exhibits
+from app.openapi.routers import ROUTERS
 from app.openapi.webhooks import receiver_operation
 from app.routes.login import LoginRequest
 from app.routes.pages import install_pages
-from app.routes.routers import ROUTERS
 from app.webhooks.resources import WebhookPayload
 
 TITLE = "Deliberation Gateway"

@@ -12,7 +12,6 @@ from app.api.schemas import Resource, dump
 from app.api.webhook_payloads import delivery_id, due
 from app.deliberation.errors import DeliberationError, JournalUnavailable, NotFound
 from app.deliberation.ports import Record
-from app.lifecycle.accept import standing
 from app.routes.dependencies import DeliberationId, Gateway, InGateway, OfTenant
 from app.webhooks.attempts import (
     DeliveryHistory,
@@ -67,7 +66,7 @@ async def _deliveries(gateway: Gateway, tenant: str, deliberation_id: str) -> De
     """All deliveries of a deliberation; none without a webhook. Raises NotFound, Gone and JournalUnavailable."""
     journal, epoch = gateway["journal"], gateway["catalog"].epoch
     records = await journal.facts(tenant, deliberation_id)
-    webhook = standing(gateway, deliberation_id, records).specification.webhook
+    webhook = gateway["deliberations"].state_from(deliberation_id, records).specification.webhook
     if not epoch:
         raise JournalUnavailable(_NOT_READ)
     facts: Sequence[Record] = [] if webhook is None else due(records, webhook)

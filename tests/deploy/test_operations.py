@@ -22,7 +22,7 @@ WORDS = {"REGISTRY", "USER", "PASSWORD", "STREAM", "DIRECTORY", "DELIBERATIONS"}
 def exposed() -> set[str]:
     """The names of the gateway's metrics, without the suffixes of a histogram's parts."""
     text = (
-        Metrics(Catalog(SystemClock(), Backlog(SystemClock(), 1, {}), retention_s=60, size_max=100))
+        Metrics(Catalog(SystemClock(), Backlog(SystemClock(), 1, {}), retention_s=60, size_max=100), {})
         .exposition()
         .decode()
     )

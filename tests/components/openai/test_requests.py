@@ -9,10 +9,10 @@ import pytest
 from openai.types.chat.completion_create_params import CompletionCreateParamsBase
 from pydantic import ValidationError
 
-from app.api.problems import CHAT_STATUSES, ModelNotFound, ValidationFailed, body_problems
+from app.api.problems import ValidationFailed, body_problems
 from app.api.requests import DeliberationRequest
 from app.deliberation.strategies import STRATEGIES
-from app.openai.problems import param
+from app.openai.problems import CHAT_STATUSES, ModelNotFound, param
 from app.openai.requests import ChatCompletionRequest, ChatRequestMessage, DeliberationOptions, deliberation_of, task_of
 from app.routes.roles import read_roles
 

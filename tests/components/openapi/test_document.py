@@ -11,7 +11,8 @@ from openapi_spec_validator import validate
 
 from app.access.authorization import ACCESS
 from app.access.keys import SCOPES
-from app.api.problems import CHAT_STATUSES, STATUSES
+from app.api.problems import STATUSES
+from app.openai.problems import CHAT_STATUSES
 from app.openapi.document import document, document_3_2, events_schema
 from app.routes.pages import UI
 from tests.components.access.keyed import PEPPER
