@@ -1,4 +1,4 @@
-"""What receivers get, as the OpenAPI document tells it under `webhooks`."""
+"""The request to receivers, as an operation under `webhooks` of the OpenAPI document."""
 
 import json
 from typing import Any
@@ -8,25 +8,25 @@ from app.deliberation.specification import Webhook
 from app.openapi.example_log import EPOCH, KEY, records_of
 
 _SIGNATURE = "v1,K5oZfzN95Z9UVu1EsfQmfVNQhnkZ2pj9o9NDN/H/pI4="
-_HOOK = Webhook(url="https://hooks.example.com/deliberations", events=TERMINAL_EVENTS, metadata={"order": "4711"})
+_WEBHOOK = Webhook(url="https://hooks.example.com/deliberations", events=TERMINAL_EVENTS, metadata={"order": "4711"})
 
 
 def _header(name: str, description: str, example: str) -> dict[str, Any]:
-    """A header of every request to a receiver."""
-    told = {"in": "header", "name": name, "required": True, "description": description}
-    return {**told, "schema": {"type": "string"}, "examples": {"ended": {"value": example}}}
+    """A required header of the request."""
+    declared = {"in": "header", "name": name, "required": True, "description": description}
+    return {**declared, "schema": {"type": "string"}, "examples": {"ended": {"value": example}}}
 
 
 def receiver_operation() -> dict[str, Any]:
-    """The request that a receiver gets, as an operation; its body is the schema WebhookPayload."""
+    """The operation; its body has the schema WebhookPayload."""
     end = records_of(KEY)[-1]
-    shown = {"summary": "It has ended with a verdict", "value": json.loads(payload(end, EPOCH, _HOOK))}
+    example = {"summary": "A deliberation has ended with a verdict", "value": json.loads(payload(end, EPOCH, _WEBHOOK))}
     schema = {"$ref": "#/components/schemas/WebhookPayload"}
     return {
         "operationId": "receive_event",
-        "summary": "An event of a deliberation whose request named a webhook",
-        "description": "Sent at least once for each event that was asked for, and signed as Standard Webhooks 1.0.0 "
-        "has it: check the signature on the bytes as they came. Whoever has seen the `webhook-id` has seen the event.",
+        "summary": "An event of a deliberation whose request has a webhook",
+        "description": "Sent at least once per subscribed event, signed by Standard Webhooks 1.0.0. Verify the "
+        "signature over the bytes as received. Repeated deliveries of an event have the same `webhook-id`.",
         "tags": ["webhooks"],
         "security": [],
         "parameters": [
@@ -36,11 +36,11 @@ def receiver_operation() -> dict[str, Any]:
         ],
         "requestBody": {
             "required": True,
-            "content": {"application/json": {"schema": schema, "examples": {"ended": shown}}},
+            "content": {"application/json": {"schema": schema, "examples": {"ended": example}}},
         },
         "responses": {
-            "2XX": {"description": "Taken"},
-            "410": {"description": "Gone: nothing more of this deliberation is sent"},
-            "default": {"description": "Not taken: it is sent again later"},
+            "2XX": {"description": "Accepted"},
+            "410": {"description": "Gone: no more events of this deliberation are sent"},
+            "default": {"description": "Failed: the delivery is retried later"},
         },
     }

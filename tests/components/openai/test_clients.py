@@ -65,7 +65,7 @@ class Line:
 
 @pytest.mark.parametrize("streamed", [False, True])
 @pytest.mark.parametrize(("key", "stopped"), [({}, True), ({"Idempotency-Key": "k"}, False)])
-async def test_a_client_that_leaves_stops_what_it_cannot_come_back_for(
+async def test_a_disconnect_cancels_a_deliberation_without_a_key(
     gateway: Served, streamed: bool, key: dict[str, str], stopped: bool
 ) -> None:
     line = Line(gateway, BODY | {"stream": streamed}, key)
@@ -78,7 +78,7 @@ async def test_a_client_that_leaves_stops_what_it_cannot_come_back_for(
 
 
 @pytest.mark.parametrize("streamed", [False, True])
-async def test_a_client_that_leaves_after_the_end_stops_nothing(gateway: Served, streamed: bool) -> None:
+async def test_a_disconnect_after_the_end_cancels_nothing(gateway: Served, streamed: bool) -> None:
     line = Line(gateway, BODY | {"stream": streamed})
     async with asyncio.timeout(10), asyncio.TaskGroup() as group:
         call = group.create_task(line.call())
@@ -89,7 +89,7 @@ async def test_a_client_that_leaves_after_the_end_stops_nothing(gateway: Served,
     assert line.sent[0]["status"] == 200 and cancelled_in(gateway) == []
 
 
-async def test_leaving_a_log_that_is_away_hurts_nobody(gateway: Served) -> None:
+async def test_a_disconnect_while_the_log_is_unavailable_raises_nothing(gateway: Served) -> None:
     line = Line(gateway, BODY)
     async with asyncio.timeout(10), asyncio.TaskGroup() as group:
         group.create_task(line.call())
@@ -99,7 +99,7 @@ async def test_leaving_a_log_that_is_away_hurts_nobody(gateway: Served) -> None:
     assert line.sent[0]["status"] == 499
 
 
-async def test_comments_keep_a_stream_awake_while_the_council_deliberates() -> None:
+async def test_a_stream_sends_heartbeats_until_the_answer() -> None:
     async with served(heartbeat_s=0.01) as gateway:
         line = Line(gateway, BODY | {"stream": True})
         async with asyncio.timeout(10), asyncio.TaskGroup() as group:
@@ -113,7 +113,7 @@ async def test_comments_keep_a_stream_awake_while_the_council_deliberates() -> N
 
 
 @pytest.mark.parametrize("streamed", [False, True])
-async def test_a_gateway_that_stops_says_so_and_leaves_nothing_behind(gateway: Served, streamed: bool) -> None:
+async def test_a_draining_gateway_ends_waiting_completions(gateway: Served, streamed: bool) -> None:
     async def stops(_: Served, __: str) -> None:
         gateway.gateway["feed"].drain()
         gateway.gateway["catalog"].dismiss_waiters()

@@ -70,7 +70,7 @@ async def test_a_completion_is_the_verdict_with_the_usage_of_all_agents(gateway:
     assert usage["calls"] == 12 and found["system_fingerprint"].endswith(f"council-v{COUNCIL.version}")
 
 
-async def test_it_is_accepted_as_any_deliberation_is(gateway: Served) -> None:
+async def test_a_completion_is_stored_as_a_deliberation(gateway: Served) -> None:
     trace = f"00-{'a' * 32}-{'b' * 16}-01"
     headers = {"X-Request-Id": "mine-1", "traceparent": trace}
     await asked(gateway, headers=headers, seed=7, deliberation={"num_agents": 2})
@@ -82,7 +82,7 @@ async def test_it_is_accepted_as_any_deliberation_is(gateway: Served) -> None:
     assert (ours.body_sha256, ours.request_id, ours.traceparent) == (theirs.body_sha256, "mine-1", trace)
 
 
-async def test_a_stream_begins_with_who_speaks_and_ends_with_the_usage(gateway: Served) -> None:
+async def test_a_stream_starts_with_the_role_and_ends_with_the_usage(gateway: Served) -> None:
     response = await asked(gateway, stream=True, stream_options={"include_usage": True})
     assert response.headers["content-type"].startswith("text/event-stream")
     deliberation_id = response.headers["x-deliberation-id"]
@@ -118,7 +118,7 @@ def writing(text: str) -> Callable[[Served, str], Awaitable[None]]:
     return end
 
 
-async def test_a_long_text_comes_in_pieces_and_usage_only_when_asked_for(gateway: Served) -> None:
+async def test_splits_long_texts_and_sends_usage_only_on_request(gateway: Served) -> None:
     long = "Blue – not green. 🎨 " * 100
     response = await asked(gateway, writing(long), model="single/DEV", stream=True)
     chunks = frames_of(response.text)
@@ -128,7 +128,7 @@ async def test_a_long_text_comes_in_pieces_and_usage_only_when_asked_for(gateway
 
 
 @pytest.mark.parametrize("streamed", [False, True])
-async def test_the_text_is_cut_before_a_stop_sequence(gateway: Served, streamed: bool) -> None:
+async def test_truncates_the_answer_at_a_stop_sequence(gateway: Served, streamed: bool) -> None:
     body: dict[str, Any] = {"model": "single/DEV", "stop": ["\n\nQ:"], "stream": streamed}
     response = await asked(gateway, writing("A: blue\n\nQ: and now?"), **body)
     if streamed:
@@ -187,7 +187,7 @@ ENDS: list[tuple[End, dict[str, Any], int, str, str, str]] = [
 
 
 @pytest.mark.parametrize(("end", "body", "status", "kind", "code", "told"), ENDS)
-async def test_an_end_without_a_verdict_is_an_error_that_is_not_retried(
+async def test_an_end_without_a_verdict_is_a_final_error(
     gateway: Served, end: End, body: dict[str, Any], status: int, kind: str, code: str, told: str
 ) -> None:
     response = await asked(gateway, end, **body)
@@ -211,7 +211,7 @@ async def test_a_stream_without_a_verdict_ends_with_the_error(
     assert (failed["error"]["type"], failed["error"]["code"]) == (kind, code) and told in failed["error"]["message"]
 
 
-async def test_nobody_who_ends_it_is_told_as_its_deadline(gateway: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_missing_end_is_reported_as_the_deadline(gateway: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(chat, "END_GRACE_S", 0.01)
 
     async def end(_: Served, __: str) -> None:
@@ -232,7 +232,7 @@ async def test_nobody_who_ends_it_is_told_as_its_deadline(gateway: Served, monke
         ({"messages": [{"role": "tool", "content": "x"}]}, 400, "invalid_value", "messages[0].role"),
     ],
 )
-async def test_a_refusal_names_the_field_as_openai_does(
+async def test_errors_name_the_field_as_openai_does(
     gateway: Served, body: dict[str, Any], status: int, code: str, where: str
 ) -> None:
     response = await gateway.client.post(PATH, json=BODY | body)
@@ -253,7 +253,7 @@ async def test_a_refusal_names_the_field_as_openai_does(
         ("POST", "/v1/embeddings", b"{}", 404, "not_found"),
     ],
 )
-async def test_every_refusal_below_v1_is_in_openais_shape(
+async def test_every_error_under_v1_has_openais_shape(
     gateway: Served, method: str, path: str, content: bytes, status: int, code: str
 ) -> None:
     sent = {"Content-Type": "application/json"}
@@ -261,7 +261,7 @@ async def test_every_refusal_below_v1_is_in_openais_shape(
     assert (response.status_code, error_of(response)["code"]) == (status, code)
 
 
-async def test_a_full_queue_says_when_to_come_back() -> None:
+async def test_a_full_queue_answers_with_retry_after() -> None:
     async with served(queue_depth_max=1) as gateway:
         await gateway.accepted()
         response = await gateway.client.post(PATH, json=BODY)
@@ -270,7 +270,7 @@ async def test_a_full_queue_says_when_to_come_back() -> None:
     assert int(response.headers["retry-after"]) >= 1 and "x-should-retry" not in response.headers
 
 
-async def test_a_log_that_is_away_is_told_before_and_after_the_end(gateway: Served) -> None:
+async def test_an_unavailable_log_is_an_error_before_and_after_the_end(gateway: Served) -> None:
     async def goes_away(_: Served, deliberation_id: str) -> None:
         await gateway.play(deliberation_id)
         gateway.journal.available = False
@@ -294,7 +294,7 @@ class LaggingJournal(InMemoryJournal):
 
 
 @pytest.mark.parametrize(("lags", "status"), [(3, 200), (10_000, 503)])
-async def test_an_end_that_a_follower_has_not_stored_yet_is_read_again(
+async def test_rereads_an_end_that_a_lagging_server_lacks(
     lags: int, status: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(chat, "LAG_S", 0.0)
@@ -304,7 +304,7 @@ async def test_an_end_that_a_follower_has_not_stored_yet_is_read_again(
         assert (await asked(gateway)).status_code == status
 
 
-async def test_a_key_leads_back_to_the_same_deliberation(gateway: Served) -> None:
+async def test_a_repeated_key_returns_the_same_deliberation(gateway: Served) -> None:
     key = {"Idempotency-Key": "k"}
     first = await asked(gateway, headers=key)
     again = await gateway.client.post(PATH, json=BODY, headers=key)
@@ -319,7 +319,7 @@ async def test_a_key_leads_back_to_the_same_deliberation(gateway: Served) -> Non
     assert (bad.status_code, error_of(bad)["param"]) == (400, "Idempotency-Key")
 
 
-async def test_every_strategy_with_every_role_is_a_model(gateway: Served) -> None:
+async def test_lists_every_strategy_and_role_as_models(gateway: Served) -> None:
     found = (await gateway.client.get("/v1/models")).json()
     names = [model["id"] for model in found["data"]]
     assert found["object"] == "list"
