@@ -57,7 +57,7 @@ class ModelNotFound(HttpError):
 
 
 class NoVerdict(HttpError):
-    """A deliberation that ended without an answer, or has not ended in time; `problem` is the cause."""
+    """The deliberation has ended without an answer, or not in time; `problem` is the cause."""
 
     code = "no_verdict"
 

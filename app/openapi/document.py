@@ -21,7 +21,7 @@ from app.api.responses import EXAMPLES, HEADERS, headers, parameter, problems
 from app.api.schemas import Problem
 from app.openai.completions import DONE_DATA
 from app.openai.requests import ChatCompletionRequest
-from app.openai.routes import refusals
+from app.openai.routes import openai_errors
 from app.openai.schemas import ChatCompletionChunk, OpenAIError
 from app.openapi.examples import EVENT_STREAM, Example, examples
 from app.openapi.routers import ROUTERS
@@ -142,8 +142,8 @@ def _declare_access(path: str, operation: dict[str, Any]) -> None:
     """Declare the required scope, and the errors and headers of authentication and rate limits."""
     needed = ACCESS[operation["operationId"]]
     statuses = (400,) if needed is None else (400, 401, 429) if needed == "key" else (400, 401, 403, 429)
-    refused = refusals(*statuses) if path.startswith("/v1/") else problems(*statuses)
-    responses = {**{str(status): declared for status, declared in refused.items()}, **operation["responses"]}
+    errors = openai_errors(*statuses) if path.startswith("/v1/") else problems(*statuses)
+    responses = {**{str(status): declared for status, declared in errors.items()}, **operation["responses"]}
     operation["responses"] = dict(sorted(responses.items()))
     roles = [] if needed in (None, "key") else [needed]
     operation["security"] = [] if needed is None else [{scheme: roles} for scheme in _SECURITY]
