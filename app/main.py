@@ -31,19 +31,21 @@ from app.catalog.index import Catalog
 from app.deliberation.errors import InvalidRequest
 from app.deliberation.ports import Clock, Control, Journal
 from app.deliberation.strategies import STRATEGIES
-from app.lifecycle.delete import sweep
+from app.lifecycle.deliberations import Deliberations
+from app.lifecycle.sweep import sweep
 from app.log.journal import JetStreamJournal
 from app.log.stats import log_figures
 from app.log.stream_settings import StreamSettings
 from app.log.streams import declared_consumers, declared_streams, plan, prove_writes
 from app.observability import logs
 from app.observability.metrics import Metrics
-from app.openapi import document as openapi
+from app.openai.problems import OPENAI_ERRORS
+from app.openapi import document
+from app.openapi.routers import ROUTERS
 from app.routes.dependencies import Gateway, SystemClock, permitted
 from app.routes.middleware import RequestContext
 from app.routes.request_guard import RequestGuard
 from app.routes.roles import read_roles
-from app.routes.routers import ROUTERS
 from app.settings import Settings
 from app.streaming.connection import StreamingProtocol
 from app.streaming.feed import Feed
@@ -165,6 +167,16 @@ def lifespan_of(
             streams_per_client_max=settings.streams_per_client_max,
             observe=catalog.observe,
         )
+        service = Deliberations(
+            opened,
+            clock,
+            catalog,
+            roles,
+            STRATEGIES,
+            retention_s=settings.retention_s,
+            timeout_s=settings.deliberation_timeout_s,
+            draining=feed.draining.is_set,
+        )
         async with feed, asyncio.TaskGroup() as group:
             following = group.create_task(_follow(opened, catalog, access.keyring))
             # Connecting must have begun before the first request: until then the client takes none, not even to fail.
@@ -179,11 +191,12 @@ def lifespan_of(
                 access=access,
                 clock=clock,
                 catalog=catalog,
+                deliberations=service,
                 feed=feed,
                 looks=SnapshotCache(opened),
                 roles=roles,
                 strategies=STRATEGIES,
-                metrics=Metrics(catalog),
+                metrics=Metrics(catalog, service.outcomes),
                 streams_differ=_differences(opened, settings),
                 log_told=_log_told(opened),
                 cluster=SingleFlightCache[bytes](CLUSTER_FRESH_S),
@@ -201,8 +214,8 @@ def create_app(settings: Settings, journal: Log | None = None, clock: Clock | No
     Raises InvalidRequest when the roles cannot be read.
     """
     lifespan = lifespan_of(settings, journal, clock or SystemClock())
-    app = FastAPI(title=openapi.TITLE, lifespan=lifespan, openapi_url=None, redirect_slashes=False)
-    openapi.install(app, development=settings.key_pepper is None)
+    app = FastAPI(title=document.TITLE, lifespan=lifespan, openapi_url=None, redirect_slashes=False)
+    document.install(app, development=settings.key_pepper is None)
     app.add_middleware(RequestGuard)
     if settings.cors_origins:
         app.add_middleware(CORSMiddleware, allow_origins=settings.cors_origins, **CORS)
@@ -215,7 +228,7 @@ def create_app(settings: Settings, journal: Log | None = None, clock: Clock | No
     for router in ROUTERS:
         app.include_router(router, dependencies=[Depends(permitted)])
         own += router.routes
-    problems.install(app, own)
+    problems.install(app, own, formats={"/v1/": OPENAI_ERRORS})
     return app
 
 

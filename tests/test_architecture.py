@@ -69,7 +69,7 @@ IMPORTERS: dict[str, tuple[str, ...]] = {
         "app.webhooks.sender.queue_worker",
     ),
     # What connects to hosts that clients name is a process of its own.
-    "app.webhooks.sender.posting": ("app.webhooks.sender.delivering", "app.webhooks.sender.service"),
+    "app.webhooks.sender.posting": ("app.webhooks.sender.delivery", "app.webhooks.sender.service"),
     "app.webhooks.sender.service": ("app.webhooks.__main__",),
     "app.main": (),
     "app.cli": ("app.cli.",),
@@ -81,7 +81,7 @@ IMPORTERS: dict[str, tuple[str, ...]] = {
 # Where an error of any kind may be caught, so that one deliberation's defect does not end the others, and so that
 # whatever a program under test raises is told as its failure.
 BROAD_EXCEPTS = {
-    ("app.webhooks.sender.queue_worker", "_decided"),
+    ("app.webhooks.sender.queue_worker", "_redelivery_delay"),
     ("serve_deployments.agent.agent", "_outcome_of"),
     ("serve_deployments.coordinator.coordinator", "_supervised"),
     ("serve_deployments.sandbox.trial", "run"),

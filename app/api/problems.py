@@ -1,10 +1,12 @@
-"""Errors as problem documents (RFC 9457), and below `/v1/` as OpenAI's clients read them.
+"""Errors as problem documents (RFC 9457), unless a façade registers another format for its paths.
 
-HTTP statuses live here and nowhere else.
+HTTP statuses live here, and in the façades' own tables, and nowhere else.
 """
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any, ClassVar
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any
 
 import structlog
 from fastapi import FastAPI, Request
@@ -15,12 +17,9 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Match
 from starlette.types import Scope
 
-from app.api.refusals import Refusal
+from app.api.refusals import HttpError
 from app.api.schemas import FieldProblem, Problem, dump
-from app.deliberation.calls import FactProblem
 from app.deliberation.errors import DeliberationError, InvalidRequest, JournalUnavailable, QueueFull
-from app.openai.problems import refusal, told
-from app.openai.schemas import OpenAIError
 
 PROBLEM_JSON = "application/problem+json"
 RETRY_AFTER_S = 2
@@ -28,12 +27,15 @@ INSTANCE_CHARS_MAX = 256
 POINTER_CHARS_MAX = 256
 ERRORS_MAX = 64
 NAMED_MAX = 8
+SEE_SCHEMA = "See /openapi.json for what is accepted here."
+
+_RETRY_AFTER: Mapping[str, str] = MappingProxyType({"Retry-After": str(RETRY_AFTER_S)})
 
 log = structlog.get_logger(__name__)
 
 
-class ValidationFailed(InvalidRequest):
-    """A request breaks the contract in one or more places; `errors` names each."""
+class ValidationFailed(InvalidRequest, HttpError):
+    """A request that breaks the contract in one or more places; `errors` names each, up to ERRORS_MAX."""
 
     def __init__(self, errors: Sequence[FieldProblem]) -> None:
         named = ", ".join(dict.fromkeys(error.pointer or "the body" for error in errors[:NAMED_MAX]))
@@ -55,109 +57,88 @@ class UnsupportedMediaType(InvalidRequest):
 
 
 class NotAcceptable(InvalidRequest):
-    """None of the media types that the client accepts can be answered."""
+    """No media type that the client accepts is available."""
 
     code = "not_acceptable"
 
 
-class BodyTooLarge(InvalidRequest):
-    """The body is larger than is read."""
+class _BodyUnread(HttpError):
+    """The rest of the body is not read, so the connection cannot carry another request."""
+
+    headers = MappingProxyType({"Connection": "close"})
+
+
+class BodyTooLarge(InvalidRequest, _BodyUnread):
+    """The body exceeds the limit in bytes."""
 
     code = "body_too_large"
 
 
-class BodyTimeout(DeliberationError):
+class BodyTimeout(_BodyUnread):
     """The body did not arrive in time."""
 
     code = "body_timeout"
     retryable = True
 
 
-class TooManyStreams(DeliberationError):
+class TooManyStreams(HttpError):
     """The limit of open streams is reached."""
 
     code = "too_many_streams"
     retryable = True
+    headers = _RETRY_AFTER
 
 
 class StillLive(DeliberationError):
-    """What is asked for takes a deliberation that has ended."""
+    """The operation requires a deliberation that has ended."""
 
     code = "still_live"
 
 
-class NotReady(DeliberationError):
-    """Something that serving needs is missing; `errors` names each."""
+class NotReady(HttpError):
+    """A dependency of the gateway is missing; `errors` names each."""
 
-    code: ClassVar[str] = "not_ready"
-    retryable: ClassVar[bool] = True
+    code = "not_ready"
+    retryable = True
+    headers = _RETRY_AFTER
 
     def __init__(self, detail: str, errors: Sequence[FieldProblem] = ()) -> None:
         super().__init__(detail)
         self.errors = tuple(errors)
 
 
-class ModelNotFound(DeliberationError):
-    """No strategy and role have this name together."""
-
-    code = "model_not_found"
-
-
-class NoVerdict(DeliberationError):
-    """A deliberation that was waited for ended without an answer, or has not ended in time; `problem` says why."""
-
-    code = "no_verdict"
-
-    def __init__(self, problem: FactProblem, deliberation_id: str) -> None:
-        super().__init__(f"Deliberation {deliberation_id}: {problem.detail}")
-        self.problem = problem
-        self.deliberation_id = deliberation_id
-
-
-# code → (status, title): the only place where an error meets HTTP. What is not here is the gateway's own fault.
+# Status and title by code. An error whose code is missing here is a defect and is answered as `internal_error`.
 STATUSES: Mapping[str, tuple[int, str]] = {
     "invalid_request": (422, "The request is not valid"),
-    "unknown_role": (422, "No such role"),
-    "unknown_strategy": (422, "No such strategy"),
+    "unknown_role": (422, "The role does not exist"),
+    "unknown_strategy": (422, "The strategy does not exist"),
     "invalid_json": (400, "The body is not strict JSON"),
     "invalid_cursor": (400, "The cursor is not one of this stream"),
-    "key_in_url": (400, "A credential stands in the URL"),
-    "foreign_host": (400, "Not asked under this machine's own name"),
-    "unauthenticated": (401, "No credential, or none that is good"),
+    "key_in_url": (400, "The URL contains a credential"),
+    "foreign_host": (400, "The Host header does not name this machine"),
+    "unauthenticated": (401, "The credential is missing or not valid"),
     "insufficient_scope": (403, "The credential does not permit this"),
-    "cross_site": (403, "Asked from a page of another site"),
+    "cross_site": (403, "The request comes from a page of another site"),
     "invalid_id": (404, "No deliberation can have this id"),
-    "not_found": (404, "Nothing is here"),
-    "method_not_allowed": (405, "This path does not take this method"),
-    "not_acceptable": (406, "No acceptable media type"),
+    "not_found": (404, "The resource does not exist"),
+    "method_not_allowed": (405, "The path does not support this method"),
+    "not_acceptable": (406, "No acceptable media type is available"),
     "body_timeout": (408, "The body did not arrive in time"),
     "idempotency_conflict": (409, "The Idempotency-Key was used with another body"),
     "still_live": (409, "The deliberation has not ended"),
-    "too_many_redeliveries": (409, "The delivery was asked for too often"),
+    "too_many_redeliveries": (409, "The delivery was requested too often"),
     "gone": (410, "The deliberation has been removed"),
     "body_too_large": (413, "The body is too large"),
-    "fact_too_large": (413, "The log cannot hold this in one piece"),
+    "fact_too_large": (413, "The content is too large for the log"),
     "unsupported_media_type": (415, "The body must be JSON"),
     "queue_full": (429, "Too much work is waiting"),
-    "rate_limited": (429, "The tenant asks too often"),
-    "too_many_streams": (429, "Too many open streams"),
+    "rate_limited": (429, "The tenant sends too many requests"),
+    "too_many_streams": (429, "Too many streams are open"),
     "journal_unavailable": (503, "The log cannot be reached"),
     "streams_differ": (503, "The streams are not as declared"),
-    "not_ready": (503, "Not ready"),
+    "not_ready": (503, "The gateway is not ready"),
     "internal_error": (500, "The gateway failed"),
 }
-# Below /v1/ alone: no such model, and ends without a verdict. An end that is not here is told as `no_verdict`.
-CHAT_STATUSES: Mapping[str, tuple[int, str]] = {
-    "invalid_request": (400, "The request is not valid; `code` says in what way"),
-    "budget_exhausted": (400, "The budget does not admit the first stage"),
-    "model_not_found": (404, "There is no such model"),
-    "cancelled": (409, "The deliberation was cancelled by somebody else"),
-    "no_answers": (502, "No agent answered"),
-    "no_verdict": (502, "The deliberation failed"),
-    "deadline_exceeded": (504, "The deliberation's deadline passed"),
-}
-CLIENT_LEFT = 499
-_CHAT_PATHS = "/v1/"
 _BY_STATUS = {404: "not_found", 405: "method_not_allowed", 406: "not_acceptable"}
 _INTERNAL = "The gateway failed on this request; its log has the cause under the request id."
 
@@ -186,15 +167,15 @@ _REMEDIES: Mapping[str, str] = {
 
 
 def pointer(location: Sequence[int | str]) -> str:
-    """A JSON pointer (RFC 6901) from a path of keys and indexes, cut where a client's own key is endless."""
-    parts = [part for part in location if part != "[key]"]  # how pydantic says that a key itself is at fault
+    """A JSON pointer (RFC 6901) from a path of keys and indexes, at most POINTER_CHARS_MAX long."""
+    parts = [part for part in location if part != "[key]"]  # pydantic's mark for a fault in the key itself
     return "".join("/" + str(part).replace("~", "~0").replace("/", "~1") for part in parts)[:POINTER_CHARS_MAX]
 
 
 def _remedy(kind: str, context: Mapping[str, Any]) -> str:
     if "remedy" in context:
         return str(context["remedy"])
-    return _REMEDIES.get(kind, "See /openapi.json for what is taken here.").format(**context)
+    return _REMEDIES.get(kind, SEE_SCHEMA).format(**context)
 
 
 def _field_problem(error: Mapping[str, Any], location: Any, path: str) -> FieldProblem:  # noqa: ANN401 -- a literal
@@ -205,9 +186,9 @@ def _field_problem(error: Mapping[str, Any], location: Any, path: str) -> FieldP
 
 
 def body_problems(invalid: ValidationError, under: str = "") -> ValidationFailed:
-    """Every fault that pydantic found in a body, or in the part of it that the pointer `under` names.
+    """Every fault that pydantic found in a body, or in its part at the pointer `under`.
 
-    The values are left out: they are the client's, and may be secret.
+    Values are omitted: they belong to the client and may be secret.
     """
     errors = invalid.errors(include_url=False, include_input=False)
     return ValidationFailed([_field_problem(error, "body", under + pointer(error["loc"])) for error in errors])
@@ -219,119 +200,101 @@ def parameter_problems(invalid: ValidationError) -> ValidationFailed:
     return ValidationFailed([_field_problem(error, "query", ".".join(map(str, error["loc"]))) for error in errors])
 
 
-def _status(code: str) -> tuple[int, str]:
-    return STATUSES.get(code, STATUSES["internal_error"])
-
-
 def request_id_of(request: Request) -> str:
     """The id under which this request is logged."""
     return str(request.scope.get("request_id", ""))
 
 
-def problem_response(
-    request: Request,
-    code: str,
-    detail: str,
-    *,
-    retryable: bool = False,
-    errors: Sequence[FieldProblem] = (),
-    headers: Mapping[str, str] | None = None,
-) -> Response:
-    """The answer for one error."""
-    if request.url.path.startswith(_CHAT_PATHS):
-        status, error = chat_error(code, detail, errors)
-        return refusal(status, error, headers or {})
-    status, title = _status(code)
+@dataclass(frozen=True, slots=True)
+class ErrorAnswer:
+    """The content of an answer to an error, before an `ErrorFormat` renders it."""
+
+    code: str
+    detail: str
+    retryable: bool = False
+    errors: tuple[FieldProblem, ...] = ()
+    headers: Mapping[str, str] = field(default_factory=dict[str, str])
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorFormat:
+    """How errors are answered below a path: `code_of` gives an error's public code, None for a defect."""
+
+    code_of: Callable[[DeliberationError], str | None]
+    render: Callable[[Request, ErrorAnswer], Response]
+
+
+def _problem_document(request: Request, answer: ErrorAnswer) -> Response:
+    status, title = STATUSES[answer.code]
     problem = Problem(
-        type=f"urn:deliberation-gateway:problem:{code}",
+        type=f"urn:deliberation-gateway:problem:{answer.code}",
         title=title,
         status=status,
-        detail=detail,
+        detail=answer.detail,
         instance=request.scope.get("raw_path", b"").decode("ascii", "replace")[:INSTANCE_CHARS_MAX],
-        code=code,
+        code=answer.code,
         request_id=request_id_of(request),
-        retryable=retryable,
-        errors=tuple(errors),
+        retryable=answer.retryable,
+        errors=answer.errors,
     )
-    sent = {"Cache-Control": "no-store", **(headers or {})}
-    return Response(dump(problem), status, sent, PROBLEM_JSON)
+    return Response(dump(problem), status, {"Cache-Control": "no-store", **answer.headers}, PROBLEM_JSON)
 
 
-def chat_error(code: str, detail: str, errors: Sequence[FieldProblem] = ()) -> tuple[int, OpenAIError]:
-    """One error below /v1/: its status, and how OpenAI's clients read it."""
-    status, _ = CHAT_STATUSES.get(code) or _status(code)
-    return status, told(status, code, detail, errors)
+PROBLEM_DOCUMENTS = ErrorFormat(lambda error: error.code if error.code in STATUSES else None, _problem_document)
 
 
-def chat_headers(deliberation_id: str) -> dict[str, str]:
-    """Where whoever waits for a chat completion finds the deliberation behind it."""
-    return {"Location": f"/deliberations/{deliberation_id}", "X-Deliberation-Id": deliberation_id}
+def _format_of(request: Request) -> ErrorFormat:
+    formats: Mapping[str, ErrorFormat] = request.app.state.error_formats
+    path = request.url.path
+    return next((each for prefix, each in formats.items() if path.startswith(prefix)), PROBLEM_DOCUMENTS)
 
 
-def _told_as(error: DeliberationError, request_id: str) -> tuple[str, str]:
-    """The code and the text by which an error is told. What has no status is the gateway's own fault, and is logged."""
-    code = error.problem.code if isinstance(error, NoVerdict) else error.code
-    if isinstance(error, NoVerdict) and code not in CHAT_STATUSES:
-        code = error.code
-    if code in STATUSES or code in CHAT_STATUSES:
-        return code, str(error)
-    log.error("request_failed", code=code, detail=str(error), request_id=request_id)
-    return "internal_error", _INTERNAL
-
-
-def stream_error(error: DeliberationError, request_id: str) -> OpenAIError:
-    """An error that ends a chat completion's stream, whose status is sent already."""
-    return chat_error(*_told_as(error, request_id))[1]
-
-
-def _headers(error: DeliberationError) -> dict[str, str]:
+def _headers(error: DeliberationError) -> Mapping[str, str]:
     match error:
-        case NoVerdict():
-            return chat_headers(error.deliberation_id)
-        case Refusal():
+        case HttpError():
             return error.headers
         case QueueFull():
             return {"Retry-After": str(error.retry_after_s)}
-        case JournalUnavailable() | NotReady() | TooManyStreams():
-            return {"Retry-After": str(RETRY_AFTER_S)}
-        case BodyTooLarge() | BodyTimeout():
-            return {"Connection": "close"}  # the rest of the body is not read, so nothing can follow it
+        case JournalUnavailable():
+            return _RETRY_AFTER
         case _:
             return {}
 
 
 def _errors(error: DeliberationError) -> tuple[FieldProblem, ...]:
     match error:
-        case ValidationFailed() | NotReady() | Refusal():
-            return error.errors
-        case ModelNotFound():
-            remedy = "Name it <strategy>/<ROLE>; GET /v1/models lists them."
-            fault = FieldProblem(location="body", pointer="/model", code=error.code, detail=str(error), remedy=remedy)
+        case HttpError(errors=errors) if errors:
+            return errors
+        case InvalidRequest(field=str(named)):
+            located = "body" if named.startswith("/") else "query"
+            fault = FieldProblem(location=located, pointer=named, code=error.code, detail=str(error), remedy=SEE_SCHEMA)
             return (fault,)
-        case InvalidRequest(field=str(field)):
-            remedy = "See /openapi.json for what is taken here."
-            located = "body" if field.startswith("/") else "query"
-            return (FieldProblem(location=located, pointer=field, code=error.code, detail=str(error), remedy=remedy),)
         case _:
             return ()
 
 
+def answer_to(error: DeliberationError, format: ErrorFormat, request_id: str) -> ErrorAnswer:
+    """The answer to an error; one without a public code is logged and answered as `internal_error`."""
+    code = format.code_of(error)
+    if code is None:
+        log.error("request_failed", code=error.code, detail=str(error), request_id=request_id)
+        return ErrorAnswer("internal_error", _INTERNAL)
+    return ErrorAnswer(code, str(error), error.retryable, _errors(error), _headers(error))
+
+
+def error_response(request: Request, error: DeliberationError) -> Response:
+    """The response to an error, in the format of the request's path."""
+    format = _format_of(request)
+    return format.render(request, answer_to(error, format, request_id_of(request)))
+
+
 async def _on_error(request: Request, error: Exception) -> Response:
-    """A deliberate error: its code decides the status. One that has none is told as the gateway's own."""
     assert isinstance(error, DeliberationError)
-    code, detail = _told_as(error, request_id_of(request))
-    return problem_response(
-        request,
-        code,
-        detail,
-        retryable=error.retryable and code != "internal_error",
-        errors=_errors(error),
-        headers=_headers(error),
-    )
+    return error_response(request, error)
 
 
 def _allowed(scope: Scope, routes: Sequence[BaseRoute]) -> str:
-    """The methods that the path of a request takes, as the Allow header lists them."""
+    """The methods of a request's path, as the Allow header lists them."""
     methods: set[str] = set()
     for route in routes:
         if route.matches(scope)[0] != Match.NONE:
@@ -340,45 +303,43 @@ def _allowed(scope: Scope, routes: Sequence[BaseRoute]) -> str:
 
 
 def _on_http_exception(routes: Sequence[BaseRoute]) -> Callable[[Request, Exception], Awaitable[Response]]:
-    """Handles what the router itself refuses: an unknown path, a method that the path does not take."""
+    """A handler of the router's own errors: an unknown path, or a method that the path does not support."""
 
     async def handle(request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
         code = _BY_STATUS.get(error.status_code, "internal_error" if error.status_code >= 500 else "invalid_request")
+        answer = ErrorAnswer(code, str(error.detail))
         if code == "not_found":
-            return problem_response(request, code, "No endpoint has this path; /openapi.json lists them all.")
-        if code == "method_not_allowed":
+            answer = ErrorAnswer(code, "No endpoint has this path; /openapi.json lists them all.")
+        elif code == "method_not_allowed":
             allowed = _allowed(request.scope, routes)
-            return problem_response(request, code, f"This path takes {allowed}.", headers={"Allow": allowed})
-        return problem_response(request, code, str(error.detail))
+            answer = ErrorAnswer(code, f"This path supports {allowed}.", headers={"Allow": allowed})
+        return _format_of(request).render(request, answer)
 
     return handle
 
 
 async def _on_invalid_parameters(request: Request, error: Exception) -> Response:
-    """What the framework found in path, query or header parameters."""
+    """Answer the faults that the framework found in path, query or header parameters."""
     assert isinstance(error, RequestValidationError)
     errors = [_field_problem(fault, fault["loc"][0], ".".join(map(str, fault["loc"][1:]))) for fault in error.errors()]
-    return await _on_error(request, ValidationFailed(errors))
+    return error_response(request, ValidationFailed(errors))
 
 
 async def _on_defect(request: Request, error: Exception) -> Response:
-    """A defect: told without any of its inside. This answer bypasses the middleware, so it carries the id itself."""
+    """Answer a defect without its cause. The response bypasses the middleware, so it carries the id itself."""
     request_id = request_id_of(request)
     log.error("request_crashed", request_id=request_id, exc_info=error)
-    told = {name.decode(): value.decode() for name, value in request.scope.get("answer_headers", ())}
-    return problem_response(request, "internal_error", _INTERNAL, headers=told)
+    headers = {name.decode(): value.decode() for name, value in request.scope.get("answer_headers", ())}
+    return _format_of(request).render(request, ErrorAnswer("internal_error", _INTERNAL, headers=headers))
 
 
-def refused(request: Request, refusal: Refusal) -> Response:
-    """The answer for what is turned away before it reaches a route."""
-    return problem_response(
-        request, refusal.code, str(refusal), errors=refusal.errors, headers=refusal.headers, retryable=refusal.retryable
-    )
+def install(app: FastAPI, routes: Sequence[BaseRoute], formats: Mapping[str, ErrorFormat]) -> None:
+    """Answer every error of `app`: by path prefix in one of `formats`, otherwise with a problem document.
 
-
-def install(app: FastAPI, routes: Sequence[BaseRoute]) -> None:
-    """Answer every error of `app` with a problem document. `routes` are all that it serves."""
+    `routes` are all that the application serves.
+    """
+    app.state.error_formats = formats
     app.add_exception_handler(DeliberationError, _on_error)
     app.add_exception_handler(HTTPException, _on_http_exception(routes))
     app.add_exception_handler(RequestValidationError, _on_invalid_parameters)

@@ -1,6 +1,7 @@
-"""Why a request is turned away before anything is done for it. The statuses are in `app.api.problems`."""
+"""Errors of the HTTP layer that refuse a request before a route runs. The statuses are in `app.api.problems`."""
 
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import ClassVar
 
 from app.api.schemas import FieldProblem
@@ -9,14 +10,21 @@ from app.deliberation.errors import DeliberationError
 REALM = "deliberation-gateway"
 
 
-class Refusal(DeliberationError):
-    """Turned away; `headers` go with the answer, `errors` name what is at fault and what to do."""
+class HttpError(DeliberationError):
+    """An error of the HTTP layer; its answer carries `headers`, and `errors` with a remedy for each fault."""
+
+    headers: Mapping[str, str] = MappingProxyType({})
+    errors: tuple[FieldProblem, ...] = ()
+
+
+class Refusal(HttpError):
+    """A request that is refused for one header, parameter or path, named by `pointer`."""
 
     pointer: ClassVar[str] = "Authorization"
 
     def __init__(self, detail: str, remedy: str, headers: Mapping[str, str] | None = None) -> None:
         super().__init__(detail)
-        self.headers = dict(headers or {})
+        self.headers = headers or {}
         self.errors = (self._fault(detail, remedy),)
 
     def _fault(self, detail: str, remedy: str) -> FieldProblem:
@@ -24,7 +32,7 @@ class Refusal(DeliberationError):
 
 
 class Unauthenticated(Refusal):
-    """No credential, or none that is good (RFC 6750)."""
+    """No credential, or an invalid one (RFC 6750)."""
 
     code = "unauthenticated"
 
@@ -32,12 +40,12 @@ class Unauthenticated(Refusal):
         challenge = f'Bearer realm="{REALM}"'
         if given:
             challenge += f', error="invalid_token", error_description="{detail}"'
-        remedy = "Send `Authorization: Bearer <key>`; whoever runs this gateway makes keys by `deliberate keys create`."
+        remedy = "Send `Authorization: Bearer <key>`; the operator creates keys with `deliberate keys create`."
         super().__init__(detail, remedy, {"WWW-Authenticate": challenge})
 
 
 class InsufficientScope(Refusal):
-    """The credential is good, and does not permit this (RFC 6750)."""
+    """A valid credential that does not permit the operation (RFC 6750)."""
 
     code = "insufficient_scope"
 
@@ -48,28 +56,28 @@ class InsufficientScope(Refusal):
 
 
 class CrossSite(Refusal):
-    """Another site's page asks for a change with this site's cookie."""
+    """A page of another site requests a change with this site's cookie."""
 
     code = "cross_site"
     pointer = "Origin"
 
 
 class ForeignHost(Refusal):
-    """Asked under a name that is not this machine's, while no keys are asked for."""
+    """A Host header that does not name this machine, in development mode."""
 
     code = "foreign_host"
     pointer = "Host"
 
 
 class KeyInUrl(Refusal):
-    """A credential stands in the URL, where proxies and browsers keep it."""
+    """A URL with a credential in it: proxies and browsers store URLs."""
 
     code = "key_in_url"
 
     def __init__(self, parameter: str) -> None:
-        remedy = "Send it as `Authorization: Bearer <key>`, and revoke this one: URLs are kept in logs and histories."
+        remedy = "Send it as `Authorization: Bearer <key>`, and revoke this one: logs and histories store URLs."
         self._parameter = parameter
-        super().__init__("A credential stands in the URL.", remedy)
+        super().__init__("The URL contains a credential.", remedy)
 
     def _fault(self, detail: str, remedy: str) -> FieldProblem:
         place = "query" if self._parameter else "path"
@@ -77,11 +85,13 @@ class KeyInUrl(Refusal):
 
 
 class RateLimited(Refusal):
-    """The tenant asks more often than it may."""
+    """A tenant that exceeds its request rate."""
 
     code = "rate_limited"
     retryable = True
 
     def __init__(self, per_minute: int, retry_after_s: int) -> None:
-        detail = f"More than {per_minute} requests a minute of this tenant."
-        super().__init__(detail, "Ask less often, and heed RateLimit.", {"Retry-After": str(retry_after_s)})
+        detail = f"This tenant exceeds {per_minute} requests a minute."
+        super().__init__(
+            detail, "Send fewer requests, as the RateLimit header allows.", {"Retry-After": str(retry_after_s)}
+        )

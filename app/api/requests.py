@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Collection
+from dataclasses import dataclass
 from typing import Annotated, Any, Self
 
 from fastapi import Request
@@ -19,7 +20,7 @@ from pydantic import (
 )
 from pydantic_core import CoreSchema, PydanticCustomError
 
-from app.api.problems import ValidationFailed, body_problems
+from app.api.problems import ValidationFailed, body_problems, request_id_of
 from app.api.schemas import FieldProblem
 from app.api.webhook_payloads import TERMINAL_EVENTS, WebhookEvent
 from app.api.webhook_targets import URL_CHARS_MAX, UnfitUrl, parsed
@@ -35,6 +36,7 @@ SEED_MAX = 2**63 - 1
 WAIT_MAX_S = 60
 KEY_PATTERN = r"^[\x21-\x7e]{1,255}$"
 
+_TRACEPARENT = re.compile(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
 _WAIT = re.compile(r"\s*wait\s*=\s*\"?(\d{1,9})\"?\s*", re.IGNORECASE)
 
 
@@ -303,6 +305,25 @@ def wait_of(request: Request) -> int | None:
             if found is not None:
                 return min(int(found[1]), WAIT_MAX_S)
     return None
+
+
+@dataclass(frozen=True, slots=True)
+class Submission:
+    """What an acceptance takes from the headers of its request; the id and the trace are recorded with it."""
+
+    idempotency_key: str | None = None
+    request_id: str | None = None
+    traceparent: str | None = None
+
+
+def submission_of(request: Request) -> Submission:
+    """The submission that a request's headers describe; raises ValidationFailed on an unusable Idempotency-Key."""
+    traceparent = request.headers.get("traceparent", "")
+    return Submission(
+        idempotency_key=idempotency_key_of(request),
+        request_id=request_id_of(request) or None,
+        traceparent=traceparent if _TRACEPARENT.fullmatch(traceparent) else None,
+    )
 
 
 def idempotency_key_of(request: Request) -> str | None:

@@ -1,8 +1,7 @@
-"""What is told: which events, under which id, in which bytes.
+"""Webhook deliveries: which events are sent, their ids and their bodies.
 
-A delivery is one event of one deliberation. Its id is drawn from its fact, so that it is the same at every attempt, in
-every process and after any crash, and is another where a deliberation's id is used again. Its body is the fact's own
-bytes in an envelope, and so the same at every attempt as well.
+A delivery is one event of one deliberation. Its id is a hash of its fact, so it is the same at every attempt and in
+every process, and differs if a deliberation's id is used again. Its body holds the fact's bytes, so it never changes.
 """
 
 import base64
@@ -30,7 +29,7 @@ WebhookEvent = Literal[
 ]
 EVENTS: tuple[WebhookEvent, ...] = get_args(WebhookEvent)
 TERMINAL_EVENTS: tuple[WebhookEvent, ...] = tuple(event for event in EVENTS if event in TERMINAL_STATUS)
-# Standard Webhooks advises small bodies, and receivers have limits of their own: what is larger is told thin.
+# Standard Webhooks advises small bodies, and receivers have limits; a larger payload is sent thin.
 PAYLOAD_BYTES_MAX = 65_536
 ID_CHARS = 26
 _ID_PREFIX = "dlv_"
@@ -46,49 +45,49 @@ _TAILS = {
 
 
 def patterns(tenant: str, deliberation_id: str, events: Sequence[str]) -> list[str]:
-    """Subjects of the facts that may be told, and always of the end, after which nothing is."""
+    """Subjects of the facts of these events, and of the deliberation's end."""
     tails = {_TAILS.get(event, _END) for event in events} | {_END}
     subject = prefix(tenant, deliberation_id)
     return [f"{subject}.{tail}" for tail in sorted(tails)]
 
 
 def ordered(events: Sequence[str]) -> tuple[str, ...]:
-    """Event types without repetition, in the order in which a deliberation has them."""
+    """Event types without repetition, in the order of a deliberation."""
     return tuple(event for event in EVENTS if event in events)
 
 
 def is_end(record: Record) -> bool:
-    """Whether nothing follows a fact."""
+    """Whether a fact is the end of its deliberation."""
     return record.tokens[3:] == [_END]
 
 
-def wanted(record: Record, webhook: Webhook) -> bool:
-    """Whether a fact is among what the client asked to be told."""
+def subscribed(record: Record, webhook: Webhook) -> bool:
+    """Whether a fact is an event that the webhook asks for."""
     return event_type(record.data) in webhook.events
 
 
 def due(facts: Sequence[Record], webhook: Webhook) -> list[Record]:
-    """Those of a deliberation's facts, in order, that are to be told: the wanted ones, up to its end."""
-    end = next((place for place, fact in enumerate(facts) if is_end(fact)), len(facts))
-    return [fact for fact in facts[: end + 1] if wanted(fact, webhook)]
+    """The facts of subscribed events, in order, up to the deliberation's end."""
+    end = next((index for index, fact in enumerate(facts) if is_end(fact)), len(facts))
+    return [fact for fact in facts[: end + 1] if subscribed(fact, webhook)]
 
 
 def delivery_id(fact: Record) -> str:
-    """The id of a fact's delivery, which is also its `webhook-id`."""
+    """The id of a fact's delivery, sent as `webhook-id`."""
     digest = hashlib.sha256(fact.subject.encode() + b"\n" + fact.data).digest()
     return _ID_PREFIX + base64.b32hexencode(digest).decode().lower()[:ID_CHARS]
 
 
 def event_id(epoch: str, record: Record) -> str:
-    """A fact's cursor: its id on the stream of events."""
+    """A fact's cursor: its id in the event stream."""
     return str(Cursor(epoch, record.sequence))
 
 
 def payload(record: Record, epoch: str, webhook: Webhook) -> bytes:
-    """The body that tells a fact: `{type, timestamp, id, links, metadata, thin, data}`, `data` being its event's bytes.
+    """The body of a delivery: `{type, timestamp, id, links, metadata, thin, data}`, `data` being the event's bytes.
 
-    `id` is the event's cursor, which orders the events of a deliberation. Where the whole would be larger than
-    PAYLOAD_BYTES_MAX, `thin` is true and `data` is the event's envelope alone: the rest is to be read behind `links`.
+    `id` is the event's cursor. If the body would exceed PAYLOAD_BYTES_MAX, `thin` is true and `data` is only the
+    event's envelope; the receiver reads the rest through `links`.
     """
     envelope = Envelope.model_validate_json(record.data)
     path = f"/deliberations/{envelope.deliberation_id}"
@@ -99,10 +98,10 @@ def payload(record: Record, epoch: str, webhook: Webhook) -> bytes:
         "links": {"self": path, "events": f"{path}/events", "deliveries": f"{path}/deliveries"},
         "metadata": webhook.metadata,
     }
-    told = _body(head, thin=False, data=record.data)
-    return told if len(told) <= PAYLOAD_BYTES_MAX else _body(head, thin=True, data=envelope.model_dump_json().encode())
+    full = _body(head, thin=False, data=record.data)
+    return full if len(full) <= PAYLOAD_BYTES_MAX else _body(head, thin=True, data=envelope.model_dump_json().encode())
 
 
 def _body(head: dict[str, object], *, thin: bool, data: bytes) -> bytes:
-    opened = json.dumps({**head, "thin": thin}, ensure_ascii=False, separators=(",", ":")).encode()
-    return opened[:-1] + b',"data":' + data + b"}"
+    fields = json.dumps({**head, "thin": thin}, ensure_ascii=False, separators=(",", ":")).encode()
+    return fields[:-1] + b',"data":' + data + b"}"

@@ -12,6 +12,7 @@ from collections import Counter, deque
 from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime, timedelta
 from math import ceil
+from typing import Self
 
 import structlog
 from pydantic import ValidationError
@@ -41,6 +42,8 @@ _HOW_ENDED: Mapping[str, HowEnded] = {"timeout": "missed", "cancelled": "stopped
 CHECK_S = 20.0
 # Facts that are applied before others may run: some 10 ms.
 YIELDS_EVERY = 128
+
+NOT_READ = "The log has not been read yet; it may not be reachable."
 
 log = structlog.get_logger(__name__)
 
@@ -106,6 +109,12 @@ class Catalog:
         self._heard = 0
         # By pattern, up to where the log was read; replaced, never cleared, for whoever still reads the old log.
         self._read_to = dict.fromkeys(PATTERNS, 0)
+
+    def require_caught_up(self) -> Self:
+        """The catalog itself; raises JournalUnavailable until it has read all of the log."""
+        if not self.caught_up:
+            raise JournalUnavailable(NOT_READ)
+        return self
 
     async def follow(self, journal: Journal) -> None:
         """Hear the log and read what was missed, until cancelled. Waits for a log that is away."""

@@ -48,8 +48,8 @@ def deliberation_id(tenant: str, key: str | None, now: datetime) -> str:
     return base64.b32hexencode(material).decode().lower()[:ID_CHARS]
 
 
-def given_out_at(deliberation_id: str) -> datetime | None:
-    """When the id was given out, if it says so: one without a key does. It does not tell whether it was given out."""
+def issued_at(deliberation_id: str) -> datetime | None:
+    """When an id without a key was generated; None for other ids. It does not say whether one was ever accepted."""
     if _TIMED_ID.fullmatch(deliberation_id) is None:
         return None
     milliseconds = int(deliberation_id[:10], 32) >> (50 - _TIME_BITS)

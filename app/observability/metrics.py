@@ -10,17 +10,24 @@ from prometheus_client.registry import Collector
 from app.api.cluster_schemas import CircuitState
 from app.api.webhook_stats import Senders
 from app.catalog.index import Catalog
+from app.lifecycle.deliberations import SubmissionOutcome
 from app.observability.replica_status import AgentStatus
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _REQUEST_BUCKETS_S = (0.001, 0.002, 0.004, 0.008, 0.016, 0.032, 0.064, 0.125, 0.25, 0.5, 1, 2, 5, 15, 60)
+_SUBMISSIONS: Mapping[SubmissionOutcome, str] = {
+    "accepted": "Accepted by this process",
+    "replayed": "Answered again by Idempotency-Key",
+    "refused": "Refused with 429: too much is waiting",
+}
 
 
 class _Deliberations(Collector):
-    """Reads the catalog when it is scraped, so that nothing has to be kept in step."""
+    """Reads the catalog and the counts of submissions at each scrape."""
 
-    def __init__(self, catalog: Catalog) -> None:
+    def __init__(self, catalog: Catalog, outcomes: Mapping[SubmissionOutcome, int]) -> None:
         self._catalog = catalog
+        self._outcomes = outcomes
 
     def describe(self) -> Iterable[Metric]:
         return []
@@ -38,6 +45,8 @@ class _Deliberations(Collector):
         for status, count in self._catalog.ended_heard.items():
             ended.add_metric([status], count)
         yield ended
+        for outcome, description in _SUBMISSIONS.items():
+            yield CounterMetricFamily(f"deliberations_{outcome}", description, value=self._outcomes.get(outcome, 0))
 
 
 class _Replicas(Collector):
@@ -75,7 +84,7 @@ class _Replicas(Collector):
 class Metrics:
     """One registry per gateway. Deliberations are those of all replicas that share the log; requests are its own."""
 
-    def __init__(self, catalog: Catalog) -> None:
+    def __init__(self, catalog: Catalog, outcomes: Mapping[SubmissionOutcome, int]) -> None:
         registry = self.registry = CollectorRegistry()
         self.requests = Counter(
             "gateway_requests", "Requests answered", ["method", "route", "status"], registry=registry
@@ -87,11 +96,8 @@ class Metrics:
             buckets=_REQUEST_BUCKETS_S,
             registry=registry,
         )
-        self.accepted = Counter("deliberations_accepted", "Accepted by this process", registry=registry)
-        self.replayed = Counter("deliberations_replayed", "Answered again by Idempotency-Key", registry=registry)
-        self.refused = Counter("deliberations_refused", "Refused with 429: too much is waiting", registry=registry)
         self.sse_viewers = Gauge("sse_viewers", "Open SSE streams", registry=registry)
-        registry.register(_Deliberations(catalog))
+        registry.register(_Deliberations(catalog, outcomes))
 
     def exposition(
         self, replicas: Sequence[AgentStatus] = (), senders: Sequence[Mapping[str, Any]] | None = None

@@ -1,1 +1,1 @@
-"""Routes for OpenAI clients: a council behaves as a model."""
+"""The façade for OpenAI's clients: a council as a model."""

@@ -1,15 +1,15 @@
-"""An ended deliberation as a chat completion, whole or in chunks."""
+"""Chat completions and their chunks, from an ended deliberation."""
 
 from collections.abc import Iterator
 from functools import cache
 from importlib.metadata import version
 from typing import Literal
 
-from app.api.problems import NoVerdict
 from app.api.schemas import dump
 from app.catalog.projection import links, resource
 from app.deliberation.calls import FactProblem
 from app.deliberation.fold import State, usage
+from app.openai.problems import NoVerdict
 from app.openai.requests import ChatCompletionRequest
 from app.openai.schemas import (
     ChatAnswer,
@@ -30,7 +30,7 @@ DONE = f"data: {DONE_DATA}\n\n".encode()
 
 
 def completion_id(state: State) -> str:
-    """The completion's id, in which the deliberation's is."""
+    """The completion's id, which contains the deliberation's."""
     return f"chatcmpl-{state.deliberation_id}"
 
 
@@ -40,9 +40,9 @@ def _gateway_version() -> str:
 
 
 def fingerprint(state: State) -> str:
-    """What the same seed gives the same answer with: the gateway's version and the strategy's."""
-    asked = state.specification
-    return f"deliberation-gateway-{_gateway_version()}-{asked.strategy}-v{asked.strategy_version}"
+    """The versions of gateway and strategy; with the same fingerprint, the same seed gives the same answer."""
+    specified = state.specification
+    return f"deliberation-gateway-{_gateway_version()}-{specified.strategy}-v{specified.strategy_version}"
 
 
 def _created(state: State) -> int:
@@ -50,18 +50,18 @@ def _created(state: State) -> int:
 
 
 def texts(state: State) -> tuple[str, ...]:
-    """The answers: the verdict's one, or where nothing was ranked each agent's; raises NoVerdict when there is none."""
+    """The verdict's answer, or all agents' answers if the strategy does not rank them; raises NoVerdict."""
     end = state.end
     assert end is not None
     if end.verdict is not None and end.verdict.content is not None:
         return (end.verdict.content,)
     if end.verdict is not None:
-        told = resource(state, epoch="", retention_s=0)
-        answers = tuple(each.content for each in told.proposals if each.content is not None)
+        proposals = resource(state, epoch="", retention_s=0).proposals
+        answers = tuple(each.content for each in proposals if each.content is not None)
         if answers:
             return answers
-    stopped = "it was cancelled" + (f": {state.cancel.reason}" if state.cancel and state.cancel.reason else "")
-    cancelled = FactProblem(code="cancelled", detail=stopped, retryable=False)
+    detail = "it was cancelled" + (f": {state.cancel.reason}" if state.cancel and state.cancel.reason else "")
+    cancelled = FactProblem(code="cancelled", detail=detail, retryable=False)
     raise NoVerdict(end.problem or cancelled, state.deliberation_id)
 
 
@@ -90,15 +90,16 @@ def _outcome(state: State) -> DeliberationOutcome:
     )
 
 
-def completion(asked: ChatCompletionRequest, state: State) -> ChatCompletion:
+def completion(chat: ChatCompletionRequest, state: State) -> ChatCompletion:
     """The whole completion of an ended deliberation; raises NoVerdict."""
     choices = (
-        ChatChoice(index=place, message=ChatAnswer(content=asked.cut(text))) for place, text in enumerate(texts(state))
+        ChatChoice(index=index, message=ChatAnswer(content=chat.truncated(text)))
+        for index, text in enumerate(texts(state))
     )
     return ChatCompletion(
         id=completion_id(state),
         created=_created(state),
-        model=asked.model,
+        model=chat.model,
         choices=tuple(choices),
         usage=_usage(state),
         system_fingerprint=fingerprint(state),
@@ -110,20 +111,20 @@ def _framed(content: bytes) -> bytes:
     return b"data: " + content + b"\n\n"
 
 
-def _chunk(asked: ChatCompletionRequest, state: State, *choices: ChatChunkChoice) -> ChatCompletionChunk:
+def _chunk(chat: ChatCompletionRequest, state: State, *choices: ChatChunkChoice) -> ChatCompletionChunk:
     chunk = ChatCompletionChunk(
         id=completion_id(state),
         object="chat.completion.chunk",
         created=_created(state),
-        model=asked.model,
+        model=chat.model,
         system_fingerprint=fingerprint(state),
         choices=choices,
     )
-    return chunk.model_copy(update={"usage": None}) if asked.counts_usage else chunk
+    return chunk.model_copy(update={"usage": None}) if chat.counts_usage else chunk
 
 
 def _dumped(chunk: ChatCompletionChunk) -> bytes:
-    """A chunk as a frame. What was not said is left out: a delta tells only what it adds."""
+    """A chunk as a frame, without unset fields: a delta holds only what it adds."""
     return _framed(chunk.__pydantic_serializer__.to_json(chunk, exclude_unset=True))
 
 
@@ -131,29 +132,29 @@ def _choice(index: int, delta: ChatDelta, finish_reason: Literal["stop"] | None 
     return ChatChunkChoice(index=index, delta=delta, logprobs=None, finish_reason=finish_reason)
 
 
-def opening_frame(asked: ChatCompletionRequest, state: State, index: int = 0) -> bytes:
-    """The first chunk of a choice: who speaks. The first choice's is sent while the council still deliberates."""
-    return _dumped(_chunk(asked, state, _choice(index, ChatDelta(role="assistant", content=""))))
+def opening_frame(chat: ChatCompletionRequest, state: State, index: int = 0) -> bytes:
+    """The first chunk of a choice, with its role. The first choice's is sent before the deliberation ends."""
+    return _dumped(_chunk(chat, state, _choice(index, ChatDelta(role="assistant", content=""))))
 
 
-def frames(asked: ChatCompletionRequest, state: State) -> Iterator[bytes]:
-    """Everything after the opening of the first choice; raises NoVerdict before the first frame."""
+def frames(chat: ChatCompletionRequest, state: State) -> Iterator[bytes]:
+    """All frames after `opening_frame`; raises NoVerdict before the first one."""
     answers = texts(state)
     for index, text in enumerate(answers):
         if index:
-            yield opening_frame(asked, state, index)
-        shown = asked.cut(text)
-        for begin in range(0, len(shown), PIECE_CHARS):
-            piece = ChatDelta(content=shown[begin : begin + PIECE_CHARS])
-            yield _dumped(_chunk(asked, state, _choice(index, piece)))
-        last = _chunk(asked, state, _choice(index, ChatDelta(), "stop"))
-        told = {"deliberation": _outcome(state)} if index == len(answers) - 1 else {}
-        yield _dumped(last.model_copy(update=told))
-    if asked.counts_usage:
-        yield _dumped(_chunk(asked, state).model_copy(update={"usage": _usage(state)}))
+            yield opening_frame(chat, state, index)
+        content = chat.truncated(text)
+        for begin in range(0, len(content), PIECE_CHARS):
+            piece = ChatDelta(content=content[begin : begin + PIECE_CHARS])
+            yield _dumped(_chunk(chat, state, _choice(index, piece)))
+        last = _chunk(chat, state, _choice(index, ChatDelta(), "stop"))
+        outcome = {"deliberation": _outcome(state)} if index == len(answers) - 1 else {}
+        yield _dumped(last.model_copy(update=outcome))
+    if chat.counts_usage:
+        yield _dumped(_chunk(chat, state).model_copy(update={"usage": _usage(state)}))
     yield DONE
 
 
 def error_frames(error: OpenAIError) -> bytes:
-    """A stream that was opened and cannot go on: the error, as the clients read it, and the end."""
+    """The frames that end an opened stream with an error."""
     return _framed(dump(error)) + DONE

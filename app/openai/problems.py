@@ -1,17 +1,32 @@
-"""Errors as the clients of OpenAI's API read them. The status comes from `app.api.problems`."""
+"""Errors as the clients of OpenAI's API read them."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
+from starlette.requests import Request
 from starlette.responses import Response
 
+from app.api.problems import STATUSES, ErrorAnswer, ErrorFormat, answer_to
+from app.api.refusals import HttpError
 from app.api.schemas import FieldProblem, dump
+from app.deliberation.calls import FactProblem
+from app.deliberation.errors import DeliberationError
 from app.openai.schemas import OpenAIError, OpenAIErrorDetail
 
 NAMED_MAX = 8
-# What the deliberation cost would be paid again, or the same conflict met again.
+# Status and title of the codes that differ from, or are missing in, `app.api.problems.STATUSES`.
+CHAT_STATUSES: Mapping[str, tuple[int, str]] = {
+    "invalid_request": (400, "The request is not valid; `code` says in what way"),
+    "budget_exhausted": (400, "The budget does not admit the first stage"),
+    "model_not_found": (404, "There is no such model"),
+    "cancelled": (409, "The deliberation was cancelled by somebody else"),
+    "no_answers": (502, "No agent answered"),
+    "no_verdict": (502, "The deliberation failed"),
+    "deadline_exceeded": (504, "The deliberation's deadline passed"),
+}
+# A retry would pay for the deliberation again, or meet the same conflict.
 _NOT_TO_BE_RETRIED = (409, 502, 504)
-# OpenAI's words for pydantic's; what is not here keeps its own.
+# OpenAI's code for pydantic's or the gateway's; other codes stay.
 _CODES: Mapping[str, str] = {
     "missing": "missing_required_parameter",
     "extra_forbidden": "unknown_parameter",
@@ -30,26 +45,68 @@ def param(pointer: str) -> str | None:
     return dotted.replace("~1", "/").replace("~0", "~") or None
 
 
-def told(status: int, code: str, detail: str, errors: Sequence[FieldProblem] = ()) -> OpenAIError:
-    """One error: the message tells every fault with its remedy, `param` and `code` name the first."""
+class ModelNotFound(HttpError):
+    """No strategy and role have this name together."""
+
+    code = "model_not_found"
+
+    def __init__(self, detail: str) -> None:
+        super().__init__(detail)
+        remedy = "Name it <strategy>/<ROLE>; GET /v1/models lists them."
+        self.errors = (FieldProblem(location="body", pointer="/model", code=self.code, detail=detail, remedy=remedy),)
+
+
+class NoVerdict(HttpError):
+    """The deliberation has ended without an answer, or not in time; `problem` is the cause."""
+
+    code = "no_verdict"
+
+    def __init__(self, problem: FactProblem, deliberation_id: str) -> None:
+        super().__init__(f"Deliberation {deliberation_id}: {problem.detail}")
+        self.problem = problem
+        self.headers = chat_headers(deliberation_id)
+
+
+def chat_headers(deliberation_id: str) -> dict[str, str]:
+    """The headers that name the deliberation behind a chat completion."""
+    return {"Location": f"/deliberations/{deliberation_id}", "X-Deliberation-Id": deliberation_id}
+
+
+def _code_of(error: DeliberationError) -> str | None:
+    if isinstance(error, NoVerdict) and error.problem.code in CHAT_STATUSES:
+        return error.problem.code
+    return error.code if error.code in CHAT_STATUSES or error.code in STATUSES else None
+
+
+def _openai_error(answer: ErrorAnswer) -> tuple[int, OpenAIError]:
+    """The status and the body: the message names every fault with its remedy, `param` and `code` the first."""
+    status, _ = CHAT_STATUSES.get(answer.code) or STATUSES[answer.code]
     kind = "server_error" if status >= 500 else "rate_limit_error" if status == 429 else "invalid_request_error"
+    errors = answer.errors
     faults = [
         f"{param(each.pointer) or 'the body'}: {each.detail.rstrip('.')}. {each.remedy}" for each in errors[:NAMED_MAX]
     ]
     first = errors[0] if errors else None
-    return OpenAIError(
-        error=OpenAIErrorDetail(
-            message=" ".join(faults) or detail,
-            type=kind,
-            param=None if first is None else param(first.pointer),
-            code=code if first is None else _CODES.get(first.code, first.code),
-        )
+    detail = OpenAIErrorDetail(
+        message=" ".join(faults) or answer.detail,
+        type=kind,
+        param=None if first is None else param(first.pointer),
+        code=answer.code if first is None else _CODES.get(first.code, first.code),
     )
+    return status, OpenAIError(error=detail)
 
 
-def refusal(status: int, error: OpenAIError, headers: Mapping[str, str]) -> Response:
-    """The answer for one error."""
-    sent = {"Cache-Control": "no-store", **headers}
+def _render(request: Request, answer: ErrorAnswer) -> Response:
+    status, error = _openai_error(answer)
+    sent = {"Cache-Control": "no-store", **answer.headers}
     if status in _NOT_TO_BE_RETRIED:
-        sent["X-Should-Retry"] = "false"  # what OpenAI's clients heed before they try again by themselves
+        sent["X-Should-Retry"] = "false"  # OpenAI's clients check it before they retry
     return Response(dump(error), status, sent, "application/json")
+
+
+OPENAI_ERRORS = ErrorFormat(_code_of, _render)
+
+
+def stream_error(error: DeliberationError, request_id: str) -> OpenAIError:
+    """The error that ends a chat completion's stream, whose status has been sent."""
+    return _openai_error(answer_to(error, OPENAI_ERRORS, request_id))[1]

@@ -1,12 +1,12 @@
-"""What the OpenAI façade takes: a chat completion's request, and the deliberation that it asks for.
+"""The request of a chat completion, and its mapping to a deliberation.
 
-Every field that OpenAI's reference has is decided here: honoured, ignored where that harms nobody, or refused where
-passing over it would promise what is not done. Fields that it does not have are refused, as they are there.
+Every field of OpenAI's reference is supported, ignored if that is harmless, or refused if ignoring it would change the
+answer's meaning. Unknown fields are refused, as by OpenAI.
 """
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal, Self, cast
 
 from pydantic import (
@@ -21,7 +21,7 @@ from pydantic import (
 )
 from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
-from app.api.problems import ModelNotFound, ValidationFailed, body_problems
+from app.api.problems import ValidationFailed, body_problems
 from app.api.requests import (
     AGENTS_MAX,
     SEED_MAX,
@@ -37,14 +37,16 @@ from app.api.requests import (
 )
 from app.api.schemas import FieldProblem
 from app.deliberation.specification import TIMEOUT_S_MAX
+from app.openai.problems import ModelNotFound
 
 MESSAGES_MAX = 1_024
 STOPS_MAX = 4
-# The one strategy whose answers stand side by side: for it, `n` is the number of agents.
+# The strategy that returns every agent's answer: for it, `n` is the number of agents.
 SIDE_BY_SIDE = "independent"
 
-Known = Mapping[str, Mapping[str, Any]]
-Ignored = Annotated[Any, Field(description="Taken and ignored")]
+# The installation's `strategies` and `roles`, each by name.
+Registry = Mapping[str, Mapping[str, Any]]
+IgnoredField = Annotated[Any, Field(description="Accepted and ignored")]
 
 
 def _error(code: str, detail: str, remedy: str) -> PydanticCustomError:
@@ -52,7 +54,7 @@ def _error(code: str, detail: str, remedy: str) -> PydanticCustomError:
 
 
 def _schema_of(harmless: object) -> dict[str, Any]:
-    """The JSON Schema of one value; spelled out, since generators read no `const` of lists and objects."""
+    """The JSON Schema of one value. Code generators do not read `const` of lists and objects."""
     match harmless:
         case []:
             return {"type": "array", "items": {}, "maxItems": 0}
@@ -72,8 +74,8 @@ def _object_of(harmless: dict[str, object]) -> dict[str, Any]:
     return {**schema, "properties": properties, "required": list(harmless)}
 
 
-class _Only:
-    """Of a field that is not supported, the values that are taken because they ask for nothing; null always is."""
+class _Unsupported:
+    """An unsupported field, which may be null or one of the `harmless` values that request nothing."""
 
     def __init__(self, why: str, *harmless: object) -> None:
         self._why = why
@@ -83,8 +85,8 @@ class _Only:
         return core_schema.no_info_after_validator_function(self._checked, core_schema.any_schema())
 
     def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
-        taken = [{"type": "null"}, *map(_schema_of, self._harmless)]
-        return {"anyOf": taken, "description": f"{self._why}: only what asks for nothing is taken"}
+        accepted = [{"type": "null"}, *map(_schema_of, self._harmless)]
+        return {"anyOf": accepted, "description": f"{self._why}; accepted only with values that request nothing"}
 
     def _checked(self, value: object) -> object:
         if value is not None and value not in self._harmless:
@@ -92,24 +94,24 @@ class _Only:
         return value
 
 
-def _part_text(place: int, part: object) -> str:
+def _part_text(index: int, part: object) -> str:
     match part:
         case {"type": "text", "text": str(text)}:
             return text
         case {"type": "refusal", "refusal": str(text)}:
             return text
         case {"type": str(kind)} if kind not in ("text", "refusal"):
-            raise _error("unsupported_content", f"Part {place} is of type {kind[:64]}", "Give parts of type text only.")
+            raise _error("unsupported_content", f"Part {index} is of type {kind[:64]}", "Give parts of type text only.")
         case _:
-            raise _error("invalid_type", f"Part {place} is no text part", 'Give {"type": "text", "text": "…"}.')
+            raise _error("invalid_type", f"Part {index} is not a text part", 'Give {"type": "text", "text": "…"}.')
 
 
 def _joined(content: object) -> object:
-    """A message's content as one text; parts stand on lines of their own, and null says nothing."""
+    """A message's content as one text: parts on separate lines, null as empty text."""
     if content is None:
         return ""
     if isinstance(content, list):
-        return "\n".join(_part_text(place, part) for place, part in enumerate(cast("list[object]", content)))
+        return "\n".join(_part_text(index, part) for index, part in enumerate(cast("list[object]", content)))
     return content
 
 
@@ -127,13 +129,13 @@ _CONTENT_SCHEMA: dict[str, Any] = {
         {"type": "null"},
     ],
 }
-_NO_TOOLS, _NO_AUDIO = "A council calls no tools", "A council says nothing aloud"
-_AS_SAMPLED = "Agents sample without it"
-_NO_LOGPROBS = "A verdict has no log probabilities"
+_NO_TOOLS, _NO_AUDIO = "Tools are not supported", "Audio is not supported"
+_NO_SAMPLING = "This sampling parameter is not supported"
+_NO_LOGPROBS = "Log probabilities are not supported"
 
 
 class ChatRequestMessage(BaseModel):
-    """One message of the conversation. What else a client keeps with it is passed over."""
+    """One message of the conversation; unknown fields are ignored."""
 
     model_config = ConfigDict(frozen=True, extra="ignore", strict=True, hide_input_in_errors=True)
 
@@ -141,29 +143,29 @@ class ChatRequestMessage(BaseModel):
     content: Annotated[str, BeforeValidator(_joined)] = Field(default="", json_schema_extra=_CONTENT_SCHEMA)
     name: str | None = Field(default=None, max_length=64, pattern=r"^[^\s<>|\\/\[\]]*$")
     refusal: str | None = None
-    tool_calls: Annotated[Any, _Only(_NO_TOOLS, [])] = None
-    function_call: Annotated[Any, _Only(_NO_TOOLS)] = None
-    audio: Annotated[Any, _Only(_NO_AUDIO)] = None
+    tool_calls: Annotated[Any, _Unsupported(_NO_TOOLS, [])] = None
+    function_call: Annotated[Any, _Unsupported(_NO_TOOLS)] = None
+    audio: Annotated[Any, _Unsupported(_NO_AUDIO)] = None
 
     @property
     def text(self) -> str:
-        """What was said."""
+        """The message's text."""
         return self.content or self.refusal or ""
 
 
 class StreamOptions(RequestModel):
-    """How a stream is told."""
+    """Options of a streamed answer."""
 
-    include_usage: bool | None = Field(default=None, description="A last chunk with the usage of all agents")
-    include_obfuscation: bool | None = Field(default=None, description="Taken and ignored")
+    include_usage: bool | None = Field(default=None, description="Add a last chunk with the usage of all agents")
+    include_obfuscation: bool | None = Field(default=None, description="Accepted and ignored")
 
 
 class DeliberationOptions(RequestModel):
-    """What a deliberation takes and OpenAI's fields cannot say; the same bounds as in `POST /deliberations`."""
+    """Fields of a deliberation that OpenAI's fields lack, with the bounds of `POST /deliberations`."""
 
-    num_agents: MaybeWhole = Field(default=None, ge=1, le=AGENTS_MAX, description="3 if absent")
-    rounds: MaybeWhole = Field(default=None, ge=0, le=5, description="1 if absent")
-    parameters: dict[str, Any] | None = Field(default=None, max_length=32, description="The strategy's own")
+    num_agents: MaybeWhole = Field(default=None, ge=1, le=AGENTS_MAX, description="Default 3")
+    rounds: MaybeWhole = Field(default=None, ge=0, le=5, description="Default 1")
+    parameters: dict[str, Any] | None = Field(default=None, max_length=32, description="Parameters of the strategy")
     quorum: MaybeWhole = Field(default=None, ge=1, le=AGENTS_MAX)
     budget: BudgetRequest | None = None
     rubric: Rubric | None = None
@@ -176,73 +178,82 @@ def _listed(stop: object) -> object:
 
 
 class ChatCompletionRequest(RequestModel):
-    """The body of `POST /v1/chat/completions`. Null is the same as absent, wherever it stands."""
+    """The body of `POST /v1/chat/completions`. Null is the same as absent in every field."""
 
     model: str = Field(max_length=256, description="`<strategy>/<ROLE>`; `GET /v1/models` lists them")
     messages: list[ChatRequestMessage] = Field(min_length=1, max_length=MESSAGES_MAX)
-    stream: bool | None = Field(default=None, description="Server-sent chunks; the text comes once it is decided")
+    stream: bool | None = Field(
+        default=None, description="Answer in server-sent chunks; the text follows once the deliberation has ended"
+    )
     stream_options: StreamOptions | None = None
     n: MaybeWhole = Field(
-        default=None, ge=1, le=AGENTS_MAX, description=f"1; with `{SIDE_BY_SIDE}` the number of agents, one choice each"
+        default=None,
+        ge=1,
+        le=AGENTS_MAX,
+        description=f"Must be 1, except with `{SIDE_BY_SIDE}`: the number of agents, each with one choice",
     )
-    temperature: float | None = Field(default=None, ge=0, le=2, description="The first agent's; the others vary")
+    temperature: float | None = Field(
+        default=None, ge=0, le=2, description="The first agent's temperature; the others vary"
+    )
     top_p: float | None = Field(default=None, gt=0, le=1)
     max_completion_tokens: MaybeWhole = Field(
-        default=None, ge=1, le=32_768, description="Bound of each agent's completion, its reasoning included"
+        default=None, ge=1, le=32_768, description="Limit of each agent's completion, including its reasoning"
     )
-    max_tokens: MaybeWhole = Field(default=None, ge=1, le=32_768, description="The older name of the same")
+    max_tokens: MaybeWhole = Field(
+        default=None, ge=1, le=32_768, description="Deprecated name of `max_completion_tokens`"
+    )
     seed: MaybeWhole = Field(default=None, ge=0, le=SEED_MAX)
     stop: Annotated[list[Annotated[str, Field(min_length=1)]] | None, BeforeValidator(_listed)] = Field(
-        default=None, max_length=STOPS_MAX, description="The text that was decided on is cut before the first of these"
+        default=None, max_length=STOPS_MAX, description="The answer is truncated before the first of these"
     )
     metadata: Metadata | None = None
-    user: str | None = Field(default=None, max_length=512, description="Kept as metadata")
-    safety_identifier: str | None = Field(default=None, max_length=512, description="Kept as metadata")
-    deliberation: DeliberationOptions | None = Field(default=None, description="Not OpenAI's: how to deliberate")
+    user: str | None = Field(default=None, max_length=512, description="Stored as metadata")
+    safety_identifier: str | None = Field(default=None, max_length=512, description="Stored as metadata")
+    deliberation: DeliberationOptions | None = Field(default=None, description="Extension: how to deliberate")
 
-    parallel_tool_calls: Ignored = None
-    prediction: Ignored = None
-    prompt_cache_key: Ignored = None
-    prompt_cache_options: Ignored = None
-    prompt_cache_retention: Ignored = None
-    reasoning_effort: Ignored = None
-    service_tier: Ignored = None
-    store: Ignored = None
-    verbosity: Ignored = None
+    parallel_tool_calls: IgnoredField = None
+    prediction: IgnoredField = None
+    prompt_cache_key: IgnoredField = None
+    prompt_cache_options: IgnoredField = None
+    prompt_cache_retention: IgnoredField = None
+    reasoning_effort: IgnoredField = None
+    service_tier: IgnoredField = None
+    store: IgnoredField = None
+    verbosity: IgnoredField = None
 
-    audio: Annotated[Any, _Only(_NO_AUDIO)] = None
-    frequency_penalty: Annotated[Any, _Only(_AS_SAMPLED, 0)] = None
-    function_call: Annotated[Any, _Only(_NO_TOOLS, "none", "auto")] = None
-    functions: Annotated[Any, _Only(_NO_TOOLS, [])] = None
-    logit_bias: Annotated[Any, _Only(_AS_SAMPLED, {})] = None
-    logprobs: Annotated[Any, _Only(_NO_LOGPROBS, False)] = None
-    modalities: Annotated[Any, _Only("A council writes text", ["text"])] = None
-    moderation: Annotated[Any, _Only("Nothing is moderated here")] = None
-    presence_penalty: Annotated[Any, _Only(_AS_SAMPLED, 0)] = None
-    response_format: Annotated[Any, _Only("The form of an answer is not enforced", {"type": "text"})] = None
-    tool_choice: Annotated[Any, _Only(_NO_TOOLS, "none", "auto")] = None
-    tools: Annotated[Any, _Only(_NO_TOOLS, [])] = None
-    top_logprobs: Annotated[Any, _Only(_NO_LOGPROBS, 0)] = None
-    web_search_options: Annotated[Any, _Only("A council searches nothing")] = None
+    audio: Annotated[Any, _Unsupported(_NO_AUDIO)] = None
+    frequency_penalty: Annotated[Any, _Unsupported(_NO_SAMPLING, 0)] = None
+    function_call: Annotated[Any, _Unsupported(_NO_TOOLS, "none", "auto")] = None
+    functions: Annotated[Any, _Unsupported(_NO_TOOLS, [])] = None
+    logit_bias: Annotated[Any, _Unsupported(_NO_SAMPLING, {})] = None
+    logprobs: Annotated[Any, _Unsupported(_NO_LOGPROBS, False)] = None
+    modalities: Annotated[Any, _Unsupported("Only text is supported", ["text"])] = None
+    moderation: Annotated[Any, _Unsupported("Moderation is not supported")] = None
+    presence_penalty: Annotated[Any, _Unsupported(_NO_SAMPLING, 0)] = None
+    response_format: Annotated[Any, _Unsupported("Structured output is not supported", {"type": "text"})] = None
+    tool_choice: Annotated[Any, _Unsupported(_NO_TOOLS, "none", "auto")] = None
+    tools: Annotated[Any, _Unsupported(_NO_TOOLS, [])] = None
+    top_logprobs: Annotated[Any, _Unsupported(_NO_LOGPROBS, 0)] = None
+    web_search_options: Annotated[Any, _Unsupported("Web search is not supported")] = None
 
     @property
     def counts_usage(self) -> bool:
-        """Whether the stream ends in a chunk with the usage."""
+        """Whether the stream has a last chunk with the usage."""
         return self.stream_options is not None and self.stream_options.include_usage is True
 
-    def cut(self, text: str) -> str:
-        """`text` up to the first stop sequence in it."""
-        return text[: min((place for stop in self.stop or () if (place := text.find(stop)) >= 0), default=None)]
+    def truncated(self, text: str) -> str:
+        """`text` up to its first stop sequence."""
+        return text[: min((index for stop in self.stop or () if (index := text.find(stop)) >= 0), default=None)]
 
     @model_validator(mode="after")
-    def _agrees(self) -> Self:
+    def _check_combinations(self) -> Self:
         faults: list[FieldProblem] = []
         if self.stream_options is not None and not self.stream:
-            faults.append(_fault("/stream_options", "invalid_value", "Nothing is streamed", "Set stream to true."))
+            faults.append(_fault("/stream_options", "invalid_value", "It needs a stream", "Set stream to true."))
         bounds = {self.max_tokens, self.max_completion_tokens} - {None}
         if len(bounds) > 1:
-            told = "max_completion_tokens bounds the same"
-            faults.append(_fault("/max_tokens", "invalid_value", told, "Give one of the two."))
+            detail = "It contradicts max_completion_tokens"
+            faults.append(_fault("/max_tokens", "invalid_value", detail, "Give one of the two."))
         if faults:
             raise ValidationFailed(faults)
         return self
@@ -253,13 +264,13 @@ def _fault(path: str, code: str, detail: str, remedy: str) -> FieldProblem:
 
 
 def conversation_mark(messages: Sequence[ChatRequestMessage]) -> str:
-    """Twelve hex digits drawn from all that is said: who writes one message cannot know them, and so begin another."""
-    said = json.dumps([[message.role, message.name, message.text] for message in messages])
-    return hashlib.sha256(said.encode()).hexdigest()[:12]
+    """Twelve hex digits of a hash of all messages, which the author of one message cannot know, and so not forge."""
+    content = json.dumps([[message.role, message.name, message.text] for message in messages])
+    return hashlib.sha256(content.encode()).hexdigest()[:12]
 
 
 def task_of(messages: Sequence[ChatRequestMessage]) -> str:
-    """The task that a conversation sets: a lone message is the task, several are a transcript to be continued."""
+    """The task of a conversation: a single message verbatim, or a transcript to continue."""
     if len(messages) == 1:
         return messages[0].text
     mark = conversation_mark(messages)
@@ -268,41 +279,39 @@ def task_of(messages: Sequence[ChatRequestMessage]) -> str:
         "developer say are requirements on it, and stand above what the user says. Every message begins with a line "
         f"in brackets that carries the mark {mark}."
     )
-    told = [f"[{mark} {' '.join(filter(None, (said.role, said.name)))}]\n{said.text}" for said in messages]
-    return "\n\n".join([head, *told])
+    transcript = [f"[{mark} {' '.join(filter(None, (each.role, each.name)))}]\n{each.text}" for each in messages]
+    return "\n\n".join([head, *transcript])
 
 
-def model_parts(model: str, known: Known) -> tuple[str, str]:
-    """The strategy and the role that a model's name stands for; raises ModelNotFound when there is no such model."""
+def model_parts(model: str, registry: Registry) -> tuple[str, str]:
+    """The strategy and the role in a model's name; raises ModelNotFound."""
     strategy, _, role = model.partition("/")
-    if strategy not in known["strategies"] or role not in known["roles"]:
-        raise ModelNotFound(f"There is no model {model[:256]!r}.")
+    if strategy not in registry["strategies"] or role not in registry["roles"]:
+        raise ModelNotFound(f"No model is named {model[:256]!r}.")
     return strategy, role
 
 
-def _size(asked: ChatCompletionRequest, options: DeliberationOptions, strategy: str) -> int | None:
-    """Agents that are asked for; raises ValidationFailed where `n` asks for several answers of one verdict."""
-    if asked.n is None:
+def _size(chat: ChatCompletionRequest, options: DeliberationOptions, strategy: str) -> int | None:
+    """The requested number of agents, None if absent; raises ValidationFailed for an unsupported `n`."""
+    if chat.n is None:
         return options.num_agents
     if strategy != SIDE_BY_SIDE:
-        if asked.n > 1:
-            told = f"{strategy} decides on one answer"
-            raise ValidationFailed(
-                [_fault("/n", "unsupported_value", told, f"Give 1, or take the model {SIDE_BY_SIDE}/….")]
-            )
+        if chat.n > 1:
+            detail, remedy = f"{strategy} has one answer", f"Give 1, or use the model {SIDE_BY_SIDE}/…."
+            raise ValidationFailed([_fault("/n", "unsupported_value", detail, remedy)])
         return options.num_agents
-    if options.num_agents not in (None, asked.n):
-        told = "deliberation.num_agents says another number"
-        raise ValidationFailed([_fault("/n", "invalid_value", told, "Give one of the two.")])
-    return asked.n
+    if options.num_agents not in (None, chat.n):
+        detail = "It contradicts deliberation.num_agents"
+        raise ValidationFailed([_fault("/n", "invalid_value", detail, "Give one of the two.")])
+    return chat.n
 
 
-def _metadata(asked: ChatCompletionRequest) -> dict[str, str]:
-    kept = {"user": asked.user, "safety_identifier": asked.safety_identifier}
-    return {name: value for name, value in kept.items() if value is not None} | (asked.metadata or {})
+def _metadata(chat: ChatCompletionRequest) -> dict[str, str]:
+    kept = {"user": chat.user, "safety_identifier": chat.safety_identifier}
+    return {name: value for name, value in kept.items() if value is not None} | (chat.metadata or {})
 
 
-# Clients tell this refusal from others by the code, or by these very words.
+# Clients recognize this error by its code or by these exact words.
 _TOO_LONG = {
     "code": "context_length_exceeded",
     "detail": f"This model's maximum context length is {TASK_CHARS_MAX} characters",
@@ -310,13 +319,13 @@ _TOO_LONG = {
 }
 
 
-def _here(fault: FieldProblem) -> FieldProblem:
-    """A fault in the deliberation's request, at the field of this one that it comes from."""
+def _mapped_back(fault: FieldProblem) -> FieldProblem:
+    """A fault in the deliberation's request, at the field of the chat completion that caused it."""
     first, _, rest = fault.pointer.removeprefix("/").partition("/")
     match first:
         case "task":
-            told = _TOO_LONG if fault.code == "string_too_long" else {}
-            return fault.model_copy(update={"pointer": "/messages", **told})
+            text = _TOO_LONG if fault.code == "string_too_long" else {}
+            return fault.model_copy(update={"pointer": "/messages", **text})
         case "constraints":
             return fault.model_copy(update={"pointer": f"/deliberation/{rest}"})
         case _ if first in DeliberationOptions.model_fields:
@@ -325,37 +334,33 @@ def _here(fault: FieldProblem) -> FieldProblem:
             return fault
 
 
-def _told_here(validate: Callable[[], DeliberationRequest]) -> DeliberationRequest:
-    try:
-        return validate()
-    except ValidationError as invalid:
-        faults = body_problems(invalid).errors
-    except ValidationFailed as failed:
-        faults = failed.errors
-    raise ValidationFailed([_here(fault) for fault in faults])
+def deliberation_of(chat: ChatCompletionRequest, registry: Registry) -> DeliberationRequest:
+    """The deliberation for a chat completion.
 
-
-def deliberation_of(asked: ChatCompletionRequest, known: Known) -> DeliberationRequest:
-    """The deliberation that a chat completion asks for, among the known strategies and roles.
-
-    Raises ModelNotFound, and ValidationFailed naming the fields of the chat completion.
+    Raises ModelNotFound, and ValidationFailed with pointers into the chat completion.
     """
-    strategy, role = model_parts(asked.model, known)
-    options = asked.deliberation or DeliberationOptions()
+    strategy, role = model_parts(chat.model, registry)
+    options = chat.deliberation or DeliberationOptions()
     given = options.model_dump(exclude_none=True)
     constraints = {name: given.pop(name) for name in ("rubric", "requirements", "timeout_seconds") if name in given}
     sampling = SamplingRequest(
-        temperature=asked.temperature, top_p=asked.top_p, max_tokens=asked.max_completion_tokens or asked.max_tokens
+        temperature=chat.temperature, top_p=chat.top_p, max_tokens=chat.max_completion_tokens or chat.max_tokens
     )
-    size = _size(asked, options, strategy)
+    size = _size(chat, options, strategy)
     body = given | {
-        "task": task_of(asked.messages),
+        "task": task_of(chat.messages),
         "role": role,
         "strategy": strategy,
         "constraints": constraints,
         "sampling": sampling.model_dump(),
-        "seed": asked.seed,
-        "metadata": _metadata(asked),
+        "seed": chat.seed,
+        "metadata": _metadata(chat),
         **({} if size is None else {"num_agents": size}),
     }
-    return _told_here(lambda: DeliberationRequest.model_validate(body, context=dict(known)))
+    try:
+        return DeliberationRequest.model_validate(body, context=dict(registry))
+    except ValidationError as invalid:
+        faults = body_problems(invalid).errors
+    except ValidationFailed as failed:
+        faults = failed.errors
+    raise ValidationFailed([_mapped_back(fault) for fault in faults])

@@ -1,8 +1,8 @@
-"""Routes: deliberations as OpenAI's chat completions, so that whatever speaks to a model can speak to a council.
+"""Routes: OpenAI's chat completions, each answered by a deliberation.
 
-A model is a strategy with a role, `council/DEV`. The request is accepted on the same path as any deliberation, and the
-answer waits for its end. A client that leaves before has nowhere to come back to, so its deliberation is stopped;
-unless its request carries an Idempotency-Key, under which it can ask again for the same one.
+A model names a strategy and a role, as `council/DEV`. The request is accepted like any deliberation, and the answer
+waits for its end. If the client disconnects before, the deliberation is cancelled, unless the request has an
+Idempotency-Key, with which the client can ask for it again.
 """
 
 import asyncio
@@ -15,32 +15,24 @@ import structlog
 from fastapi import APIRouter, Path, Request, Response
 from starlette.types import Receive, Scope, Send
 
-from app.api.problems import (
-    CHAT_STATUSES,
-    CLIENT_LEFT,
-    STATUSES,
-    NotReady,
-    NoVerdict,
-    chat_headers,
-    request_id_of,
-    stream_error,
-)
+from app.api.problems import STATUSES, NotReady, request_id_of
 from app.api.request_body import body_of
-from app.api.requests import idempotency_key_of
+from app.api.requests import submission_of
 from app.api.responses import IDEMPOTENCY_KEY, Declared, body, headers
 from app.api.schemas import dump
 from app.deliberation.calls import FactProblem
 from app.deliberation.errors import DeliberationError, JournalUnavailable
 from app.deliberation.fold import State
-from app.lifecycle.accept import accept, loaded, stopping
 from app.openai.completions import completion, error_frames, frames, opening_frame
-from app.openai.requests import ChatCompletionRequest, Known, deliberation_of, model_parts
+from app.openai.problems import CHAT_STATUSES, NoVerdict, chat_headers, stream_error
+from app.openai.requests import ChatCompletionRequest, Registry, deliberation_of, model_parts
 from app.openai.schemas import ChatCompletion, ModelList, ModelResource
 from app.routes.dependencies import Gateway, InGateway, OfTenant
 from app.streaming.event_stream import EventStreamResponse
 
 OWNER = "deliberation-gateway"
-# A coordinator ends at the deadline what has not ended before; hearing of it takes a moment more.
+CLIENT_LEFT = 499
+# A coordinator ends overdue deliberations at their deadline; the end reaches this process a little later.
 END_GRACE_S = 10.0
 LAG_S = 0.1
 LAGS_MAX = 20
@@ -51,136 +43,138 @@ log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class PendingCompletion:
-    """A client that waits for a deliberation, accepted as `state`; `returns` tells whether it can ask for it again."""
+    """A client that waits for the accepted deliberation `state`; `resumable` if its request has an Idempotency-Key."""
 
     gateway: Gateway
     tenant: str
     state: State
-    returns: bool
+    resumable: bool
 
-    async def heard(self) -> bool:
-        """Whether the end was heard: at once, by the deadline and a moment more, or not because the process drains."""
+    async def wait(self) -> bool:
+        """Wait until the deliberation ends, at most until shortly after its deadline; whether it has ended.
+
+        A process that drains ends the wait early.
+        """
         gateway, accepted = self.gateway, self.state.accepted
         left_s = max(0.0, (accepted.deadline_at - gateway["clock"].now()).total_seconds())
         return await gateway["catalog"].ended(self.tenant, accepted.deliberation_id, left_s + END_GRACE_S)
 
-    async def ended(self, heard: bool) -> State:
-        """The state with its end, once that was heard.
+    async def final_state(self, ended: bool) -> State:
+        """The state with its end, after `wait` has returned `ended`.
 
-        Raises NotReady when the process drains, NoVerdict when the deadline passed and nobody wrote an end, and
-        JournalUnavailable.
+        Raises NotReady while the process drains, NoVerdict if no end was recorded by the deadline, JournalUnavailable.
         """
-        if not heard and self.gateway["feed"].draining.is_set():
+        if not ended and self.gateway["feed"].draining.is_set():
             raise NotReady("This gateway is stopping; ask again.")
-        if not heard:
-            late = FactProblem(code="deadline_exceeded", detail="nobody ended it by its deadline", retryable=True)
+        if not ended:
+            late = FactProblem(code="deadline_exceeded", detail="no end was recorded by its deadline", retryable=True)
             raise NoVerdict(late, self.state.deliberation_id)
         for _ in range(LAGS_MAX):
-            state = await loaded(self.gateway, self.tenant, self.state.deliberation_id)
+            state = await self.gateway["deliberations"].load(self.tenant, self.state.deliberation_id)
             if state.ended:
                 return state
-            # A server of the log that lags behind the one that told of the end has yet to store it.
+            # A replica of the log may lag behind the one that published the end.
             await asyncio.sleep(LAG_S)
-        raise JournalUnavailable("The end was heard of, and cannot be read yet.")
+        raise JournalUnavailable("The deliberation has ended, but its end cannot be read yet.")
 
-    async def leave(self) -> None:
-        """Stop the deliberation if it goes on and its client cannot come back for it."""
+    async def cancel_if_abandoned(self) -> None:
+        """Cancel the deliberation if it still runs and its client cannot ask for it again."""
         gateway, id = self.gateway, self.state.deliberation_id
-        over = gateway["clock"].now() >= self.state.accepted.deadline_at
-        if self.returns or over or await gateway["catalog"].ended(self.tenant, id, 0):
+        overdue = gateway["clock"].now() >= self.state.accepted.deadline_at
+        if self.resumable or overdue or await gateway["catalog"].ended(self.tenant, id, 0):
             return
         try:
-            await stopping(gateway, self.tenant, self.state, "the client of /v1 left")
+            await gateway["deliberations"].cancel(self.tenant, self.state, "the client of /v1 left")
         except JournalUnavailable as error:
-            log.warning("abandoned_not_stopped", deliberation_id=id, detail=str(error))
+            log.warning("chat_cancel_failed", deliberation_id=id, detail=str(error))
 
 
-async def _heard_by_client(request: Request, visit: PendingCompletion) -> bool | None:
-    """Whether the end was heard while the client waited; None when it left."""
+async def _wait_while_connected(request: Request, pending: PendingCompletion) -> bool | None:
+    """Whether the deliberation has ended; None if the client disconnected first."""
     async with anyio.create_task_group() as group:
 
-        async def until_gone() -> None:
+        async def until_disconnect() -> None:
             while (await request.receive())["type"] != "http.disconnect":
                 pass
             group.cancel_scope.cancel()
 
-        group.start_soon(until_gone)
-        heard = await visit.heard()
+        group.start_soon(until_disconnect)
+        ended = await pending.wait()
         group.cancel_scope.cancel()
-        return heard
+        return ended
     return None
 
 
-async def _answer(request: Request, asked: ChatCompletionRequest, visit: PendingCompletion) -> Response:
-    """The whole completion, once it is decided."""
-    heard = await _heard_by_client(request, visit)
-    if not heard:
-        await visit.leave()
-    if heard is None:
+async def _answer(request: Request, chat: ChatCompletionRequest, pending: PendingCompletion) -> Response:
+    """The whole completion, once the deliberation has ended."""
+    ended = await _wait_while_connected(request, pending)
+    if not ended:
+        await pending.cancel_if_abandoned()
+    if ended is None:
         return Response(status_code=CLIENT_LEFT)
-    found = completion(asked, await visit.ended(heard))
-    return Response(dump(found), headers=chat_headers(visit.state.deliberation_id), media_type="application/json")
+    found = completion(chat, await pending.final_state(ended))
+    return Response(dump(found), headers=chat_headers(pending.state.deliberation_id), media_type="application/json")
 
 
 async def stream(
-    asked: ChatCompletionRequest, visit: PendingCompletion, request_id: str
+    chat: ChatCompletionRequest, pending: PendingCompletion, request_id: str
 ) -> AsyncGenerator[bytes, None]:
-    """The chunks as frames: who speaks at once, the text when it is decided, an error where there is none."""
-    yield opening_frame(asked, visit.state)
+    """The chunks as frames: the role at once, the text after the end, or an error in its place."""
+    yield opening_frame(chat, pending.state)
     try:
-        ended = await visit.ended(await visit.heard())
-        for frame in frames(asked, ended):
+        state = await pending.final_state(await pending.wait())
+        for frame in frames(chat, state):
             yield frame
     except DeliberationError as error:
         yield error_frames(stream_error(error, request_id))
 
 
 class ChatStream(EventStreamResponse):
-    """A streamed completion: however it closes, its visit ends with it."""
+    """A streamed completion; when it closes, an abandoned deliberation is cancelled."""
 
-    def __init__(self, asked: ChatCompletionRequest, visit: PendingCompletion, request_id: str) -> None:
-        settings = visit.gateway["settings"]
+    def __init__(self, chat: ChatCompletionRequest, pending: PendingCompletion, request_id: str) -> None:
+        settings = pending.gateway["settings"]
         super().__init__(
-            stream(asked, visit, request_id),
+            stream(chat, pending, request_id),
             heartbeat_s=settings.heartbeat_s,
             stalled_s=settings.stream_send_timeout_s,
-            headers=chat_headers(visit.state.deliberation_id),
+            headers=chat_headers(pending.state.deliberation_id),
         )
-        self._visit = visit
+        self._pending = pending
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer, as ASGI has it."""
+        """Answer an ASGI request."""
         try:
             await super().__call__(scope, receive, send)
         finally:
             with anyio.CancelScope(shield=True):
-                await self._visit.leave()
+                await self._pending.cancel_if_abandoned()
 
 
-def refusals(*statuses: int) -> Declared:
-    """Declared errors of the façade for these statuses; 500 can always happen."""
+def openai_errors(*statuses: int) -> Declared:
+    """Declared errors in OpenAI's format for these statuses and 500."""
     declared: Declared = {}
     known = {**STATUSES, **CHAT_STATUSES}
-    behind = ("Location", "X-Deliberation-Id")
-    extra = {401: ("WWW-Authenticate",), 429: ("Retry-After",), 503: ("Retry-After",), 400: behind}
-    extra |= dict.fromkeys((409, 502, 504), (*behind, "X-Should-Retry"))
+    names = ("Location", "X-Deliberation-Id")
+    extra = {401: ("WWW-Authenticate",), 429: ("Retry-After",), 503: ("Retry-After",), 400: names}
+    extra |= dict.fromkeys((409, 502, 504), (*names, "X-Should-Retry"))
     for status in sorted({*statuses, 500}):
-        told = [f"`{code}`: {title}" for code, (mapped, title) in known.items() if mapped == status]
+        titles = [f"`{code}`: {title}" for code, (mapped, title) in known.items() if mapped == status]
         declared[status] = {
-            "description": "; ".join(told),
+            "description": "; ".join(titles),
             "headers": headers(*extra.get(status, ())),
             "content": {"application/json": {"schema": {"$ref": "#/components/schemas/OpenAIError"}}},
         }
     return declared
 
 
-def _known(gateway: Gateway) -> Known:
+def _registry(gateway: Gateway) -> Registry:
     return {"roles": gateway["roles"], "strategies": gateway["strategies"]}
 
 
 _COMPLETED: dict[str, Any] = {
     "model": ChatCompletion,
-    "description": "The verdict; with `stream` in chunks, ended by `[DONE]`, and an error where there is none",
+    "description": "The verdict; with `stream` its chunks or an error, ended by `[DONE]`",
     "headers": headers("Location", "X-Deliberation-Id", "X-Accel-Buffering"),
     "content": {
         "text/event-stream": {
@@ -195,30 +189,31 @@ _COMPLETED: dict[str, Any] = {
 @router.post(
     "/chat/completions",
     operation_id="create_chat_completion",
-    summary="Deliberate, and answer as a model would",
+    summary="Deliberate, and answer as a chat completion",
     response_class=Response,
-    responses={200: _COMPLETED, **refusals(400, 404, 408, 409, 410, 413, 415, 429, 502, 503, 504)},
+    responses={200: _COMPLETED, **openai_errors(400, 404, 408, 409, 410, 413, 415, 429, 502, 503, 504)},
     openapi_extra={"requestBody": body("ChatCompletionRequest"), "parameters": [IDEMPOTENCY_KEY]},
 )
 async def create_chat_completion(request: Request, gateway: InGateway, tenant: OfTenant) -> Response:
-    """Accepted as any deliberation is, and awaited until its end. Leaving stops it, unless a key leads back to it."""
-    asked = await body_of(request, ChatCompletionRequest)
-    state, _ = await accept(gateway, tenant, request, deliberation_of(asked, _known(gateway)))
-    visit = PendingCompletion(gateway, tenant, state, returns=idempotency_key_of(request) is not None)
-    if asked.stream:
-        return ChatStream(asked, visit, request_id_of(request))
-    return await _answer(request, asked, visit)
+    """Submit a deliberation and wait for its end. A disconnect cancels it unless the request has an Idempotency-Key."""
+    chat = await body_of(request, ChatCompletionRequest)
+    submission = submission_of(request)
+    state, _ = await gateway["deliberations"].accept(tenant, deliberation_of(chat, _registry(gateway)), submission)
+    pending = PendingCompletion(gateway, tenant, state, resumable=submission.idempotency_key is not None)
+    if chat.stream:
+        return ChatStream(chat, pending, request_id_of(request))
+    return await _answer(request, chat, pending)
 
 
 @router.get(
     "/models",
     operation_id="list_models",
-    summary="Every strategy with every role, as models",
+    summary="List all models: every strategy with every role",
     response_class=Response,
-    responses={200: {"model": ModelList, "description": "All models", "headers": headers()}, **refusals()},
+    responses={200: {"model": ModelList, "description": "All models", "headers": headers()}, **openai_errors()},
 )
 async def list_models(gateway: InGateway) -> Response:
-    """The names that `POST /v1/chat/completions` takes."""
+    """The models that `POST /v1/chat/completions` accepts."""
     names = (f"{strategy}/{role}" for strategy in gateway["strategies"] for role in gateway["roles"])
     models = tuple(ModelResource(id=name, created=0, owned_by=OWNER) for name in names)
     return Response(dump(ModelList(data=models)), media_type="application/json")
@@ -227,11 +222,11 @@ async def list_models(gateway: InGateway) -> Response:
 @router.get(
     "/models/{model:path}",
     operation_id="get_model",
-    summary="One model",
+    summary="Get one model",
     response_class=Response,
-    responses={200: {"model": ModelResource, "description": "The model", "headers": headers()}, **refusals(404)},
+    responses={200: {"model": ModelResource, "description": "The model", "headers": headers()}, **openai_errors(404)},
 )
 async def get_model(gateway: InGateway, model: Annotated[str, Path(description="`<strategy>/<ROLE>`")]) -> Response:
-    """The slash in the name may be encoded or not."""
-    model_parts(model, _known(gateway))
+    """The slash in the name may be percent-encoded."""
+    model_parts(model, _registry(gateway))
     return Response(dump(ModelResource(id=model, created=0, owned_by=OWNER)), media_type="application/json")

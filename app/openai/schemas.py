@@ -1,6 +1,6 @@
-"""What the OpenAI façade answers: chat completions, their chunks, models and errors, as OpenAI's reference has them.
+"""Schemas of the façade's answers, as in OpenAI's reference: chat completions, chunks, models and errors.
 
-Beyond it, completions and last chunks carry `deliberation`, which clients of OpenAI pass over or show as they like.
+As an extension, completions and last chunks have the field `deliberation`, which OpenAI's clients ignore.
 """
 
 from typing import Literal
@@ -11,22 +11,22 @@ from app.api.schemas import Resource
 
 
 class OpenAIErrorDetail(Resource):
-    """What went wrong."""
+    """The error."""
 
     message: str
     type: Literal["invalid_request_error", "rate_limit_error", "server_error"]
-    param: str | None = Field(description="The first field at fault, as `messages[0].content`")
-    code: str | None = Field(description="Stable, for programs")
+    param: str | None = Field(description="The first invalid field, for example `messages[0].content`")
+    code: str | None = Field(description="A stable code for programs")
 
 
 class OpenAIError(Resource):
-    """An error as OpenAI's clients read it."""
+    """An error in OpenAI's format."""
 
     error: OpenAIErrorDetail
 
 
 class ChatAnswer(Resource):
-    """What was decided on."""
+    """The answer."""
 
     role: Literal["assistant"] = "assistant"
     content: str
@@ -34,7 +34,7 @@ class ChatAnswer(Resource):
 
 
 class ChatChoice(Resource):
-    """One answer: the verdict's, or with `independent` one agent's."""
+    """The verdict's answer, or with `independent` one agent's."""
 
     index: int
     message: ChatAnswer
@@ -43,7 +43,7 @@ class ChatChoice(Resource):
 
 
 class PromptTokensDetails(Resource):
-    """Of the prompts' tokens."""
+    """Details of the prompts' tokens."""
 
     cached_tokens: int
 
@@ -58,7 +58,7 @@ class ChatUsage(Resource):
 
 
 class DeliberationOutcome(Resource):
-    """What OpenAI's fields have no place for; the whole of it is at `href`."""
+    """The deliberation's outcome in short; the full deliberation is at `href`."""
 
     id: str
     href: str
@@ -67,7 +67,7 @@ class DeliberationOutcome(Resource):
     tie: bool
     agreement: float | None
     calls: int
-    degraded: tuple[str, ...] = Field(description="Why it is less than was asked for; empty when it is not")
+    degraded: tuple[str, ...] = Field(description="Why the deliberation is degraded; empty if it is not")
 
 
 class ChatCompletion(Resource):
@@ -83,21 +83,21 @@ class ChatCompletion(Resource):
     deliberation: DeliberationOutcome
 
 
-# What a chunk does not say is left out of it, and not null.
-_AS_SAID = ConfigDict(frozen=True, json_schema_serialization_defaults_required=False)
+# Unset fields of a chunk are absent, not null.
+_SPARSE = ConfigDict(frozen=True, json_schema_serialization_defaults_required=False)
 
 
 class ChatDelta(Resource):
-    """What a chunk adds; absent is nothing."""
+    """What a chunk adds to a choice."""
 
-    model_config = _AS_SAID
+    model_config = _SPARSE
 
     role: Literal["assistant"] | None = None
     content: str | None = None
 
 
 class ChatChunkChoice(Resource):
-    """A piece of one choice."""
+    """A chunk of one choice."""
 
     index: int
     delta: ChatDelta
@@ -106,9 +106,9 @@ class ChatChunkChoice(Resource):
 
 
 class ChatCompletionChunk(Resource):
-    """A piece of a streamed chat completion; `usage` is there when it was asked for, and null but in the last one."""
+    """A chunk of a streamed chat completion; `usage`, if requested, is null except in the last one."""
 
-    model_config = _AS_SAID
+    model_config = _SPARSE
 
     id: str
     object: Literal["chat.completion.chunk"]
@@ -121,11 +121,11 @@ class ChatCompletionChunk(Resource):
 
 
 class ModelResource(Resource):
-    """A strategy with a council of one role, by the name of a model."""
+    """A strategy and a role as a model."""
 
     id: str
     object: Literal["model"] = "model"
-    created: int = Field(description="Not known: 0")
+    created: int = Field(description="Unknown, always 0")
     owned_by: str
 
 

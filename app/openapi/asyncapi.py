@@ -1,7 +1,6 @@
-"""The AsyncAPI document: event streams over HTTP, and what other services read from NATS, of the same models.
+"""The AsyncAPI document: event streams over HTTP, and the NATS subjects that other services may read.
 
-The application that it describes sends: every channel is read by somebody else. Tests hold its subjects to the streams
-that `app.log.streams` declares.
+The described application only sends. Tests compare the subjects with the streams in `app.log.streams`.
 """
 
 import json
@@ -15,13 +14,13 @@ from pydantic.json_schema import models_json_schema
 
 from app.api.event_schemas import StreamEvent
 from app.deliberation.facts import CallDelta, CallFinished, End, Event, encode
-from app.openapi.example_log import KEY, story
+from app.openapi.example_log import KEY, events
 
 _REFS = "#/components/schemas/{model}"
 _DESCRIPTION = """\
-Every event of a deliberation is one JSON object with a `type`; over HTTP it is the data of a server-sent event, in NATS
-the payload of a message, byte by byte the same. Types and fields may be added: pass over what you do not know."""
-_TENANT = {"description": "Whose deliberation it is; `default` where no keys are asked for", "default": "default"}
+Every event of a deliberation is a JSON object with a `type`. Over HTTP it is the data of a server-sent event, in NATS
+the payload of a message, with identical bytes. Types and fields may be added: clients must ignore unknown ones."""
+_TENANT = {"description": "The tenant; `default` in development mode", "default": "default"}
 
 Model = type[BaseModel]
 EVENTS: tuple[Model, ...] = get_args(Event)
@@ -30,14 +29,14 @@ ENDS: tuple[Model, ...] = get_args(End)
 
 
 def type_of(model: Model) -> str:
-    """The `type` that a model's events have."""
+    """The `type` of a model's events."""
     return str(model.model_fields["type"].default)
 
 
 @cache
-def _told() -> dict[str, Any]:
-    """Type → an example, of those that the story has."""
-    return {event.type: json.loads(encode(event)) for event in reversed(story(KEY))}
+def _examples() -> dict[str, Any]:
+    """The first event of each type in the example log, by type."""
+    return {event.type: json.loads(encode(event)) for event in reversed(events(KEY))}
 
 
 def _message(model: Model) -> dict[str, Any]:
@@ -48,7 +47,7 @@ def _message(model: Model) -> dict[str, Any]:
         "summary": (model.__doc__ or "").strip().partition("\n")[0],
         "contentType": "application/json",
         "payload": {"$ref": _REFS.format(model=model.__name__)},
-        **({"examples": [{"payload": _told()[kind]}]} if kind in _told() else {}),
+        **({"examples": [{"payload": _examples()[kind]}]} if kind in _examples() else {}),
     }
 
 
@@ -69,23 +68,23 @@ def _sends(channel: str, description: str, **more: object) -> dict[str, Any]:
 
 
 def _channels() -> dict[str, dict[str, Any]]:
-    id = {"description": "Letters a-z, digits, `-` and `_`, at most 64", "examples": [story(KEY)[0].deliberation_id]}
-    status = {"description": "How it ended", "enum": [type_of(end).rpartition(".")[2] for end in ENDS]}
+    id = {"description": "Letters a-z, digits, `-` and `_`, at most 64", "examples": [events(KEY)[0].deliberation_id]}
+    status = {"description": "The terminal status", "enum": [type_of(end).rpartition(".")[2] for end in ENDS]}
     return {
         "deliberationEvents": _channel(
             "/deliberations/{deliberation_id}/events",
             "gateway",
             (*EVENTS, *STREAM_EVENTS),
             "One deliberation's events as server-sent events (text/event-stream): replayed, then live, until the "
-            "terminal one. `Last-Event-ID` or `after` names the cursor to go on from; `deltas` and `types` filter.",
+            "terminal one. `Last-Event-ID` or `after` is the cursor to resume from; `deltas` and `types` filter.",
             deliberation_id=id,
         ),
         "facts": _channel(
             "live.deliberations.{tenant}.{deliberation_id}.>",
             "nats",
             EVENTS,
-            "Every event as it is stored, republished by the stream DELIBERATIONS with its sequence in the header "
-            "`Nats-Sequence`. To read what was stored before, read the stream: the subject without `live.`.",
+            "Every stored event, republished by the stream DELIBERATIONS with its sequence in the header "
+            "`Nats-Sequence`. Earlier events are in the stream itself, at the subject without `live.`.",
             tenant=_TENANT,
             deliberation_id=id,
         ),
@@ -93,7 +92,7 @@ def _channels() -> dict[str, dict[str, Any]]:
             "orchestration.deliberation.{status}",
             "nats",
             ENDS,
-            "The end of each deliberation, once (`Nats-Msg-Id: <id>.end`), kept for 7 days in ORCHESTRATOR_EVENTS.",
+            "Each deliberation's terminal event, once (`Nats-Msg-Id: <id>.end`), kept 7 days in ORCHESTRATOR_EVENTS.",
             status=status,
         ),
         "answers": _channel(
@@ -107,7 +106,7 @@ def _channels() -> dict[str, dict[str, Any]]:
             "vllm.streaming.{deliberation_id}",
             "nats",
             (CallDelta,),
-            "Pieces of text as the engines write them, kept for 10 minutes in VLLM_STREAMING.",
+            "Text deltas as the engines generate them, kept for 10 minutes in VLLM_STREAMING.",
             deliberation_id=id,
         ),
     }
@@ -125,7 +124,7 @@ def asyncapi() -> dict[str, Any]:
             "version": version("deliberation-gateway"),
             "description": _DESCRIPTION,
             "license": {"name": "Apache-2.0", "url": "https://www.apache.org/licenses/LICENSE-2.0"},
-            "tags": [{"name": "events", "description": "What happens to deliberations"}],
+            "tags": [{"name": "events", "description": "Events of deliberations"}],
         },
         "defaultContentType": "application/json",
         "servers": {
@@ -135,10 +134,10 @@ def asyncapi() -> dict[str, Any]:
         "channels": _channels(),
         "operations": {
             "watch": _sends("deliberationEvents", "Watch a deliberation", bindings=get),
-            "republish": _sends("facts", "Tell every event as it is stored"),
-            "announce": _sends("endings", "Tell that a deliberation has ended"),
-            "copyAnswers": _sends("answers", "Copy the outcome of each call to where neighbours read it"),
-            "copyPieces": _sends("pieces", "Copy pieces of text to where neighbours read them"),
+            "republish": _sends("facts", "Republish every event once it is stored"),
+            "announce": _sends("endings", "Announce the end of each deliberation"),
+            "copyAnswers": _sends("answers", "Copy the outcome of each call for other services"),
+            "copyPieces": _sends("pieces", "Copy text deltas for other services"),
         },
         "components": {
             "messages": {type_of(model): _message(model) for model in models},

@@ -1,6 +1,6 @@
-"""The OpenAPI documents (3.1 and 3.2) and the JSON Schema of events: made from the routes, the same on every machine.
+"""The OpenAPI documents (3.1 and 3.2) and the JSON Schema of events, generated from the routes.
 
-In 3.1 the items of an event stream are its `schema`, which generators and validators of 3.1 take; 3.2 has `itemSchema`.
+The edition 3.1 declares the items of an event stream as its `schema`, as generators expect; 3.2 has `itemSchema`.
 """
 
 import json
@@ -21,42 +21,42 @@ from app.api.responses import EXAMPLES, HEADERS, headers, parameter, problems
 from app.api.schemas import Problem
 from app.openai.completions import DONE_DATA
 from app.openai.requests import ChatCompletionRequest
-from app.openai.routes import refusals
+from app.openai.routes import openai_errors
 from app.openai.schemas import ChatCompletionChunk, OpenAIError
-from app.openapi.examples import EVENT_STREAM, Exhibit, exhibits
+from app.openapi.examples import EVENT_STREAM, Example, examples
+from app.openapi.routers import ROUTERS
+from app.openapi.webhooks import receiver_operation
 from app.routes.login import LoginRequest
 from app.routes.pages import install_pages
-from app.routes.routers import ROUTERS
-from app.webhooks.description import receiver_operation
 from app.webhooks.resources import WebhookPayload
 
 TITLE = "Deliberation Gateway"
 _DESCRIPTION = """\
-Councils of LLM agents: post a task, read the verdict, or watch it happen.
+Councils of LLM agents: post a task, read the verdict, or watch the deliberation.
 
-A deliberation that has been answered with 202 is stored durably and ends exactly once. Errors are problem documents
-(RFC 9457) with a stable `code`; unknown fields and parameters are refused. Event types may be added: a client should
-pass over those it does not know.
+After the answer 202 a deliberation is stored durably and ends exactly once. Errors are problem documents (RFC 9457)
+with a stable `code`; unknown fields and parameters are refused. Event types may be added: clients must ignore unknown
+ones.
 
-Every request but those for health and login needs an API key as bearer token, or the cookie of a browser's session; a
-key belongs to one tenant and has scopes, which each operation names. Others' deliberations are answered as those that
-do not exist. Never put a key into a URL."""
+Every request except health checks and login needs an API key as bearer token, or a browser session's cookie. A key
+belongs to one tenant and has scopes; each operation names the scope that it needs. Deliberations of other tenants
+answer 404. Never put a key into a URL."""
 _DEVELOPMENT = """
 
-**Development mode: this gateway asks for no keys, and listens on loopback only.** Set `KEY_PEPPER` to have it ask."""
+**Development mode: this gateway asks for no keys, and listens on loopback only.** Set `KEY_PEPPER` to require keys."""
 _TAGS = [
-    {"name": "deliberations", "description": "Accept, read, list, stop"},
-    {"name": "events", "description": "Watch a deliberation: SSE, or pages of JSON, over one cursor"},
-    {"name": "webhooks", "description": "Events told to a URL: what became of each, and what receivers get"},
-    {"name": "roles", "description": "What councils are made of, and how they deliberate"},
-    {"name": "sessions", "description": "Browsers: a key for a cookie"},
-    {"name": "openai", "description": "A façade: any client of OpenAI's chat completions can drive a deliberation"},
+    {"name": "deliberations", "description": "Submit, read, list, cancel"},
+    {"name": "events", "description": "Watch deliberations: SSE or pages of JSON, with the same cursors"},
+    {"name": "webhooks", "description": "Events posted to a URL: their deliveries, and the request to receivers"},
+    {"name": "roles", "description": "Roles of agents, and strategies of councils"},
+    {"name": "sessions", "description": "Browser sessions: exchange a key for a cookie"},
+    {"name": "openai", "description": "A façade for clients of OpenAI's chat completions"},
     {"name": "operations", "description": "Health, statistics, metrics"},
 ]
 _REQUEST_ID = parameter(
     "header",
     "X-Request-Id",
-    "Echoed, logged and stored with what it started, if it has at most 128 letters, digits and `._:/+=-`",
+    "Echoed, logged and stored with the deliberation; at most 128 letters, digits and `._:/+=-`",
     examples=["order-4711/1"],
 )
 _SECURITY = {
@@ -64,18 +64,18 @@ _SECURITY = {
         "type": "http",
         "scheme": "bearer",
         "bearerFormat": "dlb_<id>_<secret>",
-        "description": "An API key, made by `deliberate keys create`. Scopes: `submit`, `read`, `admin`.",
+        "description": "An API key from `deliberate keys create`. Scopes: `submit`, `read`, `admin`.",
     },
     "session": {
         "type": "apiKey",
         "in": "cookie",
         "name": "deliberate",
-        "description": "A browser's session, begun by `POST /login`; over https the cookie is `__Host-deliberate`. "
-        "Requests that change something must come from a page of this site, or of an origin in CORS_ORIGINS.",
+        "description": "A browser session from `POST /login`; over https the cookie is `__Host-deliberate`. "
+        "Unsafe requests must come from a page of this site, or of an origin in CORS_ORIGINS.",
     },
 }
 _REFS = "#/components/schemas/{model}"
-# What may be asked next with the id that an answer holds, by the schema of the answer.
+# Operations that take the id in an answer, by the answer's schema.
 _LINKS = {
     "Deliberation": (
         "$response.body#/id",
@@ -92,7 +92,7 @@ _LINKS = {
 
 
 def _schemas() -> dict[str, Any]:
-    """Schemas of what routes read and answer by themselves, by name."""
+    """Schemas of bodies that routes parse and serialize themselves, by name."""
     _, taken = models_json_schema(
         [(body, "validation") for body in (DeliberationRequest, CancelRequest, ChatCompletionRequest, LoginRequest)],
         ref_template=_REFS,
@@ -101,34 +101,34 @@ def _schemas() -> dict[str, Any]:
     _, given = models_json_schema([(answer, "serialization") for answer in answers], ref_template=_REFS)
     schemas, answered = taken["$defs"], given["$defs"]
     both = schemas.keys() & answered.keys()
-    assert not both, f"a name for what is taken and another thing that is answered: {both}"
+    assert not both, f"names of both a request and an answer: {both}"
     for reference in answered["DeliberationEvent"]["discriminator"]["mapping"].values():
-        _placed(answered[reference.rpartition("/")[2]])
+        _add_cursor(answered[reference.rpartition("/")[2]])
     for declared in (*schemas.values(), *answered.values()):
-        _chosen(declared)
+        _unwrap_single_choices(declared)
     return schemas | answered
 
 
-def _chosen(schema: dict[str, Any]) -> None:
-    """Replace a property's choice of one by that one: linters ask for two."""
+def _unwrap_single_choices(schema: dict[str, Any]) -> None:
+    """Replace each `anyOf` with one entry by that entry, as linters require."""
     for declared in schema.get("properties", {}).values():
         if len(declared.get("anyOf", ())) == 1:
             declared.update(*declared.pop("anyOf"))
 
 
-def _placed(event: dict[str, Any]) -> None:
-    """Make an event's schema one that generators of code understand.
+def _add_cursor(event: dict[str, Any]) -> None:
+    """Add the cursor of JSON pages to an event's schema, and drop `readOnly`.
 
-    On a page it has its cursor; said beside the reference, or by `allOf`, that would be lost in one generator or the
-    other. And a property that is told to be `readOnly` gives every type that it is in a second one for writing.
+    Code generators lose a cursor declared beside the reference or by `allOf`, and double each type with a `readOnly`
+    property.
     """
-    event["properties"]["id"] = {"type": "string", "description": "The event's cursor; on JSON pages alone"}
+    event["properties"]["id"] = {"type": "string", "description": "The event's cursor; only on JSON pages"}
     for declared in event["properties"].values():
         declared.pop("readOnly", None)
 
 
-def _mended(operation: dict[str, Any]) -> None:
-    """Replace the framework's own 422 by a problem document; a path alone cannot be invalid, only unknown."""
+def _replace_validation_error(operation: dict[str, Any]) -> None:
+    """Replace FastAPI's 422 by a problem document; remove it if all parameters are in the path."""
     invalid = operation["responses"].get("422")
     if invalid is None or "application/json" not in invalid.get("content", {}):
         return
@@ -138,18 +138,18 @@ def _mended(operation: dict[str, Any]) -> None:
         operation["responses"]["422"] = problems(422)[422]
 
 
-def _guarded(path: str, operation: dict[str, Any]) -> None:
-    """Declare what the operation needs, and the refusals and headers that any answer may have."""
+def _declare_access(path: str, operation: dict[str, Any]) -> None:
+    """Declare the required scope, and the errors and headers of authentication and rate limits."""
     needed = ACCESS[operation["operationId"]]
     statuses = (400,) if needed is None else (400, 401, 429) if needed == "key" else (400, 401, 403, 429)
-    refused = refusals(*statuses) if path.startswith("/v1/") else problems(*statuses)
-    responses = {**{str(status): declared for status, declared in refused.items()}, **operation["responses"]}
+    errors = openai_errors(*statuses) if path.startswith("/v1/") else problems(*statuses)
+    responses = {**{str(status): declared for status, declared in errors.items()}, **operation["responses"]}
     operation["responses"] = dict(sorted(responses.items()))
     roles = [] if needed in (None, "key") else [needed]
     operation["security"] = [] if needed is None else [{scheme: roles} for scheme in _SECURITY]
     if needed is not None:
-        told = "any key" if needed == "key" else f"the scope `{needed}`"
-        operation["description"] = f"{operation['description']}\n\nNeeds {told}."
+        credential = "any key" if needed == "key" else f"the scope `{needed}`"
+        operation["description"] = f"{operation['description']}\n\nNeeds {credential}."
     names = ("Cache-Control", "Development-Mode")
     if needed is not None:
         names += ("RateLimit", "RateLimit-Policy")
@@ -159,13 +159,13 @@ def _guarded(path: str, operation: dict[str, Any]) -> None:
 
 
 def _operations(made: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Path and operation of each."""
-    for place, path in made["paths"].items():
-        yield from ((place, operation) for method, operation in path.items() if method != "parameters")
+    """Path and operation, for all operations."""
+    for path, methods in made["paths"].items():
+        yield from ((path, operation) for method, operation in methods.items() if method != "parameters")
 
 
-def _linked(operation: dict[str, Any], known: set[str]) -> None:
-    """Say which operations take the id that an answer holds."""
+def _add_links(operation: dict[str, Any], known: set[str]) -> None:
+    """Link answers to the operations that take their ids."""
     for declared in operation["responses"].values():
         schema = declared.get("content", {}).get("application/json", {}).get("schema", {})
         expression, targets = _LINKS.get(schema.get("$ref", "").rpartition("/")[2], ("", ()))
@@ -178,40 +178,39 @@ def _linked(operation: dict[str, Any], known: set[str]) -> None:
             declared["links"] = links
 
 
-def _pages_first(operation: dict[str, Any]) -> None:
-    """Put JSON before what streams: of several media types some generators of code take the first one alone."""
+def _json_first(operation: dict[str, Any]) -> None:
+    """Put JSON before event streams: some code generators read only the first media type."""
     for declared in operation["responses"].values():
         if EVENT_STREAM in declared.get("content", {}):
             declared["content"][EVENT_STREAM] = declared["content"].pop(EVENT_STREAM)
 
 
-def _shown_parameter(declared: dict[str, Any], exhibit: Exhibit) -> None:
-    """An example of a parameter; where its properties are parameters of their own, of those."""
-    given: Any = exhibit.parameters.get(declared["name"])
+def _add_parameter_example(declared: dict[str, Any], example: Example) -> None:
+    """Add a parameter's example; an exploded object's example has all its properties."""
+    given: Any = example.parameters.get(declared["name"])
     if declared.get("explode") and declared["schema"].get("type") == "object":
-        begin = f"{declared['name']}."
-        given = {name: value for name, value in exhibit.parameters.items() if name.startswith(begin)} or None
+        stem = f"{declared['name']}."
+        given = {name: value for name, value in example.parameters.items() if name.startswith(stem)} or None
     if given is not None:
-        declared.setdefault("examples", {})[exhibit.name] = {"summary": exhibit.summary, "value": given}
+        declared.setdefault("examples", {})[example.name] = {"summary": example.summary, "value": given}
 
 
-def _shown(operation: dict[str, Any]) -> None:
-    """Put the examples in: an exchange's parts have its name."""
-    for exhibit in exhibits().get(operation["operationId"], ()):
-        for declared in operation.get("parameters", ()) if exhibit.status != 400 else ():
-            _shown_parameter(declared, exhibit)
-        if exhibit.body is not None:
-            examples = operation["requestBody"]["content"]["application/json"].setdefault("examples", {})
-            examples[exhibit.name] = {"summary": exhibit.summary, "value": exhibit.body}
-        if exhibit.answer is not None:
-            content = operation["responses"][str(exhibit.status)]["content"][exhibit.media]
-            examples = content.setdefault("examples", {})
-            examples[exhibit.name] = {"summary": exhibit.summary, "value": exhibit.value}
+def _add_examples(operation: dict[str, Any]) -> None:
+    """Add the operation's examples; the parts of an example share its name."""
+    for example in examples().get(operation["operationId"], ()):
+        for declared in operation.get("parameters", ()) if example.status != 400 else ():
+            _add_parameter_example(declared, example)
+        if example.body is not None:
+            content = operation["requestBody"]["content"]["application/json"]
+            content.setdefault("examples", {})[example.name] = {"summary": example.summary, "value": example.body}
+        if example.answer is not None:
+            content = operation["responses"][str(example.status)]["content"][example.media]
+            content.setdefault("examples", {})[example.name] = {"summary": example.summary, "value": example.value}
 
 
 @lru_cache(maxsize=2)
 def document(*, development: bool = False) -> dict[str, Any]:
-    """The document of 3.1; `development` adds to its description that no keys are asked for. Not to be changed."""
+    """OpenAPI 3.1; `development` adds a note on missing authentication. The result is cached: do not modify it."""
     app = FastAPI()
     for router in ROUTERS:
         app.include_router(router)
@@ -238,19 +237,19 @@ def document(*, development: bool = False) -> dict[str, Any]:
     components["parameters"] = {"X-Request-Id": _REQUEST_ID}
     made["webhooks"] = {"event": {"post": receiver_operation()}}
     known = {operation["operationId"] for _, operation in _operations(made)}
-    for place, operation in _operations(made):
-        _mended(operation)
-        _guarded(place, operation)
-        _linked(operation, known)
-        _pages_first(operation)
-        _shown(operation)
-    for path in made["paths"].values():
-        path["parameters"] = [{"$ref": "#/components/parameters/X-Request-Id"}]
+    for path, operation in _operations(made):
+        _replace_validation_error(operation)
+        _declare_access(path, operation)
+        _add_links(operation, known)
+        _json_first(operation)
+        _add_examples(operation)
+    for methods in made["paths"].values():
+        methods["parameters"] = [{"$ref": "#/components/parameters/X-Request-Id"}]
     return made
 
 
-def _itemized(content: dict[str, Any], operation_id: str) -> None:
-    """An event stream as 3.2 tells it: the schema is that of one item, which is read off the stream's lines."""
+def _use_item_schema(content: dict[str, Any], operation_id: str) -> None:
+    """Replace an event stream's `schema` by `itemSchema`, the schema of one server-sent event."""
     data: dict[str, Any] = {"type": "string", "contentMediaType": "application/json"}
     data["contentSchema"] = content.pop("schema")
     if operation_id == "create_chat_completion":
@@ -258,30 +257,30 @@ def _itemized(content: dict[str, Any], operation_id: str) -> None:
     item: dict[str, Any] = {
         "type": "object",
         "properties": {
-            "id": {"type": "string", "description": "The cursor; absent where none can point here"},
-            "event": {"type": "string", "description": "The same as `type` in the data"},
+            "id": {"type": "string", "description": "The cursor; absent for events without one"},
+            "event": {"type": "string", "description": "The `type` in `data`"},
             "data": data,
-            "retry": {"type": "integer", "minimum": 0, "description": "Milliseconds before reconnecting"},
+            "retry": {"type": "integer", "minimum": 0, "description": "Milliseconds to wait before a reconnect"},
         },
         "required": ["data"],
     }
     content["itemSchema"] = item
-    shown = {each.name: each for each in exhibits().get(operation_id, ()) if each.media == EVENT_STREAM}
+    streams = {each.name: each for each in examples().get(operation_id, ()) if each.media == EVENT_STREAM}
     for name, example in content.get("examples", {}).items():
         del example["value"]
-        example["serializedValue"] = shown[name].answer
+        example["serializedValue"] = streams[name].answer
 
 
 @lru_cache(maxsize=2)
 def document_3_2(*, development: bool = False) -> dict[str, Any]:
-    """The same document as OpenAPI 3.2 has it. Not to be changed."""
+    """The same document in OpenAPI 3.2. The result is cached: do not modify it."""
     made = deepcopy(document(development=development))
     made["openapi"] = "3.2.0"
     for _, operation in _operations(made):
         for declared in operation["responses"].values():
             content = declared.get("content", {}).get(EVENT_STREAM)
             if content is not None:
-                _itemized(content, operation["operationId"])
+                _use_item_schema(content, operation["operationId"])
     return made
 
 
@@ -292,7 +291,7 @@ def _encoded(edition: Literal["3.1", "3.2"], development: bool) -> bytes:
 
 
 def install(app: FastAPI, *, development: bool) -> None:
-    """Serve the documents and their page. They are made when first asked for, in a thread: streams go on meanwhile."""
+    """Serve the documents and their page. The first request generates them in a thread, so streams are not blocked."""
 
     def served(edition: Literal["3.1", "3.2"]) -> Callable[[], Response]:
         return lambda: Response(_encoded(edition, development), media_type="application/json")
@@ -303,6 +302,6 @@ def install(app: FastAPI, *, development: bool) -> None:
 
 
 def events_schema() -> dict[str, Any]:
-    """JSON Schema (2020-12) of every event that a stream can carry."""
+    """The JSON Schema (2020-12) of all events of streams."""
     schema = DeliberationEvent.model_json_schema(mode="serialization")
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}

@@ -1,4 +1,4 @@
-"""An installation as `GET /cluster` may tell of it: one role, one engine, and nobody who sends webhooks."""
+"""An example of `GET /cluster`: one role, one engine, and no webhook sender."""
 
 from datetime import timedelta
 
@@ -47,7 +47,7 @@ def _agent() -> AgentView:
 
 
 def cluster() -> Cluster:
-    """The installation."""
+    """The example."""
     deployments = tuple(
         ServeDeployment(name=name, answered=1, wanted=1, product=("0.1.0",)) for name in ("Coordinator", "Agent:DEV")
     )

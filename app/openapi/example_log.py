@@ -1,7 +1,7 @@
-"""One small deliberation, whole and half-way, as the product's own code tells it: what every example is made of.
+"""The log behind all examples: one deliberation that has ended, and the same deliberation half-way, with a webhook.
 
-Two agents answer and score each other. The acceptance is made of `REQUEST` as the gateway makes it, what follows is
-decided by the engine, and all that is shown of it is folded from its facts: an example cannot differ from the product.
+Two agents answer and score each other. The gateway's code builds the acceptance, the engine decides what follows, and
+states are folded from the facts, so the examples cannot differ from the product.
 """
 
 import json
@@ -62,35 +62,39 @@ _STEP = timedelta(milliseconds=400)
 
 
 def _text(call: Call) -> str:
-    """What an agent answers: a proposal, or a ballot over the others'."""
+    """An agent's text: a proposal, or scores for the candidates."""
     if call.output.kind == "answer":
-        said = {"reasoning": _REASONS[call.agent_id], "answer": _ANSWERS[call.agent_id], "confidence": 80}
-        return json.dumps(said)
-    rows = {label: (agent.partition("#")[0], call.output.criteria) for label, agent in call.labels.items()}
-    ballot = {
-        label: {"criteria": [{"id": each, "rationale": _REASONS[agent], "score": _SCORES[agent]} for each in criteria]}
-        for label, (agent, criteria) in rows.items()
+        answer = {"reasoning": _REASONS[call.agent_id], "answer": _ANSWERS[call.agent_id], "confidence": 80}
+        return json.dumps(answer)
+    agents = {label: candidate.partition("#")[0] for label, candidate in call.labels.items()}
+    scores = {
+        label: {
+            "criteria": [
+                {"id": each, "rationale": _REASONS[agent], "score": _SCORES[agent]} for each in call.output.criteria
+            ]
+        }
+        for label, agent in agents.items()
     }
-    return json.dumps(ballot)
+    return json.dumps(scores)
 
 
-def _written(run: RunStage, now: datetime) -> Iterator[CallFinished | View]:
-    """What the agents write while a stage is open: each call's text in two pieces, then its outcome."""
+def _calls(run: RunStage, now: datetime) -> Iterator[CallFinished | View]:
+    """The events of a stage's calls: each text in two deltas, then the outcome."""
     for call in run.calls:
         text = _text(call)
         half = len(text) // 2
-        about: dict[str, Any] = {
+        common: dict[str, Any] = {
             "deliberation_id": run.opened.deliberation_id,
             "ts": now,
             "call_id": call.call_id,
             "agent_id": call.agent_id,
             "attempt": 1,
         }
-        yield CallStarted(**about, role=call.role, model=MODEL)
-        yield CallDelta(**about, offset=0, text=text[:half])
-        yield CallDelta(**about, offset=half, text=text[half:])
+        yield CallStarted(**common, role=call.role, model=MODEL)
+        yield CallDelta(**common, offset=0, text=text[:half])
+        yield CallDelta(**common, offset=half, text=text[half:])
         yield CallFinished(
-            **about,
+            **common,
             role=call.role,
             stage=run.opened.stage,
             text=text,
@@ -103,46 +107,39 @@ def _written(run: RunStage, now: datetime) -> Iterator[CallFinished | View]:
 
 
 @cache
-def story(key: str) -> tuple[Event, ...]:
-    """Everything that happens to a deliberation accepted under `key`, from the first event to the last."""
-    asked = DeliberationRequest.model_validate(LIVE_REQUEST if key == LIVE_KEY else REQUEST)
+def events(key: str) -> tuple[Event, ...]:
+    """All events of the deliberation that was accepted under `key`."""
+    request = DeliberationRequest.model_validate(LIVE_REQUEST if key == LIVE_KEY else REQUEST)
     roles = parse_roles({"roles": {"DEV": {"persona": PERSONA}}})
-    specified = specification(asked, roles, STRATEGIES, timeout_s=300)
+    specified = specification(request, roles, STRATEGIES, timeout_s=300)
     id = deliberation_id(TENANT, key, BEGAN_AT)
-    first = accepted(specified, asked, id=id, now=BEGAN_AT, request_id=None, traceparent=None)
-    events: list[Event] = [first]
+    first = accepted(specified, request, id=id, now=BEGAN_AT, request_id=None, traceparent=None)
+    found: list[Event] = [first]
 
     def now() -> datetime:
-        return BEGAN_AT + len(events) * _STEP
+        return BEGAN_AT + len(found) * _STEP
 
     definition = STRATEGIES[specified.strategy]
-    for event in drive(begin(first, 1), definition, now, lambda _, run: _written(run, now())):
-        events.append(event)
-    return tuple(events)
-
-
-def _half(told: tuple[Event, ...]) -> tuple[Event, ...]:
-    """A story up to the moment in which the first agent has answered and the second one is writing."""
-    deltas = [place for place, event in enumerate(told) if event.type == "call.delta"]
-    return told[: deltas[2] + 1]
+    found.extend(drive(begin(first, 1), definition, now, lambda _, run: _calls(run, now())))
+    return tuple(found)
 
 
 @cache
-def log() -> tuple[Record, ...]:
-    """What the log holds: the whole story under KEY, then half of the one under LIVE_KEY."""
-    events = (*story(KEY), *_half(story(LIVE_KEY)))
-    subjects = [f"{prefix(TENANT, event.deliberation_id)}.{suffix(event)}" for event in events]
+def log_records() -> tuple[Record, ...]:
+    """The log: all events under KEY; then those under LIVE_KEY, up to the first delta of the second agent."""
+    live = events(LIVE_KEY)
+    deltas = [index for index, event in enumerate(live) if event.type == "call.delta"]
     return tuple(
-        Record(subject, sequence, encode(event))
-        for sequence, (subject, event) in enumerate(zip(subjects, events, strict=True), start=1)
+        Record(f"{prefix(TENANT, event.deliberation_id)}.{suffix(event)}", sequence, encode(event))
+        for sequence, event in enumerate((*events(KEY), *live[: deltas[2] + 1]), start=1)
     )
 
 
 @cache
-def told() -> tuple[Record, ...]:
-    """What the log holds of the webhook of the one under LIVE_KEY: its receiver was down, and then was not."""
+def delivery_records() -> tuple[Record, ...]:
+    """The delivery of one event under LIVE_KEY: the first attempt failed, the second succeeded."""
     fact = next(record for record in records_of(LIVE_KEY) if record.tokens[-1] == "opened")
-    place = DeliveryKey(TENANT, fact.tokens[2], delivery_id(fact))
+    key = DeliveryKey(TENANT, fact.tokens[2], delivery_id(fact))
     down = Attempt(
         at=BEGAN_AT + _STEP,
         duration_ms=31,
@@ -154,18 +151,21 @@ def told() -> tuple[Record, ...]:
         AttemptFailed(fact=fact.subject, number=1, attempt=down, next_attempt_at=up.at),
         DeliveryEnded(fact=fact.subject, ending="delivered", attempt=up),
     )
-    return tuple(Record(place.subject(each), len(log()) + 1 + n, encoded(each)) for n, each in enumerate(records))
+    return tuple(
+        Record(key.subject(each), sequence, encoded(each))
+        for sequence, each in enumerate(records, start=len(log_records()) + 1)
+    )
 
 
 def records_of(key: str) -> list[Record]:
-    """What the log holds of one of the two."""
+    """The records of one deliberation."""
     id = deliberation_id(TENANT, key, BEGAN_AT)
-    return [record for record in log() if record.tokens[2] == id]
+    return [record for record in log_records() if record.tokens[2] == id]
 
 
 def state(key: str, facts: int | None = None) -> State:
-    """The state of one of the two, after all its facts or the first `facts` of them."""
+    """The state of one deliberation after all its facts, or after the first `facts` of them."""
     recorded = [record for record in records_of(key) if record.tokens[-1] not in ("started", "delta")]
-    told = state_of(recorded[:facts])
-    assert told is not None
-    return told
+    found = state_of(recorded[:facts])
+    assert found is not None
+    return found

@@ -1,12 +1,12 @@
-"""Examples of every operation: what is asked, and what is answered; the document shows them, and tests execute them.
+"""Examples of every operation: requests and their answers. The document shows them, and tests execute them.
 
-They hold for a gateway in development mode whose log is `specimen.log()`: one deliberation that has ended, and one
-half-way. Its clock stands where both began.
+They hold for a gateway in development mode whose log is `example_log.log_records()`, with its clock at `BEGAN_AT`.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from functools import cache
 from typing import Any
 
@@ -27,7 +27,7 @@ from app.api.schemas import (
     dump,
 )
 from app.api.webhook_payloads import delivery_id
-from app.catalog.entries import ListFilter as Listed
+from app.catalog.entries import ListFilter
 from app.catalog.index import Catalog
 from app.catalog.projection import resource, summary
 from app.deliberation.facts import CancelRequested
@@ -44,19 +44,19 @@ from app.openapi.example_log import (
     EPOCH,
     KEY,
     LIVE_KEY,
+    LIVE_REQUEST,
     MODEL,
     PERSONA,
     REQUEST,
     TENANT,
-    log,
+    delivery_records,
+    log_records,
     records_of,
     state,
-    told,
 )
 from app.routes.login import Session
 from app.routes.roles import strategy_resource
-from app.streaming.frames import EventSelection as Wanted
-from app.streaming.frames import FrameBatcher, frame_of
+from app.streaming.frames import EventSelection, FrameBatcher, frame_of
 from app.webhooks.attempts import RedeliveryRequested, deliveries
 from app.webhooks.resources import DeliveryPage, delivery_resource
 
@@ -64,13 +64,15 @@ RETENTION_S = 86_400
 JSON = "application/json"
 EVENT_STREAM = "text/event-stream"
 
+Parameters = Mapping[str, str | int | bool | list[str]]
+
 
 @dataclass(frozen=True, slots=True)
-class Exhibit:
-    """One exchange: `parameters` are of the path, the query or a header, and a `body` of None is none.
+class Example:
+    """One request and its answer. `parameters` are those of path, query and headers by name.
 
-    `answer` is the JSON or text that comes with `status`, None where nothing does. When it is `exact`, a gateway as
-    described above answers just that; otherwise something of the same kind.
+    `answer` is the JSON or text of the answer, None if it is not shown. A gateway as described above gives exactly a
+    JSON `answer`, or, unless it is `exact`, one with the same members.
     """
 
     name: str
@@ -78,259 +80,183 @@ class Exhibit:
     status: int
     answer: Any = None
     media: str = JSON
-    parameters: Mapping[str, str | int | bool | list[str]] = field(
-        default_factory=dict[str, "str | int | bool | list[str]"]
-    )
+    parameters: Parameters = field(default_factory=dict[str, "str | int | bool | list[str]"])
     body: Any = None
-    exact: bool = False
+    exact: bool = True
 
     @property
     def value(self) -> Any:  # noqa: ANN401 -- JSON
-        """The answer as the schema of its media type describes it: of an event stream, the data of its first event."""
+        """The answer that the schema describes; for an event stream, the data of its first event."""
         if self.media != EVENT_STREAM or self.answer is None:
             return self.answer
         lines = str(self.answer).splitlines()
         return json.loads(next(line for line in lines if line.startswith("data:")).removeprefix("data:"))
 
 
-def _shown(model: BaseModel) -> Any:  # noqa: ANN401 -- JSON
+Examples = Mapping[str, tuple[Example, ...]]
+
+
+def _json(model: BaseModel) -> Any:  # noqa: ANN401 -- JSON
     return json.loads(dump(model))
 
 
-def _resource(told: State) -> Any:  # noqa: ANN401 -- JSON
-    return _shown(resource(told, epoch=EPOCH, retention_s=RETENTION_S))
+def _resource(state: State) -> Any:  # noqa: ANN401 -- JSON
+    return _json(resource(state, epoch=EPOCH, retention_s=RETENTION_S))
 
 
-def _item(record: Record) -> Any:  # noqa: ANN401 -- JSON
-    return {"id": str(Cursor(EPOCH, record.sequence)), **json.loads(record.data)}
+class _StoppedClock:
+    def now(self) -> datetime:
+        """The start of both deliberations."""
+        return BEGAN_AT
 
 
 @cache
 def _catalog() -> Catalog:
-    catalog = Catalog(_Stopped(), Backlog(_Stopped(), 100, {}), retention_s=RETENTION_S, size_max=100)
-    for record in log():
+    clock = _StoppedClock()
+    catalog = Catalog(clock, Backlog(clock, 100, {}), retention_s=RETENTION_S, size_max=100)
+    for record in log_records():
         if record.tokens[3:] in (["accepted"], ["stage", "1", "opened"], ["end"]):
             catalog.apply(record)
     return catalog
 
 
-class _Stopped:
-    """The clock of the examples."""
-
-    def now(self) -> Any:  # noqa: ANN401
-        """Where both deliberations began."""
-        return BEGAN_AT
-
-
-def _submissions() -> dict[str, tuple[Exhibit, ...]]:
-    ended = state(KEY)
+def _deliberations() -> Examples:
+    ended, live = state(KEY), state(LIVE_KEY)
+    ended_id, live_id = {"deliberation_id": ended.deliberation_id}, {"deliberation_id": live.deliberation_id}
+    key = {"Idempotency-Key": KEY}
+    webhook = {"task": REQUEST["task"], "webhook": {"url": LIVE_REQUEST["webhook"]["url"]}}
     mixed = {"task": "Review this design.", "agents": [{"role": "ARCHITECT"}, {"role": "QA", "count": 2}], "rounds": 2}
-    refused = {"task": "Name a colour.", "role": "NOBODY"}
+    unknown_role = {"task": "Name a colour.", "role": "NOBODY"}
+    cancel = CancelRequested(deliberation_id=live.deliberation_id, ts=BEGAN_AT, reason="no longer needed")
+    cancelling = apply(live, cancel, len(log_records()) + len(delivery_records()) + 1)
+    listed, _ = _catalog().page(TENANT, ListFilter(metadata={"project": "sorting"}), limit=2)
+    page = DeliberationPage(items=tuple(summary(entry) for entry in listed), next_cursor=None)
+    known = {**ended_id, "If-None-Match": f'"{ended.deliberation_id}-{ended.revision}"'}
+    by_project: Parameters = {"metadata.project": "sorting", "limit": 2}
     return {
         "create_deliberation": (
-            Exhibit(
+            Example(
                 "one_role",
-                "Two developers, best of their answers; the key makes it safe to send again",
+                "Best of two developers' answers; the key makes a repetition safe",
                 202,
                 _resource(state(KEY, facts=1)),
-                parameters={"Idempotency-Key": KEY},
+                parameters=key,
                 body=REQUEST,
-                exact=True,
             ),
-            Exhibit(
-                "with_a_webhook",
-                "The end is told to a URL",
-                202,
-                body={"task": REQUEST["task"], "webhook": {"url": "https://hooks.example.com/deliberations"}},
-            ),
-            Exhibit("mixed_council", "One architect, two testers, two rounds of critique", 202, body=mixed),
-            Exhibit(
+            Example("with_a_webhook", "The end is sent to a URL", 202, body=webhook),
+            Example("mixed_council", "One architect and two testers with two rounds of critique", 202, body=mixed),
+            Example(
                 "waited_for",
-                "The answer is held until the end, for ten seconds at most",
+                "The answer waits for the end, at most ten seconds",
                 200,
                 _resource(ended),
-                parameters={"Idempotency-Key": KEY, "Prefer": "wait=10"},
+                parameters={**key, "Prefer": "wait=10"},
                 body=REQUEST,
-                exact=True,
             ),
-            Exhibit("no_such_role", "What is wrong is named, with a remedy", 422, body=refused),
+            Example("no_such_role", "The error names the field and a remedy", 422, body=unknown_role),
         ),
-    }
-
-
-def _deliberations() -> dict[str, tuple[Exhibit, ...]]:
-    ended, live = state(KEY), state(LIVE_KEY)
-    asked = CancelRequested(deliberation_id=live.deliberation_id, ts=BEGAN_AT, reason="no longer needed")
-    stopping = apply(live, asked, len(log()) + len(told()) + 1)
-    listed, _ = _catalog().page(TENANT, Listed(metadata={"project": "sorting"}), limit=2)
-    page = DeliberationPage(items=tuple(summary(entry) for entry in listed), next_cursor=None)
-    id = {"deliberation_id": ended.deliberation_id}
-    return {
         "get_deliberation": (
-            Exhibit("ended", "One that has ended", 200, _resource(ended), parameters=id, exact=True),
-            Exhibit(
-                "under_way",
-                "One half-way",
-                200,
-                _resource(live),
-                parameters={"deliberation_id": live.deliberation_id},
-                exact=True,
-            ),
-            Exhibit(
-                "unchanged",
-                "It is still what the client knows",
-                304,
-                parameters={**id, "If-None-Match": f'"{ended.deliberation_id}-{ended.revision}"'},
-            ),
-            Exhibit("unknown", "There is none of this id", 404, parameters={"deliberation_id": "nothing-here"}),
+            Example("ended", "An ended deliberation", 200, _resource(ended), parameters=ended_id),
+            Example("under_way", "A running deliberation", 200, _resource(live), parameters=live_id),
+            Example("unchanged", "The client's copy is current", 304, parameters=known),
+            Example("unknown", "No deliberation has this id", 404, parameters={"deliberation_id": "nothing-here"}),
         ),
         "list_deliberations": (
-            Exhibit(
-                "of_a_project",
-                "The newest ones with a pair of metadata",
-                200,
-                _shown(page),
-                parameters={"metadata.project": "sorting", "limit": 2},
-                exact=True,
-            ),
+            Example("of_a_project", "The newest with this metadata", 200, _json(page), parameters=by_project),
         ),
         "cancel_deliberation": (
-            Exhibit(
+            Example(
                 "with_a_reason",
-                "It is told to stop",
+                "The deliberation will be cancelled",
                 202,
-                _resource(stopping),
-                parameters={"deliberation_id": live.deliberation_id},
+                _resource(cancelling),
+                parameters=live_id,
                 body={"reason": "no longer needed"},
-                exact=True,
             ),
-            Exhibit("ended_before", "Nothing is left to stop", 200, _resource(ended), parameters=id, exact=True),
+            Example("ended_before", "It has already ended", 200, _resource(ended), parameters=ended_id),
         ),
         "delete_deliberation": (
-            Exhibit("ended", "It is removed", 204, parameters=id),
-            Exhibit("under_way", "It has to end first", 409, parameters={"deliberation_id": live.deliberation_id}),
+            Example("ended", "It is deleted", 204, parameters=ended_id),
+            Example("under_way", "It must end first", 409, parameters=live_id),
         ),
     }
 
 
-def _events() -> dict[str, tuple[Exhibit, ...]]:
-    told = records_of(KEY)
-    id, last = {"deliberation_id": told[0].tokens[2]}, str(Cursor(EPOCH, told[-1].sequence))
-    logged = [frame for frame in (frame_of(EPOCH, record) for record in told) if frame is not None]
-    streamed = b"".join(FrameBatcher(Wanted(), EPOCH).chunks(logged[2:5])).decode()
-    page = {"items": [_item(record) for record in told[:2]], "next": str(Cursor(EPOCH, 2)), "ended": False}
+def _events() -> Examples:
+    records = records_of(KEY)
+    without_deltas = [record for record in records if record.tokens[-1] != "delta"]
+    id = records[0].tokens[2]
+    one: Parameters = {"deliberation_id": id}
+    named: Parameters = {"deliberation": [id]}
     return {
         "read_deliberation_events": (
-            Exhibit(
+            Example(
                 "stream",
-                "From the beginning, then live, until the end",
+                "From the first event, then live, to the last",
                 200,
-                streamed,
+                _stream(records[2:5], EventSelection()),
                 EVENT_STREAM,
-                parameters={**id, "after": "0"},
+                parameters={**one, "after": "0"},
             ),
-            Exhibit(
-                "page",
-                "The first two events",
-                200,
-                page,
-                parameters={**id, "after": "0", "limit": 2},
-                exact=True,
-            ),
-            Exhibit(
-                "nothing_left",
-                "The end has been seen",
-                204,
-                media=EVENT_STREAM,
-                parameters={**id, "Last-Event-ID": last},
-            ),
-            Exhibit(
-                "no_cursor",
-                "What is no cursor is refused",
-                400,
-                media=EVENT_STREAM,
-                parameters={**id, "after": "latest"},
-            ),
+            *_event_pages(one, records),
         ),
-    }
-
-
-def _events_of_several() -> dict[str, tuple[Exhibit, ...]]:
-    told = records_of(KEY)
-    named, last = {"deliberation": [told[0].tokens[2]]}, str(Cursor(EPOCH, told[-1].sequence))
-    logged = [frame for frame in (frame_of(EPOCH, record) for record in told) if frame is not None]
-    without = [record for record in told if record.tokens[-1] != "delta"]
-    several = b"".join(FrameBatcher(Wanted(deltas=False), EPOCH).chunks(logged[:3])).decode()
-    page = {"items": [_item(record) for record in without[:2]], "next": str(Cursor(EPOCH, 2)), "ended": False}
-    return {
         "read_events": (
-            Exhibit(
+            Example(
                 "named",
-                "Of those that are named, without their growing texts; it goes on until all have ended",
+                "Events of the named deliberations without text deltas, until all have ended",
                 200,
-                several,
+                _stream(records[:3], EventSelection(deltas=False)),
                 EVENT_STREAM,
                 parameters={**named, "after": "0"},
             ),
-            Exhibit(
-                "page",
-                "The first two events of one",
-                200,
-                page,
-                parameters={**named, "limit": 2},
-            ),
-            Exhibit(
-                "nothing_left",
-                "The end of all that are named has been seen",
-                204,
-                media=EVENT_STREAM,
-                parameters={**named, "Last-Event-ID": last},
-            ),
-            Exhibit(
-                "no_cursor",
-                "What is no cursor is refused",
-                400,
-                media=EVENT_STREAM,
-                parameters={"after": "latest"},
-            ),
+            *_event_pages(named, without_deltas),
         ),
     }
 
 
-def _webhooks() -> dict[str, tuple[Exhibit, ...]]:
-    live = state(LIVE_KEY)
+def _stream(records: Sequence[Record], selection: EventSelection) -> str:
+    selected = (frame_of(EPOCH, record) for record in records)
+    batches = FrameBatcher(selection, EPOCH).chunks([frame for frame in selected if frame is not None])
+    return b"".join(batches).decode()
+
+
+def _event_pages(scope: Parameters, records: Sequence[Record]) -> tuple[Example, ...]:
+    items = [{"id": str(Cursor(EPOCH, each.sequence)), **json.loads(each.data)} for each in records[:2]]
+    page = {"items": items, "next": str(Cursor(EPOCH, 2)), "ended": False}
+    seen = {**scope, "Last-Event-ID": str(Cursor(EPOCH, records[-1].sequence))}
+    invalid = {**scope, "after": "latest"}
+    return (
+        Example("page", "The first two events", 200, page, parameters={**scope, "after": "0", "limit": 2}),
+        Example("nothing_left", "The client has seen the last event", 204, media=EVENT_STREAM, parameters=seen),
+        Example("no_cursor", "The cursor is invalid", 400, media=EVENT_STREAM, parameters=invalid),
+    )
+
+
+def _webhooks() -> Examples:
+    scope: Parameters = {"deliberation_id": state(LIVE_KEY).deliberation_id}
     fact = next(record for record in records_of(LIVE_KEY) if record.tokens[-1] == "opened")
-    id, known = delivery_id(fact), deliveries(told())
-    delivery = delivery_resource(id, fact, known[id], epoch=EPOCH, stopped=False)
-    asked = RedeliveryRequested(fact=fact.subject, number=1, at=BEGAN_AT)
-    known[id].take(asked)
-    again = delivery_resource(id, fact, known[id], epoch=EPOCH, stopped=False)
-    of_it = {"deliberation_id": live.deliberation_id}
+    id = delivery_id(fact)
+    history = deliveries(delivery_records())[id]
+    delivery = delivery_resource(id, fact, history, epoch=EPOCH, stopped=False)
+    history.add(RedeliveryRequested(fact=fact.subject, number=1, at=BEGAN_AT))
+    pending = delivery_resource(id, fact, history, epoch=EPOCH, stopped=False)
     page = DeliveryPage(items=(delivery,), next_cursor=None)
     return {
         "list_deliveries": (
-            Exhibit(
-                "taken_at_last",
-                "The receiver was down at first",
-                200,
-                _shown(page),
-                parameters={**of_it, "limit": 10},
-                exact=True,
+            Example(
+                "taken_at_last", "The second attempt succeeded", 200, _json(page), parameters={**scope, "limit": 10}
             ),
-            Exhibit("unknown", "There is none of this id", 404, parameters={"deliberation_id": "nothing-here"}),
+            Example("unknown", "No deliberation has this id", 404, parameters={"deliberation_id": "nothing-here"}),
         ),
         "redeliver": (
-            Exhibit(
-                "once_more", "Tell it again", 202, _shown(again), parameters={**of_it, "delivery_id": id}, exact=True
-            ),
-            Exhibit("unknown", "It has no such delivery", 404, parameters={**of_it, "delivery_id": "dlv_none"}),
+            Example("once_more", "Deliver it again", 202, _json(pending), parameters={**scope, "delivery_id": id}),
+            Example("unknown", "No delivery has this id", 404, parameters={**scope, "delivery_id": "dlv_none"}),
         ),
     }
 
 
-def _roles() -> dict[str, tuple[Exhibit, ...]]:
+def _roles() -> Examples:
     engine = EngineView(url="http://127.0.0.1:8000", healthy=True, circuit="closed", models=(MODEL,))
-    live = LiveRole(replicas=1, models=(MODEL,), simulated=True, in_flight=0, engines=(engine,))
     role = RoleResource(
         name="DEV",
         persona=PERSONA,
@@ -339,60 +265,60 @@ def _roles() -> dict[str, tuple[Exhibit, ...]]:
         sampling=Sampling(),
         replicas=ReplicaBounds(min=1, max=1),
         concurrency=256,
-        live=live,
+        live=LiveRole(replicas=1, models=(MODEL,), simulated=True, in_flight=0, engines=(engine,)),
     )
-    strategies = StrategyList(items=(strategy_resource(STRATEGIES["council"]),))
+    roles = _json(RoleList(items=(role,)))
+    strategies = _json(StrategyList(items=(strategy_resource(STRATEGIES["council"]),)))
     return {
-        "list_roles": (Exhibit("all", "Every role", 200, _shown(RoleList(items=(role,)))),),
+        "list_roles": (Example("all", "Every role", 200, roles, exact=False),),
         "get_role": (
-            Exhibit("developer", "The one of developers", 200, _shown(role), parameters={"role": "DEV"}),
-            Exhibit("unknown", "There is no such role", 404, parameters={"role": "NOBODY"}),
+            Example("developer", "The role of developers", 200, _json(role), parameters={"role": "DEV"}, exact=False),
+            Example("unknown", "No role has this name", 404, parameters={"role": "NOBODY"}),
         ),
-        "list_strategies": (Exhibit("all", "Every strategy", 200, _shown(strategies)),),
+        "list_strategies": (Example("all", "Every strategy", 200, strategies, exact=False),),
     }
 
 
-def _operations() -> dict[str, tuple[Exhibit, ...]]:
+def _operations() -> Examples:
     ready = Ready(mode="development", checks=("journal", "streams", "catalog", "coordinator", "webhooks"))
-    session = Session(mode="development", tenant=TENANT, scopes=("admin", "read", "submit"), key=None, expires_at=None)
+    session = _json(
+        Session(mode="development", tenant=TENANT, scopes=("admin", "read", "submit"), key=None, expires_at=None)
+    )
     metrics = "# HELP deliberations_accepted_total Deliberations that were accepted\n"
     return {
-        "get_health": (Exhibit("alive", "The process answers", 200, _shown(Health()), exact=True),),
-        "get_readiness": (Exhibit("ready", "Everything is there", 200, _shown(ready), exact=True),),
-        "get_stats": (Exhibit("all", "Of all that is retained", 200, _shown(_catalog().stats(TENANT)), exact=True),),
-        "get_metrics": (Exhibit("scraped", "As Prometheus asks", 200, metrics, "text/plain"),),
-        "get_cluster": (Exhibit("one_role", "Nobody sends webhooks", 200, _shown(cluster())),),
-        "log_in": (
-            Exhibit(
-                "with_a_key", "The key is sent once, in a body", 200, _shown(session), body={"key": "dlb_…"}, exact=True
-            ),
-        ),
-        "get_session": (Exhibit("own", "Who asks", 200, _shown(session), exact=True),),
-        "log_out": (Exhibit("own", "The cookie is taken away", 204),),
+        "get_health": (Example("alive", "The process answers", 200, _json(Health())),),
+        "get_readiness": (Example("ready", "All checks pass", 200, _json(ready)),),
+        "get_stats": (Example("all", "All retained deliberations", 200, _json(_catalog().stats(TENANT))),),
+        "get_metrics": (Example("scraped", "In Prometheus' text format", 200, metrics, "text/plain"),),
+        "get_cluster": (Example("one_role", "One role, and no webhook sender", 200, _json(cluster()), exact=False),),
+        "log_in": (Example("with_a_key", "The body holds the key", 200, session, body={"key": "dlb_…"}),),
+        "get_session": (Example("own", "The session of this request", 200, session),),
+        "log_out": (Example("own", "The cookie is removed", 204),),
     }
 
 
-def _openai() -> dict[str, tuple[Exhibit, ...]]:
+def _openai() -> Examples:
     body = {"model": "best_of_n/DEV", "messages": [{"role": "user", "content": REQUEST["task"]}]}
-    asked = ChatCompletionRequest.model_validate({**body, "stream": True})
-    streamed = b"".join([opening_frame(asked, state(KEY)), *frames(asked, state(KEY))]).decode()
-    answered = completion(asked, state(KEY))
+    streamed = {**body, "stream": True}
+    request, ended = ChatCompletionRequest.model_validate(streamed), state(KEY)
+    chunks = b"".join([opening_frame(request, ended), *frames(request, ended)]).decode()
     model = ModelResource(id="council/DEV", created=0, owned_by="deliberation-gateway")
+    models = _json(ModelList(data=(model,)))
     return {
         "create_chat_completion": (
-            Exhibit("one_question", "A council answers as a model would", 200, _shown(answered), body=body),
-            Exhibit("streamed", "The text in pieces", 200, streamed, EVENT_STREAM, body={**body, "stream": True}),
-            Exhibit("no_such_model", "A model is a strategy and a role", 404, body={**body, "model": "gpt"}),
+            Example(
+                "one_question", "A council as a model", 200, _json(completion(request, ended)), body=body, exact=False
+            ),
+            Example("streamed", "The text in chunks", 200, chunks, EVENT_STREAM, body=streamed),
+            Example("no_such_model", "The model must name strategy and role", 404, body={**body, "model": "gpt"}),
         ),
-        "list_models": (Exhibit("all", "Every strategy with every role", 200, _shown(ModelList(data=(model,)))),),
-        "get_model": (
-            Exhibit("council", "One of them", 200, _shown(model), parameters={"model": "council/DEV"}, exact=True),
-        ),
+        "list_models": (Example("all", "Every strategy with every role", 200, models, exact=False),),
+        "get_model": (Example("council", "One model", 200, _json(model), parameters={"model": "council/DEV"}),),
     }
 
 
 @cache
-def exhibits() -> Mapping[str, tuple[Exhibit, ...]]:
+def examples() -> Examples:
     """Examples by operation id."""
-    tables = (_submissions, _deliberations, _events, _events_of_several, _webhooks, _roles, _operations, _openai)
-    return {operation: shown for table in tables for operation, shown in table().items()}
+    tables = (_deliberations, _events, _webhooks, _roles, _operations, _openai)
+    return {operation: entries for table in tables for operation, entries in table().items()}

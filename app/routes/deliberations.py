@@ -12,15 +12,14 @@ from pydantic_core import PydanticCustomError
 
 from app.api.problems import ValidationFailed, parameter_problems
 from app.api.request_body import body_of
-from app.api.requests import CancelRequest, DeliberationRequest, wait_of
+from app.api.requests import CancelRequest, DeliberationRequest, submission_of, wait_of
 from app.api.responses import IDEMPOTENCY_KEY, IF_NONE_MATCH, PREFER, answer, body, parameter, problems
 from app.api.schemas import Deliberation, DeliberationPage, FieldProblem, Status, dump
 from app.catalog.entries import ListFilter
+from app.catalog.index import NOT_READ
 from app.catalog.projection import resource, summary
 from app.deliberation.errors import InvalidCursor, JournalUnavailable
 from app.deliberation.fold import State
-from app.lifecycle.accept import NOT_READ, accept, caught_up, ended, loaded, stopping
-from app.lifecycle.delete import delete
 from app.routes.dependencies import DeliberationId, Gateway, InGateway, OfTenant
 
 POLL_AFTER_S = 1
@@ -65,7 +64,7 @@ async def _revised(gateway: Gateway, tenant: str, state: State, wait_s: int) -> 
         return state
     try:
         changed = await gateway["feed"].changed(tenant, state.deliberation_id, state.last_sequence, wait_s)
-        return await loaded(gateway, tenant, state.deliberation_id) if changed else state
+        return await gateway["deliberations"].load(tenant, state.deliberation_id) if changed else state
     except JournalUnavailable:
         return state
 
@@ -98,9 +97,9 @@ async def create_deliberation(request: Request, gateway: InGateway, tenant: OfTe
     webhooks = settings.webhook_rules if settings.webhooks else None
     known = {"roles": gateway["roles"], "strategies": gateway["strategies"], "webhooks": webhooks}
     asked = await body_of(request, DeliberationRequest, known)
-    state, replayed = await accept(gateway, tenant, request, asked)
+    state, replayed = await gateway["deliberations"].accept(tenant, asked, submission_of(request))
     wait_s = wait_of(request)
-    state = await ended(gateway, tenant, state, wait_s)
+    state = await gateway["deliberations"].wait_until_ended(tenant, state, wait_s)
     headers = {"Location": f"/deliberations/{state.deliberation_id}"}
     if replayed:
         headers["Idempotency_Replayed"] = "true"
@@ -125,7 +124,7 @@ async def get_deliberation(
     request: Request, gateway: InGateway, tenant: OfTenant, deliberation_id: DeliberationId
 ) -> Response:
     """The fold of its facts. With `Prefer: wait`, a long poll: until the revision differs from the one known."""
-    state = await loaded(gateway, tenant, deliberation_id)
+    state = await gateway["deliberations"].load(tenant, deliberation_id)
     wait_s = wait_of(request)
     known = request.headers.get("if-none-match")
     if wait_s is not None and (known is None or _matches(request, _etag(state))):
@@ -156,10 +155,10 @@ async def cancel_deliberation(
 ) -> Response:
     """Idempotent: the first reason stays. The answer is 200 once the deliberation has ended, whatever ended it."""
     asked = await body_of(request, CancelRequest)
-    state = await loaded(gateway, tenant, deliberation_id)
-    state = await stopping(gateway, tenant, state, asked.reason)
+    state = await gateway["deliberations"].load(tenant, deliberation_id)
+    state = await gateway["deliberations"].cancel(tenant, state, asked.reason)
     wait_s = wait_of(request)
-    state = await ended(gateway, tenant, state, wait_s)
+    state = await gateway["deliberations"].wait_until_ended(tenant, state, wait_s)
     if state.ended:
         return _resource_response(gateway, state, 200, wait_s)
     return _resource_response(gateway, state, 202, wait_s, Retry_After=str(POLL_AFTER_S))
@@ -175,7 +174,7 @@ async def cancel_deliberation(
 )
 async def delete_deliberation(gateway: InGateway, tenant: OfTenant, deliberation_id: DeliberationId) -> Response:
     """Idempotent. Until retention a tombstone remains: to read it answers 410, and so does its Idempotency-Key."""
-    await delete(gateway, tenant, deliberation_id)
+    await gateway["deliberations"].delete(tenant, deliberation_id)
     return Response(status_code=204)
 
 
@@ -263,7 +262,7 @@ def _before(cursor: str, epoch: str) -> int:
 async def list_deliberations(request: Request, gateway: InGateway, tenant: OfTenant) -> Response:
     """The same from every replica of the gateway. Filters are repeated with the cursor, as the Link header does."""
     query, metadata = _query(request)
-    catalog = caught_up(gateway)
+    catalog = gateway["catalog"].require_caught_up()
     selection = ListFilter(
         status=query.status,
         role=query.role,

@@ -16,6 +16,7 @@ from app.deliberation.errors import InvalidToken, NotFound
 from app.deliberation.ports import Clock, Control, Journal
 from app.deliberation.roles import Role
 from app.deliberation.specification import checked_token
+from app.lifecycle.deliberations import Deliberations
 from app.observability.metrics import Metrics
 from app.settings import Settings
 from app.streaming.feed import Feed
@@ -36,6 +37,7 @@ class Gateway(TypedDict):
     access: Access
     clock: Clock
     catalog: Catalog
+    deliberations: Deliberations
     feed: Feed
     looks: SnapshotCache
     roles: Mapping[str, Role]

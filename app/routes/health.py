@@ -10,7 +10,6 @@ from app.api.responses import answer, problems
 from app.api.schemas import FieldProblem, Health, Ready, Stats, dump
 from app.api.webhook_stats import CONTROL_SUBJECT, SENDERS_MAX
 from app.deliberation.errors import JournalUnavailable, StreamsDiffer
-from app.lifecycle.accept import caught_up
 from app.observability.metrics import CONTENT_TYPE
 from app.routes.dependencies import Gateway, InGateway, OfTenant
 from app.routes.roles import replicas_of
@@ -121,7 +120,9 @@ async def get_readiness(gateway: InGateway) -> Response:
 )
 async def get_stats(gateway: InGateway, tenant: OfTenant) -> Response:
     """Durations are seconds from acceptance to a verdict; tokens are what the engines reported."""
-    return Response(dump(caught_up(gateway).stats(tenant)), headers=_NO_STORE, media_type="application/json")
+    return Response(
+        dump(gateway["catalog"].require_caught_up().stats(tenant)), headers=_NO_STORE, media_type="application/json"
+    )
 
 
 async def senders_of(gateway: Gateway) -> list[dict[str, Any]] | None:

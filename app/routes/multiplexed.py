@@ -24,7 +24,6 @@ from app.catalog.projection import summary
 from app.deliberation.errors import Gone, InvalidToken, NotFound
 from app.deliberation.ports import StreamState
 from app.deliberation.specification import checked_token
-from app.lifecycle.accept import caught_up, check_standing
 from app.log.paging import Patterns, of_deliberations, of_tenant, read_page
 from app.routes.dependencies import Gateway, InGateway, OfTenant
 from app.routes.events import ANSWERS, EXAMINED_MAX, item, page_of
@@ -159,7 +158,7 @@ async def _found(
     gateway: Gateway, tenant: str, ids: frozenset[str], log: StreamState
 ) -> list[Snapshot | NotFound | Gone]:
     """Looks at these deliberations, all at the same place of the log, or why there is none."""
-    check = partial(check_standing, gateway)
+    check = gateway["deliberations"].check_present
 
     async def found(id: str) -> Snapshot | NotFound | Gone:
         try:
@@ -202,7 +201,7 @@ async def opening_of_several(
     beyond = 0 if cursor is None else cursor.sequence
 
     async def ask() -> Shown:
-        caught_up(gateway)
+        gateway["catalog"].require_caught_up()
         share = gateway["looks"].several[tenant, ids, wanted.statuses, cursor is None]
         return await share.get(partial(_shown, gateway, tenant, wanted), lambda each: each.log.last_sequence >= beyond)
 

@@ -16,7 +16,7 @@ from app.access.authorization import Access
 from app.access.keyring import Keyring
 from app.access.keys import looks_like_key
 from app.access.origins import own_name
-from app.api.problems import refused
+from app.api.problems import error_response
 from app.api.refusals import ForeignHost, KeyInUrl, Refusal
 from app.routes.dependencies import gateway_in
 
@@ -61,7 +61,7 @@ class RequestGuard:
         refusal: Refusal | None = key_in_url(scope) or (foreign_host(scope) if access.development else None)
         if refusal is not None:
             # The answer must not tell the path again, as the credential may stand there.
-            await refused(Request({**scope, "path": "/", "raw_path": b"/"}), refusal)(scope, receive, send)
+            await error_response(Request({**scope, "path": "/", "raw_path": b"/"}), refusal)(scope, receive, send)
         elif access.keyring is None:
             await self._app(scope, receive, send)
         else:

@@ -19,7 +19,6 @@ from app.api.schemas import FieldProblem, dump
 from app.catalog.projection import resource
 from app.deliberation.errors import JournalUnavailable
 from app.deliberation.ports import StreamState
-from app.lifecycle.accept import check_standing
 from app.routes.dependencies import DeliberationId, Gateway, InGateway, OfTenant
 from app.streaming.frames import EVENT_TYPES, EventSelection, control_frame, cursor_frame
 from app.streaming.snapshots import Snapshot
@@ -173,7 +172,7 @@ async def resume_point(
     cursor, looks = wanted.cursor, gateway["looks"]
     # Another gateway may have shown what was stored after the last look of this one.
     beyond = 0 if cursor is None else cursor.sequence
-    ask = partial(looks.look, tenant, deliberation_id, partial(check_standing, gateway), beyond)
+    ask = partial(looks.look, tenant, deliberation_id, gateway["deliberations"].check_present, beyond)
     look = await patiently(gateway, wanted.media, ask)
     gap = None if cursor is None else gap_at(cursor, look.log, gateway["clock"].now(), deliberation_id)
     return ResumePoint(look, None if gap is not None else cursor, gap)

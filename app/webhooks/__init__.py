@@ -1,6 +1,5 @@
-"""Webhooks: a deliberation's facts, told to a URL that its client named, signed as Standard Webhooks has it.
+"""Webhooks: events of a deliberation, posted to the URL in its request and signed by Standard Webhooks 1.0.0.
 
-`python -m app.webhooks` is the sender, a process of its own: it alone reaches out to hosts that clients name, and it
-alone holds the secrets that sign. It keeps nothing but what stands in the log, so any number of them share the work and
-any of them may die. What is promised, and how a receiver checks what it gets: docs/webhooks.md.
+`python -m app.webhooks` is the sender. This process alone connects to hosts that clients name and holds the signing
+secrets. Its state is in the log, so any number of senders share the work. Guarantees: docs/webhooks.md.
 """

@@ -1,4 +1,4 @@
-"""The sender's process: `python -m app.webhooks` reads the environment and sends until it is told to stop."""
+"""The sender's process: `python -m app.webhooks` reads the environment and sends until it receives a signal."""
 
 import asyncio
 import sys
@@ -12,7 +12,7 @@ from app.webhooks.settings import SenderSettings
 
 
 def main() -> None:
-    """Read the settings and send; exits with 2 when one is not valid, with 1 when the log refuses the connection."""
+    """Exit with 2 for invalid settings, with 1 when the log refuses the connection."""
     try:
         settings = SenderSettings()
     except ValidationError as exc:

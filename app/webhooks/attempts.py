@@ -1,15 +1,14 @@
-"""What is recorded of deliveries: every attempt, and what follows from it. The log of deliveries is nothing else.
+"""The records of deliveries: attempts, requests for a redelivery, and how each delivery ended.
 
-Like the facts of deliberations, each record has a subject that is its own, and the first write wins. A failed attempt's
-record is itself the queue item of the next attempt, and so is a request to deliver once more: there is no second write
-to lose.
+Each record has a unique subject, and the first write wins. A failed attempt's record is itself the queue item of the
+next attempt; a request for a redelivery is a queue item too. So no second write can be lost.
 
-| subject after `webhooks.<tenant>.<deliberation>.<delivery>.` | says |
+| subject after `webhooks.<tenant>.<deliberation>.<delivery>.` | content |
 |---|---|
-| `failed.<n>` | the nth attempt by schedule failed, and when the next is due: a queue item |
-| `ended` | the last attempt by schedule: delivered, the receiver is gone, there were enough, or the fact is gone |
-| `redelivery.<k>` | somebody asked to deliver once more: a queue item |
-| `redelivered.<k>` | what came of it |
+| `failed.<n>` | queue item: the nth scheduled attempt failed; holds the time of the next |
+| `ended` | no scheduled attempt follows: delivered, stopped by the receiver, exhausted, or the fact expired |
+| `redelivery.<k>` | queue item: a client asked for one more attempt |
+| `redelivered.<k>` | the outcome of that attempt |
 """
 
 from collections.abc import Iterable
@@ -25,19 +24,19 @@ from app.deliberation.specification import Token, checked_token
 Ending = Literal["delivered", "stopped", "exhausted", "expired"]
 
 
-class _DeliveryRecord(BaseModel):
+class _Immutable(BaseModel):
     model_config = ConfigDict(frozen=True, extra="ignore")
 
 
-class AttemptFault(_DeliveryRecord):
-    """Why an attempt was no success: a stable code, and a sentence without anything that the receiver said."""
+class AttemptFault(_Immutable):
+    """Why an attempt failed: a stable code, and a sentence that quotes nothing from the receiver."""
 
     code: str
     detail: str
 
 
-class Attempt(_DeliveryRecord):
-    """One request to the receiver, or one that was refused before it began. `status_code` is null without an answer."""
+class Attempt(_Immutable):
+    """One request to the receiver, or one refused before it was sent. Without an answer `status_code` is null."""
 
     at: AwareDatetime
     duration_ms: int
@@ -46,12 +45,12 @@ class Attempt(_DeliveryRecord):
 
     @property
     def succeeded(self) -> bool:
-        """Whether the receiver took it."""
+        """Whether the receiver accepted the event."""
         return self.problem is None
 
 
-class AttemptFailed(_DeliveryRecord):
-    """The nth attempt failed; the next one is due. `fact` is the subject of what is told."""
+class AttemptFailed(_Immutable):
+    """The nth scheduled attempt failed and another is due. `fact` is the subject of the delivered fact."""
 
     type: Literal["webhook.failed"] = "webhook.failed"
     fact: str
@@ -60,8 +59,8 @@ class AttemptFailed(_DeliveryRecord):
     next_attempt_at: AwareDatetime
 
 
-class DeliveryEnded(_DeliveryRecord):
-    """No attempt follows by schedule. `attempt` is the last one, null where the fact was gone before it."""
+class DeliveryEnded(_Immutable):
+    """No scheduled attempt follows. `attempt` is the last one; null if the fact was gone before it."""
 
     type: Literal["webhook.ended"] = "webhook.ended"
     fact: str
@@ -69,8 +68,8 @@ class DeliveryEnded(_DeliveryRecord):
     attempt: Attempt | None
 
 
-class RedeliveryRequested(_DeliveryRecord):
-    """Somebody asked for one attempt more, now."""
+class RedeliveryRequested(_Immutable):
+    """A client asked for one more attempt, now."""
 
     type: Literal["webhook.redelivery"] = "webhook.redelivery"
     fact: str
@@ -78,8 +77,8 @@ class RedeliveryRequested(_DeliveryRecord):
     at: AwareDatetime
 
 
-class Redelivered(_DeliveryRecord):
-    """What came of a request for one attempt more; `attempt` is null where the fact was gone."""
+class Redelivered(_Immutable):
+    """The outcome of a requested redelivery; `attempt` is null if the fact was gone."""
 
     type: Literal["webhook.redelivered"] = "webhook.redelivered"
     fact: str
@@ -87,28 +86,28 @@ class Redelivered(_DeliveryRecord):
     attempt: Attempt | None
 
 
-Told = AttemptFailed | DeliveryEnded | RedeliveryRequested | Redelivered
-_TOLD: TypeAdapter[Told] = TypeAdapter(Annotated[Told, Field(discriminator="type")])
+DeliveryRecord = AttemptFailed | DeliveryEnded | RedeliveryRequested | Redelivered
+_RECORDS: TypeAdapter[DeliveryRecord] = TypeAdapter(Annotated[DeliveryRecord, Field(discriminator="type")])
 
 
-def stopped(told: Told | None) -> bool:
-    """Whether the receiver has said that it is gone, and is to be told nothing more of the same deliberation."""
-    return isinstance(told, DeliveryEnded) and told.ending == "stopped"
+def receiver_gone(record: DeliveryRecord | None) -> bool:
+    """Whether the receiver answered 410, after which no other event of the deliberation is sent."""
+    return isinstance(record, DeliveryEnded) and record.ending == "stopped"
 
 
-def encoded(told: Told) -> bytes:
-    """The bytes that the log keeps."""
-    return told.model_dump_json().encode()
+def encoded(record: DeliveryRecord) -> bytes:
+    """The bytes that the log stores."""
+    return record.model_dump_json().encode()
 
 
-def decoded(data: bytes) -> Told:
+def decoded(data: bytes) -> DeliveryRecord:
     """A stored record; raises pydantic's ValidationError."""
-    return _TOLD.validate_json(data)
+    return _RECORDS.validate_json(data)
 
 
 @dataclass(frozen=True, slots=True)
 class DeliveryKey:
-    """Which delivery: of which deliberation, and whose."""
+    """Identifies a delivery."""
 
     tenant: Token
     deliberation_id: Token
@@ -116,89 +115,84 @@ class DeliveryKey:
 
     @classmethod
     def of(cls, record: Record) -> "DeliveryKey":
-        """The place that a record's subject names."""
+        """The delivery in a record's subject."""
         _, tenant, deliberation_id, delivery_id, *_ = record.tokens
         return cls(tenant, deliberation_id, delivery_id)
 
-    def subject(self, told: Told) -> str:
-        """The subject of a record."""
-        stem = f"{deliveries_of(self.tenant, self.deliberation_id)}.{checked_token(self.delivery_id, 'delivery')}"
-        match told:
+    def subject(self, record: DeliveryRecord) -> str:
+        """The subject that a record is stored under."""
+        stem = f"{deliveries_subject(self.tenant, self.deliberation_id)}.{checked_token(self.delivery_id, 'delivery')}"
+        match record:
             case AttemptFailed():
-                return f"{stem}.failed.{told.number}"
+                return f"{stem}.failed.{record.number}"
             case DeliveryEnded():
                 return f"{stem}.ended"
             case RedeliveryRequested():
-                return f"{stem}.redelivery.{told.number}"
+                return f"{stem}.redelivery.{record.number}"
             case Redelivered():
-                return f"{stem}.redelivered.{told.number}"
-
-    @property
-    def pattern(self) -> str:
-        """Matches every record of the delivery."""
-        return f"{deliveries_of(self.tenant, self.deliberation_id)}.{self.delivery_id}.>"
+                return f"{stem}.redelivered.{record.number}"
 
 
-def deliveries_of(tenant: str, deliberation_id: str) -> str:
-    """The subject under which all deliveries of one deliberation are recorded."""
+def deliveries_subject(tenant: str, deliberation_id: str) -> str:
+    """The prefix of all delivery records of one deliberation."""
     return f"webhooks.{checked_token(tenant, 'tenant')}.{checked_token(deliberation_id, 'id')}"
 
 
 @dataclass(slots=True)
 class DeliveryHistory:
-    """The fold of one delivery's records; they may come in any order."""
+    """The fold of one delivery's records; their order does not matter."""
 
     failed: dict[int, AttemptFailed] = field(default_factory=dict[int, AttemptFailed])
     ended: DeliveryEnded | None = None
     requested: dict[int, RedeliveryRequested] = field(default_factory=dict[int, RedeliveryRequested])
     redelivered: dict[int, Redelivered] = field(default_factory=dict[int, Redelivered])
 
-    def take(self, told: Told) -> None:
-        """Add one record."""
-        match told:
+    def add(self, record: DeliveryRecord) -> None:
+        """Apply one record."""
+        match record:
             case AttemptFailed():
-                self.failed[told.number] = told
+                self.failed[record.number] = record
             case DeliveryEnded():
-                self.ended = told
+                self.ended = record
             case RedeliveryRequested():
-                self.requested[told.number] = told
+                self.requested[record.number] = record
             case Redelivered():
-                self.redelivered[told.number] = told
+                self.redelivered[record.number] = record
 
     @property
-    def begun(self) -> bool:
-        """Whether there was a first attempt, or will never be one."""
+    def started(self) -> bool:
+        """Whether a first attempt was made, or never will be."""
         return bool(self.failed) or self.ended is not None
 
     @property
     def succeeded(self) -> bool:
-        """Whether the receiver has taken it, by schedule or when asked for."""
-        by_schedule = self.ended is not None and self.ended.ending == "delivered"
-        return by_schedule or any(
+        """Whether a scheduled attempt or a redelivery succeeded."""
+        scheduled = self.ended is not None and self.ended.ending == "delivered"
+        return scheduled or any(
             each.attempt is not None and each.attempt.succeeded for each in self.redelivered.values()
         )
 
     @property
-    def settled(self) -> bool:
-        """Whether no attempt follows by schedule."""
+    def finished(self) -> bool:
+        """Whether no scheduled attempt follows."""
         return self.ended is not None or self.succeeded
 
     @property
     def next_attempt_at(self) -> datetime | None:
-        """When the next attempt by schedule is due; None when none is, or none was made yet."""
-        if self.settled or not self.failed:
+        """When the next scheduled attempt is due; None before the first attempt and after the last."""
+        if self.finished or not self.failed:
             return None
         return self.failed[max(self.failed)].next_attempt_at
 
     @property
-    def awaited(self) -> int | None:
-        """The number of the oldest request for one attempt more that nothing has come of yet."""
+    def pending_redelivery(self) -> int | None:
+        """The number of the oldest request for a redelivery without an outcome."""
         return min(self.requested.keys() - self.redelivered.keys(), default=None)
 
 
 def deliveries(records: Iterable[Record]) -> dict[str, DeliveryHistory]:
-    """Every delivery that the records tell of, by id; raises pydantic's ValidationError."""
+    """The histories of all deliveries in `records`, by delivery id; raises pydantic's ValidationError."""
     found: dict[str, DeliveryHistory] = {}
     for record in records:
-        found.setdefault(DeliveryKey.of(record).delivery_id, DeliveryHistory()).take(decoded(record.data))
+        found.setdefault(DeliveryKey.of(record).delivery_id, DeliveryHistory()).add(decoded(record.data))
     return found

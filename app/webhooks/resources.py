@@ -1,4 +1,4 @@
-"""Deliveries as clients read them."""
+"""Deliveries as resources of the API, and the body of a webhook."""
 
 from typing import Literal
 
@@ -15,7 +15,7 @@ DeliveryStatus = Literal["pending", "retrying", "delivered", "failed", "stopped"
 
 
 class AttemptProblem(Resource):
-    """Why an attempt was no success; nothing of what the receiver said is kept but its status."""
+    """Why an attempt failed. Of the receiver's answer only the status is kept."""
 
     code: str = Field(
         description="`http_status`, `timeout`, `connection_failed`, `tls_failed`, `name_unresolved`, "
@@ -25,56 +25,56 @@ class AttemptProblem(Resource):
 
 
 class DeliveryAttempt(Resource):
-    """One request to the receiver, or one that was refused before it began."""
+    """One request to the receiver, or one that was refused before it was sent."""
 
     number: int
     at: AwareDatetime
     duration_ms: int
-    status_code: int | None = Field(description="Of HTTP; null where no answer came")
-    problem: AttemptProblem | None = Field(description="Null where the receiver took it")
-    requested: bool = Field(description="Whether somebody asked for it; others were made by schedule")
+    status_code: int | None = Field(description="HTTP status; null without an answer")
+    problem: AttemptProblem | None = Field(description="Null if the attempt succeeded")
+    requested: bool = Field(description="True for a redelivery that a client requested, false for a scheduled attempt")
 
 
 class DeliveryLinks(Resource):
-    """Where to go from a delivery."""
+    """Links of a delivery."""
 
     deliberation: str
     redeliver: str
 
 
 class Delivery(Resource):
-    """One event on its way to the receiver: everything that was tried, and when it is tried again."""
+    """The delivery of one event to the receiver: its attempts, and when the next one is due."""
 
     id: Token = Field(description="The `webhook-id` of every attempt")
     type: WebhookEvent
     event_id: str = Field(description="The event's cursor")
     status: DeliveryStatus = Field(
-        description="`pending`: not tried yet; `retrying`: another attempt is due; `failed`: there were enough; "
-        "`stopped`: the receiver answered 410, to this or to another event of the same deliberation"
+        description="`pending`: no attempt yet; `retrying`: another attempt is due; `failed`: no scheduled attempt is "
+        "left; `stopped`: the receiver answered 410 to an event of this deliberation"
     )
     attempts: tuple[DeliveryAttempt, ...] = Field(description="Oldest first")
-    next_attempt_at: AwareDatetime | None = Field(description="By schedule; null when none is due")
-    redelivering: bool = Field(description="Whether an attempt was asked for that is not made yet")
+    next_attempt_at: AwareDatetime | None = Field(description="The next scheduled attempt; null when none is due")
+    redelivering: bool = Field(description="Whether a requested redelivery is still to be made")
     links: DeliveryLinks
 
 
 class DeliveryPage(Resource):
-    """Deliveries in the order of the events; `next_cursor` is null on the last page."""
+    """Deliveries in the order of their events; `next_cursor` is null on the last page."""
 
     items: tuple[Delivery, ...]
     next_cursor: str | None
 
 
 class WebhookPayload(Resource):
-    """The body of each request to a receiver, signed as Standard Webhooks 1.0.0 has it."""
+    """The body of each request to a receiver, signed by Standard Webhooks 1.0.0."""
 
     type: WebhookEvent
-    timestamp: AwareDatetime = Field(description="When it happened, whenever it is told")
-    id: str = Field(description="The event's cursor: it orders the events of a deliberation")
+    timestamp: AwareDatetime = Field(description="When the event happened, not when it is sent")
+    id: str = Field(description="The event's cursor; cursors order the events of a deliberation")
     links: dict[str, str] = Field(description="Paths: `self`, `events`, `deliveries`")
-    metadata: dict[str, str] = Field(description="The webhook's own")
-    thin: bool = Field(description="Whether `data` is only the event's envelope, because the whole is too large")
-    data: Envelope = Field(description="The event, as the stream of events has it")
+    metadata: dict[str, str] = Field(description="The metadata of the webhook in the request")
+    thin: bool = Field(description="Whether `data` is only the event's envelope, because the full event is too large")
+    data: Envelope = Field(description="The event, as in the event stream")
 
 
 def _status(delivery: attempts.DeliveryHistory, stopped: bool) -> DeliveryStatus:
@@ -108,17 +108,17 @@ def _attempts(delivery: attempts.DeliveryHistory) -> tuple[DeliveryAttempt, ...]
 def delivery_resource(
     id: str, fact: Record, delivery: attempts.DeliveryHistory, *, epoch: str, stopped: bool
 ) -> Delivery:
-    """The delivery of a fact; `stopped` when the receiver has said of any of the deliberation's that it is gone."""
+    """The delivery of a fact; `stopped` if the receiver answered 410 to any event of the deliberation."""
     envelope = Envelope.model_validate_json(fact.data)
     path = f"/deliberations/{envelope.deliberation_id}"
     status = _status(delivery, stopped)
     return Delivery(
         id=id,
-        type=envelope.type,  # pyright: ignore[reportArgumentType] -- what is wanted is one of these
+        type=envelope.type,  # pyright: ignore[reportArgumentType] -- only subscribed events are delivered
         event_id=event_id(epoch, fact),
         status=status,
         attempts=_attempts(delivery),
         next_attempt_at=delivery.next_attempt_at if status == "retrying" else None,
-        redelivering=delivery.awaited is not None,
+        redelivering=delivery.pending_redelivery is not None,
         links=DeliveryLinks(deliberation=path, redeliver=f"{path}/deliveries/{id}/redeliver"),
     )

@@ -1,4 +1,4 @@
-"""What an operator may set for the sender, read from the environment once."""
+"""The sender's settings, read from the environment once."""
 
 from typing import Annotated, Literal, cast
 
@@ -14,7 +14,7 @@ Secrets = Annotated[tuple[Secret, ...], NoDecode, BeforeValidator(listed)]
 
 
 def _numbers(given: object) -> object:
-    """Numbers between commas."""
+    """Numbers separated by commas."""
     return tuple(map(float, cast("tuple[str, ...]", listed(given)))) if isinstance(given, str) else given
 
 
@@ -24,14 +24,14 @@ Delays = Annotated[
 
 
 class SenderSettings(WebhookRules):
-    """The sender's settings: each a bound with its unit, limits and the name of its environment variable."""
+    """Each setting has a description, a unit, limits and an environment variable."""
 
-    nats_url: str = setting("nats://127.0.0.1:4222", "NATS_URL", "Server that holds the log.", min_length=1)
+    nats_url: str = setting("nats://127.0.0.1:4222", "NATS_URL", "NATS server of the log.", min_length=1)
     webhook_secrets: Secrets = setting(
         (),
         "WEBHOOK_SECRETS",
-        "Secrets of at least 32 characters, the newest first, separated by commas; every one signs. "
-        "`deliberate webhooks secret` tells what a tenant's receivers check with. At least one is needed.",
+        "At least one secret of at least 32 characters, newest first, separated by commas; all of them sign. "
+        "`deliberate webhooks secret` prints what a tenant's receivers verify with.",
         unit="characters",
         min_length=1,
         validate_default=True,
@@ -39,42 +39,40 @@ class SenderSettings(WebhookRules):
     webhook_retries_s: Delays = setting(
         DELAYS_S,
         "WEBHOOK_RETRIES",
-        "From each failed attempt to the next, separated by commas; up to a fifth is added by chance.",
+        "Delays from each failed attempt to the next, separated by commas; up to a fifth is added as jitter.",
         unit="seconds",
     )
     webhook_timeout_s: float = setting(
-        15.0, "WEBHOOK_TIMEOUT", "How long one attempt may take.", unit="seconds", gt=0, le=60
+        15.0, "WEBHOOK_TIMEOUT", "Maximum duration of one attempt.", unit="seconds", gt=0, le=60
     )
     webhooks_in_flight_max: int = setting(
-        256, "WEBHOOKS_IN_FLIGHT_MAX", "Attempts under way at once.", unit="attempts", ge=1, le=10_000
+        256, "WEBHOOKS_IN_FLIGHT_MAX", "Maximum of concurrent attempts.", unit="attempts", ge=1, le=10_000
     )
     webhooks_in_flight_per_tenant_max: int = setting(
-        64, "WEBHOOKS_IN_FLIGHT_PER_TENANT_MAX", "The same, for one tenant.", unit="attempts", ge=1, le=10_000
+        64, "WEBHOOKS_IN_FLIGHT_PER_TENANT_MAX", "The same, per tenant.", unit="attempts", ge=1, le=10_000
     )
     webhooks_in_flight_per_host_max: int = setting(
-        8, "WEBHOOKS_IN_FLIGHT_PER_HOST_MAX", "The same, to one host for one tenant.", unit="attempts", ge=1, le=10_000
+        8, "WEBHOOKS_IN_FLIGHT_PER_HOST_MAX", "The same, per tenant and host.", unit="attempts", ge=1, le=10_000
     )
     webhooks_held_max: int = setting(
         5_000,
         "WEBHOOKS_HELD_MAX",
-        "Deliberations that are followed at once; others wait in the log until one ends.",
+        "Maximum of deliberations followed at once; others wait in the log.",
         unit="deliberations",
         ge=1,
         le=100_000,
     )
-    webhooks_host: str = setting("127.0.0.1", "WEBHOOKS_HOST", "Address that /healthz is answered on.", min_length=1)
-    webhooks_port: int = setting(
-        8081, "WEBHOOKS_PORT", "Port that /healthz is answered on; 0 takes a free one.", ge=0, le=65_535
-    )
+    webhooks_host: str = setting("127.0.0.1", "WEBHOOKS_HOST", "Address of /healthz.", min_length=1)
+    webhooks_port: int = setting(8081, "WEBHOOKS_PORT", "Port of /healthz; 0 takes a free one.", ge=0, le=65_535)
     log_level: Literal["debug", "info", "warning", "error"] = setting(
-        "info", "LOG_LEVEL", "Least severe events that are logged; of a URL never more than its host."
+        "info", "LOG_LEVEL", "Least severity of logged events. Of a webhook's URL only the host is logged."
     )
 
     def masters(self) -> list[str]:
-        """The secrets, the newest first."""
+        """The signing secrets, newest first."""
         return [secret.get_secret_value() for secret in self.webhook_secrets]
 
 
 def sender_settings_table() -> str:
-    """A Markdown table of the sender's settings, for docs/configuration.md."""
+    """A Markdown table of the sender's settings, between the markers in docs/configuration.md."""
     return "\n".join(rows_of(SenderSettings)) + "\n"

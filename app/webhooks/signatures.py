@@ -1,6 +1,6 @@
-"""Signatures as Standard Webhooks 1.0.0 has them: HMAC-SHA256 over id, time and body, one for each secret.
+"""Signatures by Standard Webhooks 1.0.0: HMAC-SHA256 over id, time and body, one per secret.
 
-A tenant's secret is derived from one that the operator holds: none has to be stored, and none tells another's.
+Each tenant's secret is derived from the operator's: none is stored, and one tenant's secret reveals no other's.
 """
 
 import base64
@@ -14,20 +14,20 @@ MASTER_CHARS_MIN = 32
 
 
 def tenant_secret(master: str, tenant: str) -> str:
-    """What a receiver checks a tenant's webhooks with: `whsec_` and 32 bytes in base64."""
+    """The secret that a tenant's receivers verify with: `whsec_` and 32 bytes in base64."""
     derived = hmac.digest(master.encode(), f"webhook\n{tenant}".encode(), "sha256")
     return "whsec_" + base64.b64encode(derived).decode()
 
 
 class Signer:
-    """Signs with every secret at once, so that they can be changed while receivers know only one of them."""
+    """Signs with all secrets, so that an operator can rotate them while receivers know only one."""
 
     def __init__(self, masters: Sequence[str]) -> None:
-        assert masters, "what is not signed is not sent"
+        assert masters, "a webhook is never sent unsigned"
         self._masters = tuple(masters)
 
     def headers(self, tenant: str, webhook_id: str, body: bytes, now: datetime) -> dict[str, str]:
-        """The three headers of one attempt; `webhook_id` is the same for all attempts at one delivery."""
+        """The three headers of one attempt; `webhook_id` is the same in all attempts of a delivery."""
         text = body.decode()
         signatures = (Webhook(tenant_secret(master, tenant)).sign(webhook_id, now, text) for master in self._masters)
         return {

@@ -78,17 +78,17 @@ def address_faults(services: dict[str, Document]) -> list[str]:
 
 
 @pytest.mark.parametrize("name", ["compose.yaml", "gpu.yaml"])
-def test_the_files_fit_the_compose_specification(name: str) -> None:
+def test_files_match_the_compose_specification(name: str) -> None:
     assert schemas.violations(document(name), schemas.compose_schema()) == []
 
 
 @pytest.mark.parametrize("name", ALL)
-def test_a_service_may_do_no_more_than_it_needs(name: str) -> None:
+def test_services_run_with_least_privilege(name: str) -> None:
     assert hardening_faults(name, ALL[name]) == []
 
 
 @pytest.mark.parametrize("name", ALL)
-def test_somebody_reads_every_variable(name: str) -> None:
+def test_every_variable_is_a_known_setting(name: str) -> None:
     service = ALL[name]
     assert wiring.variable_faults(name, part_of(service), service.get("environment", {})) == []
 
@@ -100,17 +100,17 @@ def test_commands_exist_and_take_their_options(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ALL)
-def test_images_are_pinned_and_ours_is_built_here(name: str) -> None:
+def test_images_are_pinned_and_the_gateways_is_built_locally(name: str) -> None:
     service = ALL[name]
     assert wiring.image_faults(name, service["image"]) == []
     assert service.get("build") == ({"context": "../.."} if IMAGE in service["image"] else None)
 
 
-def test_dependencies_can_be_met() -> None:
+def test_service_dependencies_exist() -> None:
     assert dependency_faults(ALL) == []
 
 
-def test_parts_reach_each_other() -> None:
+def test_services_can_reach_each_other() -> None:
     assert address_faults(SERVICES) == []
     with_gpu = copy.deepcopy(ALL)
     with_gpu["ray"]["environment"] |= gpu_services()["ray"]["environment"]
@@ -118,26 +118,26 @@ def test_parts_reach_each_other() -> None:
     assert with_gpu["ray"]["environment"]["VLLM_URL"] == "http://vllm:8000"
 
 
-def test_with_a_gpu_the_simulator_stays_away() -> None:
+def test_the_gpu_file_disables_the_simulator() -> None:
     assert gpu_services()["simulator"] == {"profiles": ["simulator"]}
     assert [name for name, service in ALL.items() if "simulator" in service.get("depends_on", {})] == []
 
 
-def test_only_the_gateway_is_published_and_only_on_loopback() -> None:
+def test_publishes_only_the_gateway_on_loopback() -> None:
     published = {name: service["ports"] for name, service in ALL.items() if "ports" in service}
     assert published == {"gateway": ["127.0.0.1:${GATEWAY_PORT:-8080}:8080"]}
     networks = document("compose.yaml")["networks"]
     assert {name for name, network in networks.items() if network.get("internal")} == {"log", "engines"}
 
 
-def test_rays_daemons_stay_on_loopback_and_ask_for_a_token() -> None:
+def test_rays_daemons_listen_on_loopback_and_require_a_token() -> None:
     environment = SERVICES["ray"]["environment"]
     assert environment["RAY_ADDRESS"] == "local"
     assert environment["RAY_AUTH_MODE"] == "token"
     assert environment["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] == "0"
 
 
-def test_every_file_volume_and_network_is_there() -> None:
+def test_every_file_volume_and_network_exists() -> None:
     compose = document("compose.yaml") | {"services": ALL}
     compose["volumes"] |= document("gpu.yaml")["volumes"]
     for entry in compose["configs"].values():
@@ -148,18 +148,18 @@ def test_every_file_volume_and_network_is_there() -> None:
         assert set(service.get("networks", [])) <= set(compose["networks"]), name
 
 
-def test_the_streams_are_declared_as_the_gateway_expects_them() -> None:
+def test_stream_settings_match_the_gateways() -> None:
     declared, expected = SERVICES["streams"]["environment"], SERVICES["gateway"]["environment"]
     shared = wiring.streams_variables()
     assert {key: declared.get(key) for key in shared} == {key: expected.get(key) for key in shared}
 
 
-def test_a_service_is_killed_only_after_it_has_drained() -> None:
+def test_the_stop_grace_period_covers_the_drain() -> None:
     gateway = SERVICES["gateway"]
     assert int(gateway["stop_grace_period"].removesuffix("s")) > int(gateway["environment"]["DRAIN_TIMEOUT"])
 
 
-def test_the_project_is_named_as_its_image() -> None:
+def test_project_and_image_share_their_name() -> None:
     assert document("compose.yaml")["name"] == IMAGE == project()["project"]["name"]
 
 
@@ -167,7 +167,7 @@ def test_the_project_is_named_as_its_image() -> None:
     ("service", "key", "value"),
     [("gateway", "enviroment", {}), ("nats", "healthcheck", {"tests": []}), ("ray", "shm_size", [])],
 )
-def test_a_misspelt_key_is_told(service: str, key: str, value: object) -> None:
+def test_finds_a_misspelt_key(service: str, key: str, value: object) -> None:
     broken = document("compose.yaml")
     broken["services"][service][key] = value
     assert schemas.violations(broken, schemas.compose_schema())
@@ -194,7 +194,7 @@ def _broken(service: str, key: str, value: object) -> dict[str, Any]:
         (address_faults, _broken("gateway", "environment", {"VLLM_URL": "http://simulator:8000"}), "no network"),
     ],
 )
-def test_a_mistake_is_told(
+def test_finds_each_mistake(
     check: Callable[[dict[str, Document]], list[str]], broken: dict[str, Document], told: str
 ) -> None:
     assert any(told in fault for fault in check(broken))
@@ -211,7 +211,7 @@ def test_a_mistake_is_told(
         ("security_opt", []),
     ],
 )
-def test_a_service_that_may_do_more_is_told(key: str, value: object) -> None:
+def test_finds_a_service_with_more_privileges(key: str, value: object) -> None:
     assert hardening_faults("gateway", SERVICES["gateway"] | {key: value})
 
 
@@ -226,11 +226,11 @@ def test_a_service_that_may_do_more_is_told(key: str, value: object) -> None:
         ["sh", "-c", "true"],
     ],
 )
-def test_a_command_that_would_not_start_is_told(words: list[str]) -> None:
+def test_finds_an_invalid_command(words: list[str]) -> None:
     assert command_faults("here", "application", words)
 
 
-def test_a_variable_that_nobody_reads_is_told() -> None:
+def test_finds_an_unknown_variable() -> None:
     assert wiring.variable_faults("here", "application", ["RAY_AUTH_MODES"]) == ["here: nobody reads RAY_AUTH_MODES"]
     assert wiring.variable_faults("here", "application", ["RAY_worker_nicenes"])
     assert wiring.variable_faults("here", "gateway", ["VLLM_URL"])

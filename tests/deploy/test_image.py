@@ -86,12 +86,12 @@ def test_the_lock_is_resolved_for_the_python_of_the_image() -> None:
         ("COPY app app", "RUN apt-get install -y curl"),
     ],
 )
-def test_a_weaker_image_is_told(written: str, instead: str) -> None:
+def test_finds_a_weakened_image(written: str, instead: str) -> None:
     assert written in DOCKERFILE
     assert dockerfile_faults(DOCKERFILE.replace(written, instead))
 
 
-def test_what_is_copied_is_there_and_reaches_the_builder() -> None:
+def test_copied_files_exist_and_are_not_ignored() -> None:
     sources = copied(DOCKERFILE)
     assert {"app", "serve_deployments", "requirements.lock", "pyproject.toml"} <= set(sources)
     assert [source for source in sources if not (ROOT / source).exists()] == []
@@ -99,15 +99,15 @@ def test_what_is_copied_is_there_and_reaches_the_builder() -> None:
 
 
 @pytest.mark.parametrize("stray", [".git", ".venv", ".deliberate", "tests", "deploy", ".env"])
-def test_nothing_else_reaches_the_builder(stray: str) -> None:
+def test_other_files_are_ignored(stray: str) -> None:
     assert not reaches_builder(stray, IGNORED)
 
 
-def test_the_image_says_of_which_version_it_is() -> None:
+def test_the_image_is_labelled_with_its_version() -> None:
     assert arguments(DOCKERFILE)["VERSION"] == project()["project"]["version"]
 
 
-def test_the_locked_build_backend_is_found_in_the_lock() -> None:
+def test_the_lock_includes_the_build_backend() -> None:
     """The Dockerfile cuts it out with sed: from its name to the first line that does not go on."""
     match = re.search(r"^setuptools==.*?[^\\]$", (ROOT / "requirements-dev.lock").read_text(), re.MULTILINE | re.DOTALL)
     assert match is not None and "--hash=sha256:" in match.group()
@@ -117,7 +117,7 @@ def test_the_locked_build_backend_is_found_in_the_lock() -> None:
     )
 
 
-def test_every_dependency_that_is_declared_is_in_the_lock() -> None:
+def test_the_lock_includes_every_declared_dependency() -> None:
     locked = set(re.findall(r"^([a-z0-9-]+)==", (ROOT / "requirements.lock").read_text(), re.MULTILINE))
     declared = {re.split(r"[\[<>=!~; ]", each)[0].lower() for each in project()["project"]["dependencies"]}
     assert declared - locked == set()

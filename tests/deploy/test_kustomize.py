@@ -12,7 +12,7 @@ from tests.deploy.manifests import KUSTOMIZE, ROOT, Document, of_kind, pod_of, t
 UNKNOWN_KINDS = {"ray.io/v1 RayService"}
 
 
-def test_resources_as_written_fit_the_schemas() -> None:
+def test_resource_files_match_the_schemas() -> None:
     """Also where kubectl is absent."""
     documents = manifests.written("base", "overlays/local", "overlays/gpu", "components/nats-r3")
     faults, unknown = schemas.kubernetes_faults(documents)
@@ -23,13 +23,13 @@ def test_resources_as_written_fit_the_schemas() -> None:
     assert [fault for service in of_kind(documents, "RayService") for fault in schemas.ray_faults(service)] == []
 
 
-def test_kubernetes_own_kinds_fit_its_strict_schemas(variant: list[Document]) -> None:
+def test_builtin_kinds_match_the_strict_schemas(variant: list[Document]) -> None:
     faults, unknown = schemas.kubernetes_faults(variant)
     assert faults == []
     assert unknown == UNKNOWN_KINDS
 
 
-def test_the_ray_service_fits_what_kuberay_knows(variant: list[Document]) -> None:
+def test_the_ray_service_matches_kuberays_schema(variant: list[Document]) -> None:
     (service,) = of_kind(variant, "RayService")
     assert schemas.ray_faults(service) == []
 
@@ -46,11 +46,11 @@ def test_the_ray_service_fits_what_kuberay_knows(variant: list[Document]) -> Non
         wiring.drain_faults,
     ],
 )
-def test_the_parts_fit_together(variant: list[Document], check: Callable[[list[Document]], list[str]]) -> None:
+def test_references_between_resources_resolve(variant: list[Document], check: Callable[[list[Document]], list[str]]) -> None:
     assert check(variant) == []
 
 
-def test_images_are_pinned_and_ours_is_of_this_version(variant: list[Document]) -> None:
+def test_images_are_pinned_and_the_gateways_has_this_version(variant: list[Document]) -> None:
     faults = [fault for owner, c in manifests.containers(variant) for fault in wiring.image_faults(owner, c["image"])]
     assert faults == []
 
@@ -68,7 +68,7 @@ def test_everything_is_in_one_namespace(variant: list[Document]) -> None:
     assert spaces == {"deliberations"}
 
 
-def test_a_changed_setting_or_role_reaches_every_part(variant: list[Document]) -> None:
+def test_a_changed_setting_or_role_restarts_its_readers(variant: list[Document]) -> None:
     """ConfigMaps are named by their content, and a RayService's references to them follow."""
     names = {each["metadata"]["name"] for each in of_kind(variant, "ConfigMap")}
     assert {re.sub("-[a-z0-9]{10}$", "", name) for name in names} == {"settings", "roles", "nats"}
@@ -79,12 +79,12 @@ def test_a_changed_setting_or_role_reaches_every_part(variant: list[Document]) -
         assert pod.spec["volumes"][0]["configMap"]["name"] in names
 
 
-def test_ray_is_of_the_version_that_is_installed_in_its_image(variant: list[Document]) -> None:
+def test_rays_version_matches_its_image(variant: list[Document]) -> None:
     (service,) = of_kind(variant, "RayService")
     assert service["spec"]["rayClusterConfig"]["rayVersion"] == manifests.pinned("ray[serve]")
 
 
-def test_rays_ports_are_open_to_ray_and_its_operator_alone(variant: list[Document]) -> None:
+def test_only_ray_and_its_operator_reach_rays_ports(variant: list[Document]) -> None:
     deny = the(variant, "NetworkPolicy/deny-ingress")["spec"]
     assert deny == {"podSelector": {}, "policyTypes": ["Ingress"]}
     agents = the(variant, "NetworkPolicy/agents")["spec"]
@@ -99,7 +99,7 @@ def test_rays_ports_are_open_to_ray_and_its_operator_alone(variant: list[Documen
     assert 10001 not in pod_of(variant, "RayService/agents head").ports
 
 
-def test_kuberay_finds_the_port_and_the_probe_without_which_it_fails(variant: list[Document]) -> None:
+def test_declares_the_port_and_probe_that_kuberay_requires(variant: list[Document]) -> None:
     """It refuses a head without a port `serve`, and its own probe of workers asks an HTTP proxy that is not there."""
     assert "serve" in pod_of(variant, "RayService/agents head").ports
     (worker,) = pod_of(variant, "RayService/agents agents").containers
@@ -107,7 +107,7 @@ def test_kuberay_finds_the_port_and_the_probe_without_which_it_fails(variant: li
     assert "command" not in worker and "args" not in worker
 
 
-def test_the_streams_and_the_gateway_agree_on_their_settings(variant: list[Document]) -> None:
+def test_the_streams_job_and_the_gateway_share_settings(variant: list[Document]) -> None:
     shared = [
         {source["configMapRef"]["name"] for source in pod_of(variant, owner).containers[0]["envFrom"]}
         for owner in ("Deployment/gateway", "Job/streams")
@@ -119,12 +119,12 @@ def test_the_streams_and_the_gateway_agree_on_their_settings(variant: list[Docum
     assert settings["ACK_WAIT"] == ("6" if servers == 1 else "20")
 
 
-def test_every_server_of_a_cluster_knows_all_of_them() -> None:
+def test_cluster_routes_name_every_server() -> None:
     routes = re.findall(r"nats://([\w.-]+):6222", (KUSTOMIZE / "components/nats-r3/cluster.conf").read_text())
     assert routes == ["nats-0.nats", "nats-1.nats", "nats-2.nats"]
 
 
-def test_nats_leaves_room_on_its_volume(variant: list[Document]) -> None:
+def test_nats_storage_fits_its_volume(variant: list[Document]) -> None:
     (claim,) = the(variant, "StatefulSet/nats")["spec"]["volumeClaimTemplates"]
     (size,) = re.findall(r"^(\d+)Gi$", claim["spec"]["resources"]["requests"]["storage"])
     (bound,) = re.findall(r"max_file_store: (\d+)GB", (KUSTOMIZE / "base/nats.conf").read_text())
@@ -136,7 +136,7 @@ def test_the_roles_are_the_packaged_ones() -> None:
     assert (KUSTOMIZE / "base/roles.yaml").read_bytes() == (ROOT / "app/roles.yaml").read_bytes()
 
 
-def test_passwords_come_from_a_secret_and_stand_nowhere_else(variants: dict[str, list[Document]]) -> None:
+def test_passwords_come_only_from_the_secret(variants: dict[str, list[Document]]) -> None:
     documents = variants["everything"]
     assert of_kind(documents, "Secret") == []
     for owner, user in {

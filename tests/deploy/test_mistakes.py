@@ -79,7 +79,7 @@ def broken(documents: list[Document], owner: str, path: str, value: object) -> D
         ),
     ],
 )
-def test_parts_that_do_not_fit_are_told(
+def test_finds_broken_references(
     local: list[Document],
     check: Callable[[list[Document]], list[str]],
     owner: str,
@@ -100,7 +100,7 @@ def test_parts_that_do_not_fit_are_told(
         ("Job/streams", "spec.backoffLimit", "ten", "ten"),
     ],
 )
-def test_a_misspelt_field_of_kubernetes_is_told(
+def test_finds_a_misspelt_field_of_kubernetes(
     local: list[Document], owner: str, path: str, value: object, told: str
 ) -> None:
     faults, _ = schemas.kubernetes_faults([broken(local, owner, path, value)])
@@ -118,7 +118,7 @@ def test_a_misspelt_field_of_kubernetes_is_told(
         (f"{WORKER}.template.spec.enableServiceLink", False, "enableServiceLink"),
     ],
 )
-def test_a_misspelt_field_of_kuberay_is_told(local: list[Document], path: str, value: object, told: str) -> None:
+def test_finds_a_misspelt_field_of_kuberay(local: list[Document], path: str, value: object, told: str) -> None:
     service = broken(local, "RayService/agents", path, value)
     assert any(told in fault for fault in schemas.ray_faults(service))
 
@@ -136,7 +136,7 @@ def test_a_misspelt_field_of_kuberay_is_told(local: list[Document], path: str, v
         "busybox:1.36.1",
     ],
 )
-def test_an_image_that_is_not_pinned_or_too_old_is_told(image: str) -> None:
+def test_finds_an_unpinned_or_outdated_image(image: str) -> None:
     assert wiring.image_faults("here", image)
 
 
@@ -146,12 +146,12 @@ def test_an_image_may_come_from_a_registry_and_be_pinned_by_digest() -> None:
     assert wiring.image_faults("here", image) == []
 
 
-def test_an_unknown_kind_is_not_passed_over_in_silence() -> None:
+def test_finds_an_unknown_kind() -> None:
     gizmo = {"apiVersion": "example.org/v1", "kind": "Gizmo", "metadata": {"name": "x"}}
     assert schemas.kubernetes_faults([gizmo]) == ([], {"example.org/v1 Gizmo"})
 
 
-def test_a_kustomization_that_does_not_build_is_told(tmp_path: Path) -> None:
+def test_reports_a_kustomization_that_fails_to_build(tmp_path: Path) -> None:
     (tmp_path / "kustomization.yaml").write_text(yaml.safe_dump({"resources": ["gatewy.yaml"]}))
     with pytest.raises(AssertionError, match=r"gatewy\.yaml"):
         manifests.rendered(tmp_path)

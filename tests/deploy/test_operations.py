@@ -22,7 +22,7 @@ WORDS = {"REGISTRY", "USER", "PASSWORD", "STREAM", "DIRECTORY", "DELIBERATIONS"}
 def exposed() -> set[str]:
     """The names of the gateway's metrics, without the suffixes of a histogram's parts."""
     text = (
-        Metrics(Catalog(SystemClock(), Backlog(SystemClock(), 1, {}), retention_s=60, size_max=100))
+        Metrics(Catalog(SystemClock(), Backlog(SystemClock(), 1, {}), retention_s=60, size_max=100), {})
         .exposition()
         .decode()
     )
@@ -35,7 +35,7 @@ def variables_in(text: str) -> set[str]:
     return set(re.findall(r"(?<![\w.-])[A-Z][A-Z0-9]*(?:_[A-Z0-9]+)+(?![\w-])", code)) - WORDS
 
 
-def test_every_variable_that_is_named_is_read_by_something() -> None:
+def test_documented_variables_are_known_settings() -> None:
     named = variables_in(RUNBOOK)
     known = wiring.settings_variables(Settings) | wiring.settings_variables(SenderSettings)
     known |= wiring.application_variables() | wiring.streams_variables()
@@ -43,13 +43,13 @@ def test_every_variable_that_is_named_is_read_by_something() -> None:
     assert {"DRAIN_DELAY", "STREAM_REPLICAS", "ACK_WAIT", "RAY_START_HOOK"} <= named
 
 
-def test_every_metric_of_the_gateway_that_is_named_exists() -> None:
+def test_documented_metrics_exist() -> None:
     named = set(re.findall(r"`((?:gateway|deliberations|sse)_[a-z_]+)", RUNBOOK))
     assert named - exposed() == set()
     assert len(named) >= 7
 
 
-def test_every_error_code_that_is_named_exists() -> None:
+def test_documented_error_codes_exist() -> None:
     told = wiring.strings_in(ROOT / "app/deliberation/errors.py")
     for code in ("journal_unavailable", "strategy_drift", "engine_unavailable", "engine_rejected"):
         assert code in told
@@ -57,12 +57,12 @@ def test_every_error_code_that_is_named_exists() -> None:
 
 
 @pytest.mark.parametrize("document", ["docs/operations.md", "deploy/README.md", "examples/README.md"])
-def test_every_link_leads_somewhere(document: str) -> None:
+def test_documented_links_resolve(document: str) -> None:
     path = ROOT / document
     targets = [target.partition("#")[0] for target in re.findall(r"\]\(([^)]+)\)", path.read_text())]
     missing = [target for target in targets if "://" not in target and not (path.parent / target).exists()]
     assert [each for each in missing if Path(each).name != "configuration.md"] == []
 
 
-def test_a_variable_that_is_misspelt_is_found() -> None:
+def test_finds_a_misspelt_variable() -> None:
     assert variables_in("set `DRAIN_DELY`, or `NATS_URL=nats://h`") == {"DRAIN_DELY", "NATS_URL"}

@@ -12,7 +12,7 @@ PHASES = "examples,fuzzing,stateful"
 HANGS_S = 300
 
 
-async def test_the_gateway_does_what_the_document_says_whatever_it_is_asked() -> None:
+async def test_the_gateway_conforms_to_its_document() -> None:
     async with fuzzed() as (url, key), asyncio.timeout(HANGS_S):
         status, said = await fuzz(url, key, seed=SEED, examples=EXAMPLES, phases=PHASES)
     assert status == 0, said

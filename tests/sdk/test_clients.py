@@ -35,17 +35,17 @@ EXPECTED = {
 }
 
 
-async def test_the_python_client_is_well_typed() -> None:
+async def test_the_python_client_type_checks() -> None:
     said = await output_of([PYRIGHT, "--pythonpath", build.python(), "-p", build.work() / "python"])
     assert "0 errors" in said
 
 
 @pytest.mark.parametrize("recipe", ["hey-api", "openapi-typescript"])
-async def test_a_typescript_client_is_well_typed(recipe: str) -> None:
+async def test_a_typescript_client_type_checks(recipe: str) -> None:
     await output_of([*TSC, "--noEmit", "--project", build.work() / recipe])
 
 
-async def test_a_wrong_use_of_the_types_is_told() -> None:
+async def test_type_checks_find_wrong_uses() -> None:
     """The types say something: not everything passes."""
     script = build.work() / "openapi-typescript" / "wrong.ts"
     script.write_text(

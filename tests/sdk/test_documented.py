@@ -61,7 +61,7 @@ async def well_typed(path: Path, interpreter: str | Path, root: Path) -> Path:
     return path
 
 
-async def test_the_python_client_does_what_the_page_shows(quick_url: str) -> None:
+async def test_the_documented_python_client_works(quick_url: str) -> None:
     program = shown("python", "from deliberation_client").replace(URL, quick_url)
     folder = build.work() / "python"
     path = await well_typed(written(folder / "documented.py", program), build.python(), folder)
@@ -69,14 +69,14 @@ async def test_the_python_client_does_what_the_page_shows(quick_url: str) -> Non
 
 
 @pytest.mark.parametrize("recipe", ["hey-api", "openapi-typescript"])
-async def test_a_typescript_client_does_what_the_page_shows(quick_url: str, recipe: str) -> None:
+async def test_the_documented_typescript_client_works(quick_url: str, recipe: str) -> None:
     imported = {"hey-api": "./client/index.js", "openapi-typescript": "openapi-fetch"}[recipe]
     path = await compiled(recipe, shown("ts", f'"{imported}"').replace(URL, quick_url))
     assert (await output_of([build.NODE, path])).startswith("completed ")
 
 
 @pytest.mark.parametrize("helper", HELPERS)
-async def test_the_python_helper_does_what_the_page_shows(
+async def test_the_documented_python_helper_works(
     quick_url: str, finished: dict[str, Any], tmp_path: Path, helper: str
 ) -> None:
     program = shown("python", f"app.client import {helper}")
@@ -87,7 +87,7 @@ async def test_the_python_helper_does_what_the_page_shows(
 
 
 @pytest.mark.parametrize("helper", HELPERS)
-async def test_the_typescript_helper_does_what_the_page_shows(
+async def test_the_documented_typescript_helper_works(
     quick_url: str, finished: dict[str, Any], helper: str
 ) -> None:
     path = await compiled("openapi-typescript", shown("ts", f"import {{ {helper} }}"))
@@ -97,7 +97,7 @@ async def test_the_typescript_helper_does_what_the_page_shows(
     assert "stream.opened" in events and said_in(finished) in texts
 
 
-async def test_the_page_names_the_versions_that_are_tested() -> None:
+async def test_the_page_names_the_tested_versions() -> None:
     page = PAGE.read_text()
     locked = (build.HERE / "package.json").read_text() + (build.HERE / "requirements.in").read_text()
     for package, version in re.findall(r"([@\w/-]+)@(\d[\d.]+)", page):

@@ -14,7 +14,7 @@ DOCUMENTS = ("openapi.json", "openapi-3.2.json")
 
 
 @pytest.mark.parametrize("name", DOCUMENTS)
-async def test_redocly_has_nothing_to_say(name: str) -> None:
+async def test_redocly_reports_nothing(name: str) -> None:
     redocly = [*build.tool("@redocly/cli", "bin/cli.js"), "lint", build.CONTRACT / name]
     told = await output_of([*redocly, "--config", LINT / "redocly.yaml", "--format", "json"], REDOCLY_TELEMETRY="off")
     assert '"problems": []' in told
@@ -23,13 +23,13 @@ async def test_redocly_has_nothing_to_say(name: str) -> None:
 @pytest.mark.parametrize(
     ("name", "rules"), [*((each, "spectral.yaml") for each in DOCUMENTS), ("asyncapi.yaml", "spectral-asyncapi.yaml")]
 )
-async def test_spectral_has_nothing_to_say(name: str, rules: str) -> None:
+async def test_spectral_reports_nothing(name: str, rules: str) -> None:
     spectral = [*build.tool("@stoplight/spectral-cli", "dist/index.js"), "lint", build.CONTRACT / name]
     told = await output_of([*spectral, "--ruleset", LINT / rules, "--fail-severity", "hint", "--format", "json"])
     assert told.partition("No results")[0].strip() in ("", "[]")
 
 
-async def test_a_document_that_breaks_the_rules_is_told(tmp_path: Path) -> None:
+async def test_the_linters_report_a_broken_document(tmp_path: Path) -> None:
     broken = tmp_path / "openapi.json"
     broken.write_text((build.CONTRACT / "openapi.json").read_text().replace('"get_health"', '"get_stats"'))
     for command in (

@@ -10,7 +10,7 @@ from sdk import build
 pytestmark = pytest.mark.sdk
 
 
-def test_every_package_of_npm_is_pinned_by_a_hash_and_from_no_place() -> None:
+def test_npm_packages_are_pinned_by_hash_without_a_registry() -> None:
     packages = json.loads((build.HERE / "package-lock.json").read_text())["packages"]
     pinned = {name: package for name, package in packages.items() if name}
     assert len(pinned) > 100
@@ -18,13 +18,13 @@ def test_every_package_of_npm_is_pinned_by_a_hash_and_from_no_place() -> None:
     assert [name for name, package in packages.items() if {"resolved", "funding"} & package.keys()] == []
 
 
-def test_what_is_wanted_is_what_is_locked() -> None:
+def test_the_lock_matches_the_requirements() -> None:
     wanted = json.loads((build.HERE / "package.json").read_text())["devDependencies"]
     locked = json.loads((build.HERE / "package-lock.json").read_text())["packages"]
     assert {name: locked[f"node_modules/{name}"]["version"] for name in wanted} == wanted
 
 
-def test_every_package_for_python_is_pinned_by_hashes() -> None:
+def test_python_packages_are_pinned_by_hash() -> None:
     lines = (build.HERE / "requirements.lock").read_text().splitlines()
     packages = [line for line in lines if line and not line.startswith((" ", "#"))]
     assert len(packages) > 10

@@ -25,7 +25,7 @@ async def followed(url: str, script: dict[str, Any], mode: str) -> dict[str, Any
 
 
 @pytest.mark.parametrize("name", NAMES)
-async def test_every_event_comes_once_and_in_order_whatever_happens(name: str) -> None:
+async def test_every_event_arrives_once_and_in_order(name: str) -> None:
     script = fixture(name)
     async with scripted(script) as (served, url):
         told = await followed(url, script, "frames")
@@ -37,7 +37,7 @@ async def test_every_event_comes_once_and_in_order_whatever_happens(name: str) -
 
 
 @pytest.mark.parametrize("name", NAMES)
-async def test_every_text_is_rebuilt_whatever_happens(name: str) -> None:
+async def test_rebuilds_every_text(name: str) -> None:
     script = fixture(name)
     async with scripted(script) as (_, url):
         told = await followed(url, script, "events")
@@ -45,13 +45,13 @@ async def test_every_text_is_rebuilt_whatever_happens(name: str) -> None:
     assert told["texts"] == script["texts"]
 
 
-async def test_the_helper_waits_retries_and_stops_as_it_is_told() -> None:
+async def test_the_helper_waits_retries_and_stops() -> None:
     tests = Path(__file__).with_name("stream.test.mjs")
     said = await output_of([build.NODE, "--test", tests], HELPER=str(MODULE.parent))
     assert "fail 0" in said and "pass 0" not in said
 
 
-async def test_the_helper_needs_nothing_but_itself() -> None:
+async def test_the_helper_has_no_dependencies() -> None:
     folder = build.HERE / "typescript"
     described = json.loads((folder / "package.json").read_text())
     assert not {"dependencies", "peerDependencies"} & described.keys()

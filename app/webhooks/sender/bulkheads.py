@@ -1,7 +1,7 @@
-"""How many attempts run at once: to one host for one tenant, for one tenant, and in all.
+"""Bounds on concurrent attempts: per tenant and host, per tenant, and in all.
 
-Each tenant has a lane of its own to each host, so that a receiver which hangs holds up nobody else's deliveries, and of
-one that keeps failing no more than one attempt hangs at a time. Whoever finds a lane crowded comes back later.
+Each pair of tenant and host has its own bulkhead, so a receiver that hangs delays no other receiver's deliveries. To a
+receiver that keeps failing, one attempt runs at a time. An attempt that finds its bulkhead full is deferred.
 """
 
 import asyncio
@@ -13,53 +13,53 @@ from dataclasses import dataclass, field
 from app.api.webhook_targets import Target
 
 FAILURES_TOLERATED = 3
-AILING_WAITING_MAX = 8
-RETURN_MIN_S = 1.0
-RETURN_MAX_S = 60.0
-_IDLE_LANES_MAX = 10_000
+FAILING_WAITING_MAX = 8
+DEFER_MIN_S = 1.0
+DEFER_MAX_S = 60.0
+_IDLE_MAX = 10_000
 _SMOOTHING = 0.2
 
 
-class Crowded(Exception):
-    """Too many wait for the same place, or waited too long; in `delay_s` there may be one."""
+class AttemptDeferred(Exception):
+    """The attempt was not made; it should be tried again in `delay_s` seconds."""
 
     def __init__(self, delay_s: float) -> None:
-        super().__init__(f"no place for {delay_s:.0f} s")
+        super().__init__(f"no slot for {delay_s:.0f} s")
         self.delay_s = delay_s
 
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """Attempts at once; `waiting_max` may wait for a place in a lane, none of them longer than `patience_s`.
+    """Concurrent attempts; per bulkhead, up to `waiting_max` wait for a slot, each at most `wait_max_s`.
 
-    Of a receiver that keeps failing far fewer wait: what waits is held, and only so much is held in all.
+    For a failing receiver only FAILING_WAITING_MAX wait, since each waiting item takes up a slot of its queue.
     """
 
     total_max: int = 256
     tenant_max: int = 64
-    lane_max: int = 8
+    host_max: int = 8
     waiting_max: int = 512
-    patience_s: float = 10.0
+    wait_max_s: float = 10.0
 
 
 @dataclass(slots=True)
 class Bulkhead:
-    """One tenant's way to one host. `failures` counts those in a row, `mean_s` is how long attempts take of late."""
+    """One tenant's attempts to one host. `failures` counts consecutive ones; `mean_s` is a recent mean duration."""
 
     slots: asyncio.Semaphore
-    one: asyncio.Lock = field(default_factory=asyncio.Lock)
+    single: asyncio.Lock = field(default_factory=asyncio.Lock)
     users: int = 0
     waiting: int = 0
     failures: int = 0
     mean_s: float = 0.1
 
     @property
-    def ailing(self) -> bool:
-        """Whether it has failed so often that one attempt at a time is enough."""
+    def failing(self) -> bool:
+        """Whether attempts run one at a time, after repeated failures."""
         return self.failures >= FAILURES_TOLERATED
 
     def note(self, *, answered: bool, duration_s: float) -> None:
-        """An attempt was answered in time, by whatever status, or it was not."""
+        """Record an attempt; `answered` means an HTTP answer of any status."""
         self.failures = 0 if answered else self.failures + 1
         self.mean_s += _SMOOTHING * (duration_s - self.mean_s)
 
@@ -71,70 +71,69 @@ class _Tenant:
 
 
 class Bulkheads:
-    """All lanes of this process; `in_flight` attempts hold a place, `waiting` wish to."""
+    """All bulkheads of this process; `in_flight` attempts hold a slot."""
 
     def __init__(self, bounds: Bounds) -> None:
         self.in_flight = 0
         self._bounds = bounds
         self._total = asyncio.Semaphore(bounds.total_max)
         self._tenants: dict[str, _Tenant] = {}
-        self._lanes: dict[tuple[str, str], Bulkhead] = {}
+        self._bulkheads: dict[tuple[str, str], Bulkhead] = {}
 
     @property
     def waiting(self) -> int:
-        """Attempts that wait for a place."""
-        return sum(lane.waiting for lane in self._lanes.values())
+        """Attempts that wait for a slot."""
+        return sum(bulkhead.waiting for bulkhead in self._bulkheads.values())
 
     @asynccontextmanager
-    async def place(self, tenant: str, target: Target) -> AsyncGenerator[Bulkhead]:
-        """A place for one attempt; raises Crowded when there will be none soon."""
+    async def slot(self, tenant: str, target: Target) -> AsyncGenerator[Bulkhead]:
+        """Hold a slot for one attempt; raises AttemptDeferred when none is free soon."""
         key = (tenant, f"{target.host}:{target.port}")
-        lane = self._lanes.pop(key, None) or Bulkhead(asyncio.Semaphore(self._bounds.lane_max))
-        # Put at the end, so that lanes are in the order of their last use.
-        self._lanes[key] = lane
-        if lane.waiting >= (AILING_WAITING_MAX if lane.ailing else self._bounds.waiting_max):
-            raise self._crowded(lane)
+        bulkhead = self._bulkheads.pop(key, None) or Bulkhead(asyncio.Semaphore(self._bounds.host_max))
+        # Reinserted at the end: the order of the dict is the order of last use.
+        self._bulkheads[key] = bulkhead
+        if bulkhead.waiting >= (FAILING_WAITING_MAX if bulkhead.failing else self._bounds.waiting_max):
+            raise self._deferred(bulkhead)
         own = self._tenants.setdefault(tenant, _Tenant(asyncio.Semaphore(self._bounds.tenant_max)))
-        lane.users += 1
+        bulkhead.users += 1
         own.users += 1
         try:
             async with AsyncExitStack() as held:
-                await self._enter(held, lane, own)
+                await self._acquire(held, bulkhead, own)
                 self.in_flight += 1
-                held.callback(self._leave)
-                yield lane
+                try:
+                    yield bulkhead
+                finally:
+                    self.in_flight -= 1
         finally:
-            lane.users -= 1
+            bulkhead.users -= 1
             own.users -= 1
-            self._forget(tenant, own)
+            self._evict_idle(tenant, own)
 
-    async def _enter(self, held: AsyncExitStack, lane: Bulkhead, own: _Tenant) -> None:
-        lane.waiting += 1
+    async def _acquire(self, held: AsyncExitStack, bulkhead: Bulkhead, own: _Tenant) -> None:
+        bulkhead.waiting += 1
         try:
-            async with asyncio.timeout(self._bounds.patience_s):
-                if lane.ailing:
-                    await held.enter_async_context(lane.one)
-                for slots in (lane.slots, own.slots, self._total):
+            async with asyncio.timeout(self._bounds.wait_max_s):
+                if bulkhead.failing:
+                    await held.enter_async_context(bulkhead.single)
+                for slots in (bulkhead.slots, own.slots, self._total):
                     await held.enter_async_context(slots)
         except TimeoutError as exc:
-            raise self._crowded(lane) from exc
+            raise self._deferred(bulkhead) from exc
         finally:
-            lane.waiting -= 1
+            bulkhead.waiting -= 1
 
-    def _crowded(self, lane: Bulkhead) -> Crowded:
-        """Come back when those who wait now will be through, as long as attempts take of late; not all at once."""
-        at_once = 1 if lane.ailing else self._bounds.lane_max
-        through_s = lane.waiting * lane.mean_s / at_once
-        return Crowded(min(RETURN_MAX_S, max(RETURN_MIN_S, through_s)) * random.uniform(1, 2))
+    def _deferred(self, bulkhead: Bulkhead) -> AttemptDeferred:
+        """Defers by the time that the waiting attempts need at the recent pace, with jitter."""
+        concurrency = 1 if bulkhead.failing else self._bounds.host_max
+        drain_s = bulkhead.waiting * bulkhead.mean_s / concurrency
+        return AttemptDeferred(min(DEFER_MAX_S, max(DEFER_MIN_S, drain_s)) * random.uniform(1, 2))
 
-    def _leave(self) -> None:
-        self.in_flight -= 1
-
-    def _forget(self, tenant: str, own: _Tenant) -> None:
-        """Keep no tenant who is idle, and of lanes that are idle the latest."""
+    def _evict_idle(self, tenant: str, own: _Tenant) -> None:
+        """Drop idle tenants, and the least recently used bulkhead beyond the bound."""
         if not own.users:
             self._tenants.pop(tenant, None)
-        if len(self._lanes) > _IDLE_LANES_MAX:
-            oldest = next(iter(self._lanes))
-            if not self._lanes[oldest].users:
-                del self._lanes[oldest]
+        if len(self._bulkheads) > _IDLE_MAX:
+            oldest = next(iter(self._bulkheads))
+            if not self._bulkheads[oldest].users:
+                del self._bulkheads[oldest]

@@ -1,8 +1,7 @@
-"""One request to a receiver, and nowhere else: the only HTTP client that connects where clients say.
+"""The HTTP client for receivers, the only one that connects to hosts that clients name.
 
-The name is looked up anew for each attempt, its addresses are checked, and the connection goes to one of those that
-were checked: what the name says a moment later changes nothing. No redirect is followed, no proxy of the environment is
-used, no cookie kept, and of the answer nothing is read but its head.
+Each attempt resolves the name once, checks all its addresses, and connects to one of them, which defeats DNS rebinding.
+It follows no redirect, uses no proxy, keeps no cookie and reads only the head of the answer.
 """
 
 import asyncio
@@ -28,7 +27,7 @@ from app.webhooks.sender.schedule import AttemptOutcome
 CONNECT_TIMEOUT_S = 5.0
 HEAD_BYTES_MAX = 8_190
 HEADERS_MAX = 64
-# The system's resolver blocks a thread for each question; a dead one must not hold up everybody's.
+# Each lookup blocks a thread of the system's resolver; one unresponsive name server must not delay other lookups.
 _LOOKUPS_MAX = 128
 USER_AGENT = "deliberation-gateway-webhooks"
 
@@ -36,11 +35,11 @@ Lookup = Callable[[str, int], Awaitable[Sequence[str]]]
 
 
 class AddressRefused(Exception):
-    """The host is, or is also, at an address that must not be connected to."""
+    """At least one of the host's addresses must not be connected to."""
 
 
-class _Pinning(AbstractResolver):
-    """Looks names up, and lets no connection begin to an address that was not checked."""
+class _CheckedResolver(AbstractResolver):
+    """Resolves names, and refuses those with a private or reserved address."""
 
     def __init__(self, rules: Rules, lookup: Lookup) -> None:
         self._rules = rules
@@ -49,7 +48,7 @@ class _Pinning(AbstractResolver):
     async def resolve(
         self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_UNSPEC
     ) -> list[ResolveResult]:
-        """The host's addresses; raises AddressRefused unless all of them may be connected to, and OSError."""
+        """The host's addresses; raises OSError, and AddressRefused if any of them must not be connected to."""
         addresses = list(dict.fromkeys(await self._lookup(host, port)))
         if not addresses:
             raise OSError("the name has no address")
@@ -69,11 +68,11 @@ class _Pinning(AbstractResolver):
         ]
 
     async def close(self) -> None:
-        """Nothing is held."""
+        """Holds no resources."""
 
 
 class SystemLookup:
-    """The machine's own resolver, in threads of its own."""
+    """The system's resolver, in a thread pool."""
 
     def __init__(self) -> None:
         self._threads = ThreadPoolExecutor(_LOOKUPS_MAX, thread_name_prefix="lookup")
@@ -81,14 +80,14 @@ class SystemLookup:
     async def __call__(self, host: str, port: int) -> Sequence[str]:
         """The host's addresses; raises OSError."""
 
-        def looked_up() -> list[str]:
+        def addresses() -> list[str]:
             return [str(found[4][0]) for found in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)]
 
-        return await asyncio.get_running_loop().run_in_executor(self._threads, looked_up)
+        return await asyncio.get_running_loop().run_in_executor(self._threads, addresses)
 
 
 class Poster:
-    """Posts to receivers; an async context manager. `timeout_s` bounds an attempt from the first lookup on."""
+    """Posts to receivers; an async context manager. `timeout_s` bounds a whole attempt, its lookup included."""
 
     def __init__(
         self,
@@ -107,9 +106,9 @@ class Poster:
 
     async def __aenter__(self) -> Self:
         connector = aiohttp.TCPConnector(
-            resolver=_Pinning(self._rules, self._lookup),
+            resolver=_CheckedResolver(self._rules, self._lookup),
             use_dns_cache=False,
-            # Every attempt looks the name up and connects anew: what was checked an hour ago says nothing now.
+            # A kept connection would bypass the check of the name's present addresses.
             force_close=True,
             limit=0,
             ssl=self._tls or True,
@@ -135,12 +134,12 @@ class Poster:
         await self._session.close()
 
     async def post(self, url: str, headers: Mapping[str, str], body: bytes) -> AttemptOutcome:
-        """What came of one attempt; never raises for what a receiver or its name does."""
+        """Make one attempt; every failure of the receiver or its name is an outcome, never an exception."""
         at, began_s = self._clock.now(), time.monotonic()
         status, retry_after_s, fault = None, None, None
         try:
             status, retry_after = await self._answer(url, headers, body)
-            retry_after_s = seconds_of(retry_after, self._clock.now())
+            retry_after_s = retry_after_seconds(retry_after, self._clock.now())
             if not 200 <= status < 300:
                 fault = AttemptFault(code="http_status", detail=f"The receiver answered {status}.")
         except UnfitUrl as exc:
@@ -154,24 +153,24 @@ class Poster:
         except (aiohttp.ClientSSLError, ssl.SSLError):
             fault = AttemptFault(code="tls_failed", detail="TLS failed: the certificate, its name, or the protocol.")
         except (aiohttp.ClientConnectionError, OSError):
-            fault = AttemptFault(code="connection_failed", detail="The connection was refused or broken off.")
+            fault = AttemptFault(code="connection_failed", detail="The connection was refused or closed.")
         except (aiohttp.ClientError, ValueError):
-            fault = AttemptFault(code="no_http", detail="What came back is no answer of HTTP.")
+            fault = AttemptFault(code="no_http", detail="The answer is not valid HTTP.")
         duration_ms = round((time.monotonic() - began_s) * 1_000)
         attempt = Attempt(at=at, duration_ms=duration_ms, status_code=status, problem=fault)
         return AttemptOutcome(attempt, None if attempt.succeeded else retry_after_s)
 
     async def _answer(self, url: str, headers: Mapping[str, str], body: bytes) -> tuple[int, str | None]:
-        """Status and Retry-After; the answer's body is not read, and the connection is closed."""
+        """Status and Retry-After; the body is not read, and the connection is closed."""
         target, parsed = self._rules.check(url), URL(url, encoded=True)
         if (parsed.scheme, parsed.host, parsed.port) != (target.scheme, target.host, target.port):
-            raise UnfitUrl("It is read in more than one way", "Spell it as browsers do.")
+            raise UnfitUrl("Parsers disagree on it", "Spell it as browsers do.")
         async with self._session.post(parsed, data=body, headers=headers, allow_redirects=False) as response:
             return response.status, response.headers.get("Retry-After")
 
 
-def seconds_of(retry_after: str | None, now: datetime) -> float | None:
-    """The seconds that a Retry-After header names, or its date from now on; None where it is neither."""
+def retry_after_seconds(retry_after: str | None, now: datetime) -> float | None:
+    """The delay in a Retry-After header, given in seconds or as a date; None if it is neither."""
     if retry_after is None:
         return None
     if retry_after.isascii() and retry_after.isdigit():

@@ -1,8 +1,7 @@
-"""Holds the items of one queue: a task for each, a sign of life while it lasts, and its decision obeyed in the end."""
+"""Works off one queue: a task per item, progress acknowledgements while it runs, and the final acknowledgement."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 
 import structlog
 
@@ -11,34 +10,19 @@ from app.deliberation.ports import Record
 from app.log.journal import JetStreamJournal
 from app.log.streams import WEBHOOKS_ACK_WAIT_S
 from app.log.work_queue import QueueItem, WorkQueue
-from app.webhooks.sender.bulkheads import Crowded
+from app.webhooks.sender.bulkheads import AttemptDeferred
 
-AWAY_S = 5.0
+LOG_UNAVAILABLE_S = 5.0
 DEFECT_S = 60.0
 
 log = structlog.get_logger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class ItemDone:
-    """All that an item asks for stands in the log: it need not be handed out again."""
-
-
-@dataclass(frozen=True, slots=True)
-class Later:
-    """The item is to be handed out again, to whoever then pulls, in `delay_s` seconds."""
-
-    delay_s: float
-
-
-ItemDecision = ItemDone | Later
-
-
 class QueueWorker:
-    """Hands each item of a consumer to `work`, at most `slots` at once, and obeys what it decides.
+    """Passes each item of a consumer to `work`, at most `slots` at once.
 
-    An item is acknowledged after what `work` did stands in the log, and never before. One whose work ends in an error
-    is handed out again: none is lost to a defect.
+    `work` returns the seconds after which the item is redelivered, or None once the log holds all that it asks for;
+    only then is the item acknowledged. An error in `work` delays the item; no error loses it.
     """
 
     def __init__(
@@ -48,7 +32,7 @@ class QueueWorker:
         stream: str,
         consumer: str,
         slots: int,
-        work: Callable[[Record], Awaitable[ItemDecision]],
+        work: Callable[[Record], Awaitable[float | None]],
     ) -> None:
         self.name = consumer
         self._queue = WorkQueue(journal, slots, self._take, stream=stream, consumer=consumer)
@@ -58,63 +42,62 @@ class QueueWorker:
 
     @property
     def held(self) -> int:
-        """Items at hand."""
+        """Items in progress."""
         return len(self._held)
 
     async def run(self) -> None:
-        """Take items until cancelled; those at hand are then given back."""
+        """Take items until cancelled, then return those in progress to the queue."""
         try:
             async with asyncio.TaskGroup() as group:
                 self._group = group
                 await self._queue.start()
                 group.create_task(self._queue.watch())
-                group.create_task(self._keep())
+                group.create_task(self._report_progress())
         finally:
             self._group = None
             await self._queue.close()
-            for delivery in list(self._held.values()):
-                await self._queue.give_back(delivery)
+            for item in list(self._held.values()):
+                await self._queue.give_back(item)
 
     def stop(self) -> None:
-        """Take nothing new."""
+        """Take no more items."""
         self._queue.stop()
 
-    def _take(self, delivery: QueueItem) -> None:
-        sequence = delivery.record.sequence
+    def _take(self, item: QueueItem) -> None:
+        sequence = item.record.sequence
         if sequence in self._held:
-            # It was handed out again while it is worked on, perhaps because the log was away: answer to the newer one.
-            self._held[sequence] = delivery
+            # Redelivered while in progress, for example after an outage of the log: acknowledge the newer delivery.
+            self._held[sequence] = item
             self._queue.drop()
             return
-        self._held[sequence] = delivery
+        self._held[sequence] = item
         if self._group is not None:
-            self._group.create_task(self._hold(delivery.record))
+            self._group.create_task(self._process(item.record))
 
-    async def _hold(self, record: Record) -> None:
-        decision = await self._decided(record)
-        delivery = self._held.pop(record.sequence)
-        match decision:
-            case ItemDone():
-                await self._queue.ack(delivery)
-            case Later(delay_s):
-                await self._queue.give_back(delivery, delay_s)
+    async def _process(self, record: Record) -> None:
+        delay_s = await self._redelivery_delay(record)
+        item = self._held.pop(record.sequence)
+        if delay_s is None:
+            await self._queue.ack(item)
+        else:
+            await self._queue.give_back(item, delay_s)
 
-    async def _decided(self, record: Record) -> ItemDecision:
+    async def _redelivery_delay(self, record: Record) -> float | None:
         try:
             return await self._work(record)
-        except Crowded as exc:
-            return Later(exc.delay_s)
+        except AttemptDeferred as exc:
+            return exc.delay_s
         except JournalUnavailable as exc:
-            log.info("webhook_log_away", subject=record.subject, error=str(exc))
-            return Later(AWAY_S)
+            log.info("webhook_log_unavailable", subject=record.subject, error=str(exc))
+            return LOG_UNAVAILABLE_S
         except Exception as exc:
-            # A named place for a broad except: a defect delays its own delivery, and must not end all the others.
+            # One of the named places for a broad except: a defect delays its own item and must not end the others.
             log.error("webhook_defect", subject=record.subject, exc_info=exc)
-            return Later(DEFECT_S)
+            return DEFECT_S
 
-    async def _keep(self) -> None:
-        """Tell the server of every item at hand that somebody works on it."""
+    async def _report_progress(self) -> None:
+        """Keep the server from redelivering items that are in progress."""
         while True:
             await asyncio.sleep(WEBHOOKS_ACK_WAIT_S / 3)
-            for delivery in list(self._held.values()):
-                await self._queue.working(delivery)
+            for item in list(self._held.values()):
+                await self._queue.working(item)

@@ -1,4 +1,4 @@
-"""What follows an attempt: pure decisions. The delays are those that Standard Webhooks 1.0.0 gives as its example."""
+"""The retry schedule: pure decisions about what follows an attempt."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 from app.webhooks.attempts import Attempt, AttemptFailed, DeliveryEnded
 
 DELAYS_S: tuple[float, ...] = (5, 300, 1_800, 7_200, 18_000, 36_000, 50_400, 72_000, 86_400)
-"""Seconds from each failed attempt to the next: 76 hours in all."""
+"""Seconds from each failed attempt to the next, 76 hours in all: the example of Standard Webhooks 1.0.0."""
 JITTER_SHARE = 0.2
 RETRY_AFTER_MAX_S = 86_400
 GONE = 410
@@ -15,7 +15,7 @@ GONE = 410
 
 @dataclass(frozen=True, slots=True)
 class AttemptOutcome:
-    """An attempt, and what the receiver asked for: `retry_after_s`, if it named a time."""
+    """An attempt, and the delay in the receiver's Retry-After header, if any."""
 
     attempt: Attempt
     retry_after_s: float | None = None
@@ -24,9 +24,9 @@ class AttemptOutcome:
 def next_step(
     fact: str, number: int, outcome: AttemptOutcome, delays_s: Sequence[float], draw: float
 ) -> AttemptFailed | DeliveryEnded:
-    """The record of the nth attempt by schedule. `draw` in [0, 1) lengthens the delay by up to a fifth.
+    """The record of the nth scheduled attempt. `draw` in [0, 1) adds up to a fifth to the delay.
 
-    So receivers that fell together are not asked together. A receiver may ask for a longer delay, never a shorter.
+    The jitter spreads retries to receivers that failed together. Retry-After may lengthen the delay, never shorten it.
     """
     attempt = outcome.attempt
     if attempt.succeeded:
@@ -42,5 +42,5 @@ def next_step(
 
 
 def seconds_until(moment: datetime, now: datetime) -> float:
-    """Seconds from now on, 0 for what has passed."""
+    """Seconds from `now` to `moment`; 0 if it has passed."""
     return max(0.0, (moment - now).total_seconds())

@@ -1,4 +1,4 @@
-"""The sender: two desks over one set of lanes, a port that says that it lives, and an orderly end."""
+"""The sender: two queue workers that share the bulkheads, a port for health checks, and a graceful shutdown."""
 
 import asyncio
 import os
@@ -15,15 +15,15 @@ from app.api.webhook_stats import CONTROL_SUBJECT
 from app.log.journal import STREAM, WEBHOOKS_STREAM, JetStreamJournal
 from app.log.streams import ATTEMPTS_CONSUMER, WEBHOOKS_CONSUMER
 from app.webhooks.sender.bulkheads import Bounds, Bulkheads
-from app.webhooks.sender.delivering import Deliverer
+from app.webhooks.sender.delivery import DeliveryWorker
+from app.webhooks.sender.planner import DeliveryPlanner
 from app.webhooks.sender.posting import Lookup, Poster
 from app.webhooks.sender.queue_worker import QueueWorker
-from app.webhooks.sender.telling import DeliveryPlanner, Repeater
 from app.webhooks.settings import SenderSettings
 from app.webhooks.signatures import Signer
 
 ATTEMPTS_HELD_MAX = 1_000
-# As long as a write keeps trying: what was sent should be recorded even while the log restarts.
+# How long a write is retried, so that an attempt is recorded even while the log restarts.
 PATIENCE_S = 15.0
 DRAIN_GRACE_S = 1.0
 _REQUEST_BYTES_MAX = 4_096
@@ -33,7 +33,7 @@ log = structlog.get_logger(__name__)
 
 
 class UtcClock:
-    """The machine's time."""
+    """The system's time."""
 
     def now(self) -> datetime:
         """The present, in UTC."""
@@ -45,87 +45,79 @@ class Sender:
     """The parts of a running sender."""
 
     journal: JetStreamJournal
-    deliverer: Deliverer
-    lanes: Bulkheads
-    desks: tuple[QueueWorker, ...]
+    worker: DeliveryWorker
+    bulkheads: Bulkheads
+    queues: tuple[QueueWorker, ...]
 
     async def run(self) -> None:
         """Send until cancelled."""
         async with asyncio.TaskGroup() as group:
-            for desk in self.desks:
-                group.create_task(desk.run())
+            for queue in self.queues:
+                group.create_task(queue.run())
 
     async def drain(self, timeout_s: float) -> None:
-        """Begin nothing more, and let what is under way end, but wait no longer than `timeout_s`."""
-        self.deliverer.draining.set()
-        for desk in self.desks:
-            desk.stop()
+        """Begin no more attempts, and wait up to `timeout_s` for those in flight."""
+        self.worker.draining.set()
+        for queue in self.queues:
+            queue.stop()
         try:
             async with asyncio.timeout(timeout_s):
-                while self.lanes.in_flight:  # noqa: ASYNC110 -- seldom, and for seconds at most
+                while self.bulkheads.in_flight:  # noqa: ASYNC110 -- once per process, for seconds
                     await asyncio.sleep(0.05)
         except TimeoutError:
-            log.info("webhooks_cut_short", in_flight=self.lanes.in_flight)
+            log.info("webhooks_drain_timed_out", in_flight=self.bulkheads.in_flight)
 
     async def describe(self) -> dict[str, Any]:
-        """What it is doing, and what waits in the log for any sender."""
-        queues: dict[str, Any] = {}
+        """The sender's figures, and the queues that all senders share."""
+        shared: dict[str, Any] = {}
         for stream, consumer in ((STREAM, WEBHOOKS_CONSUMER), (WEBHOOKS_STREAM, ATTEMPTS_CONSUMER)):
             found = await self.journal.request(f"$JS.API.CONSUMER.INFO.{stream}.{consumer}")
-            queues[consumer] = {"new": found.get("num_pending", 0), "taken": found.get("num_ack_pending", 0)}
+            shared[consumer] = {"new": found.get("num_pending", 0), "taken": found.get("num_ack_pending", 0)}
         return {
             "replica": f"webhooks-{os.getpid()}",
-            "counts": dict(self.deliverer.counts),
-            "in_flight": self.lanes.in_flight,
-            "waiting": self.lanes.waiting,
-            "held": {desk.name: desk.held for desk in self.desks},
-            "queues": queues,
+            "counts": dict(self.worker.counts),
+            "in_flight": self.bulkheads.in_flight,
+            "waiting": self.bulkheads.waiting,
+            "held": {queue.name: queue.held for queue in self.queues},
+            "queues": shared,
         }
 
 
 @asynccontextmanager
 async def sender_of(settings: SenderSettings, *, lookup: Lookup | None = None) -> AsyncGenerator[Sender]:
-    """A sender that is connected; waits for the log as long as it takes. Raises JournalUnavailable when it refuses."""
+    """A connected sender. Waits for the log without a limit; raises JournalUnavailable if it refuses the connection."""
     clock, rules = UtcClock(), settings.webhook_rules
-    lanes = Bulkheads(
-        Bounds(
-            total_max=settings.webhooks_in_flight_max,
-            tenant_max=settings.webhooks_in_flight_per_tenant_max,
-            lane_max=settings.webhooks_in_flight_per_host_max,
-        )
+    bounds = Bounds(
+        total_max=settings.webhooks_in_flight_max,
+        tenant_max=settings.webhooks_in_flight_per_tenant_max,
+        host_max=settings.webhooks_in_flight_per_host_max,
     )
+    bulkheads = Bulkheads(bounds)
     journal = JetStreamJournal(settings.nats_url, name="webhooks", patience_s=PATIENCE_S)
     async with AsyncExitStack() as opened:
         opened.push_async_callback(journal.close)
         await journal.open()
         poster = Poster(rules, clock, timeout_s=settings.webhook_timeout_s, lookup=lookup)
         await opened.enter_async_context(poster)
-        deliverer = Deliverer(
-            journal, poster, lanes, Signer(settings.masters()), rules, clock, delays_s=settings.webhook_retries_s
+        signer = Signer(settings.masters())
+        worker = DeliveryWorker(journal, poster, bulkheads, signer, rules, clock, delays_s=settings.webhook_retries_s)
+        planner = DeliveryPlanner(journal, worker, clock)
+        deliberations = QueueWorker(
+            journal,
+            stream=STREAM,
+            consumer=WEBHOOKS_CONSUMER,
+            slots=settings.webhooks_held_max,
+            work=planner.follow,
         )
-        follower, repeater = DeliveryPlanner(journal, deliverer, clock), Repeater(journal, deliverer, clock)
-        desks = (
-            QueueWorker(
-                journal,
-                stream=STREAM,
-                consumer=WEBHOOKS_CONSUMER,
-                slots=settings.webhooks_held_max,
-                work=follower.follow,
-            ),
-            QueueWorker(
-                journal,
-                stream=WEBHOOKS_STREAM,
-                consumer=ATTEMPTS_CONSUMER,
-                slots=ATTEMPTS_HELD_MAX,
-                work=repeater.repeat,
-            ),
+        attempts = QueueWorker(
+            journal, stream=WEBHOOKS_STREAM, consumer=ATTEMPTS_CONSUMER, slots=ATTEMPTS_HELD_MAX, work=planner.retry
         )
-        yield Sender(journal, deliverer, lanes, desks)
+        yield Sender(journal, worker, bulkheads, (deliberations, attempts))
 
 
 @asynccontextmanager
-async def _living(host: str, port: int) -> AsyncGenerator[int]:
-    """Answer every request on a port by 200, for as long as the loop turns; yields the port."""
+async def _health_server(host: str, port: int) -> AsyncGenerator[int]:
+    """Answer every request on a port with 200 while the event loop runs; yields the port."""
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
@@ -144,19 +136,19 @@ async def _living(host: str, port: int) -> AsyncGenerator[int]:
 
 
 async def serve(settings: SenderSettings) -> None:
-    """Send until a signal ends it. Raises JournalUnavailable when the log refuses the connection."""
+    """Send until SIGTERM or SIGINT. Raises JournalUnavailable when the log refuses the connection."""
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopping.set)
     connected: asyncio.Future[Sender] = loop.create_future()
-    async with _living(settings.webhooks_host, settings.webhooks_port) as port, asyncio.TaskGroup() as group:
+    async with _health_server(settings.webhooks_host, settings.webhooks_port) as port, asyncio.TaskGroup() as group:
         log.info("webhooks_listening", host=settings.webhooks_host, port=port)
         sending = group.create_task(_send(settings, connected))
         await stopping.wait()
         if connected.done():
             sender = connected.result()
-            log.info("webhooks_draining", in_flight=sender.lanes.in_flight)
+            log.info("webhooks_draining", in_flight=sender.bulkheads.in_flight)
             await sender.drain(settings.webhook_timeout_s + DRAIN_GRACE_S)
         sending.cancel()
 

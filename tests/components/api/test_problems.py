@@ -4,7 +4,7 @@ from collections.abc import AsyncGenerator, Iterator
 
 import pytest
 
-from app.api.problems import CHAT_STATUSES, STATUSES, pointer
+from app.api.problems import STATUSES, pointer
 from app.deliberation.errors import (
     CallFailure,
     DeliberationError,
@@ -12,6 +12,7 @@ from app.deliberation.errors import (
     StrategyDrift,
     UnexpectedFact,
 )
+from app.openai.problems import CHAT_STATUSES
 from tests.components.routes.served import Served, served
 
 # These never meet a client: they are recorded as facts, or are the gateway's own fault.

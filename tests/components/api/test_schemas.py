@@ -15,7 +15,7 @@ from app.api.schemas import FieldProblem, dump
 from app.deliberation.facts import Envelope, encode
 from app.deliberation.specification import DEFAULT_RUBRIC
 from app.deliberation.strategies import STRATEGIES
-from app.lifecycle.specify import agents, body_sha256, default_quorum, deliberation_id, given_out_at, specification
+from app.lifecycle.specify import agents, body_sha256, default_quorum, deliberation_id, issued_at, specification
 from app.routes.roles import read_roles
 from tests.story import NOW, Story
 
@@ -244,12 +244,12 @@ def test_ids_come_from_tenant_and_key_or_from_time_and_chance() -> None:
 
 def test_an_id_without_a_key_tells_when_it_was_given_out_and_one_with_a_key_never_seems_to() -> None:
     for at in (NOW, NOW + timedelta(milliseconds=1), NOW + timedelta(days=36_500)):
-        assert given_out_at(deliberation_id("a", None, at)) == at
+        assert issued_at(deliberation_id("a", None, at)) == at
     assert deliberation_id("a", None, NOW) < deliberation_id("a", None, NOW + timedelta(milliseconds=1))
     foreign = [deliberation_id("a", str(number), NOW) for number in range(300)]
-    assert {
-        given_out_at(each) for each in (*foreign, "d1", "", "0" * 25, "0" * 27, "0" * 25 + "w", "0" * 25 + "٣")
-    } == {None}
+    assert {issued_at(each) for each in (*foreign, "d1", "", "0" * 25, "0" * 27, "0" * 25 + "w", "0" * 25 + "٣")} == {
+        None
+    }
 
 
 def test_the_event_union_takes_every_logged_event_and_tells_them_apart() -> None:

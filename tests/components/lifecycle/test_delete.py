@@ -8,9 +8,9 @@ import pytest
 
 from app.deliberation.errors import JournalUnavailable
 from app.deliberation.facts import Completed, Deleted
-from app.lifecycle import delete as deletion
-from app.lifecycle.delete import swept
+from app.lifecycle import sweep as sweeping
 from app.lifecycle.specify import deliberation_id
+from app.lifecycle.sweep import sweep_once
 from app.testing import InMemoryJournal
 from tests.components.access.keyed import PEPPER, accepted, bearer, make_key, play
 from tests.components.catalog.test_index import catalog, told
@@ -178,7 +178,7 @@ async def test_a_removal_that_was_broken_off_is_hidden_and_completed(monkeypatch
         assert len([each for each in subjects(journal) if id in each]) > 2
         assert await code_of(gateway, f"/deliberations/{id}") == (410, "gone")
         assert [item["id"] for item in (await gateway.client.get("/deliberations")).json()["items"]] == [kept]
-    monkeypatch.setattr(deletion, "SWEEP_S", 0.01)
+    monkeypatch.setattr(sweeping, "SWEEP_S", 0.01)
     async with served(journal=journal) as later:
         await until(
             lambda: [each for each in subjects(journal) if id in each] == [f"deliberations.default.{id}.deleted"]
@@ -192,9 +192,9 @@ async def test_a_sweep_without_a_log_forgets_nothing() -> None:
     kept.apply((await journal.append("default", Deleted(deliberation_id="a", ts=NOW))).record)
     journal.available = False
     with pytest.raises(JournalUnavailable):
-        await swept(journal, kept)
+        await sweep_once(journal, kept)
     journal.available = True
-    await swept(journal, kept)
+    await sweep_once(journal, kept)
     assert subjects(journal) == ["deliberations.default.a.deleted"] and not kept.buried
 
 

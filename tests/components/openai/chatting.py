@@ -1,4 +1,4 @@
-"""Asking the OpenAI façade over a log in memory, and reading what it says."""
+"""Helpers: chat completions against a gateway over a log in memory, and their answers."""
 
 import asyncio
 import json
@@ -21,7 +21,7 @@ def accepted_in(gateway: Served) -> list[Accepted]:
 
 
 def cancelled_in(gateway: Served) -> list[str | None]:
-    """Why deliberations were asked to stop."""
+    """The reasons of all cancel requests."""
     facts = [decode(record.data) for record in gateway.journal.records if record.subject.endswith(".cancel")]
     return [fact.reason for fact in facts if isinstance(fact, CancelRequested)]
 
@@ -33,8 +33,10 @@ async def play(gateway: Served, deliberation_id: str) -> None:
 End = Callable[[Served, str], Awaitable[None]]
 
 
-async def asked(gateway: Served, end: End = play, headers: dict[str, str] | None = None, **body: Any) -> httpx.Response:
-    """The answer to a chat completion whose deliberation is ended by `end`."""
+async def complete(
+    gateway: Served, end: End = play, headers: dict[str, str] | None = None, **body: Any
+) -> httpx.Response:
+    """The answer to a chat completion; `end` ends its deliberation."""
     before = len(accepted_in(gateway))
     waiting = asyncio.create_task(gateway.client.post(PATH, json=BODY | body, headers=headers))
     await until(lambda: len(accepted_in(gateway)) > before)
@@ -52,7 +54,7 @@ def error_of(response: httpx.Response) -> dict[str, Any]:
 
 
 def frames_of(text: str) -> list[Any]:
-    """What the data of each frame says; the last one is [DONE]."""
-    told = [line.removeprefix("data: ") for line in text.split("\n") if line.startswith("data: ")]
-    assert told[-1] == "[DONE]"
-    return [json.loads(data) for data in told[:-1]]
+    """The data of each frame before the last one, [DONE]."""
+    data = [line.removeprefix("data: ") for line in text.split("\n") if line.startswith("data: ")]
+    assert data[-1] == "[DONE]"
+    return [json.loads(each) for each in data[:-1]]

@@ -1,4 +1,4 @@
-"""Clients of the OpenAI façade that wait, fall asleep, hang up, or meet a gateway that stops."""
+"""Clients of the façade that disconnect, and gateways that stop while clients wait."""
 
 import asyncio
 import json
@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import pytest
 
-from tests.components.openai.chatting import BODY, PATH, accepted_in, asked, cancelled_in, error_of, frames_of
+from tests.components.openai.chatting import BODY, PATH, accepted_in, cancelled_in, complete, error_of, frames_of
 from tests.components.routes.served import APP, Served, served
 from tests.conditions import until
 
@@ -20,29 +20,29 @@ async def gateway() -> AsyncGenerator[Served, None]:
 
 
 @dataclass
-class Line:
-    """A client on a line of its own, which it can hang up: what httpx's transport in memory cannot."""
+class Connection:
+    """An ASGI client that can disconnect, which httpx's in-memory transport cannot."""
 
     gateway: Served
     body: dict[str, Any]
     headers: dict[str, str] = field(default_factory=dict[str, str])
     sent: list[Any] = field(default_factory=list[Any])
-    hung_up: asyncio.Event = field(default_factory=asyncio.Event)
-    _asked: bool = False
+    disconnected: asyncio.Event = field(default_factory=asyncio.Event)
+    _requested: bool = False
 
     async def receive(self) -> dict[str, Any]:
-        if not self._asked:
-            self._asked = True
+        if not self._requested:
+            self._requested = True
             return {"type": "http.request", "body": json.dumps(self.body).encode(), "more_body": False}
-        await self.hung_up.wait()
+        await self.disconnected.wait()
         return {"type": "http.disconnect"}
 
-    async def send(self, said: Any) -> None:
-        self.sent.append(said)
+    async def send(self, message: Any) -> None:
+        self.sent.append(message)
 
     @property
     def received(self) -> bytes:
-        return b"".join(said.get("body", b"") for said in self.sent)
+        return b"".join(message.get("body", b"") for message in self.sent)
 
     async def call(self) -> None:
         named = [(name.lower().encode(), value.encode()) for name, value in self.headers.items()]
@@ -65,60 +65,60 @@ class Line:
 
 @pytest.mark.parametrize("streamed", [False, True])
 @pytest.mark.parametrize(("key", "stopped"), [({}, True), ({"Idempotency-Key": "k"}, False)])
-async def test_a_client_that_leaves_stops_what_it_cannot_come_back_for(
+async def test_a_disconnect_cancels_a_deliberation_without_a_key(
     gateway: Served, streamed: bool, key: dict[str, str], stopped: bool
 ) -> None:
-    line = Line(gateway, BODY | {"stream": streamed}, key)
+    connection = Connection(gateway, BODY | {"stream": streamed}, key)
     async with asyncio.timeout(10), asyncio.TaskGroup() as group:
-        group.create_task(line.call())
-        await until(lambda: len(accepted_in(gateway)) == 1 and (not streamed or bool(line.received)))
+        group.create_task(connection.call())
+        await until(lambda: len(accepted_in(gateway)) == 1 and (not streamed or bool(connection.received)))
         assert cancelled_in(gateway) == []
-        line.hung_up.set()
+        connection.disconnected.set()
     assert cancelled_in(gateway) == (["the client of /v1 left"] if stopped else [])
 
 
 @pytest.mark.parametrize("streamed", [False, True])
-async def test_a_client_that_leaves_after_the_end_stops_nothing(gateway: Served, streamed: bool) -> None:
-    line = Line(gateway, BODY | {"stream": streamed})
+async def test_a_disconnect_after_the_end_cancels_nothing(gateway: Served, streamed: bool) -> None:
+    connection = Connection(gateway, BODY | {"stream": streamed})
     async with asyncio.timeout(10), asyncio.TaskGroup() as group:
-        call = group.create_task(line.call())
+        call = group.create_task(connection.call())
         await until(lambda: len(accepted_in(gateway)) == 1)
         await gateway.play(accepted_in(gateway)[0].deliberation_id)
         await until(call.done)
-        line.hung_up.set()
-    assert line.sent[0]["status"] == 200 and cancelled_in(gateway) == []
+        connection.disconnected.set()
+    assert connection.sent[0]["status"] == 200 and cancelled_in(gateway) == []
 
 
-async def test_leaving_a_log_that_is_away_hurts_nobody(gateway: Served) -> None:
-    line = Line(gateway, BODY)
+async def test_a_disconnect_while_the_log_is_unavailable_raises_nothing(gateway: Served) -> None:
+    connection = Connection(gateway, BODY)
     async with asyncio.timeout(10), asyncio.TaskGroup() as group:
-        group.create_task(line.call())
+        group.create_task(connection.call())
         await until(lambda: len(accepted_in(gateway)) == 1)
         gateway.journal.available = False
-        line.hung_up.set()
-    assert line.sent[0]["status"] == 499
+        connection.disconnected.set()
+    assert connection.sent[0]["status"] == 499
 
 
-async def test_comments_keep_a_stream_awake_while_the_council_deliberates() -> None:
+async def test_a_stream_sends_heartbeats_until_the_answer() -> None:
     async with served(heartbeat_s=0.01) as gateway:
-        line = Line(gateway, BODY | {"stream": True})
+        connection = Connection(gateway, BODY | {"stream": True})
         async with asyncio.timeout(10), asyncio.TaskGroup() as group:
-            call = group.create_task(line.call())
-            await until(lambda: line.received.count(b": \n\n") >= 3)
-            spoken = line.received
+            call = group.create_task(connection.call())
+            await until(lambda: connection.received.count(b": \n\n") >= 3)
+            early = connection.received
             await gateway.play(accepted_in(gateway)[0].deliberation_id)
             await until(call.done)
-        assert b'"role":"assistant"' in spoken and b"draft" not in spoken and b"[DONE]" not in spoken
-        assert line.received.endswith(b"data: [DONE]\n\n")
+        assert b'"role":"assistant"' in early and b"draft" not in early and b"[DONE]" not in early
+        assert connection.received.endswith(b"data: [DONE]\n\n")
 
 
 @pytest.mark.parametrize("streamed", [False, True])
-async def test_a_gateway_that_stops_says_so_and_leaves_nothing_behind(gateway: Served, streamed: bool) -> None:
-    async def stops(_: Served, __: str) -> None:
+async def test_a_draining_gateway_ends_waiting_completions(gateway: Served, streamed: bool) -> None:
+    async def drain(_: Served, __: str) -> None:
         gateway.gateway["feed"].drain()
         gateway.gateway["catalog"].dismiss_waiters()
 
-    response = await asked(gateway, stops, stream=streamed)
+    response = await complete(gateway, drain, stream=streamed)
     if streamed:
         assert frames_of(response.text)[-1]["error"]["code"] == "not_ready"
     else:

@@ -1,4 +1,4 @@
-"""The OpenAI façade's routes: one path of acceptance, answers that wait for the end, and clients that leave before."""
+"""The façade's routes: completions, streams, errors and models."""
 
 import json
 from collections.abc import AsyncGenerator, Awaitable, Callable
@@ -10,15 +10,15 @@ from app.deliberation.calls import FactProblem, Usage
 from app.deliberation.facts import Accepted, CallFinished, Cancelled, Failed, decode
 from app.deliberation.ports import Record
 from app.deliberation.strategies.council import COUNCIL
-from app.openai import routes as chat
+from app.openai import routes
 from app.testing import InMemoryJournal
 from tests.components.openai.chatting import (
     BODY,
     PATH,
     End,
     accepted_in,
-    asked,
     cancelled_in,
+    complete,
     error_of,
     frames_of,
     play,
@@ -33,7 +33,7 @@ async def gateway() -> AsyncGenerator[Served, None]:
 
 
 async def test_a_completion_is_the_verdict_with_the_usage_of_all_agents(gateway: Served) -> None:
-    response = await asked(gateway)
+    response = await complete(gateway)
     assert response.status_code == 200
     found = response.json()
     deliberation_id = response.headers["x-deliberation-id"]
@@ -70,10 +70,10 @@ async def test_a_completion_is_the_verdict_with_the_usage_of_all_agents(gateway:
     assert usage["calls"] == 12 and found["system_fingerprint"].endswith(f"council-v{COUNCIL.version}")
 
 
-async def test_it_is_accepted_as_any_deliberation_is(gateway: Served) -> None:
+async def test_a_completion_is_stored_as_a_deliberation(gateway: Served) -> None:
     trace = f"00-{'a' * 32}-{'b' * 16}-01"
     headers = {"X-Request-Id": "mine-1", "traceparent": trace}
-    await asked(gateway, headers=headers, seed=7, deliberation={"num_agents": 2})
+    await complete(gateway, headers=headers, seed=7, deliberation={"num_agents": 2})
     await gateway.client.post(
         "/deliberations", json={"task": "Name a colour.", "role": "DEV", "num_agents": 2, "seed": 7}, headers=headers
     )
@@ -82,8 +82,8 @@ async def test_it_is_accepted_as_any_deliberation_is(gateway: Served) -> None:
     assert (ours.body_sha256, ours.request_id, ours.traceparent) == (theirs.body_sha256, "mine-1", trace)
 
 
-async def test_a_stream_begins_with_who_speaks_and_ends_with_the_usage(gateway: Served) -> None:
-    response = await asked(gateway, stream=True, stream_options={"include_usage": True})
+async def test_a_stream_starts_with_the_role_and_ends_with_the_usage(gateway: Served) -> None:
+    response = await complete(gateway, stream=True, stream_options={"include_usage": True})
     assert response.headers["content-type"].startswith("text/event-stream")
     deliberation_id = response.headers["x-deliberation-id"]
     first, *pieces, last, counted = frames_of(response.text)
@@ -105,7 +105,7 @@ COST = Usage(prompt_tokens=30, completion_tokens=7, cached_tokens=16, calls=1)
 
 
 def writing(text: str) -> Callable[[Served, str], Awaitable[None]]:
-    """An end that agents reach who all write `text`."""
+    """Ends a deliberation whose agents all write `text`."""
 
     async def end(gateway: Served, deliberation_id: str) -> None:
         records = await gateway.journal.facts("default", deliberation_id)
@@ -118,9 +118,9 @@ def writing(text: str) -> Callable[[Served, str], Awaitable[None]]:
     return end
 
 
-async def test_a_long_text_comes_in_pieces_and_usage_only_when_asked_for(gateway: Served) -> None:
+async def test_splits_long_texts_and_sends_usage_only_on_request(gateway: Served) -> None:
     long = "Blue – not green. 🎨 " * 100
-    response = await asked(gateway, writing(long), model="single/DEV", stream=True)
+    response = await complete(gateway, writing(long), model="single/DEV", stream=True)
     chunks = frames_of(response.text)
     texts = [chunk["choices"][0]["delta"].get("content", "") for chunk in chunks]
     assert "".join(texts) == long and len(texts) > 5
@@ -128,9 +128,9 @@ async def test_a_long_text_comes_in_pieces_and_usage_only_when_asked_for(gateway
 
 
 @pytest.mark.parametrize("streamed", [False, True])
-async def test_the_text_is_cut_before_a_stop_sequence(gateway: Served, streamed: bool) -> None:
+async def test_truncates_the_answer_at_a_stop_sequence(gateway: Served, streamed: bool) -> None:
     body: dict[str, Any] = {"model": "single/DEV", "stop": ["\n\nQ:"], "stream": streamed}
-    response = await asked(gateway, writing("A: blue\n\nQ: and now?"), **body)
+    response = await complete(gateway, writing("A: blue\n\nQ: and now?"), **body)
     if streamed:
         texts = [chunk["choices"][0]["delta"].get("content", "") for chunk in frames_of(response.text)]
     else:
@@ -141,7 +141,7 @@ async def test_the_text_is_cut_before_a_stop_sequence(gateway: Served, streamed:
 
 @pytest.mark.parametrize("streamed", [False, True])
 async def test_unranked_answers_are_one_choice_each(gateway: Served, streamed: bool) -> None:
-    response = await asked(gateway, model="independent/QA", n=2, stream=streamed)
+    response = await complete(gateway, model="independent/QA", n=2, stream=streamed)
     if not streamed:
         choices = response.json()["choices"]
         assert [choice["index"] for choice in choices] == [0, 1]
@@ -157,69 +157,69 @@ async def test_unranked_answers_are_one_choice_each(gateway: Served, streamed: b
     assert ["deliberation" in chunk for chunk in frames_of(response.text)] == [False] * 5 + [True]
 
 
-async def nobody_answers(gateway: Served, deliberation_id: str) -> None:
+async def fail_without_answers(gateway: Served, deliberation_id: str) -> None:
     problem = FactProblem(code="no_answers", detail="none of 3 agents answered", retryable=True)
     await gateway.append(Failed(deliberation_id=deliberation_id, ts=gateway.clock.now(), problem=problem))
 
 
-async def it_drifts(gateway: Served, deliberation_id: str) -> None:
+async def fail_with_drift(gateway: Served, deliberation_id: str) -> None:
     problem = FactProblem(code="strategy_drift", detail="other calls", retryable=False)
     await gateway.append(Failed(deliberation_id=deliberation_id, ts=gateway.clock.now(), problem=problem))
 
 
-async def time_passes(gateway: Served, deliberation_id: str) -> None:
+async def pass_the_deadline(gateway: Served, deliberation_id: str) -> None:
     gateway.clock.advance(301)
     await gateway.play(deliberation_id)
 
 
-async def somebody_cancels(gateway: Served, deliberation_id: str) -> None:
+async def cancel(gateway: Served, deliberation_id: str) -> None:
     await gateway.client.post(f"/deliberations/{deliberation_id}/cancel", json={"reason": "enough"})
     await gateway.append(Cancelled(deliberation_id=deliberation_id, ts=gateway.clock.now()))
 
 
 ENDS: list[tuple[End, dict[str, Any], int, str, str, str]] = [
-    (nobody_answers, {}, 502, "server_error", "no_answers", "none of 3 agents answered"),
-    (it_drifts, {}, 502, "server_error", "no_verdict", "other calls"),
-    (time_passes, {}, 504, "server_error", "deadline_exceeded", "within 300 seconds"),
-    (somebody_cancels, {}, 409, "invalid_request_error", "cancelled", "enough"),
+    (fail_without_answers, {}, 502, "server_error", "no_answers", "none of 3 agents answered"),
+    (fail_with_drift, {}, 502, "server_error", "no_verdict", "other calls"),
+    (pass_the_deadline, {}, 504, "server_error", "deadline_exceeded", "within 300 seconds"),
+    (cancel, {}, 409, "invalid_request_error", "cancelled", "enough"),
     (play, {"deliberation": {"budget": {"max_calls": 1}}}, 400, "invalid_request_error", "budget_exhausted", "budget"),
 ]
 
 
-@pytest.mark.parametrize(("end", "body", "status", "kind", "code", "told"), ENDS)
-async def test_an_end_without_a_verdict_is_an_error_that_is_not_retried(
-    gateway: Served, end: End, body: dict[str, Any], status: int, kind: str, code: str, told: str
+@pytest.mark.parametrize(("end", "body", "status", "kind", "code", "message"), ENDS)
+async def test_an_end_without_a_verdict_is_a_final_error(
+    gateway: Served, end: End, body: dict[str, Any], status: int, kind: str, code: str, message: str
 ) -> None:
-    response = await asked(gateway, end, **body)
+    response = await complete(gateway, end, **body)
     error = error_of(response)
     assert (response.status_code, error["type"], error["code"]) == (status, kind, code)
-    assert told in error["message"]
+    assert message in error["message"]
     deliberation_id = response.headers["x-deliberation-id"]
     assert response.headers["location"] == f"/deliberations/{deliberation_id}"
-    # OpenAI's clients try again by themselves after these, and would pay for the deliberation again.
+    # A retry by OpenAI's client would pay for the deliberation again.
     assert response.headers.get("x-should-retry") == (None if status == 400 else "false")
 
 
-@pytest.mark.parametrize(("end", "body", "status", "kind", "code", "told"), ENDS)
+@pytest.mark.parametrize(("end", "body", "status", "kind", "code", "message"), ENDS)
 async def test_a_stream_without_a_verdict_ends_with_the_error(
-    gateway: Served, end: End, body: dict[str, Any], status: int, kind: str, code: str, told: str
+    gateway: Served, end: End, body: dict[str, Any], status: int, kind: str, code: str, message: str
 ) -> None:
-    response = await asked(gateway, end, stream=True, **body)
+    response = await complete(gateway, end, stream=True, **body)
     assert response.status_code == 200
     opening, failed = frames_of(response.text)
     assert opening["choices"][0]["delta"]["role"] == "assistant"
-    assert (failed["error"]["type"], failed["error"]["code"]) == (kind, code) and told in failed["error"]["message"]
+    assert (failed["error"]["type"], failed["error"]["code"]) == (kind, code) and message in failed["error"]["message"]
 
 
-async def test_nobody_who_ends_it_is_told_as_its_deadline(gateway: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(chat, "END_GRACE_S", 0.01)
+async def test_a_missing_end_is_reported_as_the_deadline(gateway: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(routes, "END_GRACE_S", 0.01)
 
     async def end(_: Served, __: str) -> None:
         gateway.clock.advance(2)
 
-    response = await asked(gateway, end, deliberation={"timeout_seconds": 1})
+    response = await complete(gateway, end, deliberation={"timeout_seconds": 1})
     assert (response.status_code, error_of(response)["code"]) == (504, "deadline_exceeded")
-    assert cancelled_in(gateway) == [], "whoever coordinates it next ends it as what it is: too late"
+    assert cancelled_in(gateway) == [], "the next coordinator ends it with a timeout"
 
 
 @pytest.mark.parametrize(
@@ -232,7 +232,7 @@ async def test_nobody_who_ends_it_is_told_as_its_deadline(gateway: Served, monke
         ({"messages": [{"role": "tool", "content": "x"}]}, 400, "invalid_value", "messages[0].role"),
     ],
 )
-async def test_a_refusal_names_the_field_as_openai_does(
+async def test_errors_name_the_field_as_openai_does(
     gateway: Served, body: dict[str, Any], status: int, code: str, where: str
 ) -> None:
     response = await gateway.client.post(PATH, json=BODY | body)
@@ -253,7 +253,7 @@ async def test_a_refusal_names_the_field_as_openai_does(
         ("POST", "/v1/embeddings", b"{}", 404, "not_found"),
     ],
 )
-async def test_every_refusal_below_v1_is_in_openais_shape(
+async def test_every_error_under_v1_has_openais_shape(
     gateway: Served, method: str, path: str, content: bytes, status: int, code: str
 ) -> None:
     sent = {"Content-Type": "application/json"}
@@ -261,7 +261,7 @@ async def test_every_refusal_below_v1_is_in_openais_shape(
     assert (response.status_code, error_of(response)["code"]) == (status, code)
 
 
-async def test_a_full_queue_says_when_to_come_back() -> None:
+async def test_a_full_queue_answers_with_retry_after() -> None:
     async with served(queue_depth_max=1) as gateway:
         await gateway.accepted()
         response = await gateway.client.post(PATH, json=BODY)
@@ -270,18 +270,18 @@ async def test_a_full_queue_says_when_to_come_back() -> None:
     assert int(response.headers["retry-after"]) >= 1 and "x-should-retry" not in response.headers
 
 
-async def test_a_log_that_is_away_is_told_before_and_after_the_end(gateway: Served) -> None:
-    async def goes_away(_: Served, deliberation_id: str) -> None:
+async def test_an_unavailable_log_is_an_error_before_and_after_the_end(gateway: Served) -> None:
+    async def play_and_disconnect(_: Served, deliberation_id: str) -> None:
         await gateway.play(deliberation_id)
         gateway.journal.available = False
 
-    for response in (await asked(gateway, goes_away), await gateway.client.post(PATH, json=BODY)):
+    for response in (await complete(gateway, play_and_disconnect), await gateway.client.post(PATH, json=BODY)):
         assert (response.status_code, error_of(response)["code"]) == (503, "journal_unavailable")
         assert response.headers["retry-after"]
 
 
 class LaggingJournal(InMemoryJournal):
-    """Tells of an end at once, and reads it back some reads later only."""
+    """Publishes an end at once, but returns it only after `lags` reads."""
 
     lags = 3
 
@@ -294,19 +294,19 @@ class LaggingJournal(InMemoryJournal):
 
 
 @pytest.mark.parametrize(("lags", "status"), [(3, 200), (10_000, 503)])
-async def test_an_end_that_a_follower_has_not_stored_yet_is_read_again(
+async def test_rereads_an_end_that_a_lagging_server_lacks(
     lags: int, status: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(chat, "LAG_S", 0.0)
+    monkeypatch.setattr(routes, "LAG_S", 0.0)
     journal = LaggingJournal(replies={"control.coordinator": [COORDINATOR]})
     journal.lags = lags
     async with served(journal=journal) as gateway:
-        assert (await asked(gateway)).status_code == status
+        assert (await complete(gateway)).status_code == status
 
 
-async def test_a_key_leads_back_to_the_same_deliberation(gateway: Served) -> None:
+async def test_a_repeated_key_returns_the_same_deliberation(gateway: Served) -> None:
     key = {"Idempotency-Key": "k"}
-    first = await asked(gateway, headers=key)
+    first = await complete(gateway, headers=key)
     again = await gateway.client.post(PATH, json=BODY, headers=key)
     assert again.content == first.content
     streamed = await gateway.client.post(PATH, json=BODY | {"stream": True}, headers=key)
@@ -319,7 +319,7 @@ async def test_a_key_leads_back_to_the_same_deliberation(gateway: Served) -> Non
     assert (bad.status_code, error_of(bad)["param"]) == (400, "Idempotency-Key")
 
 
-async def test_every_strategy_with_every_role_is_a_model(gateway: Served) -> None:
+async def test_lists_every_strategy_and_role_as_models(gateway: Served) -> None:
     found = (await gateway.client.get("/v1/models")).json()
     names = [model["id"] for model in found["data"]]
     assert found["object"] == "list"

@@ -1,7 +1,6 @@
-"""The AsyncAPI document: every event is told, every subject is one that is declared, and examples fit their schemas."""
+"""The AsyncAPI document: its events, its subjects and its examples."""
 
-from collections.abc import Iterator
-from typing import Any, cast
+from typing import Any
 
 import jsonschema
 import pytest
@@ -11,22 +10,9 @@ from app.deliberation.facts import TERMINAL_STATUS
 from app.log.stream_settings import StreamSettings
 from app.log.streams import declared_streams
 from app.openapi.asyncapi import ENDS, EVENTS, STREAM_EVENTS, asyncapi, type_of
+from tests.components.openapi.references import references
 
 DOCUMENT = asyncapi()
-
-
-def references(node: object) -> Iterator[str]:
-    match node:
-        case {"$ref": str(reference)}:
-            yield reference
-        case dict():
-            for value in cast("dict[str, object]", node).values():
-                yield from references(value)
-        case list():
-            for value in cast("list[object]", node):
-                yield from references(value)
-        case _:
-            return
 
 
 def resolved(reference: str) -> Any:
@@ -36,19 +22,19 @@ def resolved(reference: str) -> Any:
     return found
 
 
-def test_every_reference_leads_somewhere() -> None:
+def test_every_reference_resolves() -> None:
     for reference in references(DOCUMENT):
         assert resolved(reference), reference
 
 
-def test_every_event_of_the_stream_is_told() -> None:
-    told = {type_of(model) for model in (*EVENTS, *STREAM_EVENTS)}
-    assert told == DeliberationEvent.model_json_schema()["discriminator"]["mapping"].keys()
-    assert DOCUMENT["channels"]["deliberationEvents"]["messages"].keys() == told
-    assert DOCUMENT["components"]["messages"].keys() == told
+def test_declares_every_event_of_the_stream() -> None:
+    types = {type_of(model) for model in (*EVENTS, *STREAM_EVENTS)}
+    assert types == DeliberationEvent.model_json_schema()["discriminator"]["mapping"].keys()
+    assert DOCUMENT["channels"]["deliberationEvents"]["messages"].keys() == types
+    assert DOCUMENT["components"]["messages"].keys() == types
 
 
-def test_the_subjects_are_those_of_the_declared_streams() -> None:
+def test_subjects_match_the_declared_streams() -> None:
     streams = {stream["name"]: stream for stream in declared_streams(StreamSettings())}
     addresses = {name: channel["address"] for name, channel in DOCUMENT["channels"].items()}
     assert addresses["facts"].startswith(streams["DELIBERATIONS"]["republish"]["dest"].removesuffix(">"))
@@ -65,13 +51,13 @@ def test_the_subjects_are_those_of_the_declared_streams() -> None:
 
 
 @pytest.mark.parametrize("name", DOCUMENT["components"]["messages"])
-def test_an_example_fits_its_payload(name: str) -> None:
+def test_examples_match_the_payload_schemas(name: str) -> None:
     message = DOCUMENT["components"]["messages"][name]
     for example in message.get("examples", ()):
         schema = {"$ref": message["payload"]["$ref"], "components": DOCUMENT["components"]}
         jsonschema.Draft202012Validator(schema).validate(example["payload"])
 
 
-def test_the_log_s_events_of_a_whole_deliberation_have_examples() -> None:
-    shown = {name for name, message in DOCUMENT["components"]["messages"].items() if "examples" in message}
-    assert shown >= {"deliberation.accepted", "stage.opened", "call.delta", "call.finished", "deliberation.completed"}
+def test_all_events_of_a_deliberation_have_examples() -> None:
+    names = {name for name, message in DOCUMENT["components"]["messages"].items() if "examples" in message}
+    assert names >= {"deliberation.accepted", "stage.opened", "call.delta", "call.finished", "deliberation.completed"}

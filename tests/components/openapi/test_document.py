@@ -1,4 +1,4 @@
-"""The OpenAPI document: valid, stable names, every refusal declared, and what is served is what is declared."""
+"""The OpenAPI document: valid, with stable names and every error, and served as it is generated."""
 
 import json
 import re
@@ -11,13 +11,15 @@ from openapi_spec_validator import validate
 
 from app.access.authorization import ACCESS
 from app.access.keys import SCOPES
-from app.api.problems import CHAT_STATUSES, STATUSES
+from app.api.problems import STATUSES
+from app.openai.problems import CHAT_STATUSES
 from app.openapi.document import document, document_3_2, events_schema
 from app.routes.pages import UI
 from tests.components.access.keyed import PEPPER
+from tests.components.openapi.references import references
 from tests.components.routes.served import served
 
-# SDKs are generated from these names: changing one breaks its users.
+# SDKs are generated from these names: changing one breaks their users.
 OPERATIONS = {
     "create_deliberation": "POST /deliberations",
     "list_deliberations": "GET /deliberations",
@@ -70,7 +72,7 @@ def streams(described: dict[str, Any]) -> dict[str, dict[str, Any]]:
     }
 
 
-def test_streams_have_a_schema_in_3_1_and_an_item_schema_in_3_2_and_nothing_else_differs() -> None:
+def test_the_editions_differ_only_in_the_schemas_of_streams() -> None:
     first, second = streams(document()), streams(document_3_2())
     assert first.keys() == second.keys() >= {"read_deliberation_events", "create_chat_completion"}
     for name, content in first.items():
@@ -85,7 +87,7 @@ def test_streams_have_a_schema_in_3_1_and_an_item_schema_in_3_2_and_nothing_else
     assert described == document()
 
 
-def test_operation_ids_are_the_ones_that_sdks_know() -> None:
+def test_operation_ids_are_stable() -> None:
     assert {operation["operationId"]: f"{method} {path}" for method, path, operation in operations()} == OPERATIONS
 
 
@@ -95,7 +97,7 @@ def test_schemas_have_one_name_each() -> None:
     assert "HTTPValidationError" not in json.dumps(document())
 
 
-def test_every_refusal_is_a_problem_document_and_one_of_openai_below_v1() -> None:
+def test_errors_are_problem_documents_and_openai_errors_under_v1() -> None:
     declared = {str(status) for status, _ in STATUSES.values()}
     of_chat = declared | {str(status) for status, _ in CHAT_STATUSES.values()}
     for method, path, operation in operations():
@@ -108,13 +110,13 @@ def test_every_refusal_is_a_problem_document_and_one_of_openai_below_v1() -> Non
                 assert schema == {"$ref": f"#/components/schemas/{name}"}, (method, path, status)
 
 
-def test_every_answer_declares_the_request_id() -> None:
+def test_every_response_declares_the_request_id() -> None:
     for method, path, operation in operations():
         for status, answer in operation["responses"].items():
             assert "X-Request-Id" in answer.get("headers", {}), (method, path, status)
 
 
-def test_the_headers_of_the_contract_are_declared() -> None:
+def test_declares_the_headers_of_the_contract() -> None:
     create = document()["paths"]["/deliberations"]["post"]
     assert {"Location", "Retry-After", "ETag", "Preference-Applied", "Idempotency-Replayed"} <= {
         *create["responses"]["202"]["headers"]
@@ -125,7 +127,7 @@ def test_the_headers_of_the_contract_are_declared() -> None:
     assert "Link" in document()["paths"]["/deliberations"]["get"]["responses"]["200"]["headers"]
 
 
-def test_events_are_a_named_union_told_apart_by_type() -> None:
+def test_events_are_a_union_discriminated_by_type() -> None:
     for schema in (document()["components"]["schemas"]["DeliberationEvent"], events_schema()):
         assert schema["discriminator"]["propertyName"] == "type"
         assert len(schema["oneOf"]) == len(schema["discriminator"]["mapping"]) == 18
@@ -135,24 +137,11 @@ def test_events_are_a_named_union_told_apart_by_type() -> None:
     assert "itemSchema" not in json.dumps(document())
 
 
-def test_every_reference_leads_somewhere() -> None:
-    def references(node: object) -> Iterator[str]:
-        match node:
-            case {"$ref": str(reference)}:
-                yield reference
-            case dict():
-                for value in cast("dict[str, object]", node).values():
-                    yield from references(value)
-            case list():
-                for value in cast("list[object]", node):
-                    yield from references(value)
-            case _:
-                return
-
+def test_every_reference_resolves() -> None:
     for reference in references(document()):
         _, _, kind, name = reference.split("/")
         assert name in document()["components"][kind], reference
-    # No operation declares how a method is refused that its path does not take.
+    # Operations do not declare the answer to a method that their path lacks.
     unused = {"headers": {"Allow"}, "examples": {"method_not_allowed"}, "schemas": set[str](), "parameters": set[str]()}
     for kind, names in unused.items():
         used = {found.rpartition("/")[2] for found in references(document()) if f"/{kind}/" in found}
@@ -160,7 +149,7 @@ def test_every_reference_leads_somewhere() -> None:
 
 
 def choices_of_one(node: object) -> list[object]:
-    """Every anyOf and oneOf that leaves no choice."""
+    """Every anyOf and oneOf with fewer than two entries."""
     match node:
         case dict():
             inner = cast("dict[str, object]", node)
@@ -173,8 +162,8 @@ def choices_of_one(node: object) -> list[object]:
             return []
 
 
-def test_generators_of_code_understand_every_schema() -> None:
-    """What some of them drop without a word: a choice of one, names by pattern, a page of JSON beside a stream."""
+def test_schemas_avoid_what_code_generators_drop() -> None:
+    """Some drop a single choice, patternProperties, or the second media type of an answer."""
     schemas = document()["components"]["schemas"]
     assert choices_of_one(schemas) == []
     assert "patternProperties" not in json.dumps(document()["paths"])
@@ -184,7 +173,7 @@ def test_generators_of_code_understand_every_schema() -> None:
 
 
 @pytest.mark.parametrize(("path", "made"), [("/openapi.json", document), ("/openapi-3.2.json", document_3_2)])
-async def test_the_document_is_served_as_it_is_generated(path: str, made: Callable[..., dict[str, Any]]) -> None:
+async def test_serves_the_generated_document(path: str, made: Callable[..., dict[str, Any]]) -> None:
     async with served() as gateway:
         response = await gateway.client.get(path)
         page = await gateway.client.get("/docs")
@@ -192,15 +181,15 @@ async def test_the_document_is_served_as_it_is_generated(path: str, made: Callab
     assert page.status_code == 200 and "/openapi.json" in page.text
 
 
-async def test_the_page_is_made_of_nothing_from_elsewhere() -> None:
+async def test_the_docs_page_loads_nothing_from_other_hosts() -> None:
     async with served() as gateway:
         page = await gateway.client.get("/docs")
         assets = {path: await gateway.client.get(path) for path in re.findall(r'(?:src|href)="(/[^"]+)"', page.text)}
     assert not re.search(r"https?://", page.text)
-    told = {
+    served_assets = {
         path: (asset.status_code, asset.headers["content-type"].partition(";")[0]) for path, asset in assets.items()
     }
-    assert told == {
+    assert served_assets == {
         "/docs/swagger-ui.css": (200, "text/css"),
         "/docs/swagger-ui-bundle.js": (200, "text/javascript"),
     }
@@ -209,7 +198,7 @@ async def test_the_page_is_made_of_nothing_from_elsewhere() -> None:
     assert "unsafe-eval" not in policy and "http" not in policy
 
 
-async def test_the_dashboard_is_served_whole_under_a_policy_of_its_own() -> None:
+async def test_serves_the_whole_dashboard_with_its_own_csp() -> None:
     async with served(key_pepper=PEPPER) as gateway:
         page = await gateway.client.get("/")
         paths = re.findall(r'(?:src|href)="(/ui/[^"]+)"', page.text)
@@ -220,14 +209,14 @@ async def test_the_dashboard_is_served_whole_under_a_policy_of_its_own() -> None
     assert imported <= {path.name for path in UI.iterdir()}
 
 
-def test_development_mode_is_told_in_the_description_and_changes_nothing_else() -> None:
-    told = document(development=True)
-    assert "Development mode: this gateway asks for no keys" in told["info"]["description"]
+def test_development_mode_changes_only_the_description() -> None:
+    development = document(development=True)
+    assert "Development mode: this gateway asks for no keys" in development["info"]["description"]
     assert "Development mode" not in document()["info"]["description"]
-    assert told | {"info": document()["info"]} == document()
+    assert development | {"info": document()["info"]} == document()
 
 
-def test_every_operation_declares_what_it_needs_and_how_it_refuses() -> None:
+def test_every_operation_declares_its_scope_and_errors() -> None:
     schemes = document()["components"]["securitySchemes"]
     assert {scheme["type"] for scheme in schemes.values()} == {"http", "apiKey"}
     needs = {operation["operationId"]: operation for _, _, operation in operations()}

@@ -1,4 +1,4 @@
-"""Every example of the document is executed: what it asks is answered with what it shows, and fits its schema."""
+"""Every example of the document is executed: the gateway gives its answer, which matches the schema."""
 
 import asyncio
 import json
@@ -13,16 +13,16 @@ from app.api.problems import STATUSES
 from app.client import SseDecoder
 from app.deliberation.facts import CallDelta, CallStarted, decode
 from app.openapi.document import document
-from app.openapi.example_log import EPOCH, TENANT, log, told
-from app.openapi.examples import EVENT_STREAM, Exhibit, exhibits
+from app.openapi.example_log import EPOCH, TENANT, delivery_records, log_records
+from app.openapi.examples import EVENT_STREAM, Example, examples
 from app.testing import InMemoryJournal
 from tests.components.routes.served import COORDINATOR, SENDER, Served, served
 
-CASES = [(operation, exhibit) for operation, shown in exhibits().items() for exhibit in shown]
+CASES = [(operation, example) for operation, entries in examples().items() for example in entries]
 
 
 def declared() -> dict[str, tuple[str, str, dict[str, Any]]]:
-    """Method, path and declaration of each operation, by its id."""
+    """Method, path and declaration of each operation, by id."""
     return {
         operation["operationId"]: (method, path, operation)
         for path, methods in document()["paths"].items()
@@ -31,69 +31,69 @@ def declared() -> dict[str, tuple[str, str, dict[str, Any]]]:
     }
 
 
-def fits(value: object, schema: dict[str, Any]) -> None:
-    """Raises ValidationError unless the value is as the schema says."""
+def assert_matches(value: object, schema: dict[str, Any]) -> None:
+    """Raise ValidationError unless the value matches the schema."""
     jsonschema.Draft202012Validator({**schema, "components": document()["components"]}).validate(value)
 
 
-def request_of(operation_id: str, exhibit: Exhibit) -> dict[str, Any]:
-    """The request that an example describes, made of the document's words alone."""
+def request_of(operation_id: str, example: Example) -> dict[str, Any]:
+    """The request of an example, built from the document alone."""
     method, path, operation = declared()[operation_id]
     query: dict[str, Any] = {}
-    headers: dict[str, str] = {"Accept": exhibit.media}
-    for name, value in exhibit.parameters.items():
-        match place_of(operation, name):
+    headers: dict[str, str] = {"Accept": example.media}
+    for name, value in example.parameters.items():
+        match location_of(operation, name):
             case "path":
                 path = path.replace(f"{{{name}}}", str(value))
             case "query":
                 query[name] = value
             case _:
                 headers[name] = str(value)
-    asked = {"method": method.upper(), "url": path, "params": query, "headers": headers}
-    return asked if exhibit.body is None else {**asked, "json": exhibit.body}
+    request = {"method": method.upper(), "url": path, "params": query, "headers": headers}
+    return request if example.body is None else {**request, "json": example.body}
 
 
-def place_of(operation: dict[str, Any], name: str) -> str:
-    """Where a parameter is sent; a property of an exploded object is one of its own."""
+def location_of(operation: dict[str, Any], name: str) -> str:
+    """Where a parameter is sent; each property of an exploded object is a parameter."""
     return next(each["in"] for each in operation["parameters"] if each["name"] in (name, name.partition(".")[0]))
 
 
-async def _played(gateway: Served, begun: set[str]) -> None:
-    """Bring everything that is accepted beside what has `begun` to its end, as a coordinator would."""
+async def _play_new(gateway: Served, known: set[str]) -> None:
+    """Play every accepted deliberation except the `known` ones to its end."""
     while True:
         for record in list(gateway.journal.records):
-            if record.tokens[2] not in begun and record.tokens[-1] == "accepted":
-                begun.add(record.tokens[2])
+            if record.tokens[2] not in known and record.tokens[-1] == "accepted":
+                known.add(record.tokens[2])
                 await gateway.play(record.tokens[2])
         await asyncio.sleep(0.005)
 
 
 @asynccontextmanager
-async def exhibiting() -> AsyncGenerator[Served, None]:
-    """The gateway for which the examples hold."""
+async def example_gateway() -> AsyncGenerator[Served, None]:
+    """A gateway with the log of the examples."""
     journal = InMemoryJournal(epoch=EPOCH, replies={"control.coordinator": [COORDINATOR], "control.webhooks": [SENDER]})
-    for record in log():
+    for record in log_records():
         event = decode(record.data)
         if isinstance(event, CallStarted | CallDelta):
             await journal.publish_view(TENANT, event)
         else:
             await journal.append(TENANT, event)
-    for record in told():
+    for record in delivery_records():
         await journal.write(record.subject, record.data)
-    assert journal.records == [*log(), *told()]
+    assert journal.records == [*log_records(), *delivery_records()]
     async with served(journal=journal, webhooks=True) as gateway, asyncio.TaskGroup() as group:
-        playing = group.create_task(_played(gateway, {record.tokens[2] for record in log()}))
+        playing = group.create_task(_play_new(gateway, {record.tokens[2] for record in log_records()}))
         yield gateway
         playing.cancel()
 
 
-@pytest.mark.parametrize(("operation_id", "exhibit"), CASES, ids=[f"{name}-{each.name}" for name, each in CASES])
-async def test_an_example_is_answered_as_it_shows(operation_id: str, exhibit: Exhibit) -> None:
+@pytest.mark.parametrize(("operation_id", "example"), CASES, ids=[f"{name}-{each.name}" for name, each in CASES])
+async def test_the_gateway_answers_as_the_example(operation_id: str, example: Example) -> None:
     operation = declared()[operation_id][2]
-    async with exhibiting() as gateway, asyncio.timeout(10):
-        response = await gateway.client.request(**request_of(operation_id, exhibit))
-    assert response.status_code == exhibit.status, response.text
-    answer = operation["responses"][str(exhibit.status)]
+    async with example_gateway() as gateway, asyncio.timeout(10):
+        response = await gateway.client.request(**request_of(operation_id, example))
+    assert response.status_code == example.status, response.text
+    answer = operation["responses"][str(example.status)]
     if "content" not in answer:
         assert response.content == b""
         return
@@ -103,52 +103,50 @@ async def test_an_example_is_answered_as_it_shows(operation_id: str, exhibit: Ex
         frames = [frame for frame in SseDecoder().feed(response.content) if frame.data and frame.data != "[DONE]"]
         assert frames
         for frame in frames:
-            fits(frame.fields(), schema)
+            assert_matches(frame.fields(), schema)
         return
     content: Any = json.loads(response.content) if media.endswith("json") else response.text
-    fits(content, schema)
-    if exhibit.exact:
-        assert content == exhibit.answer
-    elif exhibit.answer is not None and media.endswith("json"):
-        assert content.keys() == exhibit.answer.keys()
+    assert_matches(content, schema)
+    if example.answer is not None and media.endswith("json"):
+        assert content == example.answer if example.exact else content.keys() == example.answer.keys()
 
 
-def test_every_operation_has_an_example_of_what_is_asked_and_of_what_is_answered() -> None:
+def test_every_operation_has_examples_of_request_and_answers() -> None:
     for name, (_, _, operation) in declared().items():
-        shown = exhibits()[name]
+        entries = examples()[name]
         required = [each["name"] for each in operation.get("parameters", ()) if each.get("required")]
-        assert all(parameter in exhibit.parameters for exhibit in shown for parameter in required), name
+        assert all(parameter in example.parameters for example in entries for parameter in required), name
         if "requestBody" in operation:
             assert operation["requestBody"]["content"]["application/json"]["examples"], name
         succeeded = {status: answer for status, answer in operation["responses"].items() if int(status) < 400}
         for status, answer in succeeded.items():
-            assert any(str(exhibit.status) == status for exhibit in shown), (name, status)
+            assert any(str(example.status) == status for example in entries), (name, status)
             for media, content in answer.get("content", {}).items():
                 assert content.get("examples"), (name, status, media)
-    assert exhibits().keys() == declared().keys()
+    assert examples().keys() == declared().keys()
 
 
-def test_every_parameter_that_may_be_given_is_shown_or_told() -> None:
+def test_every_parameter_has_a_description() -> None:
     for name, (_, _, operation) in declared().items():
         for parameter in operation.get("parameters", ()):
             assert parameter.get("description"), (name, parameter["name"])
 
 
-@pytest.mark.parametrize(("operation_id", "exhibit"), CASES, ids=[f"{name}-{each.name}" for name, each in CASES])
-def test_what_an_example_shows_fits_its_schema(operation_id: str, exhibit: Exhibit) -> None:
+@pytest.mark.parametrize(("operation_id", "example"), CASES, ids=[f"{name}-{each.name}" for name, each in CASES])
+def test_examples_match_their_schemas(operation_id: str, example: Example) -> None:
     operation = declared()[operation_id][2]
-    if exhibit.body is not None and exhibit.status < 400:
-        fits(exhibit.body, operation["requestBody"]["content"]["application/json"]["schema"])
-    if exhibit.answer is not None:
-        fits(exhibit.value, operation["responses"][str(exhibit.status)]["content"][exhibit.media]["schema"])
-    for name, value in exhibit.parameters.items() if exhibit.status != 400 else ():
+    if example.body is not None and example.status < 400:
+        assert_matches(example.body, operation["requestBody"]["content"]["application/json"]["schema"])
+    if example.answer is not None:
+        assert_matches(example.value, operation["responses"][str(example.status)]["content"][example.media]["schema"])
+    for name, value in example.parameters.items() if example.status != 400 else ():
         parameter = next(each for each in operation["parameters"] if each["name"] in (name, name.partition(".")[0]))
-        fits({name: value} if parameter["schema"].get("type") == "object" else value, parameter["schema"])
+        assert_matches({name: value} if parameter["schema"].get("type") == "object" else value, parameter["schema"])
 
 
 def test_every_problem_has_an_example() -> None:
     components = document()["components"]
     assert components["examples"].keys() == STATUSES.keys()
     for code, example in components["examples"].items():
-        fits(example["value"], components["schemas"]["Problem"])
+        assert_matches(example["value"], components["schemas"]["Problem"])
         assert (example["value"]["code"], example["value"]["status"]) == (code, STATUSES[code][0])

@@ -1,4 +1,4 @@
-"""An authority of a test's own, and certificates of names that do not exist, made by openssl."""
+"""A test's own certificate authority, and certificates for fictitious names, made by openssl."""
 
 import ssl
 import subprocess
@@ -8,12 +8,12 @@ from pathlib import Path
 
 @dataclass(frozen=True, slots=True)
 class Authority:
-    """Files of an authority that only the test knows."""
+    """The files of a test's certificate authority."""
 
     place: Path
 
     def client_context(self) -> ssl.SSLContext:
-        """Trusts this authority and nobody else."""
+        """A TLS context that trusts only this authority."""
         return ssl.create_default_context(cafile=self.place / "ca.pem")
 
 
@@ -34,7 +34,7 @@ def authority(place: Path) -> Authority:
 
 
 def server_context(issuer: Authority, name: str) -> ssl.SSLContext:
-    """What a server of this name shows."""
+    """The TLS context of a server with this name."""
     place = issuer.place
     key, request, certificate, extensions = (place / f"{name}.{end}" for end in ("key", "csr", "pem", "ext"))
     extensions.write_text(f"subjectAltName=DNS:{name}\n")

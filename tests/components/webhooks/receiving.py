@@ -1,4 +1,4 @@
-"""A receiver of webhooks on a socket, that answers as it is told: late, badly, or not at all."""
+"""A receiver of webhooks on a socket that follows a script: it answers, answers badly, or hangs."""
 
 import asyncio
 import ssl
@@ -17,7 +17,7 @@ Behaviour = int | bytes | Literal["hang", "die", "drip"]
 
 @dataclass(frozen=True, slots=True)
 class Received:
-    """One request, as it came."""
+    """One received request."""
 
     path: str
     headers: dict[str, str]
@@ -28,16 +28,16 @@ class Received:
         return self.headers["webhook-id"]
 
     def checked(self, secret: str) -> dict[str, Any]:
-        """The body, once the official library has found the signature good."""
+        """The body, after the official library has verified the signature."""
         return Webhook(secret).verify(self.body, self.headers)
 
 
 @dataclass
 class Receiver:
-    """`script` by path says how the next requests are answered, `otherwise` how all others are.
+    """`script` holds the behaviours for the next requests by path, `otherwise` the one for all others.
 
-    A number is a status, bytes are the whole answer, `hang` never answers, `die` closes the connection unanswered,
-    `drip` sends a head that never ends.
+    A number is a status; bytes are the whole answer; `hang` never answers; `die` closes the connection; `drip` sends a
+    head without an end.
     """
 
     otherwise: Behaviour = 204
@@ -55,7 +55,7 @@ class Receiver:
         return [each for each in self.received if each.path == path]
 
     async def until(self, count: int, path: str | None = None, timeout_s: float = 20) -> list[Received]:
-        """Wait for so many requests."""
+        """Wait for `count` requests."""
         found: Callable[[], list[Received]] = lambda: self.received if path is None else self.at(path)  # noqa: E731
         await until(lambda: len(found()) >= count, timeout_s)
         return found()
@@ -108,5 +108,5 @@ async def receiving(
     try:
         yield receiver
     finally:
-        # Not waited for: whoever hangs does so until the loop ends.
+        # Not awaited: hanging connections last until the loop ends.
         server.close()

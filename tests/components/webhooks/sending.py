@@ -1,4 +1,4 @@
-"""A log on a real nats-server, deliberations told in facts, and senders over it, here or in other processes."""
+"""Helpers: a log on a real nats-server, deliberations with webhooks, and senders in this or other processes."""
 
 import asyncio
 import json
@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from app.api.webhook_payloads import EVENTS, TERMINAL_EVENTS
+from app.api.webhook_payloads import TERMINAL_EVENTS
 from app.deliberation.facts import Accepted, Completed, Fact
 from app.deliberation.ports import Record
 from app.deliberation.specification import Webhook
@@ -32,12 +32,11 @@ from tests.story import NOW, Story
 MASTER = "m" * 32
 SECRET = tenant_secret(MASTER, "default")
 FAST = "0.05,0.1,0.2"
-EVERYTHING = EVENTS
 
 
 @dataclass
-class Told:
-    """A deliberation with a webhook, and where its receiver is."""
+class Deliberation:
+    """A deliberation with a webhook, and the journal that it is stored in."""
 
     journal: JetStreamJournal
     story: Story
@@ -56,8 +55,8 @@ class Told:
     async def end(self) -> None:
         await self.append(Completed(deliberation_id=self.id, ts=NOW))
 
-    async def live(self) -> None:
-        """Everything that can be told, to the end."""
+    async def run(self) -> None:
+        """Append all its facts, to the end."""
         first, second = self.story.agents
         await self.append(self.story.opened(), self.story.finished(first, "red"), self.story.finished(second, "blue"))
         await self.append(self.story.closed(), self.story.completed())
@@ -69,15 +68,15 @@ class Told:
         return deliveries(await self.records())
 
     async def delivery(self) -> DeliveryHistory:
-        """The only one."""
+        """Its only delivery."""
         (found,) = (await self.deliveries()).values()
         return found
 
-    async def settled(self, count: int = 1, timeout_s: float = 20) -> list[DeliveryHistory]:
-        """Wait until so many deliveries have ended."""
+    async def finished(self, count: int = 1, timeout_s: float = 20) -> list[DeliveryHistory]:
+        """Wait until `count` deliveries are finished."""
         async with asyncio.timeout(timeout_s):
             while True:
-                found = [each for each in (await self.deliveries()).values() if each.settled]
+                found = [each for each in (await self.deliveries()).values() if each.finished]
                 if len(found) >= count:
                     return found
                 await asyncio.sleep(0.02)
@@ -91,31 +90,31 @@ def accepted(story: Story, url: str, events: Iterable[str], **metadata: str) -> 
     return fact.model_copy(update={"specification": specification, "deadline_at": deadline_at})
 
 
-async def taken_on(
+async def submit(
     journal: JetStreamJournal, url: str, *, events: Iterable[str] = TERMINAL_EVENTS, tenant: str = "default"
-) -> Told:
-    """A deliberation that was accepted with a webhook."""
-    told = Told(journal, Story(uuid.uuid4().hex[:26]), tenant)
-    await told.append(accepted(told.story, url, events))
-    return told
+) -> Deliberation:
+    """Append the acceptance of a deliberation with a webhook."""
+    deliberation = Deliberation(journal, Story(uuid.uuid4().hex[:26]), tenant)
+    await deliberation.append(accepted(deliberation.story, url, events))
+    return deliberation
 
 
 @asynccontextmanager
 async def declared(server: NatsServer, *, ack_wait_s: int | None = None) -> AsyncGenerator[JetStreamJournal]:
-    """The server's log, with all streams; `ack_wait_s` is how soon what a dead sender held is handed out again."""
+    """The server's log, with all streams; `ack_wait_s` is the redelivery time of a dead sender's items."""
     journal = await JetStreamJournal.connect(server.url, name=f"tests-{os.getpid()}")
     try:
         async with asyncio.timeout(10):
             await apply(journal, StreamSettings())
         if ack_wait_s is not None:
-            await hasten(journal, ack_wait_s)
+            await shorten_ack_wait(journal, ack_wait_s)
         yield journal
     finally:
         await journal.close()
 
 
-async def hasten(journal: JetStreamJournal, ack_wait_s: int) -> None:
-    """Have the senders' consumers wait less than they are declared to: a test cannot wait that long."""
+async def shorten_ack_wait(journal: JetStreamJournal, ack_wait_s: int) -> None:
+    """Lower the declared ack_wait of the senders' consumers, which is too long for a test."""
     for stream, config in declared_consumers(StreamSettings())[1:]:
         body = {"stream_name": stream, "config": {**config, "ack_wait": ack_wait_s * 1_000_000_000}}
         reply = await journal.request(
@@ -158,20 +157,20 @@ async def sending(server: NatsServer, *, lookup: Lookup | None = None, **setting
 
 
 class SenderProcess:
-    """`python -m app.webhooks`, to be killed."""
+    """`python -m app.webhooks` as a process that tests kill."""
 
     def __init__(self, server: NatsServer, **more: str) -> None:
         self._environment = {**os.environ, **environment(server, **more)}
         self.process: subprocess.Popen[str] | None = None
 
     async def start(self) -> None:
-        """Begin, and wait for its word that it sends."""
+        """Start, and wait for its log event `webhooks_sending`."""
         process = subprocess.Popen(
             [sys.executable, "-m", "app.webhooks"], env=self._environment, stdout=subprocess.PIPE, text=True
         )
         self.process = process
         said: list[str] = []
-        # Read to the end, or a full pipe would stop it.
+        # Read to the end: a full pipe would block the process.
         threading.Thread(
             target=lambda: said.extend(json.loads(line)["event"] for line in process.stdout or ()), daemon=True
         ).start()
@@ -190,8 +189,8 @@ class SenderProcess:
             self.kill(signal.SIGTERM)
 
 
-async def emptied(journal: JetStreamJournal, stream: str, consumer: str, timeout_s: float = 20) -> None:
-    """Wait until a consumer has nothing to hand out and nothing handed out."""
+async def until_empty(journal: JetStreamJournal, stream: str, consumer: str, timeout_s: float = 20) -> None:
+    """Wait until a consumer has neither pending nor unacknowledged items."""
     async with asyncio.timeout(timeout_s):
         while True:
             info = await journal.request(f"$JS.API.CONSUMER.INFO.{stream}.{consumer}")

@@ -1,4 +1,4 @@
-"""One attempt over real sockets: pinned to what was checked, never redirected, bounded in time, the URL unsaid."""
+"""Attempts over real sockets: checked addresses, no redirects, bounded time, and no URL in logs or records."""
 
 import asyncio
 import random
@@ -14,7 +14,7 @@ import structlog
 
 from app.api.webhook_targets import Rules
 from app.testing import FakeClock
-from app.webhooks.sender.posting import Poster, seconds_of
+from app.webhooks.sender.posting import Poster, retry_after_seconds
 from app.webhooks.sender.schedule import AttemptOutcome
 from tests.components.webhooks.certificates import authority, server_context
 from tests.components.webhooks.receiving import Behaviour, receiving
@@ -24,7 +24,7 @@ NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 class Names:
-    """A resolver that says what it is told to, another thing each time it is asked."""
+    """A resolver that returns the given answers, one per lookup; the last one repeats."""
 
     def __init__(self, *answers: Sequence[str]) -> None:
         self.answers = list(answers)
@@ -62,13 +62,13 @@ async def test_any_2xx_is_success(status: int) -> None:
 
 
 @pytest.mark.parametrize("status", [300, 301, 400, 401, 404, 409, 410, 422, 429, 500, 502, 503, 504])
-async def test_any_other_status_is_a_failure_that_names_it(status: int) -> None:
+async def test_any_other_status_is_a_failure(status: int) -> None:
     outcome = await answered(status)
     assert (outcome.attempt.status_code, code(outcome)) == (status, "http_status")
 
 
 @pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
-async def test_a_redirect_is_not_followed(status: int) -> None:
+async def test_follows_no_redirect(status: int) -> None:
     async with receiving() as elsewhere:
         head = f"HTTP/1.1 {status} Moved\r\nLocation: {elsewhere.url()}\r\nContent-Length: 0\r\n\r\n"
         outcome = await answered(head.encode())
@@ -77,7 +77,7 @@ async def test_a_redirect_is_not_followed(status: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("behaviour", "told"),
+    ("behaviour", "expected"),
     [
         ("die", "connection_failed"),
         (b"SSH-2.0-OpenSSH_9.6\r\n", "no_http"),
@@ -88,20 +88,20 @@ async def test_a_redirect_is_not_followed(status: int) -> None:
         ("drip", "timeout"),
     ],
 )
-async def test_whatever_a_receiver_does_ends_in_time_and_has_a_name(behaviour: Behaviour, told: str) -> None:
+async def test_every_misbehaviour_ends_in_time_with_a_code(behaviour: Behaviour, expected: str) -> None:
     began_s = time.monotonic()
     outcome = await answered(behaviour, timeout_s=0.5)
-    assert code(outcome) in (told, "no_http" if behaviour == "drip" else told)
+    assert code(outcome) in (expected, "no_http" if behaviour == "drip" else expected)
     assert time.monotonic() - began_s < 4
 
 
-async def test_a_body_without_end_is_not_read() -> None:
+async def test_does_not_read_the_body() -> None:
     endless = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n" + b"10000\r\n" + b"x" * 65_536
     outcome = await answered(endless)
     assert outcome.attempt.succeeded
 
 
-async def test_nobody_there_is_a_failure() -> None:
+async def test_a_refused_connection_is_a_failure() -> None:
     async with receiving() as receiver:
         pass
     async with posting(listed=["127.0.0.1"]) as poster:
@@ -125,15 +125,15 @@ async def test_a_name_without_address_is_a_failure() -> None:
         ["93.184.215.14", "127.0.0.1"],
     ],
 )
-async def test_a_name_that_is_or_is_also_at_a_private_address_is_not_connected_to(addresses: list[str]) -> None:
+async def test_refuses_a_name_with_any_private_address(addresses: list[str]) -> None:
     async with receiving() as receiver, posting(Names(addresses)) as poster:
         outcome = await poster.post(receiver.url(host="hooks.example").replace("http:", "https:"), HEADERS, b"{}")
         assert code(outcome) == "address_refused"
         assert receiver.received == [] and receiver.open_max == 0
 
 
-async def test_a_name_that_changes_between_check_and_connection_gains_nothing(tmp_path: Path) -> None:
-    """DNS rebinding: the first answer is checked and connected to; there is no second question."""
+async def test_connects_to_the_checked_address_despite_dns_rebinding(tmp_path: Path) -> None:
+    """The first answer is checked and connected to; there is no second lookup."""
     tls = authority(tmp_path)
     async with receiving(tls=server_context(tls, "hooks.example")) as receiver:
         names = Names(["127.0.0.1"], ["10.0.0.1"])
@@ -143,7 +143,7 @@ async def test_a_name_that_changes_between_check_and_connection_gains_nothing(tm
     assert names.asked == [("hooks.example", receiver.port)]
 
 
-async def test_a_name_that_was_public_before_is_looked_up_and_checked_again() -> None:
+async def test_checks_the_addresses_at_each_attempt() -> None:
     names = Names(["203.0.113.1"], ["127.0.0.1"])
     async with receiving() as receiver, posting(names, timeout_s=1) as poster:
         for _ in range(2):
@@ -152,7 +152,7 @@ async def test_a_name_that_was_public_before_is_looked_up_and_checked_again() ->
     assert len(names.asked) == 2
 
 
-async def test_every_attempt_asks_for_the_name_anew() -> None:
+async def test_resolves_the_name_at_each_attempt() -> None:
     async with receiving() as receiver:
         names = Names(["127.0.0.1"])
         async with posting(names, listed=["hooks.example"]) as poster:
@@ -161,7 +161,7 @@ async def test_every_attempt_asks_for_the_name_anew() -> None:
     assert len(names.asked) == 3
 
 
-async def test_the_certificate_must_be_the_names_and_not_the_addresss(tmp_path: Path) -> None:
+async def test_the_certificate_must_match_the_host_name(tmp_path: Path) -> None:
     tls = authority(tmp_path)
     async with receiving(tls=server_context(tls, "other.example")) as receiver:
         async with posting(Names(["127.0.0.1"]), listed=["hooks.example"], tls=tls.client_context()) as poster:
@@ -169,13 +169,13 @@ async def test_the_certificate_must_be_the_names_and_not_the_addresss(tmp_path: 
     assert receiver.received == []
 
 
-async def test_a_certificate_that_nobody_vouches_for_is_refused(tmp_path: Path) -> None:
+async def test_refuses_an_untrusted_certificate(tmp_path: Path) -> None:
     async with receiving(tls=server_context(authority(tmp_path), "hooks.example")) as receiver:
         async with posting(Names(["127.0.0.1"]), listed=["hooks.example"]) as poster:
             assert code(await poster.post(receiver.url(host="hooks.example"), HEADERS, b"{}")) == "tls_failed"
 
 
-async def test_the_receiver_sees_the_name_the_headers_and_the_very_bytes(tmp_path: Path) -> None:
+async def test_sends_host_headers_and_body_unchanged(tmp_path: Path) -> None:
     tls = authority(tmp_path)
     body = '{"text":"é"}'.encode()
     async with receiving(tls=server_context(tls, "hooks.example")) as receiver:
@@ -189,7 +189,7 @@ async def test_the_receiver_sees_the_name_the_headers_and_the_very_bytes(tmp_pat
     assert "cookie" not in request.headers and "authorization" not in request.headers
 
 
-async def test_proxies_of_the_environment_are_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_ignores_proxies_in_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     async with receiving() as proxy, receiving() as receiver:
         for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy"):
             monkeypatch.setenv(name, proxy.url(""))
@@ -198,7 +198,7 @@ async def test_proxies_of_the_environment_are_not_used(monkeypatch: pytest.Monke
         assert proxy.received == []
 
 
-async def test_a_cookie_is_not_kept() -> None:
+async def test_keeps_no_cookie() -> None:
     answer = b"HTTP/1.1 200 OK\r\nSet-Cookie: a=b\r\nContent-Length: 0\r\n\r\n"
     async with receiving(answer) as receiver, posting(listed=["127.0.0.1"]) as poster:
         for _ in range(2):
@@ -206,7 +206,7 @@ async def test_a_cookie_is_not_kept() -> None:
         assert [request.headers.get("cookie") for request in receiver.received] == [None, None]
 
 
-async def test_of_the_url_nothing_but_the_target_is_logged_or_recorded() -> None:
+async def test_neither_logs_nor_records_path_and_query() -> None:
     with structlog.testing.capture_logs() as logged:
         outcomes = [await answered(behaviour, timeout_s=0.3) for behaviour in (200, 500, "die", "hang")]
     assert "hidden" not in repr(logged) + repr(outcomes)
@@ -227,24 +227,24 @@ async def test_of_the_url_nothing_but_the_target_is_logged_or_recorded() -> None
     ],
 )
 def test_retry_after_is_seconds_or_a_date(header: str | None, seconds: float | None) -> None:
-    assert seconds_of(header, NOW) == seconds
+    assert retry_after_seconds(header, NOW) == seconds
 
 
-async def test_retry_after_comes_with_a_failure_alone() -> None:
+async def test_only_a_failure_has_a_retry_after() -> None:
     head = "HTTP/1.1 {} x\r\nRetry-After: 7\r\nContent-Length: 0\r\n\r\n"
     assert (await answered(head.format(503).encode())).retry_after_s == 7
     assert (await answered(head.format(200).encode())).retry_after_s is None
 
 
-async def test_the_time_of_an_attempt_is_told() -> None:
+async def test_records_start_and_duration_of_an_attempt() -> None:
     outcome = await answered("hang", timeout_s=0.3)
     assert outcome.attempt.at == FakeClock().now()
     assert 250 <= outcome.attempt.duration_ms < 4_000
     assert timedelta(milliseconds=outcome.attempt.duration_ms) < timedelta(seconds=4)
 
 
-async def test_whatever_bytes_come_back_an_attempt_has_an_outcome() -> None:
-    """A receiver that could raise something else would be asked again for ever, without a record."""
+async def test_any_bytes_in_the_answer_give_an_outcome() -> None:
+    """An exception instead of an outcome would leave the item in the queue for ever, without a record."""
     draw = random.Random(11)
     answer = bytearray(b"HTTP/1.1 503 Busy\r\nRetry-After: Thu, 01 Jan 2026 00:01:00 GMT\r\nContent-Length: 0\r\n\r\n")
     async with receiving() as receiver, posting(listed=["127.0.0.1"], timeout_s=10) as poster:
@@ -265,7 +265,7 @@ async def test_whatever_bytes_come_back_an_attempt_has_an_outcome() -> None:
     assert len(receiver.received) == 300
 
 
-async def test_hundreds_of_attempts_leave_no_connection_behind() -> None:
+async def test_closes_the_connection_of_every_attempt() -> None:
     async with receiving() as receiver, posting(listed=["127.0.0.1"]) as poster:
         outcomes = await asyncio.gather(*(poster.post(receiver.url(), HEADERS, b"{}") for _ in range(300)))
         assert all(outcome.attempt.succeeded for outcome in outcomes)

@@ -1,4 +1,4 @@
-"""The gateway's part of webhooks: what a request may ask for, the log of deliveries, once more, and figures."""
+"""The gateway's part of webhooks: validation of requests, deliveries, redeliveries and metrics."""
 
 import json
 from collections.abc import AsyncGenerator
@@ -19,9 +19,9 @@ from app.webhooks.attempts import (
     AttemptFault,
     DeliveryEnded,
     DeliveryKey,
+    DeliveryRecord,
     Redelivered,
     RedeliveryRequested,
-    Told,
     encoded,
 )
 from app.webhooks.routes import REDELIVERIES_MAX
@@ -48,7 +48,7 @@ async def gateway() -> AsyncGenerator[Served, None]:
         yield running
 
 
-async def told_of(gateway: Served, **webhook: Any) -> str:
+async def ended_with_webhook(gateway: Served, **webhook: Any) -> str:
     """The id of a deliberation with a webhook that has ended."""
     id = await gateway.accepted(webhook={"url": URL, **webhook})
     await gateway.play(id)
@@ -61,10 +61,10 @@ async def listed(gateway: Served, id: str, **query: Any) -> list[dict[str, Any]]
     return response.json()["items"]
 
 
-async def write(gateway: Served, id: str, delivery: str, *records: Told) -> None:
-    place = DeliveryKey("default", id, delivery)
-    for told in records:
-        await gateway.journal.write(place.subject(told), encoded(told))
+async def write(gateway: Served, id: str, delivery: str, *records: DeliveryRecord) -> None:
+    key = DeliveryKey("default", id, delivery)
+    for record in records:
+        await gateway.journal.write(key.subject(record), encoded(record))
 
 
 def failed(number: int, attempt: Attempt) -> AttemptFailed:
@@ -75,7 +75,7 @@ def ended(ending: Any, attempt: Attempt | None) -> DeliveryEnded:
     return DeliveryEnded(fact="f", ending=ending, attempt=attempt)
 
 
-async def test_a_webhook_is_accepted_recorded_and_shown(gateway: Served) -> None:
+async def test_accepts_stores_and_returns_a_webhook(gateway: Served) -> None:
     webhook = {"url": URL, "events": ["stage.closed", "deliberation.accepted", "stage.closed"], "metadata": {"a": "b"}}
     response = await gateway.post({"task": "t", "webhook": webhook})
     assert response.status_code == 202
@@ -87,12 +87,12 @@ async def test_a_webhook_is_accepted_recorded_and_shown(gateway: Served) -> None
     assert response.json()["links"]["deliveries"] == f"/deliberations/{response.json()['id']}/deliveries"
 
 
-async def test_by_default_the_ends_are_told(gateway: Served) -> None:
+async def test_subscribes_to_terminal_events_by_default(gateway: Served) -> None:
     response = await gateway.post({"task": "t", "webhook": {"url": URL}})
     assert response.json()["webhook"]["events"] == list(TERMINAL_EVENTS)
 
 
-async def test_a_listed_host_may_be_told_to_as_it_is(gateway: Served) -> None:
+async def test_accepts_a_listed_host_without_tls(gateway: Served) -> None:
     assert (await gateway.post({"task": "t", "webhook": {"url": "http://receiver.test:9000/"}})).status_code == 202
     assert (await gateway.post({"task": "t", "webhook": {"url": "http://receiver.test:9001/"}})).status_code == 422
 
@@ -116,7 +116,7 @@ async def test_a_listed_host_may_be_told_to_as_it_is(gateway: Served) -> None:
         ("https://hooks.example/", "/webhook", "model_type"),
     ],
 )
-async def test_a_webhook_that_cannot_be_is_refused_by_name(
+async def test_rejects_an_invalid_webhook_and_names_the_field(
     gateway: Served, webhook: object, pointer: str, code: str
 ) -> None:
     response = await gateway.post({"task": "t", "webhook": webhook})
@@ -126,7 +126,7 @@ async def test_a_webhook_that_cannot_be_is_refused_by_name(
     assert "pw" not in response.text and gateway.journal.records == []
 
 
-async def test_where_nobody_sends_none_is_promised() -> None:
+async def test_rejects_webhooks_where_they_are_off() -> None:
     async with served() as gateway:
         response = await gateway.post({"task": "t", "webhook": {"url": URL}})
         assert response.status_code == 422
@@ -134,14 +134,14 @@ async def test_where_nobody_sends_none_is_promised() -> None:
         assert (await gateway.post({"task": "t"})).status_code == 202
 
 
-async def test_a_key_used_with_another_webhook_is_a_conflict(gateway: Served) -> None:
+async def test_reusing_a_key_with_another_webhook_is_a_conflict(gateway: Served) -> None:
     body = {"task": "t", "webhook": {"url": URL}}
     assert (await gateway.post(body, Idempotency_Key="k")).status_code == 202
     assert (await gateway.post(body, Idempotency_Key="k")).headers["idempotency-replayed"] == "true"
     assert (await gateway.post({"task": "t"}, Idempotency_Key="k")).status_code == 409
 
 
-async def test_deliveries_are_the_events_that_were_asked_for_and_happened(gateway: Served) -> None:
+async def test_lists_a_delivery_per_subscribed_event_that_happened(gateway: Served) -> None:
     id = await gateway.accepted(strategy="independent", webhook={"url": URL, "events": list(EVENTS)})
     (waiting,) = await listed(gateway, id)
     assert (waiting["type"], waiting["status"], waiting["attempts"]) == ("deliberation.accepted", "pending", [])
@@ -159,12 +159,12 @@ async def test_deliveries_are_the_events_that_were_asked_for_and_happened(gatewa
     assert last["next_cursor"] is None
 
 
-async def test_without_a_webhook_there_are_none(gateway: Served) -> None:
+async def test_lists_no_deliveries_without_a_webhook(gateway: Served) -> None:
     assert await listed(gateway, await gateway.accepted()) == []
 
 
 @pytest.mark.parametrize("query", ["limit=0", "limit=201", "limit=x", "cursor=-1", "cursor=a", "status=failed"])
-async def test_a_query_that_cannot_be_is_refused(gateway: Served, query: str) -> None:
+async def test_rejects_an_invalid_query(gateway: Served, query: str) -> None:
     response = await gateway.client.get(f"/deliberations/{await gateway.accepted()}/deliveries?{query}")
     assert (response.status_code, response.json()["code"]) == (422, "invalid_request")
 
@@ -190,10 +190,10 @@ async def test_a_query_that_cannot_be_is_refused(gateway: Served, query: str) ->
         ([ended("delivered", TAKEN), Redelivered(fact="f", number=1, attempt=None)], "delivered", [200], None),
     ],
 )
-async def test_a_delivery_tells_every_attempt_and_what_follows(
-    gateway: Served, records: list[Told], status: str, statuses: list[int | None], next_in_s: int | None
+async def test_a_delivery_shows_its_status_attempts_and_next_attempt(
+    gateway: Served, records: list[DeliveryRecord], status: str, statuses: list[int | None], next_in_s: int | None
 ) -> None:
-    id = await told_of(gateway)
+    id = await ended_with_webhook(gateway)
     ((delivery),) = await listed(gateway, id)
     await write(gateway, id, delivery["id"], *records)
     (found,) = await listed(gateway, id)
@@ -204,8 +204,8 @@ async def test_a_delivery_tells_every_attempt_and_what_follows(
     assert found["next_attempt_at"] == due
 
 
-async def test_a_receiver_that_is_gone_stops_the_deliberations_other_deliveries(gateway: Served) -> None:
-    id = await told_of(gateway, events=["deliberation.accepted", "stage.opened", "deliberation.completed"])
+async def test_410_stops_all_deliveries_of_the_deliberation(gateway: Served) -> None:
+    id = await ended_with_webhook(gateway, events=["deliberation.accepted", "stage.opened", "deliberation.completed"])
     first, second, *_ = await listed(gateway, id)
     await write(gateway, id, first["id"], failed(1, refused(1)))
     await write(gateway, id, second["id"], ended("stopped", refused(2, 410)))
@@ -218,8 +218,8 @@ async def redelivered(gateway: Served, id: str, delivery: str) -> dict[str, Any]
     return response.json()
 
 
-async def test_asking_again_writes_one_record_until_it_is_made(gateway: Served) -> None:
-    id = await told_of(gateway)
+async def test_repeated_redelivery_requests_write_one_record_while_pending(gateway: Served) -> None:
+    id = await ended_with_webhook(gateway)
     (delivery,) = await listed(gateway, id)
     await write(gateway, id, delivery["id"], ended("exhausted", refused(1)))
     for _ in range(3):
@@ -234,15 +234,15 @@ async def test_asking_again_writes_one_record_until_it_is_made(gateway: Served) 
     assert [r.tokens[-1] for r in gateway.journal.records if r.tokens[-2] == "redelivery"] == ["1", "2"]
 
 
-async def test_what_was_never_tried_needs_no_asking(gateway: Served) -> None:
-    id = await told_of(gateway)
+async def test_a_redelivery_before_the_first_attempt_writes_no_record(gateway: Served) -> None:
+    id = await ended_with_webhook(gateway)
     (delivery,) = await listed(gateway, id)
     assert (await redelivered(gateway, id, delivery["id"]))["status"] == "pending"
     assert not [record for record in gateway.journal.records if record.tokens[0] == "webhooks"]
 
 
-async def test_asking_has_an_end(gateway: Served) -> None:
-    id = await told_of(gateway)
+async def test_rejects_redeliveries_beyond_the_maximum(gateway: Served) -> None:
+    id = await ended_with_webhook(gateway)
     (delivery,) = await listed(gateway, id)
     await write(gateway, id, delivery["id"], ended("exhausted", refused(1)))
     for number in range(1, REDELIVERIES_MAX + 1):
@@ -253,18 +253,18 @@ async def test_asking_has_an_end(gateway: Served) -> None:
 
 
 @pytest.mark.parametrize("delivery", ["dlv_none", "DLV", "*", "a.b", "x" * 80, "%2e%2e"])
-async def test_a_delivery_that_is_not_there_is_not_found(gateway: Served, delivery: str) -> None:
-    id = await told_of(gateway)
+async def test_redelivery_of_an_unknown_delivery_is_not_found(gateway: Served, delivery: str) -> None:
+    id = await ended_with_webhook(gateway)
     response = await gateway.client.post(f"/deliberations/{id}/deliveries/{delivery}/redeliver")
     assert (response.status_code, response.json()["code"]) == (404, "not_found")
     assert not [record for record in gateway.journal.records if record.tokens[0] == "webhooks"]
 
 
 @pytest.mark.parametrize("path", ["/deliberations/{}/deliveries", "/deliberations/{}/deliveries/dlv_1/redeliver"])
-async def test_of_what_is_not_there_there_are_no_deliveries(gateway: Served, path: str) -> None:
+async def test_deliveries_of_a_missing_deliberation_are_refused(gateway: Served, path: str) -> None:
     method = "POST" if path.endswith("redeliver") else "GET"
     assert (await gateway.client.request(method, path.format("nothing"))).status_code == 404
-    id = await told_of(gateway)
+    id = await ended_with_webhook(gateway)
     assert (await gateway.client.delete(f"/deliberations/{id}")).status_code == 204
     assert (await gateway.client.request(method, path.format(id))).status_code == 410
     gateway.journal.available = False
@@ -272,7 +272,7 @@ async def test_of_what_is_not_there_there_are_no_deliveries(gateway: Served, pat
     assert (response.status_code, response.headers["retry-after"]) == (503, "2")
 
 
-async def test_anothers_deliveries_are_those_of_nobody() -> None:
+async def test_hides_deliveries_of_other_tenants() -> None:
     journal = InMemoryJournal(replies={"control.coordinator": [COORDINATOR]})
     acme, rival = [await make_key(journal, tenant, ("read", "submit")) for tenant in ("acme", "rival")]
     async with served(journal=journal, key_pepper=PEPPER, webhooks=True) as gateway:
@@ -289,7 +289,7 @@ async def test_anothers_deliveries_are_those_of_nobody() -> None:
         assert (await gateway.client.get(path, headers=bearer(rival))).status_code == 404
 
 
-async def test_the_queue_is_among_the_figures() -> None:
+async def test_metrics_include_the_senders_queues() -> None:
     journal = InMemoryJournal(replies={"control.coordinator": [COORDINATOR], "control.webhooks": [SENDER]})
     async with served(journal=journal, webhooks=True) as gateway:
         figures = (await gateway.client.get("/metrics")).text.splitlines()
@@ -304,33 +304,33 @@ async def test_the_queue_is_among_the_figures() -> None:
         assert line in figures
 
 
-async def test_the_url_is_logged_nowhere(gateway: Served, capsys: pytest.CaptureFixture[str]) -> None:
-    id = await told_of(gateway)
+async def test_never_logs_the_url(gateway: Served, capsys: pytest.CaptureFixture[str]) -> None:
+    id = await ended_with_webhook(gateway)
     (delivery,) = await listed(gateway, id)
     await redelivered(gateway, id, delivery["id"])
     assert "hooks.example" not in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("kept", [True, False])
-def test_the_command_tells_what_receivers_check_with(tmp_path: Path, kept: bool) -> None:
+def test_the_command_prints_the_tenants_secrets(tmp_path: Path, kept: bool) -> None:
     masters = ["n" * 40, "o" * 40]
     environment = {} if kept else {"WEBHOOK_SECRETS": ",".join(masters)}
     if kept:
         (tmp_path / "webhook_secret").write_text(",".join(masters))
     arguments = ["webhooks", "secret", "--tenant", "acme", "--data-dir", str(tmp_path), "--json"]
-    told = CliRunner(env={"WEBHOOK_SECRETS": None, **environment}).invoke(cli, arguments)
-    assert told.exit_code == 0
-    assert json.loads(told.stdout) == {"tenant": "acme", "secrets": [tenant_secret(each, "acme") for each in masters]}
-    assert masters[0] not in told.output
+    result = CliRunner(env={"WEBHOOK_SECRETS": None, **environment}).invoke(cli, arguments)
+    assert result.exit_code == 0
+    assert json.loads(result.stdout) == {"tenant": "acme", "secrets": [tenant_secret(each, "acme") for each in masters]}
+    assert masters[0] not in result.output
 
 
 @pytest.mark.parametrize(
     ("given", "arguments"), [("", []), ("short", []), ("x" * 40 + ",short", []), ("x" * 40, ["--tenant", "*"])]
 )
-def test_without_a_good_secret_nothing_is_told(tmp_path: Path, given: str, arguments: list[str]) -> None:
+def test_the_command_prints_nothing_without_a_valid_secret(tmp_path: Path, given: str, arguments: list[str]) -> None:
     runner = CliRunner(env={"WEBHOOK_SECRETS": given})
-    told = runner.invoke(cli, ["webhooks", "secret", "--data-dir", str(tmp_path), *arguments])
-    assert told.exit_code == 2 and "whsec" not in told.output
+    result = runner.invoke(cli, ["webhooks", "secret", "--data-dir", str(tmp_path), *arguments])
+    assert result.exit_code == 2 and "whsec" not in result.output
 
 
 def test_the_documentation_lists_every_setting_of_the_sender() -> None:

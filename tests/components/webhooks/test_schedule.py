@@ -1,4 +1,4 @@
-"""What follows an attempt, and what the records of a delivery say together."""
+"""The retry schedule, and the fold of delivery records."""
 
 from datetime import UTC, datetime, timedelta
 
@@ -14,10 +14,10 @@ from app.webhooks.attempts import (
     DeliveryEnded,
     DeliveryHistory,
     DeliveryKey,
+    DeliveryRecord,
     Ending,
     Redelivered,
     RedeliveryRequested,
-    Told,
     decoded,
     deliveries,
     encoded,
@@ -26,7 +26,7 @@ from app.webhooks.sender.schedule import DELAYS_S, RETRY_AFTER_MAX_S, AttemptOut
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 FACT = "deliberations.default.d1.end"
-PLACE = DeliveryKey("default", "d1", "dlv_1")
+KEY = DeliveryKey("default", "d1", "dlv_1")
 TAKEN = Attempt(at=NOW, duration_ms=500, status_code=200)
 REFUSED = Attempt(at=NOW, duration_ms=500, status_code=500, problem=AttemptFault(code="http_status", detail="500"))
 
@@ -49,7 +49,7 @@ def test_the_delays_are_those_of_standard_webhooks() -> None:
 
 @pytest.mark.parametrize("number", range(1, len(DELAYS_S) + 1))
 @pytest.mark.parametrize("status", [None, 404, 500, 503])
-def test_a_failure_is_followed_by_another_attempt_ever_later_and_never_sooner(number: int, status: int | None) -> None:
+def test_a_failure_schedules_the_next_attempt_with_jitter(number: int, status: int | None) -> None:
     early = delay_s(next_step(FACT, number, outcome(status), DELAYS_S, 0.0))
     late = delay_s(next_step(FACT, number, outcome(status), DELAYS_S, 0.999))
     assert early == DELAYS_S[number - 1] < late < 1.2 * DELAYS_S[number - 1]
@@ -66,9 +66,7 @@ def test_a_failure_is_followed_by_another_attempt_ever_later_and_never_sooner(nu
         (10, None, "exhausted"),
     ],
 )
-def test_a_success_a_receiver_that_is_gone_and_the_last_attempt_end_it(
-    number: int, status: int, ending: Ending
-) -> None:
+def test_success_410_and_the_last_attempt_end_the_delivery(number: int, status: int, ending: Ending) -> None:
     step = next_step(FACT, number, outcome(status), DELAYS_S, 0.5)
     assert isinstance(step, DeliveryEnded)
     assert (step.ending, step.attempt) == (ending, outcome(status).attempt)
@@ -96,7 +94,7 @@ AGAIN_REFUSED = Redelivered(fact=FACT, number=1, attempt=REFUSED)
 
 
 @pytest.mark.parametrize(
-    ("told", "begun", "settled", "succeeded", "next_in_s", "awaited"),
+    ("records", "started", "finished", "succeeded", "next_in_s", "pending_redelivery"),
     [
         ([], False, False, False, None, None),
         ([FAILED_1], True, False, False, 5, None),
@@ -110,42 +108,47 @@ AGAIN_REFUSED = Redelivered(fact=FACT, number=1, attempt=REFUSED)
         ([EXHAUSTED, ASKED, AGAIN], True, True, True, None, None),
     ],
 )
-def test_records_in_any_order_say_where_a_delivery_is(
-    told: list[Told], begun: bool, settled: bool, succeeded: bool, next_in_s: float | None, awaited: int | None
+def test_folds_records_in_any_order(
+    records: list[DeliveryRecord],
+    started: bool,
+    finished: bool,
+    succeeded: bool,
+    next_in_s: float | None,
+    pending_redelivery: int | None,
 ) -> None:
-    for order in (told, told[::-1]):
+    for order in (records, records[::-1]):
         delivery = DeliveryHistory()
         for each in order:
-            delivery.take(each)
-        assert (delivery.begun, delivery.settled, delivery.succeeded) == (begun, settled, succeeded)
+            delivery.add(each)
+        assert (delivery.started, delivery.finished, delivery.succeeded) == (started, finished, succeeded)
         assert delivery.next_attempt_at == (None if next_in_s is None else NOW + timedelta(seconds=next_in_s))
-        assert delivery.awaited == awaited
+        assert delivery.pending_redelivery == pending_redelivery
 
 
-@pytest.mark.parametrize("told", [FAILED_1, FAILED_2, DELIVERED, ASKED, AGAIN])
-def test_each_record_has_a_subject_of_its_own_and_is_read_back_from_it(told: Told) -> None:
-    record = Record(PLACE.subject(told), 1, encoded(told))
-    assert decoded(record.data) == told
-    assert DeliveryKey.of(record) == PLACE
-    assert list(deliveries([record])) == ["dlv_1"]
+@pytest.mark.parametrize("record", [FAILED_1, FAILED_2, DELIVERED, ASKED, AGAIN])
+def test_a_record_round_trips_through_its_subject_and_bytes(record: DeliveryRecord) -> None:
+    stored = Record(KEY.subject(record), 1, encoded(record))
+    assert decoded(stored.data) == record
+    assert DeliveryKey.of(stored) == KEY
+    assert list(deliveries([stored])) == ["dlv_1"]
 
 
 def test_no_two_records_share_a_subject() -> None:
     every = [FAILED_1, FAILED_2, DELIVERED, ASKED, AGAIN, ASKED.model_copy(update={"number": 2})]
-    assert len({PLACE.subject(told) for told in every}) == len(every)
+    assert len({KEY.subject(record) for record in every}) == len(every)
 
 
 @pytest.mark.parametrize("hostile", ["*", ">", "a.b", "", "A", "x" * 65])
-def test_hostile_names_never_reach_a_subject(hostile: str) -> None:
-    for place in (
+def test_rejects_invalid_tokens_in_subjects(hostile: str) -> None:
+    for key in (
         DeliveryKey(hostile, "d1", "dlv_1"),
         DeliveryKey("t", hostile, "dlv_1"),
         DeliveryKey("t", "d1", hostile),
     ):
         with pytest.raises(InvalidToken):
-            place.subject(FAILED_1)
+            key.subject(FAILED_1)
 
 
-def test_what_is_no_record_is_not_read() -> None:
+def test_rejects_an_unknown_record_type() -> None:
     with pytest.raises(ValidationError):
         decoded(b'{"type":"webhook.other"}')

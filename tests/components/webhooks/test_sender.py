@@ -1,4 +1,4 @@
-"""The sender over a real nats-server and real receivers: what is told, to whom, in which order, what comes of it."""
+"""The sender over a real nats-server and real receivers: deliveries, their order, retries and records."""
 
 import asyncio
 import json
@@ -9,12 +9,12 @@ from datetime import UTC, datetime
 import pytest
 import structlog
 
-from app.api.webhook_payloads import delivery_id
+from app.api.webhook_payloads import EVENTS, delivery_id
 from app.deliberation.facts import CancelRequested
 from app.log.streams import ATTEMPTS_CONSUMER, WEBHOOKS_CONSUMER
 from app.webhooks.attempts import AttemptFailed, DeliveryEnded, DeliveryKey, RedeliveryRequested, encoded
 from tests.components.webhooks.receiving import Behaviour, receiving
-from tests.components.webhooks.sending import EVERYTHING, SECRET, Told, declared, emptied, sending, taken_on
+from tests.components.webhooks.sending import SECRET, Deliberation, declared, sending, submit, until_empty
 from tests.conditions import until
 from tests.conftest import NatsServer
 from tests.story import NOW
@@ -29,34 +29,34 @@ WHOLE = [
 ]
 
 
-async def test_an_end_is_told_once_signed_and_written_down(own_nats_server: NatsServer) -> None:
+async def test_delivers_a_signed_end_once_and_records_it(own_nats_server: NatsServer) -> None:
     async with declared(own_nats_server) as journal, receiving() as receiver, sending(own_nats_server):
-        told = await taken_on(journal, receiver.url("/hook?a=b"))
-        await told.live()
-        await told.settled()
-        await emptied(journal, "DELIBERATIONS", WEBHOOKS_CONSUMER)
+        deliberation = await submit(journal, receiver.url("/hook?a=b"))
+        await deliberation.run()
+        await deliberation.finished()
+        await until_empty(journal, "DELIBERATIONS", WEBHOOKS_CONSUMER)
         (request,) = receiver.received
         body = request.checked(SECRET)
         assert (request.path, body["type"], body["data"]["deliberation_id"]) == (
-            "/hook?a=b", "deliberation.completed", told.id,
+            "/hook?a=b", "deliberation.completed", deliberation.id,
         )  # fmt: skip
-        ((delivery_id, delivery),) = (await told.deliveries()).items()
+        ((delivery_id, delivery),) = (await deliberation.deliveries()).items()
         assert request.id == delivery_id
         assert delivery.ended is not None and delivery.ended.attempt is not None
         assert (delivery.ended.ending, delivery.ended.attempt.status_code) == ("delivered", 204)
         assert not delivery.failed
 
 
-async def test_every_wanted_event_is_told_in_the_order_of_the_log(own_nats_server: NatsServer) -> None:
+async def test_delivers_every_subscribed_event_in_log_order(own_nats_server: NatsServer) -> None:
     async with declared(own_nats_server) as journal, receiving() as receiver, sending(own_nats_server):
-        some = await taken_on(journal, receiver.url("/some"), events=["stage.closed", "deliberation.cancelling"])
-        every = await taken_on(journal, receiver.url("/every"), events=EVERYTHING)
+        some = await submit(journal, receiver.url("/some"), events=["stage.closed", "deliberation.cancelling"])
+        every = await submit(journal, receiver.url("/every"), events=EVENTS)
         await some.append(some.story.opened(), some.story.closed())
         await some.append(CancelRequested(deliberation_id=some.id, ts=NOW))
-        await every.live()
+        await every.run()
         await some.end()
-        await asyncio.gather(every.settled(6), some.settled(2))
-        await emptied(journal, "DELIBERATIONS", WEBHOOKS_CONSUMER)
+        await asyncio.gather(every.finished(6), some.finished(2))
+        await until_empty(journal, "DELIBERATIONS", WEBHOOKS_CONSUMER)
     bodies = [request.checked(SECRET) for request in receiver.at("/every")]
     assert [body["type"] for body in bodies] == WHOLE
     places = [int(body["id"].rpartition("-")[2]) for body in bodies]
@@ -64,15 +64,15 @@ async def test_every_wanted_event_is_told_in_the_order_of_the_log(own_nats_serve
     assert [r.checked(SECRET)["type"] for r in receiver.at("/some")] == ["stage.closed", "deliberation.cancelling"]
 
 
-async def test_what_happened_before_any_sender_ran_is_told(own_nats_server: NatsServer) -> None:
+async def test_delivers_events_from_before_the_sender_started(own_nats_server: NatsServer) -> None:
     async with declared(own_nats_server) as journal, receiving() as receiver:
-        ended, living = [await taken_on(journal, receiver.url(path), events=EVERYTHING) for path in ("/ended", "/live")]
-        await ended.live()
+        ended, living = [await submit(journal, receiver.url(path), events=EVENTS) for path in ("/ended", "/live")]
+        await ended.run()
         async with sending(own_nats_server):
             await receiver.until(6, "/ended")
             await receiver.until(1, "/live")
-            await living.live()
-            await living.settled(6)
+            await living.run()
+            await living.finished(6)
     for path in ("/ended", "/live"):
         assert [request.checked(SECRET)["type"] for request in receiver.at(path)] == WHOLE
 
@@ -80,29 +80,29 @@ async def test_what_happened_before_any_sender_ran_is_told(own_nats_server: Nats
 async def test_deliberations_without_a_webhook_cost_one_acknowledgement(own_nats_server: NatsServer) -> None:
     async with declared(own_nats_server) as journal, sending(own_nats_server):
         for _ in range(20):
-            told = await taken_on(journal, "https://hooks.example/")
-            plain = told.story.accepted().model_copy(update={"deliberation_id": f"{told.id[:20]}-plain"})
+            deliberation = await submit(journal, "https://hooks.example/")
+            plain = deliberation.story.accepted().model_copy(
+                update={"deliberation_id": f"{deliberation.id[:20]}-plain"}
+            )
             await journal.append("default", plain)
-            await told.end()
-        await emptied(journal, "DELIBERATIONS", WEBHOOKS_CONSUMER)
+            await deliberation.end()
+        await until_empty(journal, "DELIBERATIONS", WEBHOOKS_CONSUMER)
         records = await journal.last(["webhooks.>"])
         assert records and not any("-plain" in record.subject for record in records)
 
 
 @pytest.mark.parametrize("failure", [500, 404, 302, 429, "die", "hang", b"nonsense\r\n\r\n"])
-async def test_whatever_is_no_success_is_tried_again_under_the_same_id(
-    own_nats_server: NatsServer, failure: Behaviour
-) -> None:
+async def test_retries_every_failure_with_the_same_id(own_nats_server: NatsServer, failure: Behaviour) -> None:
     async with (
         declared(own_nats_server) as journal,
         receiving() as receiver,
         sending(own_nats_server, webhook_timeout_s=0.5),
     ):
         receiver.script["/hook"].extend([failure, failure])
-        told = await taken_on(journal, receiver.url())
-        await told.end()
-        (delivery,) = await told.settled()
-        await emptied(journal, "WEBHOOKS", ATTEMPTS_CONSUMER)
+        deliberation = await submit(journal, receiver.url())
+        await deliberation.end()
+        (delivery,) = await deliberation.finished()
+        await until_empty(journal, "WEBHOOKS", ATTEMPTS_CONSUMER)
     assert sorted(delivery.failed) == [1, 2] and delivery.succeeded
     assert len(receiver.received) == 3
     assert len({(request.id, request.body) for request in receiver.received}) == 1
@@ -111,179 +111,181 @@ async def test_whatever_is_no_success_is_tried_again_under_the_same_id(
     assert delivery.failed[1].next_attempt_at <= times[1]
 
 
-async def test_a_receiver_that_is_gone_is_told_nothing_more_of_the_deliberation(own_nats_server: NatsServer) -> None:
+async def test_410_ends_all_deliveries_of_that_deliberation_only(own_nats_server: NatsServer) -> None:
     async with (
         declared(own_nats_server) as journal,
         receiving() as receiver,
         sending(own_nats_server, webhook_retries_s="1") as sender,
     ):
         receiver.script["/gone"].extend([500, 410])
-        gone = await taken_on(journal, receiver.url("/gone"), events=EVERYTHING)
-        other = await taken_on(journal, receiver.url("/other"), events=EVERYTHING)
-        await gone.live()
-        await other.live()
-        await other.settled(6)
-        await gone.settled(2)
-        await emptied(journal, "DELIBERATIONS", WEBHOOKS_CONSUMER)
-        await emptied(journal, "WEBHOOKS", ATTEMPTS_CONSUMER)
+        gone = await submit(journal, receiver.url("/gone"), events=EVENTS)
+        other = await submit(journal, receiver.url("/other"), events=EVENTS)
+        await gone.run()
+        await other.run()
+        await other.finished(6)
+        await gone.finished(2)
+        await until_empty(journal, "DELIBERATIONS", WEBHOOKS_CONSUMER)
+        await until_empty(journal, "WEBHOOKS", ATTEMPTS_CONSUMER)
         endings = Counter(each.ended.ending for each in (await gone.deliveries()).values() if each.ended)
         assert endings == {"stopped": 2}
         assert len(receiver.at("/gone")) == 2 and len(receiver.at("/other")) == 6
-        assert sender.deliverer.counts["delivered"] == 6
+        assert sender.worker.counts["delivered"] == 6
 
 
-async def test_a_sender_that_begins_anew_knows_that_the_receiver_is_gone(own_nats_server: NatsServer) -> None:
+async def test_a_new_sender_reads_from_the_log_that_the_receiver_is_gone(own_nats_server: NatsServer) -> None:
     async with declared(own_nats_server) as journal, receiving() as receiver:
-        told = await taken_on(journal, receiver.url(), events=EVERYTHING)
-        (accepted,) = await journal.last([f"deliberations.default.{told.id}.accepted"])
-        place = DeliveryKey("default", told.id, delivery_id(accepted))
+        deliberation = await submit(journal, receiver.url(), events=EVENTS)
+        (accepted,) = await journal.last([f"deliberations.default.{deliberation.id}.accepted"])
+        key = DeliveryKey("default", deliberation.id, delivery_id(accepted))
         gone = DeliveryEnded(fact=accepted.subject, ending="stopped", attempt=None)
-        await journal.write(place.subject(gone), encoded(gone))
-        await told.live()
+        await journal.write(key.subject(gone), encoded(gone))
+        await deliberation.run()
         async with sending(own_nats_server):
-            await emptied(journal, "DELIBERATIONS", WEBHOOKS_CONSUMER)
+            await until_empty(journal, "DELIBERATIONS", WEBHOOKS_CONSUMER)
     assert receiver.received == []
 
 
-async def test_after_the_last_attempt_it_ends_and_says_so(own_nats_server: NatsServer) -> None:
+async def test_ends_as_exhausted_after_the_last_attempt(own_nats_server: NatsServer) -> None:
     async with declared(own_nats_server) as journal, receiving(500) as receiver, sending(own_nats_server):
-        told = await taken_on(journal, receiver.url())
-        await told.end()
-        (delivery,) = await told.settled()
-        await emptied(journal, "WEBHOOKS", ATTEMPTS_CONSUMER)
+        deliberation = await submit(journal, receiver.url())
+        await deliberation.end()
+        (delivery,) = await deliberation.finished()
+        await until_empty(journal, "WEBHOOKS", ATTEMPTS_CONSUMER)
     assert len(receiver.received) == 4
     assert sorted(delivery.failed) == [1, 2, 3]
     assert delivery.ended is not None and delivery.ended.ending == "exhausted" and not delivery.succeeded
 
 
-async def test_a_failed_event_holds_up_none_of_those_after_it(own_nats_server: NatsServer) -> None:
+async def test_a_failed_delivery_delays_no_later_event(own_nats_server: NatsServer) -> None:
     async with declared(own_nats_server) as journal, receiving() as receiver:
         receiver.script["/hook"].append(500)
         async with sending(own_nats_server, webhook_retries_s="1"):
-            told = await taken_on(journal, receiver.url(), events=EVERYTHING)
-            await told.live()
-            await told.settled(6)
+            deliberation = await submit(journal, receiver.url(), events=EVENTS)
+            await deliberation.run()
+            await deliberation.finished(6)
     first, *rest = [request.checked(SECRET)["type"] for request in receiver.received]
     assert (first, rest) == ("deliberation.accepted", [*WHOLE[1:], "deliberation.accepted"])
 
 
-async def test_a_receiver_that_hangs_holds_up_nobody_else(own_nats_server: NatsServer) -> None:
+async def test_a_hanging_receiver_delays_no_other_receiver(own_nats_server: NatsServer) -> None:
     bounds = {"webhook_timeout_s": 60, "webhooks_in_flight_per_host_max": 3, "webhooks_in_flight_max": 8}
     async with declared(own_nats_server) as journal, receiving("hang") as dead, receiving() as alive:
         async with sending(own_nats_server, **bounds):
-            stuck = [await taken_on(journal, dead.url()) for _ in range(40)]
-            for told in stuck:
-                await told.end()
+            stuck = [await submit(journal, dead.url()) for _ in range(40)]
+            for deliberation in stuck:
+                await deliberation.end()
             await until(lambda: dead.open == 3)
-            well = [await taken_on(journal, alive.url()) for _ in range(40)]
-            for told in well:
-                await told.end()
-            await asyncio.gather(*(told.settled() for told in well))
+            well = [await submit(journal, alive.url()) for _ in range(40)]
+            for deliberation in well:
+                await deliberation.end()
+            await asyncio.gather(*(deliberation.finished() for deliberation in well))
             assert len(alive.received) == 40
             assert dead.open_max == 3 and alive.open_max <= 3
 
 
-async def test_many_senders_share_the_work_and_tell_each_event_once(own_nats_server: NatsServer) -> None:
+async def test_senders_share_the_work_and_deliver_each_event_once(own_nats_server: NatsServer) -> None:
     async with declared(own_nats_server) as journal, receiving() as receiver:
         async with sending(own_nats_server) as one, sending(own_nats_server) as two, sending(own_nats_server) as three:
-            every = [await taken_on(journal, receiver.url()) for _ in range(60)]
-            for told in every:
-                await told.end()
-            await asyncio.gather(*(told.settled() for told in every))
-            await emptied(journal, "DELIBERATIONS", WEBHOOKS_CONSUMER)
-            shares = [sender.deliverer.counts["delivered"] for sender in (one, two, three)]
+            every = [await submit(journal, receiver.url()) for _ in range(60)]
+            for deliberation in every:
+                await deliberation.end()
+            await asyncio.gather(*(deliberation.finished() for deliberation in every))
+            await until_empty(journal, "DELIBERATIONS", WEBHOOKS_CONSUMER)
+            shares = [sender.worker.counts["delivered"] for sender in (one, two, three)]
     assert sum(shares) == 60 and all(shares)
     assert len({request.id for request in receiver.received}) == len(receiver.received) == 60
 
 
-async def test_a_log_that_is_killed_on_the_way_loses_no_delivery(own_nats_server: NatsServer) -> None:
+async def test_a_killed_nats_server_loses_no_delivery(own_nats_server: NatsServer) -> None:
     async with declared(own_nats_server, ack_wait_s=2) as journal, receiving() as receiver, sending(own_nats_server):
         receiver.script["/hook"].extend([500] * 10)
-        every = [await taken_on(journal, receiver.url()) for _ in range(20)]
-        for told in every[:10]:
-            await told.end()
+        every = [await submit(journal, receiver.url()) for _ in range(20)]
+        for deliberation in every[:10]:
+            await deliberation.end()
         await receiver.until(3)
         own_nats_server.kill()
         own_nats_server.start()
         await until(lambda: journal.client.is_connected)
-        for told in every[10:]:
-            await told.end()
-        await asyncio.gather(*(told.settled(timeout_s=60) for told in every))
+        for deliberation in every[10:]:
+            await deliberation.end()
+        await asyncio.gather(*(deliberation.finished(timeout_s=60) for deliberation in every))
     assert len({request.id for request in receiver.received if request.checked(SECRET)}) == 20
 
 
-async def test_whoever_asks_gets_one_attempt_more_and_asking_twice_is_asking_once(own_nats_server: NatsServer) -> None:
+async def test_each_redelivery_request_gets_one_attempt(own_nats_server: NatsServer) -> None:
     async with declared(own_nats_server) as journal, receiving() as receiver, sending(own_nats_server):
-        told = await taken_on(journal, receiver.url())
-        await told.end()
-        await told.settled()
-        place = DeliveryKey("default", told.id, receiver.received[0].id)
+        deliberation = await submit(journal, receiver.url())
+        await deliberation.end()
+        await deliberation.finished()
+        key = DeliveryKey("default", deliberation.id, receiver.received[0].id)
         receiver.script["/hook"].append(500)
         for number in (1, 1, 2):
-            asked = RedeliveryRequested(
-                fact=f"deliberations.default.{told.id}.end", number=number, at=datetime.now(UTC)
+            request = RedeliveryRequested(
+                fact=f"deliberations.default.{deliberation.id}.end", number=number, at=datetime.now(UTC)
             )
-            await journal.write(place.subject(asked), encoded(asked))
+            await journal.write(key.subject(request), encoded(request))
         await receiver.until(3)
-        await emptied(journal, "WEBHOOKS", ATTEMPTS_CONSUMER)
-        delivery = await told.delivery()
+        await until_empty(journal, "WEBHOOKS", ATTEMPTS_CONSUMER)
+        delivery = await deliberation.delivery()
     assert len(receiver.received) == 3
     assert len({(request.id, request.body) for request in receiver.received}) == 1
     statuses = {number: each.attempt and each.attempt.status_code for number, each in delivery.redelivered.items()}
     assert Counter(statuses.values()) == {500: 1, 204: 1}
-    assert delivery.awaited is None
+    assert delivery.pending_redelivery is None
 
 
-async def test_what_was_taken_when_asked_for_is_not_repeated_by_schedule(own_nats_server: NatsServer) -> None:
+async def test_a_successful_redelivery_ends_the_schedule(own_nats_server: NatsServer) -> None:
     async with declared(own_nats_server) as journal, receiving() as receiver:
         receiver.script["/hook"].append(500)
         async with sending(own_nats_server, webhook_retries_s="2"):
-            told = await taken_on(journal, receiver.url())
-            await told.end()
+            deliberation = await submit(journal, receiver.url())
+            await deliberation.end()
             (failed,) = await receiver.until(1)
-            place = DeliveryKey("default", told.id, failed.id)
-            asked = RedeliveryRequested(fact=f"deliberations.default.{told.id}.end", number=1, at=datetime.now(UTC))
-            await journal.write(place.subject(asked), encoded(asked))
-            await told.settled()
-            await emptied(journal, "WEBHOOKS", ATTEMPTS_CONSUMER)
+            key = DeliveryKey("default", deliberation.id, failed.id)
+            request = RedeliveryRequested(
+                fact=f"deliberations.default.{deliberation.id}.end", number=1, at=datetime.now(UTC)
+            )
+            await journal.write(key.subject(request), encoded(request))
+            await deliberation.finished()
+            await until_empty(journal, "WEBHOOKS", ATTEMPTS_CONSUMER)
     assert len(receiver.received) == 2
 
 
-async def purge(told: Told) -> None:
-    subject = json.dumps({"filter": f"deliberations.default.{told.id}.>"}).encode()
-    assert (await told.journal.request("$JS.API.STREAM.PURGE.DELIBERATIONS", subject))["success"]
+async def purge(deliberation: Deliberation) -> None:
+    subject = json.dumps({"filter": f"deliberations.default.{deliberation.id}.>"}).encode()
+    assert (await deliberation.journal.request("$JS.API.STREAM.PURGE.DELIBERATIONS", subject))["success"]
 
 
-async def test_what_was_deleted_is_told_to_nobody(own_nats_server: NatsServer) -> None:
+async def test_a_deleted_deliberation_is_not_delivered(own_nats_server: NatsServer) -> None:
     async with declared(own_nats_server) as journal, receiving(500) as receiver:
         async with sending(own_nats_server, webhook_retries_s="0.5,0.5"):
-            told = await taken_on(journal, receiver.url())
-            await told.end()
+            deliberation = await submit(journal, receiver.url())
+            await deliberation.end()
             await receiver.until(1)
-            await emptied(journal, "DELIBERATIONS", WEBHOOKS_CONSUMER)
-            await purge(told)
-            (delivery,) = await told.settled()
+            await until_empty(journal, "DELIBERATIONS", WEBHOOKS_CONSUMER)
+            await purge(deliberation)
+            (delivery,) = await deliberation.finished()
     assert delivery.ended is not None and (delivery.ended.ending, delivery.ended.attempt) == ("expired", None)
     assert len(receiver.received) == 1
 
 
-async def test_a_deliberation_that_took_anothers_id_is_not_told_in_its_place(own_nats_server: NatsServer) -> None:
+async def test_a_deliberation_with_a_reused_id_has_deliveries_of_its_own(own_nats_server: NatsServer) -> None:
     async with declared(own_nats_server) as journal, receiving(500) as receiver:
         async with sending(own_nats_server, webhook_retries_s="0.5"):
-            told = await taken_on(journal, receiver.url())
-            await told.end()
+            deliberation = await submit(journal, receiver.url())
+            await deliberation.end()
             (first,) = await receiver.until(1)
-            await emptied(journal, "DELIBERATIONS", WEBHOOKS_CONSUMER)
-            await purge(told)
-            again = Told(journal, told.story)
-            await again.append(told.facts[0].model_copy(update={"ts": datetime.now(UTC)}))
+            await until_empty(journal, "DELIBERATIONS", WEBHOOKS_CONSUMER)
+            await purge(deliberation)
+            again = Deliberation(journal, deliberation.story)
+            await again.append(deliberation.facts[0].model_copy(update={"ts": datetime.now(UTC)}))
             await again.append(again.story.completed().model_copy(update={"ts": datetime.now(UTC)}))
-            await told.settled(2)
+            await deliberation.finished(2)
     assert {request.id for request in receiver.received} > {first.id}
     assert sum(request.id == first.id for request in receiver.received) == 1
 
 
-async def test_a_name_that_turns_out_to_be_private_is_never_connected_to(own_nats_server: NatsServer) -> None:
+async def test_never_connects_to_a_name_with_a_private_address(own_nats_server: NatsServer) -> None:
     asked: list[str] = []
 
     async def lookup(host: str, port: int) -> Sequence[str]:
@@ -292,9 +294,9 @@ async def test_a_name_that_turns_out_to_be_private_is_never_connected_to(own_nat
 
     async with declared(own_nats_server) as journal, receiving() as receiver:
         async with sending(own_nats_server, lookup=lookup, webhook_hosts="", webhook_ports=f"{receiver.port}"):
-            told = await taken_on(journal, f"https://rebinding.example:{receiver.port}/")
-            await told.end()
-            (delivery,) = await told.settled()
+            deliberation = await submit(journal, f"https://rebinding.example:{receiver.port}/")
+            await deliberation.end()
+            (delivery,) = await deliberation.finished()
     assert {each.attempt.problem and each.attempt.problem.code for each in delivery.failed.values()} == {
         "address_refused"
     }
@@ -302,69 +304,69 @@ async def test_a_name_that_turns_out_to_be_private_is_never_connected_to(own_nat
     assert receiver.open_max == 0
 
 
-async def test_a_host_that_is_no_longer_listed_is_no_longer_told(own_nats_server: NatsServer) -> None:
+async def test_refuses_a_host_that_is_no_longer_listed(own_nats_server: NatsServer) -> None:
     async with declared(own_nats_server) as journal, receiving() as receiver:
         async with sending(own_nats_server, webhook_hosts="", webhook_retries_s="0"):
-            told = await taken_on(journal, receiver.url())
-            await told.end()
-            (delivery,) = await told.settled()
+            deliberation = await submit(journal, receiver.url())
+            await deliberation.end()
+            (delivery,) = await deliberation.finished()
     assert delivery.failed[1].attempt.problem is not None
     assert delivery.failed[1].attempt.problem.code == "url_refused"
     assert receiver.open_max == 0
 
 
-async def test_the_url_stands_in_the_acceptance_alone(own_nats_server: NatsServer) -> None:
+async def test_the_url_is_in_the_acceptance_only(own_nats_server: NatsServer) -> None:
     with structlog.testing.capture_logs() as logged:
         async with declared(own_nats_server) as journal, receiving() as receiver, sending(own_nats_server):
             receiver.script["/hidden-path?token=hidden"].extend([500, "die"])
-            told = await taken_on(journal, receiver.url("/hidden-path?token=hidden"))
-            await told.end()
-            await told.settled()
-            records = await told.records()
+            deliberation = await submit(journal, receiver.url("/hidden-path?token=hidden"))
+            await deliberation.end()
+            await deliberation.finished()
+            records = await deliberation.records()
     assert "hidden" not in repr(logged) and len(logged) >= 3
     assert not any(b"hidden" in record.data for record in records)
 
 
-async def test_what_is_no_record_is_kept_and_holds_up_nothing(own_nats_server: NatsServer) -> None:
+async def test_an_unreadable_record_stays_queued_and_delays_nothing(own_nats_server: NatsServer) -> None:
     async with declared(own_nats_server) as journal, receiving() as receiver, sending(own_nats_server):
         await journal.write("webhooks.default.d1.dlv_1.failed.1", b"not a record")
         await journal.write("deliberations.default.d2.accepted", b'{"type":"x","webhook":{}}')
-        told = await taken_on(journal, receiver.url())
-        await told.end()
-        await told.settled()
+        deliberation = await submit(journal, receiver.url())
+        await deliberation.end()
+        await deliberation.finished()
         info = await journal.request(f"$JS.API.CONSUMER.INFO.WEBHOOKS.{ATTEMPTS_CONSUMER}")
-        assert info["num_ack_pending"] == 1, "not acknowledged, so that a version that knows it can take it"
+        assert info["num_ack_pending"] == 1, "not acknowledged, so that a newer version can process it"
 
 
-async def test_an_attempt_that_another_sender_has_made_meanwhile_is_not_made(own_nats_server: NatsServer) -> None:
+async def test_skips_an_attempt_that_another_sender_has_recorded(own_nats_server: NatsServer) -> None:
     async with declared(own_nats_server) as journal, receiving() as receiver:
-        told = await taken_on(journal, receiver.url())
+        deliberation = await submit(journal, receiver.url())
         async with sending(own_nats_server, webhook_retries_s="30"):
             receiver.script["/hook"].append(500)
-            await told.end()
+            await deliberation.end()
             await receiver.until(1)
-            await emptied(journal, "DELIBERATIONS", WEBHOOKS_CONSUMER)
-            (failed,) = (await told.delivery()).failed.values()
+            await until_empty(journal, "DELIBERATIONS", WEBHOOKS_CONSUMER)
+            (failed,) = (await deliberation.delivery()).failed.values()
         due = AttemptFailed(fact=failed.fact, number=2, attempt=failed.attempt, next_attempt_at=NOW)
-        place = DeliveryKey("default", told.id, receiver.received[0].id)
-        await journal.write(place.subject(due), encoded(due))
+        key = DeliveryKey("default", deliberation.id, receiver.received[0].id)
+        await journal.write(key.subject(due), encoded(due))
         async with sending(own_nats_server):
-            await told.settled()
+            await deliberation.finished()
     assert len(receiver.received) == 2
 
 
-async def test_a_sender_tells_what_it_does_and_what_waits(own_nats_server: NatsServer) -> None:
+async def test_describes_its_counts_and_queues(own_nats_server: NatsServer) -> None:
     async with declared(own_nats_server) as journal, receiving(503) as receiver:
         async with sending(own_nats_server, webhook_retries_s="60") as sender:
-            every = [await taken_on(journal, receiver.url()) for _ in range(3)]
-            for told in every:
-                await told.end()
-            await taken_on(journal, receiver.url())
+            every = [await submit(journal, receiver.url()) for _ in range(3)]
+            for deliberation in every:
+                await deliberation.end()
+            await submit(journal, receiver.url())
             async with asyncio.timeout(20):
-                while (told_of := await sender.describe())["queues"] != {
+                while (figures := await sender.describe())["queues"] != {
                     "webhooks": {"new": 0, "taken": 1},
                     "attempts": {"new": 0, "taken": 3},
-                } or told_of["held"] != {"webhooks": 1, "attempts": 0}:
+                } or figures["held"] != {"webhooks": 1, "attempts": 0}:
                     await asyncio.sleep(0.02)
-    assert told_of["counts"] == {"failed": 3}
-    assert (told_of["in_flight"], told_of["waiting"]) == (0, 0)
+    assert figures["counts"] == {"failed": 3}
+    assert (figures["in_flight"], figures["waiting"]) == (0, 0)

@@ -1,0 +1,46 @@
+"""The request to receivers, as an operation under `webhooks` of the OpenAPI document."""
+
+import json
+from typing import Any
+
+from app.api.webhook_payloads import TERMINAL_EVENTS, delivery_id, payload
+from app.deliberation.specification import Webhook
+from app.openapi.example_log import EPOCH, KEY, records_of
+
+_SIGNATURE = "v1,K5oZfzN95Z9UVu1EsfQmfVNQhnkZ2pj9o9NDN/H/pI4="
+_WEBHOOK = Webhook(url="https://hooks.example.com/deliberations", events=TERMINAL_EVENTS, metadata={"order": "4711"})
+
+
+def _header(name: str, description: str, example: str) -> dict[str, Any]:
+    """A required header of the request."""
+    declared = {"in": "header", "name": name, "required": True, "description": description}
+    return {**declared, "schema": {"type": "string"}, "examples": {"ended": {"value": example}}}
+
+
+def receiver_operation() -> dict[str, Any]:
+    """The operation; its body has the schema WebhookPayload."""
+    end = records_of(KEY)[-1]
+    example = {"summary": "A deliberation has ended with a verdict", "value": json.loads(payload(end, EPOCH, _WEBHOOK))}
+    schema = {"$ref": "#/components/schemas/WebhookPayload"}
+    return {
+        "operationId": "receive_event",
+        "summary": "An event of a deliberation whose request has a webhook",
+        "description": "Sent at least once per subscribed event, signed by Standard Webhooks 1.0.0. Verify the "
+        "signature over the bytes as received. Repeated deliveries of an event have the same `webhook-id`.",
+        "tags": ["webhooks"],
+        "security": [],
+        "parameters": [
+            _header("webhook-id", "The delivery's id, the same at every attempt", delivery_id(end)),
+            _header("webhook-timestamp", "Seconds since 1970 of this attempt", "1767225600"),
+            _header("webhook-signature", "`v1,` and HMAC-SHA256 in base64, for each secret", _SIGNATURE),
+        ],
+        "requestBody": {
+            "required": True,
+            "content": {"application/json": {"schema": schema, "examples": {"ended": example}}},
+        },
+        "responses": {
+            "2XX": {"description": "Accepted"},
+            "410": {"description": "Gone: no more events of this deliberation are sent"},
+            "default": {"description": "Failed: the delivery is retried later"},
+        },
+    }
