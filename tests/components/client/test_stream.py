@@ -26,6 +26,7 @@ from app.client import (
 )
 from app.client.follower import Follower
 from app.client.reading import event_of
+from app.deliberation.facts import CallDelta, CallFinished
 from app.testing import InMemoryJournal
 from tests.components.client.scripted_streams import NAMES, ScriptedStream, fixture, scripted
 from tests.components.routes.listening import listening, whole
@@ -218,6 +219,35 @@ async def test_a_gateway_that_drains_is_come_back_to() -> None:
             assert (await anext(events)).type == "stream.reconnect"
     assert seen == ["stream.opened", *(event.type for event in whole(story)[:5])]
     assert stream.cursor == gateway.id_of(4)
+
+
+@pytest.mark.parametrize(
+    ("pieces", "text"),
+    [
+        ([(1, 0, "ab"), (1, 2, "cd")], "abcd"),
+        ([(1, 0, "ab"), (1, 0, "ab"), (1, 2, "cd"), (1, 1, "bc")], "abcd"),
+        ([(1, 0, "abc"), (1, 1, "bcde")], "abcde"),
+        ([(1, 2, "cd"), (1, 4, "ef")], "cdef"),
+        ([(1, 0, "old"), (2, 0, "new")], "new"),
+        ([(2, 0, "new"), (1, 3, "late")], "new"),
+    ],
+)
+def test_texts_place_pieces_by_their_offset(pieces: list[tuple[int, int, str]], text: str) -> None:
+    texts = Texts()
+    delta = next(event for event in whole(Story("d-1")) if isinstance(event, CallDelta))
+    for attempt, offset, piece in pieces:
+        texts.apply(delta.model_copy(update={"attempt": attempt, "offset": offset, "text": piece}))
+    assert [each.text for each in texts.values()] == [text]
+
+
+@pytest.mark.parametrize("streamed", ["", "bl", "something else", "blue and more"])
+def test_the_recorded_text_replaces_the_streamed_one(streamed: str) -> None:
+    texts, events = Texts(), whole(Story("d-1"))
+    delta = next(event for event in events if isinstance(event, CallDelta))
+    finished = next(event for event in events if isinstance(event, CallFinished) and event.call_id == delta.call_id)
+    texts.apply(delta.model_copy(update={"offset": 0, "text": streamed}))
+    texts.apply(finished)
+    assert texts[delta.call_id].text == finished.text
 
 
 @pytest.mark.parametrize("data", ["", "{", "[]", '{"type":"call.delta"}', '{"type":"agent.pondered","depth":3}'])
