@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from app.cli.stack.processes import marked
-from app.cli.stack.supervisor import Child, Site, supervised
+from app.cli.stack.supervisor import Child, StackRun, supervised
 from tests.integration.cli.children import Run, Stand, Told
 
 
@@ -18,18 +18,20 @@ def told() -> Told:
 
 
 @pytest.fixture
-def site(tmp_path: Path) -> Site:
+def stack_run(tmp_path: Path) -> StackRun:
     logs_dir = tmp_path / "logs"
     logs_dir.mkdir()
-    return Site(mark=os.urandom(8).hex(), logs_dir=logs_dir, state_file=tmp_path / "stack.json", facts={"url": "here"})
+    return StackRun(
+        mark=os.urandom(8).hex(), logs_dir=logs_dir, state_file=tmp_path / "stack.json", facts={"url": "here"}
+    )
 
 
 @pytest.fixture
-async def run(site: Site, told: Told) -> AsyncGenerator[Run]:
+async def run(stack_run: StackRun, told: Told) -> AsyncGenerator[Run]:
     @asynccontextmanager
     async def running(*children: Child) -> AsyncGenerator[Stand]:
-        async with supervised(children, site, told) as supervisor:
-            yield Stand(supervisor, told, site)
+        async with supervised(children, stack_run, told) as supervisor:
+            yield Stand(supervisor, told, stack_run)
 
     yield running
-    assert marked(site.mark) == [], "a supervisor leaves nothing behind, whatever happened"
+    assert marked(stack_run.mark) == [], "a supervisor leaves nothing behind, whatever happened"

@@ -47,7 +47,7 @@ def printable(text: str) -> str:
 
 
 def prose(text: str) -> str:
-    """The readable part of an output, free of control characters. As an unfinished output grows, its prose only grows."""
+    """The readable part of an output, free of control characters. While an output grows, its prose only grows."""
     if not text.lstrip().startswith(("{", "[")):
         return printable(text.lstrip())
     try:

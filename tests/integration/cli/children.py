@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from app.cli.render.progress import ChildReady, ProgressEvent
-from app.cli.stack.probes import writes
-from app.cli.stack.supervisor import Child, Site, Supervisor
+from app.cli.stack.health_checks import prints
+from app.cli.stack.supervisor import Child, StackRun, Supervisor
 from tests.conditions import until
 
 READY = "print('ready', flush=True)\n"
@@ -38,7 +38,7 @@ T = TypeVar("T")
 
 def child(name: str, code: str, **more: Any) -> Child:
     defaults: dict[str, Any] = {
-        "is_ready": writes("ready"),
+        "is_ready": prints("ready"),
         "environment": dict(os.environ),
         "stop_within_s": 5.0,
         "ready_within_s": 20.0,
@@ -71,10 +71,10 @@ class Stand:
 
     supervisor: Supervisor
     told: Told
-    site: Site
+    stack_run: StackRun
 
     def state(self) -> dict[str, Any]:
-        return json.loads(self.site.state_file.read_text())
+        return json.loads(self.stack_run.state_file.read_text())
 
     def kill(self, name: str) -> int:
         pid = self.supervisor.pid_of(name)

@@ -26,13 +26,13 @@ from app.cli.render.progress import (
 from app.cli.stack.layout import StackOptions
 from app.cli.stack.processes import NICENESS, marked
 from app.cli.stack.stack import running_stack
-from app.cli.stack.supervisor import Site, StackFailed
+from app.cli.stack.supervisor import StackFailed, StackRun
 from app.deliberation.errors import JournalUnavailable
 from tests.conditions import until
 from tests.integration.cli.children import DEAF, FAILS, LASTS, ORPHANS, SILENT, Run, Told, alive, child
 
 
-async def test_a_child_starts_when_what_it_needs_is_ready_and_all_stop_in_reverse(run: Run, told: Told) -> None:
+async def test_children_start_after_their_dependencies_and_stop_in_reverse(run: Run, told: Told) -> None:
     async with run(child("log", LASTS), child("engine", LASTS), child("gateway", LASTS, needs=("log",))) as stand:
         told_in_order = [(type(e), getattr(e, "name", "")) for e in told.events]
         assert told_in_order.index((ChildReady, "log")) < told_in_order.index((ChildStarted, "gateway"))
@@ -44,7 +44,7 @@ async def test_a_child_starts_when_what_it_needs_is_ready_and_all_stop_in_revers
         }
     assert [event.name for event in told.of(StackStopping)] == ["gateway", "engine", "log"]
     assert told.of(StackStopped)[0].left == ()
-    assert not stand.site.state_file.exists()
+    assert not stand.stack_run.state_file.exists()
 
 
 def session_niceness(pid: int) -> str:
@@ -54,10 +54,14 @@ def session_niceness(pid: int) -> str:
     return told[-1] if told else "CPU is not shared by session"
 
 
-async def test_whoever_yields_has_cpu_after_who_does_not_and_so_has_what_it_starts(run: Run, site: Site) -> None:
+async def test_low_priority_children_and_their_descendants_have_a_higher_niceness(
+    run: Run, stack_run: StackRun
+) -> None:
     names, own = ("log", "ray", "engine"), os.getpriority(os.PRIO_PROCESS, 0)
-    async with run(child("log", LASTS, yields=False), child("ray", ORPHANS + LASTS), child("engine", LASTS)) as stand:
-        after = {each: {os.getpriority(os.PRIO_PROCESS, p.pid) for p in marked(site.mark, each)} for each in names}
+    async with run(
+        child("log", LASTS, low_priority=False), child("ray", ORPHANS + LASTS), child("engine", LASTS)
+    ) as stand:
+        after = {each: {os.getpriority(os.PRIO_PROCESS, p.pid) for p in marked(stack_run.mark, each)} for each in names}
         assert after == {"log": {own}, "ray": {min(19, own + NICENESS)}, "engine": {min(19, own + NICENESS)}}
         sessions = {each: session_niceness(stand.supervisor.pid_of(each)) for each in names}
         assert sessions in (
@@ -66,7 +70,7 @@ async def test_whoever_yields_has_cpu_after_who_does_not_and_so_has_what_it_star
         )
 
 
-async def test_a_session_that_may_not_be_lowered_yet_is_lowered_as_soon_as_it_may(
+async def test_retries_to_lower_a_sessions_priority(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     written: list[tuple[str, str]] = []
@@ -82,7 +86,7 @@ async def test_a_session_that_may_not_be_lowered_yet_is_lowered_as_soon_as_it_ma
         assert written == [(f"/proc/{stand.supervisor.pid_of('engine')}/autogroup", str(NICENESS))] * 3
 
 
-async def test_a_killed_child_comes_back_and_the_others_do_not_notice(run: Run, told: Told) -> None:
+async def test_a_killed_child_restarts_without_the_others(run: Run, told: Told) -> None:
     async with run(child("log", LASTS), child("gateway", LASTS, needs=("log",))) as stand:
         gateway = stand.supervisor.pid_of("gateway")
         killed = stand.kill("log")
@@ -95,7 +99,7 @@ async def test_a_killed_child_comes_back_and_the_others_do_not_notice(run: Run, 
         ]
 
 
-async def test_a_child_that_keeps_dying_is_restarted_less_and_less_often(run: Run, told: Told) -> None:
+async def test_restart_delays_of_a_failing_child_grow(run: Run, told: Told) -> None:
     async with run(child("gateway", LASTS)) as stand:
         for life in (1, 2, 3):
             await told.until_ready("gateway", life)
@@ -104,7 +108,7 @@ async def test_a_child_that_keeps_dying_is_restarted_less_and_less_often(run: Ru
     assert [died.restart_in_s for died in told.of(ChildDied)] == pytest.approx([0.2, 0.4, 0.8])
 
 
-async def test_what_stands_on_a_dead_child_is_ended_at_once_and_started_together_with_it(
+async def test_a_dependent_child_ends_and_restarts_together_with_its_dependency(
     run: Run, told: Told, tmp_path: Path
 ) -> None:
     deaf_once = (
@@ -123,13 +127,13 @@ async def test_what_stands_on_a_dead_child_is_ended_at_once_and_started_together
         assert [event.name for event in told.of(ChildStarted)] == ["ray", "deployer", "ray", "deployer"]
 
 
-async def test_what_stands_on_another_does_not_wait_until_that_is_ready(run: Run, told: Told) -> None:
+async def test_a_child_that_fails_with_another_does_not_wait_for_its_readiness(run: Run, told: Told) -> None:
     async with run(child("ray", LASTS), child("deployer", LASTS, fails_with=("ray",))):
         order = [(type(event), getattr(event, "name", "")) for event in told.events]
         assert order[:2] == [(ChildStarted, "ray"), (ChildStarted, "deployer")]
 
 
-async def test_the_death_of_one_that_stands_on_another_leaves_that_alone(run: Run, told: Told) -> None:
+async def test_an_exit_of_a_dependent_child_leaves_its_dependency_running(run: Run, told: Told) -> None:
     async with run(child("ray", LASTS), child("deployer", LASTS, fails_with=("ray",))) as stand:
         ray = stand.supervisor.pid_of("ray")
         stand.kill("deployer")
@@ -137,9 +141,11 @@ async def test_the_death_of_one_that_stands_on_another_leaves_that_alone(run: Ru
         assert stand.supervisor.pid_of("ray") == ray
 
 
-async def test_orphans_of_a_dead_child_are_ended_before_it_starts_again(run: Run, told: Told, site: Site) -> None:
+async def test_orphans_of_an_exited_child_end_before_its_restart(
+    run: Run, told: Told, stack_run: StackRun
+) -> None:
     async with run(child("ray", ORPHANS + LASTS)) as stand:
-        first = {process.pid for process in marked(site.mark)}
+        first = {process.pid for process in marked(stack_run.mark)}
         assert len(first) == 4
         stand.kill("ray")
         await until(lambda: len(told.of(ChildStarted, "ray")) == 2)
@@ -147,14 +153,14 @@ async def test_orphans_of_a_dead_child_are_ended_before_it_starts_again(run: Run
         await told.until_ready("ray", 2)
 
 
-async def test_a_child_that_will_not_stop_is_killed_after_its_bound(run: Run, told: Told, site: Site) -> None:
+async def test_a_child_that_ignores_sigterm_is_killed_after_its_bound(run: Run, told: Told, stack_run: StackRun) -> None:
     async with run(child("deaf", ORPHANS + DEAF, stop_within_s=0.2)):
         pass
     assert told.of(StackStopped)[0].left == ()
-    assert marked(site.mark) == []
+    assert marked(stack_run.mark) == []
 
 
-async def test_a_second_cancellation_does_not_wait_for_those_that_will_not_stop(run: Run, told: Told) -> None:
+async def test_a_second_cancellation_does_not_wait_for_children(run: Run, told: Told) -> None:
     ready = asyncio.Event()
 
     async def body() -> None:
@@ -179,7 +185,7 @@ async def test_a_second_cancellation_does_not_wait_for_those_that_will_not_stop(
         ("raise SystemExit(0)", {}, "ended with status 0", ()),
     ],
 )
-async def test_a_child_that_never_gets_ready_ends_the_start_and_its_log_is_shown(
+async def test_a_child_that_never_becomes_ready_ends_the_start_with_its_log(
     run: Run, told: Told, code: str, more: dict[str, Any], reason: str, tail: tuple[str, ...]
 ) -> None:
     with pytest.raises(StackFailed, match=reason) as raised:
@@ -191,13 +197,13 @@ async def test_a_child_that_never_gets_ready_ends_the_start_and_its_log_is_shown
     assert len(told.of(ChildStarted, "gateway")) == 2, "one more attempt, as a port may be lost for a moment"
 
 
-async def test_a_program_that_is_not_there_is_told(run: Run) -> None:
+async def test_a_missing_program_is_an_error(run: Run) -> None:
     with pytest.raises(StackFailed, match="cannot be run"):
         async with run(replace(child("nats", LASTS), command=("/no/such/program",))):
             pytest.fail("the body must not run")
 
 
-async def test_preparation_comes_before_those_that_need_it_and_after_each_restart(run: Run, told: Told) -> None:
+async def test_preparation_runs_before_dependent_children_and_after_each_restart(run: Run, told: Told) -> None:
     prepared = list[int]()
 
     async def prepare() -> None:
@@ -212,7 +218,7 @@ async def test_preparation_comes_before_those_that_need_it_and_after_each_restar
 
 
 @pytest.mark.parametrize("fails_at_first", [True, False])
-async def test_a_preparation_that_fails_stops_the_start_but_not_what_served_before(
+async def test_a_failed_preparation_ends_the_start_but_not_a_child_that_served_before(
     run: Run, told: Told, fails_at_first: bool
 ) -> None:
     async def prepare() -> None:
@@ -232,7 +238,7 @@ async def test_a_preparation_that_fails_stops_the_start_but_not_what_served_befo
         assert [noticed.text for noticed in told.of(Noticed)] == ["log: the log does not answer"]
 
 
-async def test_errors_of_the_body_are_its_own(run: Run) -> None:
+async def test_errors_of_the_body_propagate(run: Run) -> None:
     with pytest.raises(LookupError):
         async with run(child("log", LASTS)):
             raise LookupError
@@ -254,7 +260,7 @@ async def program(code: str, place: Path) -> AsyncGenerator[tuple[asyncio.subpro
         await process.wait()
 
 
-async def test_a_data_directory_serves_one_stack_at_a_time(tmp_path: Path) -> None:
+async def test_a_data_directory_allows_one_stack_at_a_time(tmp_path: Path) -> None:
     code = f"""
 import fcntl
 file = open("lock", "w")
@@ -269,16 +275,16 @@ file.flush()
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
-async def test_what_a_killed_supervisor_left_is_ended_by_the_next_one(tmp_path: Path, told: Told) -> None:
+async def test_the_next_stack_ends_what_a_killed_supervisor_left(tmp_path: Path, told: Told) -> None:
     code = f"""
 import asyncio, os, sys
 from pathlib import Path
-from app.cli.stack.probes import writes
-from app.cli.stack.supervisor import Child, Site, supervised
+from app.cli.stack.health_checks import prints
+from app.cli.stack.supervisor import Child, StackRun, supervised
 async def main():
-    site = Site(mark="{tmp_path.name}", logs_dir=Path("."), state_file=Path("stack.json"))
+    stack_run = StackRun(mark="{tmp_path.name}", logs_dir=Path("."), state_file=Path("stack.json"))
     command = (sys.executable, "-c", {ORPHANS + LASTS!r})
-    async with supervised([Child(name="ray", command=command, is_ready=writes("ready"))], site, lambda _: None):
+    async with supervised([Child(name="ray", command=command, is_ready=prints("ready"))], stack_run, lambda _: None):
         print("up", flush=True)
         await asyncio.Event().wait()
 asyncio.run(main())
