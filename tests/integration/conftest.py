@@ -1,4 +1,4 @@
-"""What tests of the supervisor share: what it told, where it keeps its files, and children that run under it."""
+"""Fixtures for tests of the supervisor: its events, its files, and running children."""
 
 import os
 from collections.abc import AsyncGenerator
@@ -9,12 +9,12 @@ import pytest
 
 from app.cli.stack.processes import marked
 from app.cli.stack.supervisor import Child, StackRun, supervised
-from tests.integration.cli.children import Run, Stand, Told
+from tests.integration.cli.children import Events, Run, RunningChildren
 
 
 @pytest.fixture
-def told() -> Told:
-    return Told()
+def events() -> Events:
+    return Events()
 
 
 @pytest.fixture
@@ -27,11 +27,11 @@ def stack_run(tmp_path: Path) -> StackRun:
 
 
 @pytest.fixture
-async def run(stack_run: StackRun, told: Told) -> AsyncGenerator[Run]:
+async def run(stack_run: StackRun, events: Events) -> AsyncGenerator[Run]:
     @asynccontextmanager
-    async def running(*children: Child) -> AsyncGenerator[Stand]:
-        async with supervised(children, stack_run, told) as supervisor:
-            yield Stand(supervisor, told, stack_run)
+    async def running(*children: Child) -> AsyncGenerator[RunningChildren]:
+        async with supervised(children, stack_run, events) as supervisor:
+            yield RunningChildren(supervisor, events, stack_run)
 
     yield running
-    assert marked(stack_run.mark) == [], "a supervisor leaves nothing behind, whatever happened"
+    assert marked(stack_run.mark) == [], "a supervisor leaves no process behind"

@@ -79,9 +79,7 @@ async def test_names_every_faulty_field(stub: StubGateway, gateway: GatewayClien
     assert raised.value.request_id == "req-1"
 
 
-async def test_retries_an_uncertain_submission_with_the_same_key(
-    stub: StubGateway, gateway: GatewayClient
-) -> None:
+async def test_retries_an_uncertain_submission_with_the_same_key(stub: StubGateway, gateway: GatewayClient) -> None:
     stub.answers = [problem("journal_unavailable", 503), problem("not_ready", 503)]
     resource = await gateway.submit({"task": "x"}, "the-key")
     assert resource["id"] == ID
@@ -118,9 +116,7 @@ async def test_follows_a_stream_to_its_terminal_event(stub: StubGateway, gateway
 
 
 @pytest.mark.parametrize("cut_after", [7, 50])
-async def test_resumes_a_broken_stream_at_the_cursor(
-    stub: StubGateway, gateway: GatewayClient, cut_after: int
-) -> None:
+async def test_resumes_a_broken_stream_at_the_cursor(stub: StubGateway, gateway: GatewayClient, cut_after: int) -> None:
     stub.cut_after = cut_after
     retries: list[Retry] = []
     frames = await followed(gateway, on_retry=retries.append)

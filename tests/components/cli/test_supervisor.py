@@ -107,61 +107,62 @@ def test_a_child_that_exits_with_its_dependency_restarts_without_delay() -> None
     assert FIRST_DELAY_S > 0
 
 
+SILENT = Unresponsive()
 FULL = Unhealthy("no space left on device", restart_helps=False)
 
 
-def verdict_after(*signs: tuple[float, HealthStatus]) -> tuple[Replace | None, list[str]]:
-    """The verdict over a child that was last heard at 0, with all that was noticed on the way."""
+def decision_after(*checks: tuple[float, HealthStatus]) -> tuple[Replace | None, list[str]]:
+    """The decision to replace a child that responded last at 0 s, if any, and the notices before it."""
     history, notices = HealthHistory(0.0), list[str]()
     for now_s, status in checks:
         match after_check(history, status, now_s):
             case KeepRunning(history, notice):
                 notices += [notice] if notice else []
-            case Replace() as verdict:
-                return verdict, notices
+            case Replace() as decision:
+                return decision, notices
     return None, notices
 
 
 @pytest.mark.parametrize(
-    ("signs", "hung"),
+    ("checks", "hung"),
     [
-        ([(5, Unresponsive()), (10, Unresponsive()), (15, Unresponsive())], "no answer for 15 s"),
-        ([(5, Unresponsive()), (10, Unresponsive())], None),
-        ([(3, Unresponsive()), (6, Unresponsive()), (9, Unresponsive())], None),
-        ([(3, Unresponsive()), (6, Unresponsive()), (9, Unresponsive()), (12, Unresponsive())], "no answer for 12 s"),
+        ([(5, SILENT), (10, SILENT), (15, SILENT)], "no answer for 15 s"),
+        ([(5, SILENT), (10, SILENT)], None),
+        ([(3, SILENT), (6, SILENT), (9, SILENT)], None),
+        ([(3, SILENT), (6, SILENT), (9, SILENT), (12, SILENT)], "no answer for 12 s"),
         (
-            [(5, Unresponsive()), (10, Unresponsive()), (14, Healthy()), (19, Unresponsive()), (24, Unresponsive())],
+            [(5, SILENT), (10, SILENT), (14, Healthy()), (19, SILENT), (24, SILENT)],
             None,
         ),
-        # The whole machine slept: one long silence, and then it answers.
-        ([(3_600, Unresponsive()), (3_605, Unresponsive()), (3_607, Healthy())], None),
-        ([(5, Unresponsive()), (10, FULL), (15, Unresponsive()), (20, Unresponsive())], None),
+        # The machine was suspended: one long silence, then a response.
+        ([(3_600, SILENT), (3_605, SILENT), (3_607, Healthy())], None),
+        ([(5, SILENT), (10, FULL), (15, SILENT), (20, SILENT)], None),
     ],
 )
 def test_replaces_a_child_after_a_long_silence_with_several_misses(
-    signs: list[tuple[float, HealthStatus]], hung: str | None
+    checks: list[tuple[float, HealthStatus]], hung: str | None
 ) -> None:
-    verdict, _ = verdict_after(*signs)
+    decision, _ = decision_after(*checks)
     if hung is None:
-        assert verdict is None
+        assert decision is None
     else:
-        assert verdict == Replace(f"hung: {hung}", kill=True)
+        assert decision == Replace(f"hung: {hung}", kill=True)
 
 
 def test_a_problem_is_reported_once_and_restarted_when_that_helps() -> None:
-    cured = Unhealthy("no space left on device", restart_helps=True)
-    assert verdict_after((2, FULL), (4, FULL), (6, FULL), (8, cured)) == (
+    with_room = Unhealthy("no space left on device", restart_helps=True)
+    assert decision_after((2, FULL), (4, FULL), (6, FULL), (8, with_room)) == (
         Replace("broken: no space left on device", kill=False),
         ["no space left on device"],
     )
-    assert verdict_after((2, FULL), (4, Healthy()), (6, Healthy())) == (
+    assert decision_after((2, FULL), (4, Healthy()), (6, Healthy())) == (
         None,
         ["no space left on device", "serves again after: no space left on device"],
     )
 
 
 @pytest.mark.parametrize(
-    ("body", "free_bytes", "told"),
+    ("body", "free_bytes", "reason"),
     [
         (b'{"status":"unavailable","error":"JetStream: write error"}', FREE_BYTES_MIN, "JetStream: write error"),
         (b'{"error":"write error"}', FREE_BYTES_MIN - 1, "write error; it is restarted once the disk has room"),
@@ -170,10 +171,8 @@ def test_a_problem_is_reported_once_and_restarted_when_that_helps() -> None:
         (b"{}", FREE_BYTES_MIN, "JetStream is not healthy"),
     ],
 )
-def test_a_restart_helps_a_broken_store_only_with_free_disk_space(
-    body: bytes, free_bytes: int, told: str
-) -> None:
-    assert unhealthy_store(body, free_bytes) == Unhealthy(told, restart_helps=free_bytes >= FREE_BYTES_MIN)
+def test_a_restart_helps_a_broken_store_only_with_free_disk_space(body: bytes, free_bytes: int, reason: str) -> None:
+    assert unhealthy_store(body, free_bytes) == Unhealthy(reason, restart_helps=free_bytes >= FREE_BYTES_MIN)
 
 
 @pytest.mark.parametrize(
@@ -297,14 +296,12 @@ def test_rejects_stream_settings_outside_their_bounds(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variable: str, given: str
 ) -> None:
     monkeypatch.setenv(variable, given)
-    with pytest.raises(CommandError, match=variable) as told:
+    with pytest.raises(CommandError, match=variable) as refused:
         plan_stack(StackOptions(port=0, nats_port=0, data_dir=tmp_path), lambda _: None)
-    assert told.value.remedy and variable in told.value.remedy
+    assert refused.value.remedy and variable in refused.value.remedy
 
 
-def test_the_stack_and_the_gateway_agree_on_stream_settings(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_stack_and_the_gateway_agree_on_stream_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for variable, given in {"DELIBERATION_CLEANUP": "7200", "STREAM_REPLICAS": "3", "ACK_WAIT": "20"}.items():
         monkeypatch.setenv(variable, given)
     layout, settings = plan_stack(StackOptions(port=0, nats_port=0, data_dir=tmp_path), lambda _: None), Settings()
@@ -377,18 +374,18 @@ def test_every_event_is_printed_as_text_and_as_json(event: ProgressEvent, name: 
 
 
 @pytest.mark.parametrize(
-    ("keys", "host", "told"),
+    ("keys", "host", "exposure"),
     [
         (True, "192.0.2.7", "Keys are required, open to all that reach this host"),
         (True, "127.0.0.1", "Keys are required, loopback only"),
         (False, "127.0.0.1", "Development mode: no keys, loopback only"),
     ],
 )
-def test_the_ready_line_states_the_exposure(keys: bool, host: str, told: str) -> None:
+def test_the_ready_line_states_the_exposure(keys: bool, host: str, exposure: str) -> None:
     written = io.StringIO()
     event = StackReady(f"http://{host}:8080", "nats://n", (), "127.0.0.1:6", ("DEV",), True, "/data", 8.4, keys)
     Checklist(Console(file=written, soft_wrap=True))(event)
-    assert told in written.getvalue()
+    assert exposure in written.getvalue()
     assert ("deliberate keys create" in written.getvalue()) == keys == ("Bearer" in written.getvalue())
 
 
@@ -412,9 +409,7 @@ def test_only_the_webhook_sender_gets_the_persistent_signing_secret(tmp_path: Pa
 
 
 @pytest.mark.parametrize(("pepper", "hosts"), [(None, "127.0.0.1,::1,localhost"), ("p" * 40, "")])
-def test_webhooks_may_reach_loopback_only_without_keys(
-    tmp_path: Path, pepper: str | None, hosts: str
-) -> None:
+def test_webhooks_may_reach_loopback_only_without_keys(tmp_path: Path, pepper: str | None, hosts: str) -> None:
     options = StackOptions(port=0, nats_port=0, data_dir=tmp_path, key_pepper=pepper)
     by_name = {child.name: child.environment for child in stack_children(plan_stack(options, lambda _: None))}
     assert by_name["gateway"]["WEBHOOK_HOSTS"] == by_name["webhooks"]["WEBHOOK_HOSTS"] == hosts

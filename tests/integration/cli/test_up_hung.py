@@ -1,4 +1,4 @@
-"""Children that hang, or are broken: found by their signs of life, and started again; probes over real sockets."""
+"""Health checks with real processes and sockets: hung children are found and restarted."""
 
 import asyncio
 import errno
@@ -21,7 +21,7 @@ from app.cli.stack.health_checks import (
 from app.cli.stack.restart_policy import HealthStatus, Healthy, Unresponsive
 from app.cli.stack.supervisor import ChildRun, HealthCheck
 from tests.conditions import until
-from tests.integration.cli.children import LASTS, READY, Run, Told, alive, child
+from tests.integration.cli.children import LASTS, READY, Events, Run, alive, child
 
 BEATS = f"""
 import os, time
@@ -33,7 +33,7 @@ while True:
 
 
 def beats(beat: Path, *, within_s: float) -> HealthCheck:
-    """Well while the child touches its file again within that time."""
+    """Healthy while the child touches its file again within that time."""
 
     def touched_at() -> int:
         return beat.stat().st_mtime_ns
@@ -50,23 +50,25 @@ def beats(beat: Path, *, within_s: float) -> HealthCheck:
 
 
 async def test_a_hung_child_is_killed_and_restarted(
-    run: Run, told: Told, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    run: Run, events: Events, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("app.cli.stack.supervisor.HEALTH_CHECK_INTERVAL_S", 0.05)
     monkeypatch.setattr("app.cli.stack.restart_policy.UNRESPONSIVE_AFTER_S", 0.5)
     beat = tmp_path / "beat"
     beat.touch()
     code = BEATS.replace('"beat"', repr(str(beat)))
-    async with run(child("gateway", code, health_check=beats(beat, within_s=1), stop_within_s=1e6)) as stand:
-        hung = stand.supervisor.pid_of("gateway")
+    async with run(child("gateway", code, health_check=beats(beat, within_s=1), stop_within_s=1e6)) as running:
+        hung = running.supervisor.pid_of("gateway")
         os.kill(hung, signal.SIGSTOP)
-        await told.until_ready("gateway", 2)
+        await events.until_ready("gateway", 2)
         assert not alive(hung)
-        [died] = told.of(ChildDied)
+        [died] = events.of(ChildDied)
         assert died.reason.startswith("hung: no answer for ")
 
 
-async def test_a_child_that_misses_some_checks_keeps_running(run: Run, told: Told, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_child_that_misses_some_checks_keeps_running(
+    run: Run, events: Events, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("app.cli.stack.supervisor.HEALTH_CHECK_INTERVAL_S", 0.001)
     monkeypatch.setattr("app.cli.stack.restart_policy.UNRESPONSIVE_AFTER_S", 0.0)
     checks = 0
@@ -76,25 +78,25 @@ async def test_a_child_that_misses_some_checks_keeps_running(run: Run, told: Tol
         checks += 1
         return Healthy() if checks % 3 == 0 else Unresponsive()
 
-    async with run(child("gateway", LASTS, health_check=every_third)) as stand:
-        pid = stand.supervisor.pid_of("gateway")
+    async with run(child("gateway", LASTS, health_check=every_third)) as running:
+        pid = running.supervisor.pid_of("gateway")
         await until(lambda: checks > 30)
-        assert told.of(ChildDied) == []
-        assert stand.supervisor.pid_of("gateway") == pid
+        assert events.of(ChildDied) == []
+        assert running.supervisor.pid_of("gateway") == pid
 
 
 async def test_an_unwritable_state_file_is_reported_and_ends_no_child(
-    run: Run, told: Told, monkeypatch: pytest.MonkeyPatch
+    run: Run, events: Events, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(path: Path, text: str) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    async with run(child("log", LASTS)) as stand:
+    async with run(child("log", LASTS)) as running:
         with monkeypatch.context() as patched:
             patched.setattr("app.cli.stack.supervisor.write_private", full)
-            stand.kill("log")
-            await told.until_ready("log", 2)
-        assert "could not be written: No space left on device" in told.of(Noticed)[0].text
+            running.kill("log")
+            await events.until_ready("log", 2)
+        assert "could not be written: No space left on device" in events.of(Noticed)[0].text
 
 
 @pytest.mark.parametrize(
