@@ -270,7 +270,7 @@ async def beside(stack: RunningStack, gateways: int, cleanup: AsyncExitStack) ->
         data_dir.mkdir()
         layout = plan_stack(StackOptions(data_dir=data_dir, port=0, nats_url=stack.nats_url), lambda _: None)
         children = [child for child in stack_children(layout) if child.name == "gateway"]
-        await cleanup.enter_async_context(supervised(children, layout.site, lambda _: None))
+        await cleanup.enter_async_context(supervised(children, layout.stack_run, lambda _: None))
         urls.append(layout.url)
     return urls
 

@@ -112,7 +112,7 @@ async def _stage(directory: Path) -> AsyncGenerator[Stage]:
     outside = [child for child in stack_children(layout) if child.name in ("nats", "simulator")]
     door = Door()
     async with AsyncExitStack() as stack:
-        await stack.enter_async_context(supervised(outside, layout.site, lambda _: None))
+        await stack.enter_async_context(supervised(outside, layout.stack_run, lambda _: None))
         log = await stack.enter_async_context(FaultProxy(layout.ports["nats"]))
         engine = await stack.enter_async_context(FaultProxy(layout.ports["simulator"], door))
         process, url, mark = await asyncio.to_thread(_up, directory / "inside", log.port, engine.port)

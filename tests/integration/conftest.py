@@ -1,4 +1,4 @@
-"""What tests of the supervisor share: what it told, where it keeps its files, and children that run under it."""
+"""Fixtures for tests of the supervisor: its events, its files, and running children."""
 
 import os
 from collections.abc import AsyncGenerator
@@ -8,28 +8,30 @@ from pathlib import Path
 import pytest
 
 from app.cli.stack.processes import marked
-from app.cli.stack.supervisor import Child, Site, supervised
-from tests.integration.cli.children import Run, Stand, Told
+from app.cli.stack.supervisor import Child, StackRun, supervised
+from tests.integration.cli.children import Events, Run, RunningChildren
 
 
 @pytest.fixture
-def told() -> Told:
-    return Told()
+def events() -> Events:
+    return Events()
 
 
 @pytest.fixture
-def site(tmp_path: Path) -> Site:
+def stack_run(tmp_path: Path) -> StackRun:
     logs_dir = tmp_path / "logs"
     logs_dir.mkdir()
-    return Site(mark=os.urandom(8).hex(), logs_dir=logs_dir, state_file=tmp_path / "stack.json", facts={"url": "here"})
+    return StackRun(
+        mark=os.urandom(8).hex(), logs_dir=logs_dir, state_file=tmp_path / "stack.json", facts={"url": "here"}
+    )
 
 
 @pytest.fixture
-async def run(site: Site, told: Told) -> AsyncGenerator[Run]:
+async def run(stack_run: StackRun, events: Events) -> AsyncGenerator[Run]:
     @asynccontextmanager
-    async def running(*children: Child) -> AsyncGenerator[Stand]:
-        async with supervised(children, site, told) as supervisor:
-            yield Stand(supervisor, told, site)
+    async def running(*children: Child) -> AsyncGenerator[RunningChildren]:
+        async with supervised(children, stack_run, events) as supervisor:
+            yield RunningChildren(supervisor, events, stack_run)
 
     yield running
-    assert marked(site.mark) == [], "a supervisor leaves nothing behind, whatever happened"
+    assert marked(stack_run.mark) == [], "a supervisor leaves no process behind"

@@ -16,8 +16,8 @@ from app.cli.bench.accounts import account_document, account_lines
 from app.cli.client import GatewayClient, JsonObject, understood
 from app.cli.exits import CommandError, Exit, FieldFault, print_json
 from app.cli.render.lanes import is_simulated
-from app.cli.stack.layout import StackOptions, shown
-from app.cli.stack.probes import status_of
+from app.cli.stack.health_checks import status_of
+from app.cli.stack.layout import StackOptions, without_credentials
 from app.cli.stack.stack import running_stack
 from app.cli.stack.up import Checklist
 from app.cli.watch import until_ended
@@ -90,7 +90,7 @@ async def _answering(engine_urls: tuple[str, ...]) -> None:
     """Raise CommandError for an engine that does not answer: every question would wait for it to its deadline."""
     for url in engine_urls:
         if await status_of(f"{url}/v1/models") is None:
-            detail = f"no engine answers at {shown(url)}"
+            detail = f"no engine answers at {without_credentials(url)}"
             raise CommandError(
                 Exit.UNREACHABLE, "engine_unreachable", detail, remedy="is it running, and is that its URL?"
             )

@@ -1,19 +1,17 @@
-"""What a viewer knows of one running council: one lane per agent, folded from the event stream.
+"""The state of one running council as a viewer sees it: one lane per agent, folded from the event stream.
 
-Pure: no clock, no terminal. Pieces of text are applied by offset, so a replayed or doubled delta changes nothing, and a
-text is rebuilt exactly whatever is sent twice.
+Pure: no clock, no terminal. The texts of the calls are rebuilt by `app.client.texts`.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, get_args
 
-from pydantic import ValidationError
-
-from app.api.event_schemas import DeliberationSnapshot
-from app.cli.render.prose import Prose
+from app.api.event_schemas import DeliberationSnapshot, StreamEvent
+from app.client.reading import UnknownEvent, event_of
 from app.client.sse import Frame
+from app.client.texts import Texts
 from app.deliberation.facts import (
     TERMINAL_STATUS,
     Accepted,
@@ -30,7 +28,6 @@ from app.deliberation.facts import (
     StageClosed,
     StageOpened,
     TimedOut,
-    decode,
 )
 from app.deliberation.specification import Purpose
 from app.deliberation.strategies import STRATEGIES
@@ -45,19 +42,19 @@ _PURPOSES = frozenset(get_args(Purpose))
 
 
 def is_simulated(model: str | None) -> bool:
-    """Whether a model's name says that its text is simulated."""
+    """Whether a model's name marks its text as simulated."""
     return model is not None and "simulated" in model.lower()
 
 
 def expected_stages(
     strategy: str, rounds: int, parameters: Mapping[str, Any] | None = None
 ) -> list[tuple[str, int | None]]:
-    """(purpose, round) of each stage that a run without shortcuts opens; empty when the strategy is not known here.
+    """(purpose, round) of each stage that a run without shortcuts opens; empty for an unknown strategy.
 
-    The round is None where a purpose does not belong to one. A lane's bar is measured by this before the stages are
-    open, so it is a guess: stages may be left out, and others may come.
+    The round is None for a purpose that is not repeated per round. Progress bars use this estimate: a run may skip
+    stages or open others.
     """
-    # A strategy that goes on as another one has that one's stages, if it comes to them.
+    # A strategy that escalates runs the stages of the strategy it escalates to.
     chosen = str((parameters or {}).get("escalate_to", strategy))
     definition = STRATEGIES.get(chosen) or STRATEGIES.get(strategy)
     steps = [step.partition(" × ") for step in definition.steps] if definition else []
@@ -69,49 +66,9 @@ def expected_stages(
     return [*once[:first], *exchanges, *once[first:]]
 
 
-class StreamedText:
-    """One call's text, rebuilt from pieces that may come twice, late, or from an attempt that was given up."""
-
-    def __init__(self) -> None:
-        self.attempt = 0
-        self.text = ""
-        self.prose = Prose()
-        self._ahead: dict[int, str] = {}
-
-    def begin(self, attempt: int) -> None:
-        """Start again at offset 0 when `attempt` is newer than what is known."""
-        if attempt > self.attempt:
-            self.attempt, self.text, self.prose = attempt, "", Prose()
-            self._ahead.clear()
-
-    def apply(self, attempt: int, offset: int, piece: str) -> None:
-        """Place `piece` at `offset` characters; what is known already is dropped, what is ahead waits for its turn."""
-        self.begin(attempt)
-        if attempt < self.attempt:
-            return
-        self._ahead[offset] = max(piece, self._ahead.get(offset, ""), key=len)
-        while (ready := next((at for at in sorted(self._ahead) if at <= len(self.text)), None)) is not None:
-            waiting = self._ahead.pop(ready)
-            self._append(waiting[len(self.text) - ready :])
-
-    def finish(self, attempt: int, text: str) -> None:
-        """Take the recorded text, which stands whatever was streamed."""
-        self.begin(attempt)
-        if text.startswith(self.text):
-            self._append(text[len(self.text) :])
-        else:
-            self.text, self.prose = text, Prose()
-            self.prose.feed(text)
-        self._ahead.clear()
-
-    def _append(self, piece: str) -> None:
-        self.text += piece
-        self.prose.feed(piece)
-
-
 @dataclass(slots=True)
 class Lane:
-    """One agent: what it does now, and how far it is."""
+    """One agent: its current call and its progress. `call_id` is of the newest call, empty before the first."""
 
     agent_id: str
     role: str = ""
@@ -124,17 +81,12 @@ class Lane:
     calls_failed: int = 0
     tokens: int = 0
     problem: str | None = None
-    reached: float = 0.0
-    streamed: StreamedText = field(default_factory=StreamedText)
-
-    @property
-    def chars(self) -> int:
-        """Characters of the text that is shown."""
-        return len(self.streamed.text)
+    progress: float = 0.0
+    call_id: str = ""
 
 
 class CouncilView:
-    """Everything that is shown of a deliberation while it runs. `apply` takes each frame of the stream in order."""
+    """The state of a running deliberation for display. `apply` takes each frame of the stream in order."""
 
     def __init__(self) -> None:
         self.deliberation_id = ""
@@ -151,61 +103,64 @@ class CouncilView:
         self.accepted_at: datetime | None = None
         self.ended_at: datetime | None = None
         self._expected: list[tuple[str, int | None]] = []
-        self._place = -1
-        self._calls: dict[str, StreamedText] = {}
+        self._position = -1
+        self._texts = Texts()
         self._finished: set[str] = set()
         self._chars_of: dict[str, list[int]] = {}
 
     @property
     def ended(self) -> bool:
-        """Whether the terminal event is there."""
+        """Whether the terminal event has arrived."""
         return self.status in TERMINAL_STATUS.values()
 
     @property
     def simulated(self) -> bool:
-        """Whether a simulator writes any of it."""
+        """Whether a simulator serves any of the agents."""
         return any(is_simulated(lane.model) for lane in self.lanes.values())
 
     @property
     def tokens(self) -> int:
-        """Tokens of all calls that are recorded."""
+        """Tokens of all finished calls."""
         return sum(lane.tokens for lane in self.lanes.values())
 
+    def text(self, lane: Lane) -> str:
+        """What the lane's newest call has written so far."""
+        found = self._texts.get(lane.call_id)
+        return "" if found is None else found.text
+
     def planned(self, lane: Lane) -> int:
-        """Calls that this agent is expected to make in all; exact once the last stage is open."""
-        return max(1, lane.calls_opened + (0 if self.ended else self._stages_to_come()))
+        """The expected total of the agent's calls; exact once the last stage is open."""
+        return max(1, lane.calls_opened + (0 if self.ended else self._stages_left()))
 
     def share(self, lane: Lane) -> float:
-        """How much of the lane's work is done, in [0, 1]: 1 at the end and not before, and it never goes back."""
-        return 1.0 if self.ended else lane.reached
+        """The completed share of the lane's work in [0, 1]. It never decreases, and only an ended run reaches 1."""
+        return 1.0 if self.ended else lane.progress
 
-    def _reach(self) -> None:
-        """Take down how far each lane is: a running call counts by its length beside finished ones."""
+    def _update_progress(self) -> None:
+        """Update each lane's progress; a running call counts by its length relative to finished ones."""
         for lane in self.lanes.values():
             done = float(lane.calls_done)
             if lane.state == "writing":
                 finished = self._chars_of.get(lane.purpose, [])
                 typical = sum(finished) / len(finished) if finished else _TYPICAL_CHARS
-                done += min(_UNFINISHED_MAX, lane.chars / max(1.0, typical))
-            lane.reached = max(lane.reached, min(_NOT_ENDED_MAX, done / self.planned(lane)))
+                done += min(_UNFINISHED_MAX, len(self.text(lane)) / max(1.0, typical))
+            lane.progress = max(lane.progress, min(_NOT_ENDED_MAX, done / self.planned(lane)))
 
     def apply(self, frame: Frame) -> Event | None:
-        """Fold one frame; returns the logged event in it, or None when it is of the stream itself or not known here."""
-        if frame.event == "deliberation.snapshot":
-            self._restore(frame.data)
-            self._reach()
-            return None
+        """Fold one frame. Returns its logged event; None for events about the stream itself and for unknown ones."""
+        event = event_of(frame)
+        self._texts.apply(event)
         if frame.event in ("stream.gap", "stream.reconnect"):
             self.notice = f"{frame.event.removeprefix('stream.')}: {frame.fields().get('reason', 'unknown')}"
-            return None
-        try:
-            event = decode(frame.data.encode())
-        except ValidationError:
-            return None  # of the stream itself, or of a newer gateway
-        self.notice = None
-        self._fold(event)
-        self._reach()
-        return event
+        elif isinstance(event, DeliberationSnapshot):
+            self._restore(event)
+            self._update_progress()
+        elif not isinstance(event, UnknownEvent | StreamEvent):
+            self.notice = None
+            self._fold(event)
+            self._update_progress()
+            return event
+        return None
 
     def _fold(self, event: Event) -> None:
         match event:
@@ -216,13 +171,11 @@ class CouncilView:
             case CallStarted():
                 lane = self._lane(event.agent_id, event.role)
                 lane.model, lane.state, lane.attempt = event.model, "writing", event.attempt
-                lane.streamed = self._text(event.call_id)
-                lane.streamed.begin(event.attempt)
+                lane.call_id = event.call_id
             case CallDelta():
                 if event.call_id not in self._finished:
-                    self._text(event.call_id).apply(event.attempt, event.offset, event.text)
                     lane = self._lane(event.agent_id)
-                    lane.streamed, lane.state = self._text(event.call_id), "writing"
+                    lane.call_id, lane.state = event.call_id, "writing"
             case CallFinished():
                 self._finish(event)
             case StageClosed():
@@ -236,15 +189,12 @@ class CouncilView:
                 self.ended_at = event.ts
                 self._close()
             case Deleted():
-                self.notice = "somebody deleted it"
+                self.notice = "deleted"
 
     def _lane(self, agent_id: str, role: str = "") -> Lane:
         lane = self.lanes.setdefault(agent_id, Lane(agent_id))
         lane.role = role or lane.role
         return lane
-
-    def _text(self, call_id: str) -> StreamedText:
-        return self._calls.setdefault(call_id, StreamedText())
 
     def _accept(self, event: Accepted) -> None:
         specification = event.specification
@@ -258,7 +208,7 @@ class CouncilView:
         self.status = "in_progress" if self.status == "pending" else self.status
         self.stage, self.purpose, self.round = event.stage, event.purpose, event.round
         self.calls_total, self.calls_seen = len(event.calls), 0
-        self._place = self._placed()
+        self._position = self._position_of_stage()
         for lane in self.lanes.values():
             lane.purpose, lane.state = IDLE, "waiting"
         for planned in event.calls:
@@ -278,49 +228,42 @@ class CouncilView:
         lane.state = "answered" if event.answered else "failed"
         lane.problem = None if event.problem is None else event.problem.code
         lane.calls_failed += not event.answered
-        lane.streamed = self._text(event.call_id)
+        lane.call_id = event.call_id
         if event.text is not None:
-            lane.streamed.finish(event.attempt, event.text)
             self._chars_of.setdefault(lane.purpose, []).append(len(event.text))
 
     def _close(self) -> None:
         for lane in self.lanes.values():
-            # A call that the stage did not wait for is over for its lane; a late answer is not waited for either.
+            # The stage waits no longer for calls that are still running.
             lane.state = "stopped" if lane.calls_done < lane.calls_opened else lane.state
             lane.calls_done = lane.calls_opened
 
-    def _placed(self) -> int:
-        """Where the open stage stands among those expected; where the one before stood when it was not expected."""
-        ahead = range(max(0, self._place), len(self._expected))
-        exact = (place for place, stage in enumerate(self._expected) if stage == (self.purpose, self.round))
-        loose = (place for place in ahead if self._expected[place] == (self.purpose, None))
-        return next(exact, next(loose, self._place))
+    def _position_of_stage(self) -> int:
+        """The open stage's index among the expected ones; the previous stage's for an unexpected one."""
+        ahead = range(max(0, self._position), len(self._expected))
+        exact = (index for index, stage in enumerate(self._expected) if stage == (self.purpose, self.round))
+        loose = (index for index in ahead if self._expected[index] == (self.purpose, None))
+        return next(exact, next(loose, self._position))
 
-    def _stages_to_come(self) -> int:
-        return len(self._expected) - 1 - self._place
+    def _stages_left(self) -> int:
+        return len(self._expected) - 1 - self._position
 
-    def _restore(self, data: str) -> None:
-        try:
-            snapshot = DeliberationSnapshot.model_validate_json(data)
-        except ValidationError:
-            return  # of another version: the events that follow still tell the rest
-        told = snapshot.deliberation
-        self.deliberation_id, self.task, self.strategy = told.id, told.task, told.strategy
-        self.status, self.accepted_at, self.ended_at = told.status, told.created_at, told.ended_at
-        self._expected = expected_stages(told.strategy, told.rounds, told.parameters)
-        if told.progress is not None:
-            self.stage, self.purpose, self.round = told.progress.stage, told.progress.purpose, told.progress.round
-            self._place = self._placed()
-            self.calls_seen, self.calls_total = told.progress.calls_finished, told.progress.calls_total
-        for proposal in told.proposals:
+    def _restore(self, snapshot: DeliberationSnapshot) -> None:
+        found = snapshot.deliberation
+        self.deliberation_id, self.task, self.strategy = found.id, found.task, found.strategy
+        self.status, self.accepted_at, self.ended_at = found.status, found.created_at, found.ended_at
+        self._expected = expected_stages(found.strategy, found.rounds, found.parameters)
+        if found.progress is not None:
+            self.stage, self.purpose, self.round = found.progress.stage, found.progress.purpose, found.progress.round
+            self._position = self._position_of_stage()
+            self.calls_seen, self.calls_total = found.progress.calls_finished, found.progress.calls_total
+        for proposal in found.proposals:
             lane = self._lane(proposal.agent_id, proposal.role)
             lane.model = proposal.model or lane.model
             lane.calls_done = max(lane.calls_done, proposal.usage.calls)
             lane.calls_opened = max(lane.calls_opened, lane.calls_done)
             lane.tokens = max(lane.tokens, proposal.usage.tokens)
         for call in snapshot.unfinished:
-            text = self._text(call.call_id)
-            text.apply(call.attempt, call.offset - len(call.text), call.text)
             lane = self._lane(call.agent_id)
-            lane.streamed, lane.state, lane.purpose = text, "writing", self.purpose
+            lane.call_id, lane.state, lane.purpose = call.call_id, "writing", self.purpose
             lane.calls_opened = max(lane.calls_opened, lane.calls_done + 1)

@@ -1,4 +1,4 @@
-"""The live picture of a council: a header, and one lane per agent, as large as the terminal allows."""
+"""The live view of a council: a header and one lane per agent, sized to the terminal."""
 
 from collections.abc import Iterator
 from datetime import datetime
@@ -10,28 +10,28 @@ from rich.table import Table
 from rich.text import Text
 
 from app.cli.render.lanes import IDLE, CouncilView, Lane
-from app.cli.render.prose import printable
+from app.cli.render.prose import printable, prose
 
 _ROLE_STYLES = {"DEV": "cyan", "QA": "magenta", "ARCHITECT": "yellow", "DEVOPS": "green", "DATA": "blue"}
 _STATE_STYLES = {"writing": "bold", "failed": "red", "stopped": "yellow"}
 _TEXT_LINES_MAX = 8
-_DOING_WIDTH = 42  # so that the bars keep their length while the words beside them change
+_ACTIVITY_WIDTH = 42  # fixed, so that the bars keep their length while the words change
 _FRAME_LINES = 3  # a panel's two borders and its bar
 _HEADER_LINES = 2
 
 
 def style_of(role: str) -> str:
-    """The colour that a role has wherever it is named."""
+    """The colour of a role's name."""
     return _ROLE_STYLES.get(role, "white")
 
 
 def seconds(value: float) -> str:
-    """Seconds as a reader wants them: 4.2 s, 1:07 min."""
+    """Seconds in a readable form: 4.2 s, 1:07 min."""
     return f"{value:.1f} s" if value < 60 else f"{int(value) // 60}:{int(value) % 60:02d} min"
 
 
 def progress_line(view: CouncilView, now: datetime) -> Text:
-    """Where the deliberation is: stage, calls, time, tokens."""
+    """The deliberation's stage, calls, time and tokens on one line."""
     line = Text(no_wrap=True, overflow="ellipsis")
     line.append(printable(view.strategy or "deliberation"), "bold")
     if view.ended:
@@ -55,9 +55,9 @@ def _title(lane: Lane) -> Text:
     return Text.assemble((lane.agent_id, f"bold {style_of(lane.role)}"), f" {lane.role} ", (lane.model or "", "dim"))
 
 
-def _doing(view: CouncilView, lane: Lane) -> Text:
+def _activity(view: CouncilView, lane: Lane) -> Text:
     if view.ended and not lane.calls_opened:
-        return Text("not asked", "dim")  # a strategy may be done before it has asked everybody
+        return Text("not asked", "dim")  # a strategy may end before it asks every agent
     text = Text(f"{lane.purpose} ", _STATE_STYLES.get(lane.state, ""))
     if lane.state != "writing" and lane.purpose != IDLE:
         text.append(f"{lane.state} ")
@@ -66,7 +66,7 @@ def _doing(view: CouncilView, lane: Lane) -> Text:
     if lane.attempt > 1:
         text.append(f"attempt {lane.attempt} ", "yellow")
     text.append(f"{lane.calls_done}/{view.planned(lane)} calls", "dim")
-    text.append("" if lane.state == "waiting" else f", {lane.chars:,} chars", "dim")
+    text.append("" if lane.state == "waiting" else f", {len(view.text(lane)):,} chars", "dim")
     return text
 
 
@@ -75,8 +75,8 @@ def _bar(view: CouncilView, lane: Lane) -> ProgressBar:
     return ProgressBar(total=1.0, completed=view.share(lane), complete_style=style, finished_style=style)
 
 
-def _last_lines(console: Console, lane: Lane, width: int, count: int) -> Text:
-    tail = lane.streamed.prose.text.rstrip()[-width * (count + 1) :]
+def _last_lines(console: Console, text: str, width: int, count: int) -> Text:
+    tail = prose(text).rstrip()[-width * (count + 1) :]
     lines = [line for line in Text(tail).wrap(console, width) if line.plain.strip()][-count:]
     return Text("\n").join([*lines, *[Text("")] * (count - len(lines))])
 
@@ -84,11 +84,11 @@ def _last_lines(console: Console, lane: Lane, width: int, count: int) -> Text:
 def _panel(console: Console, view: CouncilView, lane: Lane, text_lines: int) -> Panel:
     row = Table.grid(expand=True, padding=(0, 1))
     row.add_column(ratio=1)
-    row.add_column(justify="right", no_wrap=True, min_width=_DOING_WIDTH)
-    row.add_row(_bar(view, lane), _doing(view, lane))
+    row.add_column(justify="right", no_wrap=True, min_width=_ACTIVITY_WIDTH)
+    row.add_row(_bar(view, lane), _activity(view, lane))
     content: list[RenderableType] = [row]
     if text_lines:
-        content.append(_last_lines(console, lane, console.width - 4, text_lines))
+        content.append(_last_lines(console, view.text(lane), console.width - 4, text_lines))
     border = style_of(lane.role) if lane.state == "writing" else "dim"
     return Panel(Group(*content), title=_title(lane), title_align="left", border_style=border)
 
@@ -97,10 +97,10 @@ def _compact(view: CouncilView, lanes: list[Lane]) -> Table:
     table = Table.grid(expand=True, padding=(0, 1))
     table.add_column(no_wrap=True)
     table.add_column(ratio=1)
-    table.add_column(no_wrap=True, justify="right", min_width=_DOING_WIDTH)
+    table.add_column(no_wrap=True, justify="right", min_width=_ACTIVITY_WIDTH)
     for lane in lanes:
         name = Text.assemble((lane.agent_id, style_of(lane.role)), f" {lane.role}")
-        table.add_row(name, _bar(view, lane), _doing(view, lane))
+        table.add_row(name, _bar(view, lane), _activity(view, lane))
     return table
 
 
@@ -119,7 +119,7 @@ def _lanes(console: Console, view: CouncilView) -> Iterator[RenderableType]:
 
 
 def picture(console: Console, view: CouncilView, now: datetime) -> Group:
-    """The whole live view; once the deliberation has ended, one line per agent."""
+    """The whole live view; after the end, one line per agent."""
     header = Table.grid(expand=True)
     header.add_column(ratio=1)
     header.add_column(justify="right", no_wrap=True)

@@ -1,4 +1,4 @@
-"""What the supervisor tells while the stack runs: a closed union of facts, for a terminal or as lines of JSON."""
+"""The events that the supervisor reports while the stack runs: a closed union, for a terminal or as JSON lines."""
 
 import re
 from collections.abc import Callable
@@ -17,7 +17,7 @@ class ChildStarted:
 
 @dataclass(frozen=True, slots=True)
 class ChildReady:
-    """A child answers, `seconds` after its process was started; `detail` tells where, or what it serves."""
+    """A child is ready, `seconds` after its process started; `detail` names its address or what it serves."""
 
     name: str
     detail: str
@@ -27,7 +27,7 @@ class ChildReady:
 
 @dataclass(frozen=True, slots=True)
 class ChildDied:
-    """A child ended and will be started again."""
+    """A child exited and will be restarted."""
 
     name: str
     reason: str
@@ -37,7 +37,7 @@ class ChildDied:
 
 @dataclass(frozen=True, slots=True)
 class ChildFailed:
-    """A child could not be started; the stack is given up."""
+    """A child could not start, so the stack stops."""
 
     name: str
     reason: str
@@ -48,7 +48,7 @@ class ChildFailed:
 
 @dataclass(frozen=True, slots=True)
 class PortShifted:
-    """The wanted port was taken."""
+    """The wanted port was taken, so another one is used."""
 
     name: str
     wanted: int
@@ -57,7 +57,7 @@ class PortShifted:
 
 @dataclass(frozen=True, slots=True)
 class PartGiven:
-    """A part that is not ours to start, `nats` or `engine`, and whether it answers."""
+    """An external part, `nats` or `engine`, and whether it responds."""
 
     name: str
     url: str
@@ -66,14 +66,14 @@ class PartGiven:
 
 @dataclass(frozen=True, slots=True)
 class Noticed:
-    """Something worth a line."""
+    """A notice for the user."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True)
 class StackReady:
-    """Everything answers, the gateway's /readyz included; `keys` tells whether it asks for them."""
+    """The stack is ready, and the gateway's /readyz returns 200; `keys` tells whether it requires keys."""
 
     url: str
     nats_url: str
@@ -88,14 +88,14 @@ class StackReady:
 
 @dataclass(frozen=True, slots=True)
 class StackStopping:
-    """A child is being asked to stop."""
+    """A child is being stopped."""
 
     name: str
 
 
 @dataclass(frozen=True, slots=True)
 class StackStopped:
-    """Everything was stopped; `left` names processes that carry the stack's mark and would not go."""
+    """The stack has stopped; `left` names remaining processes with the stack's mark."""
 
     seconds: float
     left: tuple[str, ...]

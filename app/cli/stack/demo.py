@@ -1,4 +1,4 @@
-"""`deliberate demo`: the whole stack for one council, shown live, and nothing left behind."""
+"""`deliberate demo`: starts the whole stack, shows one council live, and removes everything."""
 
 import asyncio
 import json
@@ -32,12 +32,12 @@ TASK = (
 )
 QUESTION = "When does an index make a query slower?"
 DEFAULT_PORT = 8080
-# A completion takes about so long, whatever its length: four stages of it can be watched and do not bore.
+# Each completion takes about three seconds, so that a viewer can follow the four stages.
 _SIMULATE = ("--duration-ms", "3200", "--jitter", "0.35", "--seed", "7")
 
 
 class Case(StrEnum):
-    """Councils of several roles, as the test cases of the predecessor's dashboard had them."""
+    """Councils of several roles, as in the test cases of the earlier dashboard."""
 
     BASIC = "basic"
     MEDIUM = "medium"
@@ -62,16 +62,16 @@ def demo_body(case: Case | None, task: str) -> JsonObject:
 
 
 class _Start(Checklist):
-    """The checklist of `up`, for a stack that will not stay."""
+    """The checklist of `up`, with a shorter last line."""
 
     def _ready(self, event: StackReady) -> None:
         self.console.print(Text(f"   ready in {seconds(event.seconds)} at {event.url}\n", "dim"))
 
 
-def way_on(port: int) -> Text:
-    """What to type next, ready to be copied."""
+def next_steps(port: int) -> Text:
+    """The commands to try next, ready to be copied."""
     at = "" if port == DEFAULT_PORT else f" --url http://127.0.0.1:{port}"
-    text = Text("\nTry it: start the stack to stay, and ask it something in another terminal.\n\n")
+    text = Text("\nTry it: start the stack, and submit a task from another terminal.\n\n")
     text.append("  make up\n", "bold cyan")
     text.append(
         f"  curl -s http://127.0.0.1:{port}/deliberations -H 'Content-Type: application/json' \\\n", "bold cyan"
@@ -83,7 +83,7 @@ def way_on(port: int) -> Text:
 
 @contextmanager
 def _directory(chosen: Path | None, console: Console) -> Generator[Path]:
-    """The data directory: the chosen one, or one that is removed unless the stack failed."""
+    """The data directory: the chosen one, or a temporary one that is kept only when the stack fails."""
     if chosen is not None:
         yield chosen
         return
@@ -111,22 +111,22 @@ async def _demo(options: StackOptions, body: JsonObject, *, as_json: bool) -> Ex
             console.print(Text.assemble(("Task: ", "bold"), str(body["task"]), "\n"))
             resource = await watch_deliberation(gateway, str(accepted["id"]), console)
     if not as_json:
-        console.print(way_on(options.port or DEFAULT_PORT), soft_wrap=True)
+        console.print(next_steps(options.port or DEFAULT_PORT), soft_wrap=True)
     return exit_of(understood(Deliberation, resource).status)
 
 
 def demo(
     case: Annotated[Case | None, typer.Option(help="A council of 2, 3 or 4 roles instead of three developers.")] = None,
-    task: Annotated[str, typer.Option(help="What to deliberate about.", show_default=False)] = TASK,
+    task: Annotated[str, typer.Option(help="The task.", show_default=False)] = TASK,
     data_dir: Annotated[
-        Path | None, typer.Option(file_okay=False, help="Keep logs and facts here; otherwise all is removed.")
+        Path | None, typer.Option(file_okay=False, help="Keep logs and facts here; by default they are removed.")
     ] = None,
-    port: Annotated[int, typer.Option(help="Port of the gateway; a taken one is shifted.")] = DEFAULT_PORT,
+    port: Annotated[int, typer.Option(help="The gateway's port; a taken one is replaced.")] = DEFAULT_PORT,
     as_json: JsonOption = False,
 ) -> None:
-    """Start everything, let one council deliberate before your eyes, and stop everything.
+    """Start the whole stack, show one council live, and stop everything.
 
-    The engine is a simulator without weights: its text is made up, all the rest is real.
+    The engine is a simulator without weights: its texts are invented; everything else is real.
     """
 
     async def work() -> Exit:

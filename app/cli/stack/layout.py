@@ -1,4 +1,4 @@
-"""Where one run of the stack is: its directories, ports and URLs, chosen once and kept through all restarts."""
+"""The layout of one run of the stack: directories, ports and URLs, chosen once and kept through all restarts."""
 
 import os
 import re
@@ -17,7 +17,7 @@ import app
 from app.cli.exits import CommandError, Exit
 from app.cli.render.progress import PortShifted, ProgressReport
 from app.cli.stack.processes import PortAllocator, write_private
-from app.cli.stack.supervisor import Site
+from app.cli.stack.supervisor import StackRun
 from app.deliberation.errors import InvalidRequest
 from app.deliberation.roles import parse_roles
 from app.log.stream_settings import (
@@ -33,8 +33,8 @@ from app.log.stream_settings import (
 LOOPBACK = "127.0.0.1"
 WEBHOOK_SECRET_FILE = "webhook_secret"
 PACKAGED_ROLES = Path(app.__file__).with_name("roles.yaml")
-# What a child may take to stop beside what it is told that its work may take.
-_STOPPING_S = 5.0
+# Added to the time that a child's settings allow its work, before it is killed.
+_STOP_MARGIN_S = 5.0
 _NUMBER = re.compile(r"[0-9]+(\.[0-9]+)?")
 _SOCKET_PATH_BYTES_MAX = 107
 _SOCKET_IN_RAY_DIR = "/session_2026-01-01_00-00-00_000000_4194304/sockets/plasma_store"
@@ -42,9 +42,9 @@ _SOCKET_IN_RAY_DIR = "/session_2026-01-01_00-00-00_000000_4194304/sockets/plasma
 
 @dataclass(frozen=True, kw_only=True)
 class StackOptions:
-    """What a stack is started with. Ports: the wanted one, shifted when it is taken; 0 takes any that is free.
+    """The options of a stack. A port that is taken is replaced by a free one; 0 takes any free port.
 
-    Without `key_pepper` the gateway asks for no keys.
+    Without `key_pepper` the gateway requires no keys.
     """
 
     host: str = LOOPBACK
@@ -58,8 +58,8 @@ class StackOptions:
     key_pepper: str | None = None
 
 
-def shown(url: str) -> str:
-    """A URL without the credentials that it may carry: a password, or a token in the place of a user."""
+def without_credentials(url: str) -> str:
+    """A URL with its user information replaced by `***`: it may hold a password or a token."""
     parts = urlsplit(url)
     _, sign, host = parts.netloc.rpartition("@")
     return parts._replace(netloc=f"***@{host}").geturl() if sign else url
@@ -67,7 +67,7 @@ def shown(url: str) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class Layout:
-    """Where everything of one run is: chosen once, kept through all restarts."""
+    """The directories, ports, URLs and secrets of one run of a stack."""
 
     options: StackOptions
     data_dir: Path
@@ -86,8 +86,8 @@ class Layout:
     mark: str = field(default_factory=lambda: secrets.token_hex(8))
 
     @property
-    def site(self) -> Site:
-        """What the supervisor needs to know of it."""
+    def stack_run(self) -> StackRun:
+        """What the supervisor needs of this layout."""
         facts: dict[str, object] = {
             "url": self.url,
             "nats_url": self.nats_url,
@@ -98,13 +98,13 @@ class Layout:
             "ray_token_file": str(self.data_dir / "ray_token"),
             "webhook_secret_file": str(self.data_dir / WEBHOOK_SECRET_FILE),
         }
-        return Site(
+        return StackRun(
             mark=self.mark, logs_dir=self.data_dir / "logs", state_file=self.data_dir / "stack.json", facts=facts
         )
 
 
 def plan_stack(options: StackOptions, report: ProgressReport) -> Layout:
-    """Choose ports and directories, and create the data directory; raises CommandError for roles that are no use."""
+    """Choose ports and directories, and create the data directory; raises CommandError for unusable roles."""
     roles = _role_names(options.roles_file or PACKAGED_ROLES)
     data_dir = options.data_dir.resolve()
     (data_dir / "logs").mkdir(parents=True, exist_ok=True)
@@ -117,21 +117,22 @@ def plan_stack(options: StackOptions, report: ProgressReport) -> Layout:
         ports["simulator"] = loopback.take()
     for name in ("ray", "raylet", "ray_dashboard", "webhooks"):
         ports[name] = loopback.take()
-    reached_at = LOOPBACK if options.host in ("0.0.0.0", "::") else options.host
+    url_host = LOOPBACK if options.host in ("0.0.0.0", "::") else options.host
+    drain_s = _number("DRAIN_DELAY", 0, 0, 600) + _number("DRAIN_TIMEOUT", 10, 0, 600)
     return Layout(
         options=options,
         data_dir=data_dir,
         ray_dir=_ray_dir(data_dir),
         ray_token=_kept_secret(data_dir / "ray_token"),
         webhook_secrets=os.environ.get("WEBHOOK_SECRETS") or _kept_secret(data_dir / WEBHOOK_SECRET_FILE),
-        url=f"http://{f'[{reached_at}]' if ':' in reached_at else reached_at}:{ports['gateway']}",
+        url=f"http://{f'[{url_host}]' if ':' in url_host else url_host}:{ports['gateway']}",
         nats_url=options.nats_url or f"nats://{LOOPBACK}:{ports['nats']}",
         engine_urls=options.engine_urls or (f"http://{LOOPBACK}:{ports['simulator']}",),
         ray_address=f"{LOOPBACK}:{ports['ray']}",
         roles=roles,
         streams=_stream_settings(),
-        gateway_stops_within_s=_number("DRAIN_DELAY", 0, 0, 600) + _number("DRAIN_TIMEOUT", 10, 0, 600) + _STOPPING_S,
-        webhooks_stop_within_s=_number("WEBHOOK_TIMEOUT", 15, 0, 60) + _STOPPING_S,
+        gateway_stops_within_s=drain_s + _STOP_MARGIN_S,
+        webhooks_stop_within_s=_number("WEBHOOK_TIMEOUT", 15, 0, 60) + _STOP_MARGIN_S,
         ports=ports,
     )
 
@@ -152,9 +153,9 @@ def _stream_settings() -> StreamSettings:
 
 
 def _number(name: str, default: float, least: float, most: float) -> float:
-    """A setting that a child is given, and that decides something here too; raises CommandError.
+    """A number of the environment that children read too; raises CommandError when it is not within its bounds.
 
-    Read here and not by the gateway's settings, which take longer to import than all else that this module does.
+    The gateway's settings could read it as well, but importing them would take longer than the rest of this module.
     """
     given = os.environ.get(name)
     if given is None:
@@ -179,7 +180,7 @@ def _kept_secret(path: Path) -> str:
 
 
 def _ray_dir(data_dir: Path) -> Path:
-    """Ray's directory: in the data directory, or where the paths of its sockets are short enough for the kernel."""
+    """Ray's directory: in the data directory, or elsewhere if its sockets' paths were too long for the kernel."""
     name = f"deliberate-{os.getuid()}-{sha256(os.fsencode(data_dir)).hexdigest()[:8]}"
     candidates = [data_dir / "ray", Path(tempfile.gettempdir()) / name]
     short = (path for path in candidates if len(os.fsencode(f"{path}{_SOCKET_IN_RAY_DIR}")) <= _SOCKET_PATH_BYTES_MAX)
@@ -187,11 +188,11 @@ def _ray_dir(data_dir: Path) -> Path:
 
 
 def make_ray_dir(path: Path) -> None:
-    """Create Ray's directory, empty and for its owner only; raises CommandError when somebody else's is there."""
+    """Create Ray's directory, empty and for its owner only; raises CommandError when another user owns it."""
     if path.is_dir() and not path.is_symlink() and path.stat().st_uid == os.getuid():
         shutil.rmtree(path)
     try:
         path.mkdir(mode=0o700)
     except FileExistsError as error:
-        detail = f"{path} belongs to somebody else, and Ray's sockets must not lie there"
+        detail = f"{path} belongs to another user, and Ray's sockets must not be there"
         raise CommandError(Exit.FAILED, "directory_in_use", detail, remedy="choose another --data-dir") from error

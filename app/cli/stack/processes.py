@@ -1,11 +1,10 @@
-"""Operating-system processes: each in a session of its own, ended with all that it started, found by a mark.
+"""Operating-system processes: each in its own session, ended with all its descendants, found by a mark.
 
-Every child carries DELIBERATE_STACK (this run of the stack) and DELIBERATE_CHILD (its name) in its environment, and
-what it starts inherits both. On Linux leftovers are found by reading /proc/*/environ, whatever process group or session
-they moved to and whoever became their parent: Ray puts each worker in a process group of its own, and workers outlive
-their raylet. SPT_NOENV must be set for programs that rename themselves (`ray::…`), or the new title overwrites the
-environment that is read here. Elsewhere there is no such place to look: only the process group of each child is ended,
-and a worker that outlived its raylet is left to notice that by itself.
+Every child has DELIBERATE_STACK (the mark of this run of the stack) and DELIBERATE_CHILD (its name) in its environment,
+and its descendants inherit both. On Linux, descendants are found in /proc/*/environ, whatever their process group,
+session or parent: Ray puts each worker in its own process group, and workers outlive their raylet. Programs that rename
+themselves (`ray::…`) need SPT_NOENV, or the new title overwrites the environment. Other systems have no /proc: there,
+only each child's process group is ended, and a worker has to notice itself that its raylet is gone.
 """
 
 import asyncio
@@ -32,12 +31,12 @@ _POLL_S = 0.02
 _AUTOGROUP_WAIT_S = 0.1
 _PR_SET_PDEATHSIG = 1
 _LIBC = ctypes.CDLL(None)
-_PORTS = range(20_000, 32_000)  # below the range from which Linux takes outgoing connections' own ports
+_PORTS = range(20_000, 32_000)  # below Linux's range for the local ports of outgoing connections
 
 
 @dataclass(frozen=True, slots=True)
 class TaggedProcess:
-    """A living process that carries a stack's mark: whose child it descends from, and its command line as it is now."""
+    """A running process with a stack's mark: the child it descends from, and its current command line."""
 
     pid: int
     child: str
@@ -45,24 +44,24 @@ class TaggedProcess:
 
 
 def marked(mark: str, child: str | None = None) -> list[TaggedProcess]:
-    """Living processes that carry `mark` (and descend from `child`, if given), but this one; none where no /proc is."""
+    """Running processes with `mark` (of `child`, if given) except this one; empty on systems without /proc."""
     found: list[TaggedProcess] = []
     for entry in Path("/proc").glob("[0-9]*"):
-        # A process may end while it is looked at, and those of other users cannot be read: neither is ours to end.
+        # A process may end while it is read, and other users' processes are unreadable: neither belongs to the stack.
         with suppress(OSError):
             environment = (entry / "environ").read_bytes().split(b"\0")
             if f"{STACK_MARK}={mark}".encode() not in environment or int(entry.name) == os.getpid():
                 continue
             prefix = f"{CHILD_MARK}=".encode()
-            whose = next((line.removeprefix(prefix).decode() for line in environment if line.startswith(prefix)), "")
-            if child is None or whose == child:
+            name = next((line.removeprefix(prefix).decode() for line in environment if line.startswith(prefix)), "")
+            if child is None or name == child:
                 command = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
-                found.append(TaggedProcess(int(entry.name), whose, command))
+                found.append(TaggedProcess(int(entry.name), name, command))
     return found
 
 
 def signal_marked(mark: str, number: signal.Signals, child: str | None = None) -> list[TaggedProcess]:
-    """Send a signal to every process that carries the mark; returns those that were found."""
+    """Send a signal to every process with the mark; returns these processes."""
     found = marked(mark, child)
     for process in found:
         with suppress(ProcessLookupError):
@@ -71,7 +70,7 @@ def signal_marked(mark: str, number: signal.Signals, child: str | None = None) -
 
 
 async def gone(mark: str, child: str | None = None, *, within_s: float, number: signal.Signals | None) -> bool:
-    """Wait until nothing carries the mark, sending `number` to what does, again and again; False when time is up."""
+    """Wait until no process has the mark, sending it `number` repeatedly; False after `within_s` seconds."""
     deadline = time.monotonic() + within_s
     while signal_marked(mark, number, child) if number else marked(mark, child):
         if time.monotonic() >= deadline:
@@ -81,7 +80,7 @@ async def gone(mark: str, child: str | None = None, *, within_s: float, number: 
 
 
 async def sweep(mark: str, child: str | None = None, *, grace_s: float = 0.0) -> list[TaggedProcess]:
-    """End all that carries the mark: SIGTERM where a grace is given, SIGKILL after it. Returns what would not go."""
+    """End all processes with the mark: SIGTERM if there is a grace, then SIGKILL. Returns those that remain."""
     if grace_s:
         signal_marked(mark, signal.SIGTERM, child)
         await gone(mark, child, within_s=grace_s, number=None)
@@ -90,7 +89,7 @@ async def sweep(mark: str, child: str | None = None, *, grace_s: float = 0.0) ->
 
 
 def kill_marked(mark: str) -> list[TaggedProcess]:
-    """What `sweep` does without a grace, for when there is no time to await. Returns what would not go."""
+    """`sweep` without a grace and without awaiting. Returns the processes that remain."""
     deadline = time.monotonic() + SWEEP_WITHIN_S
     while (left := signal_marked(mark, signal.SIGKILL)) and time.monotonic() < deadline:
         time.sleep(_POLL_S)
@@ -99,17 +98,17 @@ def kill_marked(mark: str) -> list[TaggedProcess]:
 
 def _in_child(niceness: int) -> None:
     if sys.platform == "linux":
-        # A supervisor that is itself killed must not leave a running stack behind; elsewhere it does.
+        # A killed supervisor must not leave a running stack behind; other systems cannot prevent that.
         _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
     os.nice(niceness)
 
 
 async def spawn(
-    command: Sequence[str], environment: Mapping[str, str], log: Path, *, yields: bool
+    command: Sequence[str], environment: Mapping[str, str], log: Path, *, low_priority: bool
 ) -> asyncio.subprocess.Process:
-    """Start a command in a session of its own, its output appended to `log`; raises OSError when it cannot be run.
+    """Start a command in its own session, its output appended to `log`; raises OSError when it cannot be run.
 
-    If it `yields`, others have CPU before it and all that it will start.
+    With `low_priority` it and its descendants get CPU after other processes.
     """
     descriptor = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
     try:
@@ -120,20 +119,20 @@ async def spawn(
             stdout=descriptor,
             stderr=subprocess.STDOUT,
             start_new_session=True,
-            preexec_fn=partial(_in_child, NICENESS if yields else 0),
+            preexec_fn=partial(_in_child, NICENESS if low_priority else 0),
         )
     finally:
         os.close(descriptor)
 
 
 async def lower_session(pid: int) -> None:
-    """Let other sessions have CPU before that of a child: Linux may share it among sessions first (autogroup).
+    """Lower the CPU priority of a child's session, since Linux may share CPU among sessions first (autogroup).
 
-    Each has a niceness of its own, which anybody may raise, but only so often. Where it cannot be raised, there are no
-    such groups, or the child runs at common priority and serves as well.
+    A session's niceness may be raised only every so often, hence the retries. Without autogroups, or where the niceness
+    cannot be raised, the child runs at normal priority.
     """
     with suppress(OSError):
-        while not _session_lowered(pid):  # noqa: ASYNC110 -- the kernel tells nobody when it may be asked again
+        while not _session_lowered(pid):  # noqa: ASYNC110 -- the kernel has no event for it
             await asyncio.sleep(_AUTOGROUP_WAIT_S)
 
 
@@ -146,36 +145,36 @@ def _session_lowered(pid: int) -> bool:
 
 
 def kill_group(pid: int) -> None:
-    """SIGKILL the process group that `pid` leads, if any of it is left."""
+    """SIGKILL the process group that `pid` leads, if it still exists."""
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(pid, signal.SIGKILL)
 
 
 async def end(process: asyncio.subprocess.Process, *, grace_s: float) -> bool:
-    """SIGTERM to the process, after `grace_s` SIGKILL, then SIGKILL to what is left of its group.
+    """SIGTERM to the process, after `grace_s` SIGKILL, then SIGKILL to the rest of its group.
 
-    Returns whether it went within its grace. Only the leader is asked: what it started is its own to end in order.
+    Returns whether it exited within its grace. Only the leader gets SIGTERM: it ends its own descendants in order.
     """
-    willing = True
+    in_time = True
     if process.returncode is None:
-        # Not `process.terminate`, which may reap the process itself and leave its watcher without a status.
+        # Not `process.terminate`: it may reap the process and leave its watcher without a status.
         with suppress(ProcessLookupError):
             os.kill(process.pid, signal.SIGTERM)
         try:
             async with asyncio.timeout(grace_s):
                 await process.wait()
         except TimeoutError:
-            willing = False
+            in_time = False
     kill_group(process.pid)
     await process.wait()
-    return willing
+    return in_time
 
 
 @contextmanager
 def only_one(path: Path, refuse: Callable[[str], Exception]) -> Generator[None]:
-    """Hold an exclusive lock on a file, which then names this process; raises `refuse(holder's pid)` if it is held.
+    """Hold an exclusive lock on a file and write this process id into it; raises `refuse(holder's pid)` if locked.
 
-    The lock is the kernel's: it goes with the process that holds it, however that ends, and children do not inherit it.
+    The kernel releases the lock when the process ends for any reason; children do not inherit it.
     """
     with path.open("a+", encoding="utf-8") as file:
         try:
@@ -190,7 +189,7 @@ def only_one(path: Path, refuse: Callable[[str], Exception]) -> Generator[None]:
 
 
 def write_private(path: Path, text: str) -> None:
-    """Replace a file's content at once, readable by its owner only."""
+    """Replace a file's content atomically, readable by its owner only."""
     written = path.with_name(f".{path.name}.{os.getpid()}")
     descriptor = os.open(written, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     with os.fdopen(descriptor, "w", encoding="utf-8") as file:
@@ -204,7 +203,7 @@ def log_tail(path: Path, *, from_byte: int = 0, lines: int = 12) -> tuple[str, .
 
 
 def output_since(path: Path, from_byte: int) -> str:
-    """What was written to a log after its first `from_byte` bytes; empty when there is no such file."""
+    """The content of a log after its first `from_byte` bytes; empty when there is no such file."""
     try:
         with path.open("rb") as file:
             file.seek(from_byte)
@@ -214,34 +213,34 @@ def output_since(path: Path, from_byte: int) -> str:
 
 
 class PortAllocator:
-    """Ports that are free on one host and differ from each other.
+    """Distinct free ports of one host.
 
-    A port may be lost between the look and the use, so whoever uses it must still cope with a refusal.
+    Another process may take a port before its use, so the user must still handle a failed bind.
     """
 
     def __init__(self, host: str) -> None:
         self._host = host
-        self._given: set[int] = set()
+        self._taken: set[int] = set()
 
     def take(self, wanted: int = 0) -> int:
-        """The wanted port if it is free, else (or for 0) some free one outside the range of outgoing connections."""
+        """The wanted port if it is free; else, and for 0, a free one outside the range of outgoing connections."""
         if wanted and self._free(wanted):
-            return self._give(wanted)
+            return self._reserve(wanted)
         while True:
             port = secrets.choice(_PORTS)
             if self._free(port):
-                return self._give(port)
+                return self._reserve(port)
 
-    def _give(self, port: int) -> int:
-        self._given.add(port)
+    def _reserve(self, port: int) -> int:
+        self._taken.add(port)
         return port
 
     def _free(self, port: int) -> bool:
-        if port in self._given:
+        if port in self._taken:
             return False
         family = socket.AF_INET6 if ":" in self._host else socket.AF_INET
         with socket.socket(family) as probe:
-            # Without it, connections of an earlier run that are not yet forgotten would count as taken.
+            # Without it, a port with connections of an earlier run in TIME_WAIT would count as taken.
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:
                 probe.bind((self._host, port))

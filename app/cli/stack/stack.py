@@ -1,6 +1,6 @@
-"""The stack of `deliberate up`: nats-server, simulator, Ray, deployer, webhooks, gateway; how each is started.
+"""The stack of `deliberate up`: nats-server, simulator, Ray, deployer, webhooks and gateway, and how each is started.
 
-Everything listens on loopback. The parts know each other by URLs only, so each may be restarted without the others.
+Everything listens on loopback. The parts know each other by URL only, so each can restart without the others.
 """
 
 import asyncio
@@ -17,20 +17,28 @@ from pathlib import Path
 import app
 from app.cli.exits import CommandError, Exit
 from app.cli.render.progress import Noticed, PartGiven, ProgressReport, StackReady
-from app.cli.stack.layout import LOOPBACK, Layout, StackOptions, make_ray_dir, plan_stack, shown
-from app.cli.stack.probes import all_live, answers, greets, replies, serves, status_of, writes
+from app.cli.stack.health_checks import (
+    all_healthy,
+    greets,
+    prints,
+    responds_to_bytes,
+    responds_to_http,
+    returns_200,
+    status_of,
+)
+from app.cli.stack.layout import LOOPBACK, Layout, StackOptions, make_ray_dir, plan_stack, without_credentials
+from app.cli.stack.nats_store import jetstream_works, store_bytes_max
 from app.cli.stack.processes import marked, only_one, sweep
-from app.cli.stack.stores import bound_bytes, stores
 from app.cli.stack.supervisor import Child, StackFailed, Supervisor, supervised
 from app.deliberation.errors import JournalUnavailable, StreamsDiffer
 from app.log.stream_settings import StreamSettings
 
 READY_WITHIN_S = 120.0
 _STREAMS_WITHIN_S = 10.0
-_ANSWERS_WITHIN_S = 2.0
+_NATS_SLOW_AFTER_S = 2.0
 _LEFTOVERS_GRACE_S = 3.0
 _SECRETS = ("KEY_PEPPER", "WEBHOOK_SECRETS")
-# What a client of gRPC says first (RFC 9113, 3.4): the preface and an empty SETTINGS frame. The server owes its own.
+# A gRPC client's first bytes (RFC 9113, 3.4): the preface and an empty SETTINGS frame. The server must respond.
 _HTTP2_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
 
 
@@ -39,7 +47,7 @@ __all__ = ["LOOPBACK", "RunningStack", "StackOptions", "running_stack", "stack_c
 
 @dataclass(frozen=True, slots=True)
 class RunningStack:
-    """A stack that answers: where, and by which processes."""
+    """A stack that is ready to serve: its URLs and its processes."""
 
     layout: Layout
     supervisor: Supervisor
@@ -51,21 +59,21 @@ class RunningStack:
 
     @property
     def nats_url(self) -> str:
-        """The log's server."""
+        """URL of the log's server."""
         return self.layout.nats_url
 
     @property
     def engine_urls(self) -> tuple[str, ...]:
-        """Base URLs of the engines: those given, or the simulator's."""
+        """Base URLs of the engines: the given ones, or the simulator's."""
         return self.layout.engine_urls
 
     def pid_of(self, name: str) -> int:
-        """Process id of a child as it runs now, by the names of `stack_children`; KeyError if it is not started."""
+        """Process id of a child's current run, by the names of `stack_children`; KeyError before its start."""
         return self.supervisor.pid_of(name)
 
 
 def stack_children(layout: Layout) -> list[Child]:
-    """The children, stopped last to first: nats, simulator, ray, deployer, webhooks, gateway."""
+    """The children in start order: nats, simulator, ray, deployer, webhooks, gateway."""
     log = [] if layout.options.nats_url else [_nats(layout)]
     engine = [] if layout.options.engine_urls else [_simulator(layout)]
     needed = tuple(child.name for child in log)
@@ -75,10 +83,10 @@ def stack_children(layout: Layout) -> list[Child]:
 
 @asynccontextmanager
 async def running_stack(options: StackOptions, report: ProgressReport = lambda _: None) -> AsyncGenerator[RunningStack]:
-    """Run the whole stack while the body runs; the body begins when the gateway is ready to serve.
+    """Run the whole stack around the body, which begins when the gateway is ready to serve.
 
-    Raises CommandError when the data directory is in use or the stack cannot be started. State stays in the data
-    directory: the next stack on it goes on with the same log. Cancelling the body stops the stack in order.
+    Raises CommandError when the data directory is in use or the stack cannot start. State stays in the data directory:
+    the next stack there continues the same log. Cancelling the body stops the stack in order.
     """
     began_s = time.monotonic()
     options.data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -87,20 +95,20 @@ async def running_stack(options: StackOptions, report: ProgressReport = lambda _
         layout = plan_stack(options, report)
         _keep_previous_logs(layout)
         if options.nats_url is not None:
-            await _declare_given(layout, report)
-        with _ray_dir_made(layout, report):
-            async with supervised(stack_children(layout), layout.site, report) as supervisor:
+            await _declare_on_external_nats(layout, report)
+        with _temporary_ray_dir(layout, report):
+            async with supervised(stack_children(layout), layout.stack_run, report) as supervisor:
                 await _until_serving(layout)
-                await _look_at_engines(options.engine_urls, report)
+                await _report_engines(options.engine_urls, report)
                 report(_ready(layout, time.monotonic() - began_s))
                 yield RunningStack(layout, supervisor)
 
 
 @contextmanager
-def _ray_dir_made(layout: Layout, report: ProgressReport) -> Generator[None]:
-    """Make Ray's directory, and remove it in the end; `logs/ray` is a link into it, and then a copy of Ray's logs."""
+def _temporary_ray_dir(layout: Layout, report: ProgressReport) -> Generator[None]:
+    """Make Ray's directory and remove it afterwards; `logs/ray` links into it, and ends as a copy of Ray's logs."""
     make_ray_dir(layout.ray_dir)
-    kept = layout.site.logs_dir / "ray"
+    kept = layout.stack_run.logs_dir / "ray"
     logs = layout.ray_dir / "session_latest" / "logs"
     _remove(kept)
     kept.symlink_to(logs)
@@ -112,7 +120,7 @@ def _ray_dir_made(layout: Layout, report: ProgressReport) -> Generator[None]:
             if logs.is_dir():
                 shutil.copytree(logs, kept, symlinks=True)
         except OSError:
-            # Of many files that cannot be copied, the disk being full, one word is enough.
+            # A full disk fails many copies; one notice is enough.
             report(Noticed(f"not all of Ray's logs could be kept in {kept}"))
         shutil.rmtree(layout.ray_dir, ignore_errors=True)
 
@@ -126,8 +134,8 @@ def _remove(path: Path) -> None:
 def _ready(layout: Layout, seconds: float) -> StackReady:
     return StackReady(
         url=layout.url,
-        nats_url=shown(layout.nats_url),
-        engine_urls=tuple(shown(url) for url in layout.engine_urls),
+        nats_url=without_credentials(layout.nats_url),
+        engine_urls=tuple(without_credentials(url) for url in layout.engine_urls),
         ray_address=layout.ray_address,
         roles=layout.roles,
         simulated=not layout.options.engine_urls,
@@ -145,14 +153,14 @@ async def _until_serving(layout: Layout) -> None:
                 await asyncio.sleep(0.05)
     except TimeoutError:
         reason = f"/readyz still answered {status} after {READY_WITHIN_S:g} s"
-        raise StackFailed("gateway", reason, hint=f"see {layout.site.logs_dir}") from None
+        raise StackFailed("gateway", reason, hint=f"see {layout.stack_run.logs_dir}") from None
 
 
-async def _look_at_engines(urls: tuple[str, ...], report: ProgressReport) -> None:
-    # Last, and without consequence: an engine may take minutes to load, or come and go as it likes.
+async def _report_engines(urls: tuple[str, ...], report: ProgressReport) -> None:
+    # Last, and only for information: an engine may take minutes to load, and may restart at any time.
     found = await asyncio.gather(*(status_of(f"{url}/v1/models") for url in urls))
     for url, status in zip(urls, found, strict=True):
-        report(PartGiven("engine", shown(url), answers=status is not None))
+        report(PartGiven("engine", without_credentials(url), answers=status is not None))
 
 
 def _in_use(data_dir: Path, pid: str) -> CommandError:
@@ -161,7 +169,7 @@ def _in_use(data_dir: Path, pid: str) -> CommandError:
 
 
 async def _end_leftovers(data_dir: Path, report: ProgressReport) -> None:
-    """End what a supervisor that was itself killed left running; its state file tells the mark."""
+    """End the processes that a killed supervisor left running; its state file has the mark."""
     try:
         mark = str(json.loads((data_dir / "stack.json").read_text(encoding="utf-8"))["mark"])
     except (FileNotFoundError, ValueError, KeyError):
@@ -172,19 +180,19 @@ async def _end_leftovers(data_dir: Path, report: ProgressReport) -> None:
 
 
 def _keep_previous_logs(layout: Layout) -> None:
-    for log in layout.site.logs_dir.glob("*.log"):
+    for log in layout.stack_run.logs_dir.glob("*.log"):
         log.replace(log.with_suffix(".previous"))
 
 
 def _program(name: str) -> str:
-    """A program that was installed with this Python, or is on the path."""
+    """The path of a program that is installed with this Python, or on the search path."""
     beside = Path(sys.executable).with_name(name)
     return str(beside) if beside.exists() else shutil.which(name) or name
 
 
 def _python_environment(layout: Layout, **more: str) -> dict[str, str]:
     root = str(Path(app.__file__).parent.parent)
-    # A secret is nobody's business but of whom it is given to below.
+    # Only the children that need a secret get it, explicitly.
     kept = (key for key in os.environ if not key.startswith("RAY_") and key not in _SECRETS)
     inherited = {key: os.environ[key] for key in kept}
     path = os.pathsep.join(filter(None, [root, inherited.get("PYTHONPATH")]))
@@ -202,7 +210,7 @@ def _nats(layout: Layout) -> Child:
         f"listen: {LOOPBACK}:{port}",
         f"http: {LOOPBACK}:{monitor}",
         "max_payload: 4MB",
-        f"jetstream {{ store_dir: {json.dumps(str(store))}, max_file_store: {bound_bytes(store)} }}",
+        f"jetstream {{ store_dir: {json.dumps(str(store))}, max_file_store: {store_bytes_max(store)} }}",
     ]
     config.write_text("\n".join(lines) + "\n", encoding="utf-8")
     return Child(
@@ -211,10 +219,10 @@ def _nats(layout: Layout) -> Child:
         is_ready=greets(LOOPBACK, port, b"INFO "),
         environment={key: value for key, value in os.environ.items() if key not in _SECRETS},
         prepare=lambda: declare_streams(layout.nats_url, layout.streams),
-        lives=stores(f"http://{LOOPBACK}:{monitor}/healthz", store),
-        # Killed while it writes, it reads its whole store before it listens, and all others wait for it.
+        health_check=jetstream_works(f"http://{LOOPBACK}:{monitor}/healthz", store),
+        # After a kill it reads its whole store before it listens, and all other children wait for it.
         ready_within_s=600.0,
-        yields=False,
+        low_priority=False,
         ports={"nats": port, "monitor": monitor},
         detail=f"{layout.nats_url}  JetStream, streams declared",
         hint="the store lies in the data directory; is its disk full, or the port taken?",
@@ -227,8 +235,8 @@ def _simulator(layout: Layout) -> Child:
     return Child(
         name="simulator",
         command=command,
-        is_ready=answers(f"{layout.engine_urls[0]}/health"),
-        lives=serves(f"{layout.engine_urls[0]}/health"),
+        is_ready=returns_200(f"{layout.engine_urls[0]}/health"),
+        health_check=responds_to_http(f"{layout.engine_urls[0]}/health"),
         environment=_python_environment(layout),
         stop_within_s=3.0,
         ports={"simulator": port},
@@ -245,11 +253,11 @@ def _ray_environment(layout: Layout) -> dict[str, str]:
         RAY_AUTH_TOKEN=layout.ray_token,
         RAY_SERVE_USE_GRPC_BY_DEFAULT="1",
         RAY_USAGE_STATS_ENABLED="0",
-        # Named for other systems, but it is what keeps every one of Ray's daemons on loopback.
+        # Despite its name, this setting keeps all of Ray's daemons on loopback.
         RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER="0",
-        # By default workers run at niceness 15, so that replicas starve beside anything else that is busy.
+        # The default niceness of 15 would starve replicas beside any other busy process.
         RAY_worker_niceness="0",
-        # Otherwise SIGTERM waits up to 30 s for replicas to leave a node that has no other to go to.
+        # Otherwise SIGTERM waits up to 30 s for replicas to move to another node, and there is none.
         RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S="0",
         RAY_START_HOOK="serve_deployments.ray_start.without_client_server",
         DASHBOARD_METRIC_PORT="-1",
@@ -264,7 +272,7 @@ def _ray(layout: Layout) -> Child:
         "node-ip-address": LOOPBACK,
         "temp-dir": layout.ray_dir,
         "include-dashboard": "false",
-        # Nothing listens there, yet a second Ray on this host complains when the default is taken.
+        # Nothing listens on it, but a second Ray on this host fails when the default port is taken.
         "dashboard-port": layout.ports["ray_dashboard"],
         "include-log-monitor": "false",
         "dashboard-agent-listen-port": 0,
@@ -277,14 +285,16 @@ def _ray(layout: Layout) -> Child:
     return Child(
         name="ray",
         command=(_program("ray"), "start", "--head", "--block", "--no-monitor", "--disable-usage-stats", *flags),
-        is_ready=writes(r".*Ray runtime started\."),
-        # Its two daemons do not notice each other's hanging for minutes, and `ray start --block` not at all.
-        lives=all_live(*(replies(LOOPBACK, layout.ports[name], _HTTP2_PREFACE) for name in ("ray", "raylet"))),
+        is_ready=prints(r".*Ray runtime started\."),
+        # Ray's two daemons detect each other's hang only after minutes, and `ray start --block` never does.
+        health_check=all_healthy(
+            *(responds_to_bytes(LOOPBACK, layout.ports[name], _HTTP2_PREFACE) for name in ("ray", "raylet"))
+        ),
         environment=_ray_environment(layout),
         ready_within_s=READY_WITHIN_S,
         ports={"ray": layout.ports["ray"]},
         detail=layout.ray_address,
-        hint=f"Ray's own logs are in {layout.site.logs_dir}/ray",
+        hint=f"Ray's own logs are in {layout.stack_run.logs_dir}/ray",
     )
 
 
@@ -292,7 +302,7 @@ def _deployer(layout: Layout, needs: tuple[str, ...]) -> Child:
     return Child(
         name="deployer",
         command=(sys.executable, "-m", "serve_deployments.application"),
-        is_ready=writes("ready"),
+        is_ready=prints("ready"),
         environment={**_ray_environment(layout), "RAY_ADDRESS": layout.ray_address},
         needs=needs,
         fails_with=("ray",),
@@ -300,12 +310,12 @@ def _deployer(layout: Layout, needs: tuple[str, ...]) -> Child:
         ready_within_s=2 * READY_WITHIN_S,
         stop_within_s=15.0,
         detail=f"{len(layout.roles)} roles: {', '.join(layout.roles)}",
-        hint=f"the replicas' logs are in {layout.site.logs_dir}/ray/serve",
+        hint=f"the replicas' logs are in {layout.stack_run.logs_dir}/ray/serve",
     )
 
 
 def _webhook_hosts(layout: Layout) -> dict[str, str]:
-    """Where webhooks may go beside the Internet: to this machine, unless others may ask for them."""
+    """The private hosts that webhooks may reach: this machine, unless keys open the gateway to other users."""
     own = "" if layout.options.key_pepper else f"{LOOPBACK},::1,localhost"
     return {"WEBHOOK_HOSTS": os.environ.get("WEBHOOK_HOSTS", own)}
 
@@ -317,8 +327,8 @@ def _webhooks(layout: Layout, needs: tuple[str, ...]) -> Child:
     return Child(
         name="webhooks",
         command=(sys.executable, "-m", "app.webhooks"),
-        is_ready=answers(url),
-        lives=serves(url),
+        is_ready=returns_200(url),
+        health_check=responds_to_http(url),
         environment=_python_environment(layout, **given, **_webhook_hosts(layout)),
         needs=needs,
         stop_within_s=layout.webhooks_stop_within_s,
@@ -336,8 +346,8 @@ def _gateway(layout: Layout, needs: tuple[str, ...]) -> Child:
     return Child(
         name="gateway",
         command=(sys.executable, "-m", "app.main"),
-        is_ready=answers(f"{layout.url}/healthz"),
-        lives=serves(f"{layout.url}/healthz"),
+        is_ready=returns_200(f"{layout.url}/healthz"),
+        health_check=responds_to_http(f"{layout.url}/healthz"),
         environment=_python_environment(layout, **listen),
         needs=needs,
         stop_within_s=layout.gateway_stops_within_s,
@@ -352,19 +362,19 @@ async def declare_streams(
 ) -> None:
     """Declare the streams, idempotently; raises JournalUnavailable or StreamsDiffer.
 
-    With `on_wait` the server is waited for as long as it takes, and that is called when it begins to take long.
+    With `on_wait` it waits for the server without a bound, and calls `on_wait` when the server is slow.
     """
-    # Imported here, so that it happens while the other children are starting.
+    # Imported here, while the other children are starting.
     from app.log.journal import JetStreamJournal
     from app.log.streams import apply
 
     journal = JetStreamJournal(nats_url, name="deliberate up")
     opening = asyncio.create_task(journal.open())
     try:
-        await asyncio.wait({opening}, timeout=_ANSWERS_WITHIN_S if on_wait else _STREAMS_WITHIN_S)
+        await asyncio.wait({opening}, timeout=_NATS_SLOW_AFTER_S if on_wait else _STREAMS_WITHIN_S)
         if not opening.done():
             if on_wait is None:
-                raise JournalUnavailable(f"no NATS server answered at {shown(nats_url)}")
+                raise JournalUnavailable(f"no NATS server answered at {without_credentials(nats_url)}")
             on_wait()
         await opening
         deadline_s = time.monotonic() + _STREAMS_WITHIN_S
@@ -373,7 +383,7 @@ async def declare_streams(
                 await apply(journal, settings)
                 return
             except JournalUnavailable:
-                # JetStream takes longer than the server to answer, when its store is large or a leader is elected.
+                # JetStream is ready later than the server when its store is large or it elects a leader.
                 if time.monotonic() > deadline_s:
                     raise
                 await asyncio.sleep(0.1)
@@ -383,8 +393,8 @@ async def declare_streams(
         await journal.close()
 
 
-async def _declare_given(layout: Layout, report: ProgressReport) -> None:
-    url = shown(layout.nats_url)
+async def _declare_on_external_nats(layout: Layout, report: ProgressReport) -> None:
+    url = without_credentials(layout.nats_url)
     try:
         await declare_streams(
             layout.nats_url, layout.streams, on_wait=lambda: report(PartGiven("nats", url, answers=False))

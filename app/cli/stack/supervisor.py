@@ -1,7 +1,7 @@
-"""Children of the stack: started as soon as what they need is ready, restarted when they die, stopped in reverse order.
+"""Supervises the children of the stack: starts them in order, restarts them after an exit, stops them in reverse.
 
-Whether and when to restart is decided in `restarts`; this module watches processes and obeys. One task keeps one child
-through all its lives. A child that falls with another one (the deployer with Ray) is ended as soon as that one is gone.
+`restart_policy` decides about restarts; this module watches processes and carries decisions out. One task supervises
+one child through all its runs. A child that fails with another one (the deployer with Ray) ends when that one exits.
 """
 
 import asyncio
@@ -39,28 +39,28 @@ from app.cli.stack.processes import (
     sweep,
     write_private,
 )
-from app.cli.stack.restarts import (
-    PROBE_INTERVAL_S,
+from app.cli.stack.restart_policy import (
+    HEALTH_CHECK_INTERVAL_S,
     ChildDependencies,
-    Death,
+    ChildExit,
     GiveUp,
-    GoOn,
-    Past,
-    Pulse,
+    HealthHistory,
+    HealthStatus,
+    KeepRunning,
+    Replace,
     Restart,
-    Sign,
-    StartAnew,
+    RestartHistory,
+    after_check,
+    after_exit,
     check_order,
-    on_death,
-    on_sign,
 )
 from app.deliberation.errors import DeliberationError
 
-_PROBE_INTERVAL_S = 0.03
+_READINESS_INTERVAL_S = 0.03
 
 
 class StackFailed(CommandError):
-    """The stack could not be started; the child's log was reported before this was raised."""
+    """The stack could not start; the failed child's log has been reported."""
 
     def __init__(self, name: str, reason: str, *, hint: str) -> None:
         super().__init__(Exit.FAILED, f"{name}_failed", f"{name}: {reason}", remedy=hint or None)
@@ -68,8 +68,8 @@ class StackFailed(CommandError):
 
 
 @dataclass(eq=False, slots=True)
-class Life:
-    """One run of a child, from its start to its end."""
+class ChildRun:
+    """One run of a child, from the start of its process to the end."""
 
     process: asyncio.subprocess.Process
     log: Path
@@ -77,40 +77,43 @@ class Life:
     attempt: int
     started_at_s: float = field(default_factory=time.monotonic)
     ready_at_s: float | None = None
-    verdict: StartAnew | None = None
+    replaced: Replace | None = None
     ended: asyncio.Event = field(default_factory=asyncio.Event)
 
     def output(self) -> str:
-        """What this life wrote so far."""
+        """The output of this run so far."""
         return output_since(self.log, self.log_from_byte)
+
+
+ReadinessCheck = Callable[[ChildRun], Awaitable[bool]]
+HealthCheck = Callable[[], Awaitable[HealthStatus]]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Child(ChildDependencies):
-    """How one child is started, recognised as ready, prepared for those that need it, and stopped.
+    """How one child is started, checked, prepared and stopped.
 
-    `is_ready` is asked again and again while the process lives. `prepare` runs once in each life, after that and before
-    anything that needs this child is started; a DeliberationError of the first one counts as a failed start. `lives`
-    is asked for a sign of life from then on; a child without it is left alone for as long as its process lives. One
-    that `yields` has CPU after those that do not.
+    `is_ready` is polled while the process runs. `prepare` runs once in each run, after readiness and before dependent
+    children start; a DeliberationError in the first run counts as a failed start. `health_check` runs regularly from
+    then on; a child without one is restarted only when its process exits. A `low_priority` child gets CPU after others.
     """
 
     command: tuple[str, ...]
-    is_ready: Callable[[Life], Awaitable[bool]]
+    is_ready: ReadinessCheck
     environment: Mapping[str, str] = field(default_factory=dict[str, str])
     prepare: Callable[[], Awaitable[object]] | None = None
-    lives: Callable[[Life], Awaitable[Sign]] | None = None
+    health_check: HealthCheck | None = None
     ready_within_s: float = 60.0
     stop_within_s: float = 10.0
-    yields: bool = True
+    low_priority: bool = True
     ports: Mapping[str, int] = field(default_factory=dict[str, int])
     detail: str = ""
     hint: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Site:
-    """Where a stack keeps its logs and its state file, what it is marked with, and what else the state file tells."""
+class StackRun:
+    """One run of a stack: the mark of its processes, its logs and state file, and further facts for the state file."""
 
     mark: str
     logs_dir: Path
@@ -119,202 +122,208 @@ class Site:
 
 
 class Supervisor:
-    """Keeps children alive, one task each, and their states in the state file; use it through `supervised`."""
+    """Keeps children running, one task each, and their states in the state file; use it through `supervised`."""
 
-    def __init__(self, children: Sequence[Child], site: Site, report: ProgressReport) -> None:
+    def __init__(self, children: Sequence[Child], stack_run: StackRun, report: ProgressReport) -> None:
         check_order(children)
         self.children = tuple(children)
-        self._site = site
+        self._stack = stack_run
         self._report = report
-        self._lives: dict[str, Life] = {}
-        self._begun = {child.name: asyncio.Event() for child in children}
-        self._up = {child.name: asyncio.Event() for child in children}
-        self._keeping: asyncio.Task[NoReturn] | None = None
+        self._runs: dict[str, ChildRun] = {}
+        self._started = {child.name: asyncio.Event() for child in children}
+        self._ready = {child.name: asyncio.Event() for child in children}
+        self._task: asyncio.Task[NoReturn] | None = None
 
     def pid_of(self, name: str) -> int:
-        """Process id of a child as it runs now; raises KeyError before its first start."""
-        return self._lives[name].process.pid
+        """Process id of a child's current run; raises KeyError before its first start."""
+        return self._runs[name].process.pid
 
     def start(self) -> None:
-        """Begin to keep the children, in a task of the running loop that `stop` ends."""
-        assert self._keeping is None, "a supervisor is used once"
-        self._keeping = asyncio.create_task(self._keep_all(), name="supervisor")
+        """Start to supervise the children, in a task of the running loop that `stop` ends."""
+        assert self._task is None, "a supervisor is used once"
+        self._task = asyncio.create_task(self._supervise_all(), name="supervisor")
 
     async def forever(self) -> NoReturn:
-        """Wait while the children are kept, which ends only by StackFailed: one of them never got ready."""
-        assert self._keeping is not None, "start comes first"
-        await asyncio.shield(self._keeping)
-        raise AssertionError("keepers end only by exceptions")
+        """Wait while the children run; raises StackFailed when one of them never becomes ready."""
+        assert self._task is not None, "start comes first"
+        await asyncio.shield(self._task)
+        raise AssertionError("supervision ends only by exceptions")
 
-    async def until_up(self, names: Sequence[str] | None = None) -> None:
+    async def until_ready(self, names: Sequence[str] | None = None) -> None:
         """Wait until the named children (all by default) are ready at the same time."""
-        await _all_set([self._up[name] for name in (self._up if names is None else names)])
+        await _all_set([self._ready[name] for name in (self._ready if names is None else names)])
 
     async def stop(self) -> None:
-        """End the children in reverse order, each by SIGTERM and after its bound by SIGKILL, and all that they left."""
+        """End the children and their descendants in reverse order, each by SIGTERM and after its bound by SIGKILL."""
         began_s = time.monotonic()
-        if self._keeping is not None:
-            self._keeping.cancel()
-            # What it may have failed with was raised where it was awaited.
-            await asyncio.gather(self._keeping, return_exceptions=True)
+        if self._task is not None:
+            self._task.cancel()
+            # Its exception, if any, was raised where the task was awaited.
+            await asyncio.gather(self._task, return_exceptions=True)
         for child in reversed(self.children):
-            life = self._lives.get(child.name)
-            if life is not None:
+            run = self._runs.get(child.name)
+            if run is not None:
                 self._report(StackStopping(child.name))
-                await end(life.process, grace_s=child.stop_within_s)
-                await sweep(self._site.mark, child.name)
-        left = await sweep(self._site.mark)
+                await end(run.process, grace_s=child.stop_within_s)
+                await sweep(self._stack.mark, child.name)
+        left = await sweep(self._stack.mark)
         self._report(StackStopped(time.monotonic() - began_s, tuple(f"{p.pid} {p.command}" for p in left)))
-        self._site.state_file.unlink(missing_ok=True)
+        self._stack.state_file.unlink(missing_ok=True)
 
     def kill(self) -> None:
-        """End at once what is still there, without awaiting; nothing to do after `stop`."""
-        for life in self._lives.values():
-            if life.process.returncode is None:
-                kill_group(life.process.pid)
-        kill_marked(self._site.mark)
+        """Kill all remaining processes without awaiting; after `stop` there are none."""
+        for run in self._runs.values():
+            if run.process.returncode is None:
+                kill_group(run.process.pid)
+        kill_marked(self._stack.mark)
 
-    async def _keep_all(self) -> NoReturn:
+    async def _supervise_all(self) -> NoReturn:
         try:
-            async with asyncio.TaskGroup() as keepers:
+            async with asyncio.TaskGroup() as tasks:
                 for child in self.children:
-                    keepers.create_task(self._keep(child), name=child.name)
+                    tasks.create_task(self._supervise(child), name=child.name)
         except ExceptionGroup as failures:
             raise failures.exceptions[0] from None
-        raise AssertionError("keepers end only by exceptions")
+        raise AssertionError("supervision ends only by exceptions")
 
-    async def _keep(self, child: Child) -> NoReturn:
-        past = Past()
+    async def _supervise(self, child: Child) -> NoReturn:
+        history = RestartHistory()
         attempt = 0
         while True:
-            await _all_set(self._awaited(child))
-            dependencies = {name: self._lives[name] for name in child.fails_with}
+            await _all_set(self._conditions(child))
+            dependencies = {name: self._runs[name] for name in child.fails_with}
             attempt += 1
-            life = await self._begin(child, attempt)
-            death, reason, grace_s = await self._live(child, life, past, dependencies)
-            tail = log_tail(life.log, from_byte=life.log_from_byte)
-            await self._end(child, life, grace_s)
-            match on_death(past, death):
+            run = await self._spawn(child, attempt)
+            exit, reason, grace_s = await self._watch(child, run, history, dependencies)
+            tail = log_tail(run.log, from_byte=run.log_from_byte)
+            await self._end(child, run, grace_s)
+            match after_exit(history, exit):
                 case GiveUp():
-                    self._report(ChildFailed(child.name, reason, child.hint, str(life.log), tail))
+                    self._report(ChildFailed(child.name, reason, child.hint, str(run.log), tail))
                     raise StackFailed(child.name, reason, hint=child.hint)
-                case Restart(delay_s=delay_s, past=past):
+                case Restart(delay_s=delay_s, history=history):
                     self._report(ChildDied(child.name, reason, delay_s, tail))
                     await asyncio.sleep(delay_s)
 
-    def _awaited(self, child: Child) -> list[asyncio.Event]:
-        """What must be before the child is started: what it needs is ready, and what it falls with runs."""
-        return [*(self._up[name] for name in child.needs), *(self._begun[name] for name in child.fails_with)]
+    def _conditions(self, child: Child) -> list[asyncio.Event]:
+        """The conditions of a child's start: what it needs is ready, and what it fails with has started."""
+        return [*(self._ready[name] for name in child.needs), *(self._started[name] for name in child.fails_with)]
 
-    async def _begin(self, child: Child, attempt: int) -> Life:
-        log = self._site.logs_dir / f"{child.name}.log"
+    async def _spawn(self, child: Child, attempt: int) -> ChildRun:
+        log = self._stack.logs_dir / f"{child.name}.log"
         log_from_byte = log.stat().st_size if log.exists() else 0
-        marks = {STACK_MARK: self._site.mark, CHILD_MARK: child.name}
+        marks = {STACK_MARK: self._stack.mark, CHILD_MARK: child.name}
         try:
-            process = await spawn(child.command, {**child.environment, **marks}, log, yields=child.yields)
+            process = await spawn(child.command, {**child.environment, **marks}, log, low_priority=child.low_priority)
         except OSError as error:
             raise StackFailed(child.name, f"{child.command[0]} cannot be run: {error}", hint=child.hint) from error
-        life = self._lives[child.name] = Life(process, log, log_from_byte, attempt)
-        self._begun[child.name].set()
+        run = self._runs[child.name] = ChildRun(process, log, log_from_byte, attempt)
+        self._started[child.name].set()
         self._write_state()
         self._report(ChildStarted(child.name, process.pid, attempt))
-        if child.yields:
+        if child.low_priority:
             await lower_session(process.pid)
-        return life
+        return run
 
-    async def _live(
-        self, child: Child, life: Life, past: Past, dependencies: Mapping[str, Life]
-    ) -> tuple[Death, str, float]:
-        """Watch one life to its end; returns how it ended, the same in words, and the grace it is due in seconds."""
+    async def _watch(
+        self, child: Child, run: ChildRun, history: RestartHistory, dependencies: Mapping[str, ChildRun]
+    ) -> tuple[ChildExit, str, float]:
+        """Watch one run to its end; returns the exit, its reason in words, and the grace in seconds."""
         try:
             async with asyncio.timeout(child.ready_within_s):
-                first = await _first(self._ready(child, life, past), *_ends(life, dependencies))
+                first = await _first(self._prepared(child, run, history), *_ends(run, dependencies))
         except TimeoutError:
-            return Death(None), f"was not ready within {child.ready_within_s:g} s", child.stop_within_s
+            return ChildExit(None), f"was not ready within {child.ready_within_s:g} s", child.stop_within_s
         except DeliberationError as error:
-            return Death(None), str(error), child.stop_within_s
+            return ChildExit(None), str(error), child.stop_within_s
         if first == 0:
-            self._now_up(child, life)
-            first = 1 + await _first(*_ends(life, dependencies), self._past_hope(child, life))
-        ready_for_s = None if life.ready_at_s is None else time.monotonic() - life.ready_at_s
+            self._now_ready(child, run)
+            first = 1 + await _first(*_ends(run, dependencies), self._checked(child, run))
+        ready_for_s = None if run.ready_at_s is None else time.monotonic() - run.ready_at_s
         if first == 1:
-            return Death(ready_for_s), _how_it_ended(await life.process.wait()), 0.0
-        if life.verdict is not None:
-            return Death(ready_for_s), life.verdict.reason, 0.0 if life.verdict.at_once else child.stop_within_s
-        fell_with = tuple(dependencies)[first - 2]
-        # There is nothing left that it could end in order, and what it tries takes CPU from those that begin anew.
-        return Death(ready_for_s, fell_with), f"ended because {fell_with} did", 0.0
+            return ChildExit(ready_for_s), _describe_status(await run.process.wait()), 0.0
+        if run.replaced is not None:
+            return ChildExit(ready_for_s), run.replaced.reason, 0.0 if run.replaced.kill else child.stop_within_s
+        cause = tuple(dependencies)[first - 2]
+        # Without its dependency the child has nothing to finish, and a slow stop would take CPU from the restart.
+        return ChildExit(ready_for_s, cause), f"ended because {cause} did", 0.0
 
-    async def _past_hope(self, child: Child, life: Life) -> None:
-        """Ask for signs of life until only a restart helps, which is then the life's verdict."""
-        if child.lives is None:
+    async def _checked(self, child: Child, run: ChildRun) -> None:
+        """Check the child's health until it must be replaced; sets `run.replaced`."""
+        if child.health_check is None:
             await asyncio.Event().wait()
             return
-        pulse = Pulse(time.monotonic())
+        history = HealthHistory(time.monotonic())
         while True:
-            await asyncio.sleep(PROBE_INTERVAL_S)
-            sign = await child.lives(life)
-            match on_sign(pulse, sign, time.monotonic()):
-                case GoOn(pulse, notice):
+            await asyncio.sleep(HEALTH_CHECK_INTERVAL_S)
+            status = await child.health_check()
+            match after_check(history, status, time.monotonic()):
+                case KeepRunning(history, notice):
                     if notice:
                         self._report(Noticed(f"{child.name}: {notice}"))
-                case StartAnew() as verdict:
-                    life.verdict = verdict
+                case Replace() as decision:
+                    run.replaced = decision
                     return
 
-    async def _ready(self, child: Child, life: Life, past: Past) -> None:
-        while not await child.is_ready(life):  # noqa: ASYNC110 -- it depends on another process
-            await asyncio.sleep(_PROBE_INTERVAL_S)
+    async def _prepared(self, child: Child, run: ChildRun, history: RestartHistory) -> None:
+        """Wait until the child is ready, then prepare it."""
+        while not await child.is_ready(run):  # noqa: ASYNC110 -- it depends on another process
+            await asyncio.sleep(_READINESS_INTERVAL_S)
         if child.prepare is None:
             return
         try:
             await child.prepare()
         except DeliberationError as error:
-            if not past.ever_ready:
+            if not history.ever_ready:
                 raise
-            # It served before; ending it again and again would only take away what still works.
+            # The child served before: repeated restarts would only take away what still works.
             self._report(Noticed(f"{child.name}: {error}"))
 
-    def _now_up(self, child: Child, life: Life) -> None:
-        life.ready_at_s = time.monotonic()
-        self._up[child.name].set()
+    def _now_ready(self, child: Child, run: ChildRun) -> None:
+        run.ready_at_s = time.monotonic()
+        self._ready[child.name].set()
         self._write_state()
-        self._report(ChildReady(child.name, child.detail, life.ready_at_s - life.started_at_s, life.attempt))
+        self._report(ChildReady(child.name, child.detail, run.ready_at_s - run.started_at_s, run.attempt))
 
-    async def _end(self, child: Child, life: Life, grace_s: float) -> None:
-        self._up[child.name].clear()
-        self._begun[child.name].clear()
-        life.ended.set()
-        await end(life.process, grace_s=grace_s)
-        await sweep(self._site.mark, child.name)
+    async def _end(self, child: Child, run: ChildRun, grace_s: float) -> None:
+        self._ready[child.name].clear()
+        self._started[child.name].clear()
+        run.ended.set()
+        await end(run.process, grace_s=grace_s)
+        await sweep(self._stack.mark, child.name)
         self._write_state()
 
     def _write_state(self) -> None:
         children = {
             child.name: {
-                "pid": life.process.pid,
-                "ready": self._up[child.name].is_set(),
-                "attempt": life.attempt,
+                "pid": run.process.pid,
+                "ready": self._ready[child.name].is_set(),
+                "attempt": run.attempt,
                 "command": child.command,
                 "ports": child.ports,
-                "log": str(life.log),
+                "log": str(run.log),
             }
             for child in self.children
-            if (life := self._lives.get(child.name)) is not None
+            if (run := self._runs.get(child.name)) is not None
         }
-        state = {"mark": self._site.mark, "supervisor_pid": os.getpid(), **self._site.facts, "children": children}
+        state = {
+            "mark": self._stack.mark,
+            "supervisor_pid": os.getpid(),
+            **self._stack.facts,
+            "children": children,
+        }
         try:
-            write_private(self._site.state_file, json.dumps(state, indent=1))
+            write_private(self._stack.state_file, json.dumps(state, indent=1))
         except OSError as error:
-            # A disk that is full must not end what runs: the file is written anew with the next change.
-            self._report(Noticed(f"{self._site.state_file} could not be written: {error.strerror}"))
+            # A full disk must not end the children: the next change writes the file again.
+            self._report(Noticed(f"{self._stack.state_file} could not be written: {error.strerror}"))
 
 
-def _ends(life: Life, dependencies: Mapping[str, Life]) -> list[Coroutine[Any, Any, object]]:
-    return [life.process.wait(), *(other.ended.wait() for other in dependencies.values())]
+def _ends(run: ChildRun, dependencies: Mapping[str, ChildRun]) -> list[Coroutine[Any, Any, object]]:
+    return [run.process.wait(), *(other.ended.wait() for other in dependencies.values())]
 
 
-def _how_it_ended(status: int) -> str:
+def _describe_status(status: int) -> str:
     return f"ended with status {status}" if status >= 0 else f"was killed by {signal.Signals(-status).name}"
 
 
@@ -326,7 +335,7 @@ async def _all_set(events: Sequence[asyncio.Event]) -> None:
 
 
 async def _first(*waits: Coroutine[Any, Any, object]) -> int:
-    """Index of the first of several coroutines to end (of two, the earlier); raises what it raised, ends the rest."""
+    """Index of the first coroutine to end, the earlier of two; raises its exception and cancels the rest."""
     tasks = [asyncio.ensure_future(wait) for wait in waits]
     try:
         await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -340,15 +349,17 @@ async def _first(*waits: Coroutine[Any, Any, object]) -> int:
 
 
 @asynccontextmanager
-async def supervised(children: Sequence[Child], site: Site, report: ProgressReport) -> AsyncGenerator[Supervisor]:
-    """Run the children while the body runs, which begins when all are ready; afterwards stop them.
+async def supervised(
+    children: Sequence[Child], stack_run: StackRun, report: ProgressReport
+) -> AsyncGenerator[Supervisor]:
+    """Run the children around the body: it begins when all are ready, and they stop after it.
 
-    Raises StackFailed when one of them never gets ready. A second cancellation while stopping kills what is left.
+    Raises StackFailed when a child never becomes ready. A second cancellation while stopping kills what is left.
     """
-    supervisor = Supervisor(children, site, report)
+    supervisor = Supervisor(children, stack_run, report)
     supervisor.start()
     try:
-        await _first(supervisor.until_up(), supervisor.forever())
+        await _first(supervisor.until_ready(), supervisor.forever())
         yield supervisor
     finally:
         try:

@@ -1,4 +1,4 @@
-"""`deliberate up`: the whole stack in the foreground until Ctrl-C, told as a checklist, plain lines or JSON."""
+"""`deliberate up`: runs the whole stack in the foreground until Ctrl-C; reports a checklist, plain lines or JSON."""
 
 import asyncio
 import json
@@ -58,7 +58,7 @@ def _checked_url(value: str, schemes: tuple[str, ...]) -> str:
             return value
     except ValueError:
         pass
-    raise typer.BadParameter(f"{value!r} is no URL that begins with {' or '.join(f'{s}://' for s in schemes)}")
+    raise typer.BadParameter(f"{value!r} is not a URL that begins with {' or '.join(f'{s}://' for s in schemes)}")
 
 
 def _checked_engines(values: list[str] | None) -> list[str]:
@@ -77,20 +77,20 @@ EngineOption = Annotated[
 ]
 ExternalNatsOption = Annotated[
     str | None,
-    typer.Option("--nats-url", metavar="URL", callback=_checked_nats, help="Use this NATS server; start none."),
+    typer.Option("--nats-url", metavar="URL", callback=_checked_nats, help="Use this NATS server and start none."),
 ]
-PortOption = Annotated[int, typer.Option(min=0, max=65535, help="The gateway's port; a taken one is shifted.")]
-HostOption = Annotated[str, typer.Option(help="Address that the gateway listens on.")]
-DataOption = Annotated[Path, typer.Option("--data-dir", help="Holds the log, which survives a restart.")]
-RolesOption = Annotated[Path | None, typer.Option("--roles", help="Roles of the councils; the packaged ones if unset.")]
+PortOption = Annotated[int, typer.Option(min=0, max=65535, help="The gateway's port; a taken one is replaced.")]
+HostOption = Annotated[str, typer.Option(help="The gateway's listen address.")]
+DataOption = Annotated[Path, typer.Option("--data-dir", help="Directory of the log; it survives a restart.")]
+RolesOption = Annotated[Path | None, typer.Option("--roles", help="File with the roles; default: the packaged roles.")]
 SimulateOption = Annotated[str, typer.Option("--simulate", metavar="ARGS", help="Arguments of the simulator.")]
 
 
 @dataclass(slots=True)
 class Checklist:
-    """Tells progress on a terminal: a line for each child that is ready, and what is awaited in a moving last line.
+    """Reports progress on a terminal: a line for each ready child, and a moving last line for those that start.
 
-    Where the output is no terminal the moving line is left out.
+    Without a terminal there is no moving line.
     """
 
     console: Console
@@ -141,8 +141,8 @@ class Checklist:
 
     def _ready(self, event: StackReady) -> None:
         host = event.url.removeprefix("http://").rpartition(":")[0]
-        open_to = "loopback only" if host in (LOOPBACK, "localhost", "[::1]") else "open to whoever reaches this host"
-        mode = f"Keys are asked for, {open_to}" if event.keys else "Development mode: no keys, loopback only"
+        open_to = "loopback only" if host in (LOOPBACK, "localhost", "[::1]") else "open to all that reach this host"
+        mode = f"Keys are required, {open_to}" if event.keys else "Development mode: no keys, loopback only"
         self.console.print(f"   {mode}; data in {event.data_dir}; up in", end=" ")
         self.console.print(f"{event.seconds:.1f} s; Ctrl-C stops it.")
         if event.keys:
@@ -165,14 +165,14 @@ class Checklist:
 
 
 def reporter(*, as_json: bool) -> ProgressReport:
-    """Where progress goes: one JSON object per line, or a checklist."""
+    """The report of progress: one JSON object per line, or a checklist."""
     if as_json:
         return lambda event: print_json(as_document(event))
     return Checklist(Console(highlight=False, soft_wrap=True))
 
 
 def _check_exposure(host: str, pepper: str | None) -> None:
-    """Tell at once what the gateway would refuse to start with."""
+    """Refuse early the exposure that the gateway would refuse at its start."""
     if pepper is None and not is_loopback(host):
         detail = f"without keys nothing but loopback is listened on, and not {host}"
         raise typer.BadParameter(f"{detail}; set KEY_PEPPER, for example to what `openssl rand -hex 32` writes")
@@ -182,14 +182,14 @@ async def _up(options: StackOptions, report: ProgressReport) -> Exit:
     task = asyncio.current_task()
     assert task is not None, "asyncio.run gives every coroutine a task"
 
-    def told(event: ProgressEvent) -> None:
+    def report_and_listen(event: ProgressEvent) -> None:
         report(event)
         if isinstance(event, StackStopping):
-            # `run` passes over a second signal; here it means that the stopping takes too long.
+            # `run` ignores a second signal; here it means that the stop takes too long.
             for number in (signal.SIGINT, signal.SIGTERM):
                 asyncio.get_running_loop().add_signal_handler(number, task.cancel)
 
-    async with running_stack(options, told) as stack:
+    async with running_stack(options, report_and_listen) as stack:
         await stack.supervisor.forever()
     return Exit.SUCCESS
 
@@ -204,9 +204,9 @@ def up(
     simulate: SimulateOption = "",
     as_json: JsonOption = False,
 ) -> NoReturn:
-    """Start NATS, the engine simulator, Ray Serve and the gateway; keep them alive until Ctrl-C, then stop them.
+    """Start NATS, the engine simulator, Ray Serve and the gateway; keep them running until Ctrl-C, then stop them.
 
-    Ctrl-C and SIGTERM end it with 0 once everything was ready and has been stopped; a second one does not wait.
+    After Ctrl-C or SIGTERM the exit code is 0 if everything was ready and has stopped. A second signal kills the rest.
     """
     try:
         simulator_arguments = tuple(shlex.split(simulate))
@@ -224,17 +224,17 @@ def up(
         simulate=simulator_arguments,
         key_pepper=pepper,
     )
-    # The log's client would tell on stdout about every attempt to connect; what fails is told once.
+    # Otherwise the log's client would write every attempt to connect to stdout; a failure is reported once.
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
     report = reporter(as_json=as_json)
-    told = list[type[ProgressEvent]]()
+    reported = set[type[ProgressEvent]]()
 
     def remember(event: ProgressEvent) -> None:
-        told.append(type(event))
+        reported.add(type(event))
         report(event)
 
     try:
         run(lambda: _up(options, remember), as_json=as_json)
     except typer.Exit as exit_:
-        asked = exit_.exit_code > 128
-        raise typer.Exit(0 if asked and {StackReady, StackStopped} <= set(told) else exit_.exit_code) from None
+        by_signal = exit_.exit_code > 128
+        raise typer.Exit(0 if by_signal and {StackReady, StackStopped} <= reported else exit_.exit_code) from None

@@ -28,7 +28,7 @@ def found(stored: list[Stored], *asked_at_s: float, promised: tuple[str, ...] = 
     return check(promised, stored, [Asked("d1", "c1", at_s) for at_s in asked_at_s], [KILL])
 
 
-def test_a_run_that_kept_its_promises_has_no_violation_and_tells_its_figures() -> None:
+def test_a_correct_run_has_no_violation_and_reports_its_figures() -> None:
     findings = found(WHOLE, 3)
     assert findings.violations == []
     assert (findings.accepted, findings.ended, findings.requests, findings.recorded, findings.wasted) == (1, 1, 1, 1, 0)
@@ -36,7 +36,7 @@ def test_a_run_that_kept_its_promises_has_no_violation_and_tells_its_figures() -
     assert found(log((1, "accepted"), (14, "stage.1.opened"), (20, "end"))).resumed_s == [], "it waited for its turn"
 
 
-def test_what_a_kill_holds_up_is_told_of_each_it_struck_and_of_the_first_to_go_on() -> None:
+def test_reports_the_delay_of_each_deliberation_that_a_kill_interrupts() -> None:
     facts = {"d1": (3.0, 14.0, 30.0), "d2": (3.0, 12.0, 30.0), "d3": (3.0, 26.0, 30.0)}
     stored = [
         Stored(("deliberations", "default", each, *tail.split(".")), at_s, f"deliberation.{tail}")
@@ -48,7 +48,7 @@ def test_what_a_kill_holds_up_is_told_of_each_it_struck_and_of_the_first_to_go_o
     assert findings.progress_s == [1.0, 2.0]
 
 
-def test_what_was_accepted_or_promised_and_has_no_end_is_lost() -> None:
+def test_accepted_work_without_an_end_is_lost() -> None:
     assert found(WHOLE[:-1], 3).lost == ["d1"]
     assert found(WHOLE, 3, promised=("d1", "d2")).lost == ["d2"]
     assert found([], promised=()).violations == ["nothing was accepted"]
@@ -60,35 +60,35 @@ def test_an_end_that_no_client_could_read_is_a_violation() -> None:
     assert findings.violations == ["no client could read its end: d1"]
 
 
-def test_what_failed_or_ran_out_of_time_is_told_with_its_takeovers_and_its_longest_silence() -> None:
+def test_reports_failed_and_late_work_with_takeovers_and_longest_silence() -> None:
     stored = log((1, "accepted"), (2, "stage.1.opened"), (9, "takeover.1"))
     end = Stored(("deliberations", "default", "d1", "end"), 20, "deliberation.timeout")
     assert found([*stored, end]).unfinished == ["d1 deliberation.timeout: 1 takeovers, 11 s without a fact"]
     assert found(WHOLE, 3).unfinished == []
 
 
-def test_a_second_end_is_found() -> None:
+def test_detects_a_second_end() -> None:
     assert found([*WHOLE, *log((21, "end"))], 3).second_ends == ["d1"]
 
 
-def test_a_recorded_call_that_is_asked_for_again_is_found() -> None:
+def test_detects_a_repeated_call() -> None:
     assert found(WHOLE, 3, 5.5).made_again == [], "two were under way at once"
     assert found(WHOLE, 3, 7).made_again == ["d1 c1, 2.0 s after"]
 
 
-def test_more_waste_than_was_in_flight_at_the_faults_is_found() -> None:
+def test_detects_more_waste_than_the_calls_in_flight() -> None:
     late = log((1, "accepted"), (30, "call.c1.finished"), (31, "end"))
     assert (found(late, 3, 12).wasted, found(late, 3, 12).violations) == (1, [])
     assert found(late, 3, 12, 13).violations == ["2 calls wasted, with 1 in flight at the faults"]
 
 
-def test_what_is_never_recorded_is_in_flight_until_its_deliberation_ends() -> None:
+def test_an_unrecorded_call_is_in_flight_until_its_deliberation_ends() -> None:
     unrecorded = log((1, "accepted"), (12, "end"))
     later = [KILL, Fault("SIGKILL", "agent", 11.0), Fault("SIGKILL", "agent", 13.0)]
     assert check(("d1",), unrecorded, [Asked("d1", "c1", 3)], later).wasted_bound == 2
 
 
-def test_the_door_counts_each_head_once_however_it_is_cut() -> None:
+def test_the_proxy_counts_each_request_head_once() -> None:
     door = Door()
     request = b"POST /v1/chat/completions HTTP/1.1\r\nX-Call-Id: d1.s1-dev-001\r\nX-Request-Id: r\r\n\r\n{}"
     for at in range(len(request)):
@@ -114,7 +114,7 @@ class Held:
 
 
 @pytest.mark.parametrize(("kind", "passed_on"), [("delay", b"late"), ("half-open", b"")])
-async def test_what_is_held_counts_from_when_it_was_sent_and_only_if_it_is_passed_on(
+async def test_a_held_request_counts_from_its_sending_and_only_if_forwarded(
     kind: CutKind, passed_on: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("benchmarks.chaos.proxy.now_s", lambda: 100.0)

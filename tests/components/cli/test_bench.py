@@ -55,14 +55,14 @@ def invoke(*arguments: str) -> Result:
     return runner.invoke(cli, ["bench", "quality", *arguments])
 
 
-def test_the_proof_is_marked_as_simulated_and_tells_every_figure() -> None:
+def test_the_proof_is_labelled_as_simulated_and_shows_every_figure() -> None:
     told = invoke("--runs", "20", "--strategy", "single")
     assert told.exit_code == 0, told.output
     assert MARK in told.stdout and "single  p=.7  20 runs" in told.stdout
     assert "2 of 2 figures lie within 3σ" in told.stdout
 
 
-def test_the_proof_as_json_is_one_document_with_its_bands() -> None:
+def test_the_proof_prints_one_json_document_with_bands() -> None:
     told = invoke("--runs", "20", "--strategy", "single", "--seed", "4", "--json")
     document = json.loads(told.stdout)
     assert (document["simulated"], document["seed"], document["figures"], document["outside"]) == (True, 4, 2, 0)
@@ -87,7 +87,7 @@ def test_a_figure_outside_its_band_is_shown_and_fails_the_command(
     assert "✘ outside" in told and "1 of 2 figures lie within" in told
 
 
-def test_a_figure_without_spread_is_told_as_exact() -> None:
+def test_a_figure_without_variance_is_shown_as_exact() -> None:
     assert "exact" in figure_line(Figure("calls", 6, 6, 0)).plain
     assert "±0.3000" in figure_line(Figure("right", 0.5, 0.5, 0.1)).plain
 
@@ -109,13 +109,13 @@ REFUSED = {
 
 
 @pytest.mark.parametrize(("arguments", "said"), REFUSED.values(), ids=REFUSED.keys())
-def test_options_that_mean_nothing_together_are_refused(arguments: list[str], said: str) -> None:
+def test_rejects_options_that_exclude_each_other(arguments: list[str], said: str) -> None:
     told = invoke(*arguments)
     assert told.exit_code == Exit.USAGE
     assert said in " ".join(told.stderr.replace("│", " ").split())
 
 
-def test_bad_rows_are_refused_by_line_before_anything_is_started(tmp_path: Path) -> None:
+def test_rejects_invalid_rows_by_line_before_anything_starts(tmp_path: Path) -> None:
     dataset = tmp_path / "bad.jsonl"
     dataset.write_text(
         '{"question": "a", "answer": "1"}\n\nnonsense\n{"question": "b", "answer": "x", "normaliser": "number"}\n'
@@ -128,7 +128,7 @@ def test_bad_rows_are_refused_by_line_before_anything_is_started(tmp_path: Path)
     assert "cannot be read as a number" in fault["errors"][1]["detail"] and fault["errors"][1]["remedy"]
 
 
-def test_a_file_that_is_no_text_is_refused(tmp_path: Path) -> None:
+def test_rejects_a_file_that_is_not_text(tmp_path: Path) -> None:
     (tmp_path / "binary").write_bytes(b"\xff\xfe")
     for name in ("binary", "missing"):
         with pytest.raises(CommandError, match=name) as refused:
@@ -142,7 +142,7 @@ def test_the_packaged_examples_are_a_data_set() -> None:
     assert len(read_dataset(Path(__file__).parents[3] / "examples" / "quality.jsonl", 3)) == 3
 
 
-def test_every_strategy_gets_the_same_task_and_its_own_way_of_counting() -> None:
+def test_every_strategy_gets_the_same_task_and_its_own_normaliser() -> None:
     asked = request_body(PLAN, "vote", 6, QUESTIONS[0], 2, {"stop": "none"})
     assert asked["task"] == "1 + 1?" and asked["seed"] == 7 and asked["parameters"] == {"stop": "none"}
     assert (asked["role"], asked["num_agents"]) == ("DEV", 6)
@@ -151,7 +151,7 @@ def test_every_strategy_gets_the_same_task_and_its_own_way_of_counting() -> None
     assert "num_agents" not in named
 
 
-def test_a_strategy_is_told_how_to_read_answers_only_where_it_counts_them() -> None:
+def test_only_counting_strategies_get_a_normaliser() -> None:
     told: dict[str, Any] = dict(version=1, summary="", steps=(), calls="", source="", fields=())
     counting = StrategyResource(name="vote", parameters={"properties": {"normaliser": {}, "options": {}}}, **told)
     scoring = StrategyResource(name="best_of_n", parameters={"properties": {"aggregation": {}}}, **told)
@@ -218,7 +218,7 @@ async def gateway_with_minds() -> AsyncGenerator[GatewayClient]:
             await each
 
 
-async def test_accounts_tell_accuracy_cost_flips_and_what_could_not_be_read(capsys: pytest.CaptureFixture[str]) -> None:
+async def test_results_report_accuracy_cost_flips_and_unreadable_answers(capsys: pytest.CaptureFixture[str]) -> None:
     async with gateway_with_minds() as gateway:
         await measure(gateway, PLAN, "three.jsonl", QUESTIONS, as_json=True)
     document = json.loads(capsys.readouterr().out.splitlines()[-1])
@@ -236,7 +236,7 @@ async def test_accounts_tell_accuracy_cost_flips_and_what_could_not_be_read(caps
     assert account["vote"]["strategy"] == "vote" and account["vote"]["agents"] == 6 and account["vote"]["calls"] == 18
 
 
-async def test_accounts_as_text_are_marked_where_the_engine_is_simulated(capsys: pytest.CaptureFixture[str]) -> None:
+async def test_results_as_text_are_labelled_when_the_engine_is_simulated(capsys: pytest.CaptureFixture[str]) -> None:
     async with gateway_with_minds() as gateway:
         await measure(gateway, replace(PLAN, strategies=("single",)), "three.jsonl", QUESTIONS[:2], as_json=False)
     told = capsys.readouterr().out
@@ -244,7 +244,7 @@ async def test_accounts_as_text_are_marked_where_the_engine_is_simulated(capsys:
     assert "single, 3 agents" in told and "0 of 2 = 0.000" in told and "– calls and – tokens per right answer" in told
 
 
-async def test_what_the_gateway_refuses_ends_the_bench_with_its_problem() -> None:
+async def test_a_refusal_of_the_gateway_ends_the_bench_with_its_problem() -> None:
     async with gateway_with_minds() as gateway:
         with pytest.raises(CommandError) as refused:
             await measure(gateway, replace(PLAN, role="NOBODY"), "x", QUESTIONS, as_json=True)
@@ -252,7 +252,7 @@ async def test_what_the_gateway_refuses_ends_the_bench_with_its_problem() -> Non
     assert [fault.field for fault in refused.value.fields] == ["/role"]
 
 
-def test_rows_say_rates_shortly() -> None:
+def test_rates_are_printed_short() -> None:
     assert [rows.short(each) for each in (0.7, 0.0, 1.0, 0.44)] == [".7", "0", "1", ".44"]
 
 
@@ -262,7 +262,7 @@ def wide(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     yield
 
 
-def test_the_page_tells_every_row_as_the_closed_forms_have_it() -> None:
+def test_the_docs_show_every_row_with_its_prediction() -> None:
     page = (Path(__file__).parents[3] / "docs" / "quality.md").read_text(encoding="utf-8")
     told = [line for line in page.splitlines() if line.startswith("| `") and line.count("|") == 6]
     assert told == [theory(each) for each in all_experiments()]

@@ -58,7 +58,7 @@ FAULTS = [
         (JSONResponse(["odd"]), Exit.UNREACHABLE, "not_a_gateway", "--url"),
     ],
 )
-async def test_what_the_gateway_refuses_is_told_with_a_remedy(
+async def test_a_refusal_of_the_gateway_has_a_remedy(
     stub: StubGateway, gateway: GatewayClient, answer: Response, exit_code: Exit, code: str, remedy: str | None
 ) -> None:
     stub.answers = [answer]
@@ -68,7 +68,7 @@ async def test_what_the_gateway_refuses_is_told_with_a_remedy(
     assert (remedy or "") in (raised.value.remedy or "")
 
 
-async def test_every_field_at_fault_is_named(stub: StubGateway, gateway: GatewayClient) -> None:
+async def test_names_every_faulty_field(stub: StubGateway, gateway: GatewayClient) -> None:
     stub.answers = [problem("invalid_request", 422, FAULTS)]
     with pytest.raises(GatewayRefused) as raised:
         await gateway.submit({"rounds": 9}, "key")
@@ -79,9 +79,7 @@ async def test_every_field_at_fault_is_named(stub: StubGateway, gateway: Gateway
     assert raised.value.request_id == "req-1"
 
 
-async def test_a_submission_in_doubt_is_sent_again_under_the_same_key(
-    stub: StubGateway, gateway: GatewayClient
-) -> None:
+async def test_retries_an_uncertain_submission_with_the_same_key(stub: StubGateway, gateway: GatewayClient) -> None:
     stub.answers = [problem("journal_unavailable", 503), problem("not_ready", 503)]
     resource = await gateway.submit({"task": "x"}, "the-key")
     assert resource["id"] == ID
@@ -89,14 +87,14 @@ async def test_a_submission_in_doubt_is_sent_again_under_the_same_key(
     assert stub.bodies == [{"task": "x"}] * 3
 
 
-async def test_a_refused_submission_is_not_sent_again(stub: StubGateway, gateway: GatewayClient) -> None:
+async def test_does_not_retry_a_refused_submission(stub: StubGateway, gateway: GatewayClient) -> None:
     stub.answers = [problem("queue_full", 429)]
     with pytest.raises(GatewayRefused):
         await gateway.submit({"task": "x"}, "key")
     assert len(stub.requests) == 1
 
 
-async def test_nobody_there_is_told_at_once() -> None:
+async def test_an_unreachable_gateway_fails_without_retry() -> None:
     async with GatewayClient("http://127.0.0.1:1") as gateway:
         with pytest.raises(GatewayUnreachable) as raised:
             await gateway.submit({"task": "x"}, "key")
@@ -105,22 +103,20 @@ async def test_nobody_there_is_told_at_once() -> None:
 
 
 @pytest.mark.parametrize("url", ["", "localhost:8080", "ftp://x", "http://", "http://[::", "http://a b:x"])
-def test_what_is_no_url_is_a_usage_error(url: str) -> None:
+def test_an_invalid_url_is_a_usage_error(url: str) -> None:
     with pytest.raises(CommandError) as raised:
         GatewayClient(url)
     assert raised.value.exit_code == Exit.USAGE
 
 
-async def test_the_whole_stream_is_followed_to_its_terminal_event(stub: StubGateway, gateway: GatewayClient) -> None:
+async def test_follows_a_stream_to_its_terminal_event(stub: StubGateway, gateway: GatewayClient) -> None:
     frames = await followed(gateway)
     assert frames[0].event == "stream.opened"
     assert frames[1:] == stub.council.frames
 
 
 @pytest.mark.parametrize("cut_after", [7, 50])
-async def test_a_broken_stream_is_resumed_at_the_cursor(
-    stub: StubGateway, gateway: GatewayClient, cut_after: int
-) -> None:
+async def test_resumes_a_broken_stream_at_the_cursor(stub: StubGateway, gateway: GatewayClient, cut_after: int) -> None:
     stub.cut_after = cut_after
     retries: list[Retry] = []
     frames = await followed(gateway, on_retry=retries.append)
@@ -130,18 +126,18 @@ async def test_a_broken_stream_is_resumed_at_the_cursor(
     assert cursors[:2] == [None, stub.council.frames[cut_after - 1].id]
 
 
-async def test_filters_are_sent_again_on_reconnect(stub: StubGateway, gateway: GatewayClient) -> None:
+async def test_a_reconnect_repeats_the_filters(stub: StubGateway, gateway: GatewayClient) -> None:
     stub.cut_after = 3
     frames = await followed(gateway, deltas=False)
     assert {frame.event for frame in frames} >= {"call.finished", "deliberation.completed"}
     assert "call.delta" not in {frame.event for frame in frames}
 
 
-async def test_nothing_is_left_after_the_terminal_event(stub: StubGateway, gateway: GatewayClient) -> None:
+async def test_following_after_the_terminal_event_yields_nothing(stub: StubGateway, gateway: GatewayClient) -> None:
     assert await followed(gateway, after=stub.council.frames[-1].id) == []
 
 
-async def test_a_gateway_that_is_away_for_a_while_is_waited_for(stub: StubGateway, gateway: GatewayClient) -> None:
+async def test_waits_for_a_gateway_that_is_briefly_away(stub: StubGateway, gateway: GatewayClient) -> None:
     away = problem("not_ready", 503)
     away.headers["Retry-After"] = "0"
     stub.answers = [away] * 5
@@ -151,21 +147,21 @@ async def test_a_gateway_that_is_away_for_a_while_is_waited_for(stub: StubGatewa
     assert [retry.attempt for retry in retries] == [1, 2, 3, 4, 5]
 
 
-async def test_patience_ends() -> None:
+async def test_gives_up_after_the_patience() -> None:
     async with GatewayClient("http://127.0.0.1:1") as gateway:
         with pytest.raises(GatewayUnreachable):
             async with asyncio.timeout(10):
                 await followed(gateway, patience_s=0.01)
 
 
-async def test_a_refusal_ends_the_following(stub: StubGateway, gateway: GatewayClient) -> None:
+async def test_a_refusal_ends_the_stream(stub: StubGateway, gateway: GatewayClient) -> None:
     stub.answers = [problem("invalid_cursor", 400)]
     with pytest.raises(GatewayRefused) as raised:
         await followed(gateway, after="nonsense")
     assert raised.value.code == "invalid_cursor"
 
 
-def test_a_resource_of_another_version_is_told(stub: StubGateway) -> None:
+def test_a_resource_of_another_version_is_an_error(stub: StubGateway) -> None:
     resource = stub.council.resource
     assert understood(Deliberation, resource | {"newer": 1}).id == ID
     del resource["status"]

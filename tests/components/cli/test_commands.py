@@ -62,19 +62,19 @@ def test_ask_waits_and_prints_the_verdict(stub: StubGateway, url: str) -> None:
     assert stub.bodies == [{"task": "Write a rate limiter."}]
 
 
-def test_ask_prints_json_and_nothing_else(stub: StubGateway, url: str) -> None:
+def test_ask_prints_only_json(stub: StubGateway, url: str) -> None:
     told = invoke("ask", "x", "--url", url, "--json")
     assert [document["status"] for document in documents(told.stdout)] == ["completed"]
     assert told.stderr == ""
 
 
-def test_ask_watching_prints_every_event(stub: StubGateway, url: str) -> None:
+def test_ask_with_watch_prints_every_event(stub: StubGateway, url: str) -> None:
     told = invoke("ask", "x", "--url", url, "--json", "--watch")
     types = [document["type"] for document in documents(told.stdout)]
     assert types == ["stream.opened", *(event.type for event in stub.council.events)]
 
 
-def test_ask_detached_prints_the_id_and_leaves(stub: StubGateway, url: str) -> None:
+def test_ask_with_detach_prints_the_id_and_exits(stub: StubGateway, url: str) -> None:
     told = invoke("ask", "x", "--url", url, "--detach", "--idempotency-key", "mine")
     assert (told.exit_code, told.stdout) == (0, f"{ID}\n")
     assert [(method, headers.get("idempotency-key")) for method, _, headers in stub.requests] == [("POST", "mine")]
@@ -116,7 +116,7 @@ def test_every_option_reaches_the_request(stub: StubGateway, url: str) -> None:
     ]
 
 
-def test_an_empty_or_structured_rubric_is_sent_as_it_is(tmp_path: Path) -> None:
+def test_sends_an_empty_or_structured_rubric_unchanged(tmp_path: Path) -> None:
     file = tmp_path / "rubric.json"
     file.write_text('[{"id": "right", "description": "Is it right?", "weight": 2}]')
     for given in (f"@{file}", file.read_text()):
@@ -157,7 +157,7 @@ def test_an_empty_or_structured_rubric_is_sent_as_it_is(tmp_path: Path) -> None:
         ["nonsense"],
     ],
 )
-def test_wrong_usage_ends_with_2_and_sends_nothing(arguments: list[str]) -> None:
+def test_a_usage_error_exits_with_2_and_sends_nothing(arguments: list[str]) -> None:
     told = invoke(*arguments)
     assert (told.exit_code, told.stdout) == (2, "")
     assert told.stderr != ""
@@ -166,7 +166,7 @@ def test_wrong_usage_ends_with_2_and_sends_nothing(arguments: list[str]) -> None
 @pytest.mark.parametrize(
     "command", [["ask", "x"], ["watch", ID], ["list"], ["show", ID], ["cancel", ID], ["roles"], ["cluster"]]
 )
-def test_nobody_there_ends_with_3(command: list[str]) -> None:
+def test_an_unreachable_gateway_exits_with_3(command: list[str]) -> None:
     told = invoke(*command, "--url", "http://127.0.0.1:1")
     assert (told.exit_code, told.stdout) == (3, "")
     assert "error unreachable" in told.stderr and "deliberate up" in told.stderr
@@ -175,7 +175,7 @@ def test_nobody_there_ends_with_3(command: list[str]) -> None:
 @pytest.mark.parametrize(
     "command", [["ask", "x"], ["watch", ID], ["list"], ["show", ID], ["cancel", ID], ["roles"], ["cluster"]]
 )
-def test_a_refusal_ends_with_4_and_tells_the_fields(stub: StubGateway, url: str, command: list[str]) -> None:
+def test_a_refusal_exits_with_4_and_names_the_fields(stub: StubGateway, url: str, command: list[str]) -> None:
     faults = [{"location": "body", "pointer": "/rounds", "code": "le", "detail": "too many", "remedy": "Give 5."}]
     stub.answers = [problem("invalid_request", 422, faults)]
     told = invoke(*command, "--url", url)
@@ -187,7 +187,7 @@ def test_a_refusal_ends_with_4_and_tells_the_fields(stub: StubGateway, url: str,
 
 @pytest.mark.parametrize(("terminal", "exit_code"), [("failed", 1), ("timeout", 1), ("cancelled", 5)])
 @pytest.mark.parametrize("command", [["ask", "x"], ["watch", ID]])
-def test_how_it_ended_is_the_exit_code(
+def test_the_exit_code_is_the_deliberations_outcome(
     stub: StubGateway, url: str, monkeypatch: pytest.MonkeyPatch, terminal: str, exit_code: int, command: list[str]
 ) -> None:
     resource = stub.council.resource | {"status": terminal}
@@ -195,14 +195,14 @@ def test_how_it_ended_is_the_exit_code(
     assert invoke(*command, "--url", url).exit_code == exit_code
 
 
-def test_watch_without_a_terminal_prints_lines_then_the_account(url: str) -> None:
+def test_watch_without_a_terminal_prints_lines_then_the_report(url: str) -> None:
     told = invoke("watch", ID, "--url", url)
     assert told.exit_code == 0
     assert "stage 1 propose: 3 calls, quorum 2" in told.stdout
     assert told.stdout.index("  completed") < told.stdout.index("Ranking")
 
 
-def test_watch_goes_on_over_a_broken_stream(stub: StubGateway, url: str) -> None:
+def test_watch_resumes_a_broken_stream(stub: StubGateway, url: str) -> None:
     stub.cut_after = 100
     told = invoke("watch", ID, "--url", url, "--json")
     ids = [document for document in documents(told.stdout) if document["type"] != "stream.opened"]
@@ -215,12 +215,12 @@ def test_watch_without_deltas(url: str) -> None:
     assert "call.delta" not in {document["type"] for document in documents(told.stdout)}
 
 
-def test_the_url_comes_from_the_environment(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reads_the_url_from_the_environment(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DELIBERATE_URL", url)
     assert invoke("show", ID).exit_code == 0
 
 
-def test_list_tells_what_is_there_and_how_to_go_on(url: str) -> None:
+def test_list_prints_deliberations_and_the_next_cursor(url: str) -> None:
     told = invoke("list", "--url", url, "--status", "completed", "--meta", "team=core")
     assert told.exit_code == 0
     assert ID in told.stdout and "3×DEV" in told.stdout and "--cursor c-2" in told.stdout
@@ -234,7 +234,7 @@ def test_show_and_roles(url: str) -> None:
     assert "http://away (down, circuit open)" in " ".join(told.split()) and "http://engine (" not in told
 
 
-def test_cluster_tells_of_every_part_and_of_what_is_missing(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cluster_shows_every_part_and_the_missing_ones(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "160")
     told = " ".join(invoke("cluster", "--url", url).stdout.split())
     for expected in (
@@ -251,14 +251,14 @@ def test_cluster_tells_of_every_part_and_of_what_is_missing(url: str, monkeypatc
     assert json.loads(invoke("cluster", "--url", url, "--json").stdout)["queue"]["depth"] == 5
 
 
-def test_cancel_tells_the_status(stub: StubGateway, url: str) -> None:
+def test_cancel_prints_the_status(stub: StubGateway, url: str) -> None:
     told = invoke("cancel", ID, "--url", url, "--reason", "enough", "--wait", "2")
     assert (told.exit_code, told.stdout) == (0, f"{ID} is cancelling\n")
     assert stub.bodies == [{"reason": "enough"}]
     assert stub.requests[0][2]["prefer"] == "wait=2"
 
 
-def test_the_simulator_takes_every_argument(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_simulator_receives_every_argument(monkeypatch: pytest.MonkeyPatch) -> None:
     executed: list[list[str]] = []
 
     def execv(_: str, arguments: list[str]) -> None:
@@ -276,7 +276,7 @@ class TestOpenapi:
             openapi_command, "rendered", lambda: {"openapi.json": "{\n}\n", "events.schema.json": "[]\n"}
         )
 
-    def test_it_writes_what_the_code_generates(self, tmp_path: Path) -> None:
+    def test_writes_the_generated_files(self, tmp_path: Path) -> None:
         directory = tmp_path / "made"
         assert invoke("openapi", "--dir", str(directory), "--check").exit_code == 1
         assert not directory.exists(), "a check writes nothing"

@@ -57,13 +57,13 @@ def stacks(served: Served, monkeypatch: pytest.MonkeyPatch) -> list[StackOptions
         (Case.COMPLEX, ["ARCHITECT", "DEV", "QA", "DEVOPS"]),
     ],
 )
-def test_each_case_asks_for_its_council(case: Case | None, roles: list[str]) -> None:
+def test_each_case_requests_its_council(case: Case | None, roles: list[str]) -> None:
     request = DeliberationRequest.model_validate(demo_body(case, "think"))
     assert [agent.role for agent in request.roster for _ in range(agent.count)] == roles
     assert (request.strategy, request.rounds, request.task) == ("council", 1, "think")
 
 
-def test_the_demo_shows_a_council_and_the_way_on(served: Served, stacks: list[StackOptions]) -> None:
+def test_the_demo_shows_a_council_and_the_next_steps(served: Served, stacks: list[StackOptions]) -> None:
     told = runner.invoke(cli, ["demo", "--case", "basic"])
     assert told.exit_code == 0
     for expected in ("ready in 7.5 s", "stage 1 propose", "Ranking", "The council's answer", "make up", "curl -s http"):
@@ -73,7 +73,7 @@ def test_the_demo_shows_a_council_and_the_way_on(served: Served, stacks: list[St
     assert not stacks[0].data_dir.exists(), "nothing is left behind"
 
 
-def test_the_demo_prints_json_and_nothing_else(stacks: list[StackOptions]) -> None:
+def test_the_demo_prints_only_json(stacks: list[StackOptions]) -> None:
     told = runner.invoke(cli, ["demo", "--json"])
     assert [json.loads(line)["status"] for line in told.stdout.splitlines()] == ["completed"]
     assert "ready in" in told.stderr
@@ -85,7 +85,7 @@ def test_a_chosen_data_directory_is_kept(stacks: list[StackOptions], tmp_path: P
     assert stacks[0].port == 0
 
 
-def test_how_the_council_ended_is_the_exit_code(
+def test_the_exit_code_is_the_councils_outcome(
     served: Served, stacks: list[StackOptions], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Council, "resource", served.stub.council.resource | {"status": "failed"})
@@ -93,7 +93,7 @@ def test_how_the_council_ended_is_the_exit_code(
     assert not stacks[0].data_dir.exists()
 
 
-def test_a_stack_that_does_not_start_leaves_its_logs(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_start_keeps_its_logs(monkeypatch: pytest.MonkeyPatch) -> None:
     started: list[StackOptions] = []
 
     @asynccontextmanager

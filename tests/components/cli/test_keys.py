@@ -44,7 +44,7 @@ def invoke(*arguments: str, **environment: str) -> Result:
 
 
 @pytest.mark.parametrize("arguments", CLIENT_COMMANDS, ids=lambda arguments: arguments[0])
-def test_every_client_command_sends_the_key_and_tells_it_nowhere(served: Served, arguments: list[str]) -> None:
+def test_every_client_command_sends_the_key_and_never_prints_it(served: Served, arguments: list[str]) -> None:
     by_option = invoke(*arguments, "--url", served.url, "--api-key", KEY)
     by_environment = invoke(*arguments, "--url", served.url, DELIBERATE_API_KEY=f"{KEY}\n")
     without = invoke(*arguments, "--url", served.url)
@@ -59,7 +59,7 @@ def test_every_client_command_sends_the_key_and_tells_it_nowhere(served: Served,
 
 
 @pytest.mark.parametrize("arguments", CLIENT_COMMANDS, ids=lambda arguments: arguments[0])
-def test_help_names_the_variable_and_not_what_it_holds(arguments: list[str]) -> None:
+def test_help_shows_the_variable_without_its_value(arguments: list[str]) -> None:
     told = invoke(arguments[0], "--help", DELIBERATE_API_KEY=KEY)
     assert "DELIBERATE_API_KEY" in told.output
     assert KEY not in told.output
@@ -73,7 +73,7 @@ def test_help_names_the_variable_and_not_what_it_holds(arguments: list[str]) -> 
         ("rate_limited", 429, "ask less often; the gateway says in 7 s"),
     ],
 )
-def test_a_refusal_tells_what_to_do(served: Served, code: str, status: int, remedy: str) -> None:
+def test_a_refusal_prints_a_remedy(served: Served, code: str, status: int, remedy: str) -> None:
     told_by_gateway = "use one with the scope admin"
     fault = {"location": "header", "pointer": "Authorization", "code": code, "detail": "d", "remedy": told_by_gateway}
     served.stub.answers.append(problem(code, status, [fault]))
@@ -85,7 +85,7 @@ def test_a_refusal_tells_what_to_do(served: Served, code: str, status: int, reme
 
 
 @pytest.mark.parametrize("key", ["two words", "é", "a\nb", "\x00"])
-def test_what_cannot_be_a_key_is_refused_without_telling_it(key: str) -> None:
+def test_rejects_a_malformed_key_without_printing_it(key: str) -> None:
     with pytest.raises(CommandError) as caught:
         GatewayClient("http://gateway", key)
     assert caught.value.code == "invalid_key"
@@ -101,12 +101,12 @@ def test_what_cannot_be_a_key_is_refused_without_telling_it(key: str) -> None:
         ("never", None),
     ],
 )
-def test_a_key_lives_as_long_as_it_is_told(text: str, span: timedelta | None) -> None:
+def test_parses_key_lifetimes(text: str, span: timedelta | None) -> None:
     assert lifetime(text) == span
 
 
 @pytest.mark.parametrize("text", ["", "0d", "90", "d", "-1d", "1w", "Never", "100000d"])
-def test_a_span_that_is_none_is_refused(text: str) -> None:
+def test_rejects_invalid_lifetimes(text: str) -> None:
     with pytest.raises(typer.BadParameter):
         lifetime(text)
 
@@ -122,13 +122,13 @@ def test_a_span_that_is_none_is_refused(text: str) -> None:
         (["create", "ci", "--tenant", "acme", "--expires", "soon"], "--expires takes"),
     ],
 )
-def test_what_cannot_be_made_is_refused_before_anything_is_asked(arguments: list[str], complaint: str) -> None:
+def test_rejects_invalid_key_options_before_connecting(arguments: list[str], complaint: str) -> None:
     told = invoke("keys", *arguments, "--nats-url", "nats://127.0.0.1:1", COLUMNS="300")
     assert told.exit_code == 2
     assert complaint in told.stderr
 
 
-def test_a_key_is_told_with_its_standing() -> None:
+def test_the_key_list_shows_each_status() -> None:
     pepper, now = Pepper(PEPPER), NOW
     fact, _ = created(pepper, name="[b]ci", tenant="acme", scopes=SCOPES, created_at=NOW, expires_at=NOW)
     fresh = fact.model_copy(update={"expires_at": None})

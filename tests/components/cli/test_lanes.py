@@ -1,9 +1,9 @@
 import json
-import random
 
 import pytest
 
-from app.cli.render.lanes import CouncilView, StreamedText, expected_stages
+from app.cli.render.lanes import CouncilView, expected_stages
+from app.cli.render.prose import prose
 from app.client.sse import Frame
 from app.deliberation.calls import Call
 from app.deliberation.facts import CallDelta, CallFinished, CallStarted, StageOpened
@@ -30,11 +30,11 @@ def folded(frames: list[Frame]) -> CouncilView:
         ("not known here", 2, []),
     ],
 )
-def test_the_stages_that_a_strategy_may_open(strategy: str, rounds: int, stages: list[str]) -> None:
+def test_expected_stages_of_each_strategy(strategy: str, rounds: int, stages: list[str]) -> None:
     assert [purpose for purpose, _ in expected_stages(strategy, rounds)] == stages
 
 
-def test_a_finished_council_leaves_full_lanes() -> None:
+def test_a_finished_council_has_complete_lanes() -> None:
     council = council_of()
     view = folded(council.frames)
     assert view.ended and view.status == "completed"
@@ -45,12 +45,12 @@ def test_a_finished_council_leaves_full_lanes() -> None:
         assert (lane.calls_done, lane.calls_failed, view.planned(lane), view.share(lane)) == (4, 0, 4, 1.0)
 
 
-def test_a_strategy_that_goes_on_as_another_has_its_stages() -> None:
+def test_a_strategy_that_escalates_has_the_stages_of_its_target() -> None:
     assert expected_stages("auto", 2, {"escalate_to": "best_of_n"}) == [("propose", None), ("score", None)]
     assert expected_stages("auto", 2, {"escalate_to": "unheard of"}) == expected_stages("auto", 2)
 
 
-def nobody_after(stage: int) -> Script:
+def failing_after(stage: int) -> Script:
     """All calls of later stages fail."""
     return lambda call: answer_text(call) if int(call.call_id[1:].partition("-")[0]) <= stage else None
 
@@ -62,7 +62,7 @@ def every_other(call: Call) -> str | None:
 SCRIPTS: dict[str, Script] = {
     "all": answer_text,
     "every_other": every_other,
-    "first_stage_alone": nobody_after(1),
+    "first_stage_alone": failing_after(1),
     "none": lambda _: None,
 }
 
@@ -70,7 +70,7 @@ SCRIPTS: dict[str, Script] = {
 @pytest.mark.parametrize("script", SCRIPTS)
 @pytest.mark.parametrize("agents", [1, 2, 5])
 @pytest.mark.parametrize("strategy", STRATEGIES)
-def test_progress_never_goes_back_and_is_whole_at_the_end_alone(strategy: str, agents: int, script: str) -> None:
+def test_progress_never_decreases_and_reaches_1_only_at_the_end(strategy: str, agents: int, script: str) -> None:
     council = council_of(specification(strategy, agents, 2), SCRIPTS[script])
     view = CouncilView()
     before: dict[str, float] = {}
@@ -86,11 +86,11 @@ def test_progress_never_goes_back_and_is_whole_at_the_end_alone(strategy: str, a
     assert view.tokens == sum(council.resource["usage"][side] for side in ("prompt_tokens", "completion_tokens"))
 
 
-def test_an_agent_that_need_not_revise_has_fewer_calls_planned() -> None:
-    def nobody_objects(call: Call) -> str:
+def test_an_accepted_draft_needs_fewer_planned_calls() -> None:
+    def accept_every_draft(call: Call) -> str:
         return json.dumps({"issues": [], "verdict": "accept"}) if call.output.kind == "critique" else answer_text(call)
 
-    council = council_of(script=nobody_objects)
+    council = council_of(script=accept_every_draft)
     view = CouncilView()
     planned: list[int] = []
     for event, frame in zip(council.events, council.frames, strict=True):
@@ -100,7 +100,7 @@ def test_an_agent_that_need_not_revise_has_fewer_calls_planned() -> None:
     assert planned == [4, 4, 3]
 
 
-def test_a_failed_call_is_told_and_counts_as_done() -> None:
+def test_a_failed_call_shows_its_problem_and_counts_as_done() -> None:
     council = council_of(script=lambda call: None if call.agent_id == "dev-002" else answer_text(call))
     view = CouncilView()
     for event, frame in zip(council.events, council.frames, strict=True):
@@ -111,7 +111,7 @@ def test_a_failed_call_is_told_and_counts_as_done() -> None:
     assert (lane.state, lane.problem, lane.calls_failed, lane.calls_done) == ("failed", "engine_unavailable", 1, 1)
 
 
-def test_lanes_show_the_human_part_while_it_streams() -> None:
+def test_lanes_show_prose_while_a_call_streams() -> None:
     council = council_of()
     view = CouncilView()
     for event, frame in zip(council.events, council.frames, strict=True):
@@ -120,50 +120,18 @@ def test_lanes_show_the_human_part_while_it_streams() -> None:
             break
     lane = view.lanes["dev-001"]
     assert (lane.state, lane.purpose, lane.model) == ("writing", "propose", MODEL)
-    assert lane.streamed.prose.text == "dev-001 thinks.\n\n"
+    assert prose(view.text(lane)) == "dev-001 thinks."
     assert 0 < view.share(lane) < 0.25
 
 
-def test_deltas_that_come_twice_or_in_disorder_rebuild_the_recorded_text() -> None:
+def test_repeated_deltas_leave_the_recorded_text() -> None:
     council = council_of()
-    frames = council.frames
-    views = [frame for frame in frames if frame.event == "call.delta"]
-    shuffled = [frame for frame in frames if frame.event == "stage.opened"][:1] + views * 2
-    random.Random(3).shuffle(shuffled)
-    view = folded([frames[0], *shuffled])
-    for event in council.events:
+    view = CouncilView()
+    for event, frame in zip(council.events, council.frames, strict=True):
+        view.apply(frame)
+        view.apply(frame)
         if isinstance(event, CallFinished):
-            assert view._text(event.call_id).text == event.text  # pyright: ignore[reportPrivateUsage]
-
-
-class TestStreamedText:
-    @pytest.mark.parametrize(
-        ("pieces", "text"),
-        [
-            ([(1, 0, "ab"), (1, 2, "cd")], "abcd"),
-            ([(1, 0, "ab"), (1, 0, "ab"), (1, 2, "cd"), (1, 1, "bc")], "abcd"),
-            ([(1, 2, "cd"), (1, 0, "ab")], "abcd"),
-            ([(1, 2, "cd")], ""),
-            ([(1, 0, "abc"), (1, 1, "bcde")], "abcde"),
-            ([(1, 3, "d"), (1, 3, "def"), (1, 0, "abc")], "abcdef"),
-            ([(1, 0, "old"), (2, 0, "new")], "new"),
-            ([(2, 0, "new"), (1, 3, "late")], "new"),
-            ([(1, 5, "ahead"), (2, 0, "new")], "new"),
-        ],
-    )
-    def test_pieces_are_placed_by_offset(self, pieces: list[tuple[int, int, str]], text: str) -> None:
-        streamed = StreamedText()
-        for attempt, offset, piece in pieces:
-            streamed.apply(attempt, offset, piece)
-        assert streamed.text == text
-        assert streamed.prose.text == text
-
-    @pytest.mark.parametrize("streamed_before", ["", "the wh", "something else", "the whole and more"])
-    def test_the_recorded_text_stands(self, streamed_before: str) -> None:
-        streamed = StreamedText()
-        streamed.apply(1, 0, streamed_before)
-        streamed.finish(1, "the whole")
-        assert (streamed.text, streamed.prose.text) == ("the whole", "the whole")
+            assert view.text(view.lanes[event.agent_id]) == event.text
 
 
 def test_a_snapshot_after_a_gap_restores_lanes_and_texts() -> None:
@@ -189,7 +157,7 @@ def test_a_snapshot_after_a_gap_restores_lanes_and_texts() -> None:
     assert view.notice == "gap: epoch"
     view.apply(Frame("deliberation.snapshot", json.dumps(snapshot)))
     assert (view.stage, view.purpose, view.calls_seen, view.status) == (2, "critique", 1, "in_progress")
-    assert view.lanes["dev-001"].streamed.prose.text == "half"
+    assert prose(view.text(view.lanes["dev-001"])) == "half"
     view.apply(
         Frame(
             "call.delta",
@@ -204,12 +172,12 @@ def test_a_snapshot_after_a_gap_restores_lanes_and_texts() -> None:
             ).model_dump_json(),
         )
     )
-    assert view.lanes["dev-001"].streamed.prose.text == "half done"
+    assert prose(view.text(view.lanes["dev-001"])) == "half done"
 
 
 @pytest.mark.parametrize("data", ["", "{}", "not json", '{"type":"deliberation.postponed","deliberation_id":"x"}'])
 @pytest.mark.parametrize("event", ["deliberation.postponed", "deliberation.snapshot", "stream.gap", "stream.opened"])
-def test_what_is_not_known_is_passed_over(event: str, data: str) -> None:
+def test_ignores_unknown_events(event: str, data: str) -> None:
     view = CouncilView()
     assert view.apply(Frame(event, data)) is None
     assert view.lanes == {}

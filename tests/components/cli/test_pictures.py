@@ -59,7 +59,7 @@ def test_every_frame_fits_the_terminal(width: int, height: int, agents: int) -> 
 
 @pytest.mark.parametrize("agents", [1, 3])
 @pytest.mark.parametrize("strategy", STRATEGIES)
-def test_every_strategy_is_shown_from_its_first_event_to_its_account(strategy: str, agents: int) -> None:
+def test_every_strategy_is_shown_from_its_first_event_to_its_report(strategy: str, agents: int) -> None:
     council = council_of(specification(strategy, agents))
     for events in range(1, len(council.frames), len(council.frames) // 12):
         lines = drawn(council, events).splitlines()
@@ -82,7 +82,7 @@ def everyone_says(answer: str) -> Script:
     return lambda call: text if call.output.kind == "answer" else answer_text(call)
 
 
-def test_a_vote_tells_its_tally_and_who_was_not_asked() -> None:
+def test_a_vote_shows_its_tally_and_the_agents_that_were_not_asked() -> None:
     council = council_of(specification("vote", 5), everyone_says("Blue."))
     text = shown(account(deliberation(council)), width=140)
     assert "Votes" in text and "│     3 │ blue" in text and "100 % of the votes agree" in text
@@ -92,7 +92,7 @@ def test_a_vote_tells_its_tally_and_who_was_not_asked() -> None:
     assert "normaliser" in (event_line(council.events[0], None) or "")
 
 
-def test_a_text_that_nobody_wins_with_is_told_by_its_call() -> None:
+def test_a_fused_text_is_attributed_to_its_call() -> None:
     told = deliberation(council_of(specification("best_of_n")))
     assert told.verdict is not None
     fused = told.verdict.model_copy(update={"winner": None, "call_id": "s4-dev-002", "effective_votes": 2.25})
@@ -113,7 +113,7 @@ def test_a_running_council_shows_a_lane_for_each_agent(council: Council) -> None
     assert '{"' not in text, "no JSON in the lanes"
 
 
-def test_a_council_that_waits_says_so(council: Council) -> None:
+def test_a_waiting_council_is_labelled(council: Council) -> None:
     assert "waits for a coordinator" in drawn(council, 1)
 
 
@@ -123,7 +123,7 @@ def test_an_ended_council_keeps_one_line_per_agent(council: Council) -> None:
     assert sum("dev-00" in line for line in lines) == 3
 
 
-def test_the_account_tells_ranking_scores_doubts_cost_and_text(council: Council) -> None:
+def test_the_report_shows_ranking_scores_confidence_cost_and_text(council: Council) -> None:
     told = deliberation(council)
     assert told.verdict is not None and told.verdict.winner is not None
     text = shown(account(told), width=140)
@@ -143,14 +143,14 @@ def test_an_unranked_council_shows_every_answer() -> None:
         assert f"─ {agent} DEV ─" in text
 
 
-def test_a_failure_tells_its_problem() -> None:
+def test_a_failure_shows_its_problem() -> None:
     text = shown(account(deliberation(council_of(script=lambda call: None))), width=140)
     assert "failed" in text
     assert "engine_unavailable" in text
     assert "no_answers" in text
 
 
-def test_a_degraded_verdict_tells_why() -> None:
+def test_a_degraded_verdict_shows_its_reason() -> None:
     def one_fails(call: Call) -> str | None:
         return None if call.agent_id == "dev-003" else answer_text(call)
 
@@ -158,7 +158,7 @@ def test_a_degraded_verdict_tells_why() -> None:
     assert "degraded" in text
 
 
-def test_neither_markup_nor_control_characters_in_answers_act() -> None:
+def test_markup_and_control_characters_in_answers_have_no_effect() -> None:
     evil = json.dumps({"reasoning": "[red]r", "answer": "[bold]x[/nope] \x1b[31m", "confidence": 1})
     council = council_of(
         specification("independent"),
@@ -180,7 +180,7 @@ def test_events_become_lines(council: Council) -> None:
 
 
 @pytest.mark.parametrize(("value", "text"), [(0, "0.0 s"), (59.94, "59.9 s"), (60, "1:00 min"), (3_601, "60:01 min")])
-def test_seconds(value: float, text: str) -> None:
+def test_formats_seconds(value: float, text: str) -> None:
     assert seconds(value) == text
 
 
@@ -192,7 +192,7 @@ def test_exit_codes_by_status(status: str, code: int) -> None:
     assert exit_of(status) == code
 
 
-def test_errors_name_code_fields_and_remedy(capsys: pytest.CaptureFixture[str]) -> None:
+def test_errors_show_code_fields_and_remedy(capsys: pytest.CaptureFixture[str]) -> None:
     faults = [FieldFault("/rounds", "too many", "Give 5 or less.")]
     error = CommandError(Exit.REFUSED, "invalid_request", "not valid", fields=faults, remedy="mend it", request_id="r1")
     print_error(error, as_json=False)
@@ -210,7 +210,7 @@ def test_errors_name_code_fields_and_remedy(capsys: pytest.CaptureFixture[str]) 
     assert document["errors"] == [{"field": "/rounds", "detail": "too many", "remedy": "Give 5 or less."}]
 
 
-def test_a_line_never_breaks(council: Council) -> None:
+def test_a_line_shows_the_seconds_since_acceptance(council: Council) -> None:
     opened = council.events[1].model_copy(update={"ts": council.events[0].ts + timedelta(seconds=3)})
     line = event_line(opened, council.events[0].ts)
     assert line is not None and line.startswith("   3.0 s  stage 1")

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.cli.render.prose import Prose, printable
+from app.cli.render.prose import printable, prose
 
 bounded = settings(max_examples=60, deadline=None, derandomize=True)
 
@@ -35,13 +35,6 @@ REPORT = {
 }
 
 
-def prose_of(text: str) -> str:
-    """The human part of a whole output."""
-    prose = Prose()
-    prose.feed(text)
-    return prose.text.strip()
-
-
 @pytest.mark.parametrize(
     ("output", "human"),
     [
@@ -64,8 +57,8 @@ def prose_of(text: str) -> str:
 )
 @pytest.mark.parametrize("ascii_only", [True, False])
 @pytest.mark.parametrize("indent", [None, 2])
-def test_the_human_part_of_each_output(output: object, human: str, ascii_only: bool, indent: int | None) -> None:
-    assert prose_of(json.dumps(output, ensure_ascii=ascii_only, indent=indent)) == human
+def test_each_kind_of_output_becomes_prose(output: object, human: str, ascii_only: bool, indent: int | None) -> None:
+    assert prose(json.dumps(output, ensure_ascii=ascii_only, indent=indent)).strip() == human
 
 
 @pytest.mark.parametrize(
@@ -79,38 +72,36 @@ def test_the_human_part_of_each_output(output: object, human: str, ascii_only: b
         ('{"reasoning": "euro \\u20ac', "euro €"),
         ('{"reasoning":"smile \\ud83d', "smile"),
         ('{"reasoning":"smile \\ud83d\\ude00', "smile 😀"),
-        ('{"A": {"criteria": [{"id": "clarity", "ratio', "A – clarity:"),
+        ('{"A": {"criteria": [{"id": "clarity", "ratio', "A – clarity"),
         ('{"A": {"criteria": [{"id": "clarity", "rationale": "ok", "score": 1', "A – clarity: ok → 1"),
+        ('{"confidence": 8', "confidence 8"),
         ("  plain words, no JSON", "plain words, no JSON"),
         ('"just a string', '"just a string'),
         ("}{]", "}{]"),
-        ('{"a": }}]] "x', "a: x"),
+        ('{"a": }}]] "x', '{"a": }}]] "x'),
     ],
 )
-def test_an_unfinished_output_shows_what_is_there(partial: str, human: str) -> None:
-    assert prose_of(partial) == human
+def test_an_unfinished_output_shows_its_complete_values_and_the_begun_string(partial: str, human: str) -> None:
+    assert prose(partial).strip() == human
 
 
 @bounded
 @given(st.sampled_from([ANSWER, CRITIQUE, REVISION, SCORES]), st.lists(st.integers(0, 400), max_size=8), st.booleans())
-def test_where_the_text_is_cut_does_not_matter(output: object, cuts: list[int], ascii_only: bool) -> None:
+def test_prose_only_grows_while_the_output_grows(output: object, cuts: list[int], ascii_only: bool) -> None:
     text = json.dumps(output, ensure_ascii=ascii_only)
-    prose = Prose()
     before = ""
-    for begin, end in zip([0, *sorted(cuts)], [*sorted(cuts), len(text)], strict=True):
-        prose.feed(text[begin:end])
-        assert prose.text.startswith(before), "what is shown only grows"
-        before = prose.text
-    assert prose.text.strip() == prose_of(text)
+    for cut in [*sorted(cuts), len(text)]:
+        assert prose(text[:cut]).startswith(before)
+        before = prose(text[:cut])
 
 
 @bounded
 @given(st.text())
-def test_no_text_makes_it_fail_or_lets_a_control_character_through(text: str) -> None:
+def test_no_text_raises_an_error_or_keeps_a_control_character(text: str) -> None:
     for candidate in (text, "{" + text, json.dumps({"answer": text})):
-        shown = prose_of(candidate)
+        shown = prose(candidate)
         assert shown == printable(shown)
 
 
-def test_an_answer_cannot_drive_the_terminal() -> None:
-    assert prose_of(json.dumps({"answer": "\x1b[2Jgone\x9b0m\r"})) == "[2Jgone0m"
+def test_escape_sequences_lose_their_control_characters() -> None:
+    assert prose(json.dumps({"answer": "\x1b[2Jgone\x9b0m\r"})).strip() == "[2Jgone0m"

@@ -34,7 +34,7 @@ def invoke(served: Served, *arguments: str) -> Result:
     return runner.invoke(cli, [*arguments, "--url", served.url], env={"COLUMNS": "200"})
 
 
-def test_all_strategies_are_listed_with_their_steps_and_cost(served: Served, stub: StubGateway) -> None:
+def test_lists_strategies_with_steps_and_cost(served: Served, stub: StubGateway) -> None:
     told = invoke(served, "strategies")
     assert told.exit_code == 0
     for definition in STRATEGIES.values():
@@ -43,7 +43,7 @@ def test_all_strategies_are_listed_with_their_steps_and_cost(served: Served, stu
 
 
 @pytest.mark.parametrize("name", STRATEGIES)
-def test_one_strategy_is_told_with_every_parameter(served: Served, stub: StubGateway, name: str) -> None:
+def test_shows_one_strategy_with_every_parameter(served: Served, stub: StubGateway, name: str) -> None:
     told = invoke(served, "strategies", name)
     assert told.exit_code == 0
     definition = STRATEGIES[name]
@@ -55,7 +55,7 @@ def test_one_strategy_is_told_with_every_parameter(served: Served, stub: StubGat
     assert ("no parameters of its own" in told.stdout) is (not definition.parameters.model_fields)
 
 
-def test_one_strategy_as_json(served: Served, stub: StubGateway) -> None:
+def test_prints_one_strategy_as_json(served: Served, stub: StubGateway) -> None:
     told = json.loads(invoke(served, "strategies", "council", "--json").stdout)
     assert told["name"] == "council" and "critics" in told["parameters"]["properties"]
 
@@ -63,7 +63,7 @@ def test_one_strategy_as_json(served: Served, stub: StubGateway) -> None:
 @pytest.mark.parametrize(
     ("name", "remedy"), [("best_of", "did you mean best_of_n?"), ("zzz", "there are single, independent")]
 )
-def test_a_name_that_no_strategy_has_is_told_with_the_nearest(
+def test_an_unknown_strategy_suggests_the_nearest_name(
     served: Served, stub: StubGateway, name: str, remedy: str
 ) -> None:
     told = invoke(served, "strategies", name)
@@ -71,7 +71,7 @@ def test_a_name_that_no_strategy_has_is_told_with_the_nearest(
     assert "error unknown_strategy" in told.stderr and remedy in told.stderr
 
 
-def test_a_refused_parameter_is_told_with_where_to_look(served: Served, stub: StubGateway) -> None:
+def test_a_refused_parameter_names_the_help_command(served: Served, stub: StubGateway) -> None:
     fault = {"location": "body", "pointer": "/parameters/critics", "code": "le", "detail": "too many"}
     stub.answers = [problem("invalid_request", 422, [fault | {"remedy": "Give 8 or less."}])]
     told = invoke(served, "ask", "x", "--strategy", "council", "--parameter", "critics=9")
@@ -80,7 +80,7 @@ def test_a_refused_parameter_is_told_with_where_to_look(served: Served, stub: St
     assert "`deliberate strategies council` lists what it takes" in told.stderr
 
 
-def test_a_refused_strategy_is_told_with_where_to_look(served: Served, stub: StubGateway) -> None:
+def test_a_refused_strategy_names_the_help_command(served: Served, stub: StubGateway) -> None:
     fault = {"location": "body", "pointer": "/strategy", "code": "unknown_strategy", "detail": "no such"}
     stub.answers = [problem("invalid_request", 422, [fault | {"remedy": "Give one of …."}])]
     told = invoke(served, "ask", "x", "--strategy", "nope")
@@ -101,14 +101,14 @@ def test_a_refused_strategy_is_told_with_where_to_look(served: Served, stub: Stu
         (['a={"b": 1}', "a.c=2"], {"a": {"b": 1, "c": 2}}),
     ],
 )
-def test_values_are_json_where_they_read_as_json_and_dots_nest(entries: list[str], expected: dict[str, Any]) -> None:
+def test_parameter_values_are_json_or_text_and_dots_nest(entries: list[str], expected: dict[str, Any]) -> None:
     assert nested_values(entries, "--parameter") == expected
 
 
 @pytest.mark.parametrize(
     "entries", [["a"], ["=1"], [".a=1"], ["a.=1"], ["a=1", "a=1"], ["a=1", "a.b=1"], ["a.b=1", "a=1"]]
 )
-def test_an_entry_without_a_key_or_said_twice_is_refused(entries: list[str]) -> None:
+def test_rejects_parameters_without_a_key_and_duplicates(entries: list[str]) -> None:
     with pytest.raises(typer.BadParameter, match="--parameter"):
         nested_values(entries, "--parameter")
 
@@ -133,6 +133,6 @@ def test_an_entry_without_a_key_or_said_twice_is_refused(entries: list[str]) -> 
         ({}, "any", ""),
     ],
 )
-def test_a_schema_in_a_few_words(schema: dict[str, Any], takes: str, bounds: str) -> None:
+def test_describes_a_schema_briefly(schema: dict[str, Any], takes: str, bounds: str) -> None:
     definitions = {"Rule": {"enum": ["x", "y"]}}
     assert (type_text(schema, definitions), bounds_text(schema, definitions)) == (takes, bounds)

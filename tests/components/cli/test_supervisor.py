@@ -22,155 +22,157 @@ from app.cli.render.progress import (
     StackStopping,
     as_document,
 )
-from app.cli.stack.layout import PACKAGED_ROLES, StackOptions, make_ray_dir, plan_stack, shown
+from app.cli.stack.layout import PACKAGED_ROLES, StackOptions, make_ray_dir, plan_stack, without_credentials
+from app.cli.stack.nats_store import FREE_BYTES_MIN, unhealthy_store
 from app.cli.stack.processes import PortAllocator, log_tail, marked, output_since, write_private
-from app.cli.stack.restarts import (
+from app.cli.stack.restart_policy import (
     DELAY_MAX_S,
     FIRST_DELAY_S,
-    Broken,
     ChildDependencies,
-    Death,
+    ChildExit,
     GiveUp,
-    GoOn,
-    Past,
-    Pulse,
+    HealthHistory,
+    HealthStatus,
+    Healthy,
+    KeepRunning,
+    Replace,
     Restart,
-    Sign,
-    Silent,
-    StartAnew,
-    Well,
+    RestartHistory,
+    Unhealthy,
+    Unresponsive,
+    after_check,
+    after_exit,
     check_order,
-    on_death,
-    on_sign,
 )
 from app.cli.stack.stack import stack_children
-from app.cli.stack.stores import ROOM_BYTES_MIN, complaint_of
 from app.cli.stack.up import TITLES, Checklist
 from app.log.stream_settings import StreamSettings
 from app.settings import Settings
 
-STEADY = Death(ready_for_s=5.0)
-BRIEF = Death(ready_for_s=0.5)
-NEVER_READY = Death(ready_for_s=None)
+STEADY = ChildExit(ready_for_s=5.0)
+BRIEF = ChildExit(ready_for_s=0.5)
+NEVER_READY = ChildExit(ready_for_s=None)
 
 
-def delays_after(*deaths: Death) -> list[float]:
-    past, delays = Past(), list[float]()
-    for death in deaths:
-        decision = on_death(past, death)
+def delays_after(*exits: ChildExit) -> list[float]:
+    history, delays = RestartHistory(), list[float]()
+    for exit in exits:
+        decision = after_exit(history, exit)
         assert isinstance(decision, Restart)
-        past = decision.past
+        history = decision.history
         delays.append(decision.delay_s)
     return delays
 
 
 @pytest.mark.parametrize(
-    ("deaths", "delays"),
+    ("exits", "delays"),
     [
         ([BRIEF], [0.2]),
         ([BRIEF] * 4, [0.2, 0.4, 0.8, 1.6]),
         ([BRIEF, BRIEF, STEADY, BRIEF], [0.2, 0.4, 0.2, 0.4]),
         ([BRIEF, BRIEF, NEVER_READY, NEVER_READY, NEVER_READY], [0.2, 0.4, 0.8, 1.6, 3.2]),
         ([STEADY, STEADY], [0.2, 0.2]),
-        ([BRIEF, Death(0.5, "ray"), BRIEF], [0.2, 0.0, 0.4]),
+        ([BRIEF, ChildExit(0.5, "ray"), BRIEF], [0.2, 0.0, 0.4]),
     ],
 )
-def test_restarts_back_off_until_a_life_was_steady(deaths: list[Death], delays: list[float]) -> None:
-    assert delays_after(*deaths) == pytest.approx(delays)
+def test_restart_delays_double_until_a_steady_run(exits: list[ChildExit], delays: list[float]) -> None:
+    assert delays_after(*exits) == pytest.approx(delays)
 
 
-def test_the_delay_has_an_upper_bound() -> None:
+def test_the_restart_delay_is_bounded() -> None:
     assert delays_after(*[BRIEF] * 12)[-1] == DELAY_MAX_S
 
 
 @pytest.mark.parametrize(
-    ("deaths", "gives_up"),
+    ("exits", "gives_up"),
     [
         ([NEVER_READY], False),
         ([NEVER_READY, NEVER_READY], True),
-        ([Death(None, "ray"), Death(None, "ray"), NEVER_READY], False),
+        ([ChildExit(None, "ray"), ChildExit(None, "ray"), NEVER_READY], False),
         ([BRIEF, *[NEVER_READY] * 5], False),
     ],
 )
-def test_only_what_never_became_ready_by_its_own_fault_is_given_up(deaths: list[Death], gives_up: bool) -> None:
-    past, decisions = Past(), list[Restart | GiveUp]()
-    for death in deaths:
-        decisions.append(on_death(past, death))
-        past = decisions[-1].past if isinstance(decisions[-1], Restart) else past
+def test_gives_up_only_a_child_that_was_never_ready(exits: list[ChildExit], gives_up: bool) -> None:
+    history, decisions = RestartHistory(), list[Restart | GiveUp]()
+    for exit in exits:
+        decisions.append(after_exit(history, exit))
+        history = decisions[-1].history if isinstance(decisions[-1], Restart) else history
     assert isinstance(decisions[-1], GiveUp) is gives_up
 
 
-def test_a_child_that_fell_with_another_restarts_at_once() -> None:
-    assert on_death(Past(delay_s=3.2, ever_ready=True), Death(100.0, "ray")) == Restart(
-        0.0, Past(delay_s=3.2, ever_ready=True)
+def test_a_child_that_exits_with_its_dependency_restarts_without_delay() -> None:
+    assert after_exit(RestartHistory(delay_s=3.2, ever_ready=True), ChildExit(100.0, "ray")) == Restart(
+        0.0, RestartHistory(delay_s=3.2, ever_ready=True)
     )
     assert FIRST_DELAY_S > 0
 
 
-FULL = Broken("no space left on device", curable=False)
+SILENT = Unresponsive()
+FULL = Unhealthy("no space left on device", restart_helps=False)
 
 
-def verdict_after(*signs: tuple[float, Sign]) -> tuple[StartAnew | None, list[str]]:
-    """The verdict over a child that was last heard at 0, with all that was noticed on the way."""
-    pulse, notices = Pulse(0.0), list[str]()
-    for now_s, sign in signs:
-        match on_sign(pulse, sign, now_s):
-            case GoOn(pulse, notice):
+def decision_after(*checks: tuple[float, HealthStatus]) -> tuple[Replace | None, list[str]]:
+    """The decision to replace a child that responded last at 0 s, if any, and the notices before it."""
+    history, notices = HealthHistory(0.0), list[str]()
+    for now_s, status in checks:
+        match after_check(history, status, now_s):
+            case KeepRunning(history, notice):
                 notices += [notice] if notice else []
-            case StartAnew() as verdict:
-                return verdict, notices
+            case Replace() as decision:
+                return decision, notices
     return None, notices
 
 
 @pytest.mark.parametrize(
-    ("signs", "hung"),
+    ("checks", "hung"),
     [
-        ([(5, Silent()), (10, Silent()), (15, Silent())], "no answer for 15 s"),
-        ([(5, Silent()), (10, Silent())], None),
-        ([(3, Silent()), (6, Silent()), (9, Silent())], None),
-        ([(3, Silent()), (6, Silent()), (9, Silent()), (12, Silent())], "no answer for 12 s"),
-        ([(5, Silent()), (10, Silent()), (14, Well()), (19, Silent()), (24, Silent())], None),
-        # The whole machine slept: one long silence, and then it answers.
-        ([(3_600, Silent()), (3_605, Silent()), (3_607, Well())], None),
-        ([(5, Silent()), (10, FULL), (15, Silent()), (20, Silent())], None),
+        ([(5, SILENT), (10, SILENT), (15, SILENT)], "no answer for 15 s"),
+        ([(5, SILENT), (10, SILENT)], None),
+        ([(3, SILENT), (6, SILENT), (9, SILENT)], None),
+        ([(3, SILENT), (6, SILENT), (9, SILENT), (12, SILENT)], "no answer for 12 s"),
+        (
+            [(5, SILENT), (10, SILENT), (14, Healthy()), (19, SILENT), (24, SILENT)],
+            None,
+        ),
+        # The machine was suspended: one long silence, then a response.
+        ([(3_600, SILENT), (3_605, SILENT), (3_607, Healthy())], None),
+        ([(5, SILENT), (10, FULL), (15, SILENT), (20, SILENT)], None),
     ],
 )
-def test_a_child_hangs_after_a_long_silence_in_which_it_was_asked_often(
-    signs: list[tuple[float, Sign]], hung: str | None
+def test_replaces_a_child_after_a_long_silence_with_several_misses(
+    checks: list[tuple[float, HealthStatus]], hung: str | None
 ) -> None:
-    verdict, _ = verdict_after(*signs)
+    decision, _ = decision_after(*checks)
     if hung is None:
-        assert verdict is None
+        assert decision is None
     else:
-        assert verdict == StartAnew(f"hung: {hung}", at_once=True)
+        assert decision == Replace(f"hung: {hung}", kill=True)
 
 
-def test_what_a_restart_would_not_mend_is_told_once_and_restarted_when_it_would() -> None:
-    cured = Broken("no space left on device", curable=True)
-    assert verdict_after((2, FULL), (4, FULL), (6, FULL), (8, cured)) == (
-        StartAnew("broken: no space left on device", at_once=False),
+def test_a_problem_is_reported_once_and_restarted_when_that_helps() -> None:
+    with_room = Unhealthy("no space left on device", restart_helps=True)
+    assert decision_after((2, FULL), (4, FULL), (6, FULL), (8, with_room)) == (
+        Replace("broken: no space left on device", kill=False),
         ["no space left on device"],
     )
-    assert verdict_after((2, FULL), (4, Well()), (6, Well())) == (
+    assert decision_after((2, FULL), (4, Healthy()), (6, Healthy())) == (
         None,
         ["no space left on device", "serves again after: no space left on device"],
     )
 
 
 @pytest.mark.parametrize(
-    ("body", "free_bytes", "told"),
+    ("body", "free_bytes", "reason"),
     [
-        (b'{"status":"unavailable","error":"JetStream: write error"}', ROOM_BYTES_MIN, "JetStream: write error"),
-        (b'{"error":"write error"}', ROOM_BYTES_MIN - 1, "write error; it is restarted once the disk has room"),
-        (b"", ROOM_BYTES_MIN, "JetStream is not healthy"),
-        (b"[]", ROOM_BYTES_MIN, "JetStream is not healthy"),
-        (b"{}", ROOM_BYTES_MIN, "JetStream is not healthy"),
+        (b'{"status":"unavailable","error":"JetStream: write error"}', FREE_BYTES_MIN, "JetStream: write error"),
+        (b'{"error":"write error"}', FREE_BYTES_MIN - 1, "write error; it is restarted once the disk has room"),
+        (b"", FREE_BYTES_MIN, "JetStream is not healthy"),
+        (b"[]", FREE_BYTES_MIN, "JetStream is not healthy"),
+        (b"{}", FREE_BYTES_MIN, "JetStream is not healthy"),
     ],
 )
-def test_a_store_that_is_broken_is_restarted_only_while_its_disk_has_room(
-    body: bytes, free_bytes: int, told: str
-) -> None:
-    assert complaint_of(body, free_bytes) == Broken(told, curable=free_bytes >= ROOM_BYTES_MIN)
+def test_a_restart_helps_a_broken_store_only_with_free_disk_space(body: bytes, free_bytes: int, reason: str) -> None:
+    assert unhealthy_store(body, free_bytes) == Unhealthy(reason, restart_helps=free_bytes >= FREE_BYTES_MIN)
 
 
 @pytest.mark.parametrize(
@@ -182,12 +184,12 @@ def test_a_store_that_is_broken_is_restarted_only_while_its_disk_has_room(
         [ChildDependencies(name="ray", needs=("ray",))],
     ],
 )
-def test_an_order_that_cannot_be_started_is_refused(children: list[ChildDependencies]) -> None:
+def test_rejects_an_order_that_cannot_start(children: list[ChildDependencies]) -> None:
     with pytest.raises(ValueError, match=r"declared|need"):
         check_order(children)
 
 
-def test_the_stack_can_be_started_whatever_is_given(tmp_path: Path) -> None:
+def test_every_combination_of_external_parts_has_a_valid_order(tmp_path: Path) -> None:
     cases = [
         (StackOptions(), ["nats", "simulator", "ray", "deployer", "webhooks", "gateway"]),
         (StackOptions(nats_url="nats://elsewhere:4222"), ["simulator", "ray", "deployer", "webhooks", "gateway"]),
@@ -210,7 +212,7 @@ def test_the_stack_can_be_started_whatever_is_given(tmp_path: Path) -> None:
         assert by_name["gateway"].needs == by_name["deployer"].needs == (() if given.nats_url else ("nats",))
 
 
-def test_each_part_is_told_where_the_others_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_child_gets_the_addresses_of_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RAY_ADDRESS", "auto")
     options = StackOptions(
         port=0, nats_port=0, data_dir=tmp_path, engine_urls=("http://a", "http://b"), roles_file=PACKAGED_ROLES
@@ -227,7 +229,7 @@ def test_each_part_is_told_where_the_others_are(tmp_path: Path, monkeypatch: pyt
     assert "RAY_AUTH_TOKEN" not in environment["gateway"]
 
 
-def test_rays_token_is_private_and_kept(tmp_path: Path) -> None:
+def test_rays_token_is_private_and_persistent(tmp_path: Path) -> None:
     options = StackOptions(port=0, nats_port=0, data_dir=tmp_path)
     tokens = {plan_stack(options, lambda _: None).ray_token for _ in range(2)}
     assert len(tokens) == 1
@@ -235,14 +237,14 @@ def test_rays_token_is_private_and_kept(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("depth", [0, 40])
-def test_rays_sockets_have_paths_that_the_kernel_takes(tmp_path: Path, depth: int) -> None:
+def test_rays_socket_paths_fit_the_kernels_limit(tmp_path: Path, depth: int) -> None:
     options = StackOptions(port=0, nats_port=0, data_dir=tmp_path / "/".join(["directory"] * depth))
     ray_dir = plan_stack(options, lambda _: None).ray_dir
     socket_path = f"{ray_dir}/session_2026-11-20_13-27-15_037509_4194304/sockets/plasma_store"
     assert len(socket_path.encode()) <= 107
 
 
-def test_rays_directory_is_emptied_and_private_and_never_a_strangers(tmp_path: Path) -> None:
+def test_rays_directory_is_empty_private_and_owned_by_the_user(tmp_path: Path) -> None:
     ray_dir = tmp_path / "ray"
     ray_dir.mkdir()
     (ray_dir / "session_latest").touch()
@@ -252,12 +254,12 @@ def test_rays_directory_is_emptied_and_private_and_never_a_strangers(tmp_path: P
 
     laid_out = tmp_path / "link"
     laid_out.symlink_to(ray_dir)
-    with pytest.raises(CommandError, match="belongs to somebody else"):
+    with pytest.raises(CommandError, match="belongs to another user"):
         make_ray_dir(laid_out)
 
 
 @pytest.mark.parametrize("content", ["roles: {}\n", "roles: [\n", "nothing", "roles:\n  DEV: {persona: 3}\n"])
-def test_roles_that_cannot_be_used_are_told_before_anything_starts(tmp_path: Path, content: str) -> None:
+def test_rejects_invalid_roles_before_anything_starts(tmp_path: Path, content: str) -> None:
     roles = tmp_path / "roles.yaml"
     roles.write_text(content)
     with pytest.raises(CommandError, match=r"roles\.yaml"):
@@ -265,7 +267,7 @@ def test_roles_that_cannot_be_used_are_told_before_anything_starts(tmp_path: Pat
     assert not (tmp_path / "data").exists()
 
 
-def test_a_taken_port_is_shifted_and_told(tmp_path: Path) -> None:
+def test_a_taken_port_is_replaced_and_reported(tmp_path: Path) -> None:
     events = list[ProgressEvent]()
     with socket.socket() as holder:
         holder.bind(("127.0.0.1", 0))
@@ -276,7 +278,7 @@ def test_a_taken_port_is_shifted_and_told(tmp_path: Path) -> None:
     assert layout.url != f"http://127.0.0.1:{taken}"
 
 
-def test_a_free_port_is_given_once() -> None:
+def test_the_allocator_gives_a_port_only_once() -> None:
     ports = PortAllocator("127.0.0.1")
     first = ports.take()
     assert ports.take(first) != first
@@ -290,18 +292,16 @@ def test_a_free_port_is_given_once() -> None:
         ("ACK_WAIT", "2"),
     ],
 )
-def test_a_setting_of_the_streams_that_is_no_number_in_bounds_is_told(
+def test_rejects_stream_settings_outside_their_bounds(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variable: str, given: str
 ) -> None:
     monkeypatch.setenv(variable, given)
-    with pytest.raises(CommandError, match=variable) as told:
+    with pytest.raises(CommandError, match=variable) as refused:
         plan_stack(StackOptions(port=0, nats_port=0, data_dir=tmp_path), lambda _: None)
-    assert told.value.remedy and variable in told.value.remedy
+    assert refused.value.remedy and variable in refused.value.remedy
 
 
-def test_the_streams_are_declared_as_the_gateway_will_look_for_them(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_stack_and_the_gateway_agree_on_stream_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for variable, given in {"DELIBERATION_CLEANUP": "7200", "STREAM_REPLICAS": "3", "ACK_WAIT": "20"}.items():
         monkeypatch.setenv(variable, given)
     layout, settings = plan_stack(StackOptions(port=0, nats_port=0, data_dir=tmp_path), lambda _: None), Settings()
@@ -313,12 +313,12 @@ def test_the_streams_are_declared_as_the_gateway_will_look_for_them(
     ("host", "url"),
     [("0.0.0.0", "http://127.0.0.1:"), ("::1", "http://[::1]:"), ("127.0.0.1", "http://127.0.0.1:")],
 )
-def test_the_url_is_one_that_this_machine_reaches(tmp_path: Path, host: str, url: str) -> None:
+def test_the_url_is_reachable_from_this_machine(tmp_path: Path, host: str, url: str) -> None:
     layout = plan_stack(StackOptions(host=host, port=0, nats_port=0, data_dir=tmp_path), lambda _: None)
     assert layout.url.startswith(url)
 
 
-def test_a_logs_tail_is_of_the_present_life_only(tmp_path: Path) -> None:
+def test_a_log_tail_covers_the_current_run_only(tmp_path: Path) -> None:
     log = tmp_path / "child.log"
     log.write_text("old\n")
     with log.open("a") as file:
@@ -328,7 +328,7 @@ def test_a_logs_tail_is_of_the_present_life_only(tmp_path: Path) -> None:
     assert log_tail(tmp_path / "none") == ()
 
 
-def test_a_file_is_replaced_at_once_and_private(tmp_path: Path) -> None:
+def test_write_private_replaces_a_file_atomically(tmp_path: Path) -> None:
     path = tmp_path / "stack.json"
     for text in ("one", "two"):
         write_private(path, text)
@@ -337,7 +337,7 @@ def test_a_file_is_replaced_at_once_and_private(tmp_path: Path) -> None:
     assert [entry.name for entry in tmp_path.iterdir()] == ["stack.json"]
 
 
-def test_nothing_carries_a_mark_that_was_never_given() -> None:
+def test_no_process_has_an_unused_mark() -> None:
     assert marked("0" * 32) == []
 
 
@@ -362,7 +362,7 @@ EVENTS: list[tuple[ProgressEvent, str, str]] = [
 
 @pytest.mark.parametrize(("event", "name", "line"), EVENTS)
 @pytest.mark.parametrize("terminal", [False, True])
-def test_every_event_is_told_in_words_and_as_json(event: ProgressEvent, name: str, line: str, terminal: bool) -> None:
+def test_every_event_is_printed_as_text_and_as_json(event: ProgressEvent, name: str, line: str, terminal: bool) -> None:
     assert as_document(event)["event"] == name
     written = io.StringIO()
     checklist = Checklist(Console(file=written, force_terminal=terminal, color_system=None, soft_wrap=True))
@@ -374,22 +374,22 @@ def test_every_event_is_told_in_words_and_as_json(event: ProgressEvent, name: st
 
 
 @pytest.mark.parametrize(
-    ("keys", "host", "told"),
+    ("keys", "host", "exposure"),
     [
-        (True, "192.0.2.7", "Keys are asked for, open to whoever reaches this host"),
-        (True, "127.0.0.1", "Keys are asked for, loopback only"),
+        (True, "192.0.2.7", "Keys are required, open to all that reach this host"),
+        (True, "127.0.0.1", "Keys are required, loopback only"),
         (False, "127.0.0.1", "Development mode: no keys, loopback only"),
     ],
 )
-def test_it_is_told_who_may_ask(keys: bool, host: str, told: str) -> None:
+def test_the_ready_line_states_the_exposure(keys: bool, host: str, exposure: str) -> None:
     written = io.StringIO()
     event = StackReady(f"http://{host}:8080", "nats://n", (), "127.0.0.1:6", ("DEV",), True, "/data", 8.4, keys)
     Checklist(Console(file=written, soft_wrap=True))(event)
-    assert told in written.getvalue()
+    assert exposure in written.getvalue()
     assert ("deliberate keys create" in written.getvalue()) == keys == ("Bearer" in written.getvalue())
 
 
-def test_the_secret_behind_the_keys_reaches_the_gateway_alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_only_the_gateway_gets_the_key_pepper(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("KEY_PEPPER", "of somebody else's environment, long enough")
     for pepper in ("of this stack, and long enough as well", None):
         options = StackOptions(port=0, nats_port=0, data_dir=tmp_path, key_pepper=pepper)
@@ -399,7 +399,7 @@ def test_the_secret_behind_the_keys_reaches_the_gateway_alone(monkeypatch: pytes
         assert given == {**dict.fromkeys(others), "gateway": pepper}
 
 
-def test_the_secret_that_signs_webhooks_is_kept_and_reaches_their_sender_alone(tmp_path: Path) -> None:
+def test_only_the_webhook_sender_gets_the_persistent_signing_secret(tmp_path: Path) -> None:
     options = StackOptions(port=0, nats_port=0, data_dir=tmp_path)
     layouts = [plan_stack(options, lambda _: None) for _ in range(2)]
     assert layouts[0].webhook_secrets == layouts[1].webhook_secrets and len(layouts[0].webhook_secrets) == 64
@@ -409,9 +409,7 @@ def test_the_secret_that_signs_webhooks_is_kept_and_reaches_their_sender_alone(t
 
 
 @pytest.mark.parametrize(("pepper", "hosts"), [(None, "127.0.0.1,::1,localhost"), ("p" * 40, "")])
-def test_webhooks_reach_this_machine_where_nobody_else_may_ask_for_them(
-    tmp_path: Path, pepper: str | None, hosts: str
-) -> None:
+def test_webhooks_may_reach_loopback_only_without_keys(tmp_path: Path, pepper: str | None, hosts: str) -> None:
     options = StackOptions(port=0, nats_port=0, data_dir=tmp_path, key_pepper=pepper)
     by_name = {child.name: child.environment for child in stack_children(plan_stack(options, lambda _: None))}
     assert by_name["gateway"]["WEBHOOK_HOSTS"] == by_name["webhooks"]["WEBHOOK_HOSTS"] == hosts
@@ -434,7 +432,7 @@ def test_webhooks_reach_this_machine_where_nobody_else_may_ask_for_them(
         (["--roles", "/no/such/file.yaml"], "No such file"),
     ],
 )
-def test_options_that_make_no_sense_are_a_usage_error(tmp_path: Path, arguments: list[str], complaint: str) -> None:
+def test_invalid_options_are_a_usage_error(tmp_path: Path, arguments: list[str], complaint: str) -> None:
     outcome = CliRunner().invoke(cli, ["up", "--data-dir", str(tmp_path / "data"), *arguments])
     assert outcome.exit_code == 2
     assert complaint in outcome.output
@@ -449,8 +447,8 @@ def test_options_that_make_no_sense_are_a_usage_error(tmp_path: Path, arguments:
         ("http://127.0.0.1:8000/v1", "http://127.0.0.1:8000/v1"),
     ],
 )
-def test_credentials_in_urls_are_not_shown(url: str, as_shown: str) -> None:
-    assert shown(url) == as_shown
+def test_credentials_in_urls_are_masked(url: str, as_shown: str) -> None:
+    assert without_credentials(url) == as_shown
 
 
 def test_every_child_of_the_stack_has_a_title_for_the_terminal(tmp_path: Path) -> None:

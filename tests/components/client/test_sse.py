@@ -41,16 +41,16 @@ SENT = (
 
 @bounded
 @given(st.lists(st.integers(0, len(SENT)), max_size=12))
-def test_where_the_bytes_are_cut_does_not_matter(cuts: list[int]) -> None:
+def test_chunk_boundaries_do_not_change_the_frames(cuts: list[int]) -> None:
     places = [0, *sorted(cuts), len(SENT)]
     chunks = [SENT[begin:end] for begin, end in pairwise(places)]
     assert decoded(*chunks) == decoded(SENT)
 
 
-def test_every_byte_alone() -> None:
+def test_decodes_single_bytes() -> None:
     assert decoded(*(SENT[place : place + 1] for place in range(len(SENT)))) == decoded(SENT)
 
 
 @pytest.mark.parametrize("data", ["", "[1]", "no json", "{"])
-def test_data_that_is_no_object_has_no_fields(data: str) -> None:
+def test_data_without_an_object_has_no_fields(data: str) -> None:
     assert Frame("a", data).fields() == {}

@@ -26,6 +26,7 @@ from app.client import (
 )
 from app.client.follower import Follower
 from app.client.reading import event_of
+from app.deliberation.facts import CallDelta, CallFinished
 from app.testing import InMemoryJournal
 from tests.components.client.scripted_streams import NAMES, ScriptedStream, fixture, scripted
 from tests.components.routes.listening import listening, whole
@@ -65,7 +66,7 @@ async def refused_as(expected: dict[str, Any] | None) -> AsyncGenerator[None, No
 
 
 @pytest.mark.parametrize("name", NAMES)
-async def test_every_event_comes_once_and_in_order_whatever_happens(name: str) -> None:
+async def test_yields_every_event_once_and_in_order_despite_faults(name: str) -> None:
     script, shown = fixture(name), list[list[str | None]]()
     async with following(name) as (served, stream):
         async with refused_as(script.get("refused")):
@@ -79,7 +80,7 @@ async def test_every_event_comes_once_and_in_order_whatever_happens(name: str) -
 
 
 @pytest.mark.parametrize("name", NAMES)
-async def test_every_text_is_rebuilt_whatever_happens(name: str) -> None:
+async def test_rebuilds_every_text_despite_faults(name: str) -> None:
     script, unknown = fixture(name), list[str]()
     async with following(name) as (_, stream):
         async with refused_as(script.get("refused")):
@@ -104,7 +105,7 @@ async def test_every_text_is_rebuilt_whatever_happens(name: str) -> None:
         (45_000, 9, None, 0.0, 45.0),
     ],
 )
-def test_the_gateway_says_how_long_to_wait_at_least(
+def test_the_gateway_sets_the_minimum_delay(
     retry_ms: int | None, attempt: int, retry_after_s: float | None, chance: float, delay_s: float
 ) -> None:
     follower = Follower(Waits(first_s=1.0, most_s=30.0))
@@ -112,7 +113,7 @@ def test_the_gateway_says_how_long_to_wait_at_least(
     assert follower.delay_s(attempt, retry_after_s, chance) == pytest.approx(delay_s)
 
 
-async def test_a_refusal_says_when_to_come_back() -> None:
+async def test_retry_after_of_a_refusal_sets_the_delay() -> None:
     retries: list[Retry] = []
 
     def answer(request: httpx.Request) -> httpx.Response:
@@ -130,7 +131,7 @@ async def test_a_refusal_says_when_to_come_back() -> None:
 
 
 @pytest.mark.parametrize("answers", [True, False])
-async def test_patience_ends(answers: bool) -> None:
+async def test_gives_up_after_the_patience(answers: bool) -> None:
     def answer(request: httpx.Request) -> httpx.Response:
         if answers:
             return httpx.Response(502)
@@ -143,7 +144,7 @@ async def test_patience_ends(answers: bool) -> None:
     assert (lost.value.response is not None) == answers
 
 
-async def test_a_stream_goes_on_where_another_one_left_it() -> None:
+async def test_a_stream_resumes_at_another_streams_cursor() -> None:
     story = Story("d-1")
     async with listening() as gateway:
         await gateway.write(*whole(story)[:8])
@@ -156,7 +157,7 @@ async def test_a_stream_goes_on_where_another_one_left_it() -> None:
     assert {call: text.text for call, text in second.texts.items()} == {"s1-dev-002": "blue"}
 
 
-async def test_several_deliberations_are_followed_to_the_last_end_over_one_cursor() -> None:
+async def test_follows_several_deliberations_to_the_last_end_with_one_cursor() -> None:
     stories, retries = {"d-1": Story("d-1"), "d-2": Story("d-2")}, list[Retry]()
     expected = {deliberation_id: [event.type for event in whole(story)] for deliberation_id, story in stories.items()}
     seen: dict[str, list[str]] = {deliberation_id: [] for deliberation_id in stories}
@@ -176,7 +177,7 @@ async def test_several_deliberations_are_followed_to_the_last_end_over_one_curso
     assert {each: stream.texts[each]["s1-dev-002"].text for each in stories} == {"d-1": "blue", "d-2": "blue"}
 
 
-async def test_a_tenants_deliberations_are_followed_as_they_come() -> None:
+async def test_follows_a_tenants_new_deliberations() -> None:
     async with listening() as gateway:
         await gateway.write(*whole(Story("d-1")))
         async with MultiplexedStream(gateway.client, statuses=["in_progress"], waits=QUICK) as stream:
@@ -197,7 +198,7 @@ async def _until(stream: EventStream | MultiplexedStream, kind: str) -> AsyncGen
             return
 
 
-async def test_leaving_closes_the_connection_and_nothing_else() -> None:
+async def test_leaving_the_context_only_closes_the_connection() -> None:
     async with listening() as gateway:
         await gateway.write(*whole(Story("d-1"))[:3])
         async with EventStream(gateway.client, "d-1", waits=QUICK) as stream:
@@ -207,7 +208,7 @@ async def test_leaving_closes_the_connection_and_nothing_else() -> None:
         assert [record.subject.rpartition(".")[2] for record in gateway.journal.records][-1] == "started"
 
 
-async def test_a_gateway_that_drains_is_come_back_to() -> None:
+async def test_reconnects_after_a_gateway_drains() -> None:
     story, journal = Story("d-1"), InMemoryJournal()
     async with listening(journal) as gateway:
         await gateway.write(*whole(story)[:5])
@@ -220,8 +221,37 @@ async def test_a_gateway_that_drains_is_come_back_to() -> None:
     assert stream.cursor == gateway.id_of(4)
 
 
+@pytest.mark.parametrize(
+    ("pieces", "text"),
+    [
+        ([(1, 0, "ab"), (1, 2, "cd")], "abcd"),
+        ([(1, 0, "ab"), (1, 0, "ab"), (1, 2, "cd"), (1, 1, "bc")], "abcd"),
+        ([(1, 0, "abc"), (1, 1, "bcde")], "abcde"),
+        ([(1, 2, "cd"), (1, 4, "ef")], "cdef"),
+        ([(1, 0, "old"), (2, 0, "new")], "new"),
+        ([(2, 0, "new"), (1, 3, "late")], "new"),
+    ],
+)
+def test_texts_place_pieces_by_their_offset(pieces: list[tuple[int, int, str]], text: str) -> None:
+    texts = Texts()
+    delta = next(event for event in whole(Story("d-1")) if isinstance(event, CallDelta))
+    for attempt, offset, piece in pieces:
+        texts.apply(delta.model_copy(update={"attempt": attempt, "offset": offset, "text": piece}))
+    assert [each.text for each in texts.values()] == [text]
+
+
+@pytest.mark.parametrize("streamed", ["", "bl", "something else", "blue and more"])
+def test_the_recorded_text_replaces_the_streamed_one(streamed: str) -> None:
+    texts, events = Texts(), whole(Story("d-1"))
+    delta = next(event for event in events if isinstance(event, CallDelta))
+    finished = next(event for event in events if isinstance(event, CallFinished) and event.call_id == delta.call_id)
+    texts.apply(delta.model_copy(update={"offset": 0, "text": streamed}))
+    texts.apply(finished)
+    assert texts[delta.call_id].text == finished.text
+
+
 @pytest.mark.parametrize("data", ["", "{", "[]", '{"type":"call.delta"}', '{"type":"agent.pondered","depth":3}'])
-def test_what_is_not_understood_is_given_out_as_it_is(data: str) -> None:
+def test_yields_unknown_events_unchanged(data: str) -> None:
     event = event_of(Frame("call.delta", data))
     assert isinstance(event, UnknownEvent)
     assert event.type == "call.delta"

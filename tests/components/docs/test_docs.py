@@ -24,13 +24,13 @@ def between(document: Path, marker: str) -> str:
     return found[1]
 
 
-def test_every_setting_is_documented_as_the_code_has_it() -> None:
+def test_every_setting_is_documented() -> None:
     assert between(CONFIGURATION, "settings").strip() == settings_table().strip(), (
         "write app.settings.settings_table() between the markers of docs/configuration.md"
     )
 
 
-def test_every_variable_that_the_deploying_process_reads_is_documented() -> None:
+def test_every_variable_of_the_deployer_is_documented() -> None:
     source = (ROOT / "serve_deployments" / "application.py").read_text()
     read = set(re.findall(r'(?:_environment|os\.environ\.get)\("([A-Z_]+)"', source))
     assert len(read) >= 7
@@ -51,7 +51,7 @@ def definition_table(definition: StrategyDefinition) -> str:
 
 
 @every_strategy
-def test_every_strategy_has_a_page_that_states_its_definition(definition: StrategyDefinition) -> None:
+def test_every_strategy_has_a_page_with_its_definition(definition: StrategyDefinition) -> None:
     page = PAGES / f"{definition.name}.md"
     table = definition_table(definition)
     assert between(page, "definition").strip() == table, f"write this between the markers of {page.name}:\n{table}"
@@ -60,13 +60,13 @@ def test_every_strategy_has_a_page_that_states_its_definition(definition: Strate
 
 
 @every_strategy
-def test_a_page_tells_every_parameter_of_its_strategy(definition: StrategyDefinition) -> None:
+def test_a_strategys_page_lists_every_parameter(definition: StrategyDefinition) -> None:
     told = (PAGES / f"{definition.name}.md").read_text()
     assert [name for name in definition.parameters.model_fields if f"`{name}`" not in told] == []
 
 
 @every_strategy
-def test_the_index_tells_what_a_strategy_costs_three_agents_in_one_round(definition: StrategyDefinition) -> None:
+def test_the_index_states_the_cost_for_three_agents_and_one_round(definition: StrategyDefinition) -> None:
     counts = {way.calls(3, 1) for way in WAYS.values() if way.strategy == definition.name and not way.parameters}
     told = f"{min(counts)}–{max(counts)}" if len(counts) > 1 else str(*counts)
     index = (PAGES / "README.md").read_text()
@@ -75,7 +75,7 @@ def test_the_index_tells_what_a_strategy_costs_three_agents_in_one_round(definit
     assert row[1] == told
 
 
-def test_links_between_documents_lead_somewhere() -> None:
+def test_links_between_documents_resolve() -> None:
     broken = [
         f"{document.relative_to(ROOT)}: {target}"
         for document in [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("deploy/*.md")]

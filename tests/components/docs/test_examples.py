@@ -76,7 +76,7 @@ def stream(*pieces: bytes, whole: bool = False) -> httpx.Response:
 END = frame(9, "deliberation.completed")
 
 
-def test_a_broken_stream_is_resumed_after_the_last_event_that_came() -> None:
+def test_resumes_a_broken_stream_after_the_last_event() -> None:
     first, second = frame(1, "deliberation.accepted"), frame(2, "stage.closed")
     client, asked = gateway(stream(first, second[:20]), stream(second, END, whole=True))
     assert [event["type"] for event in CLIENT.events(client, PATH)] == [
@@ -88,7 +88,7 @@ def test_a_broken_stream_is_resumed_after_the_last_event_that_came() -> None:
     assert asked[1].headers["Last-Event-ID"] == "e-1" and "after" not in asked[1].url.params
 
 
-def test_frames_that_only_move_the_cursor_or_say_goodbye_are_heeded() -> None:
+def test_handles_frames_that_only_move_the_cursor_or_ask_to_reconnect() -> None:
     goodbye = b'retry: 1500\nevent: stream.reconnect\ndata: {"type":"stream.reconnect"}\n\n'
     client, asked = gateway(stream(b":\n\nid: e-7\n\n", goodbye, whole=True), stream(END, whole=True))
     kinds = [event["type"] for event in CLIENT.events(client, PATH)]
@@ -101,7 +101,7 @@ def test_a_cursor_at_the_end_ends_the_client() -> None:
     assert [event["type"] for event in CLIENT.events(client, PATH)] == ["stage.closed"]
 
 
-def test_a_gateway_that_is_not_ready_is_asked_again_and_one_that_refuses_is_not() -> None:
+def test_retries_an_unready_gateway_and_not_a_refusal() -> None:
     client, _ = gateway(httpx.Response(503), stream(END, whole=True))
     assert len(list(CLIENT.events(client, PATH))) == 1
     client, asked = gateway(httpx.Response(404))
@@ -110,7 +110,7 @@ def test_a_gateway_that_is_not_ready_is_asked_again_and_one_that_refuses_is_not(
     assert len(asked) == 1
 
 
-def test_pieces_of_text_have_one_place_each(capsys: pytest.CaptureFixture[str]) -> None:
+def test_places_pieces_of_text_by_offset(capsys: pytest.CaptureFixture[str]) -> None:
     """Twice the same piece, a line separator that is no line's end, and a new attempt that begins again."""
     client, _ = gateway(
         stream(delta(1, 0, "bl\u2028u"), delta(2, 4, "e")),
@@ -121,7 +121,7 @@ def test_pieces_of_text_have_one_place_each(capsys: pytest.CaptureFixture[str]) 
     assert capsys.readouterr().out == "completed\n"
 
 
-def test_a_doubtful_request_is_sent_again_under_the_same_key() -> None:
+def test_retries_an_uncertain_request_with_the_same_key() -> None:
     busy = httpx.Response(429, headers={"Retry-After": "3"})
     client, asked = gateway(busy, httpx.Response(202, headers={"Location": PATH}))
     assert CLIENT.submit(client, {"task": "t"}) == PATH
@@ -148,7 +148,7 @@ def test_the_pages_script_parses(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
 
 
-async def test_the_proxy_passes_events_on_as_they_come_and_serves_the_page() -> None:
+async def test_the_proxy_forwards_events_at_once_and_serves_the_page() -> None:
     """Nothing but what it knows goes through, in either direction."""
     served: list[httpx.Request] = []
 

@@ -1,4 +1,4 @@
-"""Children for a supervisor: small programs that live, die, hang, will not end, or leave others; and their watchers."""
+"""Programs for a supervisor: they run, exit, hang, ignore SIGTERM or leave orphans; and a recorder of events."""
 
 import json
 import os
@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from app.cli.render.progress import ChildReady, ProgressEvent
-from app.cli.stack.probes import writes
-from app.cli.stack.supervisor import Child, Site, Supervisor
+from app.cli.stack.health_checks import prints
+from app.cli.stack.supervisor import Child, StackRun, Supervisor
 from tests.conditions import until
 
 READY = "print('ready', flush=True)\n"
@@ -38,7 +38,7 @@ T = TypeVar("T")
 
 def child(name: str, code: str, **more: Any) -> Child:
     defaults: dict[str, Any] = {
-        "is_ready": writes("ready"),
+        "is_ready": prints("ready"),
         "environment": dict(os.environ),
         "stop_within_s": 5.0,
         "ready_within_s": 20.0,
@@ -47,8 +47,8 @@ def child(name: str, code: str, **more: Any) -> Child:
 
 
 @dataclass
-class Told:
-    """The events that were reported, and what tests ask about them."""
+class Events:
+    """The reported events, and queries of tests about them."""
 
     events: list[ProgressEvent] = field(default_factory=list[ProgressEvent])
 
@@ -58,23 +58,23 @@ class Told:
     def of(self, kind: type[T], name: str | None = None) -> list[T]:
         return [e for e in self.events if isinstance(e, kind) and name in (None, getattr(e, "name", None))]
 
-    def lives(self, name: str) -> int:
+    def runs(self, name: str) -> int:
         return len(self.of(ChildReady, name))
 
-    async def until_ready(self, name: str, lives: int) -> None:
-        await until(lambda: self.lives(name) >= lives, timeout_s=60)
+    async def until_ready(self, name: str, runs: int) -> None:
+        await until(lambda: self.runs(name) >= runs, timeout_s=60)
 
 
 @dataclass
-class Stand:
-    """Children that run under a supervisor, and where to look at them."""
+class RunningChildren:
+    """Running children with their supervisor and its events."""
 
     supervisor: Supervisor
-    told: Told
-    site: Site
+    events: Events
+    stack_run: StackRun
 
     def state(self) -> dict[str, Any]:
-        return json.loads(self.site.state_file.read_text())
+        return json.loads(self.stack_run.state_file.read_text())
 
     def kill(self, name: str) -> int:
         pid = self.supervisor.pid_of(name)
@@ -82,7 +82,7 @@ class Stand:
         return pid
 
 
-Run = Callable[..., AbstractAsyncContextManager[Stand]]
+Run = Callable[..., AbstractAsyncContextManager[RunningChildren]]
 
 
 def alive(pid: int) -> bool:

@@ -36,7 +36,7 @@ async def finished(*arguments: str) -> tuple[int | None, str, str]:
 
 
 @pytest.mark.parametrize(("number", "exit_code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)])
-async def test_a_signal_ends_the_watching_and_not_the_work(served: Served, number: int, exit_code: int) -> None:
+async def test_a_signal_ends_the_command_and_not_the_deliberation(served: Served, number: int, exit_code: int) -> None:
     process = await started("ask", "x", "--watch", "--url", served.url)
     assert process.stdout is not None
     assert b"accepted" in await asyncio.wait_for(process.stdout.readline(), 30)
@@ -49,7 +49,7 @@ async def test_a_signal_ends_the_watching_and_not_the_work(served: Served, numbe
 
 
 class TestStreams:
-    async def test_what_is_missing_is_told_then_created_then_as_declared(self, own_nats_server: NatsServer) -> None:
+    async def test_plan_lists_missing_streams_and_apply_creates_them(self, own_nats_server: NatsServer) -> None:
         at = ("--nats-url", own_nats_server.url, "--json")
         code, out, _ = await finished("streams", "plan", *at)
         declared = [stream["name"] for stream in declared_streams(StreamSettings())]
@@ -61,7 +61,7 @@ class TestStreams:
         assert await finished("streams", "apply", *at) == (0, '{"created":[]}\n', "")
         assert await finished("streams", "plan", *at) == (0, '{"missing":[],"different":[]}\n', "")
 
-    async def test_what_differs_is_refused_and_named(self, own_nats_server: NatsServer) -> None:
+    async def test_apply_rejects_and_names_differences(self, own_nats_server: NatsServer) -> None:
         at = ("--nats-url", own_nats_server.url)
         assert (await finished("streams", "apply", *at))[0] == 0
         code, out, err = await finished("streams", "apply", *at, "--retention", "3600")
@@ -70,7 +70,7 @@ class TestStreams:
         code, out, _ = await finished("streams", "plan", *at, "--retention", "3600")
         assert code == 1 and out.startswith("differs: DELIBERATIONS.max_age")
 
-    async def test_no_server_there_ends_with_3(self) -> None:
+    async def test_an_unreachable_server_exits_with_3(self) -> None:
         code, out, err = await finished("streams", "plan", "--nats-url", "nats://127.0.0.1:1", "--wait", "0.5")
         assert (code, out) == (3, "")
         assert "error journal_unavailable" in err and "--nats-url" in err
@@ -78,7 +78,7 @@ class TestStreams:
 
 
 class TestKeys:
-    async def test_a_key_is_made_told_once_listed_and_revoked(
+    async def test_creates_lists_and_revokes_a_key(
         self, own_nats_server: NatsServer, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         at = ("--nats-url", own_nats_server.url)
@@ -103,7 +103,7 @@ class TestKeys:
         code, out, _ = await finished("keys", "list", *at)
         assert "other pepper" in out and "revoked" in out
 
-    async def test_an_unknown_key_and_a_missing_secret_are_told_with_their_remedies(
+    async def test_an_unknown_key_and_a_missing_secret_have_remedies(
         self, own_nats_server: NatsServer, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         at = ("--nats-url", own_nats_server.url)
@@ -117,7 +117,7 @@ class TestKeys:
             assert (code, out) == (2, "")
             assert "error no_pepper" in err and "openssl rand -hex 32" in err
 
-    async def test_a_log_without_the_stream_of_keys_is_told(
+    async def test_a_log_without_the_keys_stream_is_an_error(
         self, own_nats_server: NatsServer, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setenv("KEY_PEPPER", "of this test, and long enough to be one")

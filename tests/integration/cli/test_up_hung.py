@@ -1,20 +1,27 @@
-"""Children that hang, or are broken: found by their signs of life, and started again; probes over real sockets."""
+"""Health checks with real processes and sockets: hung children are found and restarted."""
 
 import asyncio
 import errno
 import os
 import signal
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
 
 from app.cli.render.progress import ChildDied, Noticed
-from app.cli.stack.probes import all_live, answer_of, answers, greets, replies, serves, status_of
-from app.cli.stack.restarts import Sign, Silent, Well
-from app.cli.stack.supervisor import Life
+from app.cli.stack.health_checks import (
+    all_healthy,
+    greets,
+    responds_to_bytes,
+    responds_to_http,
+    response_of,
+    returns_200,
+    status_of,
+)
+from app.cli.stack.restart_policy import HealthStatus, Healthy, Unresponsive
+from app.cli.stack.supervisor import ChildRun, HealthCheck
 from tests.conditions import until
-from tests.integration.cli.children import LASTS, READY, Run, Told, alive, child
+from tests.integration.cli.children import LASTS, READY, Events, Run, alive, child
 
 BEATS = f"""
 import os, time
@@ -25,67 +32,71 @@ while True:
 """
 
 
-def beats(beat: Path, *, within_s: float) -> Callable[[Life], Awaitable[Sign]]:
-    """Well while the child touches its file again within that time."""
+def beats(beat: Path, *, within_s: float) -> HealthCheck:
+    """Healthy while the child touches its file again within that time."""
 
     def touched_at() -> int:
         return beat.stat().st_mtime_ns
 
-    async def probe(life: Life) -> Sign:
+    async def check() -> HealthStatus:
         before = touched_at()
         try:
             await until(lambda: touched_at() != before, timeout_s=within_s)
         except TimeoutError:
-            return Silent()
-        return Well()
+            return Unresponsive()
+        return Healthy()
 
-    return probe
+    return check
 
 
-async def test_a_child_that_hangs_is_killed_and_started_again(
-    run: Run, told: Told, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+async def test_a_hung_child_is_killed_and_restarted(
+    run: Run, events: Events, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("app.cli.stack.supervisor.PROBE_INTERVAL_S", 0.05)
-    monkeypatch.setattr("app.cli.stack.restarts.SILENCE_MAX_S", 0.5)
+    monkeypatch.setattr("app.cli.stack.supervisor.HEALTH_CHECK_INTERVAL_S", 0.05)
+    monkeypatch.setattr("app.cli.stack.restart_policy.UNRESPONSIVE_AFTER_S", 0.5)
     beat = tmp_path / "beat"
     beat.touch()
     code = BEATS.replace('"beat"', repr(str(beat)))
-    async with run(child("gateway", code, lives=beats(beat, within_s=1), stop_within_s=1e6)) as stand:
-        hung = stand.supervisor.pid_of("gateway")
+    async with run(child("gateway", code, health_check=beats(beat, within_s=1), stop_within_s=1e6)) as running:
+        hung = running.supervisor.pid_of("gateway")
         os.kill(hung, signal.SIGSTOP)
-        await told.until_ready("gateway", 2)
+        await events.until_ready("gateway", 2)
         assert not alive(hung)
-        [died] = told.of(ChildDied)
+        [died] = events.of(ChildDied)
         assert died.reason.startswith("hung: no answer for ")
 
 
-async def test_a_child_that_answers_seldom_is_left_alone(run: Run, told: Told, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("app.cli.stack.supervisor.PROBE_INTERVAL_S", 0.001)
-    monkeypatch.setattr("app.cli.stack.restarts.SILENCE_MAX_S", 0.0)
-    asked = list[int]()
+async def test_a_child_that_misses_some_checks_keeps_running(
+    run: Run, events: Events, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("app.cli.stack.supervisor.HEALTH_CHECK_INTERVAL_S", 0.001)
+    monkeypatch.setattr("app.cli.stack.restart_policy.UNRESPONSIVE_AFTER_S", 0.0)
+    checks = 0
 
-    async def every_third(life: Life) -> Sign:
-        asked.append(life.process.pid)
-        return Well() if len(asked) % 3 == 0 else Silent()
+    async def every_third() -> HealthStatus:
+        nonlocal checks
+        checks += 1
+        return Healthy() if checks % 3 == 0 else Unresponsive()
 
-    async with run(child("gateway", LASTS, lives=every_third)):
-        await until(lambda: len(asked) > 30)
-        assert told.of(ChildDied) == []
-        assert len(set(asked)) == 1
+    async with run(child("gateway", LASTS, health_check=every_third)) as running:
+        pid = running.supervisor.pid_of("gateway")
+        await until(lambda: checks > 30)
+        assert events.of(ChildDied) == []
+        assert running.supervisor.pid_of("gateway") == pid
 
 
-async def test_a_state_file_that_cannot_be_written_is_told_and_ends_nothing(
-    run: Run, told: Told, monkeypatch: pytest.MonkeyPatch
+async def test_an_unwritable_state_file_is_reported_and_ends_no_child(
+    run: Run, events: Events, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(path: Path, text: str) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    async with run(child("log", LASTS)) as stand:
+    async with run(child("log", LASTS)) as running:
         with monkeypatch.context() as patched:
             patched.setattr("app.cli.stack.supervisor.write_private", full)
-            stand.kill("log")
-            await told.until_ready("log", 2)
-        assert "could not be written: No space left on device" in told.of(Noticed)[0].text
+            running.kill("log")
+            await events.until_ready("log", 2)
+        assert "could not be written: No space left on device" in events.of(Noticed)[0].text
 
 
 @pytest.mark.parametrize(
@@ -99,7 +110,7 @@ async def test_a_state_file_that_cannot_be_written_is_told_and_ends_nothing(
         (b"HTTP/1.1 maybe\r\n", None, False),
     ],
 )
-async def test_probes_believe_only_what_they_asked_for(said: bytes, status: int | None, greeted: bool) -> None:
+async def test_checks_accept_only_the_expected_response(said: bytes, status: int | None, greeted: bool) -> None:
     async def speak(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(said)
         writer.write_eof()
@@ -109,15 +120,15 @@ async def test_probes_believe_only_what_they_asked_for(said: bytes, status: int 
     async with await asyncio.start_server(speak, "127.0.0.1", 0) as server:
         port = server.sockets[0].getsockname()[1]
         url = f"http://127.0.0.1:{port}/healthz"
-        life = Life.__new__(Life)
+        run = ChildRun.__new__(ChildRun)
         assert await status_of(url) == status
-        assert await answers(url)(life) is (status == 200)
-        assert await greets("127.0.0.1", port, b"INFO ")(life) is greeted
-        assert await answer_of(url) == (None if status is None else (status, b"why" if status == 503 else b""))
-        heard, answered = replies("127.0.0.1", port, b"hello"), serves(url)
-        assert await heard(life) == (Well() if said else Silent())
-        assert await answered(life) == (Silent() if status is None else Well())
-        assert await all_live(heard, answered)(life) == (Well() if said and status else Silent())
-    assert await heard(life) == await answered(life) == Silent()
+        assert await returns_200(url)(run) is (status == 200)
+        assert await greets("127.0.0.1", port, b"INFO ")(run) is greeted
+        assert await response_of(url) == (None if status is None else (status, b"why" if status == 503 else b""))
+        heard, answered = responds_to_bytes("127.0.0.1", port, b"hello"), responds_to_http(url)
+        assert await heard() == (Healthy() if said else Unresponsive())
+        assert await answered() == (Unresponsive() if status is None else Healthy())
+        assert await all_healthy(heard, answered)() == (Healthy() if said and status else Unresponsive())
+    assert await heard() == await answered() == Unresponsive()
     assert await status_of(url) is None
-    assert await greets("127.0.0.1", port, b"INFO ")(life) is False
+    assert await greets("127.0.0.1", port, b"INFO ")(run) is False

@@ -1,4 +1,4 @@
-"""The supervisor over real processes: small ones that die, hang, will not end, or leave others."""
+"""The supervisor with real processes: small ones that exit, hang, ignore SIGTERM, or leave orphans."""
 
 import asyncio
 import json
@@ -26,49 +26,51 @@ from app.cli.render.progress import (
 from app.cli.stack.layout import StackOptions
 from app.cli.stack.processes import NICENESS, marked
 from app.cli.stack.stack import running_stack
-from app.cli.stack.supervisor import Site, StackFailed
+from app.cli.stack.supervisor import StackFailed, StackRun
 from app.deliberation.errors import JournalUnavailable
 from tests.conditions import until
-from tests.integration.cli.children import DEAF, FAILS, LASTS, ORPHANS, SILENT, Run, Told, alive, child
+from tests.integration.cli.children import DEAF, FAILS, LASTS, ORPHANS, SILENT, Events, Run, alive, child
 
 
-async def test_a_child_starts_when_what_it_needs_is_ready_and_all_stop_in_reverse(run: Run, told: Told) -> None:
-    async with run(child("log", LASTS), child("engine", LASTS), child("gateway", LASTS, needs=("log",))) as stand:
-        told_in_order = [(type(e), getattr(e, "name", "")) for e in told.events]
-        assert told_in_order.index((ChildReady, "log")) < told_in_order.index((ChildStarted, "gateway"))
-        state = stand.state()
+async def test_children_start_after_their_dependencies_and_stop_in_reverse(run: Run, events: Events) -> None:
+    async with run(child("log", LASTS), child("engine", LASTS), child("gateway", LASTS, needs=("log",))) as running:
+        order = [(type(e), getattr(e, "name", "")) for e in events.events]
+        assert order.index((ChildReady, "log")) < order.index((ChildStarted, "gateway"))
+        state = running.state()
         assert state["url"] == "here"
         assert state["supervisor_pid"] == os.getpid()
         assert {name: entry["pid"] for name, entry in state["children"].items()} == {
-            name: stand.supervisor.pid_of(name) for name in ("log", "engine", "gateway")
+            name: running.supervisor.pid_of(name) for name in ("log", "engine", "gateway")
         }
-    assert [event.name for event in told.of(StackStopping)] == ["gateway", "engine", "log"]
-    assert told.of(StackStopped)[0].left == ()
-    assert not stand.site.state_file.exists()
+    assert [event.name for event in events.of(StackStopping)] == ["gateway", "engine", "log"]
+    assert events.of(StackStopped)[0].left == ()
+    assert not running.stack_run.state_file.exists()
 
 
 def session_niceness(pid: int) -> str:
     autogroup = Path(f"/proc/{pid}/autogroup")
-    # "/autogroup-7 nice 5"; no such file, or nothing in it, where there are no such groups.
-    told = autogroup.read_text().split() if autogroup.exists() else []
-    return told[-1] if told else "CPU is not shared by session"
+    # "/autogroup-7 nice 5"; without autogroups the file is missing or empty.
+    fields = autogroup.read_text().split() if autogroup.exists() else []
+    return fields[-1] if fields else "CPU is not shared by session"
 
 
-async def test_whoever_yields_has_cpu_after_who_does_not_and_so_has_what_it_starts(run: Run, site: Site) -> None:
+async def test_low_priority_children_and_their_descendants_have_a_higher_niceness(
+    run: Run, stack_run: StackRun
+) -> None:
     names, own = ("log", "ray", "engine"), os.getpriority(os.PRIO_PROCESS, 0)
-    async with run(child("log", LASTS, yields=False), child("ray", ORPHANS + LASTS), child("engine", LASTS)) as stand:
-        after = {each: {os.getpriority(os.PRIO_PROCESS, p.pid) for p in marked(site.mark, each)} for each in names}
+    async with run(
+        child("log", LASTS, low_priority=False), child("ray", ORPHANS + LASTS), child("engine", LASTS)
+    ) as running:
+        after = {each: {os.getpriority(os.PRIO_PROCESS, p.pid) for p in marked(stack_run.mark, each)} for each in names}
         assert after == {"log": {own}, "ray": {min(19, own + NICENESS)}, "engine": {min(19, own + NICENESS)}}
-        sessions = {each: session_niceness(stand.supervisor.pid_of(each)) for each in names}
+        sessions = {each: session_niceness(running.supervisor.pid_of(each)) for each in names}
         assert sessions in (
             {"log": "0", "ray": str(NICENESS), "engine": str(NICENESS)},
             dict.fromkeys(names, "CPU is not shared by session"),
         )
 
 
-async def test_a_session_that_may_not_be_lowered_yet_is_lowered_as_soon_as_it_may(
-    run: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_retries_to_lower_a_sessions_priority(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     written: list[tuple[str, str]] = []
 
     def refused_twice(path: Path, text: str) -> int:
@@ -78,83 +80,85 @@ async def test_a_session_that_may_not_be_lowered_yet_is_lowered_as_soon_as_it_ma
         return len(text)
 
     monkeypatch.setattr("app.cli.stack.processes.Path.write_text", refused_twice)
-    async with run(child("engine", LASTS)) as stand:
-        assert written == [(f"/proc/{stand.supervisor.pid_of('engine')}/autogroup", str(NICENESS))] * 3
+    async with run(child("engine", LASTS)) as running:
+        assert written == [(f"/proc/{running.supervisor.pid_of('engine')}/autogroup", str(NICENESS))] * 3
 
 
-async def test_a_killed_child_comes_back_and_the_others_do_not_notice(run: Run, told: Told) -> None:
-    async with run(child("log", LASTS), child("gateway", LASTS, needs=("log",))) as stand:
-        gateway = stand.supervisor.pid_of("gateway")
-        killed = stand.kill("log")
-        await told.until_ready("log", 2)
-        assert stand.supervisor.pid_of("log") != killed
-        assert stand.state()["children"]["log"]["pid"] == stand.supervisor.pid_of("log")
-        assert stand.supervisor.pid_of("gateway") == gateway
-        assert [(d.name, d.reason, d.restart_in_s) for d in told.of(ChildDied)] == [
+async def test_a_killed_child_restarts_without_the_others(run: Run, events: Events) -> None:
+    async with run(child("log", LASTS), child("gateway", LASTS, needs=("log",))) as running:
+        gateway = running.supervisor.pid_of("gateway")
+        killed = running.kill("log")
+        await events.until_ready("log", 2)
+        assert running.supervisor.pid_of("log") != killed
+        assert running.state()["children"]["log"]["pid"] == running.supervisor.pid_of("log")
+        assert running.supervisor.pid_of("gateway") == gateway
+        assert [(d.name, d.reason, d.restart_in_s) for d in events.of(ChildDied)] == [
             ("log", "was killed by SIGKILL", 0.2)
         ]
 
 
-async def test_a_child_that_keeps_dying_is_restarted_less_and_less_often(run: Run, told: Told) -> None:
-    async with run(child("gateway", LASTS)) as stand:
-        for life in (1, 2, 3):
-            await told.until_ready("gateway", life)
-            stand.kill("gateway")
-        await told.until_ready("gateway", 4)
-    assert [died.restart_in_s for died in told.of(ChildDied)] == pytest.approx([0.2, 0.4, 0.8])
+async def test_restart_delays_of_a_failing_child_grow(run: Run, events: Events) -> None:
+    async with run(child("gateway", LASTS)) as running:
+        for attempt in (1, 2, 3):
+            await events.until_ready("gateway", attempt)
+            running.kill("gateway")
+        await events.until_ready("gateway", 4)
+    assert [died.restart_in_s for died in events.of(ChildDied)] == pytest.approx([0.2, 0.4, 0.8])
 
 
-async def test_what_stands_on_a_dead_child_is_ended_at_once_and_started_together_with_it(
-    run: Run, told: Told, tmp_path: Path
+async def test_a_dependent_child_ends_and_restarts_together_with_its_dependency(
+    run: Run, events: Events, tmp_path: Path
 ) -> None:
     deaf_once = (
         f"import pathlib\nif not (mark := pathlib.Path({str(tmp_path / 'deaf')!r})).exists():\n    mark.touch()\n"
     )
     deaf_once += "    import signal\n    signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
-    # Its bound is longer than any test may take: it is not waited for.
+    # The bound exceeds any test's duration, so a wait for it would fail the test.
     deployer = child("deployer", deaf_once + LASTS, fails_with=("ray",), stop_within_s=600)
-    async with run(child("ray", LASTS), deployer) as stand:
-        first = stand.supervisor.pid_of("deployer")
-        stand.kill("ray")
-        await told.until_ready("deployer", 2)
-        await told.until_ready("ray", 2)
+    async with run(child("ray", LASTS), deployer) as running:
+        first = running.supervisor.pid_of("deployer")
+        running.kill("ray")
+        await events.until_ready("deployer", 2)
+        await events.until_ready("ray", 2)
         assert not alive(first)
-        assert [(d.name, d.reason) for d in told.of(ChildDied, "deployer")] == [("deployer", "ended because ray did")]
-        assert [event.name for event in told.of(ChildStarted)] == ["ray", "deployer", "ray", "deployer"]
+        assert [(d.name, d.reason) for d in events.of(ChildDied, "deployer")] == [("deployer", "ended because ray did")]
+        assert [event.name for event in events.of(ChildStarted)] == ["ray", "deployer", "ray", "deployer"]
 
 
-async def test_what_stands_on_another_does_not_wait_until_that_is_ready(run: Run, told: Told) -> None:
+async def test_a_child_that_fails_with_another_does_not_wait_for_its_readiness(run: Run, events: Events) -> None:
     async with run(child("ray", LASTS), child("deployer", LASTS, fails_with=("ray",))):
-        order = [(type(event), getattr(event, "name", "")) for event in told.events]
+        order = [(type(event), getattr(event, "name", "")) for event in events.events]
         assert order[:2] == [(ChildStarted, "ray"), (ChildStarted, "deployer")]
 
 
-async def test_the_death_of_one_that_stands_on_another_leaves_that_alone(run: Run, told: Told) -> None:
-    async with run(child("ray", LASTS), child("deployer", LASTS, fails_with=("ray",))) as stand:
-        ray = stand.supervisor.pid_of("ray")
-        stand.kill("deployer")
-        await told.until_ready("deployer", 2)
-        assert stand.supervisor.pid_of("ray") == ray
+async def test_an_exit_of_a_dependent_child_leaves_its_dependency_running(run: Run, events: Events) -> None:
+    async with run(child("ray", LASTS), child("deployer", LASTS, fails_with=("ray",))) as running:
+        ray = running.supervisor.pid_of("ray")
+        running.kill("deployer")
+        await events.until_ready("deployer", 2)
+        assert running.supervisor.pid_of("ray") == ray
 
 
-async def test_orphans_of_a_dead_child_are_ended_before_it_starts_again(run: Run, told: Told, site: Site) -> None:
-    async with run(child("ray", ORPHANS + LASTS)) as stand:
-        first = {process.pid for process in marked(site.mark)}
+async def test_orphans_of_an_exited_child_end_before_its_restart(run: Run, events: Events, stack_run: StackRun) -> None:
+    async with run(child("ray", ORPHANS + LASTS)) as running:
+        first = {process.pid for process in marked(stack_run.mark)}
         assert len(first) == 4
-        stand.kill("ray")
-        await until(lambda: len(told.of(ChildStarted, "ray")) == 2)
+        running.kill("ray")
+        await until(lambda: len(events.of(ChildStarted, "ray")) == 2)
         assert not any(alive(pid) for pid in first)
-        await told.until_ready("ray", 2)
+        await events.until_ready("ray", 2)
 
 
-async def test_a_child_that_will_not_stop_is_killed_after_its_bound(run: Run, told: Told, site: Site) -> None:
+async def test_a_child_that_ignores_sigterm_is_killed_after_its_bound(
+    run: Run, events: Events, stack_run: StackRun
+) -> None:
     async with run(child("deaf", ORPHANS + DEAF, stop_within_s=0.2)):
         pass
-    assert told.of(StackStopped)[0].left == ()
-    assert marked(site.mark) == []
+    assert events.of(StackStopped)[0].left == ()
+    assert marked(stack_run.mark) == []
 
 
-async def test_a_second_cancellation_does_not_wait_for_those_that_will_not_stop(run: Run, told: Told) -> None:
+async def test_a_second_cancellation_does_not_wait_for_children(run: Run, events: Events) -> None:
     ready = asyncio.Event()
 
     async def body() -> None:
@@ -165,7 +169,7 @@ async def test_a_second_cancellation_does_not_wait_for_those_that_will_not_stop(
     task = asyncio.create_task(body())
     await ready.wait()
     task.cancel()
-    await until(lambda: bool(told.of(StackStopping)))
+    await until(lambda: bool(events.of(StackStopping)))
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await asyncio.wait_for(task, 10)
@@ -179,60 +183,60 @@ async def test_a_second_cancellation_does_not_wait_for_those_that_will_not_stop(
         ("raise SystemExit(0)", {}, "ended with status 0", ()),
     ],
 )
-async def test_a_child_that_never_gets_ready_ends_the_start_and_its_log_is_shown(
-    run: Run, told: Told, code: str, more: dict[str, Any], reason: str, tail: tuple[str, ...]
+async def test_a_child_that_never_becomes_ready_ends_the_start_with_its_log(
+    run: Run, events: Events, code: str, more: dict[str, Any], reason: str, tail: tuple[str, ...]
 ) -> None:
     with pytest.raises(StackFailed, match=reason) as raised:
         async with run(child("log", LASTS), child("gateway", code, hint="choose another --port", **more)):
             pytest.fail("the body must not run")
     assert (raised.value.name, raised.value.remedy) == ("gateway", "choose another --port")
-    [failed] = told.of(ChildFailed)
+    [failed] = events.of(ChildFailed)
     assert (failed.name, failed.log_tail) == ("gateway", tail)
-    assert len(told.of(ChildStarted, "gateway")) == 2, "one more attempt, as a port may be lost for a moment"
+    assert len(events.of(ChildStarted, "gateway")) == 2, "one more attempt, as a port may be taken for a moment"
 
 
-async def test_a_program_that_is_not_there_is_told(run: Run) -> None:
+async def test_a_missing_program_is_an_error(run: Run) -> None:
     with pytest.raises(StackFailed, match="cannot be run"):
         async with run(replace(child("nats", LASTS), command=("/no/such/program",))):
             pytest.fail("the body must not run")
 
 
-async def test_preparation_comes_before_those_that_need_it_and_after_each_restart(run: Run, told: Told) -> None:
+async def test_preparation_runs_before_dependent_children_and_after_each_restart(run: Run, events: Events) -> None:
     prepared = list[int]()
 
     async def prepare() -> None:
-        assert not told.of(ChildStarted, "gateway") or prepared
-        prepared.append(len(told.of(ChildStarted, "log")))
+        assert not events.of(ChildStarted, "gateway") or prepared
+        prepared.append(len(events.of(ChildStarted, "log")))
 
-    async with run(child("log", LASTS, prepare=prepare), child("gateway", LASTS, needs=("log",))) as stand:
+    async with run(child("log", LASTS, prepare=prepare), child("gateway", LASTS, needs=("log",))) as running:
         assert prepared == [1]
-        stand.kill("log")
-        await told.until_ready("log", 2)
+        running.kill("log")
+        await events.until_ready("log", 2)
         assert prepared == [1, 2]
 
 
 @pytest.mark.parametrize("fails_at_first", [True, False])
-async def test_a_preparation_that_fails_stops_the_start_but_not_what_served_before(
-    run: Run, told: Told, fails_at_first: bool
+async def test_a_failed_preparation_ends_the_start_but_not_a_child_that_served_before(
+    run: Run, events: Events, fails_at_first: bool
 ) -> None:
     async def prepare() -> None:
-        if fails_at_first or told.lives("log"):
+        if fails_at_first or events.runs("log"):
             raise JournalUnavailable("the log does not answer")
 
     async def restart() -> None:
-        async with run(child("log", LASTS, prepare=prepare)) as stand:
-            stand.kill("log")
-            await told.until_ready("log", 2)
+        async with run(child("log", LASTS, prepare=prepare)) as running:
+            running.kill("log")
+            await events.until_ready("log", 2)
 
     if fails_at_first:
         with pytest.raises(StackFailed, match="the log does not answer"):
             await restart()
     else:
         await restart()
-        assert [noticed.text for noticed in told.of(Noticed)] == ["log: the log does not answer"]
+        assert [noticed.text for noticed in events.of(Noticed)] == ["log: the log does not answer"]
 
 
-async def test_errors_of_the_body_are_its_own(run: Run) -> None:
+async def test_errors_of_the_body_propagate(run: Run) -> None:
     with pytest.raises(LookupError):
         async with run(child("log", LASTS)):
             raise LookupError
@@ -240,7 +244,7 @@ async def test_errors_of_the_body_are_its_own(run: Run) -> None:
 
 @asynccontextmanager
 async def program(code: str, place: Path) -> AsyncGenerator[tuple[asyncio.subprocess.Process, str]]:
-    """A Python program that has written its first line, which is given; killed at the end."""
+    """A running Python program and its first output line; the program is killed at the end."""
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])}
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-c", code, cwd=place, env=environment, stdout=subprocess.PIPE
@@ -254,7 +258,7 @@ async def program(code: str, place: Path) -> AsyncGenerator[tuple[asyncio.subpro
         await process.wait()
 
 
-async def test_a_data_directory_serves_one_stack_at_a_time(tmp_path: Path) -> None:
+async def test_a_data_directory_allows_one_stack_at_a_time(tmp_path: Path) -> None:
     code = f"""
 import fcntl
 file = open("lock", "w")
@@ -269,16 +273,16 @@ file.flush()
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
-async def test_what_a_killed_supervisor_left_is_ended_by_the_next_one(tmp_path: Path, told: Told) -> None:
+async def test_the_next_stack_ends_what_a_killed_supervisor_left(tmp_path: Path, events: Events) -> None:
     code = f"""
 import asyncio, os, sys
 from pathlib import Path
-from app.cli.stack.probes import writes
-from app.cli.stack.supervisor import Child, Site, supervised
+from app.cli.stack.health_checks import prints
+from app.cli.stack.supervisor import Child, StackRun, supervised
 async def main():
-    site = Site(mark="{tmp_path.name}", logs_dir=Path("."), state_file=Path("stack.json"))
+    stack_run = StackRun(mark="{tmp_path.name}", logs_dir=Path("."), state_file=Path("stack.json"))
     command = (sys.executable, "-c", {ORPHANS + LASTS!r})
-    async with supervised([Child(name="ray", command=command, is_ready=writes("ready"))], site, lambda _: None):
+    async with supervised([Child(name="ray", command=command, is_ready=prints("ready"))], stack_run, lambda _: None):
         print("up", flush=True)
         await asyncio.Event().wait()
 asyncio.run(main())
@@ -289,12 +293,14 @@ asyncio.run(main())
         assert len(marked(tmp_path.name)) == 4
         supervisor.kill()
     await until(lambda: not alive(child_pid))
-    assert len(marked(tmp_path.name)) == 3, "its own children end with the supervisor, theirs may not"
+    assert len(marked(tmp_path.name)) == 3, "direct children end with the supervisor, their descendants may not"
 
     roles = tmp_path / "roles.yaml"
     roles.write_text("roles: {}")
     with pytest.raises(CommandError, match="roles"):
-        async with running_stack(StackOptions(data_dir=tmp_path, roles_file=roles), told):
+        async with running_stack(StackOptions(data_dir=tmp_path, roles_file=roles), events):
             pytest.fail("these roles are no use")
     assert marked(tmp_path.name) == []
-    assert [noticed.text for noticed in told.of(Noticed)] == ["an earlier run was cut short: ending 3 processes of it"]
+    assert [noticed.text for noticed in events.of(Noticed)] == [
+        "an earlier run was cut short: ending 3 processes of it"
+    ]

@@ -18,11 +18,11 @@ from app.cli.stack.supervisor import supervised
 from app.log.journal import JetStreamJournal
 from app.log.stream_settings import StreamSettings
 from app.log.streams import plan
-from tests.integration.cli.children import Told, alive
+from tests.integration.cli.children import Events, alive
 
 
-async def test_nats_keeps_its_port_and_its_store_through_a_kill_and_a_new_stack(tmp_path: Path) -> None:
-    told = Told()
+async def test_nats_keeps_its_port_and_store_after_a_kill_and_a_new_stack(tmp_path: Path) -> None:
+    events = Events()
 
     async def write_and_read(url: str, write: bool) -> bytes:
         journal = await JetStreamJournal.connect(url)
@@ -35,14 +35,14 @@ async def test_nats_keeps_its_port_and_its_store_through_a_kill_and_a_new_stack(
         finally:
             await journal.close()
 
-    layout = plan_stack(StackOptions(port=0, nats_port=0, data_dir=tmp_path), told)
+    layout = plan_stack(StackOptions(port=0, nats_port=0, data_dir=tmp_path), events)
     [nats] = [child for child in stack_children(layout) if child.name == "nats"]
-    async with supervised([nats], layout.site, told) as supervisor:
+    async with supervised([nats], layout.stack_run, events) as supervisor:
         assert await write_and_read(layout.nats_url, write=True) == b"kept"
         os.kill(supervisor.pid_of("nats"), signal.SIGKILL)
-        await told.until_ready("nats", 2)
+        await events.until_ready("nats", 2)
         assert await write_and_read(layout.nats_url, write=False) == b"kept"
-    async with supervised([nats], layout.site, told):
+    async with supervised([nats], layout.stack_run, events):
         assert await write_and_read(layout.nats_url, write=False) == b"kept"
     assert marked(layout.mark) == []
 
@@ -75,19 +75,19 @@ def listening_elsewhere(pids: set[int]) -> list[str]:
 @pytest.mark.parametrize(
     ("daemon", "blow"), [("raylet", signal.SIGKILL), ("raylet", signal.SIGSTOP), ("gcs_server", signal.SIGSTOP)]
 )
-async def test_ray_listens_on_loopback_and_comes_back_whole_when_one_of_its_daemons_dies_or_hangs(
+async def test_ray_listens_on_loopback_and_restarts_when_a_daemon_dies_or_hangs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, daemon: str, blow: signal.Signals
 ) -> None:
-    monkeypatch.setattr("app.cli.stack.restarts.SILENCE_MAX_S", 1.0)
-    monkeypatch.setattr("app.cli.stack.supervisor.PROBE_INTERVAL_S", 0.5)
-    monkeypatch.setattr("app.cli.stack.probes._SIGN_WITHIN_S", 1.0)
-    told = Told()
-    layout = plan_stack(StackOptions(port=0, nats_url="nats://127.0.0.1:1", data_dir=tmp_path), told)
+    monkeypatch.setattr("app.cli.stack.restart_policy.UNRESPONSIVE_AFTER_S", 1.0)
+    monkeypatch.setattr("app.cli.stack.supervisor.HEALTH_CHECK_INTERVAL_S", 0.5)
+    monkeypatch.setattr("app.cli.stack.health_checks._HEALTH_TIMEOUT_S", 1.0)
+    events = Events()
+    layout = plan_stack(StackOptions(port=0, nats_url="nats://127.0.0.1:1", data_dir=tmp_path), events)
     make_ray_dir(layout.ray_dir)
     ray, deployer = (child for child in stack_children(layout) if child.name in ("ray", "deployer"))
     stub = replace(deployer, command=(sys.executable, "-c", ACTOR), stop_within_s=3.0)
 
-    async with supervised([ray, stub], layout.site, told) as supervisor:
+    async with supervised([ray, stub], layout.stack_run, events) as supervisor:
         first = {process.pid: process.command for process in marked(layout.mark)}
         [replica] = [pid for pid, command in first.items() if command.startswith("ray::Replica")]
         [struck] = [pid for pid, command in first.items() if command.split()[0].endswith(f"/{daemon}")]
@@ -95,9 +95,9 @@ async def test_ray_listens_on_loopback_and_comes_back_whole_when_one_of_its_daem
         assert replica not in {supervisor.pid_of("ray"), supervisor.pid_of("deployer")}
 
         os.kill(struck, blow)
-        await told.until_ready("deployer", 2)
+        await events.until_ready("deployer", 2)
         assert not [command for pid, command in first.items() if alive(pid)]
-        assert layout.ray_address in {told.of(ChildReady, "ray")[-1].detail}
-    assert told.of(StackStopped)[0].left == ()
+        assert layout.ray_address in {events.of(ChildReady, "ray")[-1].detail}
+    assert events.of(StackStopped)[0].left == ()
     assert marked(layout.mark) == []
     shutil.rmtree(layout.ray_dir)

@@ -99,7 +99,7 @@ BROKEN: dict[Callable[[pytest.MonkeyPatch], None], tuple[str, set[str]]] = {
 
 
 @pytest.mark.parametrize("broken", BROKEN, ids=lambda broken: broken.__name__)
-def test_the_table_notices_what_is_broken(
+def test_the_table_detects_broken_code(
     broken: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     name, outside = BROKEN[broken]

@@ -27,12 +27,12 @@ LawOf = Callable[[int, float, float], closed_forms.Law]
     ("correlation", "published"),
     [(0.0, [0.784, 0.837, 0.901]), (0.1, [0.762, 0.794, 0.827]), (0.44, [0.718, 0.725, 0.730])],
 )
-def test_plurality_is_right_as_published(correlation: float, published: Sequence[float]) -> None:
+def test_plurality_matches_the_published_figures(correlation: float, published: Sequence[float]) -> None:
     laws = [closed_forms.right_drafts(agents, 0.7, correlation) for agents in (3, 5, 9)]
     assert [round(closed_forms.plurality(law), 3) for law in laws] == published
 
 
-def test_two_orders_agree_and_are_right_as_published() -> None:
+def test_both_orders_match_the_published_figures() -> None:
     assert contest_forms.orders_agree(0.7, 0.15) == pytest.approx(0.535)
     assert contest_forms.right_when_consistent(0.7, 0.15) == pytest.approx(0.874, abs=5e-4)
 
@@ -40,13 +40,13 @@ def test_two_orders_agree_and_are_right_as_published() -> None:
 @pytest.mark.parametrize(
     ("first", "second", "stops"), [(4, 0, True), (6, 1, True), (3, 0, False), (5, 1, False), (0, 0, False)]
 )
-def test_the_beta_rule_stops_where_published(first: int, second: int, stops: bool) -> None:
+def test_the_beta_rule_stops_at_the_published_counts(first: int, second: int, stops: bool) -> None:
     assert (closed_forms.beta_confidence(first, second) >= 0.95) == stops
 
 
 @pytest.mark.parametrize("correlation", [0.0, 0.1, 0.44])
 @pytest.mark.parametrize("law_of", [closed_forms.right_drafts, closed_forms.common_cause])
-def test_a_law_of_drafts_has_the_accuracy_and_the_correlation_it_is_asked_for(
+def test_the_distribution_of_right_drafts_has_the_given_accuracy_and_correlation(
     law_of: LawOf, correlation: float
 ) -> None:
     law = law_of(6, 0.7, correlation)
@@ -57,7 +57,7 @@ def test_a_law_of_drafts_has_the_accuracy_and_the_correlation_it_is_asked_for(
     assert variance == pytest.approx(6 * 0.21 * (1 + 5 * correlation))
 
 
-def test_independent_reviewers_as_counted_by_hand() -> None:
+def test_independent_reviewers_match_a_manual_count() -> None:
     q = 0.8
     given = closed_forms.selected_by_many(3, q)
     # One right draft is seen by the two others, and both must lift it; one wrong draft leads only if both do.
@@ -66,25 +66,25 @@ def test_independent_reviewers_as_counted_by_hand() -> None:
         closed_forms.selected_by_many(4, q)(2)
 
 
-def test_reviewers_of_one_mind_as_counted_by_hand() -> None:
+def test_identical_reviewers_match_a_manual_count() -> None:
     law, given = closed_forms.right_drafts(3, 0.7), closed_forms.selected_by_one_mind(3, 0.8)
     assert closed_forms.expected(law, given) == pytest.approx(0.8 * (1 - 0.3**3) + 0.2 * 0.7**3)
 
 
 @pytest.mark.parametrize(("fix", "harm"), [(0.4, 0.2), (0.0, 0.0), (1.0, 1.0), (0.3, 0.0)])
-def test_the_chain_of_revisions_is_its_steps_multiplied(fix: float, harm: float) -> None:
+def test_the_chain_of_revisions_is_the_product_of_its_steps(fix: float, harm: float) -> None:
     kept, mended = 1.0, 0.0
     for rounds in range(5):
         assert closed_forms.kept_and_mended(fix, harm, rounds) == pytest.approx((kept, mended))
         kept, mended = kept * (1 - harm) + (1 - kept) * fix, mended * (1 - harm) + (1 - mended) * fix
 
 
-def test_neutral_revisions_stand_still() -> None:
+def test_neutral_revisions_keep_the_accuracy() -> None:
     kept, mended = closed_forms.kept_and_mended(0.28, 0.12, 3)
     assert 0.7 * kept + 0.3 * mended == pytest.approx(0.7)
 
 
-def test_a_stopped_vote_asks_as_many_as_published_and_is_as_often_right() -> None:
+def test_a_stopped_vote_matches_the_published_calls_and_accuracy() -> None:
     five = closed_forms.stopped_vote(5, 0.7, closed_forms.unassailable)
     fifteen = closed_forms.stopped_vote(15, 0.8, closed_forms.unassailable)
     assert five.calls == pytest.approx(3.90, abs=0.006) and fifteen.calls == pytest.approx(9.99, abs=0.005)
@@ -100,7 +100,7 @@ def test_several_wrong_answers_split_the_wrong_votes() -> None:
     assert closed_forms.plurality_of_many(5, 0.4, 1) == pytest.approx(one_wrong) == pytest.approx(0.317, abs=5e-4)
 
 
-def test_debate_among_a_majority_changes_nothing_and_a_draw_is_decided_by_the_turns() -> None:
+def test_debate_changes_nothing_with_a_majority_and_decides_a_draw() -> None:
     law = closed_forms.right_drafts(5, 0.7)
     assert closed_forms.debated(law, 0.8, 0.5, 0.2).right == pytest.approx(closed_forms.plurality(law))
     # Three of five, two dissent: 7 calls; four or five agree: 5.
@@ -110,14 +110,14 @@ def test_debate_among_a_majority_changes_nothing_and_a_draw_is_decided_by_the_tu
     assert closed_forms.debated(drawn, 0.8, fix=0.0, harm=0.0) == closed_forms.Debated(0.5, 4.0)
 
 
-def test_a_gate_that_never_errs_adds_what_the_writer_finds_and_one_that_never_opens_adds_nothing() -> None:
+def test_a_perfect_gate_adds_the_writers_gains_and_a_closed_one_adds_nothing() -> None:
     assert contest_forms.fused(0.6, 0.9, writer=0.5, judge=1.0, bias=0.0).right == pytest.approx(0.6 + 0.3 * 0.5)
     shut = contest_forms.fused(0.6, 0.9, writer=0.5, judge=0.5, bias=0.5)
     assert (shut.right, shut.shipped) == pytest.approx((0.6, 0.0))
 
 
 @pytest.mark.parametrize("bias", [0.0, 0.15, 0.3])
-def test_tournaments_of_perfect_judges_find_a_right_one_and_of_blind_judges_any(bias: float) -> None:
+def test_perfect_judges_find_a_right_draft_and_random_judges_any(bias: float) -> None:
     law = closed_forms.right_drafts(4, 0.6)
     some_right = 1 - 0.4**4
     assert contest_forms.knockout_of_four(0.6, judge=1.0, bias=0.0) == pytest.approx(some_right)
@@ -126,7 +126,7 @@ def test_tournaments_of_perfect_judges_find_a_right_one_and_of_blind_judges_any(
     assert closed_forms.expected(law, contest_forms.round_robin(4, 0.5, bias)) == pytest.approx(0.6)
 
 
-def test_escalation_is_the_method_itself_where_nobody_can_be_unanimous_and_is_not_needed_where_all_are() -> None:
+def test_escalation_equals_its_target_without_unanimity_and_stops_with_it() -> None:
     sure: closed_forms.Law = [0, 0, 0, 1]
     assert closed_forms.escalated(sure, 3, float, 12) == closed_forms.Escalated(1.0, 3.0)
     split: closed_forms.Law = [0, 0, 1, 0]
@@ -135,7 +135,7 @@ def test_escalation_is_the_method_itself_where_nobody_can_be_unanimous_and_is_no
     assert closed_forms.unanimous(5, 3, 3) == (0.1, 0.0)
 
 
-def test_written_tests_that_disagree_leave_the_choice_to_the_larger_group() -> None:
+def test_disagreeing_tests_choose_the_larger_group() -> None:
     given = closed_forms.tested_by_two(5, 0.7)
     assert [given(k) for k in (0, 1, 3, 5)] == pytest.approx([0, 0.49, 0.49 + 0.42, 1])
 
@@ -144,17 +144,17 @@ def test_written_tests_that_disagree_leave_the_choice_to_the_larger_group() -> N
     ("hits", "total", "low", "high"),
     [(0, 10, 0.0, 0.278), (10, 10, 0.722, 1.0), (5, 10, 0.237, 0.763), (81, 263, 0.255, 0.366), (0, 0, 0.0, 1.0)],
 )
-def test_wilsons_interval_is_the_published_one(hits: int, total: int, low: float, high: float) -> None:
+def test_wilsons_interval_matches_the_published_one(hits: int, total: int, low: float, high: float) -> None:
     assert figures.wilson(hits, total) == pytest.approx((low, high), abs=6e-4)
 
 
-def test_wilson_refuses_what_is_no_proportion() -> None:
+def test_wilson_rejects_invalid_proportions() -> None:
     for hits, total in ((3, 2), (-1, 2)):
         with pytest.raises(ValueError, match="no proportion"):
             figures.wilson(hits, total)
 
 
-def test_a_band_is_three_standard_errors_and_an_exact_prediction_has_none() -> None:
+def test_a_band_is_three_standard_errors_and_zero_for_an_exact_prediction() -> None:
     halves = [True] * 50 + [False] * 50
     assert figures.share("x", halves, 0.5).band == pytest.approx(0.15)
     assert figures.share("x", halves, 0.64).within and not figures.share("x", halves, 0.66).within
@@ -170,7 +170,7 @@ def asked(setting: Setting, purpose: Purpose, seed: int = 3) -> Call:
     return deliberate(setting, seed).of(purpose)[0].call
 
 
-def test_a_mind_reads_its_prompt_and_not_what_stands_beside_it() -> None:
+def test_a_simulated_agent_reads_only_its_prompt() -> None:
     setting = Setting(
         strategy="best_of_n",
         agents=3,
@@ -187,7 +187,7 @@ def test_a_mind_reads_its_prompt_and_not_what_stands_beside_it() -> None:
     assert (minds.say(call, "score") == minds.say(other, "score")) == (call.agent_id == agent_ids(1)[0])
 
 
-def test_the_played_sandbox_passes_what_gives_the_expected() -> None:
+def test_the_simulated_sandbox_passes_the_expected_result() -> None:
     given = {"tests": [{"name": "t", "code": RIGHT}], "test_writers": 0}
     planted = dict(zip(agent_ids(2), (RIGHT, "41"), strict=True))
     trial = deliberate(
@@ -199,7 +199,7 @@ def test_the_played_sandbox_passes_what_gives_the_expected() -> None:
     assert trial.calls == 2 and trial.right
 
 
-def test_a_fused_text_is_right_only_where_some_candidate_is() -> None:
+def test_a_fused_text_is_right_only_if_some_candidate_is() -> None:
     for drafts, writer, right in (
         ((RIGHT, "41", "41"), 1.0, True),
         (("41",) * 3, 1.0, False),
@@ -216,7 +216,7 @@ def rate(hits: Iterable[bool], wanted: float) -> None:
 
 
 @pytest.mark.parametrize("common_cause", [False, True])
-def test_drafts_have_the_accuracy_and_the_correlation_of_their_nature(common_cause: bool) -> None:
+def test_drafts_have_the_accuracy_and_correlation_of_their_model(common_cause: bool) -> None:
     nature = AgentModel(accuracy=0.7, correlation=0.44, common_cause=common_cause)
     setting = Setting(strategy="independent", agents=2, nature=nature)
     drafts = [
@@ -253,14 +253,14 @@ SETTINGS = [
 ]
 
 
-def test_every_strategy_is_driven_and_has_its_rows() -> None:
+def test_every_strategy_has_experiments() -> None:
     assert {setting.strategy for setting in SETTINGS} == STRATEGIES.keys()
     # `independent` gives no verdict that could be right.
     assert {each.setting.strategy for each in all_experiments()} == STRATEGIES.keys() - {"independent"}
 
 
 @pytest.mark.parametrize("setting", SETTINGS, ids=lambda setting: f"{setting.strategy}-{setting.agents}")
-def test_the_short_way_concludes_as_the_engine_of_decisions_does(setting: Setting) -> None:
+def test_a_trial_reaches_the_same_conclusion_as_the_engine(setting: Setting) -> None:
     for seed in range(3):
         trial = deliberate(setting, seed)
         minds = SimulatedAgents(setting.nature, seed)
@@ -278,18 +278,18 @@ def test_the_short_way_concludes_as_the_engine_of_decisions_does(setting: Settin
         assert {name: getattr(verdict, name) for name in told} == {n: getattr(trial.conclusion, n) for n in told}
 
 
-def test_every_experiment_has_a_name_of_its_own_and_something_to_prove() -> None:
+def test_every_experiment_has_a_unique_name_and_a_prediction() -> None:
     everything = list(all_experiments())
     assert len({each.name for each in everything}) == len(everything)
     for each in everything:
         assert experiments.run(each, 4, seed=1).figures
 
 
-def test_experiments_can_be_narrowed_to_strategies() -> None:
+def test_experiments_can_be_filtered_by_strategy() -> None:
     assert {each.setting.strategy for each in all_experiments(["council"])} == {"council"}
 
 
-def test_the_same_seed_measures_the_same_and_another_something_else() -> None:
+def test_measurements_depend_only_on_the_seed() -> None:
     experiment = next(each for each in all_experiments(["best_of_n"]))
     first, again, other = (experiments.run(experiment, 40, seed) for seed in (1, 1, 3))
     assert first == again != other
@@ -302,7 +302,7 @@ def test_the_same_seed_measures_the_same_and_another_something_else() -> None:
         ("judge", {"judge": 0.6}),
     ],
 )
-def test_minds_that_are_not_as_predicted_are_found(name: str, changed: dict[str, float]) -> None:
+def test_detects_agents_that_differ_from_the_prediction(name: str, changed: dict[str, float]) -> None:
     experiment = next(each for each in all_experiments(["best_of_n"]))
     setting = replace(experiment.setting, nature=replace(experiment.setting.nature, **changed))
     row = experiments.run(replace(experiment, setting=setting), 300, seed=1)
@@ -320,6 +320,6 @@ def test_a_figure_outside_its_band_is_named() -> None:
     assert [figure.what for figure in row.outside] == ["a"]
 
 
-def test_an_experiment_is_run_on_the_strategy_it_names() -> None:
+def test_an_experiment_runs_the_strategy_it_names() -> None:
     row = experiments.run(Experiment(about="z", setting=Setting(strategy="single", agents=1), calls=1), 2, seed=1)
     assert (row.strategy, row.about, row.runs, len(row.figures)) == ("single", "z", 2, 1)

@@ -55,14 +55,14 @@ BAD_ROWS = {
 
 
 @pytest.mark.parametrize(("row", "said"), BAD_ROWS.values(), ids=BAD_ROWS.keys())
-def test_a_bad_row_is_told_with_its_line_and_a_remedy(row: str, said: str) -> None:
+def test_an_invalid_row_is_reported_with_line_and_remedy(row: str, said: str) -> None:
     with pytest.raises(DatasetInvalid) as refused:
         parse_dataset(f'{{"question": "fine", "answer": 1}}\n\n{row}\n')
     (fault,) = refused.value.faults
     assert fault.line == 3 and said in fault.detail and fault.remedy
 
 
-def test_a_data_set_without_rows_is_refused_and_faults_are_bounded() -> None:
+def test_rejects_an_empty_data_set_and_bounds_the_faults() -> None:
     with pytest.raises(DatasetInvalid) as empty:
         parse_dataset("\n \n")
     assert "no row" in empty.value.faults[0].detail
@@ -71,7 +71,7 @@ def test_a_data_set_without_rows_is_refused_and_faults_are_bounded() -> None:
     assert len(many.value.faults) == FAULTS_MAX
 
 
-def test_rows_keep_their_order_and_odd_line_ends_inside_texts() -> None:
+def test_rows_keep_their_order_and_unicode_line_ends() -> None:
     rows = [{"question": "a\u2028b", "answer": 4.50, "normaliser": "number"}, {"question": "c", "answer": "Red"}]
     found = parse_dataset("\r\n".join(json.dumps(row, ensure_ascii=False) for row in rows))
     assert [question.text for question in found] == ["a\u2028b", "c"]
@@ -79,32 +79,32 @@ def test_rows_keep_their_order_and_odd_line_ends_inside_texts() -> None:
     assert found[1].is_right("**red**") and not found[1].is_right(None)
 
 
-def test_what_cannot_be_read_is_not_right() -> None:
+def test_an_unreadable_answer_is_wrong() -> None:
     question = Question("1 + 1?", "2", "number")
     assert question.read("two of them") is None and not question.is_right("two of them")
 
 
-def test_a_first_draft_is_what_was_answered_before_any_revision() -> None:
+def test_a_first_draft_is_the_answer_before_any_revision() -> None:
     minds = Minds(text=lambda call_id: "red" if call_id.startswith("s1") else f"blue of {call_id}")
     found = ended(minds)
     assert found.verdict is not None and found.verdict.content != "red"
     assert list(first_drafts(found).items()) == [(agent_id, "red") for agent_id in agent_ids(3)]
 
 
-def test_who_did_not_answer_has_no_first_draft() -> None:
+def test_an_agent_without_an_answer_has_no_first_draft() -> None:
     found = ended(Minds(failing={"s1-dev-001"}))
     assert list(first_drafts(found)) == agent_ids(3)[1:]
     assert mark(RED, found).first_right is None
 
 
-def test_a_spoilt_verdict_and_a_mended_one_are_marked_as_such() -> None:
+def test_grades_spoilt_and_corrected_verdicts() -> None:
     spoilt = mark(RED, ended(Minds(text=lambda call_id: "red" if call_id.startswith("s1") else "blue")))
     assert (spoilt.majority_right, spoilt.first_right, spoilt.right) == (True, True, False)
     mended = mark(RED, ended(Minds(text=lambda call_id: "blue" if call_id.startswith("s1") else "red")))
     assert (mended.majority_right, mended.first_right, mended.right) == (False, False, True)
 
 
-def test_a_mark_counts_calls_tokens_and_what_could_be_read() -> None:
+def test_a_grade_counts_calls_tokens_and_readable_answers() -> None:
     question = Question("Name a number.", "7", "number")
     texts = {"s1-dev-001": "7", "s1-dev-002": "seven", "s1-dev-003": "8"}
     found = mark(question, ended(Minds(text=texts.__getitem__), strategy="best_of_n"))
@@ -113,17 +113,17 @@ def test_a_mark_counts_calls_tokens_and_what_could_be_read() -> None:
     assert (found.calls, found.tokens) == (6, 6 * 150)
 
 
-def test_a_failed_deliberation_is_wrong_and_has_nothing_to_read() -> None:
+def test_a_failed_deliberation_is_wrong_and_has_no_answers() -> None:
     failed = mark(RED, ended(Minds(failing={f"s1-{each}" for each in agent_ids(3)})))
     assert (failed.status, failed.right, failed.majority_right, failed.answers) == ("failed", False, None, 0)
 
 
-def test_flips_are_counted_both_ways_and_not_where_nothing_came_before() -> None:
+def test_counts_flips_in_both_directions_and_ignores_missing_drafts() -> None:
     pairs = [(True, False), (True, True), (False, True), (False, True), (False, False), (None, True)]
     assert flips(pairs) == Flips(spoilt=1, mended=2)
 
 
-def test_an_account_sums_what_was_marked() -> None:
+def test_a_summary_adds_up_its_grades() -> None:
     wrong = replace(MARKED, right=False, seconds=4.0, read=2, degraded=True)
     failed = replace(MARKED, right=False, status="timeout", majority_right=None, first_right=None, answers=0, read=0)
     account = Account("council", 3, [MARKED, wrong, failed])
@@ -136,7 +136,7 @@ def test_an_account_sums_what_was_marked() -> None:
     assert Account("council", 3, [failed]).per_right(6) is None
 
 
-def test_the_room_of_quality_is_pure_and_only_the_bench_enters_it() -> None:
+def test_only_the_bench_imports_app_quality_and_it_is_pure() -> None:
     rooms = {module: tree for module, tree in modules().items() if within(module, "app.quality")}
     assert len(rooms) > 5
     known = PURE_STDLIB | {"pydantic", "random"}

@@ -1,0 +1,129 @@
+"""Readiness and health checks of children: by their output, their greeting, or an HTTP response.
+
+The HTTP is written by hand because only a status line is read; importing a client library would cost the start 0.2 s.
+"""
+
+import asyncio
+import re
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager, suppress
+from urllib.parse import urlsplit
+
+from app.cli.stack.restart_policy import HealthStatus, Healthy, Unresponsive
+from app.cli.stack.supervisor import ChildRun, HealthCheck, ReadinessCheck
+
+_RESPONSE_TIMEOUT_S = 2.0
+_HEALTH_TIMEOUT_S = 3.0
+_BODY_BYTES_MAX = 65_536
+_UNREACHABLE = (OSError, TimeoutError, ValueError)
+
+
+def prints(line: str) -> ReadinessCheck:
+    """Ready once the output of this run has a line that fully matches the pattern `line`."""
+    pattern = re.compile(line)
+
+    async def check(run: ChildRun) -> bool:
+        return any(pattern.fullmatch(printed) for printed in run.output().splitlines())
+
+    return check
+
+
+def greets(host: str, port: int, greeting: bytes) -> ReadinessCheck:
+    """Ready once the server's first line on a connection begins with `greeting`."""
+
+    async def check(run: ChildRun) -> bool:
+        with suppress(*_UNREACHABLE):
+            async with _connected(host, port, b"", tls=False, within_s=_RESPONSE_TIMEOUT_S) as reader:
+                return (await reader.readline()).startswith(greeting)
+        return False
+
+    return check
+
+
+def returns_200(url: str) -> ReadinessCheck:
+    """Ready once a GET of `url` returns 200."""
+
+    async def check(run: ChildRun) -> bool:
+        return await status_of(url) == 200
+
+    return check
+
+
+def responds_to_http(url: str) -> HealthCheck:
+    """Healthy while a GET of `url` returns any HTTP status in time; else Unresponsive."""
+
+    async def check() -> HealthStatus:
+        return Unresponsive() if await status_of(url, within_s=_HEALTH_TIMEOUT_S) is None else Healthy()
+
+    return check
+
+
+def responds_to_bytes(host: str, port: int, request: bytes) -> HealthCheck:
+    """Healthy while a connection returns at least one byte for `request` in time; else Unresponsive."""
+
+    async def check() -> HealthStatus:
+        with suppress(*_UNREACHABLE):
+            async with _connected(host, port, request, tls=False, within_s=_HEALTH_TIMEOUT_S) as reader:
+                return Healthy() if await reader.read(1) else Unresponsive()
+        return Unresponsive()
+
+    return check
+
+
+def all_healthy(*checks: HealthCheck) -> HealthCheck:
+    """The first status, in the order of the checks, that is not Healthy; Healthy if all are."""
+
+    async def check() -> HealthStatus:
+        found = await asyncio.gather(*(each() for each in checks))
+        return next((status for status in found if not isinstance(status, Healthy)), Healthy())
+
+    return check
+
+
+async def status_of(url: str, *, within_s: float = _RESPONSE_TIMEOUT_S) -> int | None:
+    """Status of a GET of `url`, without following redirects; None without an HTTP response in time."""
+    with suppress(*_UNREACHABLE):
+        async with _get(url, within_s) as (status, _):
+            return status
+    return None
+
+
+async def response_of(url: str, *, within_s: float = _HEALTH_TIMEOUT_S) -> tuple[int, bytes] | None:
+    """Status and body (its first 64 KiB) of a GET of `url`; None without an HTTP response in time."""
+    with suppress(*_UNREACHABLE):
+        async with _get(url, within_s) as (status, reader):
+            while await reader.readline() not in (b"\r\n", b"\n", b""):
+                continue
+            body = b""
+            while len(body) < _BODY_BYTES_MAX and (piece := await reader.read(_BODY_BYTES_MAX)):
+                body += piece
+            return status, body
+    return None
+
+
+@asynccontextmanager
+async def _get(url: str, within_s: float) -> AsyncGenerator[tuple[int, asyncio.StreamReader]]:
+    """The status of a GET and the reader after the status line; raises one of _UNREACHABLE."""
+    parts = urlsplit(url)
+    tls = parts.scheme == "https"
+    request = f"GET {parts.path or '/'} HTTP/1.1\r\nHost: {parts.netloc}\r\nConnection: close\r\n\r\n".encode()
+    port = parts.port or (443 if tls else 80)
+    async with _connected(parts.hostname or "", port, request, tls=tls, within_s=within_s) as reader:
+        version, status, *_ = (await reader.readline()).split(maxsplit=2)
+        if not version.startswith(b"HTTP/"):
+            raise ValueError("not HTTP")
+        yield int(status), reader
+
+
+@asynccontextmanager
+async def _connected(
+    host: str, port: int, request: bytes, *, tls: bool, within_s: float
+) -> AsyncGenerator[asyncio.StreamReader]:
+    """A connection's reader after `request` was sent; the timeout includes the body of the `async with`."""
+    async with asyncio.timeout(within_s):
+        reader, writer = await asyncio.open_connection(host, port, ssl=tls or None)
+        try:
+            writer.write(request)
+            yield reader
+        finally:
+            writer.close()
