@@ -5,10 +5,9 @@ import gc
 import signal
 import socket
 import sys
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from types import FrameType
-from typing import Protocol
 
 import structlog
 import uvicorn
@@ -26,17 +25,14 @@ from app.access.sessions import Sessions
 from app.admission.backlog import Backlog
 from app.admission.reservations import share
 from app.api import problems
-from app.api.cluster_schemas import LogFigures
 from app.catalog.index import Catalog
 from app.deliberation.errors import InvalidRequest
-from app.deliberation.ports import Clock, Control, Journal
+from app.deliberation.ports import Clock
 from app.deliberation.strategies import STRATEGIES
 from app.lifecycle.deliberations import Deliberations
 from app.lifecycle.sweep import sweep
-from app.log.journal import JetStreamJournal
-from app.log.stats import log_figures
+from app.log.gateway_log import GatewayLog, JetStreamLog
 from app.log.stream_settings import StreamSettings
-from app.log.streams import declared_consumers, declared_streams, plan, prove_writes
 from app.observability import logs
 from app.observability.metrics import Metrics
 from app.openai.problems import OPENAI_ERRORS
@@ -52,25 +48,17 @@ from app.streaming.feed import Feed
 from app.streaming.single_flight import SingleFlightCache
 from app.streaming.snapshots import SnapshotCache
 
-READ_AT_FIRST_S = 5.0
+STARTUP_WAIT_S = 5.0
 
 log = structlog.get_logger(__name__)
 
-# How long all who ask get the same `GET /cluster`.
+# `GET /cluster` is answered from a cache for this long.
 CLUSTER_FRESH_S = 1.0
 
 
-class Log(Journal, Control, Protocol):
-    """The log and the questions asked over its connection."""
-
-
-async def _follow(journal: Log, catalog: Catalog, keyring: Keyring | None) -> None:
-    """Wait for the log as long as it takes, then keep catalog, keys and the lines of those who were refused.
-
-    The gateway answers 503 meanwhile.
-    """
-    if isinstance(journal, JetStreamJournal):
-        await journal.open()
+async def _follow(journal: GatewayLog, catalog: Catalog, keyring: Keyring | None) -> None:
+    """Connect, waiting for the log, then keep the catalog and the keys up to date; routes answer 503 meanwhile."""
+    await journal.open()
     async with asyncio.TaskGroup() as group:
         group.create_task(catalog.follow(journal))
         group.create_task(sweep(journal, catalog))
@@ -79,13 +67,13 @@ async def _follow(journal: Log, catalog: Catalog, keyring: Keyring | None) -> No
             group.create_task(keyring.follow(journal))
 
 
-async def _read_at_first(catalog: Catalog, keyring: Keyring | None) -> None:
-    """Wait a while, before anyone is listened to, until enough has been read for work to be accepted.
+async def _wait_until_accepting(catalog: Catalog, keyring: Keyring | None, timeout_s: float) -> None:
+    """Wait until enough of the log has been read to accept work, for `timeout_s` at most.
 
-    A browser comes back to a stream when nobody listens, and gives it up when it is refused.
+    A browser reconnects to a stream while no port is open, but gives the stream up when it is refused.
     """
     with suppress(TimeoutError):
-        async with asyncio.timeout(READ_AT_FIRST_S):
+        async with asyncio.timeout(timeout_s):
             while not catalog.backlog_known or (keyring is not None and not keyring.caught_up):  # noqa: ASYNC110 -- rare
                 await asyncio.sleep(0.01)
 
@@ -109,51 +97,18 @@ def check_exposure(settings: Settings) -> None:
         )
 
 
-def _differences(journal: Log, settings: Settings) -> Callable[[], Awaitable[list[str]]]:
-    """Asks for every difference between the declared streams and the log's; a log in memory has none.
-
-    Raises JournalUnavailable, also when the log can be read but stores nothing.
-    """
-    declared = StreamSettings(
-        retention_s=settings.retention_s, replicas=settings.stream_replicas, ack_wait_s=settings.ack_wait_s
-    )
-
-    async def differences() -> list[str]:
-        if not isinstance(journal, JetStreamJournal):
-            await journal.state()
-            return []
-        # First: a server whose store is full may answer no question about its streams either.
-        await prove_writes(journal)
-        missing, different = await plan(journal, declared)
-        return [*(f"{name} is missing" for name in missing), *different]
-
-    return differences
-
-
-def _log_told(journal: Log) -> Callable[[], Awaitable[LogFigures]]:
-    """Asks the log's server for its figures; a log in memory has none. Raises JournalUnavailable."""
-    declared = StreamSettings()
-    streams = [str(stream["name"]) for stream in declared_streams(declared)]
-    consumers = [(stream, str(consumer["name"])) for stream, consumer in declared_consumers(declared)]
-
-    async def told() -> LogFigures:
-        if isinstance(journal, JetStreamJournal):
-            return await log_figures(journal, streams, consumers)
-        await journal.state()
-        return LogFigures(server_version=None, streams=(), consumers=())
-
-    return told
-
-
 def lifespan_of(
-    settings: Settings, journal: Log | None, clock: Clock
+    settings: Settings, journal: GatewayLog | None, clock: Clock, *, startup_wait_s: float = STARTUP_WAIT_S
 ) -> Callable[[FastAPI], AbstractAsyncContextManager[Gateway]]:
     """The lifespan of an application with these parts. Raises InvalidRequest when the roles cannot be read."""
     roles = read_roles(settings.roles_file)
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncGenerator[Gateway, None]:
-        opened = journal or JetStreamJournal(settings.nats_url, name="gateway")
+        declared = StreamSettings(
+            retention_s=settings.retention_s, replicas=settings.stream_replicas, ack_wait_s=settings.ack_wait_s
+        )
+        opened = journal or JetStreamLog(settings.nats_url, declared)
         role_depth_max = {name: role.queue_max for name, role in roles.items() if role.queue_max is not None}
         access = access_of(settings, clock)
         tenant_depth_max = None if access.development else settings.tenant_in_flight_max
@@ -182,12 +137,10 @@ def lifespan_of(
             # Connecting must have begun before the first request: until then the client takes none, not even to fail.
             await asyncio.sleep(0)
             app.state.drain = lambda: (feed.drain(), catalog.dismiss_waiters())
-            if isinstance(opened, JetStreamJournal):
-                await _read_at_first(catalog, access.keyring)
+            await _wait_until_accepting(catalog, access.keyring, startup_wait_s)
             yield Gateway(
                 settings=settings,
                 journal=opened,
-                control=opened,
                 access=access,
                 clock=clock,
                 catalog=catalog,
@@ -197,18 +150,15 @@ def lifespan_of(
                 roles=roles,
                 strategies=STRATEGIES,
                 metrics=Metrics(catalog, service.outcomes),
-                streams_differ=_differences(opened, settings),
-                log_told=_log_told(opened),
                 cluster=SingleFlightCache[bytes](CLUSTER_FRESH_S),
             )
             following.cancel()
-        if isinstance(opened, JetStreamJournal):
-            await opened.close()
+        await opened.close()
 
     return lifespan
 
 
-def create_app(settings: Settings, journal: Log | None = None, clock: Clock | None = None) -> FastAPI:
+def create_app(settings: Settings, journal: GatewayLog | None = None, clock: Clock | None = None) -> FastAPI:
     """The application. Its lifespan opens the log of the settings, unless one is given, and yields `Gateway`.
 
     Raises InvalidRequest when the roles cannot be read.

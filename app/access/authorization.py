@@ -1,6 +1,7 @@
 """Whose request it is and what it may do: the tenant comes from the credential, and from nothing else."""
 
 from collections.abc import Collection, Mapping
+from dataclasses import replace
 from typing import Literal
 
 from starlette.datastructures import Headers
@@ -47,7 +48,7 @@ SCOPE_MEANS: Mapping[Scope, str] = {
     "admin": "read the installation's own figures, which count all tenants together",
 }
 DEVELOPER = Caller("default", frozenset(SCOPES))
-_NOBODY = Caller("", frozenset())
+ANONYMOUS = Caller("", frozenset())
 
 
 class Access:
@@ -75,36 +76,34 @@ class Access:
     def permit(self, scope: AsgiScope, operation: str) -> Caller:
         """Who asks, once it is known that they may.
 
-        Leaves `caller`, `caller_until_s` and `rate_headers` in the scope. Raises Unauthenticated, CrossSite,
-        RateLimited, InsufficientScope, and JournalUnavailable while the keys have not been read.
+        Sets `caller` and `rate_headers` in the scope. Raises Unauthenticated, CrossSite, RateLimited,
+        InsufficientScope, and JournalUnavailable while the keys have not been read.
         """
         needed = ACCESS[operation]
         if self.keyring is None:
             scope["caller"] = DEVELOPER
             return DEVELOPER
         if needed is None:
-            scope["caller"] = _NOBODY
-            return _NOBODY
-        key, until_s = self._credential(scope)
-        scope["caller"], scope["caller_until_s"] = key.caller, until_s
-        rate = self._rates.take(key.caller.tenant)
+            scope["caller"] = ANONYMOUS
+            return ANONYMOUS
+        caller = scope["caller"] = self._authenticate(scope)
+        rate = self._rates.take(caller.tenant)
         scope["rate_headers"] = self._rates.headers(rate)
         if not rate.admitted:
             raise RateLimited(self._rates.per_minute, rate.reset_s)
-        if needed != "key" and needed not in key.caller.scopes:
+        if needed != "key" and needed not in caller.scopes:
             raise InsufficientScope(needed)
-        return key.caller
+        return caller
 
-    def _credential(self, scope: AsgiScope) -> tuple[HeldKey, float]:
-        """The key that the request is made with, and until when that holds, in seconds since 1970."""
+    def _authenticate(self, scope: AsgiScope) -> Caller:
+        """The caller by the Authorization header, or by the session cookie without one."""
         given = [value for name, value in scope["headers"] if name == b"authorization"]
         if not given:
             return self._session(scope)
         scheme, _, key = given[0].decode("latin-1").partition(" ")
         if len(given) > 1 or scheme.lower() != "bearer":
             raise Unauthenticated("Send one Authorization header, of the scheme Bearer.", given=True)
-        held = self.holder(key.strip())
-        return held, held.expires_at_s
+        return self.holder(key.strip()).caller
 
     def _keys(self) -> Keyring:
         assert self.keyring is not None, "development mode asks for no keys"
@@ -127,7 +126,7 @@ class Access:
             raise Unauthenticated("This key has expired.", given=True)
         return held
 
-    def _session(self, scope: AsgiScope) -> tuple[HeldKey, float]:
+    def _session(self, scope: AsgiScope) -> Caller:
         token = session_token(scope)
         if token is None:
             raise Unauthenticated("This needs a key.", given=False)
@@ -138,7 +137,7 @@ class Access:
             raise Unauthenticated("The session is over: log in again.", given=True)
         if scope["method"] not in SAFE_METHODS and not same_site(Headers(scope=scope), self._origins):
             raise _cross_site()
-        return held, found[1]
+        return replace(held.caller, valid_until_s=found[1])
 
     def check_site(self, scope: AsgiScope) -> None:
         """Raise CrossSite when another site's page asks; who is no browser may come from anywhere."""

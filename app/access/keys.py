@@ -142,12 +142,21 @@ def created(
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Who asks, as their credential tells: the tenant, what they may do, and the key's id and name."""
+    """The caller of a request: its tenant, its scopes, and the id and name of its key.
+
+    `valid_until_s` is the end of its credential in seconds since 1970; None where no credential was required.
+    """
 
     tenant: str
     scopes: frozenset[Scope]
     key_id: str = ""
     name: str = ""
+    valid_until_s: float | None = None
+
+    @property
+    def authenticated(self) -> bool:
+        """Whether the request carried a valid credential."""
+        return self.valid_until_s is not None
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,8 +171,8 @@ class HeldKey:
     @classmethod
     def of(cls, fact: KeyCreated) -> "HeldKey":
         """The key that a fact tells of."""
-        caller = Caller(fact.tenant, frozenset(fact.scopes), fact.key_id, fact.name)
         expires_at_s = inf if fact.expires_at is None else fact.expires_at.timestamp()
+        caller = Caller(fact.tenant, frozenset(fact.scopes), fact.key_id, fact.name, expires_at_s)
         return cls(fact, caller, bytes.fromhex(fact.digest), expires_at_s)
 
 

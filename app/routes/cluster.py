@@ -82,7 +82,7 @@ def _few(part: str, answered: int, wanted: int) -> list[MissingPart]:
 async def _log(gateway: Gateway, missing: list[MissingPart]) -> LogFigures:
     try:
         async with asyncio.timeout(LOG_TIMEOUT_S):
-            figures = await gateway["log_told"]()
+            figures = await gateway["journal"].figures()
     except JournalUnavailable as exc:
         missing.append(MissingPart(part="log", detail=str(exc)))
     except TimeoutError:
@@ -98,7 +98,7 @@ async def _agents(gateway: Gateway, missing: list[MissingPart]) -> tuple[AgentSt
 
     async def of_role(name: str) -> tuple[AgentStatus, ...]:
         bounds = gateway["roles"][name].replicas
-        replies = await gateway["control"].inquire(
+        replies = await gateway["journal"].inquire(
             f"control.role.{name}", timeout_s=INQUIRY_TIMEOUT_S, replies_max=bounds.max
         )
         found = _read(AgentStatus, f"role {name}", replies, missing)
@@ -110,7 +110,7 @@ async def _agents(gateway: Gateway, missing: list[MissingPart]) -> tuple[AgentSt
 
 
 async def _coordinators(gateway: Gateway, missing: list[MissingPart]) -> tuple[CoordinatorStatus, ...]:
-    replies = await gateway["control"].inquire(
+    replies = await gateway["journal"].inquire(
         "control.coordinator", timeout_s=INQUIRY_TIMEOUT_S, replies_max=COORDINATORS_MAX
     )
     found = _read(CoordinatorStatus, "coordinator", replies, missing)

@@ -1,6 +1,6 @@
 """What every route may reach: the state that the lifespan yields, and the dependencies that read a request."""
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Annotated, TypedDict, cast
 
@@ -9,14 +9,14 @@ from starlette.types import Scope
 
 from app.access.authorization import Access
 from app.access.keys import Caller
-from app.api.cluster_schemas import LogFigures
 from app.catalog.index import Catalog
 from app.deliberation.engine import StrategyDefinition
 from app.deliberation.errors import InvalidToken, NotFound
-from app.deliberation.ports import Clock, Control, Journal
+from app.deliberation.ports import Clock
 from app.deliberation.roles import Role
 from app.deliberation.specification import checked_token
 from app.lifecycle.deliberations import Deliberations
+from app.log.gateway_log import GatewayLog
 from app.observability.metrics import Metrics
 from app.settings import Settings
 from app.streaming.feed import Feed
@@ -27,13 +27,11 @@ from app.streaming.snapshots import SnapshotCache
 class Gateway(TypedDict):
     """The gateway's parts, built once by `app.main` and shared by all requests.
 
-    `streams_differ` asks the log for its streams and tells every difference from what is declared; `log_told` asks for
-    its figures. `cluster` is the last answer of `GET /cluster`.
+    `cluster` caches the answer of `GET /cluster`.
     """
 
     settings: Settings
-    journal: Journal
-    control: Control
+    journal: GatewayLog
     access: Access
     clock: Clock
     catalog: Catalog
@@ -43,8 +41,6 @@ class Gateway(TypedDict):
     roles: Mapping[str, Role]
     strategies: Mapping[str, StrategyDefinition]
     metrics: Metrics
-    streams_differ: Callable[[], Awaitable[list[str]]]
-    log_told: Callable[[], Awaitable[LogFigures]]
     cluster: SingleFlightCache[bytes]
 
 

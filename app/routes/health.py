@@ -32,7 +32,7 @@ async def _stream_faults(gateway: Gateway) -> list[FieldProblem]:
     url = gateway["settings"].nats_url.rpartition("@")[2]
     named = f" (now {url})" if gateway["access"].development else ""
     try:
-        lines = await gateway["streams_differ"]()
+        lines = await gateway["journal"].differences()
     except JournalUnavailable as exc:
         remedy = f"Start nats-server, or set NATS_URL{named}. Where its disk was full: make room, and start it again."
         return [_missing("journal", str(exc), remedy)]
@@ -47,7 +47,7 @@ async def _lacking(gateway: Gateway) -> list[FieldProblem]:
     """What is not there and nothing accepted or answered depends on: who sends webhooks, where they are on."""
     if not gateway["settings"].webhooks:
         return []
-    if await gateway["control"].inquire(CONTROL_SUBJECT, timeout_s=INQUIRY_TIMEOUT_S):
+    if await gateway["journal"].inquire(CONTROL_SUBJECT, timeout_s=INQUIRY_TIMEOUT_S):
         return []
     remedy = "Run `python -m app.webhooks`; what is to be sent waits in the log, and is sent then."
     return [_missing("webhooks", f"No sender of webhooks answered within {INQUIRY_TIMEOUT_S:g} s", remedy)]
@@ -64,7 +64,7 @@ async def _faults(gateway: Gateway) -> list[FieldProblem]:
     keyring = gateway["access"].keyring
     if keyring is not None and not keyring.caught_up:
         faults.append(_missing("keys", "The keys have not been read", "Wait."))
-    replies = await gateway["control"].inquire("control.coordinator", timeout_s=INQUIRY_TIMEOUT_S)
+    replies = await gateway["journal"].inquire("control.coordinator", timeout_s=INQUIRY_TIMEOUT_S)
     if not replies:
         remedy = "Deploy the coordinator; what is accepted meanwhile waits in the log."
         faults.append(_missing("coordinator", f"No coordinator answered within {INQUIRY_TIMEOUT_S:g} s", remedy))
@@ -129,7 +129,7 @@ async def senders_of(gateway: Gateway) -> list[dict[str, Any]] | None:
     """What the senders of webhooks say of themselves; None where there need be none."""
     if not gateway["settings"].webhooks:
         return None
-    return await gateway["control"].inquire(CONTROL_SUBJECT, timeout_s=SENDERS_TIMEOUT_S, replies_max=SENDERS_MAX)
+    return await gateway["journal"].inquire(CONTROL_SUBJECT, timeout_s=SENDERS_TIMEOUT_S, replies_max=SENDERS_MAX)
 
 
 @router.get(

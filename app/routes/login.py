@@ -4,7 +4,9 @@ The cookie is HttpOnly and SameSite=Strict, and over https it is Secure and boun
 with it must besides come from a page of this site, or of an origin in CORS_ORIGINS (`app.access.origins.same_site`).
 """
 
+from dataclasses import replace
 from datetime import UTC, datetime
+from math import inf
 from typing import Literal
 
 from fastapi import APIRouter, Request, Response
@@ -44,10 +46,15 @@ class Session(Resource):
     expires_at: AwareDatetime | None = Field(description="When the credential ends; null for one that does not")
 
 
-def _session(caller: Caller, mode: Literal["keys", "development"], ends_at_s: float | None) -> Session:
-    ends_at = None if ends_at_s is None or ends_at_s == float("inf") else datetime.fromtimestamp(ends_at_s, UTC)
-    scopes = tuple(sorted(caller.scopes))
-    return Session(mode=mode, tenant=caller.tenant, scopes=scopes, key=caller.name or None, expires_at=ends_at)
+def _session(caller: Caller) -> Session:
+    ends_at_s = caller.valid_until_s
+    return Session(
+        mode="keys" if caller.authenticated else "development",
+        tenant=caller.tenant,
+        scopes=tuple(sorted(caller.scopes)),
+        key=caller.name or None,
+        expires_at=None if ends_at_s is None or ends_at_s == inf else datetime.fromtimestamp(ends_at_s, UTC),
+    )
 
 
 def _answered(session: Session) -> Response:
@@ -71,10 +78,10 @@ async def log_in(request: Request, gateway: InGateway) -> Response:
     access.check_site(request.scope)
     asked = await body_of(request, LoginRequest)
     if access.sessions is None:
-        return _answered(_session(DEVELOPER, "development", None))
+        return _answered(_session(DEVELOPER))
     held, now_s = access.holder(asked.key), access.now_s()
     token, ends_at_s = access.sessions.begin(held, now_s)
-    answered = _answered(_session(held.caller, "keys", ends_at_s))
+    answered = _answered(_session(replace(held.caller, valid_until_s=ends_at_s)))
     answered.set_cookie(
         cookie_name(request.scope),
         token,
@@ -93,10 +100,9 @@ async def log_in(request: Request, gateway: InGateway) -> Response:
     response_class=Response,
     responses={200: {"model": Session, **answer("By key or by cookie")}, **problems(503)},
 )
-async def get_session(request: Request, gateway: InGateway, caller: OfCaller) -> Response:
+async def get_session(caller: OfCaller) -> Response:
     """What the credential of this request is good for."""
-    mode = "development" if gateway["access"].development else "keys"
-    return _answered(_session(caller, mode, request.scope.get("caller_until_s")))
+    return _answered(_session(caller))
 
 
 @router.post(

@@ -8,7 +8,8 @@ import time
 import structlog
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from app.access.keys import looks_like_key
+from app.access.authorization import ANONYMOUS
+from app.access.keys import Caller, looks_like_key
 from app.observability.metrics import Metrics
 from app.routes.dependencies import gateway_in
 
@@ -67,16 +68,13 @@ class RequestContext:
                 route=route,
                 status=status,
                 duration_ms=round(taken_s * 1_000, 2),
-                **_who(scope),
+                **_caller_fields(scope.get("caller", ANONYMOUS)),
             )
             _count(gateway_in(scope)["metrics"], scope["method"], route, status, None if streamed else taken_s)
 
 
-def _who(scope: Scope) -> dict[str, str]:
-    """The tenant and the key that asked, where a key was asked for and good."""
-    if "caller_until_s" not in scope:
-        return {}
-    return {"tenant": scope["caller"].tenant, "key_id": scope["caller"].key_id}
+def _caller_fields(caller: Caller) -> dict[str, str]:
+    return {"tenant": caller.tenant, "key_id": caller.key_id} if caller.authenticated else {}
 
 
 def _count(metrics: Metrics, method: str, route: str, status: int, taken_s: float | None) -> None:

@@ -68,7 +68,7 @@ async def replicas_of(gateway: Gateway, name: str, role: Role) -> tuple[AgentSta
 
     `GET /cluster` tells of those.
     """
-    replies = await gateway["control"].inquire(
+    replies = await gateway["journal"].inquire(
         f"control.role.{name}", timeout_s=INQUIRY_TIMEOUT_S, replies_max=role.replicas.max
     )
     return read(AgentStatus, replies)[0]
