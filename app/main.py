@@ -1,4 +1,4 @@
-"""The gateway: builds the adapters, ties them to the routes, and serves. `python -m app.main` reads the environment."""
+"""The gateway: builds the adapters and serves the routes. `python -m app.main` reads the environment."""
 
 import asyncio
 import gc
@@ -79,7 +79,7 @@ async def _wait_until_accepting(catalog: Catalog, keyring: Keyring | None, timeo
 
 
 def access_of(settings: Settings, clock: Clock) -> Access:
-    """Who may ask what, under these settings; development mode without KEY_PEPPER."""
+    """The access rules of these settings; development mode without KEY_PEPPER."""
     rates = Rates(settings.tenant_requests_per_minute)
     if settings.key_pepper is None:
         return Access(clock, None, None, rates, settings.cors_origins)
@@ -88,19 +88,22 @@ def access_of(settings: Settings, clock: Clock) -> Access:
 
 
 def check_exposure(settings: Settings) -> None:
-    """Raise InvalidRequest when others could reach a gateway that asks for no keys."""
+    """Raise InvalidRequest for a host other than loopback in development mode."""
     if settings.key_pepper is None and not is_loopback(settings.host):
         raise InvalidRequest(
             f"HOST={settings.host}: without keys the gateway listens on loopback only. Set KEY_PEPPER to a secret of "
-            "at least 32 characters, for example of `openssl rand -hex 32`, and make keys by `deliberate keys create`; "
-            "or leave HOST out."
+            "at least 32 characters, for example from `openssl rand -hex 32`, and create keys with `deliberate keys "
+            "create`; or leave HOST out."
         )
 
 
 def lifespan_of(
     settings: Settings, journal: GatewayLog | None, clock: Clock, *, startup_wait_s: float = STARTUP_WAIT_S
 ) -> Callable[[FastAPI], AbstractAsyncContextManager[Gateway]]:
-    """The lifespan of an application with these parts. Raises InvalidRequest when the roles cannot be read."""
+    """The lifespan of an application; without `journal` it opens the log of the settings.
+
+    It waits up to `startup_wait_s` for the log before it serves. Raises InvalidRequest when the roles cannot be read.
+    """
     roles = read_roles(settings.roles_file)
 
     @asynccontextmanager
@@ -134,7 +137,7 @@ def lifespan_of(
         )
         async with feed, asyncio.TaskGroup() as group:
             following = group.create_task(_follow(opened, catalog, access.keyring))
-            # Connecting must have begun before the first request: until then the client takes none, not even to fail.
+            # The client must begin to connect before the first request; until then its requests do not even fail.
             await asyncio.sleep(0)
             app.state.drain = lambda: (feed.drain(), catalog.dismiss_waiters())
             await _wait_until_accepting(catalog, access.keyring, startup_wait_s)
@@ -170,20 +173,20 @@ def create_app(settings: Settings, journal: GatewayLog | None = None, clock: Clo
     if settings.cors_origins:
         app.add_middleware(CORSMiddleware, allow_origins=settings.cors_origins, **CORS)
     app.add_middleware(RequestContext)
-    own = list(app.routes)
+    served = list(app.routes)
     operations = {getattr(route, "operation_id", None) for router in ROUTERS for route in router.routes}
     assert operations <= ACCESS.keys(), (
-        f"app.access.authorization.ACCESS must say what these need: {operations - ACCESS.keys()}"
+        f"app.access.authorization.ACCESS lacks these operations: {operations - ACCESS.keys()}"
     )
     for router in ROUTERS:
         app.include_router(router, dependencies=[Depends(permitted)])
-        own += router.routes
-    problems.install(app, own, formats={"/v1/": OPENAI_ERRORS})
+        served += router.routes
+    problems.install(app, served, formats={"/v1/": OPENAI_ERRORS})
     return app
 
 
 class DrainingServer(uvicorn.Server):
-    """A server that says that it is stopping before it stops, and where it listens once it does."""
+    """A server that reports draining before it stops, and logs its addresses once it listens."""
 
     def __init__(self, config: uvicorn.Config, app: FastAPI, drain_delay_s: float) -> None:
         super().__init__(config)
@@ -193,10 +196,10 @@ class DrainingServer(uvicorn.Server):
         self._draining = False
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Listen, and tell where: with port 0 nobody knew."""
+        """Listen, and log the addresses: port 0 selects a free port."""
         self._loop = asyncio.get_running_loop()
         await super().startup(sockets)
-        # What was loaded at start stays: no collection needs to walk it again.
+        # Objects loaded at start live as long as the process; the collector need not visit them.
         gc.collect()
         gc.freeze()
         gc.set_threshold(50_000, 20, 50)
@@ -206,7 +209,7 @@ class DrainingServer(uvicorn.Server):
                 log.info("gateway_listening", host=host, port=port)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """First tell viewers and probes, then stop and exit with 0; a second signal stops at once."""
+        """Notify viewers and probes, then stop and exit with 0; a second signal stops at once."""
         if self._draining or self._loop is None:
             self.should_exit = self.force_exit = True
             return
@@ -220,7 +223,7 @@ class DrainingServer(uvicorn.Server):
 
 
 def serve(settings: Settings) -> None:
-    """Serve until a signal ends it. Raises InvalidRequest when the roles cannot be read, or others could reach it."""
+    """Serve until a signal. Raises InvalidRequest for unreadable roles, and what `check_exposure` raises."""
     check_exposure(settings)
     disable_created_metrics()
     app = create_app(settings)
@@ -233,7 +236,7 @@ def serve(settings: Settings) -> None:
         ws="none",
         lifespan="on",
         access_log=False,
-        # Above what clients and proxies keep idle connections for: they should be the ones who close.
+        # Longer than clients and proxies keep idle connections, so that they close first.
         timeout_keep_alive=75,
         log_config=None,
         server_header=False,

@@ -1,8 +1,7 @@
-"""What is told: which events, under which id, in which bytes.
+"""Deliveries of webhooks: their events, ids and bodies.
 
-A delivery is one event of one deliberation. Its id is drawn from its fact, so that it is the same at every attempt, in
-every process and after any crash, and is another where a deliberation's id is used again. Its body is the fact's own
-bytes in an envelope, and so the same at every attempt as well.
+A delivery is one event of one deliberation. Its id is a digest of its fact, so that every attempt of every process has
+the same one, and a reused deliberation id gives another. Its body wraps the fact's bytes, equal at every attempt too.
 """
 
 import base64
@@ -30,7 +29,7 @@ WebhookEvent = Literal[
 ]
 EVENTS: tuple[WebhookEvent, ...] = get_args(WebhookEvent)
 TERMINAL_EVENTS: tuple[WebhookEvent, ...] = tuple(event for event in EVENTS if event in TERMINAL_STATUS)
-# Standard Webhooks advises small bodies, and receivers have limits of their own: what is larger is told thin.
+# Standard Webhooks advises small bodies, and receivers have limits; a larger event is sent without its data.
 PAYLOAD_BYTES_MAX = 65_536
 ID_CHARS = 26
 _ID_PREFIX = "dlv_"
@@ -46,29 +45,29 @@ _TAILS = {
 
 
 def patterns(tenant: str, deliberation_id: str, events: Sequence[str]) -> list[str]:
-    """Subjects of the facts that may be told, and always of the end, after which nothing is."""
+    """Subjects of the facts to deliver, and always of the end, which is the last delivery."""
     tails = {_TAILS.get(event, _END) for event in events} | {_END}
     subject = prefix(tenant, deliberation_id)
     return [f"{subject}.{tail}" for tail in sorted(tails)]
 
 
 def ordered(events: Sequence[str]) -> tuple[str, ...]:
-    """Event types without repetition, in the order in which a deliberation has them."""
+    """Event types without repetition, in the order of a deliberation."""
     return tuple(event for event in EVENTS if event in events)
 
 
 def is_end(record: Record) -> bool:
-    """Whether nothing follows a fact."""
+    """Whether a fact is the end."""
     return record.tokens[3:] == [_END]
 
 
 def wanted(record: Record, webhook: Webhook) -> bool:
-    """Whether a fact is among what the client asked to be told."""
+    """Whether the webhook requests a fact."""
     return event_type(record.data) in webhook.events
 
 
 def due(facts: Sequence[Record], webhook: Webhook) -> list[Record]:
-    """Those of a deliberation's facts, in order, that are to be told: the wanted ones, up to its end."""
+    """The facts that the webhook requests, in order, up to the end."""
     end = next((place for place, fact in enumerate(facts) if is_end(fact)), len(facts))
     return [fact for fact in facts[: end + 1] if wanted(fact, webhook)]
 
@@ -85,10 +84,10 @@ def event_id(epoch: str, record: Record) -> str:
 
 
 def payload(record: Record, epoch: str, webhook: Webhook) -> bytes:
-    """The body that tells a fact: `{type, timestamp, id, links, metadata, thin, data}`, `data` being its event's bytes.
+    """The body of a delivery: `{type, timestamp, id, links, metadata, thin, data}`; `data` is the event's bytes.
 
-    `id` is the event's cursor, which orders the events of a deliberation. Where the whole would be larger than
-    PAYLOAD_BYTES_MAX, `thin` is true and `data` is the event's envelope alone: the rest is to be read behind `links`.
+    `id` is the event's cursor, which orders the events of a deliberation. Above PAYLOAD_BYTES_MAX, `thin` is true and
+    `data` is the event's envelope only; the receiver reads the rest behind `links`.
     """
     envelope = Envelope.model_validate_json(record.data)
     path = f"/deliberations/{envelope.deliberation_id}"
@@ -99,8 +98,8 @@ def payload(record: Record, epoch: str, webhook: Webhook) -> bytes:
         "links": {"self": path, "events": f"{path}/events", "deliveries": f"{path}/deliveries"},
         "metadata": webhook.metadata,
     }
-    told = _body(head, thin=False, data=record.data)
-    return told if len(told) <= PAYLOAD_BYTES_MAX else _body(head, thin=True, data=envelope.model_dump_json().encode())
+    body = _body(head, thin=False, data=record.data)
+    return body if len(body) <= PAYLOAD_BYTES_MAX else _body(head, thin=True, data=envelope.model_dump_json().encode())
 
 
 def _body(head: dict[str, object], *, thin: bool, data: bytes) -> bytes:

@@ -1,4 +1,4 @@
-"""What senders said of themselves just now, as one scrape shows it."""
+"""Metrics of webhook senders, from their status replies."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -12,24 +12,24 @@ _ENDINGS = ("delivered", "stopped", "exhausted", "expired")
 
 
 class Senders(Collector):
-    """Attempts and endings are each sender's own; the queues are everybody's, and the same whoever tells of them."""
+    """Attempts and endings are per sender; the queues are shared, so any sender's figures serve."""
 
     def __init__(self, senders: Sequence[Mapping[str, Any]]) -> None:
         self._senders = senders
 
     def collect(self) -> Iterator[Metric]:
         """See prometheus_client."""
-        yield GaugeMetricFamily("webhook_senders", "Senders that answered just now", value=len(self._senders))
+        yield GaugeMetricFamily("webhook_senders", "Senders that answered", value=len(self._senders))
         attempts = CounterMetricFamily(
             "webhook_attempts", "Requests to receivers by outcome", labels=["sender", "outcome"]
         )
         ended = CounterMetricFamily("webhook_deliveries", "Deliveries by how they ended", labels=["sender", "ending"])
-        in_flight = GaugeMetricFamily("webhook_attempts_in_flight", "Requests under way", labels=["sender"])
-        waiting = GaugeMetricFamily("webhook_attempts_waiting", "Requests that wait for a place", labels=["sender"])
+        in_flight = GaugeMetricFamily("webhook_attempts_in_flight", "Requests in flight", labels=["sender"])
+        waiting = GaugeMetricFamily("webhook_attempts_waiting", "Requests that wait for a slot", labels=["sender"])
         queue = GaugeMetricFamily(
             "webhook_queue",
-            "In the log: `webhooks`, deliberations to follow; `attempts`, attempts to make. Nobody has seen `new` "
-            "ones; `taken` ones are at hand, or wait for their time",
+            "In the log: `webhooks`, deliberations to follow; `attempts`, attempts to make. `new` ones wait; `taken` "
+            "ones are in progress or scheduled",
             labels=["queue", "state"],
         )
         for sender in self._senders:

@@ -1,7 +1,7 @@
-"""Where a webhook may go: what a URL may look like, and which addresses are never connected to.
+"""The allowed targets of webhooks: the form of URLs, and the addresses that are never connected to.
 
-A URL is checked twice: as text when it is accepted, and by the addresses that its name has at each attempt. Only the
-second can keep a request out of private networks, since a name may point anywhere, and elsewhere a moment later.
+A URL is checked twice: its text at acceptance, and its resolved addresses at each attempt. Only the second check keeps
+requests out of private networks, because a name can resolve to any address at any time.
 """
 
 import re
@@ -19,7 +19,7 @@ _NUMERIC = re.compile(r"[0-9]+|0x[0-9a-f]*")
 _HOST_CHARS_MAX = 253
 _DEFAULT_PORTS = {"https": 443, "http": 80}
 
-# IANA's special-purpose registries (RFC 6890), and one public address that clouds give to their own machines.
+# IANA's special-purpose registries (RFC 6890), and one public address of a cloud's metadata service.
 _REFUSED_V4 = tuple(
     IPv4Network(network)
     for network in (
@@ -40,7 +40,7 @@ _REFUSED_V4 = tuple(
         "224.0.0.0/3",
     )
 )
-# Of IPv6 nothing but what is given out to the world, less what carries an IPv4 address inside (Teredo, 6to4) or none.
+# IPv6 allows only global unicast, without Teredo and 6to4, which embed IPv4 addresses, and documentation ranges.
 _GLOBAL_V6 = IPv6Network("2000::/3")
 _REFUSED_V6 = tuple(
     IPv6Network(network) for network in ("2001::/23", "2001:db8::/32", "2002::/16", "2620:4f:8000::/48", "3fff::/20")
@@ -48,7 +48,7 @@ _REFUSED_V6 = tuple(
 
 
 class UnfitUrl(ValueError):
-    """A URL that no webhook may have; the text says why, `remedy` what to do."""
+    """A URL that no webhook may have; the text is the reason, `remedy` the correction."""
 
     def __init__(self, detail: str, remedy: str) -> None:
         super().__init__(detail)
@@ -56,7 +56,7 @@ class UnfitUrl(ValueError):
 
 
 def address_refused(address: str) -> bool:
-    """Whether an IP address must not be connected to: private, local, reserved, or no address at all."""
+    """Whether an IP address is forbidden: private, local, reserved, or malformed."""
     try:
         parsed: IPv4Address | IPv6Address = ip_address(address)
     except ValueError:
@@ -68,7 +68,7 @@ def address_refused(address: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Where a request goes, and all of a URL that may be logged. `host` is lower case, and bare where it is IPv6."""
+    """The target of a request, the part of a URL that may be logged. `host` is lower case; IPv6 without brackets."""
 
     scheme: str
     host: str
@@ -80,7 +80,7 @@ class Target:
 
     @property
     def literal(self) -> bool:
-        """Whether the host is an address rather than a name."""
+        """Whether the host is an address."""
         try:
             ip_address(self.host)
         except ValueError:
@@ -89,22 +89,24 @@ class Target:
 
 
 def parsed(url: str) -> Target:
-    """The target of a URL; raises UnfitUrl when it is none that a webhook can have, by whatever rules."""
+    """The target of a URL; raises UnfitUrl when no rules could allow it."""
     if len(url) > URL_CHARS_MAX or not url.isascii() or not url.isprintable():
-        raise UnfitUrl("It is no URL of visible ASCII characters", f"Give at most {URL_CHARS_MAX}, escaped as needed.")
+        raise UnfitUrl(
+            "It is not a URL of visible ASCII", f"Give at most {URL_CHARS_MAX} characters, escaped as needed."
+        )
     if "@" in url.partition("://")[2].partition("/")[0].partition("?")[0]:
-        raise UnfitUrl("Credentials stand in it", "Leave them out: requests are signed, which tells who sends them.")
+        raise UnfitUrl("It contains credentials", "Leave them out: a signature authenticates each request.")
     found = _URL.fullmatch(url)
     if found is None:
-        raise UnfitUrl("It is no https URL", "Give https://host/path, without a fragment.")
+        raise UnfitUrl("It is not an https URL", "Give https://host/path, without a fragment.")
     host, port = found["host"].lower(), int(found["port"] or _DEFAULT_PORTS[found["scheme"]])
     if not 0 < port < 65_536:
-        raise UnfitUrl("There is no such port", "Give one from 1 to 65535.")
+        raise UnfitUrl("The port does not exist", "Give one from 1 to 65535.")
     return Target(found["scheme"], _checked_host(host), port)
 
 
 def _checked_host(host: str) -> str:
-    """A name, or an address in its one usual spelling; raises UnfitUrl."""
+    """A name, or an address in canonical form; raises UnfitUrl."""
     bare = host[1:-1] if host.startswith("[") else host
     try:
         return str(ip_address(bare))
@@ -121,9 +123,9 @@ def _checked_host(host: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """What the operator allows: `ports` for everybody, and `hosts` without further questions.
+    """The operator's rules: `ports` of all hosts, and `hosts` that are exempt.
 
-    A host is listed as `name` or `name:port`; it may be private, and be spoken to without TLS and on any port.
+    A host is listed as `name` or `name:port`; it may be private, lack TLS, and use any port.
     """
 
     ports: frozenset[int]
@@ -135,21 +137,21 @@ class Rules:
         return cls(frozenset(ports), frozenset(host.lower() for host in hosts))
 
     def listed(self, target: Target) -> bool:
-        """Whether the operator has named the target's host."""
+        """Whether the operator lists the target's host."""
         return target.host in self.hosts or f"{target.host}:{target.port}" in self.hosts
 
     def check(self, url: str) -> Target:
-        """The target of a URL; raises UnfitUrl unless it may be told to, as far as the text of it shows."""
+        """The target of a URL; raises UnfitUrl unless its text is allowed."""
         target = parsed(url)
         if self.listed(target):
             return target
         if target.scheme != "https":
-            raise UnfitUrl("It is not https", "Give an https URL: what is told is nobody else's to read.")
+            raise UnfitUrl("It is not https", "Give an https URL, which encrypts the events.")
         if target.port not in self.ports:
             ports = ", ".join(map(str, sorted(self.ports)))
             raise UnfitUrl(f"Its port is {target.port}", f"Use one of {ports}.")
         if target.host == "localhost" or target.host.endswith((".localhost", ".local", ".internal")):
-            raise UnfitUrl("Its host is a private one", "Give a host that the Internet can reach.")
+            raise UnfitUrl("Its host is private", "Give a host that the Internet can reach.")
         if target.literal and address_refused(target.host):
-            raise UnfitUrl("Its address is a private or reserved one", "Give a host that the Internet can reach.")
+            raise UnfitUrl("Its address is private or reserved", "Give a host that the Internet can reach.")
         return target

@@ -250,7 +250,7 @@ async def test_replicas_of_another_version_are_read_as_far_as_they_go(gateway: S
 async def test_a_reply_that_cannot_be_read_is_told_and_breaks_nothing(gateway: Served, reply: dict[str, Any]) -> None:
     gateway.journal.replies["control.role.QA"] = [reply]
     told = await cluster(gateway)
-    assert missing(told) == ["role QA"] and "cannot be read" in told["missing"][0]["detail"]
+    assert missing(told) == ["role QA"] and "is not valid" in told["missing"][0]["detail"]
     assert [each["role"] for each in told["agents"]] == [role for role in ROLES if role != "QA"]
 
 
