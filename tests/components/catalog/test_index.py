@@ -73,7 +73,7 @@ async def test_facts_make_the_same_catalog_in_any_order_and_any_number_of_times(
     expected = [("e", "cancelled"), ("d", "pending"), ("c", "cancelling"), ("b", "failed"), ("a", "completed")]
     assert told(kept) == expected
     assert kept.active_by_status() == {"pending": 1, "in_progress": 0, "cancelling": 1}
-    assert kept.ended_heard == {"completed": 1, "failed": 1, "cancelled": 1}
+    assert kept.ended_counts == {"completed": 1, "failed": 1, "cancelled": 1}
 
 
 async def test_it_knows_what_was_stored_before_and_what_comes_after() -> None:
@@ -150,7 +150,7 @@ async def test_after_a_lost_connection_only_what_was_uncertain_is_read(monkeypat
     async with following(kept, journal):
         for number in range(5):
             await journal.append("default", Story(f"b{number}").accepted())
-        await until(lambda: kept._certain == 6)  # pyright: ignore[reportPrivateUsage]
+        await until(lambda: kept._applied_to == 6)  # pyright: ignore[reportPrivateUsage]
         asked.clear()
         journal.reconnect()
         await until(lambda: len(asked) == len(PATTERNS))

@@ -154,7 +154,7 @@ async def test_a_tombstone_buries_in_any_order(seed: int) -> None:
         kept.apply(record)
     assert told(kept) == [("b", "completed")]
     assert kept.stats("default").total == 1 and not kept.knows("default", "a")
-    assert list(kept.buried) == [("default", "a")]
+    assert list(kept.tombstones) == [("default", "a")]
 
 
 async def test_tombstones_are_forgotten_with_their_age_and_when_there_are_too_many() -> None:
@@ -164,7 +164,7 @@ async def test_tombstones_are_forgotten_with_their_age_and_when_there_are_too_ma
         await journal.append("default", Deleted(deliberation_id=f"d{number}", ts=NOW))
     for record in journal.records:
         kept.apply(record)
-    assert len(kept.buried) == 10
+    assert len(kept.tombstones) == 10
     assert kept.stats("default").total == 0
 
 
@@ -195,7 +195,7 @@ async def test_a_sweep_without_a_log_forgets_nothing() -> None:
         await sweep_once(journal, kept)
     journal.available = True
     await sweep_once(journal, kept)
-    assert subjects(journal) == ["deliberations.default.a.deleted"] and not kept.buried
+    assert subjects(journal) == ["deliberations.default.a.deleted"] and not kept.tombstones
 
 
 async def test_a_log_that_is_away_refuses_and_the_next_try_completes(gateway: Served) -> None:

@@ -89,7 +89,7 @@ async def served(
     """A running gateway; by default once it has read its log, and with a coordinator that answers."""
     journal = journal or InMemoryJournal(replies={"control.coordinator": [COORDINATOR]})
     clock = FakeClock()
-    async with lifespan_of(Settings(**settings), journal, clock)(APP) as gateway:
+    async with lifespan_of(Settings(**settings), journal, clock, startup_wait_s=0.0)(APP) as gateway:
         if caught_up:
             await until(lambda: gateway["catalog"].caught_up)
         async with answering(gateway) as client:

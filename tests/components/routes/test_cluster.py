@@ -80,14 +80,14 @@ def replies() -> dict[str, list[dict[str, Any]]]:
     return {"control.coordinator": [deepcopy(COORDINATOR)], "control.webhooks": [SENDER], **of_roles}
 
 
-async def told_log() -> LogFigures:
+async def fixed_figures() -> LogFigures:
     return LOG
 
 
 @pytest.fixture
 async def gateway() -> AsyncGenerator[Served, None]:
     async with served(journal=InMemoryJournal(replies=replies()), webhooks=True) as running:
-        running.gateway["log_told"] = told_log
+        running.journal.figures = fixed_figures  # pyright: ignore[reportAttributeAccessIssue]
         yield running
 
 
@@ -250,7 +250,7 @@ async def test_replicas_of_another_version_are_read_as_far_as_they_go(gateway: S
 async def test_a_reply_that_cannot_be_read_is_told_and_breaks_nothing(gateway: Served, reply: dict[str, Any]) -> None:
     gateway.journal.replies["control.role.QA"] = [reply]
     told = await cluster(gateway)
-    assert missing(told) == ["role QA"] and "cannot be read" in told["missing"][0]["detail"]
+    assert missing(told) == ["role QA"] and "is not valid" in told["missing"][0]["detail"]
     assert [each["role"] for each in told["agents"]] == [role for role in ROLES if role != "QA"]
 
 
@@ -268,7 +268,7 @@ async def test_a_log_that_is_away_or_hangs_is_told_first_and_waited_for_no_longe
     gateway: Served, log: Callable[[], Any], detail: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("app.routes.cluster.LOG_TIMEOUT_S", 0.05)
-    gateway.gateway["log_told"] = log
+    gateway.journal.figures = log  # pyright: ignore[reportAttributeAccessIssue]
     gateway.journal.replies.clear()
     async with asyncio.timeout(5):
         told = await cluster(gateway)
@@ -290,7 +290,7 @@ async def test_all_who_ask_within_a_moment_cost_one_question(gateway: Served) ->
         await answering.wait()
         return LOG
 
-    gateway.gateway["log_told"] = slow
+    gateway.journal.figures = slow  # pyright: ignore[reportAttributeAccessIssue]
     gateway.gateway["cluster"].forget()
     async with asyncio.TaskGroup() as group:
         viewers = [group.create_task(gateway.client.get("/cluster")) for _ in range(20)]

@@ -111,7 +111,7 @@ async def test_a_session_ends_with_its_time_its_key_or_by_logging_out(gateway: S
     assert (await gateway.client.get("/login")).status_code == 200
     gateway.clock.advance(1)
     over = await gateway.client.get("/login")
-    assert (over.status_code, over.json()["detail"]) == (401, "The session is over: log in again.")
+    assert (over.status_code, over.json()["detail"]) == (401, "The session has ended: log in again.")
     await log_in(gateway, key)
     out = await gateway.client.post("/logout", headers=SAME_SITE)
     assert (out.status_code, cookie_of(out)["max-age"]) == (204, "0")

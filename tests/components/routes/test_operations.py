@@ -159,7 +159,7 @@ async def test_streams_that_are_not_as_declared_are_named(
             raise lines
         return lines
 
-    gateway.gateway["streams_differ"] = differences
+    gateway.journal.differences = differences  # pyright: ignore[reportAttributeAccessIssue]
     assert await missing(gateway) == expected
 
 
