@@ -4,10 +4,8 @@ A revocation is heard by every gateway as it is stored. Whatever a lost connecti
 back, and everything once a minute besides. While the log is away, the keys are those that were last heard of.
 """
 
-import asyncio
 import secrets
 from collections.abc import Callable
-from contextlib import suppress
 from hmac import compare_digest
 
 import structlog
@@ -15,19 +13,13 @@ from pydantic import ValidationError
 
 from app.access.keys import KEYS_PATTERN, HeldKey, KeyBook, KeyCreated, KeyRevoked, Pepper, key_id_of
 from app.deliberation.ports import Journal, Record
-from app.log.catch_up import subscribe_and_replay
+from app.log.projection import Projection
 
 CHECK_S = 60.0
 # Hashed in place of what is no key at all, so that it takes as long.
 _NO_KEY = "dlb_000000000000_0000000000000000000000000000000000000000000000000000"
 
 log = structlog.get_logger(__name__)
-
-
-async def _until_doubted(journal: Journal, doubted: asyncio.Event) -> None:
-    with suppress(TimeoutError):
-        async with asyncio.timeout(CHECK_S):
-            await doubted.wait()
 
 
 class Keyring:
@@ -44,7 +36,10 @@ class Keyring:
 
     async def follow(self, journal: Journal) -> None:
         """Hear of keys and read what was missed, until cancelled. Waits for a log that is away."""
-        await subscribe_and_replay(journal, [KEYS_PATTERN], self.apply, self._read, _until_doubted)
+        projection = Projection(
+            journal, [KEYS_PATTERN], self.apply, self._read, lambda running: running.stale_within(CHECK_S)
+        )
+        await projection.run()
 
     async def _read(self, journal: Journal) -> None:
         """Read all keys anew: a log that was replaced must not leave keys behind that it does not know."""

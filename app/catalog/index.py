@@ -11,6 +11,7 @@ from bisect import bisect_left, bisect_right, insort
 from collections import Counter, deque
 from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime, timedelta
+from functools import partial
 from math import ceil
 from typing import Self
 
@@ -31,7 +32,7 @@ from app.deliberation.facts import (
     decode,
 )
 from app.deliberation.ports import Clock, Journal, Record, StreamState
-from app.log.catch_up import subscribe_and_replay
+from app.log.projection import Projection
 
 # Tombstones first, so that what they bury is not shown for a moment when all is read again. Acceptances last: what has
 # ended long ago would be taken for unfinished until its end is read too.
@@ -118,7 +119,7 @@ class Catalog:
 
     async def follow(self, journal: Journal) -> None:
         """Hear the log and read what was missed, until cancelled. Waits for a log that is away."""
-        await subscribe_and_replay(journal, PATTERNS, self.apply, self._catch_up, self._certain_until)
+        await Projection(journal, PATTERNS, self.apply, self._catch_up, partial(self._wait, journal)).run()
 
     async def _catch_up(self, journal: Journal) -> None:
         state = await journal.state()
@@ -165,18 +166,14 @@ class Catalog:
             if self._certain < state.last_sequence:
                 await self._read_rest(journal, state)
 
-    async def _certain_until(self, journal: Journal, doubted: asyncio.Event) -> None:
-        """Wait for a doubt. What was heard a whole period ago is certain: a doubt is told late, but not as late."""
+    async def _wait(self, journal: Journal, projection: Projection) -> None:
+        """Wait for a resync. What was heard a whole period ago is certain: a loss is noticed sooner than that."""
         heard_before = self._certain
-        while not doubted.is_set():
-            try:
-                async with asyncio.timeout(CHECK_S):
-                    await doubted.wait()
-            except TimeoutError:
-                self._certain, heard_before = max(self._certain, heard_before), self._heard
-                self._forget_old()
-                if await self._replaced(journal):
-                    return
+        while not await projection.stale_within(CHECK_S):
+            self._certain, heard_before = max(self._certain, heard_before), self._heard
+            self._forget_old()
+            if await self._replaced(journal):
+                return
 
     async def _replaced(self, journal: Journal) -> bool:
         try:
