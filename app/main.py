@@ -49,7 +49,7 @@ from app.settings import Settings
 from app.streaming.connection import StreamingProtocol
 from app.streaming.feed import Feed
 from app.streaming.single_flight import SingleFlightCache
-from app.streaming.snapshots import SnapshotCache
+from app.streaming.streams import Streams
 
 READ_AT_FIRST_S = 5.0
 
@@ -176,6 +176,17 @@ def lifespan_of(
             timeout_s=settings.deliberation_timeout_s,
             draining=feed.draining.is_set,
         )
+        streams = Streams(
+            opened,
+            catalog,
+            feed,
+            clock,
+            deliberations.check_present,
+            retention_s=settings.retention_s,
+            heartbeat_s=settings.heartbeat_s,
+            age_max_s=settings.stream_age_max_s,
+            send_timeout_s=settings.stream_send_timeout_s,
+        )
         async with feed, asyncio.TaskGroup() as group:
             following = group.create_task(_follow(opened, catalog, access.keyring))
             # Connecting must have begun before the first request: until then the client takes none, not even to fail.
@@ -192,7 +203,7 @@ def lifespan_of(
                 catalog=catalog,
                 deliberations=deliberations,
                 feed=feed,
-                looks=SnapshotCache(opened),
+                streams=streams,
                 roles=roles,
                 strategies=STRATEGIES,
                 metrics=Metrics(catalog, deliberations.outcomes),
