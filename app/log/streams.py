@@ -7,7 +7,8 @@ import json
 from typing import Any, cast
 
 from app.deliberation.errors import JournalUnavailable, StreamsDiffer
-from app.log.journal import CONSUMER, COPIES, KEYS_STREAM, STREAM, UNREACHABLE, WEBHOOKS_STREAM, JetStreamJournal
+from app.log.connection import UNREACHABLE
+from app.log.journal import CONSUMER, COPIES, KEYS_STREAM, STREAM, WEBHOOKS_STREAM, JetStreamJournal
 from app.log.stream_settings import DAY_S, StreamSettings
 
 WEBHOOKS_CONSUMER = "webhooks"

@@ -15,7 +15,8 @@ from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription
 
 from app.deliberation.ports import Record
-from app.log.journal import CONSUMER, STREAM, UNREACHABLE, JetStreamJournal
+from app.log.connection import UNREACHABLE
+from app.log.journal import CONSUMER, STREAM, JetStreamJournal
 
 PULL_EXPIRES_S = 30
 HEARTBEAT_S = 5

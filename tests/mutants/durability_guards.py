@@ -38,10 +38,10 @@ DURABILITY_GUARDS = (
         "app/log/journal.py",
         """            stored = await self._last(subject)
             if stored is None:
-                told""",
+                detail""",
         """            stored = None
             if stored is None:
-                told""",
+                detail""",
         f"{SURPRISES}test_a_write_without_an_answer_is_looked_for_and_made_again_only_when_it_is_not_there",
     ),
     Guard(
@@ -65,11 +65,11 @@ DURABILITY_GUARDS = (
         "app/log/journal.py",
         """        except JournalUnavailable as exc:
             failures = [exc]
-        # Entered only when the first""",
+        # Entered only after a failed""",
         """        except JournalUnavailable as exc:
             failures = [exc]
             raise
-        # Entered only when the first""",
+        # Entered only after a failed""",
         f"{SURPRISES}test_any_fact_may_be_in_doubt_and_the_deliberation_goes_on_as_ever",
     ),
     Guard(
