@@ -49,6 +49,7 @@ from app.settings import Settings
 from app.streaming.connection import StreamingProtocol
 from app.streaming.feed import Feed
 from app.streaming.single_flight import SingleFlightCache
+from app.streaming.snapshots import SnapshotCache
 from app.streaming.streams import Streams
 
 READ_AT_FIRST_S = 5.0
@@ -181,7 +182,7 @@ def lifespan_of(
             catalog,
             feed,
             clock,
-            deliberations.check_present,
+            SnapshotCache(opened, deliberations.check_present),
             retention_s=settings.retention_s,
             heartbeat_s=settings.heartbeat_s,
             age_max_s=settings.stream_age_max_s,

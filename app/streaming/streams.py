@@ -3,7 +3,9 @@
 import asyncio
 import random
 from collections.abc import AsyncGenerator, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import timedelta
+from typing import Literal
 
 from app.api.cursor import Cursor
 from app.api.event_schemas import (
@@ -33,7 +35,7 @@ from app.streaming.frames import (
     frame_of,
 )
 from app.streaming.resume import EventsRequest, ResumePoint, resume_at
-from app.streaming.snapshots import CheckFacts, Snapshot, SnapshotCache, SnapshotSet
+from app.streaming.snapshots import Snapshot, SnapshotCache, SnapshotSet
 
 RETRY_MS = 2_000
 # A gateway that starts listens before it has read a long log, which a stream may have to wait for.
@@ -51,7 +53,7 @@ class _ScopeFilter:
 
     def __init__(self, request: EventsRequest, catalog: Catalog) -> None:
         self._request = request
-        self._catalog = catalog
+        self.catalog = catalog
 
     def takes(self, frame: EventFrame) -> bool:
         request = self._request
@@ -59,7 +61,7 @@ class _ScopeFilter:
             return False
         if not request.statuses or frame.type == DELETED:
             return True
-        entry = self._catalog.find(request.tenant, frame.deliberation_id)
+        entry = self.catalog.find(request.tenant, frame.deliberation_id)
         if entry is None:
             return False
         return not request.statuses.isdisjoint((entry.status_at(frame.sequence - 1), entry.status_at(frame.sequence)))
@@ -86,35 +88,23 @@ def _up_to_last_end(frames: Sequence[EventFrame], unended: set[str]) -> int | No
     return None
 
 
+@dataclass(frozen=True, slots=True)
 class Streams:
     """Answers requests for events with streams and pages.
 
-    `check` raises NotFound or Gone for what is no deliberation's facts. Heartbeats are sent after `heartbeat_s` of
-    silence; a stream is ended after `age_max_s`, and when its viewer takes no byte for `send_timeout_s`.
+    Streams send a comment after `heartbeat_s` of silence. They end after `age_max_s`, and when their viewer takes no
+    byte for `send_timeout_s`.
     """
 
-    def __init__(
-        self,
-        journal: Journal,
-        catalog: Catalog,
-        feed: Feed,
-        clock: Clock,
-        check: CheckFacts,
-        *,
-        retention_s: int,
-        heartbeat_s: float,
-        age_max_s: float,
-        send_timeout_s: float,
-    ) -> None:
-        self._journal = journal
-        self._catalog = catalog
-        self._feed = feed
-        self._clock = clock
-        self._snapshots = SnapshotCache(journal, check)
-        self._retention_s = retention_s
-        self._heartbeat_s = heartbeat_s
-        self._age_max_s = age_max_s
-        self._send_timeout_s = send_timeout_s
+    journal: Journal
+    catalog: Catalog
+    feed: Feed
+    clock: Clock
+    snapshots: SnapshotCache
+    retention_s: int
+    heartbeat_s: float
+    age_max_s: float
+    send_timeout_s: float
 
     async def resume(self, request: EventsRequest, *, patient: bool = False) -> ResumePoint:
         """Where the request resumes; raises NotFound, Gone and JournalUnavailable.
@@ -125,20 +115,20 @@ class Streams:
         until_s = loop.time() + (PATIENCE_S if patient else 0.0)
         while True:
             try:
-                return resume_at(request, await self._known(request), self._clock.now())
+                return resume_at(request, await self._known(request), self.clock.now())
             except JournalUnavailable:
-                if loop.time() >= until_s or self._feed.draining.is_set():
+                if loop.time() >= until_s or self.feed.draining.is_set():
                     raise
             await asyncio.sleep(_RETRY_S)
 
     async def _known(self, request: EventsRequest) -> SnapshotSet:
         if not request.single:
-            self._catalog.require_caught_up()
+            self.catalog.require_caught_up()
         # Another gateway may have sent events that are newer than the last snapshot of this one.
         at_least = 0 if request.cursor is None else request.cursor.sequence
-        known = await self._snapshots.get(request.snapshot_key, at_least)
+        known = await self.snapshots.get(request.snapshot_key, at_least)
         if request.statuses:
-            await self._catalog.complete(self._journal, known.log)
+            await self.catalog.complete(self.journal, known.log)
         return known
 
     async def _snapshot_frames(self, point: ResumePoint) -> tuple[bytes, ...]:
@@ -152,27 +142,27 @@ class Streams:
                 frames = tuple([_framed(await self._snapshot(request.tenant, each, known)) for each in chosen])
             else:
                 frames = (_framed(await self._listed(request, known)),)
-            self._snapshots.charge(request.snapshot_key, loop.time() - began_s)
+            self.snapshots.charge(request.snapshot_key, loop.time() - began_s)
             return frames
 
         return await known.frames.get(encode)
 
     async def _snapshot(self, tenant: str, snapshot: Snapshot, known: SnapshotSet) -> DeliberationSnapshot:
-        unfinished = await self._snapshots.unfinished(tenant, snapshot, known.log.last_sequence)
+        unfinished = await self.snapshots.unfinished(tenant, snapshot, known.log.last_sequence)
         return DeliberationSnapshot(
             deliberation_id=snapshot.deliberation_id,
-            ts=self._clock.now(),
-            deliberation=resource(snapshot.state, epoch=known.log.epoch, retention_s=self._retention_s),
+            ts=self.clock.now(),
+            deliberation=resource(snapshot.state, epoch=known.log.epoch, retention_s=self.retention_s),
             unfinished=unfinished,
         )
 
     async def _listed(self, request: EventsRequest, known: SnapshotSet) -> DeliberationsSnapshot:
-        catalog, last_sequence = self._catalog, known.log.last_sequence
-        await catalog.complete(self._journal, known.log)
+        catalog, last_sequence = self.catalog, known.log.last_sequence
+        await catalog.complete(self.journal, known.log)
         entries, more = catalog.page_at(request.tenant, request.statuses, last_sequence, limit=LISTED_MAX)
         return DeliberationsSnapshot(
             deliberation_id=None,
-            ts=self._clock.now(),
+            ts=self.clock.now(),
             items=tuple(summary(entry) for entry in entries),
             next_cursor=catalog.cursor(entries[-1].sequence) if more else None,
         )
@@ -183,13 +173,13 @@ class Streams:
         if point.request.single:
             state = point.known.snapshots[0].state
             last_sequence = state.last_sequence
-            retention_until = state.accepted.ts + timedelta(seconds=self._retention_s)
+            retention_until = state.accepted.ts + timedelta(seconds=self.retention_s)
         return StreamOpened(
             deliberation_id=point.request.deliberation_id,
-            ts=self._clock.now(),
+            ts=self.clock.now(),
             first=str(Cursor(log.epoch, max(0, log.first_sequence - 1))),
             last=str(Cursor(log.epoch, last_sequence)),
-            heartbeat_s=self._heartbeat_s,
+            heartbeat_s=self.heartbeat_s,
             retention_until=retention_until,
         )
 
@@ -218,7 +208,7 @@ class Streams:
         up_to = None if request.single else point.known.log.last_sequence
         selected, examined, complete = self._filter(request), 0, point.gap is not None
         while not complete and (unended or not request.single) and len(items) < limit and examined < EXAMINED_MAX:
-            read = await read_page(self._journal, request.stored, position, up_to, PAGE_RECORDS)
+            read = await read_page(self.journal, request.stored, position, up_to, PAGE_RECORDS)
             position, complete, examined = read.position, read.complete, examined + len(read.records)
             for record in read.records:
                 frame = frame_of(epoch, record)
@@ -231,28 +221,25 @@ class Streams:
                 if len(items) == limit or (request.single and not unended):
                     position = record.sequence
                     break
-        ended = b"true" if request.ids and not unended else b"false"
-        return b'{"items":[%b],"next":"%b","ended":%b}' % (
-            b",".join(items), str(Cursor(epoch, position)).encode(), ended
-        )  # fmt: skip
+        ended = "true" if request.ids and not unended else "false"
+        end = f'],"next":"{Cursor(epoch, position)}","ended":{ended}}}'
+        return b'{"items":[' + b",".join(items) + end.encode()
 
     def _filter(self, request: EventsRequest) -> EventFilter:
         if request.live == request.stored and not request.statuses:
             return request.selection
-        return _ScopeFilter(request, self._catalog)
+        return _ScopeFilter(request, self.catalog)
 
     async def response(self, point: ResumePoint, headers: Mapping[str, str]) -> EventStreamResponse:
         """The stream from this point on; raises JournalUnavailable."""
         head, unended = await self.head(point), point.unended_after(point.start)
         chunks = self._chunks(point.request, point.epoch, point.start, unended, head)
-        return EventStreamResponse(
-            chunks, heartbeat_s=self._heartbeat_s, stalled_s=self._send_timeout_s, headers=headers
-        )
+        return EventStreamResponse(chunks, heartbeat_s=self.heartbeat_s, stalled_s=self.send_timeout_s, headers=headers)
 
-    def _reconnect(self, request: EventsRequest, reason: str) -> bytes:
+    def _reconnect(self, request: EventsRequest, reason: Literal["draining", "max_age", "slow_consumer"]) -> bytes:
         """The frame that asks a viewer to come back with its last id, after a random time that spreads reconnects."""
-        fields = {"deliberation_id": request.deliberation_id, "ts": self._clock.now(), "reason": reason}
-        return _framed(StreamReconnect.model_validate(fields), RETRY_MS // 2 + random.randrange(RETRY_MS))
+        event = StreamReconnect(deliberation_id=request.deliberation_id, ts=self.clock.now(), reason=reason)
+        return _framed(event, RETRY_MS // 2 + random.randrange(RETRY_MS))
 
     async def _chunks(
         self, request: EventsRequest, epoch: str, start: int, unended: set[str], head: list[bytes]
@@ -261,8 +248,8 @@ class Streams:
 
         It ends with the last of the `unended`. The head is emptied, so that no viewer keeps a snapshot in memory.
         """
-        feed, loop = self._feed, asyncio.get_running_loop()
-        ends_at_s = loop.time() + self._age_max_s * random.uniform(0.9, 1.0)
+        feed, loop = self.feed, asyncio.get_running_loop()
+        ends_at_s = loop.time() + self.age_max_s * random.uniform(0.9, 1.0)
         batcher, update_at_s = FrameBatcher(self._filter(request), epoch), 0.0
         for chunk in chunked(head):
             yield chunk
@@ -285,7 +272,7 @@ class Streams:
                 for chunk in batcher.chunks(frames if count is None else frames[:count]):
                     began_s = loop.time()
                     yield chunk
-                    if loop.time() - began_s > self._send_timeout_s / 2:
+                    if loop.time() - began_s > self.send_timeout_s / 2:
                         yield self._reconnect(request, "slow_consumer")
                         return
                 if count is not None:
@@ -294,4 +281,4 @@ class Streams:
                 if batcher.skipped is not None and loop.time() >= update_at_s:
                     yield batcher.cursor_update()
                     update_at_s = loop.time() + CURSOR_UPDATE_S
-            self._snapshots.clear()
+            self.snapshots.clear()

@@ -349,7 +349,7 @@ DURABILITY_GUARDS = (
     Guard(
         "a pull that was lost is asked for again",
         "app/log/work_queue.py",
-        "            if asyncio.get_running_loop().time() - self._heard_at_s > 2 * HEARTBEAT_S:\n"
+        "            if asyncio.get_running_loop().time() - self._last_message_at_s > 2 * HEARTBEAT_S:\n"
         "                self._forget_pulls()\n",
         "",
         f"{SURPRISES}test_a_pull_that_is_lost_is_asked_for_again",
