@@ -47,6 +47,7 @@ from app.streaming.connection import StreamingProtocol
 from app.streaming.feed import Feed
 from app.streaming.single_flight import SingleFlightCache
 from app.streaming.snapshots import SnapshotCache
+from app.streaming.streams import Streams
 
 STARTUP_WAIT_S = 5.0
 
@@ -135,6 +136,17 @@ def lifespan_of(
             timeout_s=settings.deliberation_timeout_s,
             draining=feed.draining.is_set,
         )
+        streams = Streams(
+            opened,
+            catalog,
+            feed,
+            clock,
+            SnapshotCache(opened, service.check_present),
+            retention_s=settings.retention_s,
+            heartbeat_s=settings.heartbeat_s,
+            age_max_s=settings.stream_age_max_s,
+            send_timeout_s=settings.stream_send_timeout_s,
+        )
         async with feed, asyncio.TaskGroup() as group:
             following = group.create_task(_follow(opened, catalog, access.keyring))
             # The client must begin to connect before the first request; until then its requests do not even fail.
@@ -149,7 +161,7 @@ def lifespan_of(
                 catalog=catalog,
                 deliberations=service,
                 feed=feed,
-                looks=SnapshotCache(opened),
+                streams=streams,
                 roles=roles,
                 strategies=STRATEGIES,
                 metrics=Metrics(catalog, service.outcomes),

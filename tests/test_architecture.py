@@ -36,7 +36,7 @@ IMPURE_CALLS = {"now", "utcnow", "today", "open", "print", "input", "eval", "exe
 # Who may import a driver or an adapter: exactly these modules, or all below a name that ends in a dot.
 IMPORTERS: dict[str, tuple[str, ...]] = {
     "ray": ("serve_deployments.",),
-    "nats": ("app.log.journal", "app.log.ordered_subscription", "app.log.work_queue", "app.log.streams"),
+    "nats": ("app.log.",),
     "httpx": ("serve_deployments.engine.client", "app.cli.", "app.client."),
     "httpx_aiohttp": ("serve_deployments.engine.client",),
     "aiohttp": ("serve_deployments.engine.client", "app.webhooks.sender.posting"),

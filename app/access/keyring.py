@@ -4,10 +4,8 @@ Every gateway receives a revocation as it is stored. It reads all keys again aft
 While the log is unavailable, the last known keys apply.
 """
 
-import asyncio
 import secrets
 from collections.abc import Callable
-from contextlib import suppress
 from hmac import compare_digest
 
 import structlog
@@ -15,19 +13,13 @@ from pydantic import ValidationError
 
 from app.access.keys import KEYS_PATTERN, HeldKey, KeyBook, KeyCreated, KeyRevoked, Pepper, key_id_of
 from app.deliberation.ports import Journal, Record
-from app.log.catch_up import subscribe_and_replay
+from app.log.projection import Projection
 
 CHECK_S = 60.0
 # Hashed instead of a malformed key, so that both take equally long.
 _NO_KEY = "dlb_000000000000_0000000000000000000000000000000000000000000000000000"
 
 log = structlog.get_logger(__name__)
-
-
-async def _until_resync(journal: Journal, reconnected: asyncio.Event) -> None:
-    with suppress(TimeoutError):
-        async with asyncio.timeout(CHECK_S):
-            await reconnected.wait()
 
 
 class Keyring:
@@ -44,7 +36,10 @@ class Keyring:
 
     async def follow(self, journal: Journal) -> None:
         """Subscribe to keys and replay them, until cancelled; waits for an unavailable log."""
-        await subscribe_and_replay(journal, [KEYS_PATTERN], self.apply, self._read, _until_resync)
+        projection = Projection(
+            journal, [KEYS_PATTERN], self.apply, self._read, lambda running: running.stale_within(CHECK_S)
+        )
+        await projection.run()
 
     async def _read(self, journal: Journal) -> None:
         """Replace the book by all keys of the log, because a replaced log may lack some."""

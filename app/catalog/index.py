@@ -11,6 +11,7 @@ from bisect import bisect_left, bisect_right, insort
 from collections import Counter, deque
 from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime, timedelta
+from functools import partial
 from math import ceil
 from typing import Self
 
@@ -31,7 +32,7 @@ from app.deliberation.facts import (
     decode,
 )
 from app.deliberation.ports import Clock, Journal, Record, StreamState
-from app.log.catch_up import subscribe_and_replay
+from app.log.projection import Projection
 
 # Tombstones first, so that a replay never shows deleted deliberations. Acceptances last: an ended deliberation would
 # count as unfinished until its end is read.
@@ -118,7 +119,7 @@ class Catalog:
 
     async def follow(self, journal: Journal) -> None:
         """Subscribe to the log and replay it, until cancelled; waits for an unavailable log."""
-        await subscribe_and_replay(journal, PATTERNS, self.apply, self._catch_up, self._until_resync)
+        await Projection(journal, PATTERNS, self.apply, self._catch_up, partial(self._until_resync, journal)).run()
 
     async def _catch_up(self, journal: Journal) -> None:
         state = await journal.state()
@@ -165,18 +166,14 @@ class Catalog:
             if self._applied_to < state.last_sequence:
                 await self._read_missing(journal, state)
 
-    async def _until_resync(self, journal: Journal, reconnected: asyncio.Event) -> None:
+    async def _until_resync(self, journal: Journal, projection: Projection) -> None:
         """Wait until a replay is needed. After a whole period without a loss, the received facts are complete."""
         received_before = self._applied_to
-        while not reconnected.is_set():
-            try:
-                async with asyncio.timeout(CHECK_S):
-                    await reconnected.wait()
-            except TimeoutError:
-                self._applied_to, received_before = max(self._applied_to, received_before), self._received_to
-                self._forget_old()
-                if await self._replaced(journal):
-                    return
+        while not await projection.stale_within(CHECK_S):
+            self._applied_to, received_before = max(self._applied_to, received_before), self._received_to
+            self._forget_old()
+            if await self._replaced(journal):
+                return
 
     async def _replaced(self, journal: Journal) -> bool:
         try:

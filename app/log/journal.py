@@ -1,9 +1,6 @@
-"""The facts over JetStream: append once, read, follow. Beside `streams`, `queue` and `live` no code knows NATS.
+"""The journal over JetStream: write once, read, subscribe. Every error of the driver becomes a JournalUnavailable.
 
-One adapter, and therefore one module: whatever the driver raises is translated here, once.
-
-Sources for what is done here and why: the NATS ADR-31 (batched direct get), ADR-43 (per-message TTL) and the stream
-options `republish` and `allow_direct`; docs/decisions has the figures.
+Sources: NATS ADR-31 (batched direct get), ADR-43 (per-message TTL), the stream options `republish` and `allow_direct`.
 """
 
 import asyncio
@@ -11,7 +8,6 @@ import base64
 import hashlib
 import json
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
-from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from math import ceil
 from typing import Any, Self
@@ -38,6 +34,8 @@ from app.deliberation.facts import (
     suffix,
 )
 from app.deliberation.ports import Appended, Record, StreamState
+from app.log.connection import REQUEST_TIMEOUT_S, UNREACHABLE
+from app.log.direct_get import DirectGet, TooManySubjects
 from app.log.ordered_subscription import LiveSubscription, unsubscribe
 
 STREAM = "DELIBERATIONS"
@@ -45,125 +43,70 @@ CONSUMER = "coordinator"
 KEYS_STREAM = "KEYS"
 WEBHOOKS_STREAM = "WEBHOOKS"
 VIEW_TTL_S = 600
-REQUEST_TIMEOUT_S = 2.5
-# For every page the server counts what is left of the whole log: to `read` all of `catalog.PATTERNS` from what a run of
-# `-m benchmarks.chaos --keep` left (30,000 deliberations, 688,000 messages) took 15 s in pages of 256, 8 s in these.
+# For every page the server counts the rest of the log, so large pages are faster: 688,000 messages of 30,000
+# deliberations took 15 s in pages of 256, and 8 s in pages of this size.
 PAGE_RECORDS = 4_000
 PAGE_BYTES = 8_000_000
 WRONG_LAST_SEQUENCE = 10071
 NO_CONSUMER = 10014
 PURGES_AT_ONCE = 64
-# Streams that copy facts under the id alone (`app.log.streams`), by their subjects' beginnings.
+# Streams that copy events to subjects with the id alone (`app.log.streams`), and the prefix of these subjects.
 COPIES = {"AGENT_RESULTS": "agent.results", "VLLM_STREAMING": "vllm.streaming"}
 
 _STREAMS = {"keys": KEYS_STREAM, "webhooks": WEBHOOKS_STREAM}
 _FIRST_WRITE = {"Nats-Expected-Last-Subject-Sequence": "0"}
 _FIRST_WRITE_AMONG = "Nats-Expected-Last-Subject-Sequence-Subject"
-# What nats-py raises when the server is away, slow, or has just gone; all mean "not known to be stored".
-UNREACHABLE: tuple[type[Exception], ...] = (
-    nats.errors.TimeoutError,
-    nats.errors.NoRespondersError,
-    nats.errors.OutboundBufferLimitError,
-    nats.errors.ConnectionClosedError,
-    nats.errors.ConnectionReconnectingError,
-    nats.errors.ConnectionDrainingError,
-    nats.errors.StaleConnectionError,
-    nats.errors.NoServersError,
-    OSError,
-    TimeoutError,
-    # uvloop raises this, where asyncio says nothing, when nats-py writes on a connection that has gone and that its
-    # reader has not missed yet.
-    RuntimeError,
-)
 
 log = structlog.get_logger(__name__)
 
 
 def epoch_of(created: str) -> str:
-    """The stream's incarnation as a short token, from the moment of its creation."""
+    """The epoch of a stream, a short token, from the time of its creation."""
     return hashlib.sha256(created.encode()).hexdigest()[:8]
 
 
 def stream_of(pattern: str) -> str:
-    """The stream that holds what matches a subject or pattern."""
+    """The name of the stream that holds a subject or pattern."""
     return _STREAMS.get(pattern.partition(".")[0], STREAM)
-
-
-class _TooManySubjects(Exception):
-    """One batched direct get answers for 1,024 subjects at most."""
-
-
-@dataclass
-class _Batch:
-    """Replies to one batched direct get, gathered until the server says that the batch is over.
-
-    `limit` ends the wait for them, and moves on with every reply.
-    """
-
-    done: asyncio.Future[int]
-    limit: asyncio.Timeout
-    records: list[Record] = field(default_factory=list[Record])
-
-    def take(self, message: Msg) -> None:
-        if not self.limit.expired():
-            self.limit.reschedule(asyncio.get_running_loop().time() + REQUEST_TIMEOUT_S)
-        headers = message.headers or {}
-        status = headers.get("Status")
-        if status is None:
-            record = Record(headers["Nats-Subject"], int(headers["Nats-Sequence"]), message.data)
-            self.records.append(record)
-        elif self.done.done():
-            return
-        elif status == "404":
-            self.done.set_result(0)
-        elif status == "204":
-            self.done.set_result(int(headers.get("Nats-Num-Pending", 0)))
-        elif status == "413":
-            self.done.set_exception(_TooManySubjects)
-        else:
-            self.done.set_exception(JournalUnavailable(f"the log refused a read: {headers.get('Description', status)}"))
 
 
 class JetStreamJournal:
     """`ports.Journal` and `ports.Control` over one connection.
 
-    `open` waits for a server as long as it takes; until then, and whenever the server is away, every method raises
-    JournalUnavailable. `patience_s` is how long an append keeps trying before it gives up.
+    Every method raises JournalUnavailable before `open` has connected and while the server is away. A write is retried
+    for `patience_s`.
     """
 
-    def __init__(self, url: str, *, name: str, patience_s: float = REQUEST_TIMEOUT_S) -> None:
+    def __init__(
+        self, url: str, *, name: str, patience_s: float = REQUEST_TIMEOUT_S, client: Client | None = None
+    ) -> None:
         self._url = url
-        # Shown in place of the URL, which may hold a password.
+        # For logs and errors: the URL may hold a password.
         self.server = urlsplit(url).netloc.rpartition("@")[2]
         self._name = name
         self._patience_s = patience_s
-        self.client = Client()
-        self._batches: dict[str, _Batch] = {}
-        self._batch_inbox = ""
-        self._batch_number = 0
+        self.client = client or Client()
+        self._reads = DirectGet(self.client)
         self._reconnect_calls: list[Callable[[], None]] = []
         self.last_write_failed = False
 
     @property
     def server_version(self) -> str | None:
-        """What nats-server calls its version; None while none is connected."""
+        """The version of nats-server; None while none is connected."""
         if not self.client.is_connected:
             return None
-        told = self.client.connected_server_version
-        return f"{told.major}.{told.minor}.{told.patch}"
+        version = self.client.connected_server_version
+        return f"{version.major}.{version.minor}.{version.patch}"
 
     @classmethod
     async def connect(cls, url: str, *, name: str = "deliberate", patience_s: float = REQUEST_TIMEOUT_S) -> Self:
-        """Open a journal; waits for the server."""
+        """A journal that is open; waits for the server."""
         journal = cls(url, name=name, patience_s=patience_s)
         await journal.open()
         return journal
 
     async def open(self) -> None:
-        """Connect, waiting for the server as long as it takes; afterwards reconnect for ever.
-
-        Raises JournalUnavailable when a server is there and refuses: waiting would not help.
-        """
+        """Connect, and reconnect for ever. Waits for a server; raises JournalUnavailable when one refuses."""
         try:
             await self.client.connect(
                 self._url,
@@ -173,15 +116,14 @@ class JetStreamJournal:
                 connect_timeout=2,
                 ping_interval=5,
                 max_outstanding_pings=2,
-                pending_size=-1,  # fail fast while offline: a buffered publish would be an unkept promise
+                pending_size=-1,  # fail fast while offline: a buffered write would look acknowledged
                 disconnected_cb=self._disconnected,
                 reconnected_cb=self._reconnected,
                 error_cb=self._failed,
             )
         except nats.errors.Error as exc:
             raise JournalUnavailable(f"{self.server} refuses the connection: {exc}") from exc
-        self._batch_inbox = self.client.new_inbox()
-        await self.client.subscribe(f"{self._batch_inbox}.*", cb=self._take_reply)
+        await self._reads.open()
 
     async def close(self) -> None:
         """Close the connection."""
@@ -190,22 +132,22 @@ class JetStreamJournal:
         try:
             await self.client.close()
         except UNREACHABLE as exc:
-            log.info("journal_gone_before_close", error=repr(exc))
+            log.info("journal_lost_before_close", error=repr(exc))
 
     async def _disconnected(self) -> None:
-        # Told at once, because live events may be delivered before nats-py says that it is connected again.
-        self._missed()
+        # Subscribers resync from here on: live events may arrive before nats-py reports the reconnect.
+        self._resync()
 
     async def _reconnected(self) -> None:
         log.info("journal_reconnected", server=self.server)
-        self._missed()
+        self._resync()
 
     async def _failed(self, error: Exception) -> None:
         log.warning("journal_connection_error", error=repr(error))
         if isinstance(error, nats.errors.SlowConsumerError):
-            self._missed()
+            self._resync()
 
-    def _missed(self) -> None:
+    def _resync(self) -> None:
         for call in list(self._reconnect_calls):
             call()
 
@@ -217,7 +159,7 @@ class JetStreamJournal:
     async def append(self, tenant: str, fact: Fact | Deleted) -> Appended:
         """See `ports.Journal.append`."""
         subject = prefix(tenant, fact.deliberation_id)
-        # An acceptance stands alone: the server refuses it while any fact of the id is there, its tombstone above all.
+        # The server refuses an acceptance while any fact of the id is stored, above all its tombstone.
         alone = f"{subject}.*" if isinstance(fact, Accepted) else None
         return await self.write(f"{subject}.{suffix(fact)}", encode(fact), alone)
 
@@ -227,7 +169,7 @@ class JetStreamJournal:
             return await self._attempt(subject, data, alone)
         except JournalUnavailable as exc:
             failures = [exc]
-        # Entered only when the first attempt failed, and counting it: to build the context costs 0.1 ms a write.
+        # Entered only after a failed first attempt, which it counts: building the context costs 0.1 ms.
         retries = stamina.retry_context(
             on=JournalUnavailable, attempts=None, timeout=self._patience_s, wait_initial=0.05, wait_max=1.0
         )
@@ -255,11 +197,11 @@ class JetStreamJournal:
         except nats.errors.MaxPayloadError as exc:
             raise FactTooLarge(f"{len(data)} bytes on {subject}") from exc
         except UNREACHABLE as exc:
-            # The write is in doubt: what stands on the subject decides, and absent means that it may be sent again.
+            # Whether it is stored is unknown. The subject decides: while it is empty, the write may be repeated.
             stored = await self._last(subject)
             if stored is None:
-                told = f"the log did not acknowledge the write; it may be away, or its store full: {exc!r}"
-                raise JournalUnavailable(told) from exc
+                detail = f"the log did not acknowledge the write; it may be away, or its store full: {exc!r}"
+                raise JournalUnavailable(detail) from exc
             return Appended(stored, created=stored.data == data)
         reply = json.loads(message.data)
         error = reply.get("error")
@@ -272,10 +214,7 @@ class JetStreamJournal:
         raise JournalUnavailable(f"the log refused the write: {error.get('description')}")
 
     async def _last(self, subject: str) -> Record | None:
-        """What stands on a subject, or last on those that a pattern matches.
-
-        Asked of the stream's leader: a direct get may be answered by a stale follower.
-        """
+        """The last record on a subject or pattern, read from the leader: a direct get may reach a stale follower."""
         request = json.dumps({"last_by_subj": subject}).encode()
         reply = await self.request(f"$JS.API.STREAM.MSG.GET.{stream_of(subject)}", request)
         if "error" in reply:
@@ -286,7 +225,7 @@ class JetStreamJournal:
         return Record(stored["subject"], stored["seq"], base64.b64decode(stored.get("data", "")))
 
     async def request(self, subject: str, payload: bytes = b"") -> dict[str, Any]:
-        """One JSON reply of the server's own API; raises JournalUnavailable when none comes."""
+        """A JSON reply of the server's own API; raises JournalUnavailable without one."""
         try:
             message = await self.client.request(subject, payload, timeout=REQUEST_TIMEOUT_S)
         except UNREACHABLE as exc:
@@ -294,15 +233,15 @@ class JetStreamJournal:
         return json.loads(message.data)
 
     async def purge(self, tenant: str, deliberation_id: str) -> None:
-        """See `ports.Journal.purge`. Subject by subject: for a pattern the server walks through the whole stream."""
+        """See `ports.Journal.purge`. One subject at a time: for a pattern the server scans the whole stream."""
         subject = prefix(tenant, deliberation_id)
-        standing = {record.subject for record in await self.last([f"{subject}.>"])} - {f"{subject}.deleted"}
+        subjects = {record.subject for record in await self.last([f"{subject}.>"])} - {f"{subject}.deleted"}
         copies = [(name, f"{copied}.{deliberation_id}") for name, copied in COPIES.items()]
-        pending = [(STREAM, each) for each in sorted(standing)] + copies
+        pending = [(STREAM, each) for each in sorted(subjects)] + copies
         for begin in range(0, len(pending), PURGES_AT_ONCE):
-            await asyncio.gather(*(self._purged(*each) for each in pending[begin : begin + PURGES_AT_ONCE]))
+            await asyncio.gather(*(self._purge_subject(*each) for each in pending[begin : begin + PURGES_AT_ONCE]))
 
-    async def _purged(self, stream: str, subject: str) -> None:
+    async def _purge_subject(self, stream: str, subject: str) -> None:
         reply = await self.request(f"$JS.API.STREAM.PURGE.{stream}", json.dumps({"filter": subject}).encode())
         if error := reply.get("error"):
             raise JournalUnavailable(f"the log refused to remove {subject}: {error.get('description')}")
@@ -318,27 +257,6 @@ class JetStreamJournal:
         except UNREACHABLE as exc:
             log.debug("view_lost", error=repr(exc))
 
-    async def _take_reply(self, message: Msg) -> None:
-        batch = self._batches.get(message.subject.rpartition(".")[2])
-        if batch is not None:
-            batch.take(message)
-
-    async def _direct_get(self, query: dict[str, Any], stream: str = STREAM) -> tuple[list[Record], int]:
-        """One batched direct get: its records and how many more match."""
-        self._batch_number += 1
-        token = str(self._batch_number)
-        try:
-            async with asyncio.timeout(REQUEST_TIMEOUT_S) as limit:
-                batch = self._batches[token] = _Batch(asyncio.get_running_loop().create_future(), limit)
-                await self.client.publish(
-                    f"$JS.API.DIRECT.GET.{stream}", json.dumps(query).encode(), reply=f"{self._batch_inbox}.{token}"
-                )
-                return batch.records, await batch.done
-        except UNREACHABLE as exc:
-            raise JournalUnavailable(f"the log cannot be reached: {exc!r}") from exc
-        finally:
-            del self._batches[token]
-
     async def facts(self, tenant: str, deliberation_id: str) -> list[Record]:
         """See `ports.Journal.facts`."""
         subject = prefix(tenant, deliberation_id)
@@ -347,13 +265,13 @@ class JetStreamJournal:
     async def last(self, patterns: Sequence[str]) -> list[Record]:
         """See `ports.Journal.last`."""
         try:
-            records, _ = await self._direct_get({"multi_last": list(patterns)}, stream_of(patterns[0]))
-        except _TooManySubjects:
-            records = await self._paged(patterns)
+            records, _ = await self._reads.get(stream_of(patterns[0]), {"multi_last": list(patterns)})
+        except TooManySubjects:
+            records = await self._last_by_scan(patterns)
         return sorted(records, key=lambda record: record.sequence)
 
-    async def _paged(self, patterns: Sequence[str]) -> list[Record]:
-        """What stands on more subjects than one read answers for, as of now: patterns are read one after the other."""
+    async def _last_by_scan(self, patterns: Sequence[str]) -> list[Record]:
+        """The last record on each subject, from a scan of every pattern up to the present end of the stream."""
         bound = (await self._state_of(stream_of(patterns[0]))).last_sequence
         found: dict[str, Record] = {}
         for pattern in patterns:
@@ -381,7 +299,7 @@ class JetStreamJournal:
         while left is None or left > 0:
             size = PAGE_RECORDS if left is None else min(PAGE_RECORDS, left)
             query = {"seq": after + 1, "next_by_subj": pattern, "batch": size, "max_bytes": PAGE_BYTES}
-            records, pending = await self._direct_get(query, stream_of(pattern))
+            records, pending = await self._reads.get(stream_of(pattern), query)
             for record in records:
                 yield record
             if not records or pending == 0:
@@ -392,18 +310,18 @@ class JetStreamJournal:
     async def subscribe(self, patterns: Sequence[str], deliver: Callable[[Record], None]) -> LiveSubscription:
         """See `ports.Journal.subscribe`."""
         live = LiveSubscription(deliver, several=len(patterns) > 1)
-        known = False
+        confirmed = False
         try:
             for pattern in patterns:
                 live.subscriptions.append(await self.client.subscribe(f"live.{pattern}", cb=live.take))
-            # The round trip makes sure that the server knows the interest before the caller reads the log.
+            # After this round trip the server has the subscription, so the caller may read the log.
             await self.client.flush(timeout=2)
-            known = True
+            confirmed = True
         except UNREACHABLE as exc:
             raise JournalUnavailable(f"the log cannot be reached: {exc!r}") from exc
         finally:
-            if not known:
-                # nats-py keeps what it has begun, over every reconnect: what nobody will hold must not live on.
+            if not confirmed:
+                # nats-py renews a subscription at every reconnect, so one without an owner must be closed.
                 await live.close()
         return live
 
@@ -419,7 +337,7 @@ class JetStreamJournal:
         return StreamState(epoch_of(reply["created"]), bounds["first_seq"], bounds["last_seq"])
 
     async def ack_floor(self) -> int:
-        """See `ports.Journal.settled`. Work is acknowledged once its end is in the log, and never before."""
+        """See `ports.Journal.ack_floor`. A deliberation is acknowledged only once its end is stored."""
         reply = await self.request(f"$JS.API.CONSUMER.INFO.{STREAM}.{CONSUMER}")
         if error := reply.get("error"):
             if error.get("err_code") == NO_CONSUMER:
@@ -456,7 +374,7 @@ class JetStreamJournal:
         return replies
 
     async def answer(self, subject: str, describe: Callable[[], Coroutine[Any, Any, dict[str, Any]]]) -> None:
-        """Answer every inquiry on `subject` with what `describe` returns, as JSON, until the journal is closed."""
+        """Answer inquiries on `subject` with the JSON of what `describe` returns, until the journal is closed."""
 
         async def reply(message: Msg) -> None:
             await message.respond(json.dumps(await describe()).encode())
@@ -468,12 +386,12 @@ class JetStreamJournal:
         try:
             await self.client.publish(subject, data)
         except UNREACHABLE as exc:
-            log.debug("word_lost", error=repr(exc))
+            log.debug("message_lost", error=repr(exc))
 
     async def hear(self, subject: str, take: Callable[[bytes], None]) -> None:
         """See `ports.Control.hear`."""
 
-        async def heard(message: Msg) -> None:
+        async def received(message: Msg) -> None:
             take(message.data)
 
-        await self.client.subscribe(subject, cb=heard)
+        await self.client.subscribe(subject, cb=received)

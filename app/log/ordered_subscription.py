@@ -1,8 +1,8 @@
-"""Live events as nats-py delivers them, put back into the order of the log.
+"""Live events of several subscriptions, in the order of the log.
 
-nats-py gives every subscription a queue and a task of its own, so that what was sent in one order is delivered in
-another. The server sends one connection the stream's republished messages in the stream's order; hence whatever comes
-before a message that is delivered is either delivered too, or waits in the queue of another subscription.
+The server sends the republished messages to a connection in the stream's order. nats-py then gives each subscription a
+queue and a task of its own, which loses that order. So an earlier message was either delivered, or is in the queue of
+another subscription.
 """
 
 from collections.abc import Callable
@@ -27,7 +27,7 @@ async def unsubscribe(subscription: Subscription) -> None:
 
 @dataclass(slots=True)
 class LiveSubscription:
-    """A core subscription on the stream's republished subjects. `deliver` gets them in order, over all patterns."""
+    """Subscriptions to republished subjects. `deliver` gets the records of all patterns in order."""
 
     deliver: Callable[[Record], None]
     several: bool
@@ -36,7 +36,7 @@ class LiveSubscription:
     _numbers: "count[int]" = field(default_factory=count)
 
     async def take(self, message: Msg) -> None:
-        """Deliver it, or hold it while an earlier one may wait elsewhere. Never gives way to other tasks."""
+        """Deliver a message, or hold it while an earlier one may be queued. Never gives way to other tasks."""
         headers = message.headers or {}
         record = Record(message.subject.removeprefix("live."), int(headers["Nats-Sequence"]), message.data)
         if not self.several:

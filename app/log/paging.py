@@ -1,4 +1,4 @@
-"""Reading the log under several patterns at once, in the order of the log and by pages."""
+"""Subject patterns of deliberations, and pages of the records under several patterns in the order of the log."""
 
 import asyncio
 from collections.abc import Collection, Sequence
@@ -12,7 +12,7 @@ Patterns = tuple[str, ...]
 """Subject patterns of which no two match one subject."""
 
 _SHARE_MIN = 8
-# Of one deliberation, whatever its id: everything but the growing texts.
+# Every event of a deliberation except `call.delta`.
 _WITHOUT_DELTAS = ("*", "stage.>", "takeover.>", "call.*.started", "call.*.finished")
 
 
@@ -27,32 +27,36 @@ def of_deliberations(tenant: str, deliberation_ids: Collection[str]) -> Patterns
 
 
 def of_tenant(tenant: str, *, deltas: bool) -> Patterns:
-    """Everything of a tenant, with or without the growing texts."""
+    """Everything of a tenant, with or without `call.delta`."""
     stem = f"deliberations.{checked_token(tenant, 'tenant')}"
     return (f"{stem}.>",) if deltas else tuple(f"{stem}.*.{tail}" for tail in _WITHOUT_DELTAS)
 
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """Records in the order of the log, none missing up to `position`."""
+    """Records in the order of the log, none missing up to `position`; `complete` when no more were requested."""
 
     records: Sequence[Record]
     position: int
+    complete: bool
 
 
-async def read_page(journal: Journal, patterns: Patterns, after: int, up_to: int, size: int) -> Page:
+async def read_page(journal: Journal, patterns: Patterns, after: int, up_to: int | None, size: int) -> Page:
     """The first records above `after` and not above `up_to`, about `size` of them; raises JournalUnavailable.
 
-    `up_to` must be stored already: every pattern is read on its own, and what is stored meanwhile may be seen by one
-    read and not by another. Where a pattern had more to say than it was asked for, what others said of later events is
-    left for the next page.
+    `up_to` must be stored already, because every pattern is read separately: a record stored meanwhile may be in one
+    read and missing in another. A single pattern may be read without that bound. Where one pattern has more records
+    than were read, later records of the others are left for the next page.
     """
     share = size if len(patterns) == 1 else max(_SHARE_MIN, size // len(patterns))
     reads = await asyncio.gather(*(_read(journal, pattern, after, share) for pattern in patterns))
+    if up_to is None:
+        (records,) = reads
+        return Page(records, records[-1].sequence if records else after, complete=len(records) < share)
     position = min((records[-1].sequence for records in reads if len(records) == share), default=up_to)
     position = min(position, up_to)
     kept = [record for records in reads for record in records if record.sequence <= position]
-    return Page(sorted(kept, key=lambda record: record.sequence), position)
+    return Page(sorted(kept, key=lambda record: record.sequence), position, complete=position == up_to)
 
 
 async def _read(journal: Journal, pattern: str, after: int, limit: int) -> list[Record]:

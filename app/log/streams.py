@@ -1,20 +1,21 @@
-"""The streams, declared: an idempotent bootstrap, so that no service creates or changes a stream while serving.
+"""Declarations of the streams and consumers, and an idempotent bootstrap. No service changes a stream while serving.
 
-`apply` creates what is missing and refuses what differs; `plan` tells the differences and changes nothing.
+`apply` creates what is missing and refuses what differs; `plan` lists the differences and changes nothing.
 """
 
 import json
 from typing import Any, cast
 
 from app.deliberation.errors import JournalUnavailable, StreamsDiffer
-from app.log.journal import CONSUMER, COPIES, KEYS_STREAM, STREAM, UNREACHABLE, WEBHOOKS_STREAM, JetStreamJournal
+from app.log.connection import UNREACHABLE
+from app.log.journal import CONSUMER, COPIES, KEYS_STREAM, STREAM, WEBHOOKS_STREAM, JetStreamJournal
 from app.log.stream_settings import DAY_S, StreamSettings
 
 WEBHOOKS_CONSUMER = "webhooks"
 ATTEMPTS_CONSUMER = "attempts"
 WEBHOOKS_ACK_WAIT_S = 12
 _NANOSECOND = 1_000_000_000
-# A write that only tries: on a subject that nobody reads, gone after a second, the shortest time that the server takes.
+# The probe write: no consumer reads its subject, and it expires after a second, the shortest time the server allows.
 PROBE_SUBJECT = "deliberations.probe"
 PROBE_TIMEOUT_S = 1.0
 _PROBE_HEADERS = {"Nats-TTL": "1s"}
@@ -34,7 +35,7 @@ def _stream(name: str, subjects: list[str], age_s: int, replicas: int, **more: o
 
 
 def _derived(name: str, filtered: str, age_s: int, replicas: int) -> dict[str, Any]:
-    """A stream that copies part of DELIBERATIONS to the subjects that neighbours already read, by id."""
+    """A stream that copies some events of DELIBERATIONS to subjects with the id alone, which other services read."""
     subject = f"{COPIES[name]}.{{{{wildcard(2)}}}}"
     source = {"name": STREAM, "subject_transforms": [{"src": filtered, "dest": subject}]}
     stream = _stream(name, [], age_s, replicas, sources=[source])
@@ -43,7 +44,7 @@ def _derived(name: str, filtered: str, age_s: int, replicas: int) -> dict[str, A
 
 
 def declared_streams(settings: StreamSettings) -> list[dict[str, Any]]:
-    """Every stream as the server's API takes it; only the fields named here are compared."""
+    """Every stream as the server's API takes it; `plan` compares only the fields named here."""
     r = settings.replicas
     return [
         _stream(
@@ -55,7 +56,7 @@ def declared_streams(settings: StreamSettings) -> list[dict[str, Any]]:
             allow_msg_ttl=True,
             republish={"src": "deliberations.>", "dest": "live.deliberations.>"},
         ),
-        # Kept for ever, and not to be deleted: a key whose revocation went away would be good again.
+        # Kept for ever and protected from deletion: without its revocation, a revoked key would be valid again.
         _stream(
             KEYS_STREAM,
             ["keys.>"],
@@ -66,7 +67,7 @@ def declared_streams(settings: StreamSettings) -> list[dict[str, Any]]:
             deny_purge=True,
             republish={"src": "keys.>", "dest": "live.keys.>"},
         ),
-        # A day longer than facts, so that no record goes before what it tells of.
+        # A day longer than facts, so that no record expires before its fact.
         _stream(WEBHOOKS_STREAM, ["webhooks.>"], settings.retention_s + DAY_S, r, allow_direct=True),
         _stream("PLANNING_EVENTS", ["planning.>"], 30 * DAY_S, r),
         _stream("ORCHESTRATOR_EVENTS", ["orchestration.>"], 7 * DAY_S, r),
@@ -77,9 +78,9 @@ def declared_streams(settings: StreamSettings) -> list[dict[str, Any]]:
 
 
 def declared_consumer(settings: StreamSettings) -> dict[str, Any]:
-    """The durable pull consumer that hands accepted deliberations to coordinators.
+    """The durable pull consumer that delivers accepted deliberations to coordinators.
 
-    No `backoff`: it would override `ack_wait`. No delivery limit: at a limit the item would stay for ever, undelivered.
+    No `backoff`: it would override `ack_wait`. No delivery limit: an item at the limit would never be delivered again.
     """
     return {
         "durable_name": CONSUMER,
@@ -96,10 +97,10 @@ def declared_consumer(settings: StreamSettings) -> dict[str, Any]:
 
 
 def declared_consumers(settings: StreamSettings) -> list[tuple[str, dict[str, Any]]]:
-    """Every durable pull consumer, with its stream: the coordinators', and those of whoever sends webhooks.
+    """Every durable pull consumer with its stream: the coordinators' and the webhook senders'.
 
-    What waits for its next attempt is handed back with a delay, and counts as unacknowledged for hours: half a million
-    such items cost the server 140 MB, no CPU, and no delay of others; their delays outlast its crash.
+    A webhook that waits for its next attempt is returned with a delay, and stays unacknowledged for hours. Half a
+    million such items cost the server 140 MB and no CPU; their delays survive its crash.
     """
     sending: dict[str, Any] = {
         "ack_policy": "explicit",
@@ -120,20 +121,20 @@ def declared_consumers(settings: StreamSettings) -> list[tuple[str, dict[str, An
 
 
 def differences(name: str, declared: dict[str, Any], found: dict[str, Any]) -> list[str]:
-    """One line for each declared field that the server has otherwise; fields that are not declared are not compared."""
+    """One line for each declared field whose value the server has otherwise."""
     lines: list[str] = []
-    for key, wanted in declared.items():
-        given = found.get(key)
+    for key, expected in declared.items():
+        actual = found.get(key)
         if key == "sources":
-            sources = cast("list[dict[str, Any]]", given or [])
-            given = [{"name": s["name"], "subject_transforms": s.get("subject_transforms")} for s in sources]
-        if given != wanted:
-            lines.append(f"{name}.{key}: declared {json.dumps(wanted)}, found {json.dumps(given)}")
+            sources = cast("list[dict[str, Any]]", actual or [])
+            actual = [{"name": s["name"], "subject_transforms": s.get("subject_transforms")} for s in sources]
+        if actual != expected:
+            lines.append(f"{name}.{key}: declared {json.dumps(expected)}, found {json.dumps(actual)}")
     return lines
 
 
 class _Api:
-    """The JetStream API as JSON: what is compared is what the server says, not what a client library makes of it."""
+    """The JetStream API as JSON, so that the server's own fields are compared, not a client library's."""
 
     def __init__(self, journal: JetStreamJournal) -> None:
         self._journal = journal
@@ -154,7 +155,7 @@ class _Api:
 
 
 async def plan(journal: JetStreamJournal, settings: StreamSettings) -> tuple[list[str], list[str]]:
-    """What is missing (names) and what differs (lines); both empty when all is as declared."""
+    """The names of what is missing, and a line for each difference."""
     api = _Api(journal)
     missing: list[str] = []
     different: list[str] = []
@@ -191,9 +192,9 @@ async def apply(journal: JetStreamJournal, settings: StreamSettings) -> list[str
 
 
 async def prove_writes(journal: JetStreamJournal) -> None:
-    """Raise JournalUnavailable when the journal's last write failed and a try shows that writes still do.
+    """Raise JournalUnavailable when the journal's last write failed and a probe write fails too.
 
-    A store that is full, or broken since it was, answers every read: only a write tells.
+    A full or broken store answers every read, so that only a write detects it.
     """
     if not journal.last_write_failed:
         return

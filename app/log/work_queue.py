@@ -1,7 +1,7 @@
-"""The work queue: a standing pull on a durable consumer, of accepted deliberations unless it is told of another.
+"""The work queue: a standing pull request on a durable consumer, by default that of accepted deliberations.
 
-nats-py's own `fetch` is not used: cancelling it leaves its pull alive, which then swallows the next item. Here one
-inbox lives as long as the queue, pulls are plain publishes, and what was asked for is counted.
+nats-py's own `fetch` is not used: its pull request survives cancellation and swallows the next item. Here one inbox
+lives as long as the queue, pull requests are plain publishes, and the requested items are counted.
 """
 
 import asyncio
@@ -15,7 +15,8 @@ from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription
 
 from app.deliberation.ports import Record
-from app.log.journal import CONSUMER, STREAM, UNREACHABLE, JetStreamJournal
+from app.log.connection import UNREACHABLE
+from app.log.journal import CONSUMER, STREAM, JetStreamJournal
 
 PULL_EXPIRES_S = 30
 HEARTBEAT_S = 5
@@ -26,9 +27,9 @@ log = structlog.get_logger(__name__)
 
 @dataclass(slots=True)
 class QueueItem:
-    """An item of the queue, an accepted deliberation for one, handed out until it is acknowledged.
+    """An item of the queue, redelivered until it is acknowledged.
 
-    `deliveries` counts how often it was handed out; it is a hint, because a server's crash resets it.
+    `deliveries` counts its deliveries; it is a hint, because a crash of the server resets it.
     """
 
     record: Record
@@ -37,7 +38,7 @@ class QueueItem:
 
 
 class WorkQueue:
-    """Pulls deliveries, never more than `slots` that are not yet acknowledged."""
+    """Pulls items for `deliver`, at most `slots` of them unacknowledged at a time."""
 
     def __init__(
         self,
@@ -54,14 +55,14 @@ class WorkQueue:
         self._slots = slots
         self._deliver = deliver
         self._held = 0
-        self._asked = 0
+        self._requested = 0
         self._inbox = ""
-        self._heard_at_s = 0.0
+        self._last_message_at_s = 0.0
         self._subscription: Subscription | None = None
         self._open = False
 
     async def start(self) -> None:
-        """Begin to pull."""
+        """Subscribe and begin to pull."""
         self._open = True
         self._inbox = self._client.new_inbox()
         self._subscription = await self._client.subscribe(self._inbox, cb=self._take)
@@ -69,21 +70,21 @@ class WorkQueue:
         await self._pull()
 
     async def watch(self) -> None:
-        """Keep the pull standing: ask again after two silent heartbeats. Runs until cancelled."""
+        """Repeat the pull request after two missed heartbeats. Runs until cancelled."""
         while True:
             await asyncio.sleep(HEARTBEAT_S / 2)
-            if asyncio.get_running_loop().time() - self._heard_at_s > 2 * HEARTBEAT_S:
+            if asyncio.get_running_loop().time() - self._last_message_at_s > 2 * HEARTBEAT_S:
                 self._forget_pulls()
             await self._pull()
 
     def stop(self) -> None:
-        """Ask for nothing more; deliveries that are held stay held."""
+        """Pull nothing more; unacknowledged items stay held."""
         self._open = False
 
     async def close(self) -> None:
-        """Ask for nothing more, and wait for what is on its way: whoever stops can then give all of it back.
+        """Pull nothing more, and take the items on their way, so that the caller can give all of them back.
 
-        Otherwise what the server had handed out already would wait there for `ack_wait`.
+        Without that, items that the server has sent would wait for `ack_wait`.
         """
         self._open = False
         if self._subscription is None:
@@ -92,73 +93,73 @@ class WorkQueue:
             async with asyncio.timeout(CLOSE_TIMEOUT_S):
                 await self._subscription.drain()
         except (*UNREACHABLE, nats.errors.BadSubscriptionError) as exc:
-            log.info("pull_not_ended", error=repr(exc))
+            log.info("pull_not_drained", error=repr(exc))
 
     def _forget_pulls(self) -> None:
-        self._asked = 0
-        self._heard_at_s = asyncio.get_running_loop().time()
+        self._requested = 0
+        self._last_message_at_s = asyncio.get_running_loop().time()
 
     async def _pull(self) -> None:
-        free = self._slots - self._held - self._asked
-        # Few large pulls beat many small ones; but an idle queue never waits for a quarter of its slots.
-        if not self._open or free <= 0 or (self._asked and free < self._slots // 4):
+        free = self._slots - self._held - self._requested
+        # Few large pulls cost less than many small ones. Without an open pull, a smaller one is sent too.
+        if not self._open or free <= 0 or (self._requested and free < self._slots // 4):
             return
         request = {
             "batch": free,
             "expires": PULL_EXPIRES_S * 1_000_000_000,
             "idle_heartbeat": HEARTBEAT_S * 1_000_000_000,
         }
-        self._asked += free
-        self._heard_at_s = asyncio.get_running_loop().time()
+        self._requested += free
+        self._last_message_at_s = asyncio.get_running_loop().time()
         try:
             await self._client.publish(self._next, json.dumps(request).encode(), reply=self._inbox)
         except UNREACHABLE as exc:
-            self._asked = 0
+            self._requested = 0
             log.info("pull_refused", error=repr(exc))
 
     async def _take(self, message: Msg) -> None:
-        self._heard_at_s = asyncio.get_running_loop().time()
+        self._last_message_at_s = asyncio.get_running_loop().time()
         headers = message.headers or {}
         status = headers.get("Status")
         if status is None:
             metadata = message.metadata
             record = Record(message.subject, metadata.sequence.stream, message.data)
-            self._asked = max(0, self._asked - 1)
+            self._requested = max(0, self._requested - 1)
             self._held += 1
             self._deliver(QueueItem(record, metadata.num_delivered or 1, message.reply))
         elif status != "100":
-            # What ends a pull tells how much of it was not served; if it does not, all pulls are void.
+            # The end of a pull states how many items were not delivered; without that number, no pull is open.
             left = headers.get("Nats-Pending-Messages")
-            self._asked = 0 if left is None else max(0, self._asked - int(left))
+            self._requested = 0 if left is None else max(0, self._requested - int(left))
             if status != "408":
-                # Refused, not expired: to ask again at once would be refused at once. `watch` asks later.
+                # Refused, not expired: an immediate request would be refused too. `watch` repeats it later.
                 log.info("pull_ended", status=status, description=headers.get("Description"))
                 return
         await self._pull()
 
     async def working(self, delivery: QueueItem) -> None:
-        """Tell the server that the delivery is being worked on."""
-        await self._say(delivery, b"+WPI")
+        """Extend `ack_wait`, because the item is being worked on."""
+        await self._reply(delivery, b"+WPI")
 
     async def ack(self, delivery: QueueItem) -> None:
-        """The delivery's end is in the log: it need not be handed out again."""
+        """Acknowledge an item whose end is in the log: it is never delivered again."""
         self._held -= 1
-        await self._say(delivery, b"+ACK")
+        await self._reply(delivery, b"+ACK")
         await self._pull()
 
     async def give_back(self, delivery: QueueItem, delay_s: float = 0.0) -> None:
-        """Hand the delivery to whoever pulls next, after `delay_s`."""
+        """Return an item for redelivery after `delay_s`."""
         self._held -= 1
-        await self._say(delivery, b"-NAK " + json.dumps({"delay": round(delay_s * 1_000_000_000)}).encode())
+        await self._reply(delivery, b"-NAK " + json.dumps({"delay": round(delay_s * 1_000_000_000)}).encode())
         await self._pull()
 
     def drop(self) -> None:
-        """A delivery is a duplicate of one that is held: its slot is free again, and nothing is said."""
+        """Free the slot of a duplicate of a held item, without a reply to the server."""
         self._held -= 1
 
-    async def _say(self, delivery: QueueItem, word: bytes) -> None:
+    async def _reply(self, delivery: QueueItem, data: bytes) -> None:
         try:
-            await self._client.publish(delivery.reply, word)
+            await self._client.publish(delivery.reply, data)
         except UNREACHABLE as exc:
-            # Unsaid, the server hands it out again after ack_wait, and the facts tell what is left to do.
-            log.info("acknowledgement_unsaid", error=repr(exc))
+            # The server redelivers the item after ack_wait, and its facts show what is left to do.
+            log.info("acknowledgement_lost", error=repr(exc))

@@ -21,7 +21,7 @@ from app.observability.metrics import Metrics
 from app.settings import Settings
 from app.streaming.feed import Feed
 from app.streaming.single_flight import SingleFlightCache
-from app.streaming.snapshots import SnapshotCache
+from app.streaming.streams import Streams
 
 
 class Gateway(TypedDict):
@@ -37,7 +37,7 @@ class Gateway(TypedDict):
     catalog: Catalog
     deliberations: Deliberations
     feed: Feed
-    looks: SnapshotCache
+    streams: Streams
     roles: Mapping[str, Role]
     strategies: Mapping[str, StrategyDefinition]
     metrics: Metrics

@@ -1,93 +1,27 @@
-"""Routes: a deliberation's events, as a stream (SSE) or as JSON pages over the same cursor.
+"""Route: a deliberation's events, as a stream (SSE) or as JSON pages over the same cursor.
 
-Everything that can be refused is refused before the stream opens.
+Every error is answered before the stream opens.
 """
 
+from collections.abc import AsyncGenerator
 from typing import Annotated
 
-from fastapi import APIRouter, Depends, Response
+from fastapi import APIRouter, Depends, Header, Query, Request, Response
+from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
+from pydantic.json_schema import SkipJsonSchema
 
-from app.api.cursor import Cursor
+from app.api.cursor import CURSOR_PATTERN, Cursor, parse_cursor
 from app.api.event_schemas import EventPage
+from app.api.negotiation import Media, media_of
+from app.api.problems import TooManyStreams, ValidationFailed
 from app.api.responses import answer, headers, problems
-from app.api.schemas import dump
-from app.log.paging import of_deliberation
-from app.routes.dependencies import Gateway, InGateway
-from app.streaming.event_stream import NEGOTIATED, EventStreamResponse, StreamPlan, seated, stream_events
-from app.streaming.frames import Filter, event_in, frame_of
-from app.streaming.resume import EventsRequest, ResumePoint, events_request, head_of, resume_point, snapshot_of
+from app.api.schemas import FieldProblem
+from app.routes.dependencies import DeliberationId, InGateway, OfTenant
+from app.streaming.frames import EVENT_TYPES, EventSelection
+from app.streaming.resume import EventsRequest
+from app.streaming.streams import Streams
 
-PAGE_RECORDS = 256
-EXAMINED_MAX = 10_000
-
-router = APIRouter(tags=["events"])
-
-
-def item(cursor: Cursor, event: bytes) -> bytes:
-    """The event's JSON with its cursor as the first field."""
-    return f'{{"id":"{cursor}",'.encode() + event[1:]
-
-
-def page_of(items: list[bytes], next_: Cursor, *, ended: bool) -> bytes:
-    """An EventPage as JSON."""
-    last = f'],"next":"{next_}","ended":{"true" if ended else "false"}}}'
-    return b'{"items":[' + b",".join(items) + last.encode()
-
-
-async def page(opened: ResumePoint, wanted: Filter, gateway: Gateway, limit: int) -> bytes:
-    """An EventPage as JSON. Events are put in as they are stored, each with its cursor; nothing is parsed.
-
-    Without a cursor it begins at the beginning. A page may hold less than `limit` although there is more: only so many
-    events are looked at.
-    """
-    items: list[bytes] = []
-    look, epoch = opened.look, opened.epoch
-    position = look.begin_sequence - 1 if opened.cursor is None and opened.gap is None else opened.start
-    ended = opened.over
-    if opened.gap is not None:
-        snapshot = event_in(await snapshot_of(look, gateway))
-        items = [item(Cursor(epoch, position), each) for each in (dump(opened.gap), snapshot)]
-    examined, more = 0, opened.gap is None and not ended
-    (pattern,) = of_deliberation(look.tenant, look.deliberation_id)
-    while more and len(items) < limit and examined < EXAMINED_MAX:
-        reading = gateway["journal"].read(pattern, position, limit=PAGE_RECORDS)
-        records = [record async for record in reading]
-        more = len(records) == PAGE_RECORDS
-        examined += len(records)
-        for record in records:
-            position = record.sequence
-            frame = frame_of(epoch, record)
-            if frame is not None and wanted.takes(frame):
-                items.append(item(Cursor(epoch, position), record.data))
-            if frame is not None and frame.ends:
-                ended, more = True, False
-                break
-            if len(items) == limit:
-                break
-    return page_of(items, Cursor(epoch, position), ended=ended)
-
-
-def stream_of(opened: ResumePoint, wanted: Filter, head: list[bytes], gateway: Gateway) -> EventStreamResponse:
-    """The answer to a viewer of one deliberation."""
-    settings, look = gateway["settings"], opened.look
-    patterns = of_deliberation(look.tenant, look.deliberation_id)
-    showing = StreamPlan(
-        epoch=opened.epoch,
-        start=opened.start,
-        live=patterns,
-        stored=patterns,
-        filter=wanted,
-        ends=lambda frame: frame.ends,
-        deliberation_id=look.deliberation_id,
-    )
-    return EventStreamResponse(
-        stream_events(showing, head, gateway),
-        heartbeat_s=settings.heartbeat_s,
-        stalled_s=settings.stream_send_timeout_s,
-        headers=NEGOTIATED,
-    )
-
-
+NEGOTIATED = {"Cache-Control": "no-cache, no-transform", "Vary": "Accept"}
 ANSWERS = {
     200: {
         "model": EventPage,
@@ -99,6 +33,85 @@ ANSWERS = {
     **problems(400, 404, 406, 410, 422, 429, 503),
 }
 
+router = APIRouter(tags=["events"])
+
+OfMedia = Annotated[Media, Depends(media_of)]
+LastEventId = Annotated[
+    str | SkipJsonSchema[None],
+    Header(
+        alias="Last-Event-ID",
+        description="Cursor to continue after; beats `after`, because a reconnect repeats the old URL",
+        json_schema_extra={"pattern": f"^$|{CURSOR_PATTERN}"},
+    ),
+]
+
+
+class EventsQuery(BaseModel):
+    """The query of a stream or page. A reconnect repeats it, because it is part of the URL."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    after: str | SkipJsonSchema[None] = Field(
+        None,
+        description="Cursor to continue after; 0 reads from the beginning",
+        json_schema_extra={"pattern": CURSOR_PATTERN},
+    )
+    deltas: bool = Field(True, description="Whether `call.delta` events are wanted")
+    types: list[Annotated[str, WithJsonSchema({"type": "string", "enum": sorted(EVENT_TYPES)})]] = Field(
+        [], max_length=32, description="Only logged events of these types, separated by commas or repeated"
+    )
+    limit: int = Field(200, ge=1, le=1_000, description="Events on a JSON page; streams have no limit")
+
+    def selection(self) -> EventSelection:
+        """The selected types; raises ValidationFailed for a type that the log does not have."""
+        if not self.types:
+            return EventSelection(self.deltas)
+        named = frozenset(kind.strip() for entry in self.types for kind in entry.split(","))
+        unknown = sorted(named - EVENT_TYPES)
+        if unknown:
+            detail = f"No logged event has the type {', '.join(map(repr, unknown))}"[:500]
+            remedy = f"Give some of {', '.join(sorted(EVENT_TYPES))}."
+            fault = FieldProblem(location="query", pointer="types", code="unknown_type", detail=detail, remedy=remedy)
+            raise ValidationFailed([fault])
+        return EventSelection(self.deltas, named)
+
+    def cursor(self, last_event_id: str | None) -> Cursor | None:
+        """The client's cursor, None without one: Last-Event-ID takes precedence over `after`. Raises InvalidCursor."""
+        cursor = None if self.after is None else parse_cursor(self.after, "after")
+        return parse_cursor(last_event_id, "Last-Event-ID") if last_event_id else cursor
+
+
+async def connection_slot(request: Request, gateway: InGateway, media: OfMedia) -> AsyncGenerator[None, None]:
+    """Hold one of the tenant's stream slots (the address's in development mode) until the stream ends.
+
+    Raises TooManyStreams. Pages need no slot.
+    """
+    if media != "text/event-stream":
+        yield
+        return
+    feed, viewers = gateway["feed"], gateway["metrics"].sse_viewers
+    client = f"tenant {request.scope['caller'].tenant}"
+    if gateway["access"].development:
+        client = request.client.host if request.client else ""
+    if not feed.acquire_slot(client):
+        raise TooManyStreams("Too many event streams are open; close some, or read JSON pages.")
+    viewers.inc()
+    try:
+        yield
+    finally:
+        viewers.dec()
+        feed.release_slot(client)
+
+
+async def events_response(streams: Streams, request: EventsRequest, media: Media, limit: int) -> Response:
+    """The stream or page that answers a request; raises NotFound, Gone and JournalUnavailable."""
+    point = await streams.resume(request, patient=media == "text/event-stream")
+    if media == "application/json":
+        return Response(await streams.page(point, limit), media_type=media, headers=NEGOTIATED)
+    if point.over and point.cursor is not None:
+        return Response(status_code=204, headers=NEGOTIATED)
+    return await streams.response(point, NEGOTIATED)
+
 
 @router.get(
     "/deliberations/{deliberation_id}/events",
@@ -106,17 +119,17 @@ ANSWERS = {
     summary="Watch a deliberation, or page through its events",
     response_class=Response,
     responses=ANSWERS,
-    dependencies=[Depends(seated)],
+    dependencies=[Depends(connection_slot)],
 )
 async def read_deliberation_events(
     gateway: InGateway,
-    wanted: Annotated[EventsRequest, Depends(events_request)],
-    opened: Annotated[ResumePoint, Depends(resume_point)],
+    tenant: OfTenant,
+    deliberation_id: DeliberationId,
+    query: Annotated[EventsQuery, Query()],
+    media: OfMedia,
+    last_event_id: LastEventId = None,
 ) -> Response:
     """Every event once, in the order of the log. A page after the terminal event is empty, and says that it ended."""
-    if wanted.media == "application/json":
-        content = await page(opened, wanted.selection, gateway, wanted.limit)
-        return Response(content, media_type=wanted.media, headers=NEGOTIATED)
-    if opened.over:
-        return Response(status_code=204, headers=NEGOTIATED)
-    return stream_of(opened, wanted.selection, await head_of(opened, gateway), gateway)
+    cursor = query.cursor(last_event_id)
+    request = EventsRequest(tenant, frozenset({deliberation_id}), query.selection(), cursor, single=True)
+    return await events_response(gateway["streams"], request, media, query.limit)

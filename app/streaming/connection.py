@@ -1,7 +1,7 @@
-"""The connection below a request, as the server hands it to the application: an extension of ASGI.
+"""Access to the transport of a request's connection, an ASGI extension, and bounds for a viewer that reads nothing.
 
-What a viewer that takes nothing may cost is bounded here. The server buffers what the operating system does not take,
-and would keep a closed connection until that is sent, which is never; the system itself would hold megabytes for it.
+Without bounds the operating system holds megabytes for such a viewer, and the server keeps its closed connection until
+the rest is sent, which never happens.
 """
 
 import socket
@@ -18,25 +18,25 @@ _EXTENSION = "deliberate.connection"
 
 
 class StreamingProtocol(HttpToolsProtocol):
-    """uvicorn's protocol, which tells each request of its connection."""
+    """uvicorn's protocol, with the transport in the scope of each request."""
 
     def on_message_begin(self) -> None:
-        """A request begins."""
+        """Called by the parser when a request begins."""
         super().on_message_begin()
         self.scope["extensions"] = {_EXTENSION: cast("dict[object, object]", self.transport)}
 
 
 def connection_of(scope: Scope) -> Transport | None:
-    """The transport of a request's connection; None under a server that does not tell."""
+    """The transport of a request's connection; None under another server."""
     return scope.get("extensions", {}).get(_EXTENSION)
 
 
-def bounded(connection: Transport, stalled_s: float) -> None:
-    """Let little wait for a peer that takes nothing, and the system end its connection after `stalled_s`.
+def limit_unsent(connection: Transport, stalled_s: float) -> None:
+    """Bound the unsent bytes of a connection, and have the system end it when they stay unsent for `stalled_s`.
 
-    TCP_NOTSENT_LOWAT bounds what the system takes beyond what it can send, and costs a fast reader nothing.
-    TCP_USER_TIMEOUT ends a connection with bytes that are not acknowledged or not taken for that long: also of peers
-    that are gone without a word, and of those for whom too little waits for the server to notice.
+    TCP_NOTSENT_LOWAT bounds what the system takes beyond what it can send, at no cost for a fast reader.
+    TCP_USER_TIMEOUT ends a connection whose bytes stay unacknowledged or unread for that long. That covers peers that
+    vanished, and those with too few unsent bytes for the server to notice.
     """
     connection.set_write_buffer_limits(high=BUFFER_BYTES)
     opened = connection.get_extra_info("socket")

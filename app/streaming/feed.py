@@ -1,4 +1,4 @@
-"""Live fan-out: one subscription per watched deliberation or tenant, each frame encoded once, and seats for viewers."""
+"""Live fan-out: one watch for each set of patterns, shared by all of its viewers, and the limit on open streams."""
 
 import asyncio
 from collections import Counter
@@ -13,18 +13,18 @@ from app.deliberation.ports import Journal, Record
 from app.log.paging import Patterns, of_deliberation
 from app.streaming.watch import RingLimits, Viewer, Watch
 
-_MENDS_AT_ONCE = 16
+_REPLAYS_AT_ONCE = 16
 
 
 def _ignored(record: Record) -> None:
-    """Nobody observes."""
+    """The default observer."""
 
 
 class Feed:
     """All watches of this process. An async context manager: leaving it ends them.
 
-    `streams_max` and `streams_per_client_max` bound the seats that viewers take. `observe` is given every event that
-    viewers are shown, before they are.
+    `streams_max` and `streams_per_client_max` bound the open streams. `observe` receives every event before a viewer
+    does.
     """
 
     def __init__(
@@ -42,111 +42,104 @@ class Feed:
         self._streams_max = streams_max
         self._streams_per_client_max = streams_per_client_max
         self._observe = observe
-        self._mending = asyncio.Semaphore(_MENDS_AT_ONCE)
+        self._replays = asyncio.Semaphore(_REPLAYS_AT_ONCE)
         self._group = asyncio.TaskGroup()
         self._watches: dict[Patterns, Watch] = {}
-        self._seats: Counter[str] = Counter()
+        self._streams_of: Counter[str] = Counter()
 
     async def __aenter__(self) -> Self:
         await self._group.__aenter__()
-        self._announcer = self._group.create_task(self._announce_drain())
-        self._unhook = self._journal.on_reconnect(self._doubt)
+        self._drain_task = self._group.create_task(self._drain_on_event())
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._unhook()
         self.drain()
-        self._announcer.cancel()
+        self._drain_task.cancel()
         for watch in list(self._watches.values()):
             self._close(watch)
-        # What ended the context goes on as it is: only a watch that crashed makes an exception group.
+        # Without the error that ended the context: only a watch that crashed makes an exception group.
         await self._group.__aexit__(None, None, None)
 
     @property
     def watched(self) -> int:
-        """Watches that are open."""
+        """Open watches."""
         return len(self._watches)
 
     @property
     def streams(self) -> int:
-        """Streams that are open."""
-        return self._seats.total()
+        """Open streams."""
+        return self._streams_of.total()
 
     def drain(self) -> None:
-        """Tell every viewer to reconnect elsewhere, now and from now on. Idempotent."""
+        """End every stream with `stream.reconnect`, now and from now on. Idempotent."""
         self.draining.set()
         for watch in self._watches.values():
             watch.wake()
 
-    async def _announce_drain(self) -> None:
-        """The event may also be set by someone who does not know the watches."""
+    async def _drain_on_event(self) -> None:
+        """Drain also when only `draining` is set."""
         await self.draining.wait()
         self.drain()
 
-    def _doubt(self) -> None:
-        for watch in self._watches.values():
-            watch.doubt()
-
-    def admit(self, client: str) -> bool:
-        """Give `client` a seat for one more stream, if one is left; whoever got one must `dismiss` it."""
-        if self.streams >= self._streams_max or self._seats[client] >= self._streams_per_client_max:
+    def acquire_slot(self, client: str) -> bool:
+        """Count one more stream of `client`; False at a limit. Each acquired slot must be released."""
+        if self.streams >= self._streams_max or self._streams_of[client] >= self._streams_per_client_max:
             return False
-        self._seats[client] += 1
+        self._streams_of[client] += 1
         return True
 
-    def dismiss(self, client: str) -> None:
-        """Give a seat back."""
-        self._seats[client] -= 1
-        if not self._seats[client]:
-            del self._seats[client]
+    def release_slot(self, client: str) -> None:
+        """Count one stream of `client` less."""
+        self._streams_of[client] -= 1
+        if not self._streams_of[client]:
+            del self._streams_of[client]
 
     @asynccontextmanager
     async def watch(self, patterns: Patterns) -> AsyncGenerator[Watch, None]:
-        """Watch what is stored: shared with everyone who does, and closed some moments after the last one has left."""
+        """The watch under these patterns, shared with others; it closes some seconds after the last viewer left."""
         watch = self._watches.get(patterns)
-        if watch is None or watch.foreign:
-            watch = self._watches[patterns] = Watch(self._journal, patterns, self._limits, self._mending, self._observe)
-            watch.task = self._group.create_task(watch.follow())
-        if watch.farewell is not None:
-            watch.farewell.cancel()
+        if watch is None or watch.replaced:
+            watch = self._watches[patterns] = Watch(self._journal, patterns, self._limits, self._replays, self._observe)
+            watch.task = self._group.create_task(watch.run())
+        if watch.closing is not None:
+            watch.closing.cancel()
         watch.viewers += 1
         try:
             yield watch
         finally:
             watch.viewers -= 1
             if not watch.viewers:
-                watch.farewell = asyncio.get_running_loop().call_later(self._limits.linger_s, self._close, watch)
+                watch.closing = asyncio.get_running_loop().call_later(self._limits.linger_s, self._close, watch)
 
     def _close(self, watch: Watch) -> None:
-        if watch.farewell is not None:
-            watch.farewell.cancel()
+        if watch.closing is not None:
+            watch.closing.cancel()
         if watch.task is not None:
             watch.task.cancel()
         if self._watches.get(watch.patterns) is watch:
             del self._watches[watch.patterns]
 
     def viewer(self, watch: Watch, position: int, stored: Patterns | None = None) -> Viewer:
-        """A reader of `watch` that has seen everything up to `position`."""
+        """A reader of `watch` from `position` on; see `Viewer`."""
         return Viewer(watch, position, self._limits, stored)
 
     async def changed(self, tenant: str, deliberation_id: str, after_sequence: int, timeout_s: float) -> bool:
-        """Whether a fact (not a view) with a sequence above `after_sequence` is stored before `timeout_s` is over.
+        """Whether a fact (not a view) above `after_sequence` is stored, before the call or within `timeout_s`.
 
-        Also one that was stored before the call. False at once when the process drains. Raises JournalUnavailable when
-        the log cannot be asked.
+        False at once when the process drains. Raises JournalUnavailable when the log cannot be read.
         """
         loop = asyncio.get_running_loop()
         until_s = loop.time() + timeout_s
         async with self.watch(of_deliberation(tenant, deliberation_id)) as watch:
-            asked = False
+            facts_read = False
             while not self.draining.is_set():
-                if watch.foreign or watch.last_fact_sequence > after_sequence:
+                if watch.replaced or watch.last_fact_sequence > after_sequence:
                     return True
-                if watch.ring is not None and after_sequence < watch.since and not asked:
-                    # Whatever was stored before the watch began is in the log alone.
-                    asked = True
+                if watch.ring is not None and after_sequence < watch.begin and not facts_read:
+                    # Only the log holds what was stored before the watch began.
+                    facts_read = True
                     facts = await self._journal.facts(tenant, deliberation_id)
                     if facts and facts[-1].sequence > after_sequence:
                         return True

@@ -1,7 +1,7 @@
-"""Events as SSE frames, encoded once, and the bounded ring in which all viewers of a deliberation read them."""
+"""Events as SSE frames, encoded once for all viewers; the ring that holds them; the filters that select them."""
 
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol, get_args
 
@@ -19,14 +19,14 @@ log = structlog.get_logger(__name__)
 EVENT_TYPES: frozenset[str] = frozenset(event.model_fields["type"].default for event in get_args(Event))
 """Every type of event that the log holds."""
 VIEW_TYPES: frozenset[str] = frozenset(view.model_fields["type"].default for view in get_args(View))
-"""Those of them that decide nothing."""
+"""The types of views: events that no state depends on."""
 DELETED: str = Deleted.model_fields["type"].default
-"""The type of a tombstone."""
+"""The type of the fact that a deliberation was deleted."""
 
 
 @dataclass(frozen=True, slots=True)
 class EventFrame:
-    """One event as SSE bytes, ready to be sent to any number of viewers."""
+    """One event as SSE bytes, shared by all viewers."""
 
     sequence: int
     type: str
@@ -35,12 +35,12 @@ class EventFrame:
 
     @property
     def ends(self) -> bool:
-        """Whether nothing is shown after this event."""
+        """Whether the event is the last of its deliberation."""
         return self.type in TERMINAL_STATUS or self.type == DELETED
 
 
 def frame_of(epoch: str, record: Record) -> EventFrame | None:
-    """The SSE frame of a stored event; None for bytes that are no event, which no viewer is shown."""
+    """The SSE frame of a stored event; None, with a warning, for bytes that are no event."""
     data = record.data
     try:
         kind = event_type(data)
@@ -55,7 +55,7 @@ def frame_of(epoch: str, record: Record) -> EventFrame | None:
 
 
 class Ring:
-    """The newest frames of one deliberation: complete above `floor` and up to `last`."""
+    """A bounded buffer of the newest frames of a watch: complete above `floor` and up to `last`."""
 
     def __init__(self, floor: int, frames_max: int, bytes_max: int) -> None:
         self.floor = floor
@@ -70,7 +70,7 @@ class Ring:
         return len(self._frames)
 
     def push(self, frame: EventFrame) -> None:
-        """Add a frame that is newer than all others; the oldest ones go when there are too many, or too many bytes."""
+        """Add a frame newer than all others, and drop the oldest ones beyond `frames_max` or `bytes_max`."""
         self.last = frame.sequence
         self._frames.append(frame)
         self._sequences.append(frame.sequence)
@@ -89,28 +89,28 @@ class Ring:
         return self._frames[bisect_right(self._sequences, sequence) :]
 
 
-class Filter(Protocol):
-    """Which events a viewer is shown. Asked in the order of the log."""
+class EventFilter(Protocol):
+    """Selects the events that a viewer receives. Called in the order of the log."""
 
     def takes(self, frame: EventFrame) -> bool:
-        """Whether this event is wanted."""
+        """Whether the viewer receives this event."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class EventSelection:
-    """Which logged events a viewer wants: with or without deltas, and of these `types` alone unless it is None."""
+    """Logged events by type: with or without deltas, and only these `types` unless it is None."""
 
     deltas: bool = True
     types: frozenset[str] | None = None
 
     def takes(self, frame: EventFrame) -> bool:
-        """Whether this event is wanted."""
+        """Whether the viewer receives this event."""
         return (self.deltas or frame.type != "call.delta") and (self.types is None or frame.type in self.types)
 
 
 def control_frame(kind: str, data: bytes) -> bytes:
-    """A frame that no cursor can point to: it says something about the stream, and is not in the log."""
+    """A frame without an id, for an event about the stream itself, which is not in the log."""
     return ServerSentEvent(data.decode(), event=kind, sep="\n").encode()
 
 
@@ -119,51 +119,48 @@ def event_in(control: bytes) -> bytes:
     return control.partition(b"\ndata: ")[2].removesuffix(b"\n\n")
 
 
-def gathered(frames: Sequence[bytes], bytes_max: int = CHUNK_BYTES) -> Iterator[bytes]:
-    """Frames in as few pieces as possible; one that is larger than `bytes_max` as it is, since viewers share it."""
+def cursor_frame(epoch: str, sequence: int) -> bytes:
+    """A frame with an id alone: it sets the client's cursor without an event (HTML standard, §9.2.6)."""
+    return ServerSentEvent(id=str(Cursor(epoch, sequence)), sep="\n").encode()
+
+
+def chunked(frames: Iterable[bytes], bytes_max: int = CHUNK_BYTES) -> Iterator[bytes]:
+    """Frames joined to chunks of at most `bytes_max`; a larger frame is passed on as it is, since viewers share it."""
     parts: list[bytes] = []
+    size = 0
     for frame in frames:
-        if parts and sum(map(len, parts)) + len(frame) > bytes_max:
+        if size and size + len(frame) > bytes_max:
             yield b"".join(parts)
-            parts.clear()
+            parts, size = [], 0
         parts.append(frame)
+        size += len(frame)
     if parts:
         yield b"".join(parts)
 
 
-def cursor_frame(epoch: str, sequence: int) -> bytes:
-    """A frame without an event: it only moves the cursor past what was filtered out (HTML standard, §9.2.6)."""
-    return ServerSentEvent(id=str(Cursor(epoch, sequence)), sep="\n").encode()
-
-
 @dataclass(slots=True)
 class FrameBatcher:
-    """Frames on their way to one viewer. `behind` is the last event that it was not shown, if none was sent since."""
+    """Selects and chunks one viewer's frames. `skipped` is the last event left out, None once a later one was sent."""
 
-    wanted: Filter
+    filter: EventFilter
     epoch: str
-    behind: int | None = None
+    skipped: int | None = None
 
     def chunks(self, frames: Sequence[EventFrame], bytes_max: int = CHUNK_BYTES) -> Iterator[bytes]:
-        """The wanted frames in as few pieces as possible, none larger than `bytes_max` unless one frame is."""
-        parts: list[bytes] = []
-        size = 0
-        for frame in frames:
-            if not self.wanted.takes(frame):
-                self.behind = frame.sequence
-                continue
-            if size and size + len(frame.data) > bytes_max:
-                yield b"".join(parts)
-                parts, size = [], 0
-            self.behind = None
-            parts.append(frame.data)
-            size += len(frame.data)
-        if parts:
-            yield b"".join(parts)
+        """The selected frames in as few chunks as possible, none above `bytes_max` unless one frame is."""
+        return chunked(self._selected(frames), bytes_max)
 
-    def moved(self) -> bytes:
-        """What moves the cursor past the events that were not shown; nothing when it need not be moved."""
-        if self.behind is None:
+    def _selected(self, frames: Sequence[EventFrame]) -> Iterator[bytes]:
+        for frame in frames:
+            if self.filter.takes(frame):
+                self.skipped = None
+                yield frame.data
+            else:
+                self.skipped = frame.sequence
+
+    def cursor_update(self) -> bytes:
+        """The frame that moves the cursor past the events left out; empty when there is none."""
+        if self.skipped is None:
             return b""
-        moved, self.behind = cursor_frame(self.epoch, self.behind), None
-        return moved
+        update, self.skipped = cursor_frame(self.epoch, self.skipped), None
+        return update

@@ -1,98 +1,100 @@
-"""What a viewer asks for, and where in the log it is answered from: all that is settled before a stream opens."""
+"""What a viewer requests, and the position in the log at which its stream or page begins."""
 
-import asyncio
-from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
-from functools import partial
-from typing import Annotated, Any, Literal, TypeVar
+from datetime import datetime
+from typing import Literal
 
-from fastapi import Depends, Header, Query
-from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
-from pydantic.json_schema import SkipJsonSchema
-
-from app.api.cursor import BEGINNING, CURSOR_PATTERN, Cursor, parse_cursor
-from app.api.event_schemas import DeliberationSnapshot, StreamGap, StreamOpened, UnfinishedCall
-from app.api.negotiation import Media, media_of
-from app.api.problems import ValidationFailed
-from app.api.schemas import FieldProblem, dump
-from app.catalog.projection import resource
-from app.deliberation.errors import JournalUnavailable
+from app.api.cursor import BEGINNING, Cursor
+from app.api.event_schemas import StreamGap
+from app.api.schemas import Status
 from app.deliberation.ports import StreamState
-from app.routes.dependencies import DeliberationId, Gateway, InGateway, OfTenant
-from app.streaming.frames import EVENT_TYPES, EventSelection, control_frame, cursor_frame
-from app.streaming.snapshots import Snapshot
-
-RETRY_MS = 2_000
-# A gateway listens before it has read a long log, which streams of several need.
-PATIENCE_S = 10.0
-_ASK_AGAIN_S = 0.1
-
-_Found = TypeVar("_Found")
-
-LastEventId = Annotated[
-    str | SkipJsonSchema[None],
-    Header(
-        alias="Last-Event-ID",
-        description="Cursor to continue after; beats `after`, because a reconnect repeats the old URL",
-        json_schema_extra={"pattern": f"^$|{CURSOR_PATTERN}"},
-    ),
-]
-
-
-class EventsQuery(BaseModel):
-    """The query of a stream or page. Being in the URL, it holds for reconnects too."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    after: str | SkipJsonSchema[None] = Field(
-        None,
-        description="Cursor to continue after; 0 reads from the beginning",
-        json_schema_extra={"pattern": CURSOR_PATTERN},
-    )
-    deltas: bool = Field(True, description="Whether `call.delta` events are wanted")
-    types: list[Annotated[str, WithJsonSchema({"type": "string", "enum": sorted(EVENT_TYPES)})]] = Field(
-        [], max_length=32, description="Only logged events of these types, separated by commas or repeated"
-    )
-    limit: int = Field(200, ge=1, le=1_000, description="Events on a JSON page; streams have no limit")
-
-    def selection(self) -> EventSelection:
-        """The filter; raises ValidationFailed when it names a type that the log does not have."""
-        if not self.types:
-            return EventSelection(self.deltas)
-        named = frozenset(kind.strip() for entry in self.types for kind in entry.split(","))
-        unknown = sorted(named - EVENT_TYPES)
-        if unknown:
-            detail = f"No logged event has the type {', '.join(map(repr, unknown))}"[:500]
-            remedy = f"Give some of {', '.join(sorted(EVENT_TYPES))}."
-            fault = FieldProblem(location="query", pointer="types", code="unknown_type", detail=detail, remedy=remedy)
-            raise ValidationFailed([fault])
-        return EventSelection(self.deltas, named)
+from app.log.paging import Patterns, of_deliberations, of_tenant
+from app.streaming.frames import EventSelection
+from app.streaming.snapshots import SnapshotKey, SnapshotSet
 
 
 @dataclass(frozen=True, slots=True)
 class EventsRequest:
-    """What a viewer asks for. `cursor` is None when it names none; `limit` is for pages."""
+    """The events that a viewer requests. `ids` is empty for every deliberation of the tenant, `statuses` for any.
 
-    media: Media
+    A `single` stream is about one deliberation: its control events name it, it always sends the terminal event, and
+    nothing follows that. `cursor` is None when the viewer has none.
+    """
+
+    tenant: str
+    ids: frozenset[str]
     selection: EventSelection
     cursor: Cursor | None
-    limit: int
+    statuses: frozenset[Status] = frozenset()
+    single: bool = False
+
+    @property
+    def deliberation_id(self) -> str | None:
+        """The id in control events; None on a stream of several."""
+        return next(iter(self.ids)) if self.single else None
+
+    @property
+    def snapshot_key(self) -> SnapshotKey:
+        """The snapshots that it needs. A viewer that resumes does so without the deliberations deleted meanwhile."""
+        return SnapshotKey(self.tenant, self.ids, self.statuses, strict=self.cursor is None and not self.single)
+
+    @property
+    def stored(self) -> Patterns:
+        """The subjects to read of the log."""
+        if self.ids:
+            return of_deliberations(self.tenant, self.ids)
+        return of_tenant(self.tenant, deltas=self.selection.deltas)
+
+    @property
+    def live(self) -> Patterns:
+        """The subjects to subscribe to. Without deltas, one subscription serves all streams of several of a tenant."""
+        if self.single or self.selection.deltas:
+            return self.stored
+        return of_tenant(self.tenant, deltas=False)
 
 
-def events_request(
-    query: Annotated[EventsQuery, Query()],
-    media: Annotated[Media, Depends(media_of)],
-    last_event_id: LastEventId = None,
-) -> EventsRequest:
-    """The request, checked; raises InvalidCursor and ValidationFailed."""
-    return EventsRequest(media, query.selection(), place_in(query.after, last_event_id), query.limit)
+@dataclass(frozen=True, slots=True)
+class ResumePoint:
+    """A request with the snapshots that answer it.
 
+    `cursor` is None when the viewer has none, and when events after it cannot be replayed; then `gap` says why.
+    """
 
-def place_in(after: str | None, last_event_id: str | None) -> Cursor | None:
-    """The cursor that a viewer names, if any: Last-Event-ID beats the query. Raises InvalidCursor."""
-    cursor = None if after is None else parse_cursor(after, "after")
-    return parse_cursor(last_event_id, "Last-Event-ID") if last_event_id else cursor
+    request: EventsRequest
+    known: SnapshotSet
+    cursor: Cursor | None
+    gap: StreamGap | None
+
+    @property
+    def epoch(self) -> str:
+        """The log's incarnation."""
+        return self.known.log.epoch
+
+    @property
+    def begin(self) -> int:
+        """The sequence before the first event of the named deliberations; 0 when none is named."""
+        return min((snapshot.begin_sequence for snapshot in self.known.snapshots), default=1) - 1
+
+    @property
+    def start(self) -> int:
+        """The sequence above which a stream sends events."""
+        if self.cursor is not None:
+            return max(self.cursor.sequence, self.begin) if self.request.single else self.cursor.sequence
+        end = self.known.snapshots[0].end_sequence if self.request.single else None
+        return self.known.log.last_sequence if end is None else end - 1
+
+    @property
+    def over(self) -> bool:
+        """Whether a stream has no event to send any more, because every named deliberation has ended."""
+        return bool(self.request.ids) and not self.unended_after(self.start)
+
+    def unended_after(self, sequence: int) -> set[str]:
+        """The named deliberations whose terminal event is not stored up to `sequence`."""
+        return {
+            snapshot.deliberation_id
+            for snapshot in self.known.snapshots
+            if snapshot.end_sequence is None or snapshot.end_sequence > sequence
+        }
 
 
 def gap_reason(cursor: Cursor, log: StreamState) -> Literal["retention", "epoch"] | None:
@@ -104,116 +106,12 @@ def gap_reason(cursor: Cursor, log: StreamState) -> Literal["retention", "epoch"
     return "retention" if 0 < cursor.sequence < log.first_sequence - 1 else None
 
 
-def gap_at(cursor: Cursor, log: StreamState, now: datetime, deliberation_id: str | None) -> StreamGap | None:
-    """What is told of a cursor that cannot be followed at these bounds of the log."""
-    reason = gap_reason(cursor, log)
+def resume_at(request: EventsRequest, known: SnapshotSet, now: datetime) -> ResumePoint:
+    """Where a request resumes within the bounds of the log: at its cursor, or after a gap at the snapshots."""
+    cursor, log = request.cursor, known.log
+    reason = None if cursor is None else gap_reason(cursor, log)
     if reason is None:
-        return None
+        return ResumePoint(request, known, cursor, None)
     to = str(Cursor(log.epoch, log.last_sequence))
-    said = {"deliberation_id": deliberation_id, "ts": now, "reason": reason}
-    return StreamGap.model_validate({**said, "from": str(cursor), "to": to})
-
-
-@dataclass(frozen=True, slots=True)
-class ResumePoint:
-    """A deliberation as `look` has it, and where its viewer goes on.
-
-    `cursor` is None unless the client's can be followed; then events after it are replayed, and otherwise a snapshot
-    is due, after `gap` where there is one.
-    """
-
-    look: Snapshot
-    cursor: Cursor | None
-    gap: StreamGap | None
-
-    @property
-    def epoch(self) -> str:
-        """The log's incarnation."""
-        return self.look.log.epoch
-
-    @property
-    def over(self) -> bool:
-        """Whether the client has seen the terminal event."""
-        end = self.look.end_sequence
-        return self.cursor is not None and end is not None and self.cursor.sequence >= end
-
-    @property
-    def start(self) -> int:
-        """The sequence above which events are sent; after a snapshot the terminal one is, as it ends the stream."""
-        if self.cursor is not None:
-            return max(self.cursor.sequence, self.look.begin_sequence - 1)
-        end = self.look.end_sequence
-        return self.look.log.last_sequence if end is None else end - 1
-
-
-async def patiently(gateway: Gateway, media: Media, ask: Callable[[], Awaitable[_Found]]) -> _Found:
-    """What `ask` finds. For a stream a log that is away is waited for, `PATIENCE_S` at most; then JournalUnavailable.
-
-    A browser gives up a stream that is refused, whatever the refusal says, and the log is back in a moment.
-    """
-    loop = asyncio.get_running_loop()
-    until_s = loop.time() + (PATIENCE_S if media == "text/event-stream" else 0.0)
-    while True:
-        try:
-            return await ask()
-        except JournalUnavailable:
-            if loop.time() >= until_s or gateway["feed"].draining.is_set():
-                raise
-        await asyncio.sleep(_ASK_AGAIN_S)
-
-
-async def resume_point(
-    gateway: InGateway,
-    tenant: OfTenant,
-    deliberation_id: DeliberationId,
-    wanted: Annotated[EventsRequest, Depends(events_request)],
-) -> ResumePoint:
-    """Everything a stream or page needs to know before it opens; raises NotFound, Gone and JournalUnavailable."""
-    cursor, looks = wanted.cursor, gateway["looks"]
-    # Another gateway may have shown what was stored after the last look of this one.
-    beyond = 0 if cursor is None else cursor.sequence
-    ask = partial(looks.look, tenant, deliberation_id, gateway["deliberations"].check_present, beyond)
-    look = await patiently(gateway, wanted.media, ask)
-    gap = None if cursor is None else gap_at(cursor, look.log, gateway["clock"].now(), deliberation_id)
-    return ResumePoint(look, None if gap is not None else cursor, gap)
-
-
-async def snapshot_of(look: Snapshot, gateway: Gateway) -> bytes:
-    """The frame of a DeliberationSnapshot: the state, with the texts of calls under way. Viewers share its bytes."""
-
-    def tell(look: Snapshot, unfinished: Sequence[UnfinishedCall]) -> bytes:
-        retention_s = gateway["settings"].retention_s
-        snapshot = DeliberationSnapshot(
-            deliberation_id=look.deliberation_id,
-            ts=gateway["clock"].now(),
-            deliberation=resource(look.state, epoch=look.log.epoch, retention_s=retention_s),
-            unfinished=tuple(unfinished),
-        )
-        return control_frame(snapshot.type, dump(snapshot))
-
-    return await gateway["looks"].told(look, tell)
-
-
-def opened_at(log: StreamState, last: int, gateway: Gateway, **about: Any) -> bytes:  # noqa: ANN401 -- fields
-    """The first frame of a stream: how long to wait before reconnecting, and the bounds of what can be replayed."""
-    opened = StreamOpened(
-        ts=gateway["clock"].now(),
-        first=str(Cursor(log.epoch, max(0, log.first_sequence - 1))),
-        last=str(Cursor(log.epoch, last)),
-        heartbeat_s=gateway["settings"].heartbeat_s,
-        **about,
-    )
-    return f"retry: {RETRY_MS}\n".encode() + control_frame(opened.type, dump(opened))
-
-
-async def head_of(opened: ResumePoint, gateway: Gateway) -> list[bytes]:
-    """The first frames of a stream: bounds, and unless a cursor is followed, the state."""
-    look = opened.look
-    retention_until = look.state.accepted.ts + timedelta(seconds=gateway["settings"].retention_s)
-    about = {"deliberation_id": look.deliberation_id, "retention_until": retention_until}
-    parts = [opened_at(look.log, look.state.last_sequence, gateway, **about)]
-    if opened.gap is not None:
-        parts.append(control_frame(opened.gap.type, dump(opened.gap)))
-    if opened.cursor is None:
-        parts += [await snapshot_of(look, gateway), cursor_frame(look.log.epoch, opened.start)]
-    return parts
+    fields = {"deliberation_id": request.deliberation_id, "ts": now, "reason": reason, "from": str(cursor), "to": to}
+    return ResumePoint(request, known, None, StreamGap.model_validate(fields))

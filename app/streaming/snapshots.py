@@ -1,120 +1,163 @@
-"""What a deliberation is at a place of the log: folded once for all who open a stream of it within a moment.
+"""Snapshots of deliberations at a position of the log, loaded once for all viewers that open a stream of them at once.
 
-Facts have subjects of their own and do not change, so what the log holds up to a known place is what it held then: a
-look is exact, and everything after its place is still to be shown.
+Facts never change, so the fold of what the log held up to a position stays exact; a stream sends everything above it.
 """
 
 import asyncio
-from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
 from math import inf
-from typing import Any
+from typing import NamedTuple
 
 from app.api.event_schemas import UnfinishedCall
+from app.api.partial_text import Texts
+from app.api.schemas import Status
 from app.catalog.projection import state_of
+from app.deliberation.errors import Gone, NotFound
 from app.deliberation.facts import CallDelta, CallStarted, decode, prefix
 from app.deliberation.fold import State
 from app.deliberation.ports import Journal, Record, StreamState
-from app.streaming.partial_text import unfinished_calls
 from app.streaming.single_flight import KeyedSingleFlightCache, SingleFlightCache
 
 FRESH_S = 0.5
 PACE = 3.0
+SETS_MAX = 128
 
 CheckFacts = Callable[[str, Sequence[Record]], None]
-"""Raises when the records of a deliberation id are not those of one that is there."""
+"""Raises NotFound or Gone unless the records are a deliberation's, from its acceptance on."""
+
+
+class SnapshotKey(NamedTuple):
+    """The deliberations of a set. With `strict` each must exist; otherwise one that is left is enough."""
+
+    tenant: str
+    ids: frozenset[str]
+    statuses: frozenset[Status]
+    strict: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """One deliberation: its state, and the sequences of its acceptance and of its end, None while it has none."""
+
+    deliberation_id: str
+    state: State
+    begin_sequence: int
+    end_sequence: int | None
+    stage_sequence: int
 
 
 @dataclass(slots=True, eq=False)
-class Snapshot:
-    """A deliberation when the log ended at `log.last_sequence`.
+class SnapshotSet:
+    """Snapshots of the named deliberations when the log ended at `log.last_sequence`.
 
-    `begin_sequence` is the place of its acceptance, `end_sequence` that of its end, if it is there.
+    `frames` caches them as SSE frames.
     """
 
-    tenant: str
-    deliberation_id: str
-    state: State
     log: StreamState
-    begin_sequence: int
-    end_sequence: int | None
-    _views_after: int
-    told: SingleFlightCache[bytes] = field(default_factory=lambda: SingleFlightCache[bytes](inf))
+    snapshots: Sequence[Snapshot]
+    frames: SingleFlightCache[tuple[bytes, ...]] = field(
+        default_factory=lambda: SingleFlightCache[tuple[bytes, ...]](inf)
+    )
 
-    async def unfinished(self, journal: Journal) -> tuple[UnfinishedCall, ...]:
-        """The texts of the calls that were under way; raises JournalUnavailable."""
-        if self.state.open_stage is None or self.state.ended:
+
+def _sequence(records: Sequence[Record], suffix: str) -> int | None:
+    return next((record.sequence for record in records if record.subject.endswith(suffix)), None)
+
+
+def snapshot_at(records: Sequence[Record], last_sequence: int) -> Snapshot:
+    """The snapshot of a deliberation from its facts up to a sequence, which its acceptance must not exceed."""
+    records = [record for record in records if record.sequence <= last_sequence]
+    state = state_of(records)
+    assert state is not None, "the facts begin with the acceptance"
+    return Snapshot(
+        deliberation_id=state.deliberation_id,
+        state=state,
+        begin_sequence=records[0].sequence,
+        end_sequence=_sequence(records, ".end"),
+        stage_sequence=_sequence(records, f".stage.{len(state.stages)}.opened") or 0,
+    )
+
+
+def unfinished_calls(state: State, views: Iterable[CallStarted | CallDelta]) -> tuple[UnfinishedCall, ...]:
+    """One entry for each call of the open stage that has begun and has no outcome: its newest attempt's text.
+
+    `views` are in stream order. The text begins at `offset - len(text)`, which is 0 unless deltas were lost.
+    """
+    stage = state.open_stage
+    if stage is None or state.ended:
+        return ()
+    pending = {planned.call_id for planned in stage.opened.calls} - state.finished.keys()
+    texts = Texts()
+    for view in views:
+        if view.call_id in pending:
+            texts.apply(view)
+    return tuple(
+        UnfinishedCall(
+            call_id=text.call_id, agent_id=text.agent_id, attempt=text.attempt, text=text.text, offset=text.end
+        )
+        for text in texts.values()
+    )
+
+
+class SnapshotCache:
+    """Recent snapshot sets. Loading and encoding one takes at most a quarter of the time, however many viewers open."""
+
+    def __init__(self, journal: Journal, check: CheckFacts) -> None:
+        self._journal = journal
+        self._check = check
+        self._sets = KeyedSingleFlightCache[SnapshotKey, SnapshotSet](FRESH_S, PACE, SETS_MAX)
+
+    def clear(self) -> None:
+        """Drop every set, because the log may have been replaced."""
+        self._sets.clear()
+
+    async def get(self, key: SnapshotKey, at_least: int) -> SnapshotSet:
+        """A set of the last moment, at a position of the log not below `at_least`.
+
+        Raises NotFound, Gone and JournalUnavailable.
+        """
+
+        async def load() -> SnapshotSet:
+            return await self._load(key)
+
+        return await self._sets[key].get(load, lambda known: known.log.last_sequence >= at_least)
+
+    def charge(self, key: SnapshotKey, spent_s: float) -> None:
+        """Keep a set longer, because encoding it took `spent_s` on top of loading it."""
+        self._sets[key].charge(spent_s)
+
+    async def _load(self, key: SnapshotKey) -> SnapshotSet:
+        while True:
+            log = await self._journal.state()
+            found = await asyncio.gather(*(self._facts(key.tenant, id) for id in sorted(key.ids)))
+            present = [each for each in found if not isinstance(each, NotFound | Gone)]
+            missing = [each for each in found if isinstance(each, NotFound | Gone)]
+            unknown = [each for each in missing if isinstance(each, NotFound)]
+            if missing and (not present or (unknown and key.strict)):
+                raise (unknown or missing)[0]
+            if all(records[0].sequence <= log.last_sequence for records in present):
+                return SnapshotSet(log, [snapshot_at(records, log.last_sequence) for records in present])
+            # A deliberation was accepted after the log's state was read.
+
+    async def _facts(self, tenant: str, deliberation_id: str) -> Sequence[Record] | NotFound | Gone:
+        records = await self._journal.facts(tenant, deliberation_id)
+        try:
+            self._check(deliberation_id, records)
+        except (NotFound, Gone) as exc:
+            return exc
+        return records
+
+    async def unfinished(self, tenant: str, snapshot: Snapshot, last_sequence: int) -> tuple[UnfinishedCall, ...]:
+        """The texts of the calls under way when the log ended at `last_sequence`; raises JournalUnavailable."""
+        if snapshot.state.open_stage is None or snapshot.state.ended:
             return ()
         views: list[CallStarted | CallDelta] = []
-        pattern = f"{prefix(self.tenant, self.deliberation_id)}.call.*.*"
-        async for record in journal.read(pattern, self._views_after):
-            if record.sequence > self.log.last_sequence:
+        pattern = f"{prefix(tenant, snapshot.deliberation_id)}.call.*.*"
+        async for record in self._journal.read(pattern, snapshot.stage_sequence):
+            if record.sequence > last_sequence:
                 break
             view = decode(record.data) if record.tokens[-1] in ("started", "delta") else None
             if isinstance(view, CallStarted | CallDelta):
                 views.append(view)
-        return unfinished_calls(self.state, views)
-
-
-def _place(records: Sequence[Record], suffix: str) -> int | None:
-    return next((record.sequence for record in records if record.subject.endswith(suffix)), None)
-
-
-class SnapshotCache:
-    """The looks of the last moment. They take no more than a quarter of the time, however many ask.
-
-    `several` are what others made of many looks, under keys of theirs.
-    """
-
-    def __init__(self, journal: Journal) -> None:
-        self._journal = journal
-        self._looks = KeyedSingleFlightCache[tuple[str, str], Snapshot](FRESH_S, PACE)
-        self.several = KeyedSingleFlightCache[Hashable, Any](FRESH_S, PACE)
-
-    def doubt(self) -> None:
-        """The log may have become another one."""
-        self._looks.forget()
-        self.several.forget()
-
-    async def look(self, tenant: str, deliberation_id: str, check: CheckFacts, beyond: int = 0) -> Snapshot:
-        """A deliberation as it was a moment ago, but not before `beyond` was stored.
-
-        Raises what `check` raises, and JournalUnavailable.
-        """
-
-        async def ask() -> Snapshot:
-            return await self.look_at(tenant, deliberation_id, check, await self._journal.state())
-
-        shared = self._looks[tenant, deliberation_id]
-        return await shared.get(ask, lambda look: look.log.last_sequence >= beyond)
-
-    async def look_at(self, tenant: str, deliberation_id: str, check: CheckFacts, bounds: StreamState) -> Snapshot:
-        """A deliberation as it was when the log had these bounds; where it was accepted later, as it is now."""
-        records = await self._journal.facts(tenant, deliberation_id)
-        check(deliberation_id, records)
-        if records[0].sequence > bounds.last_sequence:
-            bounds = replace(bounds, last_sequence=records[-1].sequence)
-        records = [record for record in records if record.sequence <= bounds.last_sequence]
-        state = state_of(records)
-        assert state is not None, "an acceptance is there"
-        return Snapshot(
-            tenant=tenant,
-            deliberation_id=deliberation_id,
-            state=state,
-            log=bounds,
-            begin_sequence=records[0].sequence,
-            end_sequence=_place(records, ".end"),
-            _views_after=_place(records, f".stage.{len(state.stages)}.opened") or 0,
-        )
-
-    async def told(self, look: Snapshot, tell: Callable[[Snapshot, Sequence[UnfinishedCall]], bytes]) -> bytes:
-        """What `tell` makes of a look and of the texts of the calls under way; once for all who have the same look."""
-        loop = asyncio.get_running_loop()
-
-        async def ask() -> bytes:
-            began_s = loop.time()
-            told = tell(look, await look.unfinished(self._journal))
-            self._looks[look.tenant, look.deliberation_id].took(loop.time() - began_s)
-            return told
-
-        return await look.told.get(ask)
+        return unfinished_calls(snapshot.state, views)

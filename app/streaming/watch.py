@@ -1,32 +1,32 @@
-"""A watch: what is stored from now on under some patterns, kept for a while for all who look, never for one alone.
+"""A watch: one live subscription, and the newest of its frames in a ring that all of its viewers read.
 
-It holds the newest frames in a bounded ring that all of its viewers read. A viewer is no more than a position: whoever
-is behind the ring reads the log, whoever is level waits for the next wake-up.
+A viewer is a position. At the ring's end it waits for the next wake-up; behind the ring it reads the log.
 
-What makes a replay join the live events without gap or duplicate: sequences only grow; the ring knows above which
-sequence (`floor`) it is complete; and a read of the log that began after that floor was known covers everything below.
-Nothing relies on sequences being dense: they count the events of all deliberations together.
+Replay joins live frames without gap or duplicate: sequences only grow, the ring is complete above its floor, and a read
+that began after that floor was known covers everything below. Sequences are not dense: all deliberations share them.
 """
 
 import asyncio
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 from app.deliberation.errors import JournalUnavailable
-from app.deliberation.ports import Journal, Record, Subscription
+from app.deliberation.ports import Journal, Record
 from app.log.paging import Patterns, read_page
+from app.log.projection import Projection
 from app.streaming.frames import VIEW_TYPES, EventFrame, Ring, frame_of
 from app.streaming.single_flight import KeyedSingleFlightCache
 
 
 @dataclass(frozen=True, slots=True)
 class RingLimits:
-    """What a watch may hold, and how long it waits.
+    """Bounds and times of a watch.
 
-    `frames_max` and `bytes_max` bound the ring. `page_records` and `page_bytes` bound what is read of the log at once
-    for viewers behind it, of which each may hold a page of its own; `pages_max` pages are shared for `page_fresh_s`.
-    `linger_s` is how long a watch outlives its last viewer, `retry_s` how long it waits when the log is away. After
-    `silence_s` without an event the log is asked for one.
+    `frames_max` and `bytes_max` bound the ring, and `frames_max` the live records buffered during a resync.
+    `page_records` and `page_bytes` bound one read of the log for viewers behind the ring; each such viewer may hold a
+    page. `pages_max` pages are shared for `page_fresh_s`. A watch ends `linger_s` after its last viewer left, and
+    retries an unavailable log after `retry_s`. After `silence_s` without a live event it checks the log for one.
     """
 
     frames_max: int = 1_024
@@ -43,12 +43,16 @@ class RingLimits:
 _Frames = tuple[Sequence[EventFrame], int]
 
 
-class Watch:
-    """What is stored from now on under some patterns; `follow` runs for as long as anyone watches.
+class _LogReplaced(Exception):
+    """The log has another epoch, or lost its newest events."""
 
-    `ring` is there once the watch has begun; everything above `since` has been heard. `last_fact_sequence` is the place
-    of the newest fact heard. `foreign` tells that the log has become another one, in which what was shown has no place.
-    `observe` is given every event before any viewer is shown it, once or more often.
+
+class Watch:
+    """The events stored from now on under some patterns; `run` maintains it.
+
+    `ring` is None until the first sync with the log. No event above `begin` is missing; `last_fact_sequence` is the
+    newest fact's. `replaced` is set when another log took this one's place; its events have no position here.
+    `observe` receives every event before any viewer does, once or more often.
     """
 
     def __init__(
@@ -56,147 +60,114 @@ class Watch:
         journal: Journal,
         patterns: Patterns,
         limits: RingLimits,
-        mending: asyncio.Semaphore,
+        replays: asyncio.Semaphore,
         observe: Callable[[Record], None],
     ) -> None:
         self.patterns = patterns
         self.epoch = ""
         self.ring: Ring | None = None
-        self.since = 0
+        self.begin = 0
         self.last_fact_sequence = 0
-        self.foreign = False
+        self.replaced = False
         self.viewers = 0
         self.task: asyncio.Task[None] | None = None
-        self.farewell: asyncio.TimerHandle | None = None
+        self.closing: asyncio.TimerHandle | None = None
         self._journal = journal
         self._limits = limits
-        self._mending = mending
+        self._replays = replays
         self._observe = observe
         self._page_records = limits.page_records
         self._pages = KeyedSingleFlightCache[tuple[Patterns, int], _Frames](
             limits.page_fresh_s, size_max=limits.pages_max
         )
         self._changed = asyncio.Event()
-        self._doubted = asyncio.Event()
-        self._certain = False
-        self._held: list[Record] = []
+        self._projection = Projection(journal, patterns, self.deliver, self._replay, self._wait, retry_s=limits.retry_s)
+        self._synced = False
+        self._buffer: list[Record] = []
 
     def deliver(self, record: Record) -> None:
-        """Take a live event; while it is uncertain whether one was missed, hold it back until the log has been read."""
-        if self._certain:
+        """Take a live event. While an earlier one may have been lost, buffer it until the log has been read."""
+        if self._synced and not self._projection.stale.is_set():
             self._store(record)
             return
-        self._held.append(record)
-        if len(self._held) > self._limits.frames_max:
-            self._held.clear()
-            self._doubted.set()
+        self._buffer.append(record)
+        if len(self._buffer) > self._limits.frames_max:
+            self._buffer.clear()
+            self.resync()
 
-    def doubt(self) -> None:
-        """Live events may have been missed: read the log again from the last one that was shown."""
-        self._certain = False
-        self._doubted.set()
+    def resync(self) -> None:
+        """Read the log again from the newest frame on, because live events may have been lost."""
+        self._projection.stale.set()
 
     def wake(self) -> None:
-        """Let every viewer look again, once, however many events came in one turn of the loop."""
+        """Wake every waiting viewer, once for all events that came in one turn of the event loop."""
         self._changed.set()
         self._changed = asyncio.Event()
 
     async def changed(self, until_s: float) -> None:
         """Wait for the next wake-up, or for the loop's time `until_s`."""
         event = self._changed
-        try:
+        with suppress(TimeoutError):
             async with asyncio.timeout_at(until_s):
                 await event.wait()
-        except TimeoutError:
-            return
 
-    async def follow(self) -> None:
-        """Hold the subscription, and mend whatever a lost connection tears, until cancelled."""
-        subscription = await self._subscribed()
-        try:
-            await self._mend()
-            while not self.foreign:
-                await self._doubt_or_silence()
-                await self._mend()
-        finally:
-            await subscription.close()
+    async def run(self) -> None:
+        """Hold the subscription and resync it after every loss, until cancelled or until the log is replaced."""
+        with suppress(_LogReplaced):
+            await self._projection.run()
 
-    async def _doubt_or_silence(self) -> None:
-        """Wait for a reason to read the log again: a doubt, or an event in it that should have been heard long ago."""
-        while not self._doubted.is_set():
-            assert self.ring is not None, "a watch is mended first"
-            heard = self.ring.last
-            try:
-                async with asyncio.timeout(self._limits.silence_s):
-                    await self._doubted.wait()
-            except TimeoutError:
-                if self.ring.last == heard and await self._more_stored(self.ring):
-                    return
+    async def _wait(self, projection: Projection) -> None:
+        """Wait until a resync is due: requested, or the log holds an event that should have been delivered."""
+        assert self.ring is not None, "the first replay makes the ring"
+        while True:
+            last = self.ring.last
+            if await projection.stale_within(self._limits.silence_s):
+                return
+            if self.ring.last == last and await self._missed(last):
+                return
 
-    async def _more_stored(self, ring: Ring) -> bool:
-        """Whether the log has an event beyond the last one heard."""
+    async def _missed(self, after: int) -> bool:
+        """Whether the log holds an event above `after`."""
         try:
             for pattern in self.patterns:
-                async for record in self._journal.read(pattern, ring.last, limit=1):
-                    if record.sequence > ring.last:
-                        return True
+                async for _ in self._journal.read(pattern, after, limit=1):
+                    return True
         except JournalUnavailable:
             return False
         return False
 
-    async def _subscribed(self) -> Subscription:
-        while True:
-            try:
-                return await self._journal.subscribe(self.patterns, self.deliver)
-            except JournalUnavailable:
-                await asyncio.sleep(self._limits.retry_s)
-
-    async def _mend(self) -> None:
-        """Read what may have been missed; then, without giving way to anyone in between, take what was held back."""
-        self.doubt()
-        while self._doubted.is_set():
-            self._doubted.clear()
-            try:
-                async with self._mending:
-                    await self._catch_up()
-            except JournalUnavailable:
-                await self._patience()
-        held, self._held = self._held, []
-        self._certain = True
-        if not self.foreign:
-            for record in held:
-                self._store(record)
+    async def _replay(self, journal: Journal) -> None:
+        """Read what may have been lost; then store the buffered events without giving way to other tasks."""
+        self._synced = False
+        async with self._replays:
+            await self._catch_up(journal)
+        if self._projection.stale.is_set():
+            return
+        buffered, self._buffer, self._synced = self._buffer, [], True
+        for record in buffered:
+            self._store(record)
         self.wake()
 
-    async def _patience(self) -> None:
-        """Wait for a word that the log is back, but not for ever; then doubt still."""
-        try:
-            async with asyncio.timeout(self._limits.retry_s):
-                await self._doubted.wait()
-        except TimeoutError:
-            self._doubted.set()
-
-    async def _catch_up(self) -> None:
-        state = await self._journal.state()
+    async def _catch_up(self, journal: Journal) -> None:
+        state = await journal.state()
         if self.ring is None:
-            self.epoch, self.since = state.epoch, state.last_sequence
+            self.epoch, self.begin = state.epoch, state.last_sequence
             self.ring = Ring(state.last_sequence, self._limits.frames_max, self._limits.bytes_max)
         elif state.epoch != self.epoch or state.last_sequence < self.ring.last:
-            # Also a log that lost its tail counts as another one: it will give the same sequences out again.
-            self.foreign = True
-        else:
-            position = self.ring.last
-            while position < state.last_sequence:
-                page = await read_page(
-                    self._journal, self.patterns, position, state.last_sequence, self._limits.page_records
-                )
-                position = page.position
-                for record in page.records:
-                    self._store(record)
+            # A log that lost its newest events gives their sequences out again.
+            self.replaced = True
+            self.wake()
+            raise _LogReplaced
+        position = self.ring.last
+        while position < state.last_sequence:
+            page = await read_page(journal, self.patterns, position, state.last_sequence, self._limits.page_records)
+            position = page.position
+            for record in page.records:
+                self._store(record)
 
     def _store(self, record: Record) -> None:
         ring = self.ring
-        if ring is None or self.foreign or record.sequence <= ring.last:
+        if ring is None or record.sequence <= ring.last:
             return
         frame = frame_of(self.epoch, record)
         if frame is None:
@@ -209,23 +180,22 @@ class Watch:
         self.wake()
 
     async def page(self, patterns: Patterns, after: int) -> _Frames:
-        """Stored frames above `after` under some patterns, and up to where they are complete.
+        """Stored frames above `after` under some patterns, and the position up to which they are complete.
 
-        For viewers behind the ring; those who ask for the same within a moment share one read and its frames. Raises
-        JournalUnavailable.
+        Viewers behind the ring share one read and its frames for a moment. Raises JournalUnavailable.
         """
-        assert self.ring is not None, "a watch is begun first"
-        # The floor is known before the log is read; what is above it is in the ring.
+        assert self.ring is not None, "the first replay makes the ring"
+        # The floor is taken before the log is read, so that the ring holds everything above it.
         floor = self.ring.floor
 
-        async def ask() -> _Frames:
+        async def load() -> _Frames:
             read = await read_page(self._journal, patterns, after, floor, self._page_records)
             return self._bounded(self._frames(read.records), read.position)
 
-        return await self._pages[patterns, after].get(ask)
+        return await self._pages[patterns, after].get(load)
 
     def _bounded(self, frames: Sequence[EventFrame], position: int) -> _Frames:
-        """As many frames as `page_bytes` lets pass, one at least; where they are large, fewer are read from now on."""
+        """At least one frame, and no more than fit in `page_bytes`; later reads are sized by what fitted."""
         limits, size = self._limits, 0
         for count, frame in enumerate(frames):
             size += len(frame.data)
@@ -247,9 +217,9 @@ class Watch:
 
 
 class Viewer:
-    """A reader of a watch: everything up to `position` has been given to it, and nothing is kept for it.
+    """A reader of a watch that has received everything up to `position`. No frame is kept for it.
 
-    `stored` are the patterns under which it reads the log when it is behind; those of the watch, or narrower ones.
+    Behind the ring it reads the log under `stored`: the watch's patterns, or narrower ones.
     """
 
     def __init__(self, watch: Watch, position: int, limits: RingLimits, stored: Patterns | None = None) -> None:
@@ -259,13 +229,13 @@ class Viewer:
         self._stored = stored or watch.patterns
 
     async def batch(self, until_s: float) -> Sequence[EventFrame]:
-        """The frames above `position`, in order, as many as are at hand.
+        """All available frames above `position`, in order.
 
-        Waits for them when there are none, but not beyond the loop's time `until_s`. Empty when there is reason to look
-        at the world again: time is up, the watch woke everyone, or events passed that are not shown.
+        Waits for some, until the loop's time `until_s` at most. Empty after a time-out, after a wake-up without a
+        frame, and when a page of the log holds none.
         """
         ring = self._watch.ring
-        if ring is None or self._watch.foreign:
+        if ring is None or self._watch.replaced:
             await self._watch.changed(until_s)
             return ()
         if self.position < ring.floor:

@@ -225,7 +225,7 @@ async def journal_over(
     server: InMemoryServer, name: str, process: Process | None = None, patience_s: float = 2.5
 ) -> JetStreamJournal:
     """The real journal over the server in memory."""
-    journal = JetStreamJournal("nats://memory", name=name, patience_s=patience_s)
-    journal.client = InMemoryClient(server, process)  # pyright: ignore[reportAttributeAccessIssue]
+    client = InMemoryClient(server, process)
+    journal = JetStreamJournal("nats://memory", name=name, patience_s=patience_s, client=client)  # pyright: ignore[reportArgumentType]
     await journal.open()
     return journal

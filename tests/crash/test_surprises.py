@@ -10,7 +10,7 @@ import pytest
 
 from app.deliberation.facts import Cancelled, Completed, Failed, Resumed, StageClosed, StageOpened, encode
 from app.deliberation.ports import Appended
-from app.log.journal import REQUEST_TIMEOUT_S
+from app.log.connection import REQUEST_TIMEOUT_S
 from tests.contracts.test_journal import accepted
 from tests.crash.audit import Audit
 from tests.crash.client import journal_over

@@ -38,10 +38,10 @@ DURABILITY_GUARDS = (
         "app/log/journal.py",
         """            stored = await self._last(subject)
             if stored is None:
-                told""",
+                detail""",
         """            stored = None
             if stored is None:
-                told""",
+                detail""",
         f"{SURPRISES}test_a_write_without_an_answer_is_looked_for_and_made_again_only_when_it_is_not_there",
     ),
     Guard(
@@ -65,11 +65,11 @@ DURABILITY_GUARDS = (
         "app/log/journal.py",
         """        except JournalUnavailable as exc:
             failures = [exc]
-        # Entered only when the first""",
+        # Entered only after a failed""",
         """        except JournalUnavailable as exc:
             failures = [exc]
             raise
-        # Entered only when the first""",
+        # Entered only after a failed""",
         f"{SURPRISES}test_any_fact_may_be_in_doubt_and_the_deliberation_goes_on_as_ever",
     ),
     Guard(
@@ -349,7 +349,7 @@ DURABILITY_GUARDS = (
     Guard(
         "a pull that was lost is asked for again",
         "app/log/work_queue.py",
-        "            if asyncio.get_running_loop().time() - self._heard_at_s > 2 * HEARTBEAT_S:\n"
+        "            if asyncio.get_running_loop().time() - self._last_message_at_s > 2 * HEARTBEAT_S:\n"
         "                self._forget_pulls()\n",
         "",
         f"{SURPRISES}test_a_pull_that_is_lost_is_asked_for_again",

@@ -52,8 +52,8 @@ OVERLOAD = (
     Guard(
         "no more is taken from the queue than there are slots",
         "app/log/work_queue.py",
-        "        free = self._slots - self._held - self._asked\n",
-        "        free = self._slots - self._asked\n",
+        "        free = self._slots - self._held - self._requested\n",
+        "        free = self._slots - self._requested\n",
         "tests/integration/log/test_work_queue.py::"
         "test_no_more_than_the_slots_are_handed_out_and_each_until_it_is_acknowledged",
     ),

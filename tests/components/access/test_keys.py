@@ -175,7 +175,7 @@ async def test_keys_of_a_log_that_was_replaced_are_forgotten() -> None:
 
 
 async def test_while_the_log_is_away_the_known_keys_stay(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("app.log.catch_up.RETRY_S", 0.01)
+    monkeypatch.setattr("app.log.projection.RETRY_S", 0.01)
     journal = InMemoryJournal()
     key = await make_key(journal)
     async with following(journal) as ring:

@@ -158,7 +158,7 @@ async def test_after_a_lost_connection_only_what_was_uncertain_is_read(monkeypat
 
 
 async def test_it_waits_for_a_log_that_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("app.log.catch_up.RETRY_S", 0.001)
+    monkeypatch.setattr("app.log.projection.RETRY_S", 0.001)
     journal = await journal_of(Story("a").accepted())
     journal.available = False
     kept = catalog()
@@ -195,7 +195,7 @@ def broken_off(journal: InMemoryJournal, after_records: int, then: Callable[[], 
 
 
 async def test_what_was_read_before_the_log_went_away_is_not_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("app.log.catch_up.RETRY_S", 0.001)
+    monkeypatch.setattr("app.log.projection.RETRY_S", 0.001)
     journal = await journal_of(*(fact for id in "abc" for fact in (Story(id).accepted(), Story(id).completed())))
     asked = broken_off(journal, 2)
     kept = catalog()
@@ -206,7 +206,7 @@ async def test_what_was_read_before_the_log_went_away_is_not_read_again(monkeypa
 async def test_a_log_that_lost_its_tail_before_it_was_read_to_its_end_is_read_anew(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("app.log.catch_up.RETRY_S", 0.001)
+    monkeypatch.setattr("app.log.projection.RETRY_S", 0.001)
     journal = await journal_of(*(fact for id in "abc" for fact in (Story(id).accepted(), Story(id).completed())))
 
     def lost() -> None:
@@ -261,7 +261,7 @@ async def test_what_ended_before_the_catalog_was_there_tells_how_fast_work_ends(
 
 
 async def test_a_log_that_was_made_anew_is_listed_once_it_has_been_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("app.log.catch_up.RETRY_S", 0.001)
+    monkeypatch.setattr("app.log.projection.RETRY_S", 0.001)
     journal = await journal_of(*life("a"))
     kept = catalog()
     async with following(kept, journal):

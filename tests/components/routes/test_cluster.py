@@ -93,7 +93,7 @@ async def gateway() -> AsyncGenerator[Served, None]:
 
 async def cluster(gateway: Served) -> dict[str, Any]:
     """A new answer, in the shape that is declared."""
-    gateway.gateway["cluster"].forget()
+    gateway.gateway["cluster"].clear()
     response = await gateway.client.get("/cluster")
     assert (response.status_code, response.headers["cache-control"]) == (200, "no-store"), response.text
     Cluster.model_validate_json(response.content)
@@ -134,7 +134,7 @@ async def test_an_engine_is_told_once_with_the_load_of_all_and_the_worst_of_what
     ]
     failing = engine("http://e1:8000", in_flight=3, healthy=False, circuit="half_open", models=["m-2 simulated"])
     gateway.journal.replies["control.role.QA"] = [agent("QA", engines=[failing])]
-    gateway.gateway["cluster"].forget()
+    gateway.gateway["cluster"].clear()
     response = await gateway.client.get("/cluster")
     assert "secret" not in response.text
     told = response.json()
@@ -291,7 +291,7 @@ async def test_all_who_ask_within_a_moment_cost_one_question(gateway: Served) ->
         return LOG
 
     gateway.journal.figures = slow  # pyright: ignore[reportAttributeAccessIssue]
-    gateway.gateway["cluster"].forget()
+    gateway.gateway["cluster"].clear()
     async with asyncio.TaskGroup() as group:
         viewers = [group.create_task(gateway.client.get("/cluster")) for _ in range(20)]
         await until(lambda: bool(asked))

@@ -70,7 +70,7 @@ async def test_facts_without_their_beginning_are_gone(gateway: Gateway, story: S
 
 
 async def test_a_log_that_stays_away_refuses_before_the_stream_opens(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("app.streaming.resume.PATIENCE_S", 0.0)
+    monkeypatch.setattr("app.streaming.streams.PATIENCE_S", 0.0)
     async with listening(InMemoryJournal(available=False)) as gateway:
         response = await gateway.client.get("/deliberations/a/events")
         assert response.status_code == 503 and int(response.headers["retry-after"]) > 0

@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
-from app.streaming.frames import CHUNK_BYTES, control_frame, event_in, gathered
-from app.streaming.resume import snapshot_of
+from app.streaming.frames import CHUNK_BYTES, EventSelection, chunked, control_frame, event_in
+from app.streaming.resume import EventsRequest
+from app.streaming.streams import Streams
 from app.testing import InMemoryJournal
 from tests.components.routes.listening import following, listening, whole
 from tests.conditions import until
@@ -46,7 +47,7 @@ async def test_a_silent_stream_is_kept_awake_by_comments(path: str) -> None:
 @pytest.mark.parametrize("sizes", [[], [1], [10, 20, 30], [CHUNK_BYTES, 1, CHUNK_BYTES + 1, 2, 3]])
 def test_a_head_is_gathered_into_few_pieces_and_what_is_large_is_shared(sizes: list[int]) -> None:
     frames = [b"x" * size for size in sizes]
-    pieces = list(gathered(frames))
+    pieces = list(chunked(frames))
     assert b"".join(pieces) == b"".join(frames)
     assert all(len(piece) <= CHUNK_BYTES or any(piece is frame for frame in frames) for piece in pieces)
     assert len(pieces) <= 1 + 2 * sum(size >= CHUNK_BYTES for size in sizes)
@@ -56,19 +57,15 @@ def test_a_control_frame_holds_its_event() -> None:
     assert event_in(control_frame("stream.gap", b'{"a":"data: b"}')) == b'{"a":"data: b"}'
 
 
-def no_check(deliberation_id: str, records: object) -> None:
-    """Whatever there is will do."""
-
-
 async def test_viewers_who_come_together_share_the_bytes_of_one_snapshot() -> None:
     async with listening() as gateway:
         await gateway.write(*whole(Story("a"))[:6])
         async with gateway.watching("a") as one, gateway.watching_several("a") as another:
             first, second = (await following(one, 2))[1], (await following(another, 2))[1]
         assert first.event == second.event == "deliberation.snapshot"
-        state: Any = gateway.server.lifespan.state
-        look = await state["looks"].look("default", "a", no_check)
-        assert await snapshot_of(look, state) is await snapshot_of(look, state)
+        streams: Streams = gateway.server.lifespan.state["streams"]
+        point = await streams.resume(EventsRequest("default", frozenset({"a"}), EventSelection(), None, single=True))
+        assert (await streams.head(point))[1] is (await streams.head(point))[1]
 
 
 async def test_a_crowd_that_opens_at_once_is_one_question_to_the_log() -> None:

@@ -323,7 +323,7 @@ async def test_what_is_wrong_is_told_before_anything_opens(
 
 
 async def test_a_log_that_stays_away_refuses_before_the_stream_opens(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("app.streaming.resume.PATIENCE_S", 0.0)
+    monkeypatch.setattr("app.streaming.streams.PATIENCE_S", 0.0)
     async with listening(InMemoryJournal(available=False)) as gateway:
         response = await gateway.client.get("/events")
         assert response.status_code == 503 and int(response.headers["retry-after"]) > 0

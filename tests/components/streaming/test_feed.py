@@ -191,7 +191,7 @@ async def test_a_log_that_is_away_is_waited_for() -> None:
 
 
 @pytest.mark.parametrize("change", ["epoch", "tail"])
-async def test_another_log_makes_a_watch_foreign_and_the_next_viewer_gets_a_new_one(change: str) -> None:
+async def test_another_log_makes_a_watch_replaced_and_the_next_viewer_gets_a_new_one(change: str) -> None:
     journal, story = LossyJournal(), Story("a")
     await write(journal, story.accepted(), story.opened())
     async with Feed(journal, limits=SMALL) as feed, feed.watch(A) as watch:
@@ -202,7 +202,7 @@ async def test_another_log_makes_a_watch_foreign_and_the_next_viewer_gets_a_new_
             journal.records.pop()
             journal._last_sequence -= 1  # pyright: ignore[reportPrivateUsage] -- a crash took what was not on disk yet
         journal.heal()
-        await until(lambda: watch.foreign and journal.subscriptions == 0)
+        await until(lambda: watch.replaced and journal.subscriptions == 0)
         async with feed.watch(A) as anew:
             await begun(anew)
             assert anew is not watch and anew.epoch == journal.epoch
@@ -284,9 +284,9 @@ async def test_changed_asks_the_log_only_for_what_was_before_its_watch() -> None
 
 def test_seats_are_bounded_by_client_and_in_all() -> None:
     feed = Feed(InMemoryJournal(), streams_max=3, streams_per_client_max=2)
-    assert [feed.admit(client) for client in ("a", "a", "a", "b", "c")] == [True, True, False, True, False]
-    feed.dismiss("a")
-    assert feed.streams == 2 and feed.admit("c") and not feed.admit("c")
+    assert [feed.acquire_slot(client) for client in ("a", "a", "a", "b", "c")] == [True, True, False, True, False]
+    feed.release_slot("a")
+    assert feed.streams == 2 and feed.acquire_slot("c") and not feed.acquire_slot("c")
 
 
 OPERATIONS = st.lists(

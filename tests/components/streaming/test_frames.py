@@ -69,7 +69,7 @@ def test_event_types_are_those_of_the_log() -> None:
 def test_filtered_events_move_the_cursor_once(kinds: list[str], selection: EventSelection, sent: list[str]) -> None:
     frames = [EventFrame(place, kind, kind.encode() + b"\n\n", "a") for place, kind in enumerate(kinds)]
     passage = FrameBatcher(selection, "e")
-    told = b"".join(passage.chunks(frames)) + passage.moved() + passage.moved()
+    told = b"".join(passage.chunks(frames)) + passage.cursor_update() + passage.cursor_update()
     assert told.decode().split("\n\n")[:-1] == sent
 
 

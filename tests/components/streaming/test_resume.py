@@ -9,7 +9,7 @@ from app.api.negotiation import negotiated
 from app.api.problems import NotAcceptable
 from app.deliberation.errors import InvalidCursor
 from app.deliberation.fold import fold
-from app.streaming.partial_text import unfinished_calls
+from app.streaming.snapshots import unfinished_calls
 from tests.story import Story
 
 

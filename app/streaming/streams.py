@@ -1,0 +1,284 @@
+"""Event streams and pages: resumed at a cursor or begun with snapshots, then followed live."""
+
+import asyncio
+import random
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Literal
+
+from app.api.cursor import Cursor
+from app.api.event_schemas import (
+    DeliberationSnapshot,
+    DeliberationsSnapshot,
+    StreamEnvelope,
+    StreamOpened,
+    StreamReconnect,
+)
+from app.api.schemas import dump
+from app.catalog.index import Catalog
+from app.catalog.projection import resource, summary
+from app.deliberation.errors import JournalUnavailable
+from app.deliberation.ports import Clock, Journal
+from app.log.paging import read_page
+from app.streaming.event_stream import EventStreamResponse
+from app.streaming.feed import Feed
+from app.streaming.frames import (
+    DELETED,
+    EventFilter,
+    EventFrame,
+    FrameBatcher,
+    chunked,
+    control_frame,
+    cursor_frame,
+    event_in,
+    frame_of,
+)
+from app.streaming.resume import EventsRequest, ResumePoint, resume_at
+from app.streaming.snapshots import Snapshot, SnapshotCache, SnapshotSet
+
+RETRY_MS = 2_000
+# A gateway that starts listens before it has read a long log, which a stream may have to wait for.
+PATIENCE_S = 10.0
+_RETRY_S = 0.1
+# Skipped events update a viewer's cursor no more often than this.
+CURSOR_UPDATE_S = 0.5
+LISTED_MAX = 200
+PAGE_RECORDS = 256
+EXAMINED_MAX = 10_000
+
+
+class _ScopeFilter:
+    """Selects by id, type and status. Tombstones pass whatever the status, so that viewers drop the deliberation."""
+
+    def __init__(self, request: EventsRequest, catalog: Catalog) -> None:
+        self._request = request
+        self.catalog = catalog
+
+    def takes(self, frame: EventFrame) -> bool:
+        request = self._request
+        if (request.ids and frame.deliberation_id not in request.ids) or not request.selection.takes(frame):
+            return False
+        if not request.statuses or frame.type == DELETED:
+            return True
+        entry = self.catalog.find(request.tenant, frame.deliberation_id)
+        if entry is None:
+            return False
+        return not request.statuses.isdisjoint((entry.status_at(frame.sequence - 1), entry.status_at(frame.sequence)))
+
+
+def _item(epoch: str, sequence: int, event: bytes) -> bytes:
+    """The event's JSON with its cursor as the first field."""
+    return f'{{"id":"{Cursor(epoch, sequence)}",'.encode() + event[1:]
+
+
+def _framed(event: StreamEnvelope | DeliberationSnapshot, retry_ms: int | None = None) -> bytes:
+    """The frame of an event that is not in the log, with the time to wait before reconnecting where it sets one."""
+    retry = b"" if retry_ms is None else f"retry: {retry_ms}\n".encode()
+    return retry + control_frame(event.type, dump(event))
+
+
+def _up_to_last_end(frames: Sequence[EventFrame], unended: set[str]) -> int | None:
+    """The number of frames up to the last terminal event that `unended` waits for; None while it waits for more."""
+    for count, frame in enumerate(frames, start=1):
+        if frame.deliberation_id in unended and frame.ends:
+            unended.remove(frame.deliberation_id)
+            if not unended:
+                return count
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class Streams:
+    """Answers requests for events with streams and pages.
+
+    Streams send a comment after `heartbeat_s` of silence. They end after `age_max_s`, and when their viewer takes no
+    byte for `send_timeout_s`.
+    """
+
+    journal: Journal
+    catalog: Catalog
+    feed: Feed
+    clock: Clock
+    snapshots: SnapshotCache
+    retention_s: int
+    heartbeat_s: float
+    age_max_s: float
+    send_timeout_s: float
+
+    async def resume(self, request: EventsRequest, *, patient: bool = False) -> ResumePoint:
+        """Where the request resumes; raises NotFound, Gone and JournalUnavailable.
+
+        With `patient` it waits `PATIENCE_S` for the log: a browser gives up a stream that is refused with any status.
+        """
+        loop = asyncio.get_running_loop()
+        until_s = loop.time() + (PATIENCE_S if patient else 0.0)
+        while True:
+            try:
+                return resume_at(request, await self._known(request), self.clock.now())
+            except JournalUnavailable:
+                if loop.time() >= until_s or self.feed.draining.is_set():
+                    raise
+            await asyncio.sleep(_RETRY_S)
+
+    async def _known(self, request: EventsRequest) -> SnapshotSet:
+        if not request.single:
+            self.catalog.require_caught_up()
+        # Another gateway may have sent events that are newer than the last snapshot of this one.
+        at_least = 0 if request.cursor is None else request.cursor.sequence
+        known = await self.snapshots.get(request.snapshot_key, at_least)
+        if request.statuses:
+            await self.catalog.complete(self.journal, known.log)
+        return known
+
+    async def _snapshot_frames(self, point: ResumePoint) -> tuple[bytes, ...]:
+        """A snapshot of each named deliberation, or a list of the tenant's newest; encoded once for all viewers."""
+        request, known, loop = point.request, point.known, asyncio.get_running_loop()
+
+        async def encode() -> tuple[bytes, ...]:
+            began_s = loop.time()
+            if request.ids:
+                chosen = [s for s in known.snapshots if not request.statuses or s.state.status in request.statuses]
+                frames = tuple([_framed(await self._snapshot(request.tenant, each, known)) for each in chosen])
+            else:
+                frames = (_framed(await self._listed(request, known)),)
+            self.snapshots.charge(request.snapshot_key, loop.time() - began_s)
+            return frames
+
+        return await known.frames.get(encode)
+
+    async def _snapshot(self, tenant: str, snapshot: Snapshot, known: SnapshotSet) -> DeliberationSnapshot:
+        unfinished = await self.snapshots.unfinished(tenant, snapshot, known.log.last_sequence)
+        return DeliberationSnapshot(
+            deliberation_id=snapshot.deliberation_id,
+            ts=self.clock.now(),
+            deliberation=resource(snapshot.state, epoch=known.log.epoch, retention_s=self.retention_s),
+            unfinished=unfinished,
+        )
+
+    async def _listed(self, request: EventsRequest, known: SnapshotSet) -> DeliberationsSnapshot:
+        catalog, last_sequence = self.catalog, known.log.last_sequence
+        await catalog.complete(self.journal, known.log)
+        entries, more = catalog.page_at(request.tenant, request.statuses, last_sequence, limit=LISTED_MAX)
+        return DeliberationsSnapshot(
+            deliberation_id=None,
+            ts=self.clock.now(),
+            items=tuple(summary(entry) for entry in entries),
+            next_cursor=catalog.cursor(entries[-1].sequence) if more else None,
+        )
+
+    def _opened(self, point: ResumePoint) -> StreamOpened:
+        """The first event of a stream: the bounds of what can be replayed."""
+        log, last_sequence, retention_until = point.known.log, point.known.log.last_sequence, None
+        if point.request.single:
+            state = point.known.snapshots[0].state
+            last_sequence = state.last_sequence
+            retention_until = state.accepted.ts + timedelta(seconds=self.retention_s)
+        return StreamOpened(
+            deliberation_id=point.request.deliberation_id,
+            ts=self.clock.now(),
+            first=str(Cursor(log.epoch, max(0, log.first_sequence - 1))),
+            last=str(Cursor(log.epoch, last_sequence)),
+            heartbeat_s=self.heartbeat_s,
+            retention_until=retention_until,
+        )
+
+    async def head(self, point: ResumePoint) -> list[bytes]:
+        """The first frames of a stream: its bounds, a gap if there is one, and snapshots unless it has a cursor."""
+        frames = [_framed(self._opened(point), RETRY_MS)]
+        if point.gap is not None:
+            frames.append(_framed(point.gap))
+        if point.cursor is None:
+            frames += [*await self._snapshot_frames(point), cursor_frame(point.epoch, point.start)]
+        return frames
+
+    async def page(self, point: ResumePoint, limit: int) -> bytes:
+        """An EventPage as JSON, from the first retained event on when the viewer has no cursor.
+
+        Events are copied as they are stored. A page may hold fewer than `limit` although more follow, because at most
+        about `EXAMINED_MAX` are examined.
+        """
+        request, epoch, items = point.request, point.epoch, list[bytes]()
+        position = point.begin if point.cursor is None and point.gap is None else point.start
+        unended = point.unended_after(position)
+        if point.gap is not None:
+            controls = [dump(point.gap), *map(event_in, await self._snapshot_frames(point))]
+            items = [_item(epoch, position, event) for event in controls]
+        # A page of one deliberation reads as far as the log goes, and ends at the terminal event.
+        up_to = None if request.single else point.known.log.last_sequence
+        selected, examined, complete = self._filter(request), 0, point.gap is not None
+        while not complete and (unended or not request.single) and len(items) < limit and examined < EXAMINED_MAX:
+            read = await read_page(self.journal, request.stored, position, up_to, PAGE_RECORDS)
+            position, complete, examined = read.position, read.complete, examined + len(read.records)
+            for record in read.records:
+                frame = frame_of(epoch, record)
+                if frame is None:
+                    continue
+                if frame.ends:
+                    unended.discard(frame.deliberation_id)
+                if selected.takes(frame):
+                    items.append(_item(epoch, record.sequence, record.data))
+                if len(items) == limit or (request.single and not unended):
+                    position = record.sequence
+                    break
+        ended = "true" if request.ids and not unended else "false"
+        end = f'],"next":"{Cursor(epoch, position)}","ended":{ended}}}'
+        return b'{"items":[' + b",".join(items) + end.encode()
+
+    def _filter(self, request: EventsRequest) -> EventFilter:
+        if request.live == request.stored and not request.statuses:
+            return request.selection
+        return _ScopeFilter(request, self.catalog)
+
+    async def response(self, point: ResumePoint, headers: Mapping[str, str]) -> EventStreamResponse:
+        """The stream from this point on; raises JournalUnavailable."""
+        head, unended = await self.head(point), point.unended_after(point.start)
+        chunks = self._chunks(point.request, point.epoch, point.start, unended, head)
+        return EventStreamResponse(chunks, heartbeat_s=self.heartbeat_s, stalled_s=self.send_timeout_s, headers=headers)
+
+    def _reconnect(self, request: EventsRequest, reason: Literal["draining", "max_age", "slow_consumer"]) -> bytes:
+        """The frame that asks a viewer to come back with its last id, after a random time that spreads reconnects."""
+        event = StreamReconnect(deliberation_id=request.deliberation_id, ts=self.clock.now(), reason=reason)
+        return _framed(event, RETRY_MS // 2 + random.randrange(RETRY_MS))
+
+    async def _chunks(
+        self, request: EventsRequest, epoch: str, start: int, unended: set[str], head: list[bytes]
+    ) -> AsyncGenerator[bytes, None]:
+        """The stream's bytes in whole frames: the head, then the events above `start`, stored and live.
+
+        It ends with the last of the `unended`. The head is emptied, so that no viewer keeps a snapshot in memory.
+        """
+        feed, loop = self.feed, asyncio.get_running_loop()
+        ends_at_s = loop.time() + self.age_max_s * random.uniform(0.9, 1.0)
+        batcher, update_at_s = FrameBatcher(self._filter(request), epoch), 0.0
+        for chunk in chunked(head):
+            yield chunk
+        head.clear()
+        chunk = b""
+        if request.ids and not unended:
+            return
+        async with feed.watch(request.live) as watch:
+            viewer = feed.viewer(watch, start, request.stored)
+            while not watch.replaced:
+                if watch.epoch not in ("", epoch):
+                    watch.resync()  # the log was replaced before the watch or this stream noticed
+                    break
+                if feed.draining.is_set() or loop.time() >= ends_at_s:
+                    reason = "draining" if feed.draining.is_set() else "max_age"
+                    yield batcher.cursor_update() + self._reconnect(request, reason)
+                    return
+                frames = await viewer.batch(ends_at_s if batcher.skipped is None else min(ends_at_s, update_at_s))
+                count = _up_to_last_end(frames, unended)
+                for chunk in batcher.chunks(frames if count is None else frames[:count]):
+                    began_s = loop.time()
+                    yield chunk
+                    if loop.time() - began_s > self.send_timeout_s / 2:
+                        yield self._reconnect(request, "slow_consumer")
+                        return
+                if count is not None:
+                    yield batcher.cursor_update()
+                    return
+                if batcher.skipped is not None and loop.time() >= update_at_s:
+                    yield batcher.cursor_update()
+                    update_at_s = loop.time() + CURSOR_UPDATE_S
+            self.snapshots.clear()
