@@ -93,12 +93,12 @@ class Engines:
         self.hedges = Hedges()
         # Set whenever a circuit may have changed, for those who wait for an engine.
         self._changed = asyncio.Event()
-        self._looking: asyncio.Task[None] | None = None
+        self._probing: asyncio.Task[None] | None = None
 
     async def close(self) -> None:
         """Close every connection."""
-        if self._looking is not None:
-            self._looking.cancel()
+        if self._probing is not None:
+            self._probing.cancel()
         await self._client.aclose()
 
     def choose(self, avoid: Sequence[EngineState]) -> EngineState | None:
@@ -136,11 +136,11 @@ class Engines:
         """Ask every engine which models it serves; one that does not answer is marked unhealthy."""
         await asyncio.gather(*(self._probe(engine) for engine in self.engines))
 
-    async def look(self, within_s: float) -> None:
-        """As `probe`, but an engine that does not answer is waited for no longer than that; the probe goes on."""
-        if self._looking is None or self._looking.done():
-            self._looking = asyncio.get_running_loop().create_task(self.probe())
-        await asyncio.wait({self._looking}, timeout=within_s)
+    async def probe_briefly(self, within_s: float) -> None:
+        """As `probe`, but return after `within_s` at the latest; the probe goes on."""
+        if self._probing is None or self._probing.done():
+            self._probing = asyncio.get_running_loop().create_task(self.probe())
+        await asyncio.wait({self._probing}, timeout=within_s)
 
     async def _probe(self, engine: EngineState) -> None:
         try:

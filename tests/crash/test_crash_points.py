@@ -56,7 +56,7 @@ def test_the_steps_are_those_of_every_part_and_kind() -> None:
         ("coordinator", "hear deliberations.accepted"),
         ("coordinator", "request deliberations.stage.1.opened"),
         ("coordinator", "ask the agent"),
-        ("coordinator", "stage item"),
+        ("coordinator", "hear deliberations.call.s1-dev-001.finished"),
         ("coordinator", "request deliberations.stage.4.closed"),
         ("coordinator", "request deliberations.end"),
         ("coordinator", "request orchestration.deliberation.completed"),
@@ -64,7 +64,7 @@ def test_the_steps_are_those_of_every_part_and_kind() -> None:
         ("agent", "engine request"),
         ("agent", "engine piece"),
         ("agent", "request deliberations.call.s1-dev-001.finished"),
-        ("agent", "yield"),
+        ("agent", "stage end"),
     }
 
 
@@ -91,7 +91,7 @@ def test_a_coordinator_that_hangs_and_wakes_up_does_no_harm_to_what_its_successo
 ) -> None:
     """It wakes up while its successor is at work: after its silence was noticed, and before all is done."""
     # Replicas that look once more when they are asked late would hide what nobody else noticed.
-    monkeypatch.setattr("serve_deployments.agent.call.UNRECORDED_FOR_S", 3_600.0)
+    monkeypatch.setattr("serve_deployments.agent.outcome_check.ABSENT_FOR_S", 3_600.0)
     faults: list[str] = []
     reached = Script(strategy, hang=Hang(NEVER, 0)).run().reached
     for point in (point for point in reached if point.process.startswith("coordinator")):

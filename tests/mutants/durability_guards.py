@@ -76,11 +76,11 @@ DURABILITY_GUARDS = (
         "work is acknowledged after its end is in the log",
         "serve_deployments/coordinator/coordinator.py",
         """            try:
-                await self._deliberated(work)
+                await self._deliberate(work)
 """,
         """            try:
-                await self._queue.ack(work.delivery)
-                await self._deliberated(work)
+                await self._queue.ack(work.item)
+                await self._deliberate(work)
 """,
         f"{DIES}[vote-process]",
     ),
@@ -89,65 +89,65 @@ DURABILITY_GUARDS = (
         "serve_deployments/coordinator/fact_store.py",
         """        appended = await self._journal.append(work.tenant, fact)
         if appended.created:
-            if not""",
+""",
         """        appended = await self._journal.append(work.tenant, fact)
         if appended.created or not appended.created:
-            if not""",
+""",
         f"{SURPRISES}test_a_stage_that_somebody_else_has_closed_otherwise_is_closed_as_the_log_says",
     ),
     Guard(
         "what was touched before is read from the log",
         "serve_deployments/coordinator/fact_store.py",
-        "        if work.resumed or self._heard_from is None or record.sequence <= self._heard_from:\n",
+        "        if work.resumed or self._complete_above is None or record.sequence <= self._complete_above:\n",
         "        if False:\n",
         f"{SURPRISES}test_work_that_kills_whoever_holds_it_ends_after_five_and_leaves_the_queue",
     ),
     Guard(
         "a recorded answer is looked for before it is asked for again",
         "serve_deployments/agent/agent.py",
-        "        if request.resumed or self._stops.taken_over(request.deliberation_id):\n",
+        "        if request.resumed or self._cancellations.taken_over(request.deliberation_id):\n",
         "        if False:\n",
         f"{DIES}[vote-process]",
     ),
     Guard(
         "the same, when who asks has been overtaken and does not know",
         "serve_deployments/agent/agent.py",
-        "        if request.resumed or self._stops.taken_over(request.deliberation_id):\n",
+        "        if request.resumed or self._cancellations.taken_over(request.deliberation_id):\n",
         "        if request.resumed:\n",
         f"{HANGS}[vote]",
     ),
     Guard(
         "a replica that was given up looks before it tries again",
-        "serve_deployments/agent/call.py",
-        "        if await self._stands():\n",
+        "serve_deployments/agent/outcome_check.py",
+        "        if await self._recorded():\n",
         "        if False:\n",
         f"{AGENT}test_what_another_replica_has_recorded_meanwhile_is_not_asked_for_again",
     ),
     Guard(
         "a replica that hung knows by the request how late it is",
-        "serve_deployments/agent/call.py",
-        "        self._unrecorded_at: datetime | None = unrecorded_at\n",
-        "        self._unrecorded_at: datetime | None = datetime.now(UTC)\n",
+        "serve_deployments/agent/outcome_check.py",
+        "        self._absent_at: datetime | None = absent_at\n",
+        "        self._absent_at: datetime | None = datetime.now(UTC)\n",
         f"{AGENT}test_who_hung_before_it_read_what_it_was_asked_looks_before_it_asks_an_engine",
     ),
     Guard(
         "while the log is away nothing is asked for a second time",
-        "serve_deployments/agent/call.py",
-        "                await asyncio.sleep(LOOK_RETRY_S)\n",
+        "serve_deployments/agent/outcome_check.py",
+        "                await asyncio.sleep(LOOKUP_RETRY_S)\n",
         "                return False\n",
         f"{AGENT}test_who_cannot_look_waits_for_the_log_before_it_asks_again",
     ),
     Guard(
         "what a slow log told is asked again",
-        "serve_deployments/agent/call.py",
-        "            self._unrecorded_at = looked_at\n",
-        "            self._unrecorded_at = datetime.now(UTC)\n",
+        "serve_deployments/agent/outcome_check.py",
+        "            self._absent_at = looked_up_at\n",
+        "            self._absent_at = datetime.now(UTC)\n",
         f"{AGENT}test_what_a_slow_log_told_is_asked_again",
     ),
     Guard(
         "who was stopped looks again before its request is written",
-        "serve_deployments/agent/call.py",
-        "                before_sending=self._still_needed,\n",
+        "serve_deployments/agent/attempt.py",
+        "                before_sending=self._outcome_check.require_absent,\n",
         "                before_sending=None,\n",
         f"{AGENT}test_who_is_stopped_before_its_request_is_written_looks_again",
     ),
@@ -183,7 +183,7 @@ DURABILITY_GUARDS = (
     Guard(
         "calls whose stop came first are not made",
         "serve_deployments/agent/cancellation.py",
-        "        if self._heard_from is None or (accepted",
+        "        if known_from is None or (accepted",
         "        if False and (accepted",
         f"{STOPPED}[vote]",
     ),
@@ -206,7 +206,7 @@ DURABILITY_GUARDS = (
     Guard(
         "work that is still worked on is kept",
         "serve_deployments/coordinator/coordinator.py",
-        "                    await self._queue.working(work.delivery)\n",
+        "                    await self._queue.working(work.item)\n",
         "                    pass\n",
         f"{SURPRISES}test_a_long_call_keeps_its_work_and_is_asked_for_once",
     ),
@@ -220,7 +220,7 @@ DURABILITY_GUARDS = (
     Guard(
         "a takeover is recorded before anything is done",
         "serve_deployments/coordinator/coordinator.py",
-        "        if not work.resumed or state.ended:\n",
+        "        if not work.resumed or work.state.ended:\n",
         "        if True:\n",
         f"{HANGS}[vote]",
     ),
@@ -234,15 +234,15 @@ DURABILITY_GUARDS = (
     Guard(
         "work that seems to kill is begun alone",
         "serve_deployments/coordinator/coordinator.py",
-        "        if state.takeovers_without_progress >= SUSPECT_TAKEOVERS:\n",
+        "        if work.state.takeovers_without_progress >= SUSPECT_TAKEOVERS:\n",
         "        if False:\n",
         f"{COORDINATOR}test_work_that_kills_whoever_holds_it_ends_and_what_lay_beside_it_is_not_blamed",
     ),
     Guard(
         "a request to stop may come before its deliberation",
         "serve_deployments/coordinator/fact_store.py",
-        "        return apply(state, fact_of(cancel), cancel.sequence) if cancel else state\n",
-        "        return state\n",
+        "        if cancel is not None:\n",
+        "        if False:\n",
         f"{SURPRISES}test_a_request_to_stop_may_come_before_its_deliberation_does",
     ),
     Guard(
@@ -269,7 +269,7 @@ DURABILITY_GUARDS = (
     Guard(
         "what has its end is handed over to nobody",
         "serve_deployments/coordinator/coordinator.py",
-        "                    work.begun = isinstance(fact, StageClosed)\n",
+        "                    work.enter(Life.ENDING)\n",
         "",
         f"{REPLACED}[vote]",
     ),
@@ -277,7 +277,7 @@ DURABILITY_GUARDS = (
         "who stops gives back what is in hand",
         "serve_deployments/coordinator/coordinator.py",
         """            for work in list(self._works.values()):
-                await self._queue.give_back(work.delivery)
+                await self._queue.give_back(work.item)
 """,
         "",
         f"{REPLACED}[vote]",

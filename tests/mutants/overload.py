@@ -87,7 +87,7 @@ OVERLOAD = (
     ),
     Guard(
         "a call has three attempts",
-        "serve_deployments/agent/call.py",
+        "serve_deployments/agent/retry.py",
         "attempts=ATTEMPTS_MAX,",
         "attempts=2 * ATTEMPTS_MAX,",
         f"{AGENT}test_three_attempts_and_no_more",

@@ -19,7 +19,8 @@ from app.deliberation.ports import Record
 from app.deliberation.roles import Role
 from app.testing import InMemoryJournal
 from serve_deployments.agent.agent import AgentReplica
-from serve_deployments.agent.call import UNRECORDED_FOR_S, StageRequest
+from serve_deployments.agent.outcome_check import ABSENT_FOR_S
+from serve_deployments.agent.stage_request import StageRequest
 from serve_deployments.engine.circuit import OPEN_S
 from serve_deployments.engine.client import Engines
 from tests.conditions import until
@@ -96,9 +97,13 @@ def replica(engine: ScriptedEngine, journal: InMemoryJournal, engines: int = 1, 
 
 
 async def outcomes(agent: AgentReplica, asked: StageRequest) -> list[CallFinished]:
-    found = [decode(data) async for _, data in agent.run_stage(asked)]
-    assert all(isinstance(event, CallFinished) for event in found)
-    return [event for event in found if isinstance(event, CallFinished)]
+    """What the log holds of the calls that were asked for, once the replica says that all are finished."""
+    await agent.run_stage(asked)
+    call_ids = {call.call_id for call in asked.calls}
+    facts = [decode(record.data) for record in await agent.journal.facts(asked.tenant, asked.deliberation_id)]
+    found = [fact for fact in facts if isinstance(fact, CallFinished) and fact.call_id in call_ids]
+    assert len(found) == len(call_ids)
+    return found
 
 
 def views(journal: InMemoryJournal, kind: type) -> list[Any]:
@@ -218,7 +223,7 @@ async def test_who_hung_before_it_read_what_it_was_asked_looks_before_it_asks_an
     journal = InMemoryJournal()
     recorded = await outcomes(replica(ScriptedEngine(lambda *_: streamed(ANSWER)), journal), request((call(),)))
     late = ScriptedEngine(lambda *_: streamed(ANSWER))
-    assert await outcomes(replica(late, journal), request((call(),), asked_s_ago=UNRECORDED_FOR_S)) == recorded
+    assert await outcomes(replica(late, journal), request((call(),), asked_s_ago=ABSENT_FOR_S)) == recorded
     assert late.bodies == []
 
 
@@ -243,8 +248,8 @@ async def test_who_cannot_look_waits_for_the_log_before_it_asks_again(monkeypatc
     recorded = await outcomes(replica(ScriptedEngine(lambda *_: streamed(ANSWER)), journal), request((call(),)))
     late = ScriptedEngine(lambda *_: streamed(ANSWER))
     monkeypatch.setattr(journal, "last", last)
-    monkeypatch.setattr("serve_deployments.agent.call.LOOK_RETRY_S", 0.001)
-    assert await outcomes(replica(late, journal), request((call(),), asked_s_ago=UNRECORDED_FOR_S)) == recorded
+    monkeypatch.setattr("serve_deployments.agent.outcome_check.LOOKUP_RETRY_S", 0.001)
+    assert await outcomes(replica(late, journal), request((call(),), asked_s_ago=ABSENT_FOR_S)) == recorded
     assert late.bodies == [] and away < 0
 
 
@@ -259,13 +264,13 @@ class Clock:
 
     def pause(self) -> None:
         """As long a wait, or a stop, as makes what was known of the log too old."""
-        self.ahead += timedelta(seconds=UNRECORDED_FOR_S)
+        self.ahead += timedelta(seconds=ABSENT_FOR_S)
 
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     found = Clock()
-    monkeypatch.setattr("serve_deployments.agent.call.datetime", found)
+    monkeypatch.setattr("serve_deployments.agent.outcome_check.datetime", found)
     return found
 
 
@@ -284,7 +289,7 @@ async def test_what_a_slow_log_told_is_asked_again(monkeypatch: pytest.MonkeyPat
 
     late = ScriptedEngine(lambda *_: streamed(ANSWER))
     monkeypatch.setattr(journal, "last", last)
-    (outcome,) = await outcomes(replica(late, journal), request((call(),), asked_s_ago=UNRECORDED_FOR_S))
+    (outcome,) = await outcomes(replica(late, journal), request((call(),), asked_s_ago=ABSENT_FOR_S))
     assert looks == [0, 1] and late.bodies == [] and outcome.problem is None
 
 
@@ -303,7 +308,7 @@ async def test_who_is_stopped_before_its_request_is_written_looks_again(
             recorded.extend(
                 await outcomes(replica(ScriptedEngine(lambda *_: streamed(ANSWER)), journal), request((call(),)))
             )
-            monkeypatch.setattr("serve_deployments.agent.call.datetime", clock)
+            monkeypatch.setattr("serve_deployments.agent.outcome_check.datetime", clock)
             clock.pause()
 
     monkeypatch.setattr(journal, "publish_view", publish_view)
@@ -325,7 +330,7 @@ async def test_who_waited_for_its_turn_after_it_looked_looks_again(clock: Clock)
 
 
 async def test_a_log_that_is_always_slow_is_believed_in_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("serve_deployments.agent.call.UNRECORDED_FOR_S", 0.0)
+    monkeypatch.setattr("serve_deployments.agent.outcome_check.ABSENT_FOR_S", 0.0)
     engine = ScriptedEngine(lambda *_: streamed(ANSWER))
     (outcome,) = await outcomes(replica(engine, InMemoryJournal()), request((call(),)))
     assert outcome.problem is None and len(engine.bodies) == 1
@@ -582,7 +587,7 @@ async def test_a_defect_ends_its_call_and_is_not_asked_again(monkeypatch: pytest
     def defect(*_: Any) -> Any:
         raise ZeroDivisionError
 
-    monkeypatch.setattr("serve_deployments.agent.call.parse_output", defect)
+    monkeypatch.setattr("serve_deployments.agent.validation.parse_output", defect)
     journal = InMemoryJournal()
     (outcome,) = await outcomes(replica(ScriptedEngine(lambda *_: streamed(ANSWER)), journal), request((call(),)))
     assert outcome.problem is not None

@@ -2,10 +2,10 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from typing import Any, cast
+from typing import cast
 
 import pytest
 
@@ -18,7 +18,7 @@ from app.deliberation.strategies import STRATEGIES
 from app.log.journal import JetStreamJournal
 from app.log.stream_settings import ACK_WAIT_S_MIN, StreamSettings
 from app.log.streams import apply
-from serve_deployments.agent.call import StageRequest
+from serve_deployments.agent.stage_request import StageRequest
 from serve_deployments.coordinator.coordinator import HEARTBEAT_S, CoordinatorReplica
 from serve_deployments.coordinator.role_client import Handle
 from tests.conditions import until
@@ -55,21 +55,17 @@ class Role:
     answers: Callable[[StageRequest], Awaitable[bool]]
     asked: list[str] = field(default_factory=list[str])
 
-    def options(self, **_: Any) -> "Role":
-        return self
-
     @property
     def run_stage(self) -> "Role":
         return self
 
-    async def remote(self, payload: bytes) -> AsyncIterator[tuple[int, bytes]]:
+    async def remote(self, payload: bytes) -> None:
         request = StageRequest.model_validate_json(payload)
         self.asked.append(request.deliberation_id)
         if not await self.answers(request):
             await asyncio.Event().wait()
         for call in request.calls:
-            appended = await self.journal.append(request.tenant, answered(request, call))
-            yield appended.record.sequence, appended.record.data
+            await self.journal.append(request.tenant, answered(request, call))
 
 
 def answered(request: StageRequest, call: Call) -> CallFinished:

@@ -15,7 +15,7 @@ import respx
 from app.deliberation.calls import Call, ChatMessage
 from app.deliberation.errors import CallCancelled, CallTimeout, DeliberationError, EngineRejected, EngineUnavailable
 from app.deliberation.outputs import Output, json_schema
-from serve_deployments.agent.call import backoff_hook
+from serve_deployments.agent.retry import backoff_hook
 from serve_deployments.engine.client import EngineAway, Engines, RetryLater
 from serve_deployments.engine.wire import EngineReply, Meter, request_body
 from tests.conditions import until

@@ -14,8 +14,8 @@ from app.deliberation.errors import EngineUnavailable
 from app.deliberation.roles import Role
 from app.routes.roles import INQUIRY_TIMEOUT_S
 from app.testing import InMemoryJournal
-from serve_deployments.agent.agent import LOOK_WITHIN_S, AgentReplica
-from serve_deployments.agent.call import cache_salt
+from serve_deployments.agent.agent import PROBE_WITHIN_S, AgentReplica
+from serve_deployments.agent.attempt import cache_salt
 from serve_deployments.engine.client import PROBE_TIMEOUT_S, EngineAway, Engines
 from serve_deployments.engine.wire import Meter, request_body
 from tests.integration.agent.test_agent_replica import (
@@ -146,8 +146,8 @@ async def test_whoever_looks_at_an_engine_that_hangs_waits_no_longer_than_asked_
 
     engines = Engines([URL], connections=4, transport=httpx.MockTransport(hangs))
     async with asyncio.timeout(5):
-        await asyncio.gather(*(engines.look(0.01) for _ in range(8)))
-        await engines.look(0.01)
+        await asyncio.gather(*(engines.probe_briefly(0.01) for _ in range(8)))
+        await engines.probe_briefly(0.01)
     assert len(asked) == 1
     await engines.close()
 
@@ -159,7 +159,7 @@ async def test_an_agent_whose_engine_hangs_tells_of_itself_before_whoever_asks_g
 
     engines = Engines([URL], connections=4, transport=httpx.MockTransport(hangs))
     agent = AgentReplica("DEV", Role(persona="p"), engines, InMemoryJournal(), stream_deltas=True)
-    assert LOOK_WITHIN_S < INQUIRY_TIMEOUT_S
+    assert PROBE_WITHIN_S < INQUIRY_TIMEOUT_S
     async with asyncio.timeout(PROBE_TIMEOUT_S):
         told = await agent.describe()
     assert (told["role"], told["in_flight"], told["concurrency"]) == ("DEV", 0, agent.role.concurrency)
