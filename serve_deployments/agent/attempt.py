@@ -15,7 +15,7 @@ from app.deliberation.roles import Role
 from serve_deployments.agent.deltas import DeltaPublisher
 from serve_deployments.agent.outcome_check import OutcomeCheck
 from serve_deployments.agent.stage_request import StageRequest
-from serve_deployments.engine.client import EngineAway, Engines, EngineState
+from serve_deployments.engine.client import Engines, EngineState, EngineUnreachable
 from serve_deployments.engine.wire import EngineReply, Meter
 from serve_deployments.sandbox.checks import Sandbox
 
@@ -95,7 +95,7 @@ class Attempts:
         """Make one attempt. Raises CallFailure, and CallCancelled when another replica has recorded the outcome."""
         began_s = time.monotonic()
         try:
-            with self._context.engines.turn(engine):
+            with self._context.engines.requesting(engine):
                 reply = await self._send(engine)
         except CallFailure:
             self.failed_engines.append(engine)
@@ -125,7 +125,7 @@ class Attempts:
                 salt=self._salt,
                 before_sending=self._outcome_check.require_absent,
             )
-        except EngineAway:
+        except EngineUnreachable:
             self._unsent += 1
             raise
         finally:

@@ -4,7 +4,7 @@ import structlog
 
 from serve_deployments.agent.attempt import Attempts, CallContext
 from serve_deployments.agent.hedge import hedged
-from serve_deployments.engine.client import EngineAway
+from serve_deployments.engine.client import EngineUnreachable
 from serve_deployments.engine.wire import EngineReply
 
 log = structlog.get_logger(__name__)
@@ -17,9 +17,9 @@ async def on_chosen_engine(context: CallContext, attempts: Attempts) -> EngineRe
     """
     async with context.slots:
         while True:
-            engine = await context.engines.chosen(attempts.failed_engines)
+            engine = await context.engines.wait_for_engine(attempts.failed_engines)
             try:
                 return await hedged(context, attempts, engine)
-            except EngineAway as away:
+            except EngineUnreachable as unreachable:
                 # Nothing was sent, and the engine's circuit is open now: choose again.
-                log.info("engine_away", call_id=attempts.call.call_id, error=str(away))
+                log.info("engine_unreachable", call_id=attempts.call.call_id, error=str(unreachable))

@@ -60,14 +60,14 @@ OVERLOAD = (
     Guard(
         "an engine that fails again and again is left alone",
         "serve_deployments/engine/circuit.py",
-        "        if away or self.trying or self.failures >= FAILURES_TO_OPEN:\n",
-        "        if away or self.trying:\n",
+        "        if unreachable or self.probing or self.failures >= FAILURES_TO_OPEN:\n",
+        "        if unreachable or self.probing:\n",
         f"{CIRCUIT}test_failures_in_a_row_open_a_circuit_and_an_answer_between_them_does_not",
     ),
     Guard(
         "one request tries an engine again",
         "serve_deployments/engine/circuit.py",
-        "(now_s >= self.opened_until_s and not self.trying)\n",
+        "(now_s >= self.opened_until_s and not self.probing)\n",
         "now_s >= self.opened_until_s\n",
         f"{CIRCUIT}test_an_engine_that_is_away_opens_its_circuit_at_once_and_one_request_tries_it_again",
     ),

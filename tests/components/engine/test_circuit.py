@@ -15,18 +15,18 @@ from serve_deployments.engine.circuit import (
 def test_failures_in_a_row_open_a_circuit_and_an_answer_between_them_does_not() -> None:
     circuit = Circuit()
     for number in range(1, FAILURES_TO_OPEN):
-        circuit.failed(float(number), away=False)
+        circuit.failed(float(number), unreachable=False)
     circuit.succeeded()
     for number in range(1, FAILURES_TO_OPEN):
-        circuit.failed(float(number), away=False)
+        circuit.failed(float(number), unreachable=False)
         assert circuit.state(float(number)) == "closed"
-    circuit.failed(10.0, away=False)
+    circuit.failed(10.0, unreachable=False)
     assert (circuit.state(10.0), circuit.admits(10.0)) == ("open", False)
 
 
 def test_an_engine_that_is_away_opens_its_circuit_at_once_and_one_request_tries_it_again() -> None:
     circuit = Circuit()
-    circuit.failed(10.0, away=True)
+    circuit.failed(10.0, unreachable=True)
     after_s = 10.0 + OPEN_S
     assert (circuit.admits(after_s - 0.01), circuit.admits(after_s), circuit.state(after_s)) == (
         False,
@@ -44,25 +44,25 @@ def test_an_engine_that_is_away_opens_its_circuit_at_once_and_one_request_tries_
 
 def test_an_engine_that_begins_to_answer_is_there_and_one_that_breaks_every_answer_off_is_given_pauses() -> None:
     circuit = Circuit()
-    circuit.failed(0.0, away=True)
+    circuit.failed(0.0, unreachable=True)
     circuit.begin()
     circuit.reached()
     assert (circuit.state(0.0), circuit.admits(0.0)) == ("closed", True), "nobody waits for the rest of the answer"
     for _ in range(2, FAILURES_TO_OPEN + 1):
         assert circuit.state(0.0) == "closed"
-        circuit.failed(0.0, away=False)
+        circuit.failed(0.0, unreachable=False)
     assert circuit.state(0.0) == "open"
 
 
 def test_each_vain_try_doubles_the_rest_up_to_a_bound() -> None:
     circuit, now_s, rests = Circuit(), 0.0, list[float]()
-    circuit.failed(now_s, away=True)
+    circuit.failed(now_s, unreachable=True)
     for _ in range(6):
         assert circuit.opened_until_s is not None
         rests.append(circuit.opened_until_s - now_s)
         now_s = circuit.opened_until_s
         circuit.begin()
-        circuit.failed(now_s, away=False)
+        circuit.failed(now_s, unreachable=False)
     assert rests == [0.5, 1.0, 2.0, 4.0, OPEN_MAX_S, OPEN_MAX_S]
 
 

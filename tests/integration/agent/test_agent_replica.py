@@ -565,11 +565,11 @@ async def test_an_engine_that_was_given_up_for_a_sooner_one_may_be_tried_again()
     engine, agent = hedging()
     slow, quick = agent.engines.engines
     await agent.engines.probe()
-    slow.circuit.failed(time.monotonic() - OPEN_S, away=True)
-    quick.circuit.failed(time.monotonic() - OPEN_S, away=True)
+    slow.circuit.failed(time.monotonic() - OPEN_S, unreachable=True)
+    quick.circuit.failed(time.monotonic() - OPEN_S, unreachable=True)
     quick.in_flight = 1
     tried: list[bool] = []
-    outcome = await hedged(engine, agent, lambda: tried.append(slow.circuit.trying))
+    outcome = await hedged(engine, agent, lambda: tried.append(slow.circuit.probing))
     assert tried == [True]
     assert outcome.engine == quick.url and slow.circuit.admits(time.monotonic())
 

@@ -16,7 +16,7 @@ from app.deliberation.calls import Call, ChatMessage
 from app.deliberation.errors import CallCancelled, CallTimeout, DeliberationError, EngineRejected, EngineUnavailable
 from app.deliberation.outputs import Output, json_schema
 from serve_deployments.agent.retry import backoff_hook
-from serve_deployments.engine.client import EngineAway, Engines, RetryLater
+from serve_deployments.engine.client import Engines, EngineUnreachable, RetryLater
 from serve_deployments.engine.wire import EngineReply, Meter, request_body
 from tests.conditions import until
 
@@ -312,29 +312,29 @@ def test_the_least_loaded_healthy_engine_that_has_not_failed_is_chosen() -> None
     a.in_flight, b.in_flight, c.in_flight = 3, 1, 2
     assert engines.choose([]) is b
     assert engines.choose([b]) is c
-    b.circuit.failed(time.monotonic(), away=True)
+    b.circuit.failed(time.monotonic(), unreachable=True)
     assert not b.healthy
     assert engines.choose([]) is c
     assert engines.choose([a, b, c]) is c
     for engine in (a, c):
-        engine.circuit.failed(time.monotonic(), away=True)
+        engine.circuit.failed(time.monotonic(), unreachable=True)
     assert engines.choose([]) is None
 
 
 async def test_calls_wait_for_engines_that_are_away_and_one_of_them_tries() -> None:
     engines = Engines(["http://a"], connections=1, transport=httpx.MockTransport(lambda _: httpx.Response(200)))
     (engine,) = engines.engines
-    engine.circuit.failed(time.monotonic(), away=True)
+    engine.circuit.failed(time.monotonic(), unreachable=True)
     begun: list[int] = []
 
     async def call(number: int) -> None:
-        with engines.turn(await engines.chosen([])):
+        with engines.requesting(await engines.wait_for_engine([])):
             begun.append(number)
             await asyncio.Event().wait()
 
     tasks = [asyncio.create_task(call(number)) for number in range(2)]
     await until(lambda: bool(begun))
-    assert engine.circuit.trying and len(begun) == 1, "half open: one request at a time"
+    assert engine.circuit.probing and len(begun) == 1, "half open: one request at a time"
     tasks[begun[0]].cancel()
     await until(lambda: len(begun) == 2)
     tasks[begun[1]].cancel()
@@ -352,13 +352,13 @@ async def test_a_closed_port_is_an_engine_that_is_away_and_is_tried_again_after_
         await engines.complete(first, CALL, "m", seed=7, trace="d.s1-dev-001.1", on_text=None, meter=Meter(), salt=SALT)
     assert backoff_hook(caught.value) is True
     assert not first.healthy and engines.choose([]) is second
-    assert await engines.chosen([second]) is second
+    assert await engines.wait_for_engine([second]) is second
     with pytest.raises(EngineUnavailable, match="cannot be reached"):
         await engines.complete(
             second, CALL, "m", seed=7, trace="d.s1-dev-001.1", on_text=None, meter=Meter(), salt=SALT
         )
     async with asyncio.timeout(5):
-        assert await engines.chosen([second]) is first, "it is tried again after a rest"
+        assert await engines.wait_for_engine([second]) is first, "it is tried again after a rest"
     await engines.close()
 
 
@@ -373,5 +373,5 @@ async def test_an_engine_that_goes_while_it_works_was_asked() -> None:
         engines = Engines([f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"], connections=4)
         with pytest.raises(EngineUnavailable, match="broke off") as caught:
             await whole(engines)
-        assert not isinstance(caught.value, EngineAway)
+        assert not isinstance(caught.value, EngineUnreachable)
         await engines.close()

@@ -16,7 +16,7 @@ from app.routes.roles import INQUIRY_TIMEOUT_S
 from app.testing import InMemoryJournal
 from serve_deployments.agent.agent import PROBE_WITHIN_S, AgentReplica
 from serve_deployments.agent.attempt import cache_salt
-from serve_deployments.engine.client import PROBE_TIMEOUT_S, EngineAway, Engines
+from serve_deployments.engine.client import PROBE_TIMEOUT_S, Engines, EngineUnreachable
 from serve_deployments.engine.wire import Meter, request_body
 from tests.integration.agent.test_agent_replica import (
     ANSWER,
@@ -112,7 +112,7 @@ async def test_an_engine_that_does_not_say_what_it_is_is_not_sent_anything(
     router: respx.MockRouter, engines: Engines
 ) -> None:
     router.get(f"{URL}/v1/models").mock(side_effect=httpx.ConnectError("refused"))
-    with pytest.raises(EngineAway):
+    with pytest.raises(EngineUnreachable):
         await engines.model_of(engines.engines[0], "named")
 
 
