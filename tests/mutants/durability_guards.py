@@ -6,10 +6,10 @@ AGENT = "tests/integration/agent/test_agent_replica.py::"
 COORDINATOR = "tests/integration/coordinator/test_coordinator.py::"
 CRASH = "tests/crash/test_crash_points.py::"
 SURPRISES = "tests/crash/test_surprises.py::"
-DIES = f"{CRASH}test_whoever_dies_at_whichever_step_the_deliberation_ends_once_and_as_if_nothing_had_happened"
-HANGS = f"{CRASH}test_a_coordinator_that_hangs_and_wakes_up_does_no_harm_to_what_its_successor_does"
-REPLACED = f"{CRASH}test_a_coordinator_that_is_replaced_at_whichever_step_hands_over_at_once_and_is_not_blamed"
-STOPPED = f"{CRASH}test_a_request_to_stop_at_whichever_step_leads_to_one_end_and_cuts_every_call"
+DIES = f"{CRASH}test_a_kill_at_any_step_changes_neither_end_nor_verdict"
+HANGS = f"{CRASH}test_a_coordinator_that_wakes_up_does_not_disturb_its_successor"
+REPLACED = f"{CRASH}test_a_coordinator_replaced_at_any_step_hands_over_at_once"
+STOPPED = f"{CRASH}test_a_cancel_at_any_step_leads_to_one_end_and_stops_every_call"
 
 DURABILITY_GUARDS = (
     Guard(
@@ -42,14 +42,14 @@ DURABILITY_GUARDS = (
         """            stored = None
             if stored is None:
                 told""",
-        f"{SURPRISES}test_a_write_without_an_answer_is_looked_for_and_made_again_only_when_it_is_not_there",
+        f"{SURPRISES}test_an_unanswered_write_is_repeated_only_when_it_is_absent",
     ),
     Guard(
         "a refused write is looked for: it may be one's own",
         "app/log/journal.py",
         '        if error.get("err_code") == WRONG_LAST_SEQUENCE:',
         "        if False:",
-        f"{SURPRISES}test_a_write_that_arrives_after_its_time_out_is_ones_own_all_the_same",
+        f"{SURPRISES}test_a_write_stored_after_its_timeout_counts_as_created",
     ),
     Guard(
         "what stands is compared with what was offered",
@@ -70,7 +70,7 @@ DURABILITY_GUARDS = (
             failures = [exc]
             raise
         # Entered only when the first""",
-        f"{SURPRISES}test_any_fact_may_be_in_doubt_and_the_deliberation_goes_on_as_ever",
+        f"{SURPRISES}test_a_doubtful_write_of_any_fact_does_not_disturb_the_deliberation",
     ),
     Guard(
         "work is acknowledged after its end is in the log",
@@ -93,14 +93,14 @@ DURABILITY_GUARDS = (
         """        appended = await self._journal.append(work.tenant, fact)
         if appended.created or not appended.created:
 """,
-        f"{SURPRISES}test_a_stage_that_somebody_else_has_closed_otherwise_is_closed_as_the_log_says",
+        f"{SURPRISES}test_adopts_a_stage_that_another_coordinator_closed_differently",
     ),
     Guard(
         "what was touched before is read from the log",
         "serve_deployments/coordinator/fact_store.py",
         "        if work.resumed or self._complete_above is None or record.sequence <= self._complete_above:\n",
         "        if False:\n",
-        f"{SURPRISES}test_work_that_kills_whoever_holds_it_ends_after_five_and_leaves_the_queue",
+        f"{SURPRISES}test_poisoned_work_fails_after_five_takeovers_and_leaves_the_queue",
     ),
     Guard(
         "a recorded answer is looked for before it is asked for again",
@@ -121,35 +121,35 @@ DURABILITY_GUARDS = (
         "serve_deployments/agent/outcome_check.py",
         "        if await self._recorded():\n",
         "        if False:\n",
-        f"{AGENT}test_what_another_replica_has_recorded_meanwhile_is_not_asked_for_again",
+        f"{AGENT}test_does_not_retry_a_call_that_another_replica_has_recorded",
     ),
     Guard(
         "a replica that hung knows by the request how late it is",
         "serve_deployments/agent/outcome_check.py",
         "        self._absent_at: datetime | None = absent_at\n",
         "        self._absent_at: datetime | None = datetime.now(UTC)\n",
-        f"{AGENT}test_who_hung_before_it_read_what_it_was_asked_looks_before_it_asks_an_engine",
+        f"{AGENT}test_looks_up_the_outcome_when_the_request_is_old",
     ),
     Guard(
         "while the log is away nothing is asked for a second time",
         "serve_deployments/agent/outcome_check.py",
         "                await asyncio.sleep(LOOKUP_RETRY_S)\n",
         "                return False\n",
-        f"{AGENT}test_who_cannot_look_waits_for_the_log_before_it_asks_again",
+        f"{AGENT}test_waits_for_an_unavailable_log_before_it_asks_an_engine",
     ),
     Guard(
         "what a slow log told is asked again",
         "serve_deployments/agent/outcome_check.py",
         "            self._absent_at = looked_up_at\n",
         "            self._absent_at = datetime.now(UTC)\n",
-        f"{AGENT}test_what_a_slow_log_told_is_asked_again",
+        f"{AGENT}test_looks_up_the_outcome_again_after_a_slow_lookup",
     ),
     Guard(
         "who was stopped looks again before its request is written",
         "serve_deployments/agent/attempt.py",
         "                before_sending=self._outcome_check.require_absent,\n",
         "                before_sending=None,\n",
-        f"{AGENT}test_who_is_stopped_before_its_request_is_written_looks_again",
+        f"{AGENT}test_looks_up_the_outcome_again_before_a_delayed_request_is_written",
     ),
     Guard(
         "two who ask for one call share it",
@@ -192,7 +192,7 @@ DURABILITY_GUARDS = (
         "serve_deployments/agent/cancellation.py",
         "            for tenant, deliberation_id in running():\n",
         "            for tenant, deliberation_id in ():\n",
-        f"{SURPRISES}test_a_request_to_stop_is_not_missed_for_want_of_a_connection",
+        f"{SURPRISES}test_a_cancel_during_a_lost_connection_is_not_missed",
     ),
     Guard(
         "who is away from the log reads what it missed",
@@ -201,21 +201,21 @@ DURABILITY_GUARDS = (
             work.inbox.put_nowait(None)
 """,
         "",
-        f"{SURPRISES}test_a_request_to_stop_is_not_missed_for_want_of_a_connection",
+        f"{SURPRISES}test_a_cancel_during_a_lost_connection_is_not_missed",
     ),
     Guard(
         "work that is still worked on is kept",
         "serve_deployments/coordinator/coordinator.py",
         "                    await self._queue.working(work.item)\n",
         "                    pass\n",
-        f"{SURPRISES}test_a_long_call_keeps_its_work_and_is_asked_for_once",
+        f"{SURPRISES}test_heartbeats_keep_the_work_of_a_long_call",
     ),
     Guard(
         "work that comes again while it is in hand takes no place",
         "serve_deployments/coordinator/coordinator.py",
         "            self._queue.drop()\n",
         "",
-        f"{SURPRISES}test_work_that_comes_again_while_it_is_in_hand_takes_no_place_in_the_queue",
+        f"{SURPRISES}test_a_redelivered_item_takes_no_second_slot",
     ),
     Guard(
         "a takeover is recorded before anything is done",
@@ -236,14 +236,14 @@ DURABILITY_GUARDS = (
         "serve_deployments/coordinator/coordinator.py",
         "        if work.state.takeovers_without_progress >= SUSPECT_TAKEOVERS:\n",
         "        if False:\n",
-        f"{COORDINATOR}test_work_that_kills_whoever_holds_it_ends_and_what_lay_beside_it_is_not_blamed",
+        f"{COORDINATOR}test_poisoned_work_fails_and_work_beside_it_completes",
     ),
     Guard(
         "a request to stop may come before its deliberation",
         "serve_deployments/coordinator/fact_store.py",
         "        if cancel is not None:\n",
         "        if False:\n",
-        f"{SURPRISES}test_a_request_to_stop_may_come_before_its_deliberation_does",
+        f"{SURPRISES}test_a_cancel_may_arrive_before_its_deliberation",
     ),
     Guard(
         "work that is given back in order is not blamed",
@@ -257,14 +257,14 @@ DURABILITY_GUARDS = (
         "serve_deployments/coordinator/coordinator.py",
         "            if in_order and self._journal",
         "            if False and self._journal",
-        f"{COORDINATOR}test_work_that_is_handed_over_again_and_again_is_not_blamed_for_it",
+        f"{COORDINATOR}test_orderly_restarts_never_poison_work",
     ),
     Guard(
         "who breaks does not",
         "serve_deployments/coordinator/coordinator.py",
         "            if in_order and self._journal",
         "            if self._journal",
-        f"{COORDINATOR}test_a_coordinator_that_breaks_hands_nothing_over_in_order",
+        f"{COORDINATOR}test_a_broken_coordinator_records_no_hand_over",
     ),
     Guard(
         "what has its end is handed over to nobody",
@@ -294,7 +294,7 @@ DURABILITY_GUARDS = (
         "serve_deployments/agent/agent.py",
         "            await asyncio.wait(running, timeout=within_s)\n",
         "            pass\n",
-        f"{AGENT}test_a_replica_that_stops_lets_its_calls_end_but_not_for_ever",
+        f"{AGENT}test_a_stopping_replica_waits_for_its_calls_for_a_limited_time",
     ),
     Guard(
         "a step of the work clears it of the suspicion",
@@ -352,6 +352,6 @@ DURABILITY_GUARDS = (
         "            if asyncio.get_running_loop().time() - self._heard_at_s > 2 * HEARTBEAT_S:\n"
         "                self._forget_pulls()\n",
         "",
-        f"{SURPRISES}test_a_pull_that_is_lost_is_asked_for_again",
+        f"{SURPRISES}test_repeats_a_lost_pull",
     ),
 )

@@ -62,14 +62,14 @@ OVERLOAD = (
         "serve_deployments/engine/circuit.py",
         "        if unreachable or self.probing or self.failures >= FAILURES_TO_OPEN:\n",
         "        if unreachable or self.probing:\n",
-        f"{CIRCUIT}test_failures_in_a_row_open_a_circuit_and_an_answer_between_them_does_not",
+        f"{CIRCUIT}test_failures_in_a_row_open_a_circuit_and_an_answer_resets_the_count",
     ),
     Guard(
         "one request tries an engine again",
         "serve_deployments/engine/circuit.py",
         "(now_s >= self.opened_until_s and not self.probing)\n",
         "now_s >= self.opened_until_s\n",
-        f"{CIRCUIT}test_an_engine_that_is_away_opens_its_circuit_at_once_and_one_request_tries_it_again",
+        f"{CIRCUIT}test_an_unreachable_engine_opens_its_circuit_at_once_and_one_request_probes_it",
     ),
     Guard(
         "retries are a small part of the traffic",
@@ -83,13 +83,13 @@ OVERLOAD = (
         "serve_deployments/engine/circuit.py",
         "        if self.made + 1 > HEDGE_SHARE * self.calls:\n",
         "        if False:\n",
-        f"{CIRCUIT}test_a_call_is_hedged_after_the_95th_percentile_of_its_kind_and_seldom",
+        f"{CIRCUIT}test_a_call_is_hedged_after_the_95th_percentile_of_its_kind_within_the_share",
     ),
     Guard(
         "a call has three attempts",
         "serve_deployments/agent/retry.py",
         "attempts=ATTEMPTS_MAX,",
         "attempts=2 * ATTEMPTS_MAX,",
-        f"{AGENT}test_three_attempts_and_no_more",
+        f"{AGENT}test_makes_three_attempts_at_most",
     ),
 )

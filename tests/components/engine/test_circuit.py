@@ -12,7 +12,7 @@ from serve_deployments.engine.circuit import (
 )
 
 
-def test_failures_in_a_row_open_a_circuit_and_an_answer_between_them_does_not() -> None:
+def test_failures_in_a_row_open_a_circuit_and_an_answer_resets_the_count() -> None:
     circuit = Circuit()
     for number in range(1, FAILURES_TO_OPEN):
         circuit.failed(float(number), unreachable=False)
@@ -24,7 +24,7 @@ def test_failures_in_a_row_open_a_circuit_and_an_answer_between_them_does_not() 
     assert (circuit.state(10.0), circuit.admits(10.0)) == ("open", False)
 
 
-def test_an_engine_that_is_away_opens_its_circuit_at_once_and_one_request_tries_it_again() -> None:
+def test_an_unreachable_engine_opens_its_circuit_at_once_and_one_request_probes_it() -> None:
     circuit = Circuit()
     circuit.failed(10.0, unreachable=True)
     after_s = 10.0 + OPEN_S
@@ -42,7 +42,7 @@ def test_an_engine_that_is_away_opens_its_circuit_at_once_and_one_request_tries_
     assert (circuit.state(after_s), circuit.admits(after_s)) == ("closed", True)
 
 
-def test_an_engine_that_begins_to_answer_is_there_and_one_that_breaks_every_answer_off_is_given_pauses() -> None:
+def test_the_first_byte_closes_a_circuit_and_broken_answers_open_it_again() -> None:
     circuit = Circuit()
     circuit.failed(0.0, unreachable=True)
     circuit.begin()
@@ -54,7 +54,7 @@ def test_an_engine_that_begins_to_answer_is_there_and_one_that_breaks_every_answ
     assert circuit.state(0.0) == "open"
 
 
-def test_each_vain_try_doubles_the_rest_up_to_a_bound() -> None:
+def test_each_failed_probe_doubles_the_open_time_up_to_a_bound() -> None:
     circuit, now_s, rests = Circuit(), 0.0, list[float]()
     circuit.failed(now_s, unreachable=True)
     for _ in range(6):
@@ -79,7 +79,7 @@ def test_retries_are_a_tenth_of_the_traffic_and_one_a_second() -> None:
     assert budget.wait_s(100.0) == 0.0 and budget.saved == RETRIES_SAVED_MAX - 1
 
 
-def test_a_call_is_hedged_after_the_95th_percentile_of_its_kind_and_seldom() -> None:
+def test_a_call_is_hedged_after_the_95th_percentile_of_its_kind_within_the_share() -> None:
     hedges = Hedges()
     for number in range(1, SAMPLES_MIN):
         hedges.answered("answer", float(number))

@@ -132,7 +132,7 @@ async def waiting(journal: JetStreamJournal) -> tuple[int, int]:
     return state["num_pending"], state["num_ack_pending"]
 
 
-async def test_work_that_kills_whoever_holds_it_ends_and_what_lay_beside_it_is_not_blamed(
+async def test_poisoned_work_fails_and_work_beside_it_completes(
     own_nats_server: NatsServer,
 ) -> None:
     journal = await JetStreamJournal.connect(own_nats_server.url)
@@ -184,9 +184,7 @@ async def test_work_that_kills_whoever_holds_it_ends_and_what_lay_beside_it_is_n
     await journal.close()
 
 
-async def test_work_that_waits_for_its_turn_is_not_blamed_for_the_death_of_who_holds_it(
-    own_nats_server: NatsServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_waiting_work_records_no_takeover(own_nats_server: NatsServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("app.admission.throughput.GRIP_AT_FIRST", 1)
     journal = await JetStreamJournal.connect(own_nats_server.url)
     await apply(journal, StreamSettings(ack_wait_s=1))
@@ -223,7 +221,7 @@ async def test_work_that_waits_for_its_turn_is_not_blamed_for_the_death_of_who_h
     await journal.close()
 
 
-async def test_work_that_is_handed_over_again_and_again_is_not_blamed_for_it(own_nats_server: NatsServer) -> None:
+async def test_orderly_restarts_never_poison_work(own_nats_server: NatsServer) -> None:
     journal = await JetStreamJournal.connect(own_nats_server.url)
     await apply(journal, StreamSettings())
 
@@ -246,7 +244,7 @@ async def test_work_that_is_handed_over_again_and_again_is_not_blamed_for_it(own
     await journal.close()
 
 
-async def test_a_coordinator_that_breaks_hands_nothing_over_in_order(own_nats_server: NatsServer) -> None:
+async def test_a_broken_coordinator_records_no_hand_over(own_nats_server: NatsServer) -> None:
     """What it had in hand may be what broke it, and is to be counted."""
     journal = await JetStreamJournal.connect(own_nats_server.url)
     await apply(journal, StreamSettings())
@@ -263,5 +261,5 @@ async def test_a_coordinator_that_breaks_hands_nothing_over_in_order(own_nats_se
     await journal.close()
 
 
-def test_a_coordinator_says_often_enough_that_it_is_there() -> None:
+def test_ack_wait_lasts_at_least_three_heartbeats() -> None:
     assert ACK_WAIT_S_MIN >= 3 * HEARTBEAT_S

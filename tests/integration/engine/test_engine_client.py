@@ -136,7 +136,7 @@ async def test_a_stream_gives_text_in_pieces_and_usage(router: respx.MockRouter,
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 7, 64])
-async def test_a_stream_may_be_cut_anywhere(router: respx.MockRouter, engines: Engines, size: int) -> None:
+async def test_reads_a_stream_split_at_any_byte(router: respx.MockRouter, engines: Engines, size: int) -> None:
     joined = b": comment\n\n" + b"".join(WHOLE_STREAM)
     pieces = [joined[at : at + size] for at in range(0, len(joined), size)]
     router.post(CHAT).mock(return_value=httpx.Response(200, stream=Pieces(pieces)))
@@ -255,7 +255,7 @@ async def test_cancelling_closes_the_connection(router: respx.MockRouter, engine
     assert stream.closed and engines.engines[0].in_flight == 0
 
 
-async def test_what_is_refused_as_it_is_written_is_not_sent_and_says_nothing_of_the_engine() -> None:
+async def test_a_request_refused_before_writing_is_not_sent_and_leaves_the_circuit_closed() -> None:
     heard: list[bytes] = []
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -285,7 +285,7 @@ async def test_what_is_refused_as_it_is_written_is_not_sent_and_says_nothing_of_
         await engines.close()
 
 
-async def test_probing_names_models_and_marks_the_unreachable(router: respx.MockRouter) -> None:
+async def test_a_probe_reads_models_and_marks_unreachable_engines(router: respx.MockRouter) -> None:
     engines = Engines([URL, "http://other"], connections=4, transport=httpx.MockTransport(router.async_handler))
     router.get(f"{URL}/v1/models").mock(
         return_value=httpx.Response(200, json={"data": [{"id": "m1", "owned_by": "vllm"}, {"id": "m2"}]})
@@ -321,7 +321,7 @@ def test_the_least_loaded_healthy_engine_that_has_not_failed_is_chosen() -> None
     assert engines.choose([]) is None
 
 
-async def test_calls_wait_for_engines_that_are_away_and_one_of_them_tries() -> None:
+async def test_calls_wait_for_an_unreachable_engine_and_one_of_them_probes() -> None:
     engines = Engines(["http://a"], connections=1, transport=httpx.MockTransport(lambda _: httpx.Response(200)))
     (engine,) = engines.engines
     engine.circuit.failed(time.monotonic(), unreachable=True)
@@ -341,7 +341,7 @@ async def test_calls_wait_for_engines_that_are_away_and_one_of_them_tries() -> N
     await asyncio.wait(tasks)
 
 
-async def test_a_closed_port_is_an_engine_that_is_away_and_is_tried_again_after_a_rest() -> None:
+async def test_a_closed_port_is_unreachable_and_is_probed_again_later() -> None:
     """Over the real transport, which calls a refused connection a time-out."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -362,7 +362,7 @@ async def test_a_closed_port_is_an_engine_that_is_away_and_is_tried_again_after_
     await engines.close()
 
 
-async def test_an_engine_that_goes_while_it_works_was_asked() -> None:
+async def test_a_connection_broken_after_writing_is_not_unreachable() -> None:
     """Over the real transport, which calls that a connection that was not made in time."""
 
     async def take_and_go(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
