@@ -73,7 +73,7 @@ DURABILITY_GUARDS = (
         f"{SURPRISES}test_a_doubtful_write_of_any_fact_does_not_disturb_the_deliberation",
     ),
     Guard(
-        "work is acknowledged after its end is in the log",
+        "an item is acknowledged after its end is in the log",
         "serve_deployments/coordinator/coordinator.py",
         """            try:
                 await self._deliberate(work)
@@ -85,7 +85,7 @@ DURABILITY_GUARDS = (
         f"{DIES}[vote-process]",
     ),
     Guard(
-        "whoever comes second with a fact goes on from the one that stands",
+        "a coordinator adopts the fact that stands in place of its own",
         "serve_deployments/coordinator/fact_store.py",
         """        appended = await self._journal.append(work.tenant, fact)
         if appended.created:
@@ -96,63 +96,63 @@ DURABILITY_GUARDS = (
         f"{SURPRISES}test_adopts_a_stage_that_another_coordinator_closed_differently",
     ),
     Guard(
-        "what was touched before is read from the log",
+        "work that was touched before is read from the log",
         "serve_deployments/coordinator/fact_store.py",
         "        if work.resumed or self._complete_above is None or record.sequence <= self._complete_above:\n",
         "        if False:\n",
         f"{SURPRISES}test_poisoned_work_fails_after_five_takeovers_and_leaves_the_queue",
     ),
     Guard(
-        "a recorded answer is looked for before it is asked for again",
+        "a recorded answer is looked up before an engine is asked",
         "serve_deployments/agent/agent.py",
         "        if request.resumed or self._cancellations.taken_over(request.deliberation_id):\n",
         "        if False:\n",
         f"{DIES}[vote-process]",
     ),
     Guard(
-        "the same, when who asks has been overtaken and does not know",
+        "the same, when the asking coordinator was taken over and does not know",
         "serve_deployments/agent/agent.py",
         "        if request.resumed or self._cancellations.taken_over(request.deliberation_id):\n",
         "        if request.resumed:\n",
         f"{HANGS}[vote]",
     ),
     Guard(
-        "a replica that was given up looks before it tries again",
+        "a replica looks the outcome up before it retries",
         "serve_deployments/agent/outcome_check.py",
         "        if await self._recorded():\n",
         "        if False:\n",
         f"{AGENT}test_does_not_retry_a_call_that_another_replica_has_recorded",
     ),
     Guard(
-        "a replica that hung knows by the request how late it is",
+        "the request says since when its outcomes may be recorded",
         "serve_deployments/agent/outcome_check.py",
         "        self._absent_at: datetime | None = absent_at\n",
         "        self._absent_at: datetime | None = datetime.now(UTC)\n",
         f"{AGENT}test_looks_up_the_outcome_when_the_request_is_old",
     ),
     Guard(
-        "while the log is away nothing is asked for a second time",
+        "while the log is away no call is repeated",
         "serve_deployments/agent/outcome_check.py",
         "                await asyncio.sleep(LOOKUP_RETRY_S)\n",
         "                return False\n",
         f"{AGENT}test_waits_for_an_unavailable_log_before_it_asks_an_engine",
     ),
     Guard(
-        "what a slow log told is asked again",
+        "a slow lookup is repeated",
         "serve_deployments/agent/outcome_check.py",
         "            self._absent_at = looked_up_at\n",
         "            self._absent_at = datetime.now(UTC)\n",
         f"{AGENT}test_looks_up_the_outcome_again_after_a_slow_lookup",
     ),
     Guard(
-        "who was stopped looks again before its request is written",
+        "a delayed request looks the outcome up again before it is written",
         "serve_deployments/agent/attempt.py",
         "                before_sending=self._outcome_check.require_absent,\n",
         "                before_sending=None,\n",
         f"{AGENT}test_looks_up_the_outcome_again_before_a_delayed_request_is_written",
     ),
     Guard(
-        "two who ask for one call share it",
+        "two requests for one call share it",
         "serve_deployments/agent/agent.py",
         "        if key in self._running:\n",
         "        if False:\n",
@@ -181,21 +181,21 @@ DURABILITY_GUARDS = (
         "tests/integration/engine/test_engine_client.py::test_cancelling_closes_the_connection",
     ),
     Guard(
-        "calls whose stop came first are not made",
+        "calls whose stop was stored first are not made",
         "serve_deployments/agent/cancellation.py",
         "        if known_from is None or (accepted",
         "        if False and (accepted",
         f"{STOPPED}[vote]",
     ),
     Guard(
-        "stops that came without a connection are made up for",
+        "stops stored during a lost connection are read",
         "serve_deployments/agent/cancellation.py",
         "            for tenant, deliberation_id in running():\n",
         "            for tenant, deliberation_id in ():\n",
         f"{SURPRISES}test_a_cancel_during_a_lost_connection_is_not_missed",
     ),
     Guard(
-        "who is away from the log reads what it missed",
+        "a coordinator reads the log after a lost connection",
         "serve_deployments/coordinator/coordinator.py",
         """        for work in self._works.values():
             work.inbox.put_nowait(None)
@@ -204,21 +204,21 @@ DURABILITY_GUARDS = (
         f"{SURPRISES}test_a_cancel_during_a_lost_connection_is_not_missed",
     ),
     Guard(
-        "work that is still worked on is kept",
+        "heartbeats keep running work",
         "serve_deployments/coordinator/coordinator.py",
         "                    await self._queue.working(work.item)\n",
         "                    pass\n",
         f"{SURPRISES}test_heartbeats_keep_the_work_of_a_long_call",
     ),
     Guard(
-        "work that comes again while it is in hand takes no place",
+        "a redelivered item takes no second slot",
         "serve_deployments/coordinator/coordinator.py",
         "            self._queue.drop()\n",
         "",
         f"{SURPRISES}test_a_redelivered_item_takes_no_second_slot",
     ),
     Guard(
-        "a takeover is recorded before anything is done",
+        "a takeover is recorded first",
         "serve_deployments/coordinator/coordinator.py",
         "        if not work.resumed or work.state.ended:\n",
         "        if True:\n",
@@ -232,14 +232,14 @@ DURABILITY_GUARDS = (
         "tests/unit/test_engine.py::test_work_that_nobody_survives_ends_and_work_that_goes_on_does_not",
     ),
     Guard(
-        "work that seems to kill is begun alone",
+        "suspects run apart",
         "serve_deployments/coordinator/coordinator.py",
         "        if work.state.takeovers_without_progress >= SUSPECT_TAKEOVERS:\n",
         "        if False:\n",
         f"{COORDINATOR}test_poisoned_work_fails_and_work_beside_it_completes",
     ),
     Guard(
-        "a request to stop may come before its deliberation",
+        "a cancel may arrive before its deliberation",
         "serve_deployments/coordinator/fact_store.py",
         "        if cancel is not None:\n",
         "        if False:\n",
@@ -253,28 +253,28 @@ DURABILITY_GUARDS = (
         "tests/unit/test_fold.py::test_a_coordinator_that_stops_in_order_leaves_no_blame_on_the_work",
     ),
     Guard(
-        "who stops in order says so",
+        "an orderly stop is recorded",
         "serve_deployments/coordinator/coordinator.py",
         "            if in_order and self._journal",
         "            if False and self._journal",
         f"{COORDINATOR}test_orderly_restarts_never_poison_work",
     ),
     Guard(
-        "who breaks does not",
+        "a breakdown is not recorded as an orderly stop",
         "serve_deployments/coordinator/coordinator.py",
         "            if in_order and self._journal",
         "            if self._journal",
         f"{COORDINATOR}test_a_broken_coordinator_records_no_hand_over",
     ),
     Guard(
-        "what has its end is handed over to nobody",
+        "ending work is not handed over",
         "serve_deployments/coordinator/coordinator.py",
         "                    work.enter(Life.ENDING)\n",
         "",
         f"{REPLACED}[vote]",
     ),
     Guard(
-        "who stops gives back what is in hand",
+        "a stopping coordinator gives its items back",
         "serve_deployments/coordinator/coordinator.py",
         """            for work in list(self._works.values()):
                 await self._queue.give_back(work.item)
@@ -283,14 +283,14 @@ DURABILITY_GUARDS = (
         f"{REPLACED}[vote]",
     ),
     Guard(
-        "who stops gives back what is on its way",
+        "a stopping coordinator gives back items that are on their way",
         "app/log/work_queue.py",
         "                await self._subscription.drain()\n",
         "                await self._subscription.unsubscribe()\n",
         f"{REPLACED}[vote]",
     ),
     Guard(
-        "an agent's replica that stops lets its calls end",
+        "a stopping agent waits for its calls",
         "serve_deployments/agent/agent.py",
         "            await asyncio.wait(running, timeout=within_s)\n",
         "            pass\n",

@@ -58,14 +58,14 @@ OVERLOAD = (
         "test_no_more_than_the_slots_are_handed_out_and_each_until_it_is_acknowledged",
     ),
     Guard(
-        "an engine that fails again and again is left alone",
+        "failures in a row open an engine's circuit",
         "serve_deployments/engine/circuit.py",
         "        if unreachable or self.probing or self.failures >= FAILURES_TO_OPEN:\n",
         "        if unreachable or self.probing:\n",
         f"{CIRCUIT}test_failures_in_a_row_open_a_circuit_and_an_answer_resets_the_count",
     ),
     Guard(
-        "one request tries an engine again",
+        "one request at a time probes an engine",
         "serve_deployments/engine/circuit.py",
         "(now_s >= self.opened_until_s and not self.probing)\n",
         "now_s >= self.opened_until_s\n",
