@@ -1,7 +1,7 @@
 """The Serve application: one Coordinator, and one Agent deployment per role of roles.yaml.
 
-`build(args)` is the same for `serve run serve_deployments.application:build`, for `deliberate up` (`python -m
-serve_deployments.application` deploys to the cluster at RAY_ADDRESS and stays) and for a RayService's serveConfigV2.
+`build(args)` serves `serve run serve_deployments.application:build`, `deliberate up` (`python -m
+serve_deployments.application` deploys to the cluster at RAY_ADDRESS and stays) and a RayService's serveConfigV2.
 """
 
 import asyncio
@@ -33,10 +33,10 @@ from serve_deployments.coordinator.coordinator import Coordinator
 
 NAME = "deliberations"
 STAGES_PER_REPLICA_MAX = 2_048
-# Of one role, in a council of usual size; it decides when replicas are added, and nothing else.
+# The calls of one role in a usual council. It decides only when replicas are added.
 CALLS_OF_A_STAGE = 4
 WATCH_INTERVAL_S = 2.0
-# Longer than anything that Serve's controller does at once, deploying included.
+# Longer than any single step of Serve's controller, deploying included.
 CONTROLLER_SILENCE_MAX_S = 15.0
 RAY_STARTS_WITHIN_S = 120.0
 _CONTROLLER = ("SERVE_CONTROLLER_ACTOR", "serve")
@@ -51,7 +51,7 @@ def _engine_urls() -> list[str]:
 
 
 class ApplicationArgs(BaseModel):
-    """What the application is built from; a field's default is the environment variable that its description names."""
+    """Arguments of the application; a field's default is the environment variable that its description names."""
 
     model_config = ConfigDict(extra="forbid", validate_default=True)
 
@@ -94,20 +94,20 @@ class ApplicationArgs(BaseModel):
 
 
 def load_roles(path: str | None) -> Mapping[str, Role]:
-    """The roles of a file, or the packaged ones; raises InvalidRequest naming what is wrong in it."""
+    """The roles of a file, or the packaged ones; raises InvalidRequest, which names the fault."""
     source = Path(path) if path else files("app") / "roles.yaml"
     return parse_roles(yaml.safe_load(source.read_text(encoding="utf-8")))
 
 
 def _options(cpus: float) -> dict[str, Any]:
     return {
-        # Explicit, because the defaults (5 ongoing, 10 s and 30 s checks) cap a replica at 10 calls/s and hide a death.
+        # The defaults (5 ongoing, checks every 10 s within 30 s) cap a replica at 10 calls/s and hide a death.
         "health_check_period_s": 2.0,
         "health_check_timeout_s": 5.0,
         "graceful_shutdown_timeout_s": 5.0,
-        # How often a stopping replica looks whether requests are still under way; calls go on elsewhere anyhow.
+        # How often a stopping replica checks for requests under way; their calls outlive them.
         "graceful_shutdown_wait_loop_s": 0.2,
-        # A line for every handle call would be the busiest log of all, and says nothing that the facts do not.
+        # A line per handle call would be the busiest log, and the facts hold the same.
         "logging_config": {"enable_access_log": False},
         "ray_actor_options": {"num_cpus": cpus},
     }
@@ -116,21 +116,21 @@ def _options(cpus: float) -> dict[str, Any]:
 def _scale(role: Role) -> dict[str, Any]:
     bounds = role.replicas
     if bounds.min == bounds.max:
-        # A fixed number spares every handle the pushing of autoscaling metrics.
+        # With a fixed number handles push no autoscaling metrics.
         return {"num_replicas": bounds.min}
-    # What Serve counts are stages, and what fills a replica are calls.
+    # Serve counts stages, but calls fill a replica.
     target = max(1, role.concurrency // CALLS_OF_A_STAGE)
     scaling = {"min_replicas": bounds.min, "max_replicas": bounds.max, "target_ongoing_requests": target}
     return {"autoscaling_config": scaling}
 
 
 def _deployment(of: type) -> Deployment:
-    # Ray types its decorator as if it returned a function.
+    # Ray types its decorator as returning a function.
     return cast("Deployment", serve.deployment(of))
 
 
 def build(args: ApplicationArgs) -> Application:
-    """The application, bound: a Coordinator that holds a handle on each role's Agent deployment."""
+    """The bound application: a Coordinator with a handle on each role's Agent deployment."""
     roles = load_roles(args.roles_file)
     agents: dict[str, Any] = {}
     for name, role in roles.items():
@@ -147,65 +147,67 @@ def build(args: ApplicationArgs) -> Application:
     return coordinator.bind(agents, args.nats_url, args.coordinator_slots)
 
 
+def _print(line: str) -> None:
+    sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()
+
+
 def _status() -> ApplicationStatus | None:
     application = serve.status().applications.get(NAME)
     return application.status if application else None
 
 
 def deploy(args: ApplicationArgs) -> None:
-    """Deploy to the running cluster, or adopt what runs there; returns when it runs, raises when it cannot."""
+    """Deploy to the running cluster, unless the application runs there; returns when it runs, raises when it cannot."""
     serve.start(http_options=HTTPOptions(location=ProxyLocation.Disabled))
     if _status() != ApplicationStatus.RUNNING:
         serve.run(build(args), name=NAME, route_prefix=None)
 
 
 def redeploy() -> None:
-    """Replace every replica, a few at a time, by one with the roles as they are now; returns when all are replaced.
+    """Replace every replica, a few at a time, by one with the current roles; returns when all are replaced.
 
-    What a coordinator holds goes to another; what an agent has recorded stays recorded. Roles that cannot be read, and
-    an application that does not get to run, are told, and what runs goes on.
+    Coordinators hand their work over, and recorded outcomes stay. When the roles are invalid or the deployment fails,
+    it prints why, and the old replicas run on.
     """
     try:
         serve.run(build(ApplicationArgs()), name=NAME, route_prefix=None)
     except (InvalidRequest, OSError, yaml.YAMLError, RuntimeError) as error:
-        sys.stdout.write(f"not deployed anew: {error}\n")
+        _print(f"not deployed anew: {error}")
     else:
-        sys.stdout.write("deployed anew\n")
-    sys.stdout.flush()
+        _print("deployed anew")
 
 
 def _revive_controller() -> None:
-    """Kill Serve's controller when it hangs: Ray starts it again, and it takes its replicas up as they are.
+    """Kill Serve's controller when it hangs: Ray restarts it, and it adopts the running replicas.
 
-    Nobody else does. Without it calls go on, but no replica that dies is replaced.
+    Ray itself does not notice. Without a controller calls go on, but no dead replica is replaced.
     """
     name, namespace = _CONTROLLER
     try:
         controller = cast("Any", ray.get_actor(name, namespace=namespace))
     except ValueError:
-        # There is none: the application's status tells.
+        # There is none: the application's status shows it.
         return
     try:
         ray.get(controller.check_alive.remote(), timeout=CONTROLLER_SILENCE_MAX_S)
     except GetTimeoutError:
-        told = f"Serve's controller did not answer for {CONTROLLER_SILENCE_MAX_S:g} s: it is started again\n"
-        sys.stdout.write(told)
-        sys.stdout.flush()
+        _print(f"Serve's controller did not answer for {CONTROLLER_SILENCE_MAX_S:g} s: it is started again")
         ray.kill(controller, no_restart=False)
     except RayError:
-        # It is being started already.
+        # Ray is restarting it already.
         return
 
 
 async def _stay() -> None:
-    """Wait for SIGTERM or SIGINT; SIGHUP deploys anew. Ends the process with an error when the application is lost."""
-    stop, again, loop = asyncio.Event(), asyncio.Event(), asyncio.get_running_loop()
+    """Wait for SIGTERM or SIGINT; SIGHUP redeploys. Raises SystemExit when the application is lost."""
+    stop, reload, loop = asyncio.Event(), asyncio.Event(), asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
-    loop.add_signal_handler(signal.SIGHUP, again.set)
+    loop.add_signal_handler(signal.SIGHUP, reload.set)
     while not stop.is_set():
-        if again.is_set():
-            again.clear()
+        if reload.is_set():
+            reload.clear()
             await asyncio.to_thread(redeploy)
         await asyncio.to_thread(_revive_controller)
         status = await asyncio.to_thread(_status)
@@ -219,12 +221,11 @@ async def _stay() -> None:
 
 
 def until_listening(address: str) -> None:
-    """Wait until somebody listens at `host:port`, if it is one; what is wrong with it in the end is Ray's to tell."""
+    """Wait until a server listens at `host:port`, for two minutes at most; other addresses are left to Ray."""
     host, _, port = address.rpartition(":")
     if not host or "/" in host or not port.isdecimal():
         return
-    sys.stdout.write(f"waiting for Ray at {address}\n")
-    sys.stdout.flush()
+    _print(f"waiting for Ray at {address}")
     ends_at_s = monotonic() + RAY_STARTS_WITHIN_S
     while monotonic() < ends_at_s:
         with suppress(OSError), socket.create_connection((host.strip("[]"), int(port)), timeout=1.0):
@@ -233,19 +234,18 @@ def until_listening(address: str) -> None:
 
 
 def main() -> None:
-    """Deploy to the cluster at RAY_ADDRESS, print `ready`, and stay until told to stop.
+    """Deploy to the cluster at RAY_ADDRESS, print `ready`, and stay until SIGTERM.
 
-    A cluster that is only being started is waited for: to start together with it saves the time of the imports.
+    It waits for a starting cluster, so that both can start at once: this process spends its time on imports.
     """
     address = os.environ.get("RAY_ADDRESS", "auto")
     until_listening(address)
     ray.init(address=address, log_to_driver=False, logging_level=logging.WARNING)
     deploy(ApplicationArgs())
-    sys.stdout.write("ready\n")
-    sys.stdout.flush()
+    _print("ready")
     asyncio.run(_stay())
     serve.shutdown()
-    # Else a cluster that this process itself started (RAY_ADDRESS=local) ends it with SIGABRT.
+    # Otherwise a cluster started by this process (RAY_ADDRESS=local) ends it with SIGABRT.
     ray.shutdown()
 
 

@@ -1,7 +1,8 @@
-"""Who a replica is, as it tells whoever asks: its process, its place in Serve, and its versions."""
+"""The identity of a replica: its process, its deployment in Serve, and its versions."""
 
 import os
 import platform
+from contextlib import suppress
 from importlib.metadata import version
 from typing import Any
 
@@ -13,25 +14,21 @@ REPLICA = f"{os.uname().nodename}-{os.getpid()}"
 
 
 def identity() -> dict[str, Any]:
-    """The beginning of every replica's description.
+    """The first fields of every replica's description.
 
     Application, deployment and `wanted`, the number of replicas that Serve wants of it, are None outside of Serve.
     """
-    place: dict[str, Any] = {"application": None, "deployment": None, "wanted": None}
-    try:
+    application = deployment = wanted = None
+    # Tests run replicas outside of Serve.
+    with suppress(RayServeException):
         context = serve.get_replica_context()
-        place = {
-            "application": context.app_name,
-            "deployment": context.deployment,
-            "wanted": context.world_size,
-        }
-    except RayServeException:
-        # Run by itself, as tests do.
-        pass
+        application, deployment, wanted = context.app_name, context.deployment, context.world_size
     return {
         "replica": REPLICA,
         "node": os.uname().nodename,
-        **place,
+        "application": application,
+        "deployment": deployment,
+        "wanted": wanted,
         "versions": {
             "product": version("deliberation-gateway"),
             "ray": ray.__version__,

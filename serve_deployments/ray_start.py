@@ -1,4 +1,4 @@
-"""What `ray start` has no flag for: RAY_START_HOOK names a function here, which Ray calls before it starts."""
+"""Options that `ray start` has no flag for: RAY_START_HOOK names a function here, which Ray calls before it starts."""
 
 from typing import Any
 

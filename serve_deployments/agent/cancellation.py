@@ -1,11 +1,10 @@
-"""The facts that stop calls, as a replica hears them: a request to stop, a closed stage, an end; and takeovers.
+"""Which calls facts have stopped (a cancel, a closed stage, an end), and which deliberations were taken over.
 
-A coordinator that hung and wakes up asks for what its successor has had answered long ago, and knows nothing of it. A
-replica that has heard of the takeover looks into the log first.
+A coordinator that hung may ask again for calls of its successor. A replica that has heard of the takeover looks into
+the log first.
 
-A stop may be stored before the calls that it stops have reached the replica, and then it comes never again. So what was
-heard is remembered, and the log is asked for what cannot have been heard: what stood before the replica listened, or
-came while it had no connection.
+A stop may be stored before its calls reach the replica. So the listener remembers what it heard, and reads from the
+log what it cannot have heard: facts older than its subscription, and those of a lost connection.
 """
 
 import asyncio
@@ -23,21 +22,21 @@ IDLE_AFTER_S = 10.0
 RETRY_S = 1.0
 REMEMBERED_MAX = 10_000
 
-_WHY = {
+_REASONS = {
     "cancel": "stopped on request",
     "stage": "stopped: its stage had closed",
     "end": "stopped: the deliberation had ended",
 }
 
-Stop = Callable[[str, float, str], None]
-"""Stop the calls of a deliberation up to a stage (all of them: infinity), and why."""
+StopCalls = Callable[[str, float, str], None]
+"""Stops the calls of a deliberation up to a stage (infinity: all of them) for a reason."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Heard:
-    """Of a deliberation: up to which stage its calls are stopped (0: none), why, and whether it was taken over.
+class _Cancellation:
+    """Up to which stage a deliberation's calls are stopped (0: none) and why, and whether it was taken over.
 
-    `sequence` is the place of the last fact that said so.
+    `sequence` is the place of the last fact behind this.
     """
 
     stage: float = 0
@@ -47,25 +46,25 @@ class _Heard:
 
 
 class CancellationListener:
-    """Hears what stops calls or makes requests outdated, but only while anybody asks for some.
+    """Hears the facts that stop calls, while requests or calls run.
 
     Every stage of every deliberation closes by such a fact: an idle role should not pay for the busy ones.
     """
 
-    def __init__(self, journal: Journal, stop: Stop) -> None:
+    def __init__(self, journal: Journal, stop: StopCalls) -> None:
         self._journal = journal
         self._stop = stop
         self._subscription: Subscription | None = None
-        # The subscription is shared by requests that come at once, and takes a round trip to make.
+        # Concurrent requests share the subscription, which takes a round trip to make.
         self._lock = asyncio.Lock()
-        self._known: dict[str, _Heard] = {}
-        # Above this place in the stream nothing has been missed, None while that is not known; and of these
-        # deliberations, which are older, nothing either.
-        self._heard_from: int | None = None
-        self._whole: set[str] = set()
-        self._doubts = 0
-        self._doubted = asyncio.Event()
-        journal.on_reconnect(self._missed)
+        self._known: dict[str, _Cancellation] = {}
+        # No fact above this sequence is missing; None while that is unknown. Of older deliberations, those in
+        # `_complete` were read. `_gaps` counts lost connections, so that a read across one proves nothing.
+        self._complete_above: int | None = None
+        self._complete: set[str] = set()
+        self._gaps = 0
+        self._resync_needed = asyncio.Event()
+        journal.on_reconnect(self._on_gap)
 
     def why(self, deliberation_id: str, stage: int) -> str | None:
         """Why the calls of a stage are stopped, if they are."""
@@ -73,95 +72,96 @@ class CancellationListener:
         return known.why if known is not None and stage <= known.stage else None
 
     def taken_over(self, deliberation_id: str) -> bool:
-        """Whether more than one coordinator has had the deliberation in hand."""
+        """Whether another coordinator has taken the deliberation over."""
         known = self._known.get(deliberation_id)
         return known is not None and known.taken_over
 
     async def hear(self, tenant: str, deliberation_id: str, accepted_sequence: int) -> None:
-        """Hear what stops the calls of a deliberation, which was accepted at this place in the stream, from then on.
+        """From now on miss no stop of a deliberation, which was accepted at this place in the stream.
 
-        Raises JournalUnavailable when the log cannot be asked.
+        Raises JournalUnavailable.
         """
-        await self._listen()
-        if self._heard_from is None or (accepted_sequence < self._heard_from and deliberation_id not in self._whole):
+        await self._subscribe()
+        known_from = self._complete_above
+        if known_from is None or (accepted_sequence < known_from and deliberation_id not in self._complete):
             await self._read(tenant, deliberation_id)
 
     async def keep(self, running: Callable[[], Collection[tuple[str, str]]], idle: Callable[[], bool]) -> None:
-        """After a lost connection read what was missed for what runs, (tenant, deliberation) each; rest while idle.
+        """After a lost connection read the stops of what runs, (tenant, deliberation) each; unsubscribe while idle.
 
         Runs until cancelled.
         """
         while True:
             with suppress(TimeoutError):
                 async with asyncio.timeout(IDLE_AFTER_S):
-                    await self._doubted.wait()
-            if self._doubted.is_set():
-                await self._mend(running)
+                    await self._resync_needed.wait()
+            if self._resync_needed.is_set():
+                await self._resync(running)
             elif idle():
-                await self._rest(idle)
+                await self._unsubscribe(idle)
 
-    def _missed(self) -> None:
-        self._heard_from = None
-        self._whole.clear()
-        self._doubts += 1
-        self._doubted.set()
+    def _on_gap(self) -> None:
+        self._complete_above = None
+        self._complete.clear()
+        self._gaps += 1
+        self._resync_needed.set()
 
-    async def _listen(self) -> None:
+    async def _subscribe(self) -> None:
         async with self._lock:
             if self._subscription is None:
                 self._subscription = await self._journal.subscribe(
-                    [f"deliberations.*.*.{suffix}" for suffix in SUFFIXES], self._heard
+                    [f"deliberations.*.*.{suffix}" for suffix in SUFFIXES], self._on_fact
                 )
-            while self._heard_from is None:
-                doubts = self._doubts
+            while self._complete_above is None:
+                gaps = self._gaps
                 last_sequence = (await self._journal.state()).last_sequence
-                if doubts == self._doubts:
-                    self._heard_from = last_sequence
+                if gaps == self._gaps:
+                    self._complete_above = last_sequence
 
     async def _read(self, tenant: str, deliberation_id: str) -> None:
-        subject, doubts = prefix(tenant, deliberation_id), self._doubts
+        subject, gaps = prefix(tenant, deliberation_id), self._gaps
         for record in await self._journal.last([f"{subject}.{suffix}" for suffix in SUFFIXES]):
-            self._heard(record)
-        if len(self._whole) >= REMEMBERED_MAX:
-            self._whole.clear()
-        if doubts == self._doubts:
-            self._whole.add(deliberation_id)
+            self._on_fact(record)
+        if len(self._complete) >= REMEMBERED_MAX:
+            self._complete.clear()
+        if gaps == self._gaps:
+            self._complete.add(deliberation_id)
 
-    async def _mend(self, running: Callable[[], Collection[tuple[str, str]]]) -> None:
-        self._doubted.clear()
+    async def _resync(self, running: Callable[[], Collection[tuple[str, str]]]) -> None:
+        self._resync_needed.clear()
         try:
             for tenant, deliberation_id in running():
                 await self._read(tenant, deliberation_id)
         except JournalUnavailable:
-            self._doubted.set()
+            self._resync_needed.set()
             await asyncio.sleep(RETRY_S)
 
-    async def _rest(self, idle: Callable[[], bool]) -> None:
+    async def _unsubscribe(self, idle: Callable[[], bool]) -> None:
         async with self._lock:
             if self._subscription is not None and idle():
                 await self._subscription.close()
-                self._subscription = self._heard_from = None
+                self._subscription = self._complete_above = None
                 self._known.clear()
-                self._whole.clear()
+                self._complete.clear()
 
-    def _heard(self, record: Record) -> None:
+    def _on_fact(self, record: Record) -> None:
         _, _, deliberation_id, kind, *rest = record.tokens
-        known = self._known.pop(deliberation_id, _Heard())
+        known = self._known.pop(deliberation_id, _Cancellation())
         known = replace(known, sequence=max(known.sequence, record.sequence))
         if kind == "takeover":
             self._known[deliberation_id] = replace(known, taken_over=True)
         else:
-            stage, why = float(rest[0]) if kind == "stage" else math.inf, _WHY[kind]
-            # Of two that stop the same, the first is why.
+            stage, why = float(rest[0]) if kind == "stage" else math.inf, _REASONS[kind]
+            # Of two facts that stop the same calls, the first is the reason.
             self._known[deliberation_id] = replace(known, stage=stage, why=why) if stage > known.stage else known
             self._stop(deliberation_id, stage, why)
         if len(self._known) > REMEMBERED_MAX:
-            self._forget()
+            self._forget_oldest()
 
-    def _forget(self) -> None:
-        """Forget the oldest; it was accepted before that was heard, so that the log is asked when it comes again."""
+    def _forget_oldest(self) -> None:
+        """Forget a deliberation; its acceptance is older than the raised bound, so `hear` reads it again."""
         oldest = next(iter(self._known))
         forgotten = self._known.pop(oldest)
-        self._whole.discard(oldest)
-        if self._heard_from is not None:
-            self._heard_from = max(self._heard_from, forgotten.sequence)
+        self._complete.discard(oldest)
+        if self._complete_above is not None:
+            self._complete_above = max(self._complete_above, forgotten.sequence)

@@ -1,6 +1,6 @@
-"""What a coordinator knows of its deliberations: what the log holds, and what was heard since.
+"""The states of a coordinator's works: folded from the log, and kept up to date by facts heard live.
 
-Whoever has heard all that matters need not read: for a deliberation that nobody has touched, its first fact is enough.
+A deliberation that no coordinator has touched needs no read: its acceptance, which the queue delivers, is enough.
 """
 
 from collections.abc import Iterable
@@ -8,97 +8,117 @@ from collections.abc import Iterable
 import stamina
 
 from app.deliberation.errors import JournalUnavailable, UnexpectedFact
-from app.deliberation.facts import Accepted, Fact, Resumed
+from app.deliberation.facts import Accepted, CallFinished, CancelRequested, Fact
 from app.deliberation.fold import State, apply, begin, fold
 from app.deliberation.ports import Journal, Record
-from serve_deployments.coordinator.work import Work, fact_of, known
+from serve_deployments.coordinator.work import Work, fact_of
 
 APPEND_PATIENCE_S = 60.0
 EARLY_CANCELS_MAX = 10_000
 
 
 class FactStore:
-    """Reads, writes and folds facts, and keeps what was heard of deliberations that are not in hand yet."""
+    """Reads, writes and folds facts, and keeps cancels that arrive before their deliberation."""
 
     def __init__(self, journal: Journal) -> None:
         self._journal = journal
-        # Requests to stop that came before their deliberation did, and the sequence above which none was missed.
         self._early_cancels: dict[str, Record] = {}
-        self._heard_from: int | None = None
+        # No cancel above this sequence was missed; None while that is unknown.
+        self._complete_above: int | None = None
 
-    def early(self, cancel: Record) -> None:
-        """Keep a request to stop something that is not in hand yet."""
+    def keep_early_cancel(self, cancel: Record) -> None:
+        """Keep the cancel of a deliberation that this coordinator does not hold yet."""
         self._early_cancels[cancel.tokens[2]] = cancel
         if len(self._early_cancels) > EARLY_CANCELS_MAX:
-            # What is forgotten here is in the log: it is read again for whatever was accepted up to now.
-            self._heard_from = max(self._heard_from or 0, *(early.sequence for early in self._early_cancels.values()))
+            # Raising the bound makes every older acceptance read the log, which holds the forgotten cancels.
+            newest = max(early.sequence for early in self._early_cancels.values())
+            self._complete_above = max(self._complete_above or 0, newest)
             self._early_cancels.clear()
 
-    def missed(self) -> None:
-        """Requests to stop may have been missed: until `hear_again` nothing is known but what is read."""
-        self._heard_from = None
+    def mark_incomplete(self) -> None:
+        """Cancels may have been missed: every deliberation is read from the log until `resync`."""
+        self._complete_above = None
 
-    async def hear_again(self) -> None:
-        """From here on nothing is missed. Raises JournalUnavailable."""
-        if self._heard_from is None:
-            self._heard_from = (await self._journal.state()).last_sequence
+    async def resync(self) -> None:
+        """From here on no cancel is missed. Raises JournalUnavailable."""
+        if self._complete_above is None:
+            self._complete_above = (await self._journal.state()).last_sequence
 
-    async def state(self, work: Work) -> State:
-        """Fold what the log holds, waiting for a log that is away as long as an append would.
+    def load_fresh(self, work: Work) -> bool:
+        """Set the state of a deliberation that no coordinator has touched; False when the log must be read.
 
-        Raises UnexpectedFact when it holds nothing, Gone when it was deleted, JournalUnavailable.
+        Its cancel would have been heard, and if a stage was opened all the same, its fact refuses the next.
         """
-        records = await self._facts(work)
-        state = fold((record.sequence, fact_of(record)) for record in records)
-        if state is None:
-            raise UnexpectedFact("the log holds no fact of an accepted deliberation")
-        return state
+        record = work.item.record
+        if work.resumed or self._complete_above is None or record.sequence <= self._complete_above:
+            return False
+        accepted = fact_of(record)
+        assert isinstance(accepted, Accepted), "the queue hands out acceptances alone"
+        work.state = begin(accepted, record.sequence)
+        cancel = self._early_cancels.pop(work.deliberation_id, None)
+        if cancel is not None:
+            work.state = apply(work.state, fact_of(cancel), cancel.sequence)
+        return True
 
-    async def _facts(self, work: Work) -> list[Record]:
+    async def load(self, work: Work) -> None:
+        """Set the state that the log holds, waiting for a log that is away as long as an append would.
+
+        Raises UnexpectedFact when the log holds nothing, Gone when it was deleted, JournalUnavailable.
+        """
         retries = stamina.retry_context(
             on=JournalUnavailable, attempts=None, timeout=APPEND_PATIENCE_S, wait_initial=0.05, wait_max=1.0
         )
+        records: list[Record] = []
         async for attempt in retries:
             with attempt:
-                return await self._journal.facts(work.tenant, work.deliberation_id)
-        raise AssertionError("a retry context ends by returning or raising")
+                records = await self._journal.facts(work.tenant, work.deliberation_id)
+        state = fold((record.sequence, fact_of(record)) for record in records)
+        if state is None:
+            raise UnexpectedFact("the log holds no fact of an accepted deliberation")
+        self._set(work, state)
 
-    def fresh(self, work: Work) -> State | None:
-        """The state of a deliberation that nobody has touched yet; None when the log must tell.
-
-        A request to stop would have been heard, and if a stage was opened all the same, its fact refuses the next.
-        """
-        record = work.delivery.record
-        if work.resumed or self._heard_from is None or record.sequence <= self._heard_from:
-            return None
-        accepted = fact_of(record)
-        assert isinstance(accepted, Accepted), "the queue hands out accepted facts alone"
-        state = begin(accepted, record.sequence)
-        cancel = self._early_cancels.pop(work.deliberation_id, None)
-        return apply(state, fact_of(cancel), cancel.sequence) if cancel else state
-
-    async def appended(self, work: Work, state: State, fact: Fact) -> State:
-        """The state after a fact is written; or, when another one stands in its place, the one that the log tells."""
+    async def append(self, work: Work, fact: Fact) -> bool:
+        """Write a fact and fold it. Returns False where another fact stands already: then the log is read instead."""
         appended = await self._journal.append(work.tenant, fact)
         if appended.created:
-            if not isinstance(fact, Resumed):
-                work.stepped()
-            return apply(state, fact, appended.record.sequence)
-        # Somebody else is ahead: what stands is the truth, and calls may have been made already.
-        work.resumed = True
-        return await self.state(work)
+            self._set(work, apply(work.state, fact, appended.record.sequence))
+        else:
+            # Another coordinator is ahead, and calls may have been made.
+            work.resumed = True
+            await self.load(work)
+        return appended.created
 
-    async def caught_up(self, work: Work, state: State, heard: Iterable[Record | None] = ()) -> State:
-        """The state after what was taken from the inbox, and all that has reached it by now."""
-        heard_now = list(heard)
+    async def catch_up(self, work: Work, heard: Iterable[Record | None] = ()) -> None:
+        """Fold what was taken from the inbox, and all that it holds by now."""
+        records = list(heard)
         while not work.inbox.empty():
-            heard_now.append(work.inbox.get_nowait())
-        for record in heard_now:
-            if record is None:
-                # Facts were missed.
-                return await self.state(work)
-            fact = fact_of(record)
-            state = state if known(state, fact) else apply(state, fact, record.sequence)
+            records.append(work.inbox.get_nowait())
+        state = work.state
+        for record in records:
+            fact = None if record is None else fact_of(record)
+            if record is None or fact is None or _is_ahead(state, fact):
+                await self.load(work)
+                return
+            state = state if _is_known(state, fact) else apply(state, fact, record.sequence)
+        self._set(work, state)
+
+    def _set(self, work: Work, state: State) -> None:
+        work.state = state
         if not state.takeovers_without_progress:
-            work.stepped()
-        return state
+            work.clear_suspicion()
+
+
+def _is_ahead(state: State, fact: Fact) -> bool:
+    """Whether a fact belongs to a stage that another coordinator has opened."""
+    return isinstance(fact, CallFinished) and fact.stage > len(state.stages)
+
+
+def _is_known(state: State, fact: Fact) -> bool:
+    """Whether a fact is folded already: what was read may be heard as well."""
+    match fact:
+        case CallFinished():
+            return fact.call_id in state.finished
+        case CancelRequested():
+            return state.cancel is not None
+        case _:
+            return False

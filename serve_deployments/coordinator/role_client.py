@@ -1,9 +1,9 @@
-"""How a coordinator has roles make calls: a streaming handle call for each, again when a replica dies."""
+"""How a coordinator has a role's replicas run calls: one handle call per role and stage, repeated when it fails."""
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any, cast
+from typing import Any
 
 import structlog
 from ray.exceptions import RayError
@@ -12,11 +12,12 @@ from ray.serve.handle import DeploymentHandle
 
 from app.deliberation.calls import Call
 from app.deliberation.engine import RunStage
-from app.deliberation.ports import Record
-from serve_deployments.agent.call import StageRequest
-from serve_deployments.coordinator.work import Work, fact_of
+from serve_deployments.agent.stage_request import StageRequest
+from serve_deployments.coordinator.work import Life, Work
 
 RETRY_WAIT_S = (0.2, 0.5, 1.0, 2.0)
+# How long outcomes may take from the log to the coordinator once their replica has recorded them.
+HEARD_WITHIN_S = 0.5
 
 Handle = DeploymentHandle[Any]
 
@@ -27,48 +28,50 @@ class RoleClient:
     """The handles of the roles by name."""
 
     def __init__(self, agents: Mapping[str, Handle]) -> None:
-        self._handles = {role: handle.options(stream=True) for role, handle in agents.items()}
+        self._handles = agents
 
     @property
     def names(self) -> list[str]:
         """The roles, in order of their names."""
         return sorted(self._handles)
 
-    async def ask(self, work: Work, run: RunStage, role: str, calls: Iterable[Call]) -> None:
-        """Have one role's replicas make the calls, again when one dies; outcomes go to the work's inbox."""
-        lacking = {call.call_id: call for call in calls}
+    async def run(self, work: Work, stage: RunStage, role: str, calls: Sequence[Call]) -> None:
+        """Have one role run the calls, again when its replica dies, until the work has heard every outcome.
+
+        The reply says only that the outcomes are in the log, where the coordinator hears them.
+        """
         waits = iter(RETRY_WAIT_S)
-        while lacking and not work.stopping:
+        while work.life is not Life.STOPPING and (lacking := _lacking(work, calls)):
             request = StageRequest(
                 tenant=work.tenant,
                 deliberation_id=work.deliberation_id,
-                stage=run.opened.stage,
-                calls=tuple(lacking.values()),
+                stage=stage.opened.stage,
+                calls=lacking,
                 asked_at=datetime.now(UTC),
-                deadline_at=run.deadline_at,
+                deadline_at=stage.deadline_at,
                 resumed=work.resumed,
-                accepted_sequence=work.delivery.record.sequence,
+                accepted_sequence=work.item.record.sequence,
             )
             try:
-                payload = request.__pydantic_serializer__.to_json(request)
-                stream = cast("AsyncIterator[tuple[int, bytes]]", self._handles[role].run_stage.remote(payload))
-                async for sequence, data in stream:
-                    record = Record(f"deliberations.{work.tenant}.{work.deliberation_id}.call", sequence, data)
-                    fact = fact_of(record)
-                    lacking.pop(getattr(fact, "call_id", ""), None)
-                    work.inbox.put_nowait(record)
-                failure = "ended early"
+                await self._handles[role].run_stage.remote(request.__pydantic_serializer__.to_json(request))
+                failure = "outcomes were not heard"
+                await asyncio.sleep(HEARD_WITHIN_S)
             except (RayError, RayServeException) as error:
                 failure = repr(error)[:300]
             except asyncio.CancelledError as error:
-                # Ray tells so of a call that it cancelled itself; only our own cancellation ends this task.
+                # Ray raises it for a call that it cancelled itself; only our own cancellation ends this task.
                 if (task := asyncio.current_task()) is None or task.cancelling():
                     raise
                 failure = repr(error)
-            if lacking:
-                # A replica died or refused, or a fact stopped the calls: what stands is read back, and if the stage is
-                # still open, only the rest is made again.
+            if _lacking(work, calls):
+                # A replica died or refused, or the connection to the log was lost: the coordinator reads the log, and
+                # if the stage is still open, only the lacking calls are run again.
                 log.warning("role_call_failed", role=role, deliberation_id=work.deliberation_id, error=failure)
                 work.resumed = True
                 work.inbox.put_nowait(None)
                 await asyncio.sleep(next(waits, RETRY_WAIT_S[-1]))
+
+
+def _lacking(work: Work, calls: Sequence[Call]) -> tuple[Call, ...]:
+    """The calls without a known outcome."""
+    return tuple(call for call in calls if call.call_id not in work.state.finished)

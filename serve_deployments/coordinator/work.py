@@ -1,81 +1,126 @@
-"""A deliberation in a coordinator's hands, and the facts that reach it."""
+"""A deliberation that a coordinator holds, and its life there."""
 
 import asyncio
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from enum import Enum, auto
 
 from pydantic import ValidationError
 
 from app.deliberation.errors import Gone, JournalUnavailable, UnexpectedFact
-from app.deliberation.facts import CallDelta, CallFinished, CallStarted, CancelRequested, Deleted, Fact, Resumed, decode
+from app.deliberation.facts import CallDelta, CallStarted, Cancelled, Deleted, Fact, Resumed, TimedOut, decode
 from app.deliberation.fold import State
 from app.deliberation.ports import Journal, Record
 from app.log.work_queue import QueueItem
-from serve_deployments.coordinator.admission_queue import AdmissionQueue, Ticket, TicketOutcome
+from serve_deployments.coordinator.admission_queue import AdmissionQueue, Ticket
 
 HAND_OVER_WITHIN_S = 2.0
 
 
+class Life(Enum):
+    """Where a work stands; `Work` draws the transitions."""
+
+    WAITING = auto()
+    RUNNING = auto()
+    STOPPING = auto()
+    ENDING = auto()
+    RELEASED = auto()
+
+
+_NEXT: dict[Life, frozenset[Life]] = {
+    Life.WAITING: frozenset({Life.RUNNING, Life.ENDING, Life.RELEASED}),
+    Life.RUNNING: frozenset({Life.STOPPING, Life.ENDING, Life.RELEASED}),
+    Life.STOPPING: frozenset({Life.ENDING, Life.RELEASED}),
+    Life.ENDING: frozenset({Life.RELEASED}),
+    Life.RELEASED: frozenset(),
+}
+
+
 @dataclass(eq=False)
 class Work:
-    """A deliberation in hand: its delivery, and an inbox of facts that others wrote (None: some were missed).
+    """A deliberation that this coordinator holds: its queue item, its state, and the facts that reach it.
 
-    The delivery is kept alive up to `alive_until`: a stage that hangs beyond its deadline must not hide behind a
-    heartbeat. `resumed` says that calls may have been made before. `apart` is held while little else that is suspected
-    may run beside it. `stopping` says that no call is to be made again, `settled` that the log was read for what
-    stopped calls had cost. `place` is its place at the `gate`, and `outcome` what is told there when it leaves.
-    `takeovers` counts how often it had changed hands when it came, and `begun` says that calls may have been made and
-    that no end has been written here.
+        WAITING ───▶ RUNNING ───▶ STOPPING
+           │            │            │
+           └────────────┼────────────┘
+                        ▼
+                     ENDING ───▶ RELEASED      (any life may be RELEASED: given back, hung, or deleted)
+
+    WAITING for its turn nothing was done. RUNNING, calls may have been made. STOPPING, no call is made again, and those
+    that were stopped record their cost. ENDING, this coordinator writes the end. RELEASED, others may hold it.
+
+    `state` is the fold of the known facts, set by `FactStore` alone. `inbox` holds facts that were heard; None says
+    that some were missed. `resumed` says that calls may have been made before. `takeovers` counts the takeovers up to
+    this coordinator's own. Until `alive_until` heartbeats keep the item: a work that hangs for longer is handed out
+    again.
     """
 
     tenant: str
     deliberation_id: str
-    delivery: QueueItem
+    item: QueueItem
     resumed: bool
     alive_until: datetime
-    task: asyncio.Task[None] | None = None
-    apart: asyncio.Semaphore | None = None
-    stopping: bool = False
-    settled: bool = False
-    begun: bool = False
+    life: Life = Life.WAITING
     takeovers: int = 0
-    gate: AdmissionQueue | None = None
-    place: Ticket | None = None
-    outcome: TicketOutcome = "stopped"
+    task: asyncio.Task[None] | None = None
+    state: State = field(init=False)
     inbox: asyncio.Queue[Record | None] = field(default_factory=asyncio.Queue[Record | None])
+    _suspect_slot: asyncio.Semaphore | None = None
+    _queue: AdmissionQueue | None = None
+    _ticket: Ticket | None = None
 
-    def stepped(self) -> None:
-        """The work has made a step, is over, or has been in hand for long enough: others may begin. Idempotent."""
-        if self.apart is not None:
-            self.apart.release()
-            self.apart = None
+    def enter(self, life: Life) -> None:
+        """Go on to the next life; to enter the present one changes nothing."""
+        assert life is self.life or life in _NEXT[self.life], f"{life} cannot follow {self.life}"
+        self.life = life
 
-    def left(self, now_s: float) -> None:
-        """It is out of hand: another one may begin. Idempotent."""
-        if self.gate is not None and self.place is not None:
-            self.gate.leave(self.place, now_s, self.outcome)
-            self.gate = self.place = None
+    def join(self, queue: AdmissionQueue, now_s: float) -> Ticket:
+        """Take a ticket of the queue; a work that was begun before is granted its turn at once."""
+        self._queue, self._ticket = queue, queue.ask(now_s, begun=bool(self.state.stages))
+        return self._ticket
 
-    async def heard_before(self, event: asyncio.Event, within_s: float) -> list[Record | None]:
-        """What reaches the inbox before the event is set and the time is over: at most one, for there may be more."""
-        set_, heard = asyncio.ensure_future(event.wait()), asyncio.ensure_future(self.inbox.get())
+    async def isolate(self, slots: asyncio.Semaphore) -> None:
+        """Wait for one of the few slots of suspects, and hold it until `clear_suspicion`."""
+        await slots.acquire()
+        self._suspect_slot = slots
+
+    def clear_suspicion(self) -> None:
+        """The work has made progress, has run for long enough, or is over: the next suspect may run. Idempotent."""
+        if self._suspect_slot is not None:
+            self._suspect_slot.release()
+            self._suspect_slot = None
+
+    def release(self, now_s: float) -> None:
+        """The coordinator holds it no more: the next work may begin. Idempotent."""
+        self.clear_suspicion()
+        self.enter(Life.RELEASED)
+        if self._queue is not None and self._ticket is not None:
+            end = self.state.end
+            stopped = end is None or isinstance(end, Cancelled)
+            outcome = "stopped" if stopped else "missed" if isinstance(end, TimedOut) else "done"
+            self._queue.leave(self._ticket, now_s, outcome)
+            self._queue = self._ticket = None
+
+    async def next_fact(self, event: asyncio.Event, within_s: float) -> list[Record | None]:
+        """At most one item of the inbox; none when the event is set or the time is over before."""
+        granted, heard = asyncio.ensure_future(event.wait()), asyncio.ensure_future(self.inbox.get())
         try:
-            await asyncio.wait((set_, heard), timeout=within_s, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait((granted, heard), timeout=within_s, return_when=asyncio.FIRST_COMPLETED)
             return [heard.result()] if heard.done() else []
         finally:
-            set_.cancel()
+            granted.cancel()
             heard.cancel()
 
 
 def fact_of(record: Record) -> Fact:
-    """The fact in a record; raises Gone when it is a tombstone, and UnexpectedFact when something else stands there."""
+    """The fact in a record; raises Gone for a tombstone, and UnexpectedFact for anything else."""
     try:
         event = decode(record.data)
     except ValidationError:
-        # Not `from`: the validation error quotes what stands there, and with it a client's task.
-        raise UnexpectedFact(f"what stands on {record.subject} is no fact") from None
+        # Not `from`: the validation error quotes the record, and with it a client's task.
+        raise UnexpectedFact(f"the record on {record.subject} is no fact") from None
     if isinstance(event, CallStarted | CallDelta):
         raise UnexpectedFact(f"a view stands on {record.subject}")
     if isinstance(event, Deleted):
@@ -83,25 +128,14 @@ def fact_of(record: Record) -> Fact:
     return event
 
 
-def known(state: State, fact: Fact) -> bool:
-    """Whether a fact that was heard is folded already; what is heard twice is one fact."""
-    match fact:
-        case CallFinished():
-            return fact.call_id in state.finished
-        case CancelRequested():
-            return state.cancel is not None
-        case _:
-            return False
-
-
 async def hand_over(journal: Journal, works: Iterable[Work], replica: str) -> None:
-    """Record that these are given back because `replica` stops in order, so that none is blamed for the change.
+    """Record that `replica` gives these works back because it stops in order, so that none is suspected.
 
-    What somebody else has taken over by now has that number already, and nothing more is said of it. Unsaid, for want
-    of a log, the work changes hands all the same, and is at worst blamed for it.
+    Where another coordinator has taken over, its fact stands and this one is dropped. Without the log the works change
+    hands unrecorded, and count as suspects once.
     """
 
-    async def given_back(work: Work) -> None:
+    async def give_back(work: Work) -> None:
         fact = Resumed(
             deliberation_id=work.deliberation_id,
             ts=datetime.now(UTC),
@@ -115,4 +149,5 @@ async def hand_over(journal: Journal, works: Iterable[Work], replica: str) -> No
     with suppress(TimeoutError):
         async with asyncio.timeout(HAND_OVER_WITHIN_S), asyncio.TaskGroup() as group:
             for work in works:
-                group.create_task(given_back(work))
+                if work.life in (Life.RUNNING, Life.STOPPING):
+                    group.create_task(give_back(work))

@@ -1,8 +1,8 @@
-"""The only HTTP to engines: one request at a time to an OpenAI-compatible server, streamed or not.
+"""HTTP to engines, which are OpenAI-compatible servers: probes, and one completion per request, streamed or not.
 
 httpx runs over an aiohttp transport: its own transport rescans the whole pool on every request and close, which at 150
 requests in flight costs 18-22 ms of CPU a call against 0.6 (docs/decisions/0013). One client lives as long as its
-replica. What is sent and read is in `completion`.
+replica. `wire` holds the bodies of requests and replies.
 """
 
 import asyncio
@@ -20,7 +20,15 @@ from httpx_aiohttp import AiohttpTransport
 from app.deliberation.calls import Call
 from app.deliberation.errors import CallCancelled, CallTimeout, EngineRejected, EngineUnavailable
 from serve_deployments.engine.circuit import Circuit, Hedges, RetryBudget
-from serve_deployments.engine.wire import DETAIL_CHARACTERS, EngineReply, Meter, OnText, request_body, streamed, whole
+from serve_deployments.engine.wire import (
+    DETAIL_CHARACTERS,
+    EngineReply,
+    Meter,
+    OnText,
+    parse_reply,
+    read_stream,
+    request_body,
+)
 
 CONNECT_TIMEOUT_S = 2.0
 IDLE_TIMEOUT_S = 20.0
@@ -32,7 +40,7 @@ TIMEOUT_S = {"connect": CONNECT_TIMEOUT_S, "pool": CONNECT_TIMEOUT_S, "write": I
 HEADERS = [("Content-Type", "application/json"), ("Accept", "*/*"), ("Accept-Encoding", "identity")]
 # Engines (by `owned_by` in /v1/models) that take vLLM's own request fields; others might refuse them.
 EXTENDED_ENGINES = frozenset({"vllm", "simulator"})
-# What a server says that is there and has no list of models.
+# The statuses of a server that is up and has no list of models.
 _NO_SUCH_PATH = frozenset({404, 405, 501})
 _NOT_CONNECTED = (httpx.ConnectError, httpx.ConnectTimeout, aiohttp.ClientConnectorError)
 
@@ -43,9 +51,9 @@ log = structlog.get_logger(__name__)
 
 @dataclass(eq=False)
 class EngineState:
-    """One engine of a role: where it is, what it serves, and how much of ours it is working on.
+    """One engine of a role: its address, its models, and how many of this replica's requests it works on.
 
-    `extended` says whether it takes vLLM's own request fields, and is None until it was asked what it is.
+    `extended` says whether it takes vLLM's own request fields; None until a probe has told.
     """
 
     url: str
@@ -65,12 +73,12 @@ class EngineState:
         return self.circuit.opened_until_s is None
 
 
-class EngineAway(EngineUnavailable):
-    """Nobody answers at the engine's address: nothing was sent, and nothing was spent."""
+class EngineUnreachable(EngineUnavailable):
+    """No connection to the engine: nothing was sent, and nothing was spent."""
 
 
 class RetryLater(EngineUnavailable):
-    """The engine is overloaded and said when to come back, in seconds."""
+    """The engine is overloaded; `after_s` is its Retry-After."""
 
     def __init__(self, detail: str, after_s: float) -> None:
         super().__init__(detail)
@@ -91,25 +99,25 @@ class Engines:
         self._client = httpx.AsyncClient(transport=self._transport)
         self.retries = RetryBudget()
         self.hedges = Hedges()
-        # Set whenever a circuit may have changed, for those who wait for an engine.
+        # Set whenever a circuit may have changed, for calls that wait for an engine.
         self._changed = asyncio.Event()
-        self._looking: asyncio.Task[None] | None = None
+        self._probing: asyncio.Task[None] | None = None
 
     async def close(self) -> None:
         """Close every connection."""
-        if self._looking is not None:
-            self._looking.cancel()
+        if self._probing is not None:
+            self._probing.cancel()
         await self._client.aclose()
 
     def choose(self, avoid: Sequence[EngineState]) -> EngineState | None:
-        """The engine with the least in flight, preferably one that has not failed this call; None: all are away."""
+        """The engine with the fewest requests, preferably none of `avoid`; None when no circuit admits a request."""
         admitted = [engine for engine in self.engines if engine.circuit.admits(time.monotonic())]
         fresh = [engine for engine in admitted if engine not in avoid] or admitted
         return min(fresh, key=lambda engine: (not engine.healthy, engine.in_flight), default=None)
 
     @contextmanager
-    def turn(self, engine: EngineState) -> Generator[None]:
-        """Around a request to `engine`: its circuit is told when the request was stopped before anything was known."""
+    def requesting(self, engine: EngineState) -> Generator[None]:
+        """Wraps a request to `engine`, so that its circuit learns of a cancelled request."""
         engine.circuit.begin()
         try:
             yield
@@ -118,8 +126,8 @@ class Engines:
             self._changed.set()
             raise
 
-    async def chosen(self, avoid: Sequence[EngineState]) -> EngineState:
-        """The engine that `choose` gives, waiting for one that may be asked; the call's own deadline ends the wait."""
+    async def wait_for_engine(self, avoid: Sequence[EngineState]) -> EngineState:
+        """The engine that `choose` gives; waits, without a limit of its own, until a circuit admits a request."""
         while True:
             self._changed.clear()
             engine = self.choose(avoid)
@@ -128,19 +136,19 @@ class Engines:
             now_s = time.monotonic()
             next_s = min(engine.circuit.opened_until_s or now_s for engine in self.engines) - now_s
             with suppress(TimeoutError):
-                # While somebody tries, only what comes of it can change anything.
+                # While a request probes, only its result can change anything.
                 async with asyncio.timeout(next_s if next_s > 0 else None):
                     await self._changed.wait()
 
     async def probe(self) -> None:
-        """Ask every engine which models it serves; one that does not answer is marked unhealthy."""
+        """Ask every engine for its models; an engine that does not answer becomes unhealthy."""
         await asyncio.gather(*(self._probe(engine) for engine in self.engines))
 
-    async def look(self, within_s: float) -> None:
-        """As `probe`, but an engine that does not answer is waited for no longer than that; the probe goes on."""
-        if self._looking is None or self._looking.done():
-            self._looking = asyncio.get_running_loop().create_task(self.probe())
-        await asyncio.wait({self._looking}, timeout=within_s)
+    async def probe_briefly(self, within_s: float) -> None:
+        """As `probe`, but return after `within_s` at the latest; the probe goes on."""
+        if self._probing is None or self._probing.done():
+            self._probing = asyncio.get_running_loop().create_task(self.probe())
+        await asyncio.wait({self._probing}, timeout=within_s)
 
     async def _probe(self, engine: EngineState) -> None:
         try:
@@ -151,38 +159,38 @@ class Engines:
             engine.extended = any(model.get("owned_by") in EXTENDED_ENGINES for model in models)
             if engine.extended and (engine.version is None or not engine.healthy):
                 engine.version = await self._version(engine)
-            self._came_back(engine)
+            self._succeeded(engine)
         except (httpx.HTTPError, aiohttp.ClientError, ValueError, KeyError, TypeError, AttributeError) as exc:
-            self._fell(engine, away=True)
+            self._failed(engine, unreachable=True)
             log.warning("engine_unreachable", engine=engine.url, error=repr(exc))
 
     async def _version(self, engine: EngineState) -> str | None:
-        """What the engine calls its version; None when it does not say."""
+        """The engine's version; None when it reports none."""
         response = await self._client.get(f"{engine.url}/version", timeout=PROBE_TIMEOUT_S)
         with suppress(ValueError, KeyError, TypeError):
             return str(response.json()["version"])
         return None
 
-    def _came_back(self, engine: EngineState) -> None:
+    def _succeeded(self, engine: EngineState) -> None:
         engine.circuit.succeeded()
         self._changed.set()
 
-    def _fell(self, engine: EngineState, *, away: bool) -> None:
-        engine.circuit.failed(time.monotonic(), away=away)
+    def _failed(self, engine: EngineState, *, unreachable: bool) -> None:
+        engine.circuit.failed(time.monotonic(), unreachable=unreachable)
         self._changed.set()
 
-    async def model_of(self, engine: EngineState, wanted: str | None) -> str:
-        """The model to ask for: the one that is named, else the first that the engine serves.
+    async def model_of(self, engine: EngineState, named: str | None) -> str:
+        """The model to ask for: `named`, else the first that the engine serves.
 
-        Also finds out what the engine is, where nobody has yet: a request must not lack what keeps tenants apart.
-        Raises EngineAway or EngineUnavailable when it does not say.
+        Probes an engine of unknown kind, because a request must not lack the salt that keeps tenants apart.
+        Raises EngineUnreachable or EngineUnavailable when the probe brings no model.
         """
-        if engine.extended is None or (wanted is None and not engine.models):
+        if engine.extended is None or (named is None and not engine.models):
             await self._probe(engine)
-        if engine.extended is None or (wanted is None and not engine.models):
-            kind = EngineUnavailable if engine.healthy else EngineAway
+        if engine.extended is None or (named is None and not engine.models):
+            kind = EngineUnavailable if engine.healthy else EngineUnreachable
             raise kind(f"{engine.url} names no model")
-        return wanted or engine.models[0]
+        return named or engine.models[0]
 
     async def complete(
         self,
@@ -197,13 +205,13 @@ class Engines:
         salt: str,
         before_sending: BeforeSending | None = None,
     ) -> EngineReply:
-        """One request for `call`. With `on_text` it is streamed, and each piece of text is handed over as it arrives.
+        """Send one request for `call`. With `on_text` it is streamed, and `on_text` gets each piece of text.
 
-        `meter` is kept up to date, whatever comes of the request. `salt` is `cache_salt` of the tenant.
-        `before_sending` is awaited when only the writing is left to do; when it raises CallCancelled, nothing is sent.
+        `meter` holds the cost so far, also after a failure. `salt` is `cache_salt` of the tenant. `before_sending` is
+        awaited right before the body is written; when it raises CallCancelled, nothing is sent.
 
-        Raises EngineAway (nobody is there), EngineUnavailable (broken off, 5xx, 429, nonsense), EngineRejected (4xx) or
-        CallTimeout (no byte for 20 s). Cancelling it closes the connection, which makes the engine stop generating.
+        Raises EngineUnreachable (no connection), EngineUnavailable (broken off, 5xx, 429, nonsense), EngineRejected
+        (4xx) or CallTimeout (no byte for 20 s). Cancelling closes the connection, so that the engine stops generating.
         """
         content = request_body(call, model, seed, stream=on_text is not None, salt=salt if engine.extended else None)
         body = _Body(content, before_sending)
@@ -211,26 +219,26 @@ class Engines:
         try:
             completion = await self._exchange(engine, body, trace, on_text, meter)
         except httpx.ReadTimeout as exc:
-            self._fell(engine, away=False)
+            self._failed(engine, unreachable=False)
             raise CallTimeout(f"{engine.url} was silent for {IDLE_TIMEOUT_S:g} seconds") from exc
         except (httpx.HTTPError, aiohttp.ClientError) as exc:
-            # The transport leaves some of aiohttp's errors as they are, and calls others a connection that was not made
-            # which broke while the engine worked: what was written tells them apart.
-            away = not body.written and isinstance(exc, _NOT_CONNECTED)
-            self._fell(engine, away=away)
-            if away:
-                raise EngineAway(f"{engine.url} cannot be reached: {type(exc).__name__} {exc}") from exc
+            # The transport reports some connections that broke while the engine worked as never made, and leaves some
+            # of aiohttp's errors as they are: only what was written tells the two apart.
+            unreachable = not body.written and isinstance(exc, _NOT_CONNECTED)
+            self._failed(engine, unreachable=unreachable)
+            if unreachable:
+                raise EngineUnreachable(f"{engine.url} cannot be reached: {type(exc).__name__} {exc}") from exc
             raise EngineUnavailable(f"{engine.url} refused or broke off: {type(exc).__name__} {exc}") from exc
         except (RetryLater, EngineRejected):
-            # It is there, and has said so.
-            self._came_back(engine)
+            # An engine that refuses is up.
+            self._succeeded(engine)
             raise
         except EngineUnavailable:
-            self._fell(engine, away=False)
+            self._failed(engine, unreachable=False)
             raise
         finally:
             engine.in_flight -= 1
-        self._came_back(engine)
+        self._succeeded(engine)
         return completion
 
     async def _exchange(
@@ -238,10 +246,10 @@ class Engines:
     ) -> EngineReply:
         named = [("X-Request-Id", trace), ("X-Call-Id", trace.rpartition(".")[0])]
         headers = [*HEADERS, *named, ("Content-Length", str(len(body.content)))]
-        # Unstreamed, the first byte comes with the last: only the call's own deadline can tell slow from hung.
+        # Unstreamed, the first byte comes with the last: only the call's deadline can tell slow from hung.
         timeout = {**TIMEOUT_S, "read": IDLE_TIMEOUT_S if on_text else None}
         began_s = asyncio.get_running_loop().time()
-        # Straight to the transport: redirects, cookies and authentication have no place here, and cost as much again.
+        # Straight to the transport: redirects, cookies and authentication are not needed, and cost as much again.
         request = httpx.Request(
             "POST", engine.completions, headers=headers, content=body, extensions={"timeout": timeout}
         )
@@ -253,19 +261,19 @@ class Engines:
             raise
         try:
             if response.status_code != 200:
-                raise _refusal(engine.url, response, await _raw(response))
+                raise _refusal(engine.url, response, await _content(response))
             engine.circuit.reached()
             self._changed.set()
             if on_text is None:
-                return whole(engine.url, await _raw(response), meter)
-            return await streamed(engine.url, response.aiter_raw(), on_text, began_s, meter)
+                return parse_reply(engine.url, await _content(response), meter)
+            return await read_stream(engine.url, response.aiter_raw(), on_text, began_s, meter)
         finally:
             await response.aclose()
 
 
 @dataclass(slots=True)
 class _Body:
-    """A request's body, which may be refused in the moment when it is written, connections and all having been made."""
+    """A request's body, which `before_sending` may refuse after the connection was made, right before it is written."""
 
     content: bytes
     before_sending: BeforeSending | None
@@ -277,15 +285,15 @@ class _Body:
             try:
                 await self.before_sending()
             except CallCancelled as refused:
-                # Kept, because the transport hides it behind an error of its own.
+                # Kept, because the transport replaces it by an error of its own.
                 self.refused = refused
                 raise
         self.written = True
         yield self.content
 
 
-async def _raw(response: httpx.Response) -> bytes:
-    # Asked for unencoded: what httpx does to find out about encodings costs more than to read the body.
+async def _content(response: httpx.Response) -> bytes:
+    # Requested unencoded: httpx's detection of encodings costs more than reading the body.
     return b"".join([part async for part in response.aiter_raw()])
 
 

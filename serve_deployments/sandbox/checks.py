@@ -1,7 +1,7 @@
-"""Checks: the replica's side of the sandbox. It starts a warden for each program, and reads its reply.
+"""The replica's side of the sandbox: it starts a warden for each program, and reads its reply.
 
-Programs run at most `CHECKS_AT_ONCE` at a time in one replica, each under a warden of its own, and in turns: who has
-run out of time once goes behind all others that wait. Whatever becomes of them, the replica waits for pipes alone.
+At most `CHECKS_AT_ONCE` programs run at a time in one replica, each under a warden of its own, and in turns: a program
+that ran out of time goes behind all that wait. The replica waits only for pipes.
 """
 
 import asyncio
@@ -24,10 +24,10 @@ from app.deliberation.outputs import CheckOutcome, SandboxReport
 from serve_deployments.sandbox.warden import Order
 
 CHECKS_AT_ONCE = 4
-# How long before its deadline a check is over, so that its report is still in time; and what a warden may take longer.
+# A check ends so long before its deadline that its report is in time; a warden may take GRACE_S longer than ordered.
 MARGIN_S = 1.0
 GRACE_S = 5.0
-# How many tests by one writer may run out of time with a program before the writer's others are left out.
+# After so many tests of one writer that ran out of time with a program, the writer's other tests are not run.
 TIMEOUTS_MAX = 3
 
 _REPLY_BYTES_MAX = 4 << 20
@@ -42,8 +42,8 @@ _COMMAND = (sys.executable, "-I", "-S", "-X", "utf8", "-c", _BOOT)
 log = structlog.get_logger(__name__)
 
 
-class _Brought(BaseModel):
-    """What one test brought in a warden."""
+class _TestResult(BaseModel):
+    """The result of one test."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -55,16 +55,16 @@ class _Brought(BaseModel):
 
 
 class _Turn(BaseModel):
-    """What one turn of a program brought: why it cannot be run, or outcomes of the first tests."""
+    """The result of one turn of a program: why it cannot be run, or outcomes of the first tests."""
 
     model_config = ConfigDict(frozen=True)
 
     fault: str = ""
-    outcomes: tuple[_Brought, ...] = ()
+    outcomes: tuple[_TestResult, ...] = ()
 
 
 class _Reply(BaseModel):
-    """What a warden replies: a report, or why there is none."""
+    """A warden's reply: a report, or why there is none."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -74,21 +74,21 @@ class _Reply(BaseModel):
 
 
 class Sandbox:
-    """Runs checks, a few at once; what it can do here is logged once."""
+    """Runs checks, a few at once. The first reply is logged: it says whether this machine can isolate."""
 
     def __init__(self) -> None:
         self._slots = asyncio.Semaphore(CHECKS_AT_ONCE)
-        self._told = False
+        self._logged = False
 
     async def report(self, check: Check, within_s: float) -> SandboxReport:
-        """Run a program against its tests and tell the outcome of each, whatever it does, within `within_s` seconds.
+        """Run a program against its tests; returns the outcome of each test within `within_s` seconds.
 
-        Tests for which there is no time are told as not run. SandboxUnavailable: nothing was run.
+        Tests for which there is no time are reported as not run. Raises SandboxUnavailable when nothing was run.
         """
         until_s = asyncio.get_running_loop().time() + within_s - MARGIN_S
         writers = check.writers if len(check.writers) == len(check.tests) else (0,) * len(check.tests)
         timeouts: Counter[int] = Counter()
-        brought: dict[int, _Brought] = {}
+        brought: dict[int, _TestResult] = {}
         pending = list(range(len(check.tests)))
         while True:
             turn = await self._turn(check, pending, until_s, first=not brought)
@@ -102,7 +102,7 @@ class Sandbox:
         return _reported(check, turn.fault, brought, late)
 
     async def _turn(self, check: Check, places: Sequence[int], until_s: float, first: bool) -> _Turn:
-        """One turn of a program with these tests; it brings nothing when the time is over. Waits for a free slot."""
+        """Run one turn of a program with these tests once a slot is free; empty when the time is over."""
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout_at(until_s):
@@ -123,32 +123,32 @@ class Sandbox:
                 reply = await _replied(order)
         finally:
             self._slots.release()
-        self._tell(reply)
+        self._log_first(reply)
         if reply.report is None:
             raise SandboxUnavailable(f"the sandbox cannot isolate here: {reply.unavailable}")
         return reply.report
 
-    def _tell(self, reply: _Reply) -> None:
-        if self._told:
+    def _log_first(self, reply: _Reply) -> None:
+        if self._logged:
             return
-        self._told = True
+        self._logged = True
         if reply.unavailable is None:
             log.info("sandbox_ready", landlock_abi=reply.landlock_abi, checks_at_once=CHECKS_AT_ONCE)
         else:
             log.error("sandbox_unavailable", reason=reply.unavailable)
 
 
-def _reported(check: Check, fault: str, brought: dict[int, _Brought], late: frozenset[int]) -> SandboxReport:
+def _reported(check: Check, fault: str, brought: dict[int, _TestResult], late: frozenset[int]) -> SandboxReport:
     outcomes: list[CheckOutcome] = []
     for place, test in enumerate(check.tests):
         found = brought.get(place)
         if found is not None:
-            told = CheckOutcome(name=test.name, passed=found.passed, reason=found.reason, duration_ms=found.duration_ms)
+            passed, reason, duration_ms = found.passed, found.reason, found.duration_ms
         else:
             over = f"{TIMEOUTS_MAX} tests by the same writer had run out of time"
             reason = fault or f"not run: {'the time of the check was over' if place in late else over}"
-            told = CheckOutcome(name=test.name, passed=False, reason=reason, duration_ms=0)
-        outcomes.append(told)
+            passed, duration_ms = False, 0
+        outcomes.append(CheckOutcome(name=test.name, passed=passed, reason=reason, duration_ms=duration_ms))
     return SandboxReport(
         fault=fault,
         outcomes=tuple(outcomes),
@@ -184,7 +184,7 @@ async def _replied(order: Order) -> _Reply:
 
 
 async def _all_of(stream: asyncio.StreamReader) -> bytes:
-    """What comes until the end; no more than a reply may have."""
+    """Everything up to the end of the stream, at most the size of a reply."""
     reply = bytearray()
     while len(reply) <= _REPLY_BYTES_MAX and (piece := await stream.read(65_536)):
         reply += piece

@@ -1,4 +1,4 @@
-"""A child of the warden: a process for one test, confined before anything foreign runs in it, watched until it ends."""
+"""A child of the warden: a process for one test, confined before foreign code runs in it, watched until it ends."""
 
 import contextlib
 import errno
@@ -36,9 +36,9 @@ _CONTINUE = 1
 
 
 class TrialOutcome(NamedTuple):
-    """What a trial brought.
+    """The result of a trial.
 
-    `loaded`: the program was; `timed_out`: time ended it; `void`: the test asserted nothing.
+    `loaded`: the program loaded; `timed_out`: the time-out ended it; `void`: the test asserted nothing.
     """
 
     passed: bool
@@ -49,11 +49,11 @@ class TrialOutcome(NamedTuple):
 
 
 class Abandoned(Exception):
-    """Nobody waits for the report any more: standard input was closed."""
+    """The replica no longer waits for the report: it has closed standard input."""
 
 
 class SandboxChild:
-    """A trial that runs. Raises CannotIsolate when it could not be confined; then nothing was run."""
+    """A running trial. Raises CannotIsolate when it could not be confined; then nothing was run."""
 
     def __init__(self, isolation: Isolation, limits: ResourceLimits, program: str, test: str) -> None:
         self._isolation = isolation
@@ -73,7 +73,7 @@ class SandboxChild:
         link.close()
 
     def verdict(self, timeout_s: float) -> TrialOutcome:
-        """Watch the trial to its end, and end it when it takes longer than `timeout_s` or too much of anything."""
+        """Watch the trial to its end, and kill it when it exceeds `timeout_s` or a limit."""
         try:
             self._wait_until_confined()
             nonce = os.urandom(trial.NONCE_BYTES)
@@ -107,7 +107,7 @@ class SandboxChild:
             raise CannotIsolate(said.decode("utf-8", "replace") or "the process ended before it was confined")
 
     def _watched(self, timeout_s: float) -> TrialOutcome | None:
-        """None when the trial closed its channel of verdicts, as every process does that ends."""
+        """The outcome of a trial that was cut off; None when it closed its verdict pipe, as an ending process does."""
         until = time.monotonic() + timeout_s
         poll = select.poll()
         for fd in (self._output, self._verdict, self._listener):
@@ -136,13 +136,13 @@ class SandboxChild:
         return TrialOutcome(False, f"ran longer than {timeout_s:.3g} s", timed_out=True)
 
     def _answered(self) -> bool:
-        """Let a counted system call go on, or refuse it; whether there may be more of them."""
+        """Allow or refuse a counted system call; False when no more can come."""
         assert self._listener is not None, "it is confined"
         notification = bytearray(_NOTIFICATION.size)
         try:
             fcntl.ioctl(self._listener, _RECEIVE, notification)
         except OSError:
-            return False  # its process has ended, or is about to
+            return False  # its process has ended or is ending
         number, _, _, call, *_ = _NOTIFICATION.unpack(notification)
         refusal = self._refusal(call)
         answer = _RESPONSE.pack(number, 0, -refusal, 0 if refusal else _CONTINUE)
@@ -191,7 +191,7 @@ def _be_child(
 
 
 def _arrange(ends: tuple[int, int, int, int], keep: int) -> None:
-    """Give the descriptors their places, and close all others but `keep`."""
+    """Move the descriptors to their numbers, and close all others but `keep`."""
     nothing = os.open("/dev/null", os.O_RDONLY)
     aside = [fcntl.fcntl(end, fcntl.F_DUPFD, _ABOVE) for end in (nothing, ends[0], *ends)]
     for end, place in zip(aside, (_INPUT, _OUTPUT, _ERRORS, _VERDICT, _NONCE, _LINK), strict=True):
@@ -202,7 +202,7 @@ def _arrange(ends: tuple[int, int, int, int], keep: int) -> None:
 
 
 def _forget() -> None:
-    """Leave nothing of the sandbox where an import finds it."""
+    """Remove the sandbox's modules from where an import finds them."""
     for name in list(sys.modules):
         if name.partition(".")[0] in ("serve_deployments", "ctypes", "_ctypes"):
             del sys.modules[name]

@@ -1,7 +1,7 @@
-"""Confinement: what a child does to itself before it runs anything, and how it makes sure that it worked.
+"""Confinement: a child restricts itself before it runs foreign code, and verifies the restrictions.
 
-Nothing here needs a privilege: it works for an ordinary user, within a container under the default seccomp profiles of
-Docker, containerd and Podman, and for root. User namespaces, which those profiles deny, are not needed.
+It needs no privilege: it works for an ordinary user, for root, and in a container under the default seccomp profiles of
+Docker, containerd and Podman. It needs no user namespaces, which those profiles deny.
 """
 
 import _thread
@@ -30,23 +30,23 @@ _PR_SET_PDEATHSIG, _PR_SET_NO_NEW_PRIVS = 1, 38
 _CAPABILITY_VERSION = 0x20080522
 _LIBRARIES = ("/lib", "/lib64", "/usr/lib", "/usr/lib64")
 _READABLE = ("/etc/ld.so.cache", "/usr/share/zoneinfo", "/dev/urandom")
-# Not readable: other people's packages, and the way to call arbitrary machine code by name.
+# Not readable: installed packages, and modules that call arbitrary machine code by name.
 _WITHHELD = ("site-packages", "dist-packages", "ctypes", "lib-dynload", "test", "idlelib", "ensurepip")
 
 
 class CannotIsolate(Exception):
-    """Something that the sandbox needs is not to be had here."""
+    """The machine lacks something that the sandbox needs."""
 
 
 class ResourceLimits(NamedTuple):
-    """What one test may use: seconds of the processor, and megabytes of address space."""
+    """Limits of one test: seconds of CPU time, and megabytes of address space."""
 
     cpu_s: int
     memory_mb: int
 
 
 class Isolation:
-    """What is set up once for all tests of a program. CannotIsolate says what is missing."""
+    """The set-up for all tests of a program. Raises CannotIsolate, which names what is missing."""
 
     def __init__(self, directory: str) -> None:
         known = architecture()
@@ -71,9 +71,9 @@ class Isolation:
         return self._landlock.fd
 
     def confine(self, limits: ResourceLimits, link: socket.socket) -> None:
-        """Confine this process, for ever, and hand the descriptor of counted calls to the warden through `link`.
+        """Confine this process for ever, and send the descriptor of counted calls to the warden through `link`.
 
-        CannotIsolate: a part of it failed, or did not hold when it was tried.
+        Raises CannotIsolate when a step failed, or when a verified restriction does not hold.
         """
         try:
             os.chdir(self.directory)
@@ -112,14 +112,14 @@ def _entries(directory: str, wanted: Callable[[str], bool]) -> list[str]:
 
 
 def _first_victim() -> None:
-    """Work comes before what is tested; and where memory runs out, the kernel shall end this process first."""
+    """Yield CPU time to the replica, and let the kernel end this process first when memory runs out."""
     os.nice(NICENESS)
     with open("/proc/self/oom_score_adj", "w", encoding="ascii") as file:
         file.write("1000")
 
 
 def _limit(limits: ResourceLimits) -> None:
-    # What threads reserve and do not use counts as well: without this a handful of them would be the most.
+    # RLIMIT_AS counts memory that threads reserve and never use: a handful of default size would fill it.
     ctypes.CDLL(None).mallopt(_M_ARENA_MAX, 1)
     _thread.stack_size(THREAD_STACK_BYTES)
     for which, most in (
@@ -135,7 +135,7 @@ def _limit(limits: ResourceLimits) -> None:
         _, hard = resource.getrlimit(which)
         bound = most if hard == resource.RLIM_INFINITY else min(most, hard)
         resource.setrlimit(which, (bound, bound))
-    # First a signal that names the reason, then the end.
+    # SIGXCPU first, which names the reason, then SIGKILL.
     resource.setrlimit(resource.RLIMIT_CPU, (limits.cpu_s, limits.cpu_s + 1))
 
 
@@ -150,14 +150,14 @@ def _give_up_privileges(known: Architecture) -> None:
 
 
 def die_with_parent(parent: int) -> None:
-    """Have the kernel end this process when its parent ends. CannotIsolate: it has ended already, or it cannot."""
+    """Have the kernel kill this process when its parent ends. Raises CannotIsolate when it is too late."""
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) != 0 or os.getppid() != parent:
         raise CannotIsolate("the child would outlive its warden")
 
 
 def _verify() -> None:
-    """Try what must fail: a kernel that says yes and does nothing would be the worst of all."""
+    """Try operations that must fail: a kernel may accept a restriction and not enforce it."""
     _must_fail("files", lambda: os.close(os.open("/", os.O_RDONLY | os.O_DIRECTORY)))
     _must_fail("the network", lambda: socket.socket(socket.AF_INET, socket.SOCK_STREAM).close())
     _must_fail("new processes", lambda: os.fork() or os._exit(0))

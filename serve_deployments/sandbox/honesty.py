@@ -1,8 +1,8 @@
-"""Honesty: a test, compiled so that no class of the program decides what it equals, and so that it tells if it checks.
+"""Compiles a test so that no class of the program decides what equals it, and so that a test without checks is seen.
 
-Comparisons of equality and membership are replaced by calls of `compared`, and before each statement that checks
-something stands a call that notes it. Both functions stand among the constants of the test's code, where no name leads
-to them; they look up no name either when they run, for a program may rebind whatever it can name.
+Calls of `compared` replace comparisons of equality and membership, and a call before each checking statement records
+that it was reached. Both functions stand among the constants of the test's code, which no name reaches. They look up no
+name when they run, because a program may rebind any name.
 """
 
 import ast
@@ -26,13 +26,13 @@ _COMPOUND = (ast.If, ast.Match, ast.Try, ast.TryStar, ast.With, ast.AsyncWith, a
 _Place = tuple[str, object, object]
 
 _NATIVE = types.WrapperDescriptorType
-# Equality that is written in Python and may be believed, since it is the standard library's.
+# Equality written in Python that is trusted, since it is the standard library's.
 _TRUSTED: tuple[object, ...] = (
     *(vars(collections.Counter)[name] for name in ("__eq__", "__ne__")),
     *(vars(kind)["__eq__"] for kind in (collections.UserList, collections.UserString, fractions.Fraction)),
     *(vars(kind)["__eq__"] for kind in (collections.abc.Mapping, collections.abc.Set)),
 )
-# Tuples, for what is mutable could be changed.
+# Tuples, because a program could change mutable objects.
 _APPLY: tuple[tuple[str, Callable[[Any, Any], Any]], ...] = (
     ("Eq", operator.eq),
     ("NotEq", operator.ne),
@@ -55,7 +55,7 @@ def _strange(
     trusted: tuple[object, ...] = _TRUSTED,
     kind_of: Callable[[object], type] = type,
 ) -> bool:
-    """Whether a class decides by code of its own what its values equal."""
+    """Whether a class defines equality by code of its own."""
     for name in ("__eq__", "__ne__"):
         for base in mro(kind):
             methods = own(base)
@@ -79,7 +79,7 @@ def _inner(
     mapping: Any = dict,  # noqa: ANN401
     pairs: Any = zip,  # noqa: ANN401
 ) -> list[_Place]:
-    """The pairs that are compared when two containers of a kind are."""
+    """The pairs of elements that a comparison of two containers compares."""
     lefts, rights = mro(kind_of(left)), mro(kind_of(right))
     for base in sequences:
         if base in lefts and base in rights:
@@ -105,9 +105,9 @@ def compared(
     error: type[Exception] = AssertionError,
     pairs: Any = zip,  # noqa: ANN401
 ) -> object:
-    """What a chain of comparisons says; the values themselves when there are no `operators`.
+    """The result of a chain of comparisons; the values themselves when there are no `operators`.
 
-    AssertionError: a class of the program would decide what equals a value that is not of such a class.
+    Raises AssertionError when a class of the program would decide whether it equals a value of another kind.
     """
     open_places = [*pairs(operators or ("Eq",), values, values[1:])]
     while open_places:
@@ -134,7 +134,7 @@ def compared(
     return said
 
 
-# What nobody may give other code: the functions above, and those that they believe.
+# Functions whose code must not be replaced: those above, and those that they trust.
 GUARDED: tuple[object, ...] = (compared, _strange, _inner, *(function for _, function in _APPLY), *_TRUSTED)
 
 

@@ -1,7 +1,7 @@
-"""Landlock: which files a process may still reach, told to the kernel by the process itself.
+"""Landlock: a process restricts which files it may still reach.
 
-https://docs.kernel.org/userspace-api/landlock.html. Version 1 of its ABI is enough: what later ones add is asked for
-where it is there, and denied by the filters of `seccomp` in any case.
+https://docs.kernel.org/userspace-api/landlock.html. Version 1 of its ABI is enough: rights of later
+versions are used where the kernel has them, and the filters of `seccomp` deny them in any case.
 """
 
 import ctypes
@@ -17,7 +17,7 @@ READ = _READ_FILE | _READ_DIR
 WRITE = _WRITE_FILE | _REMOVE_DIR | _REMOVE_FILE | _MAKE_DIR | _MAKE_REGULAR | _REFER | _TRUNCATE
 LISTING = _READ_DIR
 
-# Rights on files that each version of the ABI knows, and the size of what describes a ruleset.
+# The rights on files that each version of the ABI knows.
 _FILE_RIGHTS = {1: (1 << 13) - 1, 2: (1 << 14) - 1, 3: (1 << 15) - 1, 4: (1 << 15) - 1}
 _FILE_RIGHTS_NEWEST = (1 << 16) - 1
 _NETWORK_FROM, _SCOPE_FROM = 4, 6
@@ -38,7 +38,7 @@ class _PathBeneath(ctypes.Structure):
 
 
 class Landlock:
-    """A ruleset in the making. Every method raises OSError where the kernel refuses."""
+    """A ruleset. Every method raises OSError where the kernel refuses."""
 
     def __init__(self, architecture: Architecture) -> None:
         self._libc = ctypes.CDLL(None, use_errno=True)
@@ -61,7 +61,7 @@ class Landlock:
         return returned
 
     def allow(self, paths: Iterable[str], rights: int) -> None:
-        """Grant rights on files, and on directories with all that is below; what does not exist is left out."""
+        """Grant rights on files, and on directories with everything below them; missing paths are skipped."""
         for path in paths:
             try:
                 fd = os.open(path, os.O_PATH | os.O_CLOEXEC)
@@ -77,5 +77,5 @@ class Landlock:
                 os.close(fd)
 
     def restrict(self) -> None:
-        """Leave this process and all that comes from it with what was granted, for ever."""
+        """Restrict this process and its descendants to the granted rights, for ever."""
         self._call("landlock_restrict_self", self.fd, 0)

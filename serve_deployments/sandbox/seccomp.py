@@ -1,8 +1,8 @@
 """seccomp: which system calls a process may still make, and which of them its warden counts.
 
 Filters are programs of classic BPF over (number, architecture, arguments); https://docs.kernel.org/userspace-api/
-seccomp_filter.html. What is not on the list is refused. Arguments that are pointers cannot be looked through, so no
-decision rests on one: files are Landlock's.
+seccomp_filter.html. Calls that are not listed are refused. Filters cannot follow pointers, so no decision rests on a
+pointer: Landlock restricts files.
 """
 
 import ctypes
@@ -38,11 +38,11 @@ _UNNAMED = 0o20000000  # the bit of O_TMPFILE that O_DIRECTORY does not have
 _AF_UNIX, _SOCK_STREAM, _SOCK_TYPES = 1, 1, 0xF
 _OWNER_MAY_ALL = 0o700
 _PR_SET_NAME = 15
-# What files and terminals are asked on opening, and what sets non-blocking and inheritance: TCGETS, TIOCGWINSZ,
-# FIONREAD, FIONBIO, FIONCLEX, FIOCLEX.
+# Queries on opening files and terminals, non-blocking mode and inheritance: TCGETS, TIOCGWINSZ, FIONREAD, FIONBIO,
+# FIONCLEX, FIOCLEX.
 _IOCTLS = (0x5401, 0x5413, 0x541B, 0x5421, 0x5450, 0x5451)
 # F_DUPFD, F_GETFD, F_SETFD, F_GETFL, F_SETFL, F_DUPFD_CLOEXEC, F_GETPIPE_SZ. Not F_SETOWN and F_SETSIG, which send any
-# signal to any process of the same user, and no locks of ranges, of which one file may have any number in the kernel.
+# signal to any process of the same user; no range locks, whose number in the kernel is unbounded.
 _FCNTLS = (0, 1, 2, 3, 4, 1030, 1032)
 
 _PLAIN = (
@@ -57,7 +57,7 @@ _PLAIN = (
     "sched_yield select sendfile set_robust_list setitimer setsockopt shutdown sigaltstack stat statfs statx sysinfo "
     "time times uname unlink unlinkat wait4 waitid write writev"
 ).split()
-# The C library tries these first and falls back on older ones when it is told that they do not exist.
+# The C library tries these first and falls back on older calls after ENOSYS.
 _ABSENT = ("clone3", "openat2")
 
 
@@ -92,7 +92,7 @@ def _when_null(argument: int, then: FilterBody, otherwise: FilterBody) -> Filter
 
 
 def _opening(flags: int) -> FilterBody:
-    """Opening files: no unnamed ones, and no truncation by who may only read, which Landlock 1 and 2 overlook."""
+    """Opening files: no unnamed files, and no truncation of read-only files, which Landlock 1 and 2 overlook."""
     read_only = when(flags, os.O_ACCMODE, os.O_RDONLY, refuse(errno.EPERM), ALLOW)
     opened = when(flags, os.O_TRUNC, os.O_TRUNC, read_only, ALLOW)
     return when(flags, _UNNAMED, _UNNAMED, refuse(errno.EOPNOTSUPP), opened)
@@ -125,9 +125,9 @@ def counted(architecture: Architecture) -> FilterBody:
 
 
 def allowed(architecture: Architecture, pid: int) -> FilterBody:
-    """The filter of the process `pid`: what a single process with threads needs to compute, and no more.
+    """The filter of the process `pid`: the calls that one process with threads needs to compute, and no more.
 
-    No other process is made, run, signalled or looked into; there is no socket but a connected pair within.
+    It can create, run, signal or inspect no other process, and has no socket but a connected pair of its own.
     """
     no = refuse(errno.EPERM)
     own_signal = when(0, _WORD, pid, ALLOW, no)
@@ -140,13 +140,13 @@ def allowed(architecture: Architecture, pid: int) -> FilterBody:
         "tgkill": own_signal,
         "open": _opening(1),
         "openat": _opening(2),
-        # A directory that its owner cannot enter could not be cleaned away.
+        # The warden could not remove a directory that its owner cannot enter.
         "mkdir": directory[0],
         "mkdirat": directory[1],
         "ioctl": when_listed(1, _IOCTLS, ALLOW, refuse(errno.ENOTTY)),
         "fcntl": when_listed(1, _FCNTLS, ALLOW, no),
         "prctl": when_listed(0, (_PR_SET_NAME,), ALLOW, no),
-        # Limits may be read, one's own only.
+        # A process may read its own limits.
         "prlimit64": when(0, _WORD, 0, _when_null(2, ALLOW, no), no),
         "socketpair": when(0, _WORD, _AF_UNIX, when(1, _SOCK_TYPES, _SOCK_STREAM, ALLOW, no), no),
         # A connected pair needs no address.

@@ -1,4 +1,4 @@
-"""Numbers of system calls: of the two architectures that the sandbox knows, by name.
+"""Numbers of system calls by name, for the two architectures that the sandbox supports.
 
 From the kernel's `arch/x86/entry/syscalls/syscall_64.tbl` and `include/uapi/asm-generic/unistd.h`; they never change.
 """
@@ -8,13 +8,13 @@ from typing import NamedTuple
 
 
 class Architecture(NamedTuple):
-    """What `seccomp_data.arch` says, and the number of each call that exists there."""
+    """The value of `seccomp_data.arch`, and the number of each call that exists on the architecture."""
 
     audit: int
     numbers: dict[str, int]
 
 
-# name: x86_64, aarch64. None: that architecture has never had it.
+# name: x86_64, aarch64. None: the architecture lacks the call.
 _NUMBERS: dict[str, tuple[int | None, int | None]] = {
     "access": (21, None), "alarm": (37, None), "brk": (12, 214), "capset": (126, 91), "chdir": (80, 49),
     "clock_getres": (229, 114), "clock_gettime": (228, 113), "clock_nanosleep": (230, 115), "clone": (56, 220),
@@ -52,7 +52,7 @@ _AUDIT = {"x86_64": (0xC000003E, 0), "aarch64": (0xC00000B7, 1)}
 
 
 def architecture() -> Architecture | None:
-    """The machine's own; None when it is neither of the two."""
+    """The machine's architecture; None when the sandbox does not support it."""
     known = _AUDIT.get(os.uname().machine)
     if known is None:
         return None

@@ -1,9 +1,9 @@
-"""A trial: one program and one test, in a process that is confined already and ends with it.
+"""A trial: one program and one test, in a confined process that ends with it.
 
 The verdict is a nonce, written when the test has returned. It is read from a pipe onto the interpreter's evaluation
-stack, where no name leads to it, and the warden believes it only from a process that then ended by itself with status
-0. What a program prints, what it exits with and what it writes to the pipe prove nothing. In a process that runs the
-program's own code nothing can be beyond its reach for good: this makes pretending harder than solving, not impossible.
+stack, which no name reaches, and the warden accepts it only from a process that then exits by itself with status 0. A
+program's output, its exit status and its writes to the pipe prove nothing. Code in the same process can in the end
+reach everything: this makes pretending harder than solving, not impossible.
 """
 
 import builtins
@@ -26,29 +26,29 @@ _WORDS = {_TEST: "test", _PROGRAM: "program"}
 
 
 def run(program: str, test: str, verdict_fd: int, nonce_fd: int) -> None:
-    """Run a test against a program, tell the verdict, and end the process."""
-    # Bound before anything foreign runs: what it rebinds in modules is not looked up any more.
+    """Run a test against a program, write the verdict, and end the process."""
+    # Bound before foreign code runs, which may rebind names in modules.
     write, read, leave, why, void = os.write, os.read, os._exit, _why, _Void
     sys.addaudithook(_refuse)
     loaded: list[str] = []
     try:
-        # The nonce stands on the evaluation stack while the test runs, and nowhere else.
+        # While the test runs, the nonce stands only on the evaluation stack.
         write(verdict_fd, read(nonce_fd, NONCE_BYTES) + _passed(program, test, loaded))
     except void:
         write(verdict_fd, VOID + b"the test checks nothing: no assertion of it was reached")
     except BaseException as error:
-        # What runs here is foreign: whatever it raises, SystemExit too, is a failed test with its reason.
+        # Foreign code may raise anything, SystemExit too: the test failed, and the error is its reason.
         try:
             reason = why(error)
         except BaseException:
-            # An error is foreign code too, and its text may raise; or there is no memory left to write one.
+            # An error's text may raise too, or memory is exhausted.
             reason = b"MemoryError" if isinstance(error, MemoryError) else b"an error that cannot be told"
         write(verdict_fd, (FAILED if loaded else NOT_LOADED) + reason)
     leave(0)
 
 
 class _Void(BaseException):
-    """A test returned and had asserted nothing."""
+    """A test returned without an assertion."""
 
 
 def _refuse(
@@ -59,7 +59,7 @@ def _refuse(
     attribute: Callable[[object, str, object], object] = getattr,
     refused: type[Exception] = PermissionError,
 ) -> None:
-    # Whoever traces may jump over lines of the test, and whoever gives a function other code, over what it compares.
+    # Tracing could jump over lines of the test; other code in a function could jump over its comparisons.
     if event in ("sys.settrace", "sys.setprofile"):
         raise refused("tracing is not available here")
     if event == "object.__setattr__":
@@ -69,7 +69,7 @@ def _refuse(
 
 
 def _passed(program: str, test: str, loaded: list[str]) -> bytes:
-    """Nothing, when the test returns; else it raises whatever was raised. `loaded` names the program from then on."""
+    """Run the test; returns nothing, or raises its error. `loaded` gets the program once it has loaded."""
     reached: set[bool] = set()
     checks = honesty.compiled(test, _TEST, reached.add)
     untouched = dict(vars(builtins))
@@ -87,7 +87,7 @@ def _passed(program: str, test: str, loaded: list[str]) -> bytes:
 
 
 def _apart() -> Callable[[dict[str, Any]], None]:
-    """`_called` with names of its own: what a program rebinds in this module or in the builtins does not reach it."""
+    """`_called` with names of its own, so that a program cannot rebind them in this module or the builtins."""
     names: dict[str, Any] = {**globals(), "__builtins__": dict(vars(builtins))}
     for each in (_called, _is_test, _finish, _run_methods, _run_cases):
         names[each.__name__] = types.FunctionType(each.__code__, names)
@@ -95,7 +95,7 @@ def _apart() -> Callable[[dict[str, Any]], None]:
 
 
 def _called(defined: dict[str, Any]) -> None:
-    """Call what a test defines and does not call itself: functions named `test…`, methods of `Test…`, test cases."""
+    """Call a test's functions named `test…`, methods of `Test…` and test cases, as test runners do."""
     for name, value in list(defined.items()):
         if _is_test(name, value):
             _finish(value())
@@ -113,13 +113,13 @@ def _is_test(name: str, value: object) -> bool:
 
 def _finish(returned: Any) -> None:  # noqa: ANN401 -- whatever a test returns
     if isinstance(returned, types.CoroutineType):
-        import asyncio  # only where it is needed: it takes longer to load than most tests to run
+        import asyncio  # only where needed: it takes longer to load than most tests to run
 
         asyncio.run(cast("Coroutine[object, object, object]", returned))
 
 
 def _run_methods(cases: type) -> None:
-    """As pytest does: a new object for each method, with `setup_method` before and `teardown_method` after it."""
+    """Call each method as pytest does: on a new object, between `setup_method` and `teardown_method`."""
     methods = {name: value for base in reversed(cases.__mro__) for name, value in vars(base).items()}
     for name, method in methods.items():
         if _is_test(name, getattr(method, "__func__", method)):
@@ -141,7 +141,7 @@ def _run_cases(cases: Any) -> None:  # noqa: ANN401 -- a class of unittest, whic
 
 
 def _why(error: BaseException) -> bytes:
-    """A sentence about what was raised, and where."""
+    """The error and its lines in the program and the test."""
     if isinstance(error, SyntaxError):
         text = f"SyntaxError: {error.msg} (line {error.lineno} of the {_WORDS.get(error.filename or '', 'text')})"
     else:

@@ -1,7 +1,7 @@
-"""The warden: a process of its own for each program, which runs every test in a child and tells what came of it.
+"""The warden: a process per program, which runs every test in a child and reports the outcomes.
 
-It runs in a fresh interpreter without environment and packages, and never executes what it was given. An order is a
-line of JSON on standard input, the reply one on standard output; when standard input closes, it ends with its child.
+It runs in a fresh interpreter without environment and packages, and never executes the program itself. An order is a
+line of JSON on standard input, the reply is one on standard output; when standard input closes, it ends with its child.
 """
 
 import json
@@ -17,9 +17,9 @@ from serve_deployments.sandbox.confinement import CannotIsolate, Isolation, Reso
 
 
 class Order(NamedTuple):
-    """A program, its tests as pairs of name and source, and what one test may use; `deadline_s` bounds all together.
+    """A program, its tests as pairs of name and source, and the limits of one test; `deadline_s` bounds all together.
 
-    `probe`: the program was not yet looked at.
+    `probe` asks for a first look at the program, which an earlier turn has not had.
     """
 
     directory: str
@@ -32,7 +32,7 @@ class Order(NamedTuple):
 
 
 class Warden:
-    """Runs the trials of one program, one after the other, in a directory that is emptied after each."""
+    """Runs the trials of one program one by one, in a directory that it empties after each."""
 
     def __init__(self, order: Order) -> None:
         self._order = order
@@ -41,10 +41,10 @@ class Warden:
         self.isolation = Isolation(order.directory)
 
     def report(self) -> dict[str, Any]:
-        """What came of the first tests, as many as one turn has time for. CannotIsolate when none may be run here.
+        """The outcomes of the first tests, as many as one turn has time for. Raises CannotIsolate when none may run.
 
         A turn ends with a test that runs out of time, and when it has taken as long as one test may. A test that the
-        deadline cut short is left out: nothing is known of it.
+        deadline cut off is left out: its outcome is unknown.
         """
         outcomes: list[dict[str, Any]] = []
         begun = time.monotonic()
@@ -64,9 +64,9 @@ class Warden:
         return {"fault": fault, "outcomes": outcomes}
 
     def _fault(self) -> tuple[str, bool]:
-        """Why no test need be run: the program does not load, or it pretends; empty when there is no such reason.
+        """(fault, known): why no test is run, because the program does not load or pretends; empty without a fault.
 
-        And whether there was the time to find out.
+        `known` is False when the deadline came first.
         """
         probe = self._trial(trial.IMPOSSIBLE)
         if probe is None:
@@ -76,7 +76,7 @@ class Warden:
         return "" if probe.loaded else f"the program does not load: {probe.reason}", True
 
     def _trial(self, test: str) -> TrialOutcome | None:
-        """None when the deadline came before the test's own time was over."""
+        """Run one test; None when the deadline came before the test's own time-out."""
         timeout_s = min(self._order.timeout_s, self._until - time.monotonic())
         if timeout_s <= 0:
             return None
@@ -96,7 +96,7 @@ def _empty(directory: str) -> None:
 
 
 def main() -> None:
-    """Take one order, and reply."""
+    """Read one order, and write the reply."""
     order = Order(**json.loads(sys.stdin.buffer.readline()))
     try:
         warden = Warden(order)

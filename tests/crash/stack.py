@@ -1,7 +1,7 @@
 """The whole product in one process: gateway, coordinators and agents as processes that die and are started again."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import Callable, Coroutine
 from contextvars import Context
 from dataclasses import dataclass, field
 from functools import cache
@@ -20,7 +20,8 @@ from app.main import lifespan_of
 from app.routes.roles import read_roles
 from app.settings import Settings
 from serve_deployments.agent.agent import APPEND_PATIENCE_S as AGENT_PATIENCE_S
-from serve_deployments.agent.agent import AgentReplica, StageRequest
+from serve_deployments.agent.agent import AgentReplica
+from serve_deployments.agent.stage_request import StageRequest
 from serve_deployments.coordinator.coordinator import CoordinatorReplica
 from serve_deployments.coordinator.fact_store import APPEND_PATIENCE_S
 from serve_deployments.coordinator.role_client import Handle
@@ -41,40 +42,33 @@ TENANT = "default"
 
 
 class _Response:
-    """What a streaming handle call brings: items, its end, or the death of the replica."""
+    """The result of a handle call: None once the replica is finished, or an error, such as the replica's death."""
 
     def __init__(self) -> None:
-        self.items: asyncio.Queue[tuple[int, bytes] | RayError | None] = asyncio.Queue()
+        self.result: asyncio.Queue[RayError | None] = asyncio.Queue()
 
 
 @dataclass
 class RoleHandle:
-    """Stands in for Ray's handle, in its default mode: who stops iterating stops nothing at the replica."""
+    """Stands in for Ray's handle, in its default mode: a caller that stops waiting stops nothing at the replica."""
 
     stack: "Stack"
     process: Process
-
-    def options(self, **_: Any) -> "RoleHandle":
-        return self
 
     @property
     def run_stage(self) -> "RoleHandle":
         return self
 
-    async def remote(self, payload: bytes) -> AsyncIterator[tuple[int, bytes]]:
+    async def remote(self, payload: bytes) -> None:
         response = _Response()
         # Without a replica the router waits for one.
         while not self.stack.agent.ready:
             await asyncio.sleep(RETRY_S)
         await self.process.step("ask the agent", lambda: self.stack.ask(payload, response))
-        while True:
-            item = await response.items.get()
-            if isinstance(item, RayError):
-                raise item
-            await self.process.step("stage item" if item else "stage end", nothing)
-            if item is None:
-                return
-            yield item
+        error = await response.result.get()
+        if error is not None:
+            raise error
+        await self.process.step("stage end", nothing)
 
 
 class Service:
@@ -181,18 +175,17 @@ class Stack:
         for call in request.calls:
             self.engine.calls[request.deliberation_id, call.call_id] = call
         process = self.agent.process
-        process.on_death(lambda: response.items.put_nowait(ActorDiedError()))
+        process.on_death(lambda: response.result.put_nowait(ActorDiedError()))
         if self.agent.ready:
             process.start(self._stage(process, self.agent.part, request, response))
 
     async def _stage(self, process: Process, replica: AgentReplica, request: StageRequest, response: _Response) -> None:
         try:
-            async for item in replica.run_stage(request):
-                await process.step("yield", lambda item=item: response.items.put_nowait(item))
-            response.items.put_nowait(None)
+            await replica.run_stage(request)
+            await process.step("stage end", lambda: response.result.put_nowait(None))
         except JournalUnavailable as error:
             # Ray wraps what a replica raises.
-            response.items.put_nowait(RayError(repr(error)))
+            response.result.put_nowait(RayError(repr(error)))
 
     async def _journal(self, process: Process, patience_s: float) -> JetStreamJournal:
         return await journal_over(self.server, process.name, process, patience_s)

@@ -48,7 +48,7 @@ def faults_of(ran: Ran, strategy: str, *, stopped: bool = False) -> list[str]:
     return [*ran.audit.faults, *([] if same else ["another verdict"])]
 
 
-def test_the_steps_are_those_of_every_part_and_kind() -> None:
+def test_a_run_reaches_steps_of_every_process() -> None:
     reached = {(point.process, point.step) for point in undisturbed("council").reached}
     assert reached >= {
         ("gateway", "request deliberations.accepted"),
@@ -56,7 +56,7 @@ def test_the_steps_are_those_of_every_part_and_kind() -> None:
         ("coordinator", "hear deliberations.accepted"),
         ("coordinator", "request deliberations.stage.1.opened"),
         ("coordinator", "ask the agent"),
-        ("coordinator", "stage item"),
+        ("coordinator", "hear deliberations.call.s1-dev-001.finished"),
         ("coordinator", "request deliberations.stage.4.closed"),
         ("coordinator", "request deliberations.end"),
         ("coordinator", "request orchestration.deliberation.completed"),
@@ -64,15 +64,13 @@ def test_the_steps_are_those_of_every_part_and_kind() -> None:
         ("agent", "engine request"),
         ("agent", "engine piece"),
         ("agent", "request deliberations.call.s1-dev-001.finished"),
-        ("agent", "yield"),
+        ("agent", "stage end"),
     }
 
 
 @pytest.mark.parametrize("victim", ["process", "machine"])
 @pytest.mark.parametrize("strategy", STRATEGIES)
-def test_whoever_dies_at_whichever_step_the_deliberation_ends_once_and_as_if_nothing_had_happened(
-    strategy: str, victim: Victim
-) -> None:
+def test_a_kill_at_any_step_changes_neither_end_nor_verdict(strategy: str, victim: Victim) -> None:
     faults: list[str] = []
     for point in undisturbed(strategy).reached:
         sides: tuple[Side, ...] = ("before", "after") if point.effective else ("before",)
@@ -86,12 +84,12 @@ def test_whoever_dies_at_whichever_step_the_deliberation_ends_once_and_as_if_not
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
-def test_a_coordinator_that_hangs_and_wakes_up_does_no_harm_to_what_its_successor_does(
+def test_a_coordinator_that_wakes_up_does_not_disturb_its_successor(
     strategy: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It wakes up while its successor is at work: after its silence was noticed, and before all is done."""
     # Replicas that look once more when they are asked late would hide what nobody else noticed.
-    monkeypatch.setattr("serve_deployments.agent.call.UNRECORDED_FOR_S", 3_600.0)
+    monkeypatch.setattr("serve_deployments.agent.outcome_check.ABSENT_FOR_S", 3_600.0)
     faults: list[str] = []
     reached = Script(strategy, hang=Hang(NEVER, 0)).run().reached
     for point in (point for point in reached if point.process.startswith("coordinator")):
@@ -103,7 +101,7 @@ def test_a_coordinator_that_hangs_and_wakes_up_does_no_harm_to_what_its_successo
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
-def test_a_coordinator_that_is_replaced_at_whichever_step_hands_over_at_once_and_is_not_blamed(strategy: str) -> None:
+def test_a_coordinator_replaced_at_any_step_hands_over_at_once(strategy: str) -> None:
     """Nothing dies, so that nothing is asked for again, and nobody waits until a silence is noticed."""
     faults: list[str] = []
     for point in undisturbed(strategy).reached[:: REPLACED_EVERY[strategy]]:
@@ -117,7 +115,7 @@ def test_a_coordinator_that_is_replaced_at_whichever_step_hands_over_at_once_and
     assert faults == []
 
 
-def test_a_coordinator_that_dies_while_it_hands_over_leaves_what_any_other_death_does() -> None:
+def test_a_kill_during_a_hand_over_is_like_any_other_kill() -> None:
     faults: list[str] = []
     coordinators = [point.number for point in undisturbed("vote").reached if point.process == "coordinator"]
     for number in coordinators[::3]:
@@ -129,7 +127,7 @@ def test_a_coordinator_that_dies_while_it_hands_over_leaves_what_any_other_death
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
-def test_a_request_to_stop_at_whichever_step_leads_to_one_end_and_cuts_every_call(strategy: str) -> None:
+def test_a_cancel_at_any_step_leads_to_one_end_and_stops_every_call(strategy: str) -> None:
     faults: list[str] = []
     for point in undisturbed(strategy).reached:
         ran = Script(strategy, cancel_at=point.number).run()
@@ -137,7 +135,7 @@ def test_a_request_to_stop_at_whichever_step_leads_to_one_end_and_cuts_every_cal
     assert faults == []
 
 
-def test_two_deaths_at_any_steps_change_nothing_either_and_stopping_still_stops() -> None:
+def test_two_kills_and_a_cancel_at_any_steps_leave_one_correct_end() -> None:
     """With a request to stop at some step in a third of the runs."""
     faults: list[str] = []
     for seed in range(DOUBLE_KILLS):

@@ -60,9 +60,7 @@ WRITTEN = {
 
 
 @pytest.mark.parametrize(("fate", "writes"), WRITTEN.values(), ids=WRITTEN.keys())
-def test_a_write_without_an_answer_is_looked_for_and_made_again_only_when_it_is_not_there(
-    fate: Fate, writes: int
-) -> None:
+def test_an_unanswered_write_is_repeated_only_when_it_is_absent(fate: Fate, writes: int) -> None:
     server = InMemoryServer()
     server.fates.append((ACCEPTED, fate))
     asked: list[str] = []
@@ -84,7 +82,7 @@ def test_a_write_without_an_answer_is_looked_for_and_made_again_only_when_it_is_
     assert sum(subject.endswith(".accepted") for subject in asked) == writes
 
 
-def test_a_write_that_arrives_after_its_time_out_is_ones_own_all_the_same() -> None:
+def test_a_write_stored_after_its_timeout_counts_as_created() -> None:
     server = InMemoryServer()
     server.fates.append((ACCEPTED, "late"))
 
@@ -112,7 +110,7 @@ def test_a_write_that_arrives_after_its_time_out_is_ones_own_all_the_same() -> N
         "orchestration.>",
     ],
 )
-def test_any_fact_may_be_in_doubt_and_the_deliberation_goes_on_as_ever(pattern: str, fate: Fate) -> None:
+def test_a_doubtful_write_of_any_fact_does_not_disturb_the_deliberation(pattern: str, fate: Fate) -> None:
     async def story(stack: Stack) -> list[Audit]:
         stack.server.fates.append((pattern, fate))
         return await whole(stack, await stack.submit(BODIES["vote"], "key"))
@@ -124,7 +122,7 @@ def test_any_fact_may_be_in_doubt_and_the_deliberation_goes_on_as_ever(pattern: 
 # The queue
 
 
-def test_a_long_call_keeps_its_work_and_is_asked_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_heartbeats_keep_the_work_of_a_long_call(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tests.crash.engine.FIRST_S", 19.0)
 
     async def story(stack: Stack) -> list[Audit]:
@@ -134,7 +132,7 @@ def test_a_long_call_keeps_its_work_and_is_asked_for_once(monkeypatch: pytest.Mo
     assert not any(isinstance(fact, Resumed) for _, fact in audit.facts)
 
 
-def test_work_that_comes_again_while_it_is_in_hand_takes_no_place_in_the_queue(
+def test_a_redelivered_item_takes_no_second_slot(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Ten slots, and a delivery that comes twenty times."""
@@ -153,7 +151,7 @@ def test_work_that_comes_again_while_it_is_in_hand_takes_no_place_in_the_queue(
     told(story)
 
 
-def test_an_acknowledgement_that_is_lost_brings_the_work_again_and_nothing_is_done_twice() -> None:
+def test_a_lost_acknowledgement_repeats_no_work() -> None:
     async def story(stack: Stack) -> list[Audit]:
         stack.server.fates.append(("$JS.ACK.>", "lost"))
         return await whole(stack, await stack.submit(BODIES["vote"], "key"))
@@ -162,7 +160,7 @@ def test_an_acknowledgement_that_is_lost_brings_the_work_again_and_nothing_is_do
     assert not any(isinstance(fact, Resumed) for _, fact in audit.facts)
 
 
-def test_work_that_kills_whoever_holds_it_ends_after_five_and_leaves_the_queue() -> None:
+def test_poisoned_work_fails_after_five_takeovers_and_leaves_the_queue() -> None:
     async def story(stack: Stack) -> None:
         def poison(process: Process, step: str) -> None:
             if step == "ask the agent":
@@ -184,7 +182,7 @@ def test_work_that_kills_whoever_holds_it_ends_after_five_and_leaves_the_queue()
 # Two who have one deliberation in hand
 
 
-def test_a_stage_that_somebody_else_has_closed_otherwise_is_closed_as_the_log_says() -> None:
+def test_adopts_a_stage_that_another_coordinator_closed_differently() -> None:
     """All three answers are in; but somebody who saw one of them alone was first."""
 
     async def story(stack: Stack) -> None:
@@ -210,7 +208,7 @@ def test_a_stage_that_somebody_else_has_closed_otherwise_is_closed_as_the_log_sa
     told(story)
 
 
-def test_a_request_to_stop_may_come_before_its_deliberation_does() -> None:
+def test_a_cancel_may_arrive_before_its_deliberation() -> None:
     """The deliberation waits in the queue, because its coordinator's pull was lost."""
 
     async def story(stack: Stack) -> None:
@@ -224,7 +222,7 @@ def test_a_request_to_stop_may_come_before_its_deliberation_does() -> None:
     told(story)
 
 
-def test_a_pull_that_is_lost_is_asked_for_again() -> None:
+def test_repeats_a_lost_pull() -> None:
     async def story(stack: Stack) -> None:
         stack.server.fates.append(("$JS.API.CONSUMER.MSG.NEXT.>", "lost"))
         await whole(stack, await stack.submit(BODIES["vote"], "key"))
@@ -236,7 +234,7 @@ def test_a_pull_that_is_lost_is_asked_for_again() -> None:
 
 
 @pytest.mark.parametrize("down_s", [0.0, 1.0, 20.0])
-def test_a_server_that_is_killed_at_work_loses_nothing(down_s: float) -> None:
+def test_a_killed_server_loses_no_work(down_s: float) -> None:
     async def story(stack: Stack) -> list[Audit]:
         found = await stack.submit(BODIES["council"], "key")
         await stack.wait(1.2)
@@ -248,9 +246,7 @@ def test_a_server_that_is_killed_at_work_loses_nothing(down_s: float) -> None:
 
 
 @pytest.mark.parametrize("service", ["coordinator", "agent"])
-def test_a_request_to_stop_is_not_missed_for_want_of_a_connection(
-    service: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_cancel_during_a_lost_connection_is_not_missed(service: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The coordinator, or the agent, has none when the request is stored; a second later it has one again."""
     monkeypatch.setattr("tests.crash.engine.FIRST_S", 60.0)
 

@@ -46,7 +46,9 @@ def test_the_ray_service_matches_kuberays_schema(variant: list[Document]) -> Non
         wiring.drain_faults,
     ],
 )
-def test_references_between_resources_resolve(variant: list[Document], check: Callable[[list[Document]], list[str]]) -> None:
+def test_references_between_resources_resolve(
+    variant: list[Document], check: Callable[[list[Document]], list[str]]
+) -> None:
     assert check(variant) == []
 
 

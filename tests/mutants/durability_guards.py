@@ -6,10 +6,10 @@ AGENT = "tests/integration/agent/test_agent_replica.py::"
 COORDINATOR = "tests/integration/coordinator/test_coordinator.py::"
 CRASH = "tests/crash/test_crash_points.py::"
 SURPRISES = "tests/crash/test_surprises.py::"
-DIES = f"{CRASH}test_whoever_dies_at_whichever_step_the_deliberation_ends_once_and_as_if_nothing_had_happened"
-HANGS = f"{CRASH}test_a_coordinator_that_hangs_and_wakes_up_does_no_harm_to_what_its_successor_does"
-REPLACED = f"{CRASH}test_a_coordinator_that_is_replaced_at_whichever_step_hands_over_at_once_and_is_not_blamed"
-STOPPED = f"{CRASH}test_a_request_to_stop_at_whichever_step_leads_to_one_end_and_cuts_every_call"
+DIES = f"{CRASH}test_a_kill_at_any_step_changes_neither_end_nor_verdict"
+HANGS = f"{CRASH}test_a_coordinator_that_wakes_up_does_not_disturb_its_successor"
+REPLACED = f"{CRASH}test_a_coordinator_replaced_at_any_step_hands_over_at_once"
+STOPPED = f"{CRASH}test_a_cancel_at_any_step_leads_to_one_end_and_stops_every_call"
 
 DURABILITY_GUARDS = (
     Guard(
@@ -42,14 +42,14 @@ DURABILITY_GUARDS = (
         """            stored = None
             if stored is None:
                 detail""",
-        f"{SURPRISES}test_a_write_without_an_answer_is_looked_for_and_made_again_only_when_it_is_not_there",
+        f"{SURPRISES}test_an_unanswered_write_is_repeated_only_when_it_is_absent",
     ),
     Guard(
         "a refused write is looked for: it may be one's own",
         "app/log/journal.py",
         '        if error.get("err_code") == WRONG_LAST_SEQUENCE:',
         "        if False:",
-        f"{SURPRISES}test_a_write_that_arrives_after_its_time_out_is_ones_own_all_the_same",
+        f"{SURPRISES}test_a_write_stored_after_its_timeout_counts_as_created",
     ),
     Guard(
         "what stands is compared with what was offered",
@@ -70,89 +70,89 @@ DURABILITY_GUARDS = (
             failures = [exc]
             raise
         # Entered only after a failed""",
-        f"{SURPRISES}test_any_fact_may_be_in_doubt_and_the_deliberation_goes_on_as_ever",
+        f"{SURPRISES}test_a_doubtful_write_of_any_fact_does_not_disturb_the_deliberation",
     ),
     Guard(
-        "work is acknowledged after its end is in the log",
+        "an item is acknowledged after its end is in the log",
         "serve_deployments/coordinator/coordinator.py",
         """            try:
-                await self._deliberated(work)
+                await self._deliberate(work)
 """,
         """            try:
-                await self._queue.ack(work.delivery)
-                await self._deliberated(work)
+                await self._queue.ack(work.item)
+                await self._deliberate(work)
 """,
         f"{DIES}[vote-process]",
     ),
     Guard(
-        "whoever comes second with a fact goes on from the one that stands",
+        "a coordinator adopts the fact that stands in place of its own",
         "serve_deployments/coordinator/fact_store.py",
         """        appended = await self._journal.append(work.tenant, fact)
         if appended.created:
-            if not""",
+""",
         """        appended = await self._journal.append(work.tenant, fact)
         if appended.created or not appended.created:
-            if not""",
-        f"{SURPRISES}test_a_stage_that_somebody_else_has_closed_otherwise_is_closed_as_the_log_says",
+""",
+        f"{SURPRISES}test_adopts_a_stage_that_another_coordinator_closed_differently",
     ),
     Guard(
-        "what was touched before is read from the log",
+        "work that was touched before is read from the log",
         "serve_deployments/coordinator/fact_store.py",
-        "        if work.resumed or self._heard_from is None or record.sequence <= self._heard_from:\n",
+        "        if work.resumed or self._complete_above is None or record.sequence <= self._complete_above:\n",
         "        if False:\n",
-        f"{SURPRISES}test_work_that_kills_whoever_holds_it_ends_after_five_and_leaves_the_queue",
+        f"{SURPRISES}test_poisoned_work_fails_after_five_takeovers_and_leaves_the_queue",
     ),
     Guard(
-        "a recorded answer is looked for before it is asked for again",
+        "a recorded answer is looked up before an engine is asked",
         "serve_deployments/agent/agent.py",
-        "        if request.resumed or self._stops.taken_over(request.deliberation_id):\n",
+        "        if request.resumed or self._cancellations.taken_over(request.deliberation_id):\n",
         "        if False:\n",
         f"{DIES}[vote-process]",
     ),
     Guard(
-        "the same, when who asks has been overtaken and does not know",
+        "the same, when the asking coordinator was taken over and does not know",
         "serve_deployments/agent/agent.py",
-        "        if request.resumed or self._stops.taken_over(request.deliberation_id):\n",
+        "        if request.resumed or self._cancellations.taken_over(request.deliberation_id):\n",
         "        if request.resumed:\n",
         f"{HANGS}[vote]",
     ),
     Guard(
-        "a replica that was given up looks before it tries again",
-        "serve_deployments/agent/call.py",
-        "        if await self._stands():\n",
+        "a replica looks the outcome up before it retries",
+        "serve_deployments/agent/outcome_check.py",
+        "        if await self._recorded():\n",
         "        if False:\n",
-        f"{AGENT}test_what_another_replica_has_recorded_meanwhile_is_not_asked_for_again",
+        f"{AGENT}test_does_not_retry_a_call_that_another_replica_has_recorded",
     ),
     Guard(
-        "a replica that hung knows by the request how late it is",
-        "serve_deployments/agent/call.py",
-        "        self._unrecorded_at: datetime | None = unrecorded_at\n",
-        "        self._unrecorded_at: datetime | None = datetime.now(UTC)\n",
-        f"{AGENT}test_who_hung_before_it_read_what_it_was_asked_looks_before_it_asks_an_engine",
+        "the request says since when its outcomes may be recorded",
+        "serve_deployments/agent/outcome_check.py",
+        "        self._absent_at: datetime | None = absent_at\n",
+        "        self._absent_at: datetime | None = datetime.now(UTC)\n",
+        f"{AGENT}test_looks_up_the_outcome_when_the_request_is_old",
     ),
     Guard(
-        "while the log is away nothing is asked for a second time",
-        "serve_deployments/agent/call.py",
-        "                await asyncio.sleep(LOOK_RETRY_S)\n",
+        "while the log is away no call is repeated",
+        "serve_deployments/agent/outcome_check.py",
+        "                await asyncio.sleep(LOOKUP_RETRY_S)\n",
         "                return False\n",
-        f"{AGENT}test_who_cannot_look_waits_for_the_log_before_it_asks_again",
+        f"{AGENT}test_waits_for_an_unavailable_log_before_it_asks_an_engine",
     ),
     Guard(
-        "what a slow log told is asked again",
-        "serve_deployments/agent/call.py",
-        "            self._unrecorded_at = looked_at\n",
-        "            self._unrecorded_at = datetime.now(UTC)\n",
-        f"{AGENT}test_what_a_slow_log_told_is_asked_again",
+        "a slow lookup is repeated",
+        "serve_deployments/agent/outcome_check.py",
+        "            self._absent_at = looked_up_at\n",
+        "            self._absent_at = datetime.now(UTC)\n",
+        f"{AGENT}test_looks_up_the_outcome_again_after_a_slow_lookup",
     ),
     Guard(
-        "who was stopped looks again before its request is written",
-        "serve_deployments/agent/call.py",
-        "                before_sending=self._still_needed,\n",
+        "a delayed request looks the outcome up again before it is written",
+        "serve_deployments/agent/attempt.py",
+        "                before_sending=self._outcome_check.require_absent,\n",
         "                before_sending=None,\n",
-        f"{AGENT}test_who_is_stopped_before_its_request_is_written_looks_again",
+        f"{AGENT}test_looks_up_the_outcome_again_before_a_delayed_request_is_written",
     ),
     Guard(
-        "two who ask for one call share it",
+        "two requests for one call share it",
         "serve_deployments/agent/agent.py",
         "        if key in self._running:\n",
         "        if False:\n",
@@ -181,46 +181,46 @@ DURABILITY_GUARDS = (
         "tests/integration/engine/test_engine_client.py::test_cancelling_closes_the_connection",
     ),
     Guard(
-        "calls whose stop came first are not made",
+        "calls whose stop was stored first are not made",
         "serve_deployments/agent/cancellation.py",
-        "        if self._heard_from is None or (accepted",
+        "        if known_from is None or (accepted",
         "        if False and (accepted",
         f"{STOPPED}[vote]",
     ),
     Guard(
-        "stops that came without a connection are made up for",
+        "stops stored during a lost connection are read",
         "serve_deployments/agent/cancellation.py",
         "            for tenant, deliberation_id in running():\n",
         "            for tenant, deliberation_id in ():\n",
-        f"{SURPRISES}test_a_request_to_stop_is_not_missed_for_want_of_a_connection",
+        f"{SURPRISES}test_a_cancel_during_a_lost_connection_is_not_missed",
     ),
     Guard(
-        "who is away from the log reads what it missed",
+        "a coordinator reads the log after a lost connection",
         "serve_deployments/coordinator/coordinator.py",
         """        for work in self._works.values():
             work.inbox.put_nowait(None)
 """,
         "",
-        f"{SURPRISES}test_a_request_to_stop_is_not_missed_for_want_of_a_connection",
+        f"{SURPRISES}test_a_cancel_during_a_lost_connection_is_not_missed",
     ),
     Guard(
-        "work that is still worked on is kept",
+        "heartbeats keep running work",
         "serve_deployments/coordinator/coordinator.py",
-        "                    await self._queue.working(work.delivery)\n",
+        "                    await self._queue.working(work.item)\n",
         "                    pass\n",
-        f"{SURPRISES}test_a_long_call_keeps_its_work_and_is_asked_for_once",
+        f"{SURPRISES}test_heartbeats_keep_the_work_of_a_long_call",
     ),
     Guard(
-        "work that comes again while it is in hand takes no place",
+        "a redelivered item takes no second slot",
         "serve_deployments/coordinator/coordinator.py",
         "            self._queue.drop()\n",
         "",
-        f"{SURPRISES}test_work_that_comes_again_while_it_is_in_hand_takes_no_place_in_the_queue",
+        f"{SURPRISES}test_a_redelivered_item_takes_no_second_slot",
     ),
     Guard(
-        "a takeover is recorded before anything is done",
+        "a takeover is recorded first",
         "serve_deployments/coordinator/coordinator.py",
-        "        if not work.resumed or state.ended:\n",
+        "        if not work.resumed or work.state.ended:\n",
         "        if True:\n",
         f"{HANGS}[vote]",
     ),
@@ -232,18 +232,18 @@ DURABILITY_GUARDS = (
         "tests/unit/test_engine.py::test_work_that_nobody_survives_ends_and_work_that_goes_on_does_not",
     ),
     Guard(
-        "work that seems to kill is begun alone",
+        "suspects run apart",
         "serve_deployments/coordinator/coordinator.py",
-        "        if state.takeovers_without_progress >= SUSPECT_TAKEOVERS:\n",
+        "        if work.state.takeovers_without_progress >= SUSPECT_TAKEOVERS:\n",
         "        if False:\n",
-        f"{COORDINATOR}test_work_that_kills_whoever_holds_it_ends_and_what_lay_beside_it_is_not_blamed",
+        f"{COORDINATOR}test_poisoned_work_fails_and_work_beside_it_completes",
     ),
     Guard(
-        "a request to stop may come before its deliberation",
+        "a cancel may arrive before its deliberation",
         "serve_deployments/coordinator/fact_store.py",
-        "        return apply(state, fact_of(cancel), cancel.sequence) if cancel else state\n",
-        "        return state\n",
-        f"{SURPRISES}test_a_request_to_stop_may_come_before_its_deliberation_does",
+        "        if cancel is not None:\n",
+        "        if False:\n",
+        f"{SURPRISES}test_a_cancel_may_arrive_before_its_deliberation",
     ),
     Guard(
         "work that is given back in order is not blamed",
@@ -253,48 +253,48 @@ DURABILITY_GUARDS = (
         "tests/unit/test_fold.py::test_a_coordinator_that_stops_in_order_leaves_no_blame_on_the_work",
     ),
     Guard(
-        "who stops in order says so",
+        "an orderly stop is recorded",
         "serve_deployments/coordinator/coordinator.py",
         "            if in_order and self._journal",
         "            if False and self._journal",
-        f"{COORDINATOR}test_work_that_is_handed_over_again_and_again_is_not_blamed_for_it",
+        f"{COORDINATOR}test_orderly_restarts_never_poison_work",
     ),
     Guard(
-        "who breaks does not",
+        "a breakdown is not recorded as an orderly stop",
         "serve_deployments/coordinator/coordinator.py",
         "            if in_order and self._journal",
         "            if self._journal",
-        f"{COORDINATOR}test_a_coordinator_that_breaks_hands_nothing_over_in_order",
+        f"{COORDINATOR}test_a_broken_coordinator_records_no_hand_over",
     ),
     Guard(
-        "what has its end is handed over to nobody",
+        "ending work is not handed over",
         "serve_deployments/coordinator/coordinator.py",
-        "                    work.begun = isinstance(fact, StageClosed)\n",
+        "                    work.enter(Life.ENDING)\n",
         "",
         f"{REPLACED}[vote]",
     ),
     Guard(
-        "who stops gives back what is in hand",
+        "a stopping coordinator gives its items back",
         "serve_deployments/coordinator/coordinator.py",
         """            for work in list(self._works.values()):
-                await self._queue.give_back(work.delivery)
+                await self._queue.give_back(work.item)
 """,
         "",
         f"{REPLACED}[vote]",
     ),
     Guard(
-        "who stops gives back what is on its way",
+        "a stopping coordinator gives back items that are on their way",
         "app/log/work_queue.py",
         "                await self._subscription.drain()\n",
         "                await self._subscription.unsubscribe()\n",
         f"{REPLACED}[vote]",
     ),
     Guard(
-        "an agent's replica that stops lets its calls end",
+        "a stopping agent waits for its calls",
         "serve_deployments/agent/agent.py",
         "            await asyncio.wait(running, timeout=within_s)\n",
         "            pass\n",
-        f"{AGENT}test_a_replica_that_stops_lets_its_calls_end_but_not_for_ever",
+        f"{AGENT}test_a_stopping_replica_waits_for_its_calls_for_a_limited_time",
     ),
     Guard(
         "a step of the work clears it of the suspicion",
@@ -352,6 +352,6 @@ DURABILITY_GUARDS = (
         "            if asyncio.get_running_loop().time() - self._last_message_at_s > 2 * HEARTBEAT_S:\n"
         "                self._forget_pulls()\n",
         "",
-        f"{SURPRISES}test_a_pull_that_is_lost_is_asked_for_again",
+        f"{SURPRISES}test_repeats_a_lost_pull",
     ),
 )

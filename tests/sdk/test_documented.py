@@ -87,9 +87,7 @@ async def test_the_documented_python_helper_works(
 
 
 @pytest.mark.parametrize("helper", HELPERS)
-async def test_the_documented_typescript_helper_works(
-    quick_url: str, finished: dict[str, Any], helper: str
-) -> None:
+async def test_the_documented_typescript_helper_works(quick_url: str, finished: dict[str, Any], helper: str) -> None:
     path = await compiled("openapi-typescript", shown("ts", f"import {{ {helper} }}"))
     printed = await output_of([build.NODE, path, quick_url, finished["id"]])
     end = {"EventStream": finished["verdict"]["winner"], "MultiplexedStream": "deliberation.completed"}[helper]

@@ -50,7 +50,7 @@ def nobody(deliberation_id: str, stage: float, why: str) -> None:
     ],
 )
 @pytest.mark.parametrize("when", ["before", "after"])
-async def test_what_stops_calls_is_known_whether_it_came_before_one_listened_or_after(
+async def test_hears_stops_stored_before_and_after_it_subscribes(
     fact: Fact, stopped: list[int], runs: list[int], when: str
 ) -> None:
     journal = InMemoryJournal()
@@ -66,7 +66,7 @@ async def test_what_stops_calls_is_known_whether_it_came_before_one_listened_or_
     assert stops.taken_over("d") == isinstance(fact, Resumed)
 
 
-async def test_the_log_is_asked_once_for_what_is_older_than_ones_listening_and_never_for_what_is_newer() -> None:
+async def test_reads_an_older_deliberation_once_and_a_newer_one_never() -> None:
     journal = CountingJournal()
     await journal.append("default", cancel("old"))
     stops = CancellationListener(journal, nobody)
@@ -77,7 +77,7 @@ async def test_the_log_is_asked_once_for_what_is_older_than_ones_listening_and_n
     assert journal.reads == 1
 
 
-async def test_what_is_forgotten_is_asked_for_again() -> None:
+async def test_reads_a_forgotten_deliberation_again() -> None:
     journal = CountingJournal()
     stops = CancellationListener(journal, nobody)
     with patch("serve_deployments.agent.cancellation.REMEMBERED_MAX", 2):
@@ -89,7 +89,7 @@ async def test_what_is_forgotten_is_asked_for_again() -> None:
     assert stops.why("d1", 1) is not None and journal.reads == 1
 
 
-async def test_what_came_while_there_was_no_connection_stops_what_runs() -> None:
+async def test_a_stop_stored_without_a_connection_stops_running_calls() -> None:
     journal = InMemoryJournal()
     told: list[tuple[str, float, str]] = []
 
@@ -108,7 +108,7 @@ async def test_what_came_while_there_was_no_connection_stops_what_runs() -> None
     await asyncio.wait({keeping})
 
 
-async def test_who_is_idle_listens_no_more_and_again_when_asked() -> None:
+async def test_unsubscribes_while_idle_and_subscribes_again() -> None:
     journal = InMemoryJournal()
     stops = CancellationListener(journal, nobody)
     await stops.hear("default", "d", accepted_sequence=0)

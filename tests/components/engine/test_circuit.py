@@ -12,21 +12,21 @@ from serve_deployments.engine.circuit import (
 )
 
 
-def test_failures_in_a_row_open_a_circuit_and_an_answer_between_them_does_not() -> None:
+def test_failures_in_a_row_open_a_circuit_and_an_answer_resets_the_count() -> None:
     circuit = Circuit()
     for number in range(1, FAILURES_TO_OPEN):
-        circuit.failed(float(number), away=False)
+        circuit.failed(float(number), unreachable=False)
     circuit.succeeded()
     for number in range(1, FAILURES_TO_OPEN):
-        circuit.failed(float(number), away=False)
+        circuit.failed(float(number), unreachable=False)
         assert circuit.state(float(number)) == "closed"
-    circuit.failed(10.0, away=False)
+    circuit.failed(10.0, unreachable=False)
     assert (circuit.state(10.0), circuit.admits(10.0)) == ("open", False)
 
 
-def test_an_engine_that_is_away_opens_its_circuit_at_once_and_one_request_tries_it_again() -> None:
+def test_an_unreachable_engine_opens_its_circuit_at_once_and_one_request_probes_it() -> None:
     circuit = Circuit()
-    circuit.failed(10.0, away=True)
+    circuit.failed(10.0, unreachable=True)
     after_s = 10.0 + OPEN_S
     assert (circuit.admits(after_s - 0.01), circuit.admits(after_s), circuit.state(after_s)) == (
         False,
@@ -42,27 +42,27 @@ def test_an_engine_that_is_away_opens_its_circuit_at_once_and_one_request_tries_
     assert (circuit.state(after_s), circuit.admits(after_s)) == ("closed", True)
 
 
-def test_an_engine_that_begins_to_answer_is_there_and_one_that_breaks_every_answer_off_is_given_pauses() -> None:
+def test_the_first_byte_closes_a_circuit_and_broken_answers_open_it_again() -> None:
     circuit = Circuit()
-    circuit.failed(0.0, away=True)
+    circuit.failed(0.0, unreachable=True)
     circuit.begin()
     circuit.reached()
     assert (circuit.state(0.0), circuit.admits(0.0)) == ("closed", True), "nobody waits for the rest of the answer"
     for _ in range(2, FAILURES_TO_OPEN + 1):
         assert circuit.state(0.0) == "closed"
-        circuit.failed(0.0, away=False)
+        circuit.failed(0.0, unreachable=False)
     assert circuit.state(0.0) == "open"
 
 
-def test_each_vain_try_doubles_the_rest_up_to_a_bound() -> None:
+def test_each_failed_probe_doubles_the_open_time_up_to_a_bound() -> None:
     circuit, now_s, rests = Circuit(), 0.0, list[float]()
-    circuit.failed(now_s, away=True)
+    circuit.failed(now_s, unreachable=True)
     for _ in range(6):
         assert circuit.opened_until_s is not None
         rests.append(circuit.opened_until_s - now_s)
         now_s = circuit.opened_until_s
         circuit.begin()
-        circuit.failed(now_s, away=False)
+        circuit.failed(now_s, unreachable=False)
     assert rests == [0.5, 1.0, 2.0, 4.0, OPEN_MAX_S, OPEN_MAX_S]
 
 
@@ -79,7 +79,7 @@ def test_retries_are_a_tenth_of_the_traffic_and_one_a_second() -> None:
     assert budget.wait_s(100.0) == 0.0 and budget.saved == RETRIES_SAVED_MAX - 1
 
 
-def test_a_call_is_hedged_after_the_95th_percentile_of_its_kind_and_seldom() -> None:
+def test_a_call_is_hedged_after_the_95th_percentile_of_its_kind_within_the_share() -> None:
     hedges = Hedges()
     for number in range(1, SAMPLES_MIN):
         hedges.answered("answer", float(number))

@@ -19,7 +19,8 @@ from app.deliberation.ports import Record
 from app.deliberation.roles import Role
 from app.testing import InMemoryJournal
 from serve_deployments.agent.agent import AgentReplica
-from serve_deployments.agent.call import UNRECORDED_FOR_S, StageRequest
+from serve_deployments.agent.outcome_check import ABSENT_FOR_S
+from serve_deployments.agent.stage_request import StageRequest
 from serve_deployments.engine.circuit import OPEN_S
 from serve_deployments.engine.client import Engines
 from tests.conditions import until
@@ -96,9 +97,13 @@ def replica(engine: ScriptedEngine, journal: InMemoryJournal, engines: int = 1, 
 
 
 async def outcomes(agent: AgentReplica, asked: StageRequest) -> list[CallFinished]:
-    found = [decode(data) async for _, data in agent.run_stage(asked)]
-    assert all(isinstance(event, CallFinished) for event in found)
-    return [event for event in found if isinstance(event, CallFinished)]
+    """What the log holds of the calls that were asked for, once the replica says that all are finished."""
+    await agent.run_stage(asked)
+    call_ids = {call.call_id for call in asked.calls}
+    facts = [decode(record.data) for record in await agent.journal.facts(asked.tenant, asked.deliberation_id)]
+    found = [fact for fact in facts if isinstance(fact, CallFinished) and fact.call_id in call_ids]
+    assert len(found) == len(call_ids)
+    return found
 
 
 def views(journal: InMemoryJournal, kind: type) -> list[Any]:
@@ -146,7 +151,7 @@ INVALID = {
 
 
 @pytest.mark.parametrize("first", INVALID.values(), ids=INVALID.keys())
-async def test_an_invalid_answer_is_asked_for_once_more_with_another_seed(first: tuple[str, str]) -> None:
+async def test_asks_once_more_with_another_seed_after_an_invalid_answer(first: tuple[str, str]) -> None:
     engine = ScriptedEngine(lambda _, number: streamed(*first) if number == 1 else streamed(ANSWER))
     journal = InMemoryJournal()
     (outcome,) = await outcomes(replica(engine, journal), request((call(),)))
@@ -156,21 +161,21 @@ async def test_an_invalid_answer_is_asked_for_once_more_with_another_seed(first:
     assert [started.attempt for started in views(journal, CallStarted)] == [1, 2]
 
 
-async def test_invalid_twice_is_a_recorded_failure_not_an_answer() -> None:
+async def test_two_invalid_answers_are_a_recorded_failure() -> None:
     engine = ScriptedEngine(lambda *_: streamed("nonsense"))
     (outcome,) = await outcomes(replica(engine, InMemoryJournal()), request((call(),)))
     assert outcome.text is None and outcome.problem is not None and outcome.problem.code == "invalid_output"
     assert len(engine.bodies) == 2 and outcome.usage.calls == 2
 
 
-async def test_a_refusal_is_not_asked_again() -> None:
+async def test_does_not_retry_a_refusal() -> None:
     engine = ScriptedEngine(lambda *_: httpx.Response(400, stream=httpx.ByteStream(b"bad")))
     (outcome,) = await outcomes(replica(engine, InMemoryJournal()), request((call(),)))
     assert outcome.problem is not None and outcome.problem.code == "engine_rejected"
     assert len(engine.bodies) == 1
 
 
-async def test_another_engine_takes_over_from_one_that_fails() -> None:
+async def test_retries_on_another_engine() -> None:
     engine = ScriptedEngine(
         lambda _, number: httpx.Response(500, stream=httpx.ByteStream(b"")) if number == 1 else streamed(ANSWER)
     )
@@ -179,7 +184,7 @@ async def test_another_engine_takes_over_from_one_that_fails() -> None:
     assert len(set(engine.hosts)) == 2
 
 
-async def test_three_attempts_and_no_more() -> None:
+async def test_makes_three_attempts_at_most() -> None:
     engine = ScriptedEngine(lambda *_: httpx.Response(500, stream=httpx.ByteStream(b"")))
     (outcome,) = await outcomes(replica(engine, InMemoryJournal()), request((call(),)))
     assert outcome.problem is not None and outcome.problem.code == "engine_unavailable" and outcome.problem.retryable
@@ -193,7 +198,7 @@ async def test_a_call_that_hangs_fails_at_its_deadline() -> None:
     assert outcome.problem is not None and outcome.problem.code == "call_timeout"
 
 
-async def test_a_recorded_answer_is_not_paid_for_again() -> None:
+async def test_does_not_ask_an_engine_for_a_recorded_answer() -> None:
     journal = InMemoryJournal()
     first = ScriptedEngine(lambda *_: streamed(ANSWER))
     before = await outcomes(replica(first, journal), request((call(1),)))
@@ -203,7 +208,7 @@ async def test_a_recorded_answer_is_not_paid_for_again() -> None:
     assert [body["messages"][-1]["content"][:2] for body in second.bodies] == ["u2"]
 
 
-async def test_what_another_replica_has_recorded_meanwhile_is_not_asked_for_again() -> None:
+async def test_does_not_retry_a_call_that_another_replica_has_recorded() -> None:
     journal = InMemoryJournal()
     failing = ScriptedEngine(lambda *_: httpx.Response(500, stream=httpx.ByteStream(b"")))
     failing.hold = asyncio.Event()
@@ -214,15 +219,15 @@ async def test_what_another_replica_has_recorded_meanwhile_is_not_asked_for_agai
     assert await given_up == recorded and len(failing.bodies) == 1
 
 
-async def test_who_hung_before_it_read_what_it_was_asked_looks_before_it_asks_an_engine() -> None:
+async def test_looks_up_the_outcome_when_the_request_is_old() -> None:
     journal = InMemoryJournal()
     recorded = await outcomes(replica(ScriptedEngine(lambda *_: streamed(ANSWER)), journal), request((call(),)))
     late = ScriptedEngine(lambda *_: streamed(ANSWER))
-    assert await outcomes(replica(late, journal), request((call(),), asked_s_ago=UNRECORDED_FOR_S)) == recorded
+    assert await outcomes(replica(late, journal), request((call(),), asked_s_ago=ABSENT_FOR_S)) == recorded
     assert late.bodies == []
 
 
-async def test_a_clock_that_is_behind_the_coordinators_is_no_reason_not_to_look() -> None:
+async def test_looks_up_the_outcome_when_the_coordinators_clock_is_ahead() -> None:
     journal = InMemoryJournal()
     recorded = await outcomes(replica(ScriptedEngine(lambda *_: streamed(ANSWER)), journal), request((call(),)))
     late = ScriptedEngine(lambda *_: streamed(ANSWER))
@@ -230,7 +235,7 @@ async def test_a_clock_that_is_behind_the_coordinators_is_no_reason_not_to_look(
     assert late.bodies == []
 
 
-async def test_who_cannot_look_waits_for_the_log_before_it_asks_again(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_waits_for_an_unavailable_log_before_it_asks_an_engine(monkeypatch: pytest.MonkeyPatch) -> None:
     journal, away = InMemoryJournal(), 2
 
     async def last(patterns: Sequence[str]) -> list[Record]:
@@ -243,8 +248,8 @@ async def test_who_cannot_look_waits_for_the_log_before_it_asks_again(monkeypatc
     recorded = await outcomes(replica(ScriptedEngine(lambda *_: streamed(ANSWER)), journal), request((call(),)))
     late = ScriptedEngine(lambda *_: streamed(ANSWER))
     monkeypatch.setattr(journal, "last", last)
-    monkeypatch.setattr("serve_deployments.agent.call.LOOK_RETRY_S", 0.001)
-    assert await outcomes(replica(late, journal), request((call(),), asked_s_ago=UNRECORDED_FOR_S)) == recorded
+    monkeypatch.setattr("serve_deployments.agent.outcome_check.LOOKUP_RETRY_S", 0.001)
+    assert await outcomes(replica(late, journal), request((call(),), asked_s_ago=ABSENT_FOR_S)) == recorded
     assert late.bodies == [] and away < 0
 
 
@@ -259,17 +264,17 @@ class Clock:
 
     def pause(self) -> None:
         """As long a wait, or a stop, as makes what was known of the log too old."""
-        self.ahead += timedelta(seconds=UNRECORDED_FOR_S)
+        self.ahead += timedelta(seconds=ABSENT_FOR_S)
 
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     found = Clock()
-    monkeypatch.setattr("serve_deployments.agent.call.datetime", found)
+    monkeypatch.setattr("serve_deployments.agent.outcome_check.datetime", found)
     return found
 
 
-async def test_what_a_slow_log_told_is_asked_again(monkeypatch: pytest.MonkeyPatch, clock: Clock) -> None:
+async def test_looks_up_the_outcome_again_after_a_slow_lookup(monkeypatch: pytest.MonkeyPatch, clock: Clock) -> None:
     journal = InMemoryJournal()
     looks: list[int] = []
 
@@ -284,11 +289,11 @@ async def test_what_a_slow_log_told_is_asked_again(monkeypatch: pytest.MonkeyPat
 
     late = ScriptedEngine(lambda *_: streamed(ANSWER))
     monkeypatch.setattr(journal, "last", last)
-    (outcome,) = await outcomes(replica(late, journal), request((call(),), asked_s_ago=UNRECORDED_FOR_S))
+    (outcome,) = await outcomes(replica(late, journal), request((call(),), asked_s_ago=ABSENT_FOR_S))
     assert looks == [0, 1] and late.bodies == [] and outcome.problem is None
 
 
-async def test_who_is_stopped_before_its_request_is_written_looks_again(
+async def test_looks_up_the_outcome_again_before_a_delayed_request_is_written(
     monkeypatch: pytest.MonkeyPatch, clock: Clock
 ) -> None:
     journal = InMemoryJournal()
@@ -303,7 +308,7 @@ async def test_who_is_stopped_before_its_request_is_written_looks_again(
             recorded.extend(
                 await outcomes(replica(ScriptedEngine(lambda *_: streamed(ANSWER)), journal), request((call(),)))
             )
-            monkeypatch.setattr("serve_deployments.agent.call.datetime", clock)
+            monkeypatch.setattr("serve_deployments.agent.outcome_check.datetime", clock)
             clock.pause()
 
     monkeypatch.setattr(journal, "publish_view", publish_view)
@@ -311,7 +316,7 @@ async def test_who_is_stopped_before_its_request_is_written_looks_again(
     assert late.bodies == []
 
 
-async def test_who_waited_for_its_turn_after_it_looked_looks_again(clock: Clock) -> None:
+async def test_looks_up_the_outcome_again_after_waiting_for_a_slot(clock: Clock) -> None:
     journal = InMemoryJournal()
     late = ScriptedEngine(lambda *_: streamed(ANSWER))
     agent = replica(late, journal)
@@ -324,14 +329,14 @@ async def test_who_waited_for_its_turn_after_it_looked_looks_again(clock: Clock)
     assert await waiting == recorded and late.bodies == []
 
 
-async def test_a_log_that_is_always_slow_is_believed_in_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("serve_deployments.agent.call.UNRECORDED_FOR_S", 0.0)
+async def test_trusts_a_log_that_is_always_slow_after_some_lookups(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("serve_deployments.agent.outcome_check.ABSENT_FOR_S", 0.0)
     engine = ScriptedEngine(lambda *_: streamed(ANSWER))
     (outcome,) = await outcomes(replica(engine, InMemoryJournal()), request((call(),)))
     assert outcome.problem is None and len(engine.bodies) == 1
 
 
-async def test_that_a_call_was_begun_is_kept_until_nobody_can_repeat_it_any_more(
+async def test_keeps_call_started_until_the_calls_deadline(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     journal = InMemoryJournal()
@@ -371,7 +376,7 @@ async def test_two_requests_for_one_call_share_it() -> None:
     assert first == second and len(engine.bodies) == 1
 
 
-async def test_a_call_outlives_the_request_that_brought_it() -> None:
+async def test_a_call_outlives_its_cancelled_request() -> None:
     journal = InMemoryJournal()
     engine = ScriptedEngine(lambda *_: streamed(ANSWER))
     engine.hold = asyncio.Event()
@@ -384,7 +389,7 @@ async def test_a_call_outlives_the_request_that_brought_it() -> None:
     await until(lambda: bool(views(journal, CallFinished)))
 
 
-async def test_a_replica_that_stops_lets_its_calls_end_but_not_for_ever() -> None:
+async def test_a_stopping_replica_waits_for_its_calls_for_a_limited_time() -> None:
     journal = InMemoryJournal()
     engine = ScriptedEngine(lambda *_: streamed(ANSWER))
     engine.hold = asyncio.Event()
@@ -418,7 +423,7 @@ class AnsweringJournal(InMemoryJournal):
 
 
 @pytest.mark.parametrize("stop", STOPS.values(), ids=STOPS.keys())
-async def test_facts_stop_calls_and_a_stopped_call_records_that_it_was_cut(stop: CancelRequested | StageClosed) -> None:
+async def test_facts_stop_calls_and_stopped_calls_record_call_cancelled(stop: CancelRequested | StageClosed) -> None:
     journal = AnsweringJournal()
     engine = ScriptedEngine(lambda *_: streamed(ANSWER))
     engine.hold = asyncio.Event()
@@ -482,14 +487,14 @@ class DistantJournal(AnsweringJournal):
         return await super().subscribe(patterns, deliver)
 
 
-async def test_requests_that_come_at_once_share_what_stops_them() -> None:
+async def test_concurrent_requests_share_one_subscription() -> None:
     journal = DistantJournal()
     agent = replica(ScriptedEngine(lambda *_: streamed(ANSWER)), journal)
     await asyncio.gather(*(outcomes(agent, request((call(number),))) for number in range(1, 9)))
     assert journal.subscribed == 1
 
 
-async def test_a_call_that_waits_for_a_slot_chooses_its_engine_when_it_has_one() -> None:
+async def test_chooses_an_engine_only_once_the_call_has_a_slot() -> None:
     engine = ScriptedEngine(lambda *_: streamed(ANSWER))
     engine.hold = asyncio.Event()
     agent = replica(engine, InMemoryJournal(), engines=2)
@@ -501,7 +506,7 @@ async def test_a_call_that_waits_for_a_slot_chooses_its_engine_when_it_has_one()
     assert all(outcome.attempt == 1 for outcome in await running)
 
 
-async def test_a_call_outlasts_an_engine_that_is_away_and_pays_for_what_was_sent_alone() -> None:
+async def test_waits_for_an_unreachable_engine_and_counts_only_sent_requests() -> None:
     class Refusing(httpx.MockTransport):
         """Refuses three connections before anything is written on them."""
 
@@ -546,7 +551,7 @@ async def hedged(engine: ScriptedEngine, agent: AgentReplica, once_asked: Callab
     return outcome
 
 
-async def test_a_slow_call_is_asked_of_a_second_engine_and_the_sooner_answer_counts() -> None:
+async def test_hedges_a_slow_call_and_takes_the_first_answer() -> None:
     engine, agent = hedging()
     outcome = await hedged(engine, agent, lambda: None)
     assert (outcome.text, outcome.engine, outcome.attempt) == (ANSWER, f"http://{engine.hosts[1]}", 2)
@@ -556,20 +561,20 @@ async def test_a_slow_call_is_asked_of_a_second_engine_and_the_sooner_answer_cou
     assert described["counts"] == {"answered": 1, "failed": 0, "cut": 0, "retries": 0, "hedges": 1}
 
 
-async def test_an_engine_that_was_given_up_for_a_sooner_one_may_be_tried_again() -> None:
+async def test_a_probe_cancelled_by_a_hedge_lets_another_request_probe() -> None:
     engine, agent = hedging()
     slow, quick = agent.engines.engines
     await agent.engines.probe()
-    slow.circuit.failed(time.monotonic() - OPEN_S, away=True)
-    quick.circuit.failed(time.monotonic() - OPEN_S, away=True)
+    slow.circuit.failed(time.monotonic() - OPEN_S, unreachable=True)
+    quick.circuit.failed(time.monotonic() - OPEN_S, unreachable=True)
     quick.in_flight = 1
     tried: list[bool] = []
-    outcome = await hedged(engine, agent, lambda: tried.append(slow.circuit.trying))
+    outcome = await hedged(engine, agent, lambda: tried.append(slow.circuit.probing))
     assert tried == [True]
     assert outcome.engine == quick.url and slow.circuit.admits(time.monotonic())
 
 
-async def test_a_role_that_does_not_hedge_never_asks_twice() -> None:
+async def test_asks_one_engine_where_the_role_does_not_hedge() -> None:
     engine = ScriptedEngine(lambda *_: streamed(ANSWER))
     agent = replica(engine, InMemoryJournal(), engines=2)
     for _ in range(100):
@@ -578,11 +583,11 @@ async def test_a_role_that_does_not_hedge_never_asks_twice() -> None:
     assert (outcome.attempt, len(engine.hosts)) == (1, 1)
 
 
-async def test_a_defect_ends_its_call_and_is_not_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_defect_fails_its_call_without_a_retry(monkeypatch: pytest.MonkeyPatch) -> None:
     def defect(*_: Any) -> Any:
         raise ZeroDivisionError
 
-    monkeypatch.setattr("serve_deployments.agent.call.parse_output", defect)
+    monkeypatch.setattr("serve_deployments.agent.validation.parse_output", defect)
     journal = InMemoryJournal()
     (outcome,) = await outcomes(replica(ScriptedEngine(lambda *_: streamed(ANSWER)), journal), request((call(),)))
     assert outcome.problem is not None

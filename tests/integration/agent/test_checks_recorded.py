@@ -55,7 +55,7 @@ async def test_a_report_is_recorded_and_no_engine_is_asked() -> None:
     assert views(journal, CallDelta) == []
 
 
-async def test_a_recorded_check_is_not_run_again_and_one_that_was_begun_is() -> None:
+async def test_repeats_a_check_that_was_begun_but_not_one_that_was_recorded() -> None:
     journal = InMemoryJournal()
     running, _ = agent(journal)
     (first,) = await outcomes(running, request((checked(),)))
@@ -66,7 +66,7 @@ async def test_a_recorded_check_is_not_run_again_and_one_that_was_begun_is() -> 
     assert again.problem is None and again.usage == Usage(), "what a crash cut short was no request to an engine"
 
 
-async def test_checks_and_answers_share_a_stage_and_not_their_slots() -> None:
+async def test_checks_take_no_slot_of_engine_calls() -> None:
     journal = InMemoryJournal()
     running, engine = agent(journal)
     running.slots = asyncio.Semaphore(1)
@@ -77,7 +77,7 @@ async def test_checks_and_answers_share_a_stage_and_not_their_slots() -> None:
     assert sorted(outcome.usage.calls for outcome in await both) == [0, 1]
 
 
-async def test_where_the_sandbox_cannot_isolate_the_call_fails_and_says_so() -> None:
+async def test_a_check_fails_where_the_sandbox_cannot_isolate() -> None:
     lacking = "import serve_deployments.sandbox.syscalls as c; c._NUMBERS['landlock_create_ruleset'] = (9999, 9999); "
     with altered(lacking):
         (outcome,) = await outcomes(agent(InMemoryJournal())[0], request((checked(),)))
@@ -100,7 +100,7 @@ async def test_a_fact_that_stops_a_check_ends_its_processes() -> None:
     await until(lambda: not alive(warden) and not alive(child))
 
 
-async def test_a_check_reports_before_its_deadline_what_it_had_time_for() -> None:
+async def test_a_check_reports_finished_tests_before_its_deadline() -> None:
     (outcome,) = await outcomes(agent(InMemoryJournal())[0], request((checked(ENDLESS, timeout_s=60),), deadline_s=4))
     report = json.loads(outcome.text or "{}")
     assert {each["reason"] for each in report["outcomes"]} == {"not run: the time of the check was over"}
@@ -108,6 +108,6 @@ async def test_a_check_reports_before_its_deadline_what_it_had_time_for() -> Non
 
 
 @pytest.mark.parametrize("text", ["\x00", "\ud800", "\u2028", "é" * 200_000])
-async def test_whatever_stands_in_a_program_reaches_the_sandbox_or_fails_in_it(text: str) -> None:
+async def test_any_text_of_a_program_reaches_the_sandbox_or_fails_in_it(text: str) -> None:
     (outcome,) = await outcomes(agent(InMemoryJournal())[0], request((checked(f"f = lambda: 1  # {text}"),)))
     assert outcome.text is not None and len(json.loads(outcome.text)["outcomes"]) == 2

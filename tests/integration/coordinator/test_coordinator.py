@@ -2,10 +2,10 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from typing import Any, cast
+from typing import cast
 
 import pytest
 
@@ -18,7 +18,7 @@ from app.deliberation.strategies import STRATEGIES
 from app.log.journal import JetStreamJournal
 from app.log.stream_settings import ACK_WAIT_S_MIN, StreamSettings
 from app.log.streams import apply
-from serve_deployments.agent.call import StageRequest
+from serve_deployments.agent.stage_request import StageRequest
 from serve_deployments.coordinator.coordinator import HEARTBEAT_S, CoordinatorReplica
 from serve_deployments.coordinator.role_client import Handle
 from tests.conditions import until
@@ -55,21 +55,17 @@ class Role:
     answers: Callable[[StageRequest], Awaitable[bool]]
     asked: list[str] = field(default_factory=list[str])
 
-    def options(self, **_: Any) -> "Role":
-        return self
-
     @property
     def run_stage(self) -> "Role":
         return self
 
-    async def remote(self, payload: bytes) -> AsyncIterator[tuple[int, bytes]]:
+    async def remote(self, payload: bytes) -> None:
         request = StageRequest.model_validate_json(payload)
         self.asked.append(request.deliberation_id)
         if not await self.answers(request):
             await asyncio.Event().wait()
         for call in request.calls:
-            appended = await self.journal.append(request.tenant, answered(request, call))
-            yield appended.record.sequence, appended.record.data
+            await self.journal.append(request.tenant, answered(request, call))
 
 
 def answered(request: StageRequest, call: Call) -> CallFinished:
@@ -136,7 +132,7 @@ async def waiting(journal: JetStreamJournal) -> tuple[int, int]:
     return state["num_pending"], state["num_ack_pending"]
 
 
-async def test_work_that_kills_whoever_holds_it_ends_and_what_lay_beside_it_is_not_blamed(
+async def test_poisoned_work_fails_and_work_beside_it_completes(
     own_nats_server: NatsServer,
 ) -> None:
     journal = await JetStreamJournal.connect(own_nats_server.url)
@@ -188,9 +184,7 @@ async def test_work_that_kills_whoever_holds_it_ends_and_what_lay_beside_it_is_n
     await journal.close()
 
 
-async def test_work_that_waits_for_its_turn_is_not_blamed_for_the_death_of_who_holds_it(
-    own_nats_server: NatsServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_waiting_work_records_no_takeover(own_nats_server: NatsServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("app.admission.throughput.GRIP_AT_FIRST", 1)
     journal = await JetStreamJournal.connect(own_nats_server.url)
     await apply(journal, StreamSettings(ack_wait_s=1))
@@ -227,7 +221,7 @@ async def test_work_that_waits_for_its_turn_is_not_blamed_for_the_death_of_who_h
     await journal.close()
 
 
-async def test_work_that_is_handed_over_again_and_again_is_not_blamed_for_it(own_nats_server: NatsServer) -> None:
+async def test_orderly_restarts_never_poison_work(own_nats_server: NatsServer) -> None:
     journal = await JetStreamJournal.connect(own_nats_server.url)
     await apply(journal, StreamSettings())
 
@@ -250,7 +244,7 @@ async def test_work_that_is_handed_over_again_and_again_is_not_blamed_for_it(own
     await journal.close()
 
 
-async def test_a_coordinator_that_breaks_hands_nothing_over_in_order(own_nats_server: NatsServer) -> None:
+async def test_a_broken_coordinator_records_no_hand_over(own_nats_server: NatsServer) -> None:
     """What it had in hand may be what broke it, and is to be counted."""
     journal = await JetStreamJournal.connect(own_nats_server.url)
     await apply(journal, StreamSettings())
@@ -267,5 +261,5 @@ async def test_a_coordinator_that_breaks_hands_nothing_over_in_order(own_nats_se
     await journal.close()
 
 
-def test_a_coordinator_says_often_enough_that_it_is_there() -> None:
+def test_ack_wait_lasts_at_least_three_heartbeats() -> None:
     assert ACK_WAIT_S_MIN >= 3 * HEARTBEAT_S

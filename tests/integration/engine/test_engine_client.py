@@ -15,8 +15,8 @@ import respx
 from app.deliberation.calls import Call, ChatMessage
 from app.deliberation.errors import CallCancelled, CallTimeout, DeliberationError, EngineRejected, EngineUnavailable
 from app.deliberation.outputs import Output, json_schema
-from serve_deployments.agent.call import backoff_hook
-from serve_deployments.engine.client import EngineAway, Engines, RetryLater
+from serve_deployments.agent.retry import backoff_hook
+from serve_deployments.engine.client import Engines, EngineUnreachable, RetryLater
 from serve_deployments.engine.wire import EngineReply, Meter, request_body
 from tests.conditions import until
 
@@ -136,7 +136,7 @@ async def test_a_stream_gives_text_in_pieces_and_usage(router: respx.MockRouter,
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 7, 64])
-async def test_a_stream_may_be_cut_anywhere(router: respx.MockRouter, engines: Engines, size: int) -> None:
+async def test_reads_a_stream_split_at_any_byte(router: respx.MockRouter, engines: Engines, size: int) -> None:
     joined = b": comment\n\n" + b"".join(WHOLE_STREAM)
     pieces = [joined[at : at + size] for at in range(0, len(joined), size)]
     router.post(CHAT).mock(return_value=httpx.Response(200, stream=Pieces(pieces)))
@@ -255,7 +255,7 @@ async def test_cancelling_closes_the_connection(router: respx.MockRouter, engine
     assert stream.closed and engines.engines[0].in_flight == 0
 
 
-async def test_what_is_refused_as_it_is_written_is_not_sent_and_says_nothing_of_the_engine() -> None:
+async def test_a_request_refused_before_writing_is_not_sent_and_leaves_the_circuit_closed() -> None:
     heard: list[bytes] = []
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -285,7 +285,7 @@ async def test_what_is_refused_as_it_is_written_is_not_sent_and_says_nothing_of_
         await engines.close()
 
 
-async def test_probing_names_models_and_marks_the_unreachable(router: respx.MockRouter) -> None:
+async def test_a_probe_reads_models_and_marks_unreachable_engines(router: respx.MockRouter) -> None:
     engines = Engines([URL, "http://other"], connections=4, transport=httpx.MockTransport(router.async_handler))
     router.get(f"{URL}/v1/models").mock(
         return_value=httpx.Response(200, json={"data": [{"id": "m1", "owned_by": "vllm"}, {"id": "m2"}]})
@@ -312,36 +312,36 @@ def test_the_least_loaded_healthy_engine_that_has_not_failed_is_chosen() -> None
     a.in_flight, b.in_flight, c.in_flight = 3, 1, 2
     assert engines.choose([]) is b
     assert engines.choose([b]) is c
-    b.circuit.failed(time.monotonic(), away=True)
+    b.circuit.failed(time.monotonic(), unreachable=True)
     assert not b.healthy
     assert engines.choose([]) is c
     assert engines.choose([a, b, c]) is c
     for engine in (a, c):
-        engine.circuit.failed(time.monotonic(), away=True)
+        engine.circuit.failed(time.monotonic(), unreachable=True)
     assert engines.choose([]) is None
 
 
-async def test_calls_wait_for_engines_that_are_away_and_one_of_them_tries() -> None:
+async def test_calls_wait_for_an_unreachable_engine_and_one_of_them_probes() -> None:
     engines = Engines(["http://a"], connections=1, transport=httpx.MockTransport(lambda _: httpx.Response(200)))
     (engine,) = engines.engines
-    engine.circuit.failed(time.monotonic(), away=True)
+    engine.circuit.failed(time.monotonic(), unreachable=True)
     begun: list[int] = []
 
     async def call(number: int) -> None:
-        with engines.turn(await engines.chosen([])):
+        with engines.requesting(await engines.wait_for_engine([])):
             begun.append(number)
             await asyncio.Event().wait()
 
     tasks = [asyncio.create_task(call(number)) for number in range(2)]
     await until(lambda: bool(begun))
-    assert engine.circuit.trying and len(begun) == 1, "half open: one request at a time"
+    assert engine.circuit.probing and len(begun) == 1, "half open: one request at a time"
     tasks[begun[0]].cancel()
     await until(lambda: len(begun) == 2)
     tasks[begun[1]].cancel()
     await asyncio.wait(tasks)
 
 
-async def test_a_closed_port_is_an_engine_that_is_away_and_is_tried_again_after_a_rest() -> None:
+async def test_a_closed_port_is_unreachable_and_is_probed_again_later() -> None:
     """Over the real transport, which calls a refused connection a time-out."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -352,17 +352,17 @@ async def test_a_closed_port_is_an_engine_that_is_away_and_is_tried_again_after_
         await engines.complete(first, CALL, "m", seed=7, trace="d.s1-dev-001.1", on_text=None, meter=Meter(), salt=SALT)
     assert backoff_hook(caught.value) is True
     assert not first.healthy and engines.choose([]) is second
-    assert await engines.chosen([second]) is second
+    assert await engines.wait_for_engine([second]) is second
     with pytest.raises(EngineUnavailable, match="cannot be reached"):
         await engines.complete(
             second, CALL, "m", seed=7, trace="d.s1-dev-001.1", on_text=None, meter=Meter(), salt=SALT
         )
     async with asyncio.timeout(5):
-        assert await engines.chosen([second]) is first, "it is tried again after a rest"
+        assert await engines.wait_for_engine([second]) is first, "it is tried again after a rest"
     await engines.close()
 
 
-async def test_an_engine_that_goes_while_it_works_was_asked() -> None:
+async def test_a_connection_broken_after_writing_is_not_unreachable() -> None:
     """Over the real transport, which calls that a connection that was not made in time."""
 
     async def take_and_go(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -373,5 +373,5 @@ async def test_an_engine_that_goes_while_it_works_was_asked() -> None:
         engines = Engines([f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"], connections=4)
         with pytest.raises(EngineUnavailable, match="broke off") as caught:
             await whole(engines)
-        assert not isinstance(caught.value, EngineAway)
+        assert not isinstance(caught.value, EngineUnreachable)
         await engines.close()

@@ -14,9 +14,9 @@ from app.deliberation.errors import EngineUnavailable
 from app.deliberation.roles import Role
 from app.routes.roles import INQUIRY_TIMEOUT_S
 from app.testing import InMemoryJournal
-from serve_deployments.agent.agent import LOOK_WITHIN_S, AgentReplica
-from serve_deployments.agent.call import cache_salt
-from serve_deployments.engine.client import PROBE_TIMEOUT_S, EngineAway, Engines
+from serve_deployments.agent.agent import PROBE_WITHIN_S, AgentReplica
+from serve_deployments.agent.attempt import cache_salt
+from serve_deployments.engine.client import PROBE_TIMEOUT_S, Engines, EngineUnreachable
 from serve_deployments.engine.wire import Meter, request_body
 from tests.integration.agent.test_agent_replica import (
     ANSWER,
@@ -74,7 +74,7 @@ async def ask(engines: Engines) -> None:
     stream=st.booleans(),
     salt=st.none() | st.just(SALT),
 )
-def test_whatever_a_client_wrote_adds_no_field_and_chooses_no_salt(calls: Call, stream: bool, salt: str | None) -> None:
+def test_client_input_adds_no_request_field_and_sets_no_salt(calls: Call, stream: bool, salt: str | None) -> None:
     body = json.loads(request_body(calls, "m", 9, stream=stream, salt=salt))
     assert body.keys() <= ALLOWED and (salt is not None or not VLLM_ONLY & body.keys())
     assert body.get("cache_salt") == salt
@@ -83,7 +83,7 @@ def test_whatever_a_client_wrote_adds_no_field_and_chooses_no_salt(calls: Call, 
     assert set(body.get("stream_options", ())) <= {"include_usage", *(("continuous_usage_stats",) if salt else ())}
 
 
-def test_a_tenants_salt_is_its_own_always_the_same_and_not_its_name() -> None:
+def test_a_tenants_salt_is_unique_stable_and_not_its_name() -> None:
     tenants = ["default", "acme", "acme2", "a", "deliberation-gateway"]
     salts = [cache_salt(tenant) for tenant in tenants]
     assert salts == [cache_salt(tenant) for tenant in tenants] and len(set(salts)) == len(tenants)
@@ -91,7 +91,7 @@ def test_a_tenants_salt_is_its_own_always_the_same_and_not_its_name() -> None:
 
 
 @pytest.mark.parametrize(("owned_by", "salted"), [("vllm", True), ("simulator", True), ("another", False)])
-async def test_only_engines_that_know_vllms_fields_are_sent_a_salt_and_all_are_asked_first_what_they_are(
+async def test_probes_each_engine_first_and_sends_a_salt_only_where_it_is_known(
     router: respx.MockRouter, engines: Engines, owned_by: str, salted: bool
 ) -> None:
     """Also where the role names its model, and nobody had to ask which there are."""
@@ -108,16 +108,14 @@ async def test_only_engines_that_know_vllms_fields_are_sent_a_salt_and_all_are_a
     assert len(asked.calls) == 1, "once"
 
 
-async def test_an_engine_that_does_not_say_what_it_is_is_not_sent_anything(
-    router: respx.MockRouter, engines: Engines
-) -> None:
+async def test_sends_nothing_to_an_engine_of_unknown_kind(router: respx.MockRouter, engines: Engines) -> None:
     router.get(f"{URL}/v1/models").mock(side_effect=httpx.ConnectError("refused"))
-    with pytest.raises(EngineAway):
+    with pytest.raises(EngineUnreachable):
         await engines.model_of(engines.engines[0], "named")
 
 
 @pytest.mark.parametrize("status", [404, 405, 501])
-async def test_an_engine_without_a_list_of_models_is_there_and_takes_a_named_one(
+async def test_an_engine_without_a_model_list_takes_a_named_model(
     router: respx.MockRouter, engines: Engines, status: int
 ) -> None:
     router.get(f"{URL}/v1/models").mock(return_value=httpx.Response(status))
@@ -128,7 +126,7 @@ async def test_an_engine_without_a_list_of_models_is_there_and_takes_a_named_one
 
 
 @pytest.mark.parametrize("body", ["<html>", "[]", "{}", "7"])
-async def test_a_version_that_cannot_be_read_is_none(router: respx.MockRouter, engines: Engines, body: str) -> None:
+async def test_an_unreadable_version_is_none(router: respx.MockRouter, engines: Engines, body: str) -> None:
     models = {"data": [{"id": "m", "owned_by": "vllm"}]}
     router.get(f"{URL}/v1/models").mock(return_value=httpx.Response(200, json=models))
     router.get(f"{URL}/version").mock(return_value=httpx.Response(200, text=body))
@@ -136,7 +134,7 @@ async def test_a_version_that_cannot_be_read_is_none(router: respx.MockRouter, e
     assert engines.engines[0].healthy and engines.engines[0].version is None
 
 
-async def test_whoever_looks_at_an_engine_that_hangs_waits_no_longer_than_asked_and_asks_it_once() -> None:
+async def test_brief_probes_of_a_hanging_engine_return_in_time_and_share_one_request() -> None:
     asked: list[httpx.Request] = []
 
     async def hangs(request: httpx.Request) -> httpx.Response:
@@ -146,20 +144,20 @@ async def test_whoever_looks_at_an_engine_that_hangs_waits_no_longer_than_asked_
 
     engines = Engines([URL], connections=4, transport=httpx.MockTransport(hangs))
     async with asyncio.timeout(5):
-        await asyncio.gather(*(engines.look(0.01) for _ in range(8)))
-        await engines.look(0.01)
+        await asyncio.gather(*(engines.probe_briefly(0.01) for _ in range(8)))
+        await engines.probe_briefly(0.01)
     assert len(asked) == 1
     await engines.close()
 
 
-async def test_an_agent_whose_engine_hangs_tells_of_itself_before_whoever_asks_goes_away() -> None:
+async def test_an_agent_with_a_hanging_engine_describes_itself_in_time() -> None:
     async def hangs(_: httpx.Request) -> httpx.Response:
         await asyncio.Event().wait()
         raise AssertionError
 
     engines = Engines([URL], connections=4, transport=httpx.MockTransport(hangs))
     agent = AgentReplica("DEV", Role(persona="p"), engines, InMemoryJournal(), stream_deltas=True)
-    assert LOOK_WITHIN_S < INQUIRY_TIMEOUT_S
+    assert PROBE_WITHIN_S < INQUIRY_TIMEOUT_S
     async with asyncio.timeout(PROBE_TIMEOUT_S):
         told = await agent.describe()
     assert (told["role"], told["in_flight"], told["concurrency"]) == ("DEV", 0, agent.role.concurrency)
@@ -178,7 +176,7 @@ class Vllm(ScriptedEngine):
         return await super().__call__(request)
 
 
-async def test_a_replica_salts_every_request_with_its_tenant_also_the_one_that_is_made_again() -> None:
+async def test_every_request_and_retry_carries_the_tenants_salt() -> None:
     engine = Vllm(lambda _, number: httpx.Response(500, stream=Pieces([])) if number == 1 else streamed(ANSWER))
     agent = replica(engine, InMemoryJournal())
     for tenant, deliberation_id in (("acme", "d1"), ("rival", "d2")):

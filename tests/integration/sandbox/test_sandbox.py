@@ -60,27 +60,27 @@ def nothing_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator
 
 
 @pytest.mark.parametrize("program", ENDLESS.values(), ids=ENDLESS)
-async def test_what_does_not_end_is_ended(program: str) -> None:
+async def test_kills_programs_that_do_not_end(program: str) -> None:
     assert re.fullmatch(r"ran longer than 2 s|ended by SIG(XCPU|KILL) .*", await reason(program))
 
 
 @pytest.mark.parametrize("program", PROCESSES.values(), ids=PROCESSES)
-async def test_no_process_is_made_changed_or_signalled(program: str) -> None:
+async def test_a_program_cannot_create_change_or_signal_processes(program: str) -> None:
     assert re.search("PermissionError|not permitted|not allowed|denied", await reason(program))
 
 
 @pytest.mark.parametrize(("program", "told"), MUCH.values(), ids=MUCH)
-async def test_too_much_of_anything_is_refused(program: str, told: str) -> None:
+async def test_limits_every_resource(program: str, told: str) -> None:
     assert told in await reason(program)
 
 
-async def test_a_program_that_never_loads_fails_every_test_at_the_price_of_one() -> None:
+async def test_a_program_that_does_not_load_fails_all_tests_in_one_trial() -> None:
     report = await ran("while True: pass", *[PASSES] * 20, timeout_s=1)
     assert report.fault == "the program does not load: ran longer than 1 s"
     assert [outcome.reason for outcome in report.outcomes] == [report.fault] * 20
 
 
-async def test_after_three_tests_without_an_end_the_others_are_not_run() -> None:
+async def test_skips_the_other_tests_after_three_timeouts() -> None:
     report = await ran("def f(x):\n    while x: pass", *["f(1)"] * 5, "f(0)", timeout_s=1)
     assert [outcome.reason.partition(":")[0] for outcome in report.outcomes] == ["ran longer than 1 s"] * 3 + [
         "not run"
@@ -88,7 +88,7 @@ async def test_after_three_tests_without_an_end_the_others_are_not_run() -> None
     assert report.not_run == {3, 4, 5}
 
 
-async def test_endless_tests_by_one_writer_leave_those_of_another_in_peace() -> None:
+async def test_timeouts_of_one_writer_do_not_skip_anothers_tests() -> None:
     endless, honest = [f"while {number}: pass" for number in range(1, 6)], [PASSES] * 5
     tests = [test for both in zip(endless, honest, strict=True) for test in both]
     asked = check(HONEST, *tests, timeout_s=1).model_copy(update={"writers": (1, 2) * 5})
@@ -136,7 +136,7 @@ async def test_nothing_is_written_outside_the_directory_of_the_test(tmp_path: Pa
     assert precious.read_text() == "kept" and not escaped.exists()
 
 
-async def test_nothing_is_read_that_is_not_the_programs_own(tmp_path: Path) -> None:
+async def test_a_program_reads_only_its_own_files(tmp_path: Path) -> None:
     precious = tmp_path / "precious"
     precious.write_text("kept")
     paths = [precious, "/etc/passwd", "/proc/self/environ", "/proc/1/environ", f"/proc/{os.getpid()}/environ"]
@@ -205,7 +205,7 @@ async def test_no_class_of_the_program_decides_what_is_equal(program: str, test:
 
 
 @pytest.mark.parametrize("program", FORGED.values(), ids=FORGED)
-async def test_success_cannot_be_pretended(program: str) -> None:
+async def test_a_program_cannot_fake_success(program: str) -> None:
     as_function = f"def test_it():\n    {PASSES}"
     report = await ran(program, PASSES, as_function)
     assert not any(outcome.passed for outcome in report.outcomes) and all(each.reason for each in report.outcomes)
@@ -242,7 +242,7 @@ async def test_tests_may_be_written_in_many_ways(test: str, passed: bool, told: 
     assert bool(outcome.reason) != passed
 
 
-async def test_outcomes_stand_in_the_order_of_the_tests_and_a_syntax_error_is_told() -> None:
+async def test_outcomes_keep_the_order_of_the_tests_and_report_a_syntax_error() -> None:
     report = await ran("def f(x): return 1 / x", *(f"assert f({x})" for x in (1, 0, 2)))
     assert [(each.name, each.passed) for each in report.outcomes] == [
         ("test 1", True),
@@ -260,7 +260,7 @@ async def test_outcomes_stand_in_the_order_of_the_tests_and_a_syntax_error_is_to
 # Those who run it
 
 
-async def test_many_programs_run_at_once_and_never_too_many() -> None:
+async def test_bounds_the_programs_that_run_at_once() -> None:
     """Good, bad and endless ones; the loop of the replica turns all the while."""
     programs = [HONEST, "def f(): return 2", "def f():\n    while True: pass", "import os\ndef f(): os.fork()"] * 4
     sandbox = Sandbox()
@@ -280,7 +280,7 @@ async def test_many_programs_run_at_once_and_never_too_many() -> None:
     assert turns > 20
 
 
-async def test_tests_for_which_there_is_no_time_are_told_as_not_run() -> None:
+async def test_reports_tests_without_time_as_not_run() -> None:
     asked = check("import time\ndef f(): time.sleep(0.5)", *["assert f() is None"] * 20, timeout_s=20)
     report = await Sandbox().report(asked, within_s=3.0)
     reasons = [outcome.reason for outcome in report.outcomes]
@@ -294,7 +294,7 @@ async def test_a_check_without_time_finds_no_fault(within_s: float) -> None:
     assert (report.fault, report.not_run) == ("", {0})
 
 
-async def test_a_test_that_the_deadline_cut_is_not_run_and_one_that_had_all_its_time_is() -> None:
+async def test_reports_a_test_cut_by_the_deadline_as_not_run() -> None:
     program = "def f():\n    while True: pass"
     cut = await Sandbox().report(check(program, PASSES, timeout_s=30), within_s=3.0)
     assert (cut.not_run, cut.outcomes[0].reason) == ({0}, "not run: the time of the check was over")
@@ -329,7 +329,7 @@ async def test_a_check_that_is_stopped_leaves_no_process() -> None:
     await until(lambda: not alive(warden) and not alive(child))
 
 
-async def test_a_replica_that_is_killed_takes_its_programs_with_it(tmp_path: Path) -> None:
+async def test_programs_end_with_a_killed_replica(tmp_path: Path) -> None:
     script = f"""
         import asyncio, tempfile
         from serve_deployments.sandbox.checks import Sandbox

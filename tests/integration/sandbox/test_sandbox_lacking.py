@@ -44,13 +44,13 @@ LACKING = {
 
 
 @pytest.mark.parametrize(("boot", "told"), LACKING.values(), ids=LACKING)
-async def test_where_something_lacks_nothing_is_run(boot: str, told: str, tmp_path: Path) -> None:
+async def test_runs_nothing_where_a_kernel_feature_is_missing(boot: str, told: str, tmp_path: Path) -> None:
     with altered(boot), pytest.raises(SandboxUnavailable, match=f"the sandbox cannot isolate here: {told}"):
         await ran(f"open({str(tmp_path / 'ran')!r}, 'w')", PASSES)
     assert not (tmp_path / "ran").exists()
 
 
-async def test_a_warden_that_breaks_off_is_told() -> None:
+async def test_a_broken_warden_makes_the_sandbox_unavailable() -> None:
     with altered("import os; os._exit(1); "), pytest.raises(SandboxUnavailable, match="the sandbox broke off"):
         await ran(HONEST)
 

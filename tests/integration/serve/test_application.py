@@ -98,7 +98,7 @@ def test_the_packaged_roles_are_the_five_and_each_has_a_persona() -> None:
     assert all(len(role.persona) > 100 for role in roles.values())
 
 
-def test_roles_that_cannot_be_used_are_refused_by_name(tmp_path: Path) -> None:
+def test_invalid_roles_are_refused_with_their_path(tmp_path: Path) -> None:
     path = tmp_path / "roles.yaml"
     path.write_text("roles: {DEV: {persona: x, concurency: 3}}")
     with pytest.raises(InvalidRequest, match=r"roles\.DEV\.concurency"):
@@ -111,15 +111,13 @@ def test_arguments_are_typed_and_closed() -> None:
 
 
 @pytest.mark.parametrize("address", ["auto", "local", "ray://127.0.0.1:1", "127.0.0.1", ":1", "127.0.0.1:one"])
-def test_what_is_no_host_and_port_is_not_waited_for(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_does_not_wait_for_an_address_without_host_and_port(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(application, "RAY_STARTS_WITHIN_S", float("inf"))
     application.until_listening(address)
 
 
 @pytest.mark.parametrize(("family", "host"), [(socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "[::1]")])
-def test_a_ray_that_is_only_being_started_is_waited_for(
-    family: socket.AddressFamily, host: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_waits_for_a_starting_ray(family: socket.AddressFamily, host: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.socket(family) as ray:
         ray.bind((host.strip("[]"), 0))
         looks: list[float] = []
@@ -135,6 +133,6 @@ def test_a_ray_that_is_only_being_started_is_waited_for(
     assert len(looks) == 3
 
 
-def test_a_ray_that_never_comes_is_left_to_ray_to_tell(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stops_waiting_for_ray_at_the_time_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(application, "RAY_STARTS_WITHIN_S", 0.0)
     application.until_listening("127.0.0.1:1")

@@ -72,7 +72,7 @@ def test_the_builder_takes_the_arguments_and_the_deployed_roles() -> None:
     assert set(load_roles(str(KUSTOMIZE / "base/roles.yaml"))) == set(load_roles(None))
 
 
-def test_the_arguments_say_nothing_that_the_environment_says() -> None:
+def test_the_arguments_do_not_repeat_the_environment() -> None:
     """A password in NATS_URL would otherwise stand in the resource; all pods have the same environment."""
     (application,) = deployed()["applications"]
     assert not {"nats_url", "engine_urls", "roles_file"} & set(application["args"])
@@ -86,7 +86,7 @@ def test_the_arguments_say_nothing_that_the_environment_says() -> None:
         ("applications.0.deployments", [{"name": "Coordinator", "max_ongoing_request": 5}]),
     ],
 )
-def test_a_key_that_ray_would_ignore_is_told(path: str, value: object) -> None:
+def test_detects_a_key_that_ray_ignores(path: str, value: object) -> None:
     config = deployed()
     place: Any = config
     *steps, last = path.split(".")

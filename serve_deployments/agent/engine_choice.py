@@ -1,0 +1,25 @@
+"""Which engine a request goes to."""
+
+import structlog
+
+from serve_deployments.agent.attempt import Attempts, CallContext
+from serve_deployments.agent.hedge import hedged
+from serve_deployments.engine.client import EngineUnreachable
+from serve_deployments.engine.wire import EngineReply
+
+log = structlog.get_logger(__name__)
+
+
+async def on_chosen_engine(context: CallContext, attempts: Attempts) -> EngineReply:
+    """The reply of the least busy engine that can be reached, preferably one that has not failed this call.
+
+    Waits for a slot of the role first. Engines that cannot be reached cost no attempt; raises CallFailure.
+    """
+    async with context.slots:
+        while True:
+            engine = await context.engines.wait_for_engine(attempts.failed_engines)
+            try:
+                return await hedged(context, attempts, engine)
+            except EngineUnreachable as unreachable:
+                # Nothing was sent, and the engine's circuit is open now: choose again.
+                log.info("engine_unreachable", call_id=attempts.call.call_id, error=str(unreachable))

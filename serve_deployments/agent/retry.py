@@ -1,0 +1,53 @@
+"""Which failed requests are made again, how often and after how many seconds."""
+
+import time
+from collections.abc import Awaitable, Callable
+
+import stamina
+
+from app.deliberation.errors import CallFailure
+from serve_deployments.engine.circuit import RetryBudget
+from serve_deployments.engine.client import RetryLater
+from serve_deployments.engine.wire import EngineReply
+
+ATTEMPTS_MAX = 3
+RETRY_WAIT_MIN_S = 0.1
+RETRY_WAIT_MAX_S = 5.0
+
+
+def backoff_hook(error: Exception) -> bool | float:
+    """Whether to retry, or the seconds to wait before it: 429, 5xx and broken connections are retried, 4xx are not."""
+    if isinstance(error, RetryLater) and error.after_s > 0:
+        return min(error.after_s, RETRY_WAIT_MAX_S)
+    return isinstance(error, CallFailure) and error.retryable
+
+
+async def with_retries(
+    ask: Callable[[], Awaitable[EngineReply]], budget: RetryBudget, on_retry: Callable[[], None]
+) -> EngineReply:
+    """The first reply of at most three attempts; raises the last CallFailure. `on_retry` is called before each retry.
+
+    Retries after an engine's refusal (429, 503) also wait until `budget` allows them.
+    """
+
+    def backoff(error: Exception) -> bool | float:
+        again = backoff_hook(error)
+        if again is False:
+            return False
+        on_retry()
+        return max(float(again), budget.wait_s(time.monotonic())) if isinstance(error, RetryLater) else again
+
+    try:
+        return await ask()
+    except CallFailure as failure:
+        failures = [failure]
+    # The context costs 0.1 ms, so it is built only after a failure, which counts as its first attempt.
+    retries = stamina.retry_context(
+        on=backoff, attempts=ATTEMPTS_MAX, timeout=None, wait_initial=RETRY_WAIT_MIN_S, wait_max=RETRY_WAIT_MAX_S
+    )
+    async for attempt in retries:
+        with attempt:
+            if failures:
+                raise failures.pop()
+            return await ask()
+    raise AssertionError("a retry context ends by returning or raising")
