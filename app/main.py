@@ -24,7 +24,6 @@ from app.access.origins import CORS, is_loopback
 from app.access.rate_limit import Rates
 from app.access.sessions import Sessions
 from app.admission.backlog import Backlog
-from app.admission.reservations import share
 from app.api import problems
 from app.api.cluster_schemas import LogFigures
 from app.catalog.index import Catalog
@@ -63,7 +62,7 @@ class Log(Journal, Control, Protocol):
 
 
 async def _follow(journal: Log, catalog: Catalog, keyring: Keyring | None) -> None:
-    """Wait for the log as long as it takes, then keep catalog, keys and the lines of those who were refused.
+    """Wait for the log as long as it takes, then keep catalog and keys.
 
     The gateway answers 503 meanwhile.
     """
@@ -72,7 +71,6 @@ async def _follow(journal: Log, catalog: Catalog, keyring: Keyring | None) -> No
     async with asyncio.TaskGroup() as group:
         group.create_task(catalog.follow(journal))
         group.create_task(sweep(journal, catalog))
-        group.create_task(share(catalog.backlog.promises, catalog.backlog.heard, journal))
         if keyring is not None:
             group.create_task(keyring.follow(journal))
 
@@ -155,9 +153,7 @@ def lifespan_of(
         role_depth_max = {name: role.queue_max for name, role in roles.items() if role.queue_max is not None}
         access = access_of(settings, clock)
         tenant_depth_max = None if access.development else settings.tenant_in_flight_max
-        backlog = Backlog(
-            clock, settings.queue_depth_max, role_depth_max, tenant_depth_max, cold_depth=settings.queue_depth_cold
-        )
+        backlog = Backlog(clock, settings.queue_depth_max, role_depth_max, tenant_depth_max)
         catalog = Catalog(clock, backlog, retention_s=settings.retention_s, size_max=settings.catalog_size_max)
         feed = Feed(
             opened,

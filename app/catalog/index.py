@@ -9,14 +9,14 @@ import asyncio
 import base64
 from bisect import bisect_left, bisect_right, insort
 from collections import Counter, deque
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from datetime import datetime, timedelta
 from math import ceil
 
 import structlog
 from pydantic import ValidationError
 
-from app.admission.backlog import Backlog, HowEnded, Key
+from app.admission.backlog import Backlog, Key
 from app.api.schemas import Durations, Stats, Status, Tokens
 from app.catalog.entries import Entry, ListFilter
 from app.deliberation.errors import JournalUnavailable
@@ -37,7 +37,6 @@ from app.log.catch_up import subscribe_and_replay
 PATTERNS = tuple(f"deliberations.*.*.{tail}" for tail in ("deleted", "end", "stage.1.opened", "cancel", "accepted"))
 TASK_CHARS_MAX = 200
 # What failed tells nothing of how long work takes.
-_HOW_ENDED: Mapping[str, HowEnded] = {"timeout": "missed", "cancelled": "stopped", "failed": "stopped"}
 CHECK_S = 20.0
 # Facts that are applied before others may run: some 10 ms.
 YIELDS_EVERY = 128
@@ -219,12 +218,12 @@ class Catalog:
 
     def _count(self, key: Key, entry: Entry) -> None:
         """Tell the backlog of what is unfinished, and of what has ended, even if its end was heard first."""
-        self.backlog.hold(key, entry.roles, entry.created_at or entry.heard_at, begun=entry.started_at is not None)
+        self.backlog.hold(key, entry.roles, entry.created_at or entry.heard_at, begun_at=entry.started_at)
         if entry.ended is None:
             self._active[key] = entry
         else:
             self._active.pop(key, None)
-            self.backlog.ended(key, entry.ended_at or entry.heard_at, _HOW_ENDED.get(entry.ended, "done"))
+            self.backlog.drop(key, done_at=entry.ended_at if entry.ended == "completed" else None)
 
     def _accept(self, entry: Entry, fact: Accepted, sequence: int) -> None:
         if entry.sequence:

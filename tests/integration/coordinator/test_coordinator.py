@@ -191,7 +191,7 @@ async def test_work_that_kills_whoever_holds_it_ends_and_what_lay_beside_it_is_n
 async def test_work_that_waits_for_its_turn_is_not_blamed_for_the_death_of_who_holds_it(
     own_nats_server: NatsServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("app.admission.throughput.GRIP_AT_FIRST", 1)
+    monkeypatch.setattr("app.admission.concurrency.LIMIT_AT_FIRST", 1)
     journal = await JetStreamJournal.connect(own_nats_server.url)
     await apply(journal, StreamSettings(ack_wait_s=1))
     names = ["one", "two", "three", "four", "five", "six"]
