@@ -23,7 +23,6 @@ from app.access.origins import CORS, is_loopback
 from app.access.rate_limit import Rates
 from app.access.sessions import Sessions
 from app.admission.backlog import Backlog
-from app.admission.reservations import share
 from app.api import problems
 from app.catalog.index import Catalog
 from app.deliberation.errors import InvalidRequest
@@ -63,7 +62,6 @@ async def _follow(journal: GatewayLog, catalog: Catalog, keyring: Keyring | None
     async with asyncio.TaskGroup() as group:
         group.create_task(catalog.follow(journal))
         group.create_task(sweep(journal, catalog))
-        group.create_task(share(catalog.backlog.promises, catalog.backlog.heard, journal))
         if keyring is not None:
             group.create_task(keyring.follow(journal))
 
@@ -116,9 +114,7 @@ def lifespan_of(
         role_depth_max = {name: role.queue_max for name, role in roles.items() if role.queue_max is not None}
         access = access_of(settings, clock)
         tenant_depth_max = None if access.development else settings.tenant_in_flight_max
-        backlog = Backlog(
-            clock, settings.queue_depth_max, role_depth_max, tenant_depth_max, cold_depth=settings.queue_depth_cold
-        )
+        backlog = Backlog(clock, settings.queue_depth_max, role_depth_max, tenant_depth_max)
         catalog = Catalog(clock, backlog, retention_s=settings.retention_s, size_max=settings.catalog_size_max)
         feed = Feed(
             opened,

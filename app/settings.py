@@ -173,14 +173,6 @@ class Settings(WebhookRules):
         ge=1,
         le=1_000_000,
     )
-    queue_depth_cold: int = setting(
-        200,
-        "QUEUE_DEPTH_COLD",
-        "As QUEUE_DEPTH_MAX, of a role of which nothing has ended lately; afterwards its rate of ends decides.",
-        unit="deliberations",
-        ge=1,
-        le=1_000_000,
-    )
     catalog_size_max: int = setting(
         100_000,
         "CATALOG_SIZE_MAX",

@@ -60,7 +60,6 @@ class InMemoryJournal:
     announced: dict[str, End] = field(default_factory=dict[str, End])
     _last_sequence: int = 0
     _subscriptions: list[_MemorySubscription] = field(default_factory=list[_MemorySubscription])
-    _hearers: dict[str, list[Callable[[bytes], None]]] = field(default_factory=dict[str, list[Callable[[bytes], None]]])
     _reconnect_calls: list[Callable[[], None]] = field(default_factory=list[Callable[[], None]])
 
     def _reachable(self) -> None:
@@ -173,15 +172,6 @@ class InMemoryJournal:
     async def inquire(self, subject: str, *, timeout_s: float, replies_max: int = 1) -> list[dict[str, Any]]:
         """See `ports.Control.inquire`; replies are set in `replies`."""
         return self.replies.get(subject, [])[:replies_max]
-
-    async def tell(self, subject: str, data: bytes) -> None:
-        """See `ports.Control.tell`."""
-        for take in self._hearers.get(subject, []) if self.available else []:
-            take(data)
-
-    async def hear(self, subject: str, take: Callable[[bytes], None]) -> None:
-        """See `ports.Control.hear`."""
-        self._hearers.setdefault(subject, []).append(take)
 
     async def open(self) -> None:
         """See `GatewayLog.open`: it is always open."""

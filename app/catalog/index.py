@@ -9,7 +9,7 @@ import asyncio
 import base64
 from bisect import bisect_left, bisect_right, insort
 from collections import Counter, deque
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from datetime import datetime, timedelta
 from functools import partial
 from math import ceil
@@ -18,7 +18,7 @@ from typing import Self
 import structlog
 from pydantic import ValidationError
 
-from app.admission.backlog import Backlog, HowEnded, Key
+from app.admission.backlog import Backlog, Key
 from app.api.schemas import Durations, Stats, Status, Tokens
 from app.catalog.entries import Entry, ListFilter
 from app.deliberation.errors import JournalUnavailable
@@ -38,8 +38,6 @@ from app.log.projection import Projection
 # count as unfinished until its end is read.
 PATTERNS = tuple(f"deliberations.*.*.{tail}" for tail in ("deleted", "end", "stage.1.opened", "cancel", "accepted"))
 TASK_CHARS_MAX = 200
-# A failed deliberation says nothing about how long work takes.
-_HOW_ENDED: Mapping[str, HowEnded] = {"timeout": "missed", "cancelled": "stopped", "failed": "stopped"}
 CHECK_S = 20.0
 # The replay yields to other tasks after so many facts, about every 10 ms.
 YIELDS_EVERY = 128
@@ -225,12 +223,13 @@ class Catalog:
 
     def _count(self, key: Key, entry: Entry) -> None:
         """Update the backlog, even if the end was received before the acceptance."""
-        self.backlog.hold(key, entry.roles, entry.created_at or entry.first_fact_at, begun=entry.started_at is not None)
+        accepted_at = entry.created_at or entry.first_fact_at
+        self.backlog.hold(key, entry.roles, accepted_at, begun_at=entry.started_at)
         if entry.ended is None:
             self._active[key] = entry
         else:
             self._active.pop(key, None)
-            self.backlog.ended(key, entry.ended_at or entry.first_fact_at, _HOW_ENDED.get(entry.ended, "done"))
+            self.backlog.drop(key, done_at=entry.ended_at if entry.ended == "completed" else None)
 
     def _accept(self, entry: Entry, fact: Accepted, sequence: int) -> None:
         if entry.sequence:

@@ -115,7 +115,7 @@ class Journal(Protocol):
 
 
 class Control(Protocol):
-    """Questions to the other side of the log, and words to all beside oneself; no promise depends on any of them."""
+    """Questions to the other side of the log; nothing durable depends on their answers."""
 
     async def inquire(self, subject: str, *, timeout_s: float, replies_max: int = 1) -> list[dict[str, Any]]:
         """JSON replies to a question, at most `replies_max` of them and none later than `timeout_s`.
@@ -124,17 +124,6 @@ class Control(Protocol):
         Subjects: `control.coordinator` (every coordinator replica), `control.role.<ROLE>` (every agent replica),
         `control.webhooks` (every sender of webhooks).
         """
-        ...
-
-    async def tell(self, subject: str, data: bytes) -> None:
-        """Say something to all who hear it now; nothing is stored, and it may be lost. Never raises JournalUnavailable.
-
-        Subjects: `control.promises` (every gateway).
-        """
-        ...
-
-    async def hear(self, subject: str, take: Callable[[bytes], None]) -> None:
-        """Call `take` with whatever is told on a subject, one's own words too, until the log is closed."""
         ...
 
 

@@ -380,18 +380,3 @@ class JetStreamJournal:
             await message.respond(json.dumps(await describe()).encode())
 
         await self.client.subscribe(subject, cb=reply)
-
-    async def tell(self, subject: str, data: bytes) -> None:
-        """See `ports.Control.tell`."""
-        try:
-            await self.client.publish(subject, data)
-        except UNREACHABLE as exc:
-            log.debug("message_lost", error=repr(exc))
-
-    async def hear(self, subject: str, take: Callable[[bytes], None]) -> None:
-        """See `ports.Control.hear`."""
-
-        async def received(message: Msg) -> None:
-            take(message.data)
-
-        await self.client.subscribe(subject, cb=received)

@@ -205,26 +205,22 @@ def _engines(agents: Sequence[AgentStatus]) -> tuple[EngineLoad, ...]:
 
 def _queue(gateway: Gateway, backlog: Backlog) -> QueueView:
     settings, now_s = gateway["settings"], gateway["clock"].now().timestamp()
-    waiting = backlog.waiting
-
-    def ended_per_s(role: str | None) -> float | None:
-        rate = backlog.pace(role).rate(now_s)
-        return None if rate is None else rate.per_s
+    work = backlog.throughput()
 
     return QueueView(
-        depth=backlog.depth,
+        depth=work.depth,
         depth_max=settings.queue_depth_max,
-        waiting=waiting,
-        in_hand=backlog.depth - waiting,
-        head_waited_s=backlog.head_waited_s(),
-        ended_per_s=ended_per_s(None),
+        waiting=len(work.waiting),
+        in_hand=len(work.in_hand),
+        head_waited_s=work.head_waited_s(now_s),
+        ended_per_s=work.observed_per_s(now_s),
         roles=tuple(
             QueueOfRole(
                 role=name,
-                depth=backlog.depth_of(name),
+                depth=backlog.throughput(name).depth,
                 depth_max=role.queue_max,
-                ended_per_s=ended_per_s(name),
-                admitted=backlog.pace(name).depth_max(now_s, settings.deliberation_timeout_s),
+                ended_per_s=backlog.throughput(name).observed_per_s(now_s),
+                admitted=backlog.admitted(name, settings.deliberation_timeout_s),
             )
             for name, role in gateway["roles"].items()
         ),

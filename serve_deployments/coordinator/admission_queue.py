@@ -1,20 +1,19 @@
-"""Whose turn it is: as many deliberations of the same roles are begun as get on unhindered, the others wait in order.
+"""The order in which deliberations of the same roles begin: as many at once as the concurrency limit allows.
 
-An engine that is asked for everything at once finishes nothing in time: all wait in its queue, stage after stage. Here
-they wait before they have cost anything, and those of other roles do not wait for them.
+Those of other roles have a queue of their own, and do not wait for these.
 """
 
 import asyncio
 from collections import deque
 from typing import Literal
 
-from app.admission.throughput import ConcurrencyLimiter
+from app.admission.concurrency import ConcurrencyLimiter
 
 TicketOutcome = Literal["done", "missed", "stopped"]
 
 
 class Ticket:
-    """A deliberation's place at the gate: `granted` is set once it may begin."""
+    """A deliberation's place in the queue: `granted` is set once it may begin."""
 
     def __init__(self) -> None:
         self.granted = asyncio.Event()
@@ -22,42 +21,37 @@ class Ticket:
 
 
 class AdmissionQueue:
-    """One gate for each set of roles; never more than `most` are begun. Times are seconds of any one clock."""
+    """First in, first out; never more than `limit_max` are begun. Times are seconds of any one clock."""
 
-    def __init__(self, most: int) -> None:
-        self._grip = ConcurrencyLimiter(most)
+    def __init__(self, limit_max: int) -> None:
+        self._limiter = ConcurrencyLimiter(limit_max)
         self._waiting: deque[Ticket] = deque()
-
-    @property
-    def begun(self) -> int:
-        """How many have been let in and have not left."""
-        return self._grip.held
 
     def figures(self) -> dict[str, int]:
         """How many are begun, how many may be at present, and how many wait for that."""
-        return {"begun": self._grip.held, "bound": self._grip.bound, "waiting": len(self._waiting)}
+        return {"begun": self._limiter.in_hand, "bound": self._limiter.limit, "waiting": len(self._waiting)}
 
     def ask(self, now_s: float, *, begun: bool) -> Ticket:
-        """A place, granted at once if there is room, or if it was `begun` before by somebody else."""
-        place = Ticket()
-        if begun or (self._grip.free and not self._waiting):
-            self._let_in(place, now_s)
+        """A ticket, granted at once if there is room, or if another coordinator had `begun` the deliberation."""
+        ticket = Ticket()
+        if begun or (self._limiter.free and not self._waiting):
+            self._grant(ticket, now_s)
         else:
-            self._waiting.append(place)
-        return place
+            self._waiting.append(ticket)
+        return ticket
 
-    def leave(self, place: Ticket, now_s: float, outcome: TicketOutcome) -> None:
-        """It is over: done, its deadline missed, or stopped or given up by us, which tells nothing of the pace."""
-        if not place.granted.is_set():
-            self._waiting.remove(place)
+    def leave(self, ticket: Ticket, now_s: float, outcome: TicketOutcome) -> None:
+        """The deliberation is done, has missed its deadline, or was stopped or given back, which changes no limit."""
+        if not ticket.granted.is_set():
+            self._waiting.remove(ticket)
         elif outcome == "stopped":
-            self._grip.drop()
+            self._limiter.drop()
         else:
-            self._grip.ended(now_s, now_s - place.since_s, missed=outcome == "missed")
-        while self._waiting and self._grip.free:
-            self._let_in(self._waiting.popleft(), now_s)
+            self._limiter.end(now_s, now_s - ticket.since_s, missed=outcome == "missed")
+        while self._waiting and self._limiter.free:
+            self._grant(self._waiting.popleft(), now_s)
 
-    def _let_in(self, place: Ticket, now_s: float) -> None:
-        self._grip.take()
-        place.since_s = now_s
-        place.granted.set()
+    def _grant(self, ticket: Ticket, now_s: float) -> None:
+        self._limiter.begin()
+        ticket.since_s = now_s
+        ticket.granted.set()

@@ -20,7 +20,7 @@ from app.deliberation.facts import (
     encode,
     event_type,
 )
-from app.deliberation.ports import Control, Journal, Record
+from app.deliberation.ports import Journal, Record
 from app.deliberation.specification import DEFAULT_RUBRIC, AgentSpec, Constraints, Specification
 from tests.conditions import until
 
@@ -280,16 +280,3 @@ async def test_keys_are_a_log_of_their_own_written_once_and_heard_live(any_journ
     assert [record for record in heard if record.subject == subject] == [first.record]
     assert [record for record in await every(any_journal, "keys.>") if record.subject == subject] == [first.record]
     assert all(record.tokens[0] == "keys" for record in await every(any_journal, "keys.>"))
-
-
-async def test_a_word_is_heard_by_all_who_listen_and_stored_nowhere(any_journal: Control, fresh_id: str) -> None:
-    ears: list[list[bytes]] = [[], []]
-    subject = f"control.{fresh_id}"
-    await any_journal.tell(subject, b"nobody is there")
-    for ear in ears:
-        await any_journal.hear(subject, ear.append)
-    await any_journal.tell(f"{subject}.other", b"another subject")
-    for word in (b"one", b"two"):
-        await any_journal.tell(subject, word)
-    await until(lambda: all(len(ear) == 2 for ear in ears))
-    assert ears == [[b"one", b"two"]] * 2

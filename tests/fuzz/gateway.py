@@ -32,7 +32,6 @@ SETTINGS = Settings(
     tenant_requests_per_minute=10_000_000,
     tenant_in_flight_max=1_000_000,
     queue_depth_max=1_000_000,
-    queue_depth_cold=1_000_000,
     stream_age_max_s=0.2,
     webhooks=True,
     log_level="error",

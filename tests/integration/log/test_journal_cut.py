@@ -25,7 +25,6 @@ USES: dict[str, Use] = {
     "subscribe": lambda journal: journal.subscribe(["deliberations.default.a.>"], _ignored),
     "facts": lambda journal: journal.facts("default", "a"),
     "state": lambda journal: journal.state(),
-    "tell": lambda journal: journal.tell("control.nobody", b""),
     "close": lambda journal: journal.close(),
 }
 

@@ -144,8 +144,6 @@ async def test_every_part_can_do_its_work_with_its_own_rights(port: int) -> None
         await prove_writes(gateway)
         assert await gateway.inquire("control.coordinator", timeout_s=2) == [{"replica": "here"}]
         assert await gateway.inquire("control.role.DEV", timeout_s=2) == [{"replica": "here"}]
-        await gateway.hear("control.promises", lambda data: heard.append(data.decode()))
-        await gateway.tell("control.promises", b"a promise")
         names = [str(stream["name"]) for stream in declared_streams(settings)]
         consumers = [(stream, str(consumer["name"])) for stream, consumer in declared_consumers(settings)]
         figures = await log_figures(gateway, names, consumers)
@@ -154,7 +152,6 @@ async def test_every_part_can_do_its_work_with_its_own_rights(port: int) -> None
         assert figures.streams[0].messages >= 9 and figures.streams[0].first_at is not None
         await until(lambda: len(heard) >= 10)
         assert f"agents deliberations.default.{story.id}.cancel" in heard
-        await until(lambda: "a promise" in heard)
 
         async def unacknowledged() -> int:
             reply = await gateway.request("$JS.API.CONSUMER.INFO.DELIBERATIONS.coordinator")
@@ -179,7 +176,6 @@ async def test_every_part_can_do_its_work_with_its_own_rights(port: int) -> None
         ("agents", "$JS.API.STREAM.PURGE.DELIBERATIONS"),
         ("agents", "$JS.API.STREAM.CREATE.OTHER"),
         ("agents", "planning.plan.approved"),
-        ("agents", "control.promises"),
         ("agents", "live.deliberations.default.x.end"),
         ("gateway", "deliberations.default.x.end"),
         ("gateway", "deliberations.default.x.stage.1.opened"),
