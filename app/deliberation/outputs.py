@@ -1,4 +1,4 @@
-"""Structured outputs: the JSON Schema that an engine is given, and what comes back checked again.
+"""Structured outputs: the JSON Schema that an engine receives, and the check of its answer.
 
 Every array and integer is bounded. Texts are bounded by `max_tokens` and by the check here, not in the schema: under
 `minLength` or `maxLength` the grammars of vLLM 0.32 (xgrammar 0.2.8, its issue 800) let no escape through, so that no
@@ -324,10 +324,10 @@ def _validated(validate: Callable[[str], _Form], text: str) -> _Form:
         parsed = validate(text)
     except ValidationError as exc:
         first = exc.errors(include_url=False, include_input=False)[0]
-        # A field that should not be there is named by whoever wrote it, at any length.
+        # The model chose the name of an unexpected field, so the name may have any length.
         where = ".".join(str(part) for part in first["loc"])[:_WHERE_CHARS_MAX] or "the document"
         raise InvalidOutput(f"{where}: {first['msg']}") from exc
-    # Of two equal names in an object a parser takes one, which one is anybody's guess: such an answer says nothing.
+    # Parsers disagree on which of two equal names in an object counts, so such an answer is refused.
     json.loads(text, object_pairs_hook=_distinct)
     return parsed
 
@@ -343,9 +343,9 @@ def _scores(output: Output, text: str) -> Scores:
 
 
 def _revision(output: Output, text: str) -> Revision:
-    """A revision; a response to an issue that nobody raised is dropped, and so is a second one to the same issue.
+    """A revision, without responses to unknown issues and without second responses to one issue.
 
-    Nothing hangs on them, and the text that came with them is what was asked for.
+    Nothing depends on such responses, and the revised text is still of use.
     """
     revision = _validated(Revision.model_validate_json, text)
     raised = range(1, max(1, output.issues) + 1)
