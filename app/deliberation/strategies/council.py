@@ -17,13 +17,14 @@ from app.deliberation.calls import Call
 from app.deliberation.choice.aggregation import Aggregation
 from app.deliberation.choice.anonymity import nonce, ring
 from app.deliberation.choice.ballots import Ballot, mean_scores
+from app.deliberation.choice.ballots import author as author_of
 from app.deliberation.choice.critiques import CritiqueStopRule, RoundScores, demanded, ends_rounds, is_settled
 from app.deliberation.engine import Conclusion, Strategy, StrategyDefinition
 from app.deliberation.outputs import Critique, Issue, Output, Revision
 from app.deliberation.prompts.council import critique, revise
 from app.deliberation.specification import Parameters, Specification
 from app.deliberation.strategies.steps.reserves import revising, scoring
-from app.deliberation.strategies.steps.strategy_run import Candidate, Step, StrategyRun, author_of
+from app.deliberation.strategies.steps.strategy_run import Candidate, Step, StrategyRun
 
 
 class CouncilParameters(Parameters):

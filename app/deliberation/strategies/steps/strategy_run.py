@@ -10,7 +10,7 @@ from typing import TypeVar
 from app.deliberation.calls import Ask, Call, ChatMessage, Reserve
 from app.deliberation.choice.aggregation import Aggregation
 from app.deliberation.choice.anonymity import arrangements, call_seed, labels, nonce
-from app.deliberation.choice.ballots import Ballot, Ranked, agreement, ballot, dissent, effective_votes, rank
+from app.deliberation.choice.ballots import Ballot, Ranked, agreement, author, ballot, dissent, effective_votes, rank
 from app.deliberation.engine import Conclusion, Outcomes
 from app.deliberation.errors import BudgetExhausted, QuorumNotReached
 from app.deliberation.facts import Dissent, Standing
@@ -54,11 +54,6 @@ def ballot_tokens(reviewer: AgentSpec, candidates: int, criteria: int) -> int:
 
 def _completion_tokens(agent: AgentSpec, least: int) -> int:
     return min(COMPLETION_TOKENS_MAX, max(agent.sampling.max_tokens, least))
-
-
-def author_of(candidate_id: str) -> str:
-    """The author behind a candidate's id."""
-    return candidate_id.partition("#")[0]
 
 
 @dataclass
@@ -282,7 +277,7 @@ class StrategyRun:
         self.degraded.extend(ranked.degraded)
         best: dict[str, str] = {}
         for candidate_id in ranked.order:
-            best.setdefault(author_of(candidate_id), candidate_id)
+            best.setdefault(author(candidate_id), candidate_id)
         scores = [ranked.scores.get(candidate_id) for candidate_id in best.values()]
         margin = scores[0] - scores[1] if len(scores) > 1 and scores[0] is not None and scores[1] is not None else None
         winner, winning = next(iter(best.items()))
@@ -294,18 +289,18 @@ class StrategyRun:
             call_id=by_id[winning].call_id,
             ranking=tuple(
                 Standing(
-                    agent_id=author,
+                    agent_id=agent_id,
                     score=ranked.scores.get(candidate_id),
                     rank=place,
                     version=by_id[candidate_id].version,
                 )
-                for place, (author, candidate_id) in enumerate(best.items(), start=1)
+                for place, (agent_id, candidate_id) in enumerate(best.items(), start=1)
             ),
             margin=margin,
             tie=margin == 0,
             dissent=tuple(
                 Dissent(agent_id=reviewer, preferred=preferred)
-                for reviewer, preferred in dissent(ballots, winner, criteria, author_of)
+                for reviewer, preferred in dissent(ballots, winner, criteria)
             ),
             agreement=agreement(ballots, ranked.order, criteria),
             effective_votes=effective_votes(ballots, criteria),
