@@ -1,7 +1,6 @@
 """The strategies: single, independent, best_of_n and council, with every member that may fail."""
 
 from collections.abc import Sequence
-from itertools import combinations
 
 import pytest
 
@@ -13,7 +12,7 @@ from app.deliberation.outputs import Revision, parse_output
 from app.deliberation.specification import AgentSpec, Budget, Sampling
 from app.deliberation.strategies import STRATEGIES
 from app.testing import Reply
-from tests.unit.facts_of import Minds, Run, agent_ids, by_number, quorum_of, revision, run, specification
+from tests.unit.facts_of import Minds, Run, agent_ids, by_number, revision, run, specification
 
 SIZES = (1, 2, 3, 5, 9)
 
@@ -145,42 +144,6 @@ def test_independent_ranks_nothing_and_tells_who_is_missing() -> None:
 
 
 # Who fails before there is anything to decide on
-
-
-PATTERNS = [
-    (size, failing)
-    for size in range(1, 6)
-    for count in range(size + 1)
-    for failing in combinations(agent_ids(size), count)
-]
-
-
-@pytest.mark.parametrize("strategy", ["best_of_n", "council"])
-def test_every_pattern_of_failed_proposals_comes_to_the_end_that_the_quorum_rules_say(strategy: str) -> None:
-    for size, failing in PATTERNS:
-        ended = run(specification(size, strategy=strategy), Minds(failing=[f"s1-{agent}" for agent in failing]))
-        left = [agent for agent in agent_ids(size) if agent not in failing]
-        if not left:
-            assert isinstance(ended.end, Failed)
-            assert ended.end.problem is not None
-            assert (ended.end.problem.code, ended.end.problem.retryable) == ("no_answers", True)
-            assert ended.end.problem.detail.endswith("engine_unavailable: broken off")
-            assert ended.end.verdict is None
-            continue
-        expected = {f"{len(left)} of {size} agents answered"} if failing else set[str]()
-        judging = [purpose for purpose in ended.purposes if purpose in ("score", "judge")]
-        if len(left) == 1:
-            expected |= {"unreviewed"} if size > 1 else set()
-            assert ended.purposes == ["propose"]
-        elif len(left) == 2 and quorum_of(size) > 2:
-            expected.add("pair judged: below the quorum")
-            assert ended.purposes == ["propose", "judge"]
-        else:
-            assert judging == ["score"]
-            assert {call.agent_id for call in ended.asked("score")} == set(left)
-        assert set(ended.degraded) == expected
-        assert ended.order == sorted(left, key=lambda agent: -by_number(agent)), "the scripted taste decides"
-        assert [standing.rank for standing in verdict(ended).ranking] == list(range(1, len(left) + 1))
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
@@ -453,24 +416,6 @@ def test_a_refused_revision_ends_the_rounds_and_leaves_room_to_score_the_drafts(
     assert ended.purposes == ["propose", "critique", "score"]
     assert ended.degraded == ("budget",)
     assert (ended.winner, ended.content) == ("dev-001", "text of s1-dev-001")
-
-
-@pytest.mark.parametrize(("strategy", "closing"), [("council", "score"), ("fuse", "judge")])
-def test_whatever_tokens_a_budget_holds_nothing_is_begun_that_it_cannot_end(strategy: str, closing: str) -> None:
-    """As dear as the agents' bounds let them be: long texts, long issues, and every completion at its bound."""
-    long = Minds(
-        text=lambda call_id: f"{call_id} ".ljust(1_000, "x"),
-        issues=lambda _: ["major"] * 8,
-        usage=lambda _: Usage(prompt_tokens=400, completion_tokens=500, calls=1),
-    )
-    seen: list[list[str]] = []
-    for max_tokens in range(2_000, 40_000, 1_000):
-        ended = run(specification(strategy=strategy, rounds=2, budget=Budget(max_tokens=max_tokens)), long)
-        if not seen or seen[-1] != ended.purposes:
-            seen.append(ended.purposes)
-    assert seen[:3] == [[], ["propose"], ["propose", "score"]]
-    assert all(purposes[-1] == closing for purposes in seen[3:])
-    assert len(seen) == (5 if strategy == "council" else 4)
 
 
 def test_a_budget_of_tokens_admits_stages_while_they_are_foreseen_to_fit() -> None:
