@@ -77,7 +77,7 @@ def without_times(facts: Sequence[Fact]) -> list[bytes]:
 
 
 @pytest.mark.parametrize("strategy", NAMES)
-def test_whoever_goes_on_from_any_prefix_of_the_log_comes_to_the_same_end(strategy: str) -> None:
+def test_every_prefix_of_the_log_leads_to_the_same_end(strategy: str) -> None:
     whole = run(specification(strategy=strategy), Minds(failing=["s1-dev-003", "s3-dev-001"]))
     for cut in range(1, len(whole.facts) + 1):
         again = resumed(whole.facts[:cut], Minds(failing=["s1-dev-003", "s3-dev-001"]))
@@ -102,7 +102,7 @@ def test_an_ended_deliberation_needs_nothing() -> None:
     assert decided(run(specification()).facts) == Done()
 
 
-def test_a_stage_that_runs_lacks_only_what_is_not_recorded() -> None:
+def test_a_running_stage_asks_only_for_missing_outcomes() -> None:
     whole = run(specification())
     opening = decided(whole.facts[:1])
     assert isinstance(opening, OpenStage)
@@ -123,7 +123,7 @@ def test_a_stage_that_runs_lacks_only_what_is_not_recorded() -> None:
 @pytest.mark.parametrize("strategy", ["best_of_n", "council"])
 @settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
-def test_the_same_seed_and_answers_give_the_same_facts_in_whatever_order_they_arrive(
+def test_the_same_seed_and_answers_give_the_same_facts_in_any_order_of_arrival(
     strategy: str, data: st.DataObject
 ) -> None:
     asked = specification(4, strategy=strategy)
@@ -196,7 +196,7 @@ def test_an_answer_that_comes_while_the_next_stage_runs_is_late() -> None:
     assert late.end.usage.calls == never.end.usage.calls + 1
 
 
-def test_what_a_late_answer_costs_does_not_change_what_a_replay_admits() -> None:
+def test_the_cost_of_a_late_answer_does_not_change_admission_in_a_replay() -> None:
     minds = Minds(silent=["s1-dev-002"])
     whole = run(specification(budget=Budget(max_tokens=20_000)), minds)
     assert whole.purposes == ["propose", "critique", "revise", "score"]
@@ -229,7 +229,7 @@ def test_a_stage_closes_at_its_soft_deadline_with_a_quorum_and_else_when_its_cal
     )
 
 
-def test_a_quorum_that_is_there_too_late_for_the_soft_deadline_closes_the_stage_when_it_is() -> None:
+def test_a_quorum_reached_after_the_soft_deadline_closes_the_stage_at_once() -> None:
     ended = run(specification(), Minds(silent=["s1-dev-001"], after_s={"s1-dev-002": 40}))
     first = ended.all(StageClosed)[0]
     assert (first.ts, first.reason) == (in_seconds(40), "quorum")
@@ -241,7 +241,7 @@ def test_a_problem_is_no_answer_for_the_quorum() -> None:
     assert (first.ts, first.reason) == (in_seconds(30), "all"), "one answer and one problem are no quorum of two"
 
 
-def test_the_deliberations_deadline_ends_it_with_what_it_cost() -> None:
+def test_the_deadline_ends_a_deliberation_with_its_cost() -> None:
     """Coordinators were away too long, so that calls which would have been given up are not even looked at."""
     whole = run(specification())
     for cut in range(1, len(whole.facts)):
@@ -254,7 +254,7 @@ def test_the_deliberations_deadline_ends_it_with_what_it_cost() -> None:
         assert decision.fact.usage.calls == sum(isinstance(fact, CallFinished) for fact in whole.facts[:cut])
 
 
-def test_work_that_nobody_survives_ends_and_work_that_goes_on_does_not() -> None:
+def test_takeovers_without_progress_end_a_deliberation_and_progress_resets_them() -> None:
     whole = run(specification())
     for cut in range(1, len(whole.facts)):
         takeovers = [taken_over(number) for number in range(1, POISON_TAKEOVERS + 1)]

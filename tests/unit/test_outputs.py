@@ -132,7 +132,7 @@ def test_every_array_and_integer_of_a_schema_is_bounded_and_no_text_is(name: str
 
 
 @pytest.mark.parametrize("name", OUTPUTS)
-def test_reasons_come_before_what_they_lead_to(name: str) -> None:
+def test_reasons_precede_scores_and_answers(name: str) -> None:
     order = list(json_schema(OUTPUTS[name])["properties"])
     expected = {
         "answer": ["reasoning", "answer", "confidence"],
@@ -250,7 +250,7 @@ NONSENSE = ["", " ", "{", "null", "[]", "nonsense", "```json\n{}\n```", "{} {}",
 
 
 @pytest.mark.parametrize("name", OUTPUTS)
-def test_what_is_no_whole_document_of_the_form_is_invalid(name: str) -> None:
+def test_an_incomplete_or_foreign_document_is_invalid(name: str) -> None:
     whole = json.dumps(VALID[name])
     truncated = [whole[:cut] for cut in range(0, len(whole), 7)]
     for text in [*NONSENSE, *truncated, whole + "}", whole + " and more", f"Here it is: {whole}"]:
@@ -294,12 +294,12 @@ def test_a_ballot_that_only_becomes_one_inside_another_document_is_invalid() -> 
         ({"A": candidate(), "B": {"criteria": [criterion("right", "7"), criterion("clear")]}}, "B.criteria.0.score"),
     ],
 )
-def test_a_ballot_is_told_what_is_wrong_with_it(value: object, fault: str) -> None:
+def test_an_invalid_ballot_names_its_fault(value: object, fault: str) -> None:
     with pytest.raises(InvalidOutput, match=fault):
         parse_output(OUTPUTS["score"], json.dumps(value))
 
 
-def test_a_fault_is_told_in_a_few_words_however_long_the_output_is() -> None:
+def test_the_text_of_a_fault_is_short_for_an_output_of_any_length() -> None:
     long = "x" * 500_000
     for text in (json.dumps({**VALID["pair"], long: 1}), f'{{"{long}": 1, "{long}": 1}}', long):
         with pytest.raises(InvalidOutput) as caught:

@@ -91,7 +91,7 @@ def test_a_reviewer_is_never_shown_its_own_text_and_an_author_only_that() -> Non
             assert call.agent_id not in {author(candidate) for candidate in call.labels.values()}
 
 
-def test_the_labels_on_record_tell_the_truth_about_who_was_shown_where() -> None:
+def test_recorded_labels_name_the_authors_that_were_shown() -> None:
     ended = council()
     recorded = {call.call_id: call.labels for stage in ended.all(StageOpened) for call in stage.calls}
     for call in ended.calls:
@@ -123,7 +123,7 @@ def test_every_candidate_takes_each_place_equally_often_within_one(size: int) ->
             assert max(counts) - min(counts) <= 1
 
 
-def test_what_all_agents_are_told_comes_first_and_what_differs_last() -> None:
+def test_shared_prompt_text_comes_first_and_differing_text_last() -> None:
     """An engine's prefix cache serves a stage's calls from one entry as far as their prompts agree."""
     ended = council()
     for stage in ended.all(StageOpened):
@@ -168,7 +168,7 @@ def test_the_task_reaches_every_prompt_with_all_that_constrains_it() -> None:
         assert "T-1" not in text_of(call), "metadata of the deliberation is for lists"
 
 
-def test_sections_that_have_nothing_to_tell_are_left_out() -> None:
+def test_empty_sections_are_left_out() -> None:
     shown = prompts.propose(specification(), 0)[1].content
     assert "# Requirements" not in shown
     assert "# Context" not in shown
@@ -207,7 +207,7 @@ def test_no_word_of_a_critic_begins_another_numbered_issue() -> None:
         assert [line[:11] for line in listed[1].splitlines()] == ["1. [minor] ", "2. [minor] "]
 
 
-def test_the_persona_ends_what_a_replica_sends() -> None:
+def test_the_persona_ends_the_prompt() -> None:
     assert persona_section("You are a cooper.").endswith("You are a cooper.")
 
 
@@ -242,7 +242,7 @@ def with_room(size: int = 3) -> Specification:
 
 
 @pytest.mark.parametrize("text", HOSTILE.values(), ids=HOSTILE)
-def test_what_a_peer_writes_changes_no_count(text: str) -> None:
+def test_a_peers_text_changes_no_count(text: str) -> None:
     peaceful, hostile = run(with_room()), hostile_run(text, with_room())
     assert peaceful.completed.verdict == hostile.completed.verdict
     assert peaceful.purposes == hostile.purposes

@@ -66,7 +66,7 @@ def test_independent_reviewers_as_counted_by_hand() -> None:
         closed_forms.selected_by_many(4, q)(2)
 
 
-def test_reviewers_of_one_mind_as_counted_by_hand() -> None:
+def test_agreeing_reviewers_as_counted_by_hand() -> None:
     law, given = closed_forms.right_drafts(3, 0.7), closed_forms.selected_by_one_mind(3, 0.8)
     assert closed_forms.expected(law, given) == pytest.approx(0.8 * (1 - 0.3**3) + 0.2 * 0.7**3)
 
@@ -126,7 +126,7 @@ def test_tournaments_of_perfect_judges_find_a_right_one_and_of_blind_judges_any(
     assert closed_forms.expected(law, contest_forms.round_robin(4, 0.5, bias)) == pytest.approx(0.6)
 
 
-def test_escalation_is_the_method_itself_where_nobody_can_be_unanimous_and_is_not_needed_where_all_are() -> None:
+def test_auto_equals_the_chosen_strategy_without_unanimity_and_stops_with_it() -> None:
     sure: closed_forms.Law = [0, 0, 0, 1]
     assert closed_forms.escalated(sure, 3, float, 12) == closed_forms.Escalated(1.0, 3.0)
     split: closed_forms.Law = [0, 0, 1, 0]

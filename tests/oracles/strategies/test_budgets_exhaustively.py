@@ -47,7 +47,7 @@ def test_every_pattern_of_failed_proposals_comes_to_the_end_that_the_quorum_rule
 
 
 @pytest.mark.parametrize(("strategy", "closing"), [("council", "score"), ("fuse", "judge")])
-def test_whatever_tokens_a_budget_holds_nothing_is_begun_that_it_cannot_end(strategy: str, closing: str) -> None:
+def test_no_budget_of_tokens_opens_a_stage_that_it_cannot_finish(strategy: str, closing: str) -> None:
     """As dear as the agents' bounds let them be: long texts, long issues, and every completion at its bound."""
     long = Minds(
         text=lambda call_id: f"{call_id} ".ljust(1_000, "x"),

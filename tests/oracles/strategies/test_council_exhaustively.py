@@ -21,7 +21,7 @@ def test_calls_equal_the_formula_with_several_critics(size: int, critics: int) -
         assert ended.completed.degraded is None
 
 
-def test_a_critic_that_fails_leaves_what_the_others_found() -> None:
+def test_a_failed_critic_leaves_the_findings_of_the_others() -> None:
     whole = run(asked(critics=2))
     for count in range(1, 7):
         for failing in combinations([call.call_id for call in whole.asked("critique")], count):

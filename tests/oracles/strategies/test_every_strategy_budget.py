@@ -92,7 +92,7 @@ def best_of_n_scores(size: int, budget: Budget) -> bool:
 
 
 @pytest.mark.parametrize("way", SCORING, ids=[name for name, way in WAYS.items() if way in SCORING])
-def test_what_only_helps_the_choice_never_takes_the_choice_from_it(way: Way) -> None:
+def test_auxiliary_stages_never_take_the_budget_of_the_choice(way: Way) -> None:
     """Whatever budget lets `best_of_n` score its proposals lets these score theirs, or what became of them."""
     for size in (2, 4):
         for budget in ceilings(size):

@@ -94,7 +94,7 @@ def test_failures_in_all_stages_of_larger_councils_come_to_a_verdict_too(way: Wa
 
 
 @every_way
-def test_a_member_that_always_fails_is_told(way: Way) -> None:
+def test_a_member_that_always_fails_is_reported(way: Way) -> None:
     for agent in ("dev-001", "dev-006"):
         script = failing(way.script(), lambda call, agent=agent: call.agent_id == agent)
         ends_well(way, run(way.asked(6), script), script)

@@ -109,7 +109,7 @@ def nonces(ended: Run) -> str:
 
 
 @every_way
-def test_what_a_hostile_member_says_changes_nothing_but_what_stands_in_its_fences(way: Way) -> None:
+def test_a_hostile_text_changes_only_its_own_fences(way: Way) -> None:
     for member in agent_ids(3):
         harmless = run(way.asked(), saying(way.script(), member, HARMLESS))
         said = TEXTS if member == "dev-002" else {ALL: TEXTS[ALL]}

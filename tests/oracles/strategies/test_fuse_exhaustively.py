@@ -40,7 +40,7 @@ TOLD: Mapping[frozenset[str], tuple[str, ...]] = {
 
 
 @pytest.mark.parametrize("kind", ["failing", "garbled", "silent"])
-def test_every_pattern_of_failures_after_the_selection_ships_the_best_single_and_is_told(kind: str) -> None:
+def test_every_pattern_of_failures_after_the_selection_ships_the_best_single_and_is_reported(kind: str) -> None:
     calls = role_calls(run(asked(3)))
     for failing in subsets(list(calls)):
         minds = Minds()

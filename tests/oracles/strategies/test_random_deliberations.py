@@ -76,7 +76,7 @@ def ends_soundly(way: Way, ended: Run, budget: Budget) -> None:
 
 
 @pytest.mark.parametrize("block", range(10))
-def test_whatever_is_asked_and_whatever_happens_there_is_one_sound_end(block: int) -> None:
+def test_random_deliberations_have_one_sound_end(block: int) -> None:
     for seed in range(block * DELIBERATIONS, (block + 1) * DELIBERATIONS):
         draw = Random(seed)
         way, asked = drawn(draw)

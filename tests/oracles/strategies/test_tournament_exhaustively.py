@@ -28,7 +28,7 @@ def test_judges_of_one_taste_find_the_best(form: str, size: int) -> None:
 @every_format
 @pytest.mark.parametrize("place", ["A", "B"])
 @pytest.mark.parametrize("agent", agent_ids(5))
-def test_judges_who_go_by_the_place_alone_decide_nothing(form: str, place: str, agent: str) -> None:
+def test_judges_that_follow_the_place_decide_nothing(form: str, place: str, agent: str) -> None:
     """Every pair is a tie, and the chain of ties leaves the shortest; unbiased, whoever it is."""
     ended = run(asked(5, form), judged(lambda _: place, usage=brief(agent)))
     assert ended.winner == agent
@@ -72,7 +72,7 @@ def consistent(ended: Run, failing: Sequence[str]) -> None:
 
 
 @every_format
-def test_every_pattern_of_failed_comparisons_is_told_and_none_is_a_zero(form: str) -> None:
+def test_every_pattern_of_failed_comparisons_is_reported_and_none_counts_as_zero(form: str) -> None:
     """All of three agents' calls, in any pattern; the tastes agree, so that what was heard contradicts nothing."""
     whole = [call.call_id for call in run(asked(3, form)).asked("judge")]
     for count in range(len(whole) + 1):

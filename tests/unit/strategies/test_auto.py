@@ -72,9 +72,7 @@ def test_an_escalation_is_the_chosen_strategy_but_for_the_waves_of_its_proposals
         ([FAILS, FAILS, FAILS, "a", "a"], [3, 2]),
     ],
 )
-def test_whoever_dissents_or_is_missing_among_the_first_brings_the_escalation(
-    said: list[str], sizes: list[int]
-) -> None:
+def test_a_dissenting_or_missing_first_draft_triggers_the_escalation(said: list[str], sizes: list[int]) -> None:
     ended = auto(said, {"escalate_to": "best_of_n"})
     assert waves(ended) == sizes
     assert set(ended.purposes) - {"propose"} <= {"score", "judge"}
@@ -84,7 +82,7 @@ def test_whoever_dissents_or_is_missing_among_the_first_brings_the_escalation(
     assert ended.degraded[:1] == ((f"{len(said) - missing} of {len(said)} agents answered",) if missing else ())
 
 
-def test_an_answer_that_cannot_be_read_is_no_agreement_and_is_told() -> None:
+def test_an_unreadable_answer_is_no_agreement_and_is_reported() -> None:
     ended = auto(["7", "seven", "7.0", "7"], {"normaliser": "number", "escalate_to": "best_of_n"})
     assert ended.purposes == ["propose", "propose", "score"]
     assert ended.degraded == ("1 of 4 answers could not be read as a number",)
@@ -100,7 +98,7 @@ def test_the_escalations_parameters_and_rounds_reach_it() -> None:
     assert auto(said, rounds=2).purposes == ["propose", "propose", *["critique", "revise"] * 2, "score"]
 
 
-def test_nobody_answers() -> None:
+def test_a_council_without_answers_fails() -> None:
     ended = auto([FAILS] * 5)
     assert isinstance(ended.end, Failed) and ended.end.problem is not None
     assert (ended.end.problem.code, waves(ended)) == ("no_answers", [3, 2])
@@ -117,7 +115,7 @@ def test_nobody_answers() -> None:
         (10, ["propose", "propose", "score"], ()),
     ],
 )
-def test_what_the_budget_refuses_leaves_the_plurality_of_the_drafts(
+def test_a_refused_escalation_leaves_the_plurality_of_the_drafts(
     max_calls: int, purposes: list[str], more: tuple[str, ...]
 ) -> None:
     said = ["b", "a", "a", "c", "d"]
@@ -144,7 +142,7 @@ def test_first_drafts_that_the_budget_refuses_are_a_failure() -> None:
     assert ended.end.problem.code == "budget_exhausted"
 
 
-def test_the_time_is_shared_with_what_may_follow() -> None:
+def test_the_time_is_shared_with_later_stages() -> None:
     ended = auto(["a", "b", "c", "d"], {"escalate_to": "best_of_n"})
     shares = [(stage.soft_deadline_at - stage.ts).total_seconds() for stage in ended.all(StageOpened)]
     assert shares == pytest.approx([100 / 3, 50, 98])

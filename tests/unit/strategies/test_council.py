@@ -44,7 +44,7 @@ def prompt(call: Call) -> str:
 
 
 @pytest.mark.parametrize("critics", [1, 2, 3])
-def test_everyone_has_as_many_critics_none_of_them_itself_and_others_in_the_next_round(critics: int) -> None:
+def test_authors_have_equally_many_critics_without_themselves_and_new_ones_each_round(critics: int) -> None:
     ended = run(asked(7, rounds=2, critics=critics), Minds(text=lambda call_id: f"canary-{call_id}"))
     by_round = [stage for stage in ended.all(StageOpened) if stage.purpose == "critique"]
     calls = {call.call_id: call for call in ended.calls}
@@ -78,7 +78,7 @@ def issue(severity: Any = "major", claim: str = "wrong", where: str = "line 1") 
     return Issue(severity=severity, where=where, claim=claim, evidence="seen", fix="mend")
 
 
-def test_what_all_critics_of_an_author_found_goes_into_one_revision() -> None:
+def test_one_revision_answers_all_critics_of_an_author() -> None:
     claims = {"dev-001": ["claim of one", "said twice"], "dev-002": ["claim of two", "Said  TWICE"], "dev-003": []}
     ended = run(asked(critics=2), finding(claims))
     revising = {call.agent_id: call for call in ended.asked("revise")}
@@ -327,12 +327,12 @@ def test_stages_of_a_council_share_the_time_that_is_left() -> None:
     assert shares(rounds=0) == shares(rounds=0, stop="settled") == [50, 98]
 
 
-def test_a_rule_that_cannot_be_followed_is_told() -> None:
+def test_a_rule_that_cannot_be_followed_is_reported() -> None:
     told = "too few ballots for schulze: ranked by the mean scores"
     assert run(asked(2, aggregation="schulze"), Minds(failing=["s4-dev-001"])).degraded[-1] == told
 
 
-def test_reviewers_of_one_mind_are_worth_one_vote() -> None:
+def test_identical_ballots_are_worth_one_vote() -> None:
     assert verdict(run(asked(5))).effective_votes == pytest.approx(1.0)
     assert verdict(run(specification(1))).effective_votes is None
     differing = verdict(run(asked(5), opinionated)).effective_votes

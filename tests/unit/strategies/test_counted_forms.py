@@ -30,7 +30,7 @@ def test_the_strategies_that_count_are_known() -> None:
 @pytest.mark.parametrize(
     ("normaliser", "options"), [("number", ()), ("choice", ()), ("choice", ("A", "B", "C", "D")), ("json", ())]
 )
-def test_the_form_is_told_once_in_every_prompt(
+def test_every_prompt_states_the_form_once(
     strategy: str, more: dict[str, Any], normaliser: Any, options: tuple[str, ...]
 ) -> None:
     told = {"normaliser": normaliser, "options": list(options), **more}

@@ -95,7 +95,7 @@ def test_parameters_outside_their_bounds_are_refused(parameters: dict[str, Any])
         DebateParameters.model_validate(parameters)
 
 
-def test_time_is_left_for_every_round_and_each_waits_for_a_quorum_of_those_who_speak() -> None:
+def test_every_round_has_time_and_waits_for_a_quorum_of_its_speakers() -> None:
     assert [stage.quorum for stage in run(asked(5, rounds=2), council("aabcd")).all(StageOpened)] == [3, 3]
     assert [stage.quorum for stage in run(asked(5), council("aaabc")).all(StageOpened)] == [3, 2]
     stages = run(asked(3, rounds=3)).all(StageOpened)
@@ -136,7 +136,9 @@ def test_first_and_final_answers_are_counted(drafts: str, turns: Turns, winner: 
     seed=st.integers(0, 99),
 )
 @settings(max_examples=30, deadline=None)
-def test_what_more_than_half_of_the_drafts_say_wins_whatever_is_said(drafts: str, said: list[str], seed: int) -> None:
+def test_the_answer_of_more_than_half_of_the_drafts_wins_under_any_turns(
+    drafts: str, said: list[str], seed: int
+) -> None:
     turns = {f"s{stage}-{agent}": said.pop() for stage in (2, 3, 4) for agent in agent_ids(len(drafts))}
     ended = run(asked(len(drafts), rounds=3, seed=seed, agreement=1.0), council(drafts, turns))
     leader, count = Counter(drafts).most_common(1)[0]
@@ -148,7 +150,7 @@ def test_what_more_than_half_of_the_drafts_say_wins_whatever_is_said(drafts: str
 
 
 @pytest.mark.parametrize("error", ["", "  ", "\n", "-", "…"])
-def test_a_switch_without_an_error_does_not_count_and_is_told(error: str) -> None:
+def test_a_switch_without_an_error_does_not_count_and_is_reported(error: str) -> None:
     drafting = council("aab")
     ended = run(asked(3), lambda call: Reply(text=turn("a", error)) if call.output.kind == "turn" else drafting(call))
     assert votes(ended) == {"a": 4, "b": 2}
@@ -156,7 +158,7 @@ def test_a_switch_without_an_error_does_not_count_and_is_told(error: str) -> Non
     assert ended.degraded == ("1 of 1 turns of round 1 switched without an error and do not count",)
 
 
-def test_who_says_the_same_in_other_words_has_not_switched() -> None:
+def test_the_same_answer_in_other_words_is_no_switch() -> None:
     drafting = council("aab")
     ended = run(
         asked(3), lambda call: Reply(text=turn("**B.**", "typo")) if call.output.kind == "turn" else drafting(call)
@@ -165,7 +167,7 @@ def test_who_says_the_same_in_other_words_has_not_switched() -> None:
     assert [standing.version for standing in verdict(ended).ranking] == [0, 0, 0]
 
 
-def test_authors_stand_by_the_votes_for_what_they_hold_at_the_end() -> None:
+def test_authors_rank_by_the_votes_for_their_final_answer() -> None:
     ended = run(asked(5, rounds=2), council("aabcc", {"dev-003": "a"}))
     assert [(each.agent_id, each.rank, each.score, each.version) for each in verdict(ended).ranking] == [
         ("dev-001", 1, 0.5, 0),

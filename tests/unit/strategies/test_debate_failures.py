@@ -43,7 +43,7 @@ def test_two_below_the_quorum_that_agree_need_no_judge() -> None:
 
 
 @pytest.mark.parametrize("kind", ["failing", "garbled", "silent"])
-def test_a_missing_turn_keeps_the_answer_and_is_told(kind: str) -> None:
+def test_a_missing_turn_keeps_the_answer_and_is_reported(kind: str) -> None:
     turns = [f"s2-{agent}" for agent in agent_ids(3)]
     for missing in subsets(turns):
         minds = Minds()
@@ -56,7 +56,7 @@ def test_a_missing_turn_keeps_the_answer_and_is_told(kind: str) -> None:
         assert {agent for agent, version in versions.items() if version == 0} - {ended.winner} == kept - {ended.winner}
 
 
-def test_a_round_in_which_nobody_speaks_is_the_last_and_no_vote() -> None:
+def test_a_round_without_turns_is_the_last_and_casts_no_vote() -> None:
     ended = run(asked(3, rounds=3), council("aab", failing=["s2-dev-003"]))
     assert spoke(ended) == ["3"]
     assert votes(ended) == {"a": 2, "b": 1}
@@ -108,7 +108,7 @@ def test_a_voter_cannot_agree_with_itself() -> None:
 
 
 @pytest.mark.parametrize("size", [1, 3])
-def test_when_nothing_can_be_read_an_answer_is_given_all_the_same_and_told(size: int) -> None:
+def test_unreadable_answers_still_give_a_reported_verdict(size: int) -> None:
     ended = run(asked(size, normaliser="number"), Minds(text=lambda _: "many"))
     assert (ended.content, verdict(ended).tally, verdict(ended).agreement) == ("many", (), None)
     assert ended.degraded == (f"{size} of {size} answers could not be read as a number",)

@@ -102,7 +102,7 @@ def test_a_council_without_any_test_is_refused_at_the_field() -> None:
     assert error["msg"] == "Input should be greater than or equal to 1"
 
 
-def test_parameters_have_defaults_and_are_what_every_check_runs_under() -> None:
+def test_every_check_runs_under_the_parameters_or_their_defaults() -> None:
     plain = ProgramParameters()
     assert (plain.tests, plain.test_writers, plain.timeout_s, plain.memory_mb) == ((), 2, 5, 256)
     for call in run(asked(tests=GIVEN, timeout_s=7, memory_mb=100)).asked("check"):
@@ -182,7 +182,7 @@ def test_passing_as_many_tests_is_not_agreeing() -> None:
     assert set(found.scores.values()) == {1 / 2 * 1 / 2}
 
 
-def test_what_was_not_checked_has_no_score_and_what_fails_a_gate_has_none_of_its_agreement() -> None:
+def test_an_unchecked_program_has_no_score_and_a_failed_gate_scores_zero() -> None:
     programs = [checked("a", ".++"), checked("b", ".++"), checked("c", "+.."), checked("d", None)]
     found = support(suite_of(3, gates=1), programs)
     assert found.scores == {"a": 0.0, "b": 0.0, "c": pytest.approx(1 / 3 * 1 / 3), "d": None}
@@ -218,7 +218,7 @@ def judged(passes: Mapping[int, str], size: int = 3, rounds: int = 0, **paramete
     return run(asked(size, rounds=rounds, **parameters), Minds(passes=passed))
 
 
-def test_a_program_that_fails_a_gate_ranks_below_all_that_pass_whatever_else_speaks_for_it() -> None:
+def test_a_program_that_fails_a_gate_ranks_below_all_that_pass() -> None:
     ended = judged({1: "-+++", 2: "-+++", 3: "+-+-", 4: "++--"}, size=4, tests=GIVEN[:1], test_writers=3)
     assert set(ended.order[:2]) == {"dev-003", "dev-004"}
     verdict = ended.completed.verdict
@@ -232,7 +232,7 @@ def test_fewer_failed_gates_rank_first_when_all_fail_some() -> None:
     assert (ended.winner, ended.degraded) == ("dev-002", ("the best program fails 1 of 2 given tests",))
 
 
-def test_the_larger_agreement_wins_and_is_told() -> None:
+def test_the_larger_agreement_wins_and_is_reported() -> None:
     ended = judged({1: "++", 2: "+-", 3: "++"})
     verdict = ended.completed.verdict
     assert verdict is not None and verdict.winner in ("dev-001", "dev-003")
@@ -241,7 +241,7 @@ def test_the_larger_agreement_wins_and_is_told() -> None:
     assert verdict.content == f"text of s1-{verdict.winner}"
 
 
-def test_what_cannot_be_run_comes_after_what_fails() -> None:
+def test_unrunnable_programs_rank_below_failing_ones() -> None:
     ended = run(asked(), Minds(passes=lambda *_: False, fault=lambda call: "" if author_number(call) == 2 else "no"))
     assert ended.winner == "dev-002"
     assert ended.degraded == ("the best program passes no test",)
@@ -257,7 +257,7 @@ def mending(passes: Callable[[str, int], bool], text: Callable[[str], str] = "te
     return Minds(text=text, passes=lambda call, place: passes(code_of(call), place))
 
 
-def test_only_the_failing_are_repaired_each_by_its_author_who_is_told_why() -> None:
+def test_only_failing_programs_are_repaired_by_their_authors_with_the_reasons() -> None:
     fails = {"text of s1-dev-002"}
     ended = run(asked(rounds=3), mending(lambda code, place: place == 0 or code not in fails))
     assert ended.purposes == ["propose", "test", "check", "repair", "check"]
@@ -291,13 +291,13 @@ def test_a_repair_that_makes_it_worse_is_not_taken_and_the_next_begins_from_the_
     assert never.content == "text of s1-dev-001"
 
 
-def test_who_returns_the_program_unchanged_stands_by_it() -> None:
+def test_an_unchanged_program_is_not_repaired_again() -> None:
     ended = run(asked(rounds=4), mending(lambda code, place: "001" in code, lambda call_id: f"by {call_id[-3:]}"))
     assert ended.purposes == ["propose", "test", "check", "repair"]
     assert {call.agent_id for call in ended.asked("repair")} == {"dev-002", "dev-003"}
 
 
-def test_who_stands_by_its_program_is_not_asked_again_while_others_go_on() -> None:
+def test_an_author_with_an_unchanged_program_is_not_asked_while_others_repair() -> None:
     def text(call_id: str) -> str:
         return "stubborn" if call_id.endswith("003") else f"text of {call_id}"
 
@@ -322,7 +322,7 @@ def test_a_prompt_of_repair_shows_a_bounded_number_of_tests() -> None:
 # What is missing
 
 
-def test_missing_tests_and_checks_are_told_and_never_zero() -> None:
+def test_missing_tests_and_checks_are_reported_and_never_count_as_zero() -> None:
     unlucky = run(asked(), Minds(failing=["s3-dev-001"]))
     verdict = unlucky.completed.verdict
     assert verdict is not None
@@ -359,7 +359,7 @@ def test_checks_cost_nothing_and_are_admitted_when_nothing_is_left() -> None:
     assert (ended.winner in ("dev-001", "dev-002"), ended.degraded) == (True, ("budget",))
 
 
-def test_a_check_that_nobody_answers_costs_nothing_either() -> None:
+def test_an_unanswered_check_costs_nothing() -> None:
     checks = run(asked()).asked("check")
     assert Spent(3, 30).after(checks, {}) == Spent(3, 30)
     assert admits(Budget(max_calls=1, max_tokens=1), Spent(3, 30), tuple(checks))

@@ -95,9 +95,7 @@ def test_the_fused_text_ships_only_when_both_orders_prefer_it(says: tuple[str, s
         (("tie", "tie"), [("s1-dev-001", 0), ("s4-dev-001", 0)]),
     ],
 )
-def test_what_the_judges_said_is_in_the_tally_most_votes_first(
-    says: tuple[str, str], told: list[tuple[str, int]]
-) -> None:
+def test_the_tally_holds_the_judges_votes_most_first(says: tuple[str, str], told: list[tuple[str, int]]) -> None:
     ended = run(asked(), judges(*says))
     tally = verdict(ended).tally
     assert [(each.answer, each.votes) for each in tally] == [(f"text of {call_id}", votes) for call_id, votes in told]
@@ -113,7 +111,7 @@ def test_the_ranking_stays_that_of_the_proposals() -> None:
             assert getattr(found, name) == getattr(best, name)
 
 
-def test_a_long_text_is_told_by_its_beginning_in_the_tally_and_whole_in_the_content() -> None:
+def test_a_long_text_is_cut_in_the_tally_and_complete_in_the_content() -> None:
     ended = run(asked(), Minds(text=lambda call_id: call_id * 200))
     assert verdict(ended).content == "s4-dev-001" * 200
     assert {len(each.answer) for each in verdict(ended).tally} == {500}
@@ -123,7 +121,7 @@ def test_a_long_text_is_told_by_its_beginning_in_the_tally_and_whole_in_the_cont
 
 
 @pytest.mark.parametrize("size", range(2, 33))
-def test_no_judge_wrote_what_it_judges(size: int) -> None:
+def test_no_judge_compares_its_own_text(size: int) -> None:
     for seed in range(3):
         for best in (agent_ids(size)[0], agent_ids(size)[-1]):
             members = bench(agent_ids(size), best, seed)
@@ -264,7 +262,7 @@ def test_a_stage_that_the_budget_refuses_ships_the_best_single(
         ("s4-", 11, ["propose", "score", "analyse", "fuse"], ("the fused text is not judged in both orders", "budget")),
     ],
 )
-def test_what_attempts_took_of_the_reserve_is_refused_when_it_is_asked_for(
+def test_a_stage_is_refused_when_attempts_used_its_reserve(
     dear: str, max_calls: int, purposes: list[str], more: tuple[str, ...]
 ) -> None:
     thrice = Minds(usage=lambda call_id: Usage(calls=3 if call_id.startswith(dear) else 1))

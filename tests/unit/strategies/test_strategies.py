@@ -120,7 +120,7 @@ def test_a_critic_meets_another_author_in_the_next_round() -> None:
 
 
 @pytest.mark.parametrize("name", STRATEGIES)
-def test_a_strategy_is_registered_under_its_own_name_and_tells_what_it_is(name: str) -> None:
+def test_a_strategy_is_registered_under_its_name_with_a_description(name: str) -> None:
     definition = STRATEGIES[name]
     assert definition.name == name
     assert definition.version >= 1
@@ -130,14 +130,14 @@ def test_a_strategy_is_registered_under_its_own_name_and_tells_what_it_is(name: 
 # The verdicts of the baselines
 
 
-def test_single_gives_the_first_agents_answer_whatever_the_quorum() -> None:
+def test_single_gives_the_first_agents_answer_under_any_quorum() -> None:
     ended = run(specification(3, strategy="single"))
     assert (ended.winner, ended.content, ended.order) == ("dev-001", "text of s1-dev-001", ["dev-001"])
     assert verdict(ended).ranking[0].score is None
     assert (verdict(ended).tie, verdict(ended).margin, ended.degraded) == (False, None, ())
 
 
-def test_independent_ranks_nothing_and_tells_who_is_missing() -> None:
+def test_independent_ranks_nothing_and_reports_missing_agents() -> None:
     ended = run(specification(3, strategy="independent"), Minds(failing=["s1-dev-002"]))
     assert (ended.winner, ended.content, ended.order) == (None, None, [])
     assert ended.degraded == ("2 of 3 agents answered",)
@@ -191,7 +191,7 @@ def test_two_below_the_quorum_are_judged_in_both_orders_by_members_without_a_can
 
 
 @pytest.mark.parametrize("winners", [("dev-001", "dev-002"), ("nobody", "nobody"), ("dev-002", "nobody")])
-def test_judges_of_a_pair_who_do_not_agree_make_a_tie(winners: tuple[str, str]) -> None:
+def test_judges_of_a_pair_that_disagree_make_a_tie(winners: tuple[str, str]) -> None:
     ended = judged(winners)
     assert (verdict(ended).tie, verdict(ended).margin) == (True, 0.0)
     assert [standing.score for standing in verdict(ended).ranking] == [0.5, 0.5]
@@ -204,7 +204,7 @@ def test_one_judge_alone_cannot_decide_a_pair() -> None:
     assert "1 of 2 ballots are missing" in ended.degraded
 
 
-def test_a_pair_that_nobody_judged_is_not_called_judged() -> None:
+def test_an_unjudged_pair_is_not_reported_as_judged() -> None:
     ended = judged(["dev-002"] * 2, failing=["s2-dev-003-1", "s2-dev-004-2"])
     assert set(ended.degraded) == {"2 of 5 agents answered", "2 of 2 ballots are missing", "unscored"}
     assert [standing.score for standing in verdict(ended).ranking] == [None, None]
@@ -214,7 +214,7 @@ def test_a_pair_that_nobody_judged_is_not_called_judged() -> None:
 # Failures on the way
 
 
-def test_a_failed_critique_finds_nothing_and_is_told() -> None:
+def test_a_failed_critique_finds_nothing_and_is_reported() -> None:
     ended = run(specification(), Minds(failing=["s2-dev-001"]))
     spared = next(shown(call)[0] for call in ended.asked("critique") if call.agent_id == "dev-001")
     assert spared not in {call.agent_id for call in ended.asked("revise")}
@@ -262,7 +262,7 @@ def test_a_missing_ballot_is_missing_and_never_zero() -> None:
     assert (verdict(both).margin, verdict(both).tie) == (None, False)
 
 
-def test_two_agents_are_ranked_by_what_each_gave_the_other() -> None:
+def test_two_agents_are_ranked_by_each_others_scores() -> None:
     ended = run(specification(2, strategy="best_of_n"))
     assert [(each.agent_id, each.score) for each in verdict(ended).ranking] == [("dev-001", 0.8), ("dev-002", 0.7)]
     assert verdict(ended).margin == pytest.approx(0.1)
@@ -314,7 +314,7 @@ def test_each_author_stands_once_where_its_best_version_does() -> None:
     assert verdict(ended).agreement == pytest.approx(1.0)
 
 
-def test_reviewers_who_preferred_another_are_named() -> None:
+def test_reviewers_that_preferred_another_are_named() -> None:
     """All but dev-003 rank by number; dev-003 puts dev-004 first and the others behind it together."""
     council = Minds()
 
@@ -350,7 +350,7 @@ def test_what_no_figure_tells_apart_is_decided_by_the_seed() -> None:
 # Calls
 
 
-def test_a_call_carries_what_its_agent_is_asked_with() -> None:
+def test_a_call_carries_its_agents_model_and_sampling() -> None:
     agents = (
         AgentSpec(agent_id="a", role="DEV", model="one", sampling=Sampling(temperature=0.7, max_tokens=100, top_p=0.9)),
         AgentSpec(agent_id="b", role="QA", sampling=Sampling(temperature=0.1, max_tokens=200)),
@@ -390,7 +390,7 @@ def test_a_revision_answers_as_many_issues_as_were_raised() -> None:
         (12, ["propose", "critique", "revise", "score"], None),
     ],
 )
-def test_a_budget_of_calls_buys_the_choice_before_what_only_helps_it(
+def test_a_budget_of_calls_pays_for_the_choice_first(
     max_calls: int, purposes: list[str], more: list[str] | None
 ) -> None:
     ended = run(specification(budget=Budget(max_calls=max_calls)))

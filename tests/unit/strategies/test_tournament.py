@@ -169,7 +169,7 @@ def test_judges_are_neutral_see_both_orders_between_them_and_share_the_work(form
     assert size == 3 or max(load.values()) - min(load.values()) <= 1
 
 
-def test_of_two_who_answered_the_others_judge_and_in_a_council_of_two_each_scores_the_other() -> None:
+def test_of_two_answers_the_other_members_judge_and_a_council_of_two_scores_each_other() -> None:
     two_left = run(asked(4), Minds(failing=["s1-dev-002", "s1-dev-003"]))
     assert {call.agent_id for calls in rounds(two_left) for call in calls} == {"dev-002", "dev-003"}
     assert (two_left.order, two_left.degraded) == (["dev-001", "dev-004"], ("2 of 4 agents answered",))
@@ -191,13 +191,13 @@ def test_the_order_of_the_members_changes_nothing() -> None:
 # Who meets whom
 
 
-def test_in_a_round_robin_everyone_meets_everyone_once() -> None:
+def test_in_a_round_robin_each_pair_meets_once() -> None:
     pairs = met(rounds(run(asked(5)))[0])
     assert sorted(map(sorted, pairs)) == [list(each) for each in combinations(agent_ids(5), 2)]
 
 
 @pytest.mark.parametrize("size", [4, 5, 8, 9])
-def test_swiss_opponents_are_new_near_in_the_standing_and_nobody_sits_out_twice(size: int) -> None:
+def test_swiss_opponents_are_new_and_near_and_no_candidate_sits_out_twice(size: int) -> None:
     """All judge by number, so that after a round winners meet winners."""
     ended = run(asked(size, "swiss", pairs=3))
     pairs = [met(calls) for calls in rounds(ended)]
@@ -212,7 +212,7 @@ def test_swiss_opponents_are_new_near_in_the_standing_and_nobody_sits_out_twice(
 
 
 @pytest.mark.parametrize("size", range(2, 10))
-def test_in_a_knockout_who_loses_is_out_and_who_sits_out_does_so_in_the_first_round(size: int) -> None:
+def test_a_knockout_drops_losers_and_gives_byes_in_the_first_round_only(size: int) -> None:
     pairs = [met(calls) for calls in rounds(run(asked(size, "knockout", seed=size)))]
     if size == 2:
         assert pairs == []
@@ -235,7 +235,7 @@ def test_the_bracket_is_drawn_by_the_seed() -> None:
 
 @settings(max_examples=60, deadline=None, database=None)
 @given(size=st.integers(2, 32), seed=st.integers(0, 99))
-def test_swiss_pairs_all_whatever_the_standings_are(size: int, seed: int) -> None:
+def test_swiss_pairs_all_candidates_under_any_standings(size: int, seed: int) -> None:
     """Standings that stay as they are wear the near opponents out, and are the hardest to pair."""
     draw, standing, past = Random(seed), agent_ids(size), list[list[Pairing]]()
     for _ in range(swiss_rounds_max(size)):
@@ -332,14 +332,14 @@ def test_of_equal_strengths_the_one_that_won_between_them_is_first() -> None:
     assert (found.order, found.tie, found.margin) == (("a", "b", "c", "d"), True, 0.0)
 
 
-def test_what_nobody_compared_has_no_score_and_comes_last() -> None:
+def test_uncompared_candidates_have_no_score_and_come_last() -> None:
     found = ranked("abc", said("ab>b ba>b"), {"a": 1, "b": 1, "c": 0}, 7)
     assert (found.order, found.scores["c"]) == (("b", "a", "c"), None)
     alone = ranked("ab", [], {"a": 2, "b": 1}, 7)
     assert (alone.order, alone.scores, alone.margin, alone.tie) == (("b", "a"), {"b": None, "a": None}, None, False)
 
 
-def test_who_is_beaten_follows_from_the_pair_alone() -> None:
+def test_the_loser_depends_on_the_pair_alone() -> None:
     heard = said("ab>b ba>b ac>a ca>a bc>c cb>c")
     assert beaten(("a", "b"), heard, dict.fromkeys("abc", 1), 7) == "a"
     assert beaten(("a", "c"), heard, dict.fromkeys("abc", 1), 7) == "c"
@@ -359,7 +359,7 @@ def test_agreement_and_dissent_are_read_off_the_comparisons() -> None:
 # Verdicts
 
 
-def test_a_survivor_by_ties_stands_below_who_won_matches() -> None:
+def test_a_survivor_by_ties_ranks_below_winners_of_matches() -> None:
     """A knockout's bracket says who meets whom; the verdict is by what was said, and fewer tokens only break ties."""
     first, second, third, _ = bracket(agent_ids(4), 7)
 
