@@ -1,4 +1,4 @@
-"""What tests of the core are told in: specifications, facts, answers, and agents that answer as they are told."""
+"""Builders for tests of the core: specifications, facts, answers, and scripted agents."""
 
 import json
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -178,7 +178,7 @@ def choice(label: str) -> str:
 
 
 def report(call: Call, passes: Callable[[Call, int], bool], fault: str = "") -> str:
-    """What a sandbox would tell of the call's program; `passes` is asked for each test, by its place."""
+    """A sandbox's report on the call's program; `passes` decides each test by its place."""
     assert call.check is not None
     verdicts = [not fault and passes(call, place) for place in range(len(call.check.tests))]
     outcomes = [
@@ -194,7 +194,7 @@ def report(call: Call, passes: Callable[[Call, int], bool], fault: str = "") -> 
 
 
 def by_number(candidate: str) -> int:
-    """A taste: the lower an agent's number, the better; a revision is a little better than what it replaces."""
+    """A score: the lower an agent's number, the higher; a revision scores one more than its original."""
     agent, _, version = candidate.partition("#")
     return max(0, 9 - int(agent[-3:])) + (1 if version else 0)
 

@@ -1,4 +1,4 @@
-"""What a budget admits, and how the time that is left is shared."""
+"""Budgets admit or refuse stages, and stages share the time left."""
 
 from datetime import timedelta
 

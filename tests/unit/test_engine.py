@@ -1,4 +1,4 @@
-"""The engine: what to do next, decided again from the facts alone at every step."""
+"""The engine decides every next step anew, from the facts alone."""
 
 from collections.abc import Sequence
 from datetime import datetime, timedelta
@@ -65,7 +65,7 @@ def in_seconds(seconds: float) -> datetime:
 
 
 def without_times(facts: Sequence[Fact]) -> list[bytes]:
-    """The facts as they stand in the log, but for when each was written and what follows from that."""
+    """The facts of the log without times."""
     fixed = {"ts": NOW, "soft_deadline_at": NOW, "call_deadline_at": NOW, "duration_ms": 0}
     return [
         encode(fact.model_copy(update={name: fixed[name] for name in fixed.keys() & type(fact).model_fields.keys()}))
@@ -90,7 +90,7 @@ def test_every_prefix_of_the_log_leads_to_the_same_end(strategy: str) -> None:
 
 
 def test_a_crash_in_the_middle_of_a_degraded_run_changes_nothing() -> None:
-    """Five agents of whom two are left, a pair to judge, and a judge who fails."""
+    """Five agents, two of which answer as a pair to judge, and a judge that fails."""
     minds = Minds(failing=["s1-dev-001", "s1-dev-003", "s1-dev-005", "s2-dev-001-1"])
     whole = run(specification(5), minds)
     assert "pair judged: below the quorum" in whole.degraded
@@ -160,7 +160,7 @@ def test_another_seed_shows_candidates_in_another_order() -> None:
 
 
 def decisions_of(ended: Run) -> list[bytes]:
-    """What was decided, without what it cost: cost counts a late answer too."""
+    """The verdict without its cost, which includes late answers."""
     verdict = ended.completed.verdict
     assert verdict is not None
     decided_facts: list[Fact] = [*ended.all(StageOpened), *ended.all(StageClosed)]
@@ -355,7 +355,7 @@ def test_a_log_that_records_more_stages_than_the_strategy_asks_for_is_refused() 
             decided([first, *two_stages[1:-1]])
 
 
-# What counts as an answer
+# Valid answers
 
 
 def test_an_answer_that_does_not_satisfy_its_schema_is_missing() -> None:

@@ -1,4 +1,4 @@
-"""State is the fold of the facts: what may follow what, and what is kept."""
+"""The fold: which facts may follow which, and the state that they lead to."""
 
 import pytest
 from hypothesis import given, settings
@@ -34,7 +34,7 @@ ENDINGS = {f"deliberation.{status}": status for status in ENDS}
 LATE = ("stage.opened", "call.finished", "stage.closed", "deliberation.cancelling", "deliberation.resumed")
 WORK = LATE[:3]
 
-# Written out again, on purpose: the table in the code is what is under test.
+# A copy of the table in the code, which is under test.
 ALLOWED: dict[str, dict[str, str]] = {
     "pending": {
         "stage.opened": "in_progress",
@@ -61,7 +61,7 @@ def folded(*facts: Fact) -> State:
 
 
 def stages_before(kind: str) -> list[Fact]:
-    """A history after which a fact of this kind tells of a stage that may open, run or close."""
+    """Facts after which a stage may open, run or close, as this kind of fact needs."""
     return [opened(), finished(), closed(seen=["dev-001"])] if kind == "stage.opened" else [opened(), finished()]
 
 

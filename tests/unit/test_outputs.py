@@ -1,4 +1,4 @@
-"""Structured outputs: what the schema allows and what is parsed are the same, and nothing else counts."""
+"""Structured outputs: the schema and the parser accept the same documents."""
 
 import json
 from collections.abc import Callable
@@ -42,7 +42,7 @@ FORMS: dict[str, type[ParsedOutput]] = {
 
 
 def checked_form(schema: dict[str, Any]) -> dict[str, Any]:
-    """A schema with the one bound on texts that is checked here and cannot be told to an engine: no empty answer."""
+    """The schema with the one bound that engines do not get: no empty answer."""
     properties = schema["properties"]
     return {
         **schema,
@@ -97,7 +97,7 @@ def agree(name: str, value: Any) -> bool:
 
 
 def _members(value: Any) -> list[tuple[Any, Any]]:
-    """What is directly inside an object or an array, with its name or place."""
+    """The members of an object or an array, with name or place."""
     if isinstance(value, dict):
         return list(cast("dict[Any, Any]", value).items())
     return list(enumerate(cast("list[Any]", value))) if isinstance(value, list) else []
@@ -147,7 +147,7 @@ def test_reasons_precede_scores_and_answers(name: str) -> None:
         assert [list(each["properties"]) for each in listing] == [["id", "rationale", "score"]] * 2
 
 
-# What is near a valid value: one thing changed
+# Nearly valid values: one change each
 
 
 def _paths(value: Any) -> list[tuple[Any, ...]]:
@@ -244,7 +244,7 @@ def test_schema_and_parser_agree_on_values_of_the_right_shape(name: str, data: s
     agree(name, data.draw(_VALUES[name]))
 
 
-# What is no answer at all
+# Texts that are no answer
 
 NONSENSE = ["", " ", "{", "null", "[]", "nonsense", "```json\n{}\n```", "{} {}", '{"a": NaN}', "\x00", "[" * 100_000]
 

@@ -1,4 +1,4 @@
-"""What agents are shown, and what they never are: names, roles, models, their own candidate, a peer's orders."""
+"""Prompts show what agents need, and never names, roles, models, their own candidate or a peer's instructions."""
 
 import re
 from collections import Counter
@@ -34,7 +34,7 @@ def canary(call_id: str) -> str:
 
 
 class Tasteless(Minds):
-    """Scores that need no number in an agent's id, and texts that can be told apart."""
+    """Scores that need no number in an agent's id, and distinct texts."""
 
     def __init__(self) -> None:
         super().__init__(score=lambda candidate: len(candidate) % 10, text=canary)
@@ -60,7 +60,7 @@ def call_behind(candidate: str) -> str:
 
 def test_no_prompt_names_an_agent_a_role_or_a_model() -> None:
     agents = mixed()
-    # An author may write what it likes; what is told here is that the product adds nothing.
+    # An author may write anything; this test shows that the product adds nothing.
     minds = Minds(score=lambda _: 5, text=lambda call_id: f"text {len(call_id)}")
     two_left = Minds(score=len, text=minds.text, failing=[f"s1-{agent.agent_id}" for agent in agents[2:]])
     for ended in (

@@ -1,4 +1,4 @@
-"""What each rule promises, held on any ballots."""
+"""The axioms that each rule satisfies, on random ballots."""
 
 from collections.abc import Mapping, Sequence
 from itertools import combinations, permutations

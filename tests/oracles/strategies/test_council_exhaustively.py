@@ -37,7 +37,7 @@ def test_every_pattern_of_failures_of_a_stage_comes_to_a_verdict(rule: CritiqueS
     for size in (2, 3):
         for stage in run(asked(size, stop=rule, critics=2)).all(StageOpened)[1:]:
             ids = [call.call_id for call in stage.calls]
-            # Of three members one call or all; the oracles try what lies between.
+            # Of three members one call or all; `test_every_strategy_failures` tries the rest.
             for count in range(1, len(ids) + 1) if size == 2 else (1, len(ids)):
                 for failing in combinations(ids, count):
                     ended = run(asked(size, stop=rule, critics=2), Minds(failing=failing))

@@ -1,4 +1,4 @@
-"""Every strategy makes exactly the calls that its definition foretells, and all counts of them agree."""
+"""Every strategy makes exactly the calls of its formula, and all counts of them agree."""
 
 import json
 
@@ -12,7 +12,7 @@ every_way = pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
 
 
 def counts(ended: Run) -> set[int]:
-    """How many calls were made: what the engine was asked, and what the usage tells in all, by stage and by agent.
+    """The number of calls, by the engine's requests, the verdict, and the usage in total, by stage and by agent.
 
     What a sandbox ran is no engine's call.
     """

@@ -1,4 +1,4 @@
-"""What holds for every strategy in its main ways holds in its other ways too: too long to be run while writing."""
+"""Runs the checks of every strategy in its other ways: too slow for the unit tests."""
 
 from collections.abc import Callable
 

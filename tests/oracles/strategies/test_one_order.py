@@ -1,4 +1,4 @@
-"""What becomes of a pair of which one order is missing: half a comparison finds the best more often than a tie does.
+"""A pair with one missing order: half a comparison finds the best more often than a tie does.
 
 Judges are those of the proof table: right with q = 0.7, and 0.15 more often when the better one stands first. Three
 calls in ten are lost, three candidates meet in a round robin, and equal strengths share the first place.

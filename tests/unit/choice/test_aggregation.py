@@ -45,7 +45,7 @@ ORDERS = {
 
 
 def kemeny_score(table: Duels, order: Sequence[str]) -> int:
-    """How many votes on pairs agree with an order: what Kemeny's orders make greatest."""
+    """The number of votes on pairs that agree with an order, which Kemeny's orders maximise."""
     place = {candidate: place for place, candidate in enumerate(order)}
     return sum(
         count
@@ -102,7 +102,7 @@ def test_a_circle_of_three_is_a_tie(rule: Aggregation) -> None:
     assert made.scores["a"] == made.scores["b"] == made.scores["c"]
 
 
-# ---- what Schulze and Kemeny leave open
+# ---- Orders that Schulze and Kemeny allow
 
 
 def test_ties_are_broken_among_kemenys_orders_and_never_outside_them() -> None:

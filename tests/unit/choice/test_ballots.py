@@ -220,7 +220,7 @@ CROWDS = {
     "in part": (blocs((1, "abc"), (1, "acb"), (1, "bac")), 27 / 11),
     "only what both show": ([cast("r", a=9, b=5, c=1), cast("s", b=2, c=1, d=9)], 1.0),
     "ties": ([cast("r", a=9, b=5, c=5), cast("s", a=9, b=5, c=1)], 2 / (1 + 2 / 6**0.5)),
-    # The third makes no difference between any two, so it is compared with nobody.
+    # The third puts all level, so it is compared with no other ballot.
     "one says nothing": ([*blocs((1, "abc"), (1, "acb")), cast("t", a=4, b=4, c=4), cast("u", a=4)], 3 / 2),
 }
 

@@ -1,4 +1,4 @@
-"""Councils whose drafts are letters and whose turns are told, and what came of their debates."""
+"""Councils with letters for drafts and given turns, and the results of their debates."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -10,7 +10,7 @@ from app.testing import Reply
 from tests.unit.facts_of import BROKEN, Minds, Run, agent_ids, answer, specification, turn
 
 Turns = Mapping[str, str]
-"""What an agent says when it speaks, by call id or agent; `X!` is X without an error cited, absent keeps its answer."""
+"""An agent's answers in debate, by call id or agent; `X!` is X without an error, absent keeps its answer."""
 
 
 def asked(
@@ -21,7 +21,7 @@ def asked(
 
 
 def council(drafts: str, turns: Turns | None = None, failing: Sequence[str] = ()) -> Callable[[Call], Reply]:
-    """Agents whose drafts are these letters, in the council's order, and who say `turns`."""
+    """Agents with these letters as drafts, in the council's order, and with these `turns`."""
     said: dict[str, str] = dict(zip(agent_ids(len(drafts)), drafts, strict=True))
 
     def script(call: Call) -> Reply:
@@ -47,7 +47,7 @@ def votes(ended: Run) -> dict[str, int]:
 
 
 def spoke(ended: Run) -> list[str]:
-    """The numbers of those who spoke, by round: `12 2` is the first two, then the second."""
+    """The speakers' numbers by round: `12 2` is the first two, then the second."""
     rounds = [stage for stage in ended.all(StageOpened) if stage.purpose == "debate"]
     return ["".join(call.agent_id[-1] for call in stage.calls) for stage in rounds]
 

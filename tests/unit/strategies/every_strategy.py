@@ -1,4 +1,4 @@
-"""Every registered strategy, in the ways that it is run here: parameters, a council's behaviour, the calls foretold.
+"""Every registered strategy in several ways: parameters, the agents' behaviour, and the expected number of calls.
 
 A strategy that is registered without a way fails `tests/oracles/strategies/test_every_strategy_accounting.py`; add a
 line to `WAYS`, with the number of calls that its definition in the literature foretells, not what the code happens to
@@ -32,12 +32,12 @@ _Item = TypeVar("_Item")
 
 
 def secret(call_id: str) -> str:
-    """A word that only this call's author knows, so that who reads it can be told from the prompts."""
+    """A word that only this call's author knows, so that the prompts show its readers."""
     return "".join(chr(ord("a") + byte % 26) for byte in hashlib.sha256(call_id.encode()).digest()[:12])
 
 
 def distinct(call_id: str) -> str:
-    """An answer that nobody else gives."""
+    """An answer of this call alone."""
     return f"A {secret(call_id)} of its own."
 
 
@@ -62,7 +62,7 @@ def counting() -> Minds:
 
 
 def with_one_dissenter() -> Minds:
-    """Everybody says the same but dev-001, who says something else each time."""
+    """All agents give one answer, but dev-001 gives another one each time."""
     return Minds(text=lambda call_id: distinct(call_id) if call_id.endswith("-001") else "Blue.")
 
 
@@ -83,7 +83,7 @@ def attached_to_the_old() -> Minds:
 
 @dataclass(frozen=True, eq=False)
 class Way:
-    """One way to run a strategy; `calls` foretells from N and R how many requests the engine sees without failures."""
+    """One way to run a strategy; `calls` gives the engine requests without failures, from N and R."""
 
     strategy: str
     told: str
@@ -100,7 +100,7 @@ class Way:
         seed: int = 7,
         agents: Sequence[AgentSpec] | None = None,
     ) -> Specification:
-        """What a gateway would accept for this way."""
+        """The specification that a gateway would accept."""
         found = specification(size, strategy=self.strategy, rounds=rounds, budget=budget, seed=seed, agents=agents)
         parameters = STRATEGIES[self.strategy].parameters.model_validate(dict(self.parameters))
         return found.model_copy(update={"parameters": parameters.model_dump(mode="json")})
@@ -215,7 +215,7 @@ MAIN_WAYS, OTHER_WAYS = _named(_MAIN), _named(_OTHER)
 WAYS = MAIN_WAYS | OTHER_WAYS
 
 
-# What may go wrong with a call
+# Failures of calls
 
 
 def failing(script: Script, fails: Callable[[Call], bool]) -> Script:
@@ -260,7 +260,7 @@ def subsets(of: Sequence[_Item]) -> Iterator[tuple[_Item, ...]]:
     return chain.from_iterable(combinations(of, count) for count in range(len(of) + 1))
 
 
-# What is looked at
+# Views of a run
 
 
 def verdict(ended: Run) -> Verdict:
@@ -279,7 +279,7 @@ def prompt(call: Call) -> str:
 
 
 def transcript(facts: Sequence[Fact]) -> list[bytes]:
-    """What the log says, but for when each fact was written and where in the stream: outcomes by call id."""
+    """The facts without times and sequence numbers, outcomes by call id."""
     fixed = {"ts": NOW, "soft_deadline_at": NOW, "call_deadline_at": NOW, "duration_ms": 0}
     timeless = [
         fact.model_copy(update={name: fixed[name] for name in fixed.keys() & type(fact).model_fields.keys()})

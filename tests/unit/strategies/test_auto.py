@@ -1,4 +1,4 @@
-"""auto: what unanimous drafts save, and an escalation that asks nobody twice."""
+"""`auto`: unanimous drafts end it early, and an escalation asks no agent twice."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any

@@ -62,7 +62,7 @@ def test_authors_have_equally_many_critics_without_themselves_and_new_ones_each_
 
 
 def finding(found: Mapping[str, Sequence[str]], severity: str = "major") -> Callable[[Call], Reply]:
-    """A council whose critics claim what is told by critic."""
+    """A council with given claims by critic."""
     minds = Minds()
 
     def script(call: Call) -> Reply:
@@ -140,7 +140,7 @@ def test_rounds_end_as_the_rule_says(
 
 
 def test_a_council_that_never_settles_makes_as_many_calls_as_its_formula_says() -> None:
-    """Every round somebody else is first, and better than the first one before."""
+    """Each round another agent is first, and better than the first one before."""
 
     def restless(candidate: str) -> int:
         agent, _, version = candidate.partition("#")
@@ -154,7 +154,7 @@ def test_a_council_that_never_settles_makes_as_many_calls_as_its_formula_says() 
 
 
 def test_the_verdict_of_a_settled_council_is_by_the_last_scores_that_there_are() -> None:
-    """The second round's ballots are missing: the first round's stand, and what was revised since is not in them."""
+    """Without ballots of the second round, those of the first decide, without the later revisions."""
     minds = Minds(failing=[f"s7-{agent}" for agent in agent_ids(3)])
     ended = run(asked(3, 3, stop="settled"), minds)
     assert ended.purposes == ["propose", "critique", "revise", "score", "critique", "revise", "score"]
@@ -279,7 +279,7 @@ def opinionated(call: Call) -> Reply:
 
 
 def revising(call: Call) -> Reply:
-    """As opinionated, but everybody revises, and no version is thought better than another."""
+    """As opinionated, but all revise, and all versions score alike."""
     return Minds(score=lambda candidate: TASTES[call.agent_id][author(candidate)])(call)
 
 

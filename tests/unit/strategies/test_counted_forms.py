@@ -1,4 +1,4 @@
-"""Every strategy that counts answers tells the agents, in every prompt, the form in which answers are read."""
+"""Every strategy that counts answers states in every prompt the form in which answers are read."""
 
 from typing import Any
 

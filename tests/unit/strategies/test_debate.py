@@ -1,4 +1,4 @@
-"""`debate`: who speaks, whom they read, what it takes to switch, and what counting first and final answers gives."""
+"""`debate`: speakers, what they read, valid switches, and the count of first and final answers."""
 
 import re
 from collections import Counter
@@ -103,7 +103,7 @@ def test_every_round_has_time_and_waits_for_a_quorum_of_its_speakers() -> None:
     assert shares == pytest.approx([25, 100 / 3, 50, 98])
 
 
-# What counts
+# Counting
 
 
 @pytest.mark.parametrize(
@@ -210,7 +210,7 @@ def test_of_two_answers_of_one_author_with_equally_many_votes_the_later_stands(s
 
 
 def test_the_version_that_stands_is_the_text_that_the_resource_shows() -> None:
-    """A turn that did not count is a version too: who switches at the second attempt stands with the third text."""
+    """A turn that did not count is a version too: a switch at the second attempt is the third text."""
     turns = {"s2-dev-001": "z!", "s2-dev-002": "c", "s3-dev-001": "c"}
     ended = run(asked(3, rounds=2), council("abc", turns))
     assert spoke(ended) == ["123", "1"]
@@ -227,7 +227,7 @@ def test_the_version_that_stands_is_the_text_that_the_resource_shows() -> None:
     }
 
 
-# What a turn shows
+# Prompts of turns
 
 
 def test_a_turn_shows_the_own_answer_with_its_reasons_and_neighbours_under_the_letters_on_record() -> None:

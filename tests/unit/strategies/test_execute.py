@@ -1,4 +1,4 @@
-"""`execute`: what tests are kept, what running them says, who repairs what, and who wins."""
+"""`execute`: the kept tests, their results, the repairs, and the winner."""
 
 import json
 from collections.abc import Callable, Mapping
@@ -155,7 +155,7 @@ def test_given_tests_are_shown_to_authors_and_writers_in_a_fence() -> None:
         assert user_prompt(call).count("<<<end-of-peer-text") == 1
 
 
-# What running says
+# Results of checks
 
 
 def test_the_score_is_agreeing_programs_times_tests_passed() -> None:
@@ -206,11 +206,11 @@ def test_a_test_that_none_of_several_passes_demands_nothing_unless_it_was_given(
     assert credible(suite_of(3, gates), found) == demanded
 
 
-# Who wins
+# The winner
 
 
 def judged(passes: Mapping[int, str], size: int = 3, rounds: int = 0, **parameters: object) -> Run:
-    """A council whose authors' programs pass tests as told, by their number; a repair changes nothing."""
+    """A council with given test results by author's number; a repair changes nothing."""
 
     def passed(call: Call, place: int) -> bool:
         return passes[author_number(call)][place] == "+"
@@ -319,7 +319,7 @@ def test_a_prompt_of_repair_shows_a_bounded_number_of_tests() -> None:
     assert user_prompt(repair).count("# fails:") == FAILED_SHOWN_MAX
 
 
-# What is missing
+# Missing outcomes
 
 
 def test_missing_tests_and_checks_are_reported_and_never_count_as_zero() -> None:
@@ -367,6 +367,6 @@ def test_an_unanswered_check_costs_nothing() -> None:
 
 
 def test_a_scripted_sandbox_says_what_a_real_one_would() -> None:
-    """The report that these tests are told in has the form of the real one."""
+    """The scripted report has the form of the real one."""
     (call,) = run(asked(1)).asked("check")
     assert SandboxReport.model_validate_json(report(call, lambda *_: True)).outcomes[0].passed

@@ -27,7 +27,7 @@ def letters(call: Call, passes: str) -> Reply:
 
 
 def lettered(passes: Mapping[int, str], rounds: int = 1) -> Run:
-    """A council whose first programs are reported as told, by their author's number; every repair passes all."""
+    """A council with given reports on its first programs, by author's number; every repair passes all tests."""
 
     def script(call: Call) -> Reply:
         if call.check is None:

@@ -20,7 +20,7 @@ from tests.unit.facts_of import Minds, Run, agent_ids, by_number, pair, run, spe
 
 SIZES = (1, 2, 3, 5, 9)
 BEST = "dev-001"
-"""Whom the scripted taste puts first."""
+"""The author that the scripted scores put first."""
 
 
 def asked(size: int = 5, *, seed: int = 7, budget: Budget | None = None) -> Specification:
@@ -33,7 +33,7 @@ def verdict(ended: Run) -> Verdict:
 
 
 def judges(*says: str, failing: Sequence[str] = ()) -> Callable[[Call], Reply]:
-    """A council whose two judges say in turn that `fused`, `single` or neither (`tie`) is better."""
+    """A council with two judges that prefer in turn `fused`, `single` or neither (`tie`)."""
     council, said = Minds(failing=failing), iter(says)
 
     def script(call: Call) -> Reply:
@@ -64,7 +64,7 @@ def test_it_makes_as_many_calls_as_its_formula_says(size: int, says: str) -> Non
 
 
 def test_time_is_left_for_every_stage_that_may_follow() -> None:
-    """Each stage shares what is left evenly with those after it: the selection must not take it all."""
+    """Each stage shares the time left evenly with later ones: the selection must not take all of it."""
     stages = run(asked()).all(StageOpened)
     shares = [(stage.soft_deadline_at - stages[0].ts).total_seconds() for stage in stages]
     assert shares == pytest.approx([20, 25, 100 / 3, 50, 98])
@@ -117,7 +117,7 @@ def test_a_long_text_is_cut_in_the_tally_and_complete_in_the_content() -> None:
     assert {len(each.answer) for each in verdict(ended).tally} == {500}
 
 
-# Who does what
+# Roles
 
 
 @pytest.mark.parametrize("size", range(2, 33))
@@ -195,7 +195,7 @@ def test_an_analysis_or_a_proposal_cannot_leave_its_fence() -> None:
         assert prompt(call).count("<<<end-of-peer-text") == marks[purpose]
 
 
-# What fails
+# Failures
 
 
 def test_two_below_the_quorum_are_judged_as_a_pair_and_not_fused() -> None:
@@ -210,7 +210,7 @@ def test_two_below_the_quorum_are_judged_as_a_pair_and_not_fused() -> None:
 
 
 def role_calls(ended: Run) -> dict[str, str]:
-    """The calls after the selection by what they are for."""
+    """The calls after the selection by purpose."""
     (analyst,), (writer,), (one, other) = (ended.asked(purpose) for purpose in ("analyse", "fuse", "judge"))
     return {"analyst": analyst.call_id, "writer": writer.call_id, "one": one.call_id, "other": other.call_id}
 
@@ -301,6 +301,6 @@ def test_the_strategy_is_registered() -> None:
 
 
 def test_a_taste_by_number_prefers_the_fused_text() -> None:
-    """What the other tests lean on."""
+    """Checks an assumption of the other tests."""
     assert by_number(f"{BEST}#1") > by_number(BEST) > by_number("dev-002")
     assert author(f"{BEST}#1") == BEST

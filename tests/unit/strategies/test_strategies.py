@@ -23,7 +23,7 @@ def verdict(ended: Run) -> Verdict:
 
 
 def calls_of(ended: Run) -> int:
-    """How many calls were made, told four ways that must agree."""
+    """The number of calls, counted four ways that must agree."""
     spent = ended.end.usage
     assert len(ended.calls) == spent.calls == verdict(ended).calls
     assert spent.calls == sum(stage.calls for stage in spent.by_stage) == sum(agent.calls for agent in spent.by_agent)
@@ -143,7 +143,7 @@ def test_independent_ranks_nothing_and_reports_missing_agents() -> None:
     assert ended.degraded == ("2 of 3 agents answered",)
 
 
-# Who fails before there is anything to decide on
+# Failures before any decision
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
@@ -246,7 +246,7 @@ def test_when_all_critiques_fail_there_is_no_round_and_the_drafts_are_scored() -
 
 
 def test_a_missing_ballot_is_missing_and_never_zero() -> None:
-    """With only one ballot left, what it gives is the score: 0.9 and 0.8, not a third of that."""
+    """With one ballot left, its scores count in full: 0.9 and 0.8, not a third of that."""
     flat = Minds(score=lambda candidate: {"dev-001": 9, "dev-002": 8}.get(candidate, 0))
     flat.failing = ["s2-dev-001", "s2-dev-002"]
     ended = run(specification(strategy="best_of_n"), flat)
@@ -287,7 +287,7 @@ def test_without_any_ballot_the_answers_stand_unscored(kind: str, agent: str) ->
     assert ended.degraded == ("3 of 3 ballots are missing", "unscored")
 
 
-# What a verdict is made of
+# Verdicts
 
 
 def test_an_old_version_can_win_over_the_one_that_replaced_it() -> None:

@@ -1,4 +1,4 @@
-"""`tournament`: who meets whom, who judges, what comparisons count for, and what missing ones do not."""
+"""`tournament`: pairings, judges, and how comparisons and missing ones count."""
 
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -36,7 +36,7 @@ every_format = pytest.mark.parametrize("form", FORMATS)
 def asked(
     size: int, form: str = "round_robin", *, pairs: int | None = None, budget: Budget | None = None, seed: int = 7
 ) -> Specification:
-    """What a gateway would accept; `pairs` are the rounds of a swiss tournament."""
+    """The accepted specification; `pairs` are the rounds of a swiss tournament."""
     parameters = TournamentParameters.model_validate({"format": form, "rounds_of_pairs": pairs})
     told = specification(size, strategy="tournament", budget=budget, seed=seed)
     return told.model_copy(update={"parameters": parameters.model_dump(mode="json")})
@@ -74,7 +74,7 @@ def brief(agent: str) -> Callable[[str], Usage]:
 
 
 def judged(says: Callable[[Call], str], **minds: Any) -> Callable[[Call], Reply]:
-    """A council whose judges say A, B or tie as told."""
+    """A council with given verdicts A, B or tie."""
     council = Minds(**minds)
 
     def script(call: Call) -> Reply:
@@ -147,7 +147,7 @@ def test_parameters_that_mean_nothing_are_refused_by_name(given: dict[str, Any],
     assert [error["loc"] for error in refused.value.errors()] == [(field,)]
 
 
-# Who judges
+# Judges
 
 
 @every_format
@@ -188,7 +188,7 @@ def test_the_order_of_the_members_changes_nothing() -> None:
         assert verdict(one) == verdict(other)
 
 
-# Who meets whom
+# Pairings
 
 
 def test_in_a_round_robin_each_pair_meets_once() -> None:
@@ -286,7 +286,7 @@ def test_byes_make_the_rest_of_a_bracket_even(size: int) -> None:
     assert len({each for both in found for each in both}) == 2 * len(found)
 
 
-# What comparisons count for
+# Counting comparisons
 
 
 def said(text: str) -> list[Comparison]:
@@ -360,7 +360,7 @@ def test_agreement_and_dissent_are_read_off_the_comparisons() -> None:
 
 
 def test_a_survivor_by_ties_ranks_below_winners_of_matches() -> None:
-    """A knockout's bracket says who meets whom; the verdict is by what was said, and fewer tokens only break ties."""
+    """The bracket decides the pairs, the comparisons decide the verdict, and fewer tokens only break ties."""
     first, second, third, _ = bracket(agent_ids(4), 7)
 
     def says(call: Call) -> str:
@@ -372,7 +372,7 @@ def test_a_survivor_by_ties_ranks_below_winners_of_matches() -> None:
     assert (ended.order[0], ended.order[-1]) == (second, third)
 
 
-# What fails
+# Failures
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""vote: waves, the plurality, what is missing from the count, and what is picked where nothing can be counted."""
+"""`vote`: waves, the plurality, missing answers, and the pick where nothing can be counted."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
