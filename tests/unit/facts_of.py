@@ -200,7 +200,7 @@ def by_number(candidate: str) -> int:
 
 
 @dataclass
-class Minds:
+class CouncilScript:
     """A script for a whole council. `failing` calls end in a problem, `silent` ones never end, `garbled` in nonsense.
 
     Call ids are `s<stage>-<agent>`. `issues` is what a critic finds, by call id; `score` what a reviewer gives, by
@@ -310,12 +310,14 @@ class Run:
         return [call for call in self.calls if call.call_id in ids]
 
 
-def run(asked: Specification, minds: Callable[[Call], Reply] | None = None) -> Run:
+def run(asked: Specification, script: Callable[[Call], Reply] | None = None) -> Run:
     """The whole deliberation, from its acceptance."""
-    return resumed([accepted(asked)], minds)
+    return resumed([accepted(asked)], script)
 
 
-def resumed(facts: Sequence[Fact], minds: Callable[[Call], Reply] | None = None, clock: FakeClock | None = None) -> Run:
+def resumed(
+    facts: Sequence[Fact], script: Callable[[Call], Reply] | None = None, clock: FakeClock | None = None
+) -> Run:
     """The rest of a deliberation, as a coordinator finds it that knows only these facts; the clock is at the last."""
-    agents = ScriptedAgents(minds or Minds(), clock or FakeClock(facts[-1].ts))
+    agents = ScriptedAgents(script or CouncilScript(), clock or FakeClock(facts[-1].ts))
     return Run(agents.deliberate(facts), agents.calls)

@@ -320,7 +320,7 @@ def test_a_count_holds_votes_shares_and_voters() -> None:
     ]
     assert (count.votes, count.first, count.second, count.tie) == (4, 3, 1, False)
     assert (count.agreement, count.margin) == (0.75, 0.5)
-    assert [told.model_dump() for told in count.tallies] == [
+    assert [row.model_dump() for row in count.tallies] == [
         {"answer": "x", "votes": 3, "agents": ("a", "d", "e")},
         {"answer": "y", "votes": 1, "agents": ("b",)},
     ]
@@ -339,8 +339,8 @@ def test_an_agent_may_vote_twice_and_is_named_once() -> None:
 
 
 def test_a_long_answer_is_cut_in_the_tally() -> None:
-    (told,) = tally([("a", "x" * 2_000)], seed=1).tallies
-    assert len(told.answer) == TALLY_CHARS_MAX
+    (row,) = tally([("a", "x" * 2_000)], seed=1).tallies
+    assert len(row.answer) == TALLY_CHARS_MAX
 
 
 @given(st.permutations(["x", "x", "y", "y", "z"]), st.integers(0, 2**31))

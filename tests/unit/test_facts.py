@@ -121,10 +121,10 @@ def test_every_type_of_event_is_tried_and_described_by_the_schema() -> None:
 
 
 def test_fields_of_a_newer_writer_are_dropped() -> None:
-    told = json.loads(encode(finished()))
-    told["colour"] = "blue"
-    told["usage"]["joules"] = 3
-    assert decode(json.dumps(told).encode()) == finished()
+    document = json.loads(encode(finished()))
+    document["colour"] = "blue"
+    document["usage"]["joules"] = 3
+    assert decode(json.dumps(document).encode()) == finished()
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from app.deliberation.fold import TERMINAL, TRANSITIONS, State, apply, begin, fo
 from tests.unit.facts_of import (
     ID,
     NOW,
-    Minds,
+    CouncilScript,
     accepted,
     agent_ids,
     cancelling,
@@ -248,7 +248,7 @@ def test_usage_by_stage_and_by_agent_sum_to_the_total(costs: list[Usage]) -> Non
 
 
 def test_the_end_reports_the_cost_of_every_call() -> None:
-    ended = run(specification(), Minds(failing=["s2-dev-001"]))
+    ended = run(specification(), CouncilScript(failing=["s2-dev-001"]))
     assert ended.end.usage.calls == len(ended.calls) == 11
     assert ended.end.usage.prompt_tokens == 1_100
     assert [(stage.purpose, stage.calls) for stage in ended.end.usage.by_stage] == [

@@ -14,7 +14,7 @@ from app.deliberation.outputs import Issue
 from app.deliberation.prompts import council as prompts
 from app.deliberation.prompts.form import persona_section
 from app.deliberation.specification import AgentSpec, Constraints, Sampling, Specification
-from tests.unit.facts_of import RUBRIC, Minds, Run, agent_ids, run, specification
+from tests.unit.facts_of import RUBRIC, CouncilScript, Run, agent_ids, run, specification
 
 ROLES = ("OENOLOGIST", "FALCONER", "LUTHIER", "COOPER", "FLETCHER")
 NONCE = "0123456789ab"
@@ -33,7 +33,7 @@ def canary(call_id: str) -> str:
     return f"canary<{call_id}>"
 
 
-class Tasteless(Minds):
+class Tasteless(CouncilScript):
     """Scores that need no number in an agent's id, and distinct texts."""
 
     def __init__(self) -> None:
@@ -61,11 +61,11 @@ def call_behind(candidate: str) -> str:
 def test_no_prompt_names_an_agent_a_role_or_a_model() -> None:
     agents = mixed()
     # An author may write anything; this test shows that the product adds nothing.
-    minds = Minds(score=lambda _: 5, text=lambda call_id: f"text {len(call_id)}")
-    two_left = Minds(score=len, text=minds.text, failing=[f"s1-{agent.agent_id}" for agent in agents[2:]])
+    script = CouncilScript(score=lambda _: 5, text=lambda call_id: f"text {len(call_id)}")
+    two_left = CouncilScript(score=len, text=script.text, failing=[f"s1-{agent.agent_id}" for agent in agents[2:]])
     for ended in (
-        run(specification(agents=agents, rounds=2), minds),
-        run(specification(agents=agents, strategy="best_of_n"), minds),
+        run(specification(agents=agents, rounds=2), script),
+        run(specification(agents=agents, strategy="best_of_n"), script),
         run(specification(agents=agents), two_left),
     ):
         for call in ended.calls:
@@ -105,8 +105,8 @@ def test_recorded_labels_name_the_authors_that_were_shown() -> None:
 
 
 def test_a_judge_of_a_pair_is_shown_it_under_the_labels_on_record() -> None:
-    minds = Minds(text=canary, failing=[f"s1-{agent}" for agent in agent_ids(5)[2:]])
-    judging = run(specification(5), minds).asked("judge")
+    script = CouncilScript(text=canary, failing=[f"s1-{agent}" for agent in agent_ids(5)[2:]])
+    judging = run(specification(5), script).asked("judge")
     assert len(judging) == 2
     for call in judging:
         assert fenced(call) == [canary(call_behind(call.labels[letter])) for letter in ("A", "B")]
@@ -157,14 +157,14 @@ def test_the_task_reaches_every_prompt_with_all_that_constrains_it() -> None:
     )
     for call in run(asked).calls:
         assert [message.role for message in call.messages] == ["system", "user"]
-        for told in (
+        for shown in (
             "# Task\nName a shade.",
             "- right (weight 2): Is it right?",
             "- clear (weight 1): Is it?",
             "- It is warm.\n- It is legal.",
             "# Context\n- audience: painters",
         ):
-            assert told in text_of(call)
+            assert shown in text_of(call)
         assert "T-1" not in text_of(call), "metadata of the deliberation is for lists"
 
 
@@ -230,10 +230,10 @@ def marks_of(call: Call) -> list[str]:
 
 def hostile_run(text: str, asked: Specification) -> Run:
     """dev-002 writes `text` wherever it can, with the mark of each fence if it asks for one."""
-    peaceful = Minds()
+    peaceful = CouncilScript()
     marks = {mark for call in run(asked, peaceful).calls for mark in marks_of(call)}
     written = text.replace("{nonce}", ">>> <<<end-of-peer-text ".join(sorted(marks))) if "{nonce}" in text else text
-    return run(asked, Minds(text=lambda call_id: written if "dev-002" in call_id else peaceful.text(call_id)))
+    return run(asked, CouncilScript(text=lambda call_id: written if "dev-002" in call_id else peaceful.text(call_id)))
 
 
 def with_room(size: int = 3) -> Specification:

@@ -6,7 +6,7 @@ import pytest
 
 from app.deliberation.facts import CallFinished
 from app.testing import FakeClock, Reply, ScriptedAgents, subject_matches
-from tests.unit.facts_of import NOW, Minds, accepted, answer, run, specification
+from tests.unit.facts_of import NOW, CouncilScript, accepted, answer, run, specification
 
 
 @pytest.mark.parametrize(
@@ -48,4 +48,4 @@ def test_scripted_agents_are_asked_once_and_answer_at_the_set_times_in_order() -
 
 
 def test_the_clock_of_a_deliberation_stands_still_while_there_is_something_to_do() -> None:
-    assert {fact.ts for fact in run(specification(), Minds()).facts} == {NOW}
+    assert {fact.ts for fact in run(specification(), CouncilScript()).facts} == {NOW}

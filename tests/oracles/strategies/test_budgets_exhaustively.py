@@ -7,7 +7,7 @@ import pytest
 from app.deliberation.calls import Usage
 from app.deliberation.facts import Failed
 from app.deliberation.specification import Budget
-from tests.unit.facts_of import Minds, agent_ids, by_number, quorum_of, run, specification
+from tests.unit.facts_of import CouncilScript, agent_ids, by_number, quorum_of, run, specification
 from tests.unit.strategies.test_strategies import verdict
 
 PATTERNS = [
@@ -21,7 +21,7 @@ PATTERNS = [
 @pytest.mark.parametrize("strategy", ["best_of_n", "council"])
 def test_every_pattern_of_failed_proposals_comes_to_the_end_that_the_quorum_rules_say(strategy: str) -> None:
     for size, failing in PATTERNS:
-        ended = run(specification(size, strategy=strategy), Minds(failing=[f"s1-{agent}" for agent in failing]))
+        ended = run(specification(size, strategy=strategy), CouncilScript(failing=[f"s1-{agent}" for agent in failing]))
         left = [agent for agent in agent_ids(size) if agent not in failing]
         if not left:
             assert isinstance(ended.end, Failed)
@@ -49,7 +49,7 @@ def test_every_pattern_of_failed_proposals_comes_to_the_end_that_the_quorum_rule
 @pytest.mark.parametrize(("strategy", "closing"), [("council", "score"), ("fuse", "judge")])
 def test_no_budget_of_tokens_opens_a_stage_that_it_cannot_finish(strategy: str, closing: str) -> None:
     """As dear as the agents' bounds let them be: long texts, long issues, and every completion at its bound."""
-    long = Minds(
+    long = CouncilScript(
         text=lambda call_id: f"{call_id} ".ljust(1_000, "x"),
         issues=lambda _: ["major"] * 8,
         usage=lambda _: Usage(prompt_tokens=400, completion_tokens=500, calls=1),

@@ -7,7 +7,7 @@ import pytest
 from app.deliberation.choice.critiques import CritiqueStopRule
 from app.deliberation.facts import StageOpened
 from app.deliberation.specification import Budget
-from tests.unit.facts_of import Minds, agent_ids, run
+from tests.unit.facts_of import CouncilScript, agent_ids, run
 from tests.unit.strategies.test_council import STOPS, asked, criticised, verdict
 
 
@@ -25,9 +25,9 @@ def test_a_failed_critic_leaves_the_findings_of_the_others() -> None:
     whole = run(asked(critics=2))
     for count in range(1, 7):
         for failing in combinations([call.call_id for call in whole.asked("critique")], count):
-            ended = run(asked(critics=2), Minds(failing=failing))
-            heard = {criticised(call) for call in ended.asked("critique") if call.call_id not in failing}
-            assert {call.agent_id for call in ended.asked("revise")} == heard
+            ended = run(asked(critics=2), CouncilScript(failing=failing))
+            criticised_authors = {criticised(call) for call in ended.asked("critique") if call.call_id not in failing}
+            assert {call.agent_id for call in ended.asked("revise")} == criticised_authors
             assert ended.degraded == (f"{count} of 6 critiques of round 1 are missing",)
             assert ended.winner == "dev-001"
 
@@ -40,7 +40,7 @@ def test_every_pattern_of_failures_of_a_stage_comes_to_a_verdict(rule: CritiqueS
             # Of three members one call or all; `test_every_strategy_failures` tries the rest.
             for count in range(1, len(ids) + 1) if size == 2 else (1, len(ids)):
                 for failing in combinations(ids, count):
-                    ended = run(asked(size, stop=rule, critics=2), Minds(failing=failing))
+                    ended = run(asked(size, stop=rule, critics=2), CouncilScript(failing=failing))
                     assert sorted(ended.order) == agent_ids(size)
                     assert ended.content
                     assert any(f"{count} of {len(ids)}" in reason for reason in ended.degraded)

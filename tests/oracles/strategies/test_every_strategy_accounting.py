@@ -55,10 +55,10 @@ def test_tokens_and_attempts_are_the_sum_of_what_every_call_cost(way: Way) -> No
 
 @every_way
 def test_the_declared_steps_are_the_stages_that_run(way: Way) -> None:
-    told = [step.partition(" ")[0] for step in STRATEGIES[way.strategy].steps]
+    declared = [step.partition(" ")[0] for step in STRATEGIES[way.strategy].steps]
     for size in (1, 2, 5):
         for purpose in way.run(size, rounds=2).purposes:
-            assert purpose in told, f"{way.strategy} runs a stage {purpose} that its steps {told} do not name"
+            assert purpose in declared, f"{way.strategy} runs a stage {purpose} that its steps {declared} do not name"
 
 
 @every_way

@@ -12,7 +12,7 @@ from app.deliberation.errors import InvalidOutput
 from app.deliberation.facts import Completed, End, Failed, Verdict
 from app.deliberation.outputs import parse_output
 from app.testing import Reply
-from tests.unit.facts_of import Minds, Run, run
+from tests.unit.facts_of import CouncilScript, Run, run
 from tests.unit.strategies.every_strategy import (
     MAIN_WAYS,
     WAYS,
@@ -66,7 +66,7 @@ def ends_well(way: Way, ended: Run, script: Script) -> None:
     assert isinstance(ended.end, Completed)
     found = verdict(ended)
     if any(script(call).text is None for call in ended.calls):
-        assert ended.degraded, "something failed and nothing is told"
+        assert ended.degraded, "something failed and nothing is reported"
     if way.strategy != "independent":
         assert found.content and found.call_id in written and found.winner is not None
     assert [standing.rank for standing in found.ranking] == list(range(1, len(found.ranking) + 1))
@@ -120,7 +120,7 @@ def decided(ended: Run) -> tuple[Verdict | str, tuple[str, ...]]:
 
 def enthusiastic(script: Script) -> Script:
     """The script with perfect scores by every judge."""
-    judges = Minds(score=lambda _: 10)
+    judges = CouncilScript(score=lambda _: 10)
     return lambda call: judges(call) if call.output.kind in ("score", "pair", "choice") else script(call)
 
 
@@ -167,7 +167,7 @@ MALFORMED: dict[str, Callable[[str], str]] = {
     "refused in prose": lambda text: "I would rather not say.",
     "truncated": lambda text: text[: len(text) // 2],
     "the last brace lacks": lambda text: text[:-1],
-    "told twice": lambda text: text + text,
+    "repeated": lambda text: text + text,
     "every name twice": lambda text: f"{text[:-1]}, {text[1:]}",
     "in a fence": lambda text: f"```json\n{text}\n```",
     "in a list": lambda text: f"[{text}]",

@@ -6,7 +6,7 @@ from itertools import chain, combinations
 import pytest
 
 from app.deliberation.facts import Failed
-from tests.unit.facts_of import Minds, agent_ids, quorum_of, run
+from tests.unit.facts_of import CouncilScript, agent_ids, quorum_of, run
 from tests.unit.strategies.test_fuse import BEST, asked, role_calls, verdict
 
 
@@ -17,7 +17,7 @@ def subsets(of: Sequence[str]) -> list[tuple[str, ...]]:
 @pytest.mark.parametrize("size", [1, 2, 3, 4])
 def test_every_pattern_of_failed_proposals_comes_to_the_end_that_the_quorum_rules_say(size: int) -> None:
     for failing in subsets(agent_ids(size)):
-        ended = run(asked(size), Minds(failing=[f"s1-{agent}" for agent in failing]))
+        ended = run(asked(size), CouncilScript(failing=[f"s1-{agent}" for agent in failing]))
         left = [agent for agent in agent_ids(size) if agent not in failing]
         if not left:
             assert isinstance(ended.end, Failed)
@@ -43,9 +43,9 @@ TOLD: Mapping[frozenset[str], tuple[str, ...]] = {
 def test_every_pattern_of_failures_after_the_selection_ships_the_best_single_and_is_reported(kind: str) -> None:
     calls = role_calls(run(asked(3)))
     for failing in subsets(list(calls)):
-        minds = Minds()
-        setattr(minds, kind, [calls[name] for name in failing])
-        ended = run(asked(3), minds)
+        script = CouncilScript()
+        setattr(script, kind, [calls[name] for name in failing])
+        ended = run(asked(3), script)
         expected = TOLD.get(frozenset(failing) - {"analyst", "writer"}, ())
         if "writer" in failing:
             expected = ("not fused: the fused text is missing",)

@@ -7,7 +7,7 @@ from random import Random
 import pytest
 
 from app.deliberation.facts import Failed
-from tests.unit.facts_of import Minds, Run, agent_ids, quorum_of, run
+from tests.unit.facts_of import CouncilScript, Run, agent_ids, quorum_of, run
 from tests.unit.strategies.test_tournament import asked, brief, every_format, judged, shown, verdict
 
 
@@ -41,7 +41,7 @@ def test_every_pattern_of_failed_proposals_comes_to_a_verdict_over_those_left(fo
     for size in range(1, 5):
         for count in range(size + 1):
             for failing in combinations(agent_ids(size), count):
-                ended = run(asked(size, form), Minds(failing=[f"s1-{agent}" for agent in failing]))
+                ended = run(asked(size, form), CouncilScript(failing=[f"s1-{agent}" for agent in failing]))
                 left = [agent for agent in agent_ids(size) if agent not in failing]
                 if not left:
                     assert isinstance(ended.end, Failed)
@@ -59,15 +59,17 @@ def test_every_pattern_of_failed_proposals_comes_to_a_verdict_over_those_left(fo
 def consistent(ended: Run, failing: Sequence[str]) -> None:
     """Asserts what holds under any failures of the judges' calls."""
     calls = ended.asked("judge")
-    heard = [call for call in calls if call.call_id not in failing]
+    answered = [call for call in calls if call.call_id not in failing]
     found = verdict(ended)
-    compared = {each for call in heard for each in shown(call)}
+    compared = {each for call in answered for each in shown(call)}
     assert {standing.agent_id for standing in found.ranking if standing.score is not None} == compared
     assert sorted(ended.order) == agent_ids(len(ended.order))
-    told = [f"{len(calls) - len(heard)} of {len(calls)} comparisons are missing"] if len(heard) < len(calls) else []
-    assert [*ended.degraded] == [*told, *([] if heard else ["unscored"])]
+    missing = (
+        [f"{len(calls) - len(answered)} of {len(calls)} comparisons are missing"] if len(answered) < len(calls) else []
+    )
+    assert [*ended.degraded] == [*missing, *([] if answered else ["unscored"])]
     assert (found.margin is None) == (len(compared) < 2)
-    if heard:
+    if answered:
         assert found.agreement == pytest.approx(1.0)
 
 
@@ -77,9 +79,9 @@ def test_every_pattern_of_failed_comparisons_is_reported_and_none_counts_as_zero
     whole = [call.call_id for call in run(asked(3, form)).asked("judge")]
     for count in range(len(whole) + 1):
         for failing in combinations(whole, count):
-            consistent(run(asked(3, form), Minds(failing=failing)), failing)
+            consistent(run(asked(3, form), CouncilScript(failing=failing)), failing)
     draw = Random(4)
     whole = [call.call_id for call in run(asked(4, form)).asked("judge")]
     for _ in range(25):
         failing = draw.sample(whole, draw.randint(1, len(whole)))
-        consistent(run(asked(4, form), Minds(failing=failing)), failing)
+        consistent(run(asked(4, form), CouncilScript(failing=failing)), failing)

@@ -278,8 +278,8 @@ def test_a_council_of_two_is_ranked_by_means_and_reports_another_chosen_rule(rul
     made = ranked(["dev-001", "dev-001#1", "dev-002", "dev-002#1"], ballots, rule)
     assert made.order == ("dev-002#1", "dev-001#1", "dev-002", "dev-001")
     assert made.scores["dev-002#1"] == 0.9
-    told = (f"too few ballots for {rule}: ranked by the mean scores",)
-    assert made.degraded == (told if rule in COMPARING else ())
+    reasons = (f"too few ballots for {rule}: ranked by the mean scores",)
+    assert made.degraded == (reasons if rule in COMPARING else ())
 
 
 @pytest.mark.parametrize("rule", COMPARING)

@@ -7,7 +7,7 @@ from app.deliberation.calls import Call
 from app.deliberation.facts import StageOpened, Verdict
 from app.deliberation.specification import Budget, Specification
 from app.testing import Reply
-from tests.unit.facts_of import BROKEN, Minds, Run, agent_ids, answer, specification, turn
+from tests.unit.facts_of import BROKEN, CouncilScript, Run, agent_ids, answer, specification, turn
 
 Turns = Mapping[str, str]
 """An agent's answers in debate, by call id or agent; `X!` is X without an error, absent keeps its answer."""
@@ -16,8 +16,8 @@ Turns = Mapping[str, str]
 def asked(
     size: int, *, rounds: int = 1, seed: int = 7, budget: Budget | None = None, **parameters: Any
 ) -> Specification:
-    told = specification(size, strategy="debate", rounds=rounds, seed=seed, budget=budget)
-    return told.model_copy(update={"parameters": parameters})
+    base = specification(size, strategy="debate", rounds=rounds, seed=seed, budget=budget)
+    return base.model_copy(update={"parameters": parameters})
 
 
 def council(drafts: str, turns: Turns | None = None, failing: Sequence[str] = ()) -> Callable[[Call], Reply]:
@@ -28,11 +28,11 @@ def council(drafts: str, turns: Turns | None = None, failing: Sequence[str] = ()
         if call.call_id in failing:
             return Reply(problem=BROKEN)
         if call.output.kind != "turn":
-            return Reply(text=answer(said[call.agent_id])) if call.output.kind == "answer" else Minds()(call)
-        told = (turns or {}).get(call.call_id, (turns or {}).get(call.agent_id, said[call.agent_id]))
-        if not told.endswith("!"):
-            said[call.agent_id] = told
-        return Reply(text=turn(told.removesuffix("!"), "" if told.endswith("!") else "step 2 is wrong"))
+            return Reply(text=answer(said[call.agent_id])) if call.output.kind == "answer" else CouncilScript()(call)
+        taken = (turns or {}).get(call.call_id, (turns or {}).get(call.agent_id, said[call.agent_id]))
+        if not taken.endswith("!"):
+            said[call.agent_id] = taken
+        return Reply(text=turn(taken.removesuffix("!"), "" if taken.endswith("!") else "step 2 is wrong"))
 
     return script
 

@@ -18,10 +18,10 @@ from app.deliberation.facts import CallFinished, Fact, StageOpened, Verdict, enc
 from app.deliberation.specification import AgentSpec, Budget, Specification
 from app.deliberation.strategies import STRATEGIES
 from app.testing import Reply
-from tests.unit.facts_of import BROKEN, NOW, Minds, Run, by_number, run, specification
+from tests.unit.facts_of import BROKEN, NOW, CouncilScript, Run, by_number, run, specification
 
 Script = Callable[[Call], Reply]
-Behaviour = Callable[[], Minds]
+Behaviour = Callable[[], CouncilScript]
 
 WRITING = ("answer", "turn", "program", "revision")
 """The kinds of output that hold a text which may win."""
@@ -41,44 +41,44 @@ def distinct(call_id: str) -> str:
     return f"A {secret(call_id)} of its own."
 
 
-def disagreeing() -> Minds:
+def disagreeing() -> CouncilScript:
     """No two answers are equal, every critic finds a major issue, and tastes agree."""
-    return Minds(text=distinct)
+    return CouncilScript(text=distinct)
 
 
-def agreeing() -> Minds:
+def agreeing() -> CouncilScript:
     """All give one answer."""
-    return Minds(text=lambda _: "A colour that all name.")
+    return CouncilScript(text=lambda _: "A colour that all name.")
 
 
-def content() -> Minds:
+def content() -> CouncilScript:
     """No two answers are equal, and no critic finds anything that would have to be mended."""
-    return Minds(text=distinct, issues=lambda _: ("minor",))
+    return CouncilScript(text=distinct, issues=lambda _: ("minor",))
 
 
-def counting() -> Minds:
+def counting() -> CouncilScript:
     """Everybody says another number."""
-    return Minds(text=lambda call_id: f"It is {int(hashlib.sha256(call_id.encode()).hexdigest()[:8], 16)}.")
+    return CouncilScript(text=lambda call_id: f"It is {int(hashlib.sha256(call_id.encode()).hexdigest()[:8], 16)}.")
 
 
-def with_one_dissenter() -> Minds:
+def with_one_dissenter() -> CouncilScript:
     """All agents give one answer, but dev-001 gives another one each time."""
-    return Minds(text=lambda call_id: distinct(call_id) if call_id.endswith("-001") else "Blue.")
+    return CouncilScript(text=lambda call_id: distinct(call_id) if call_id.endswith("-001") else "Blue.")
 
 
-def with_a_test_that_half_fail() -> Minds:
+def with_a_test_that_half_fail() -> CouncilScript:
     """Every other author's programs fail the first test, however often they are repaired."""
-    return Minds(text=distinct, passes=lambda call, place: place > 0 or int(call.agent_id[-3:]) % 2 == 1)
+    return CouncilScript(text=distinct, passes=lambda call, place: place > 0 or int(call.agent_id[-3:]) % 2 == 1)
 
 
-def with_a_fault_each() -> Minds:
+def with_a_fault_each() -> CouncilScript:
     """Every program fails one of the first two tests, which some other program passes, however often it is repaired."""
-    return Minds(text=distinct, passes=lambda call, place: place != int(call.agent_id[-3:]) % 2)
+    return CouncilScript(text=distinct, passes=lambda call, place: place != int(call.agent_id[-3:]) % 2)
 
 
-def attached_to_the_old() -> Minds:
+def attached_to_the_old() -> CouncilScript:
     """Whatever replaces a first version is thought worse than it."""
-    return Minds(text=distinct, score=lambda candidate: 0 if "#" in candidate else by_number(candidate))
+    return CouncilScript(text=distinct, score=lambda candidate: 0 if "#" in candidate else by_number(candidate))
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,7 +86,7 @@ class Way:
     """One way to run a strategy; `calls` gives the engine requests without failures, from N and R."""
 
     strategy: str
-    told: str
+    variant: str
     calls: Callable[[int, int], int]
     behaviour: Behaviour = disagreeing
     parameters: Mapping[str, Any] = field(default_factory=dict[str, Any])
@@ -208,7 +208,7 @@ _OTHER = (
 
 
 def _named(ways: Sequence[Way]) -> dict[str, Way]:
-    return {f"{way.strategy}{f', {way.told}' if way.told else ''}": way for way in ways}
+    return {f"{way.strategy}{f', {way.variant}' if way.variant else ''}": way for way in ways}
 
 
 MAIN_WAYS, OTHER_WAYS = _named(_MAIN), _named(_OTHER)

@@ -9,8 +9,8 @@ from pydantic import ValidationError
 from app.deliberation.facts import Failed, StageOpened, Verdict
 from app.deliberation.specification import Budget
 from app.deliberation.strategies.auto import ESCALATIONS, AutoParameters
-from tests.unit.facts_of import Minds, Run, agent_ids, run, specification
-from tests.unit.strategies.test_vote import FAILS, minds, waves
+from tests.unit.facts_of import CouncilScript, Run, agent_ids, run, specification
+from tests.unit.strategies.test_vote import FAILS, answering, waves
 
 every_escalation = pytest.mark.parametrize("chosen", ESCALATIONS)
 
@@ -21,11 +21,11 @@ def auto(
     *,
     rounds: int = 1,
     budget: Budget | None = None,
-    script: Minds | None = None,
+    script: CouncilScript | None = None,
 ) -> Run:
     filled = AutoParameters.model_validate(dict(parameters or {})).model_dump(mode="json")
     asked = specification(len(said), strategy="auto", parameters=filled, rounds=rounds, budget=budget)
-    return run(asked, script or minds(said))
+    return run(asked, script or answering(said))
 
 
 def verdict(ended: Run) -> Verdict:
@@ -52,7 +52,7 @@ def test_an_escalation_is_the_chosen_strategy_but_for_the_waves_of_its_proposals
     """The same prompts to the same agents and the same verdict; with all drafts in one wave, the very same calls."""
     said = [f"Colour {place}" for place in range(size)]
     escalated = auto(said, {"escalate_to": chosen})
-    whole = run(specification(size, strategy=chosen), minds(said))
+    whole = run(specification(size, strategy=chosen), answering(said))
     assert [(call.agent_id, call.messages) for call in escalated.calls] == [
         (call.agent_id, call.messages) for call in whole.calls
     ]
@@ -190,8 +190,8 @@ def test_parameters_of_the_escalation_are_held_to_its_own_schema(
 
 @pytest.mark.parametrize("named", [{}, {"normaliser": "choice"}, {"options": ["a", "b"]}])
 def test_an_escalation_that_counts_reads_answers_as_the_drafts_were_read(named: dict[str, Any]) -> None:
-    told = {"normaliser": "choice", "options": ["a", "b"], "escalate_to": "debate", "escalation": named}
-    filled = AutoParameters.model_validate(told).model_dump(mode="json")
+    given = {"normaliser": "choice", "options": ["a", "b"], "escalate_to": "debate", "escalation": named}
+    filled = AutoParameters.model_validate(given).model_dump(mode="json")
     assert {name: filled["escalation"][name] for name in ("normaliser", "options")} == {
         "normaliser": "choice",
         "options": ["a", "b"],
@@ -205,7 +205,7 @@ def test_a_debate_that_follows_counts_the_form_that_was_asked_for() -> None:
             mode="json"
         )
         asked = specification(3, strategy="auto", parameters=filled, rounds=0, seed=seed)
-        ended = run(asked, minds(["It is 391.", "17 · 23 = 391", "392"]))
+        ended = run(asked, answering(["It is 391.", "17 · 23 = 391", "392"]))
         assert verdict(ended).tally[0].answer == "391", f"seed {seed}"
 
 

@@ -16,15 +16,15 @@ from app.deliberation.specification import Budget, Specification
 from app.deliberation.strategies.best_of_n import BestOfNParameters
 from app.deliberation.strategies.council import CouncilParameters
 from app.testing import Reply
-from tests.unit.facts_of import Minds, Run, agent_ids, by_number, revision, run, specification
+from tests.unit.facts_of import CouncilScript, Run, agent_ids, by_number, revision, run, specification
 
 STOPS: tuple[CritiqueStopRule, ...] = ("no_major", "accepted", "settled", "none")
 
 
 def asked(size: int = 3, rounds: int = 1, budget: Budget | None = None, **parameters: Any) -> Specification:
     """A council as a gateway would accept it."""
-    told = specification(size, rounds=rounds, budget=budget)
-    return told.model_copy(update={"parameters": CouncilParameters(**parameters).model_dump(mode="json")})
+    base = specification(size, rounds=rounds, budget=budget)
+    return base.model_copy(update={"parameters": CouncilParameters(**parameters).model_dump(mode="json")})
 
 
 def verdict(ended: Run) -> Verdict:
@@ -45,7 +45,7 @@ def prompt(call: Call) -> str:
 
 @pytest.mark.parametrize("critics", [1, 2, 3])
 def test_authors_have_equally_many_critics_without_themselves_and_new_ones_each_round(critics: int) -> None:
-    ended = run(asked(7, rounds=2, critics=critics), Minds(text=lambda call_id: f"canary-{call_id}"))
+    ended = run(asked(7, rounds=2, critics=critics), CouncilScript(text=lambda call_id: f"canary-{call_id}"))
     by_round = [stage for stage in ended.all(StageOpened) if stage.purpose == "critique"]
     calls = {call.call_id: call for call in ended.calls}
     met: list[set[tuple[str, str]]] = []
@@ -63,11 +63,11 @@ def test_authors_have_equally_many_critics_without_themselves_and_new_ones_each_
 
 def finding(found: Mapping[str, Sequence[str]], severity: str = "major") -> Callable[[Call], Reply]:
     """A council with given claims by critic."""
-    minds = Minds()
+    council = CouncilScript()
 
     def script(call: Call) -> Reply:
         if call.output.kind != "critique":
-            return minds(call)
+            return council(call)
         issues = tuple(issue(severity, claim) for claim in found.get(call.agent_id, ()))
         return Reply(text=Critique(issues=issues, verdict="revise" if issues else "accept").model_dump_json())
 
@@ -106,8 +106,8 @@ def test_eight_critics_with_eight_issues_each_bound_the_revision() -> None:
 # When rounds end
 
 
-def said(rule: CritiqueStopRule, size: int, rounds: int, minds: Minds) -> list[str]:
-    return run(asked(size, rounds, stop=rule), minds).purposes
+def said(rule: CritiqueStopRule, size: int, rounds: int, script: CouncilScript) -> list[str]:
+    return run(asked(size, rounds, stop=rule), script).purposes
 
 
 def flat(candidate: str) -> int:
@@ -135,8 +135,8 @@ def flat(candidate: str) -> int:
 def test_rounds_end_as_the_rule_says(
     rule: CritiqueStopRule, severities: Sequence[str], score: Callable[[str], int], rounds_made: list[str]
 ) -> None:
-    told = said(rule, 3, 3, Minds(issues=lambda _: severities, score=score))
-    assert told == ["propose", *rounds_made, *(["score"] if "score" not in rounds_made else [])]
+    purposes = said(rule, 3, 3, CouncilScript(issues=lambda _: severities, score=score))
+    assert purposes == ["propose", *rounds_made, *(["score"] if "score" not in rounds_made else [])]
 
 
 def test_a_council_that_never_settles_makes_as_many_calls_as_its_formula_says() -> None:
@@ -147,7 +147,7 @@ def test_a_council_that_never_settles_makes_as_many_calls_as_its_formula_says() 
         return 1 + 2 * int(version or 0) + (int(agent[-1]) % 3 == int(version or 0) % 3)
 
     for size, rounds, critics in ((2, 1, 1), (3, 3, 1), (3, 3, 2), (5, 2, 2)):
-        ended = run(asked(size, rounds, stop="settled", critics=critics), Minds(score=restless))
+        ended = run(asked(size, rounds, stop="settled", critics=critics), CouncilScript(score=restless))
         k = min(critics, size - 1)
         assert len(ended.calls) == 2 * size + rounds * size * (k + 1) + size * (rounds - 1)
     assert run(asked(3, 0, stop="settled")).purposes == ["propose", "score"]
@@ -155,8 +155,8 @@ def test_a_council_that_never_settles_makes_as_many_calls_as_its_formula_says() 
 
 def test_the_verdict_of_a_settled_council_is_by_the_last_scores_that_there_are() -> None:
     """Without ballots of the second round, those of the first decide, without the later revisions."""
-    minds = Minds(failing=[f"s7-{agent}" for agent in agent_ids(3)])
-    ended = run(asked(3, 3, stop="settled"), minds)
+    script = CouncilScript(failing=[f"s7-{agent}" for agent in agent_ids(3)])
+    ended = run(asked(3, 3, stop="settled"), script)
     assert ended.purposes == ["propose", "critique", "revise", "score", "critique", "revise", "score"]
     assert (ended.winner, ended.content) == ("dev-001", "text of s3-dev-001")
     assert verdict(ended).ranking[0].version == 1
@@ -167,7 +167,7 @@ def test_the_verdict_of_a_settled_council_is_by_the_last_scores_that_there_are()
 
 
 def test_scores_that_all_fail_in_a_settled_councils_first_round_are_asked_for_once_more() -> None:
-    ended = run(asked(3, 2, stop="settled"), Minds(failing=[f"s4-{agent}" for agent in agent_ids(3)]))
+    ended = run(asked(3, 2, stop="settled"), CouncilScript(failing=[f"s4-{agent}" for agent in agent_ids(3)]))
     assert ended.purposes == ["propose", "critique", "revise", "score", "score"]
     assert (ended.winner, ended.content) == ("dev-001", "text of s3-dev-001")
     assert ended.degraded == ("3 of 3 ballots are missing",)
@@ -275,12 +275,12 @@ TASTES = {
 
 
 def opinionated(call: Call) -> Reply:
-    return Minds(score=lambda candidate: TASTES[call.agent_id][author(candidate)], issues=lambda _: ())(call)
+    return CouncilScript(score=lambda candidate: TASTES[call.agent_id][author(candidate)], issues=lambda _: ())(call)
 
 
 def revising(call: Call) -> Reply:
     """As opinionated, but all revise, and all versions score alike."""
-    return Minds(score=lambda candidate: TASTES[call.agent_id][author(candidate)])(call)
+    return CouncilScript(score=lambda candidate: TASTES[call.agent_id][author(candidate)])(call)
 
 
 @pytest.mark.parametrize(
@@ -328,8 +328,8 @@ def test_stages_of_a_council_share_the_time_that_is_left() -> None:
 
 
 def test_a_rule_that_cannot_be_followed_is_reported() -> None:
-    told = "too few ballots for schulze: ranked by the mean scores"
-    assert run(asked(2, aggregation="schulze"), Minds(failing=["s4-dev-001"])).degraded[-1] == told
+    reason = "too few ballots for schulze: ranked by the mean scores"
+    assert run(asked(2, aggregation="schulze"), CouncilScript(failing=["s4-dev-001"])).degraded[-1] == reason
 
 
 def test_identical_ballots_are_worth_one_vote() -> None:

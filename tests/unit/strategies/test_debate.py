@@ -20,7 +20,7 @@ from app.deliberation.strategies import STRATEGIES
 from app.deliberation.strategies.debate import DEBATE, DebateParameters, continue_from
 from app.deliberation.strategies.steps.strategy_run import StrategyRun
 from app.testing import Reply
-from tests.unit.facts_of import Minds, agent_ids, answer, run, turn
+from tests.unit.facts_of import CouncilScript, agent_ids, answer, run, turn
 from tests.unit.strategies.debating import Turns, asked, council, prompt, spoke, verdict, votes
 
 SIZES = (1, 2, 3, 5, 9)
@@ -33,7 +33,7 @@ SIZES = (1, 2, 3, 5, 9)
 def test_calls_are_the_drafts_when_they_agree_and_one_for_each_and_round_when_none_ever_does(
     size: int, rounds: int
 ) -> None:
-    agreeing = run(asked(size, rounds=rounds), Minds(text=lambda _: "The same."))
+    agreeing = run(asked(size, rounds=rounds), CouncilScript(text=lambda _: "The same."))
     assert len(agreeing.calls) == agreeing.end.usage.calls == size
     differing = run(asked(size, rounds=rounds))
     assert len(differing.calls) == differing.end.usage.calls == (1 if size == 1 else size * (1 + rounds))
@@ -234,7 +234,7 @@ def test_a_turn_shows_the_own_answer_with_its_reasons_and_neighbours_under_the_l
     drafts = {agent: f"canary<{agent[-1]}>" for agent in agent_ids(5)}
 
     def script(call: Call) -> Reply:
-        return Reply(text=answer(drafts[call.agent_id])) if call.output.kind == "answer" else Minds()(call)
+        return Reply(text=answer(drafts[call.agent_id])) if call.output.kind == "answer" else CouncilScript()(call)
 
     ended = run(asked(5), script)
     assert len(ended.asked("debate")) == 5
@@ -267,10 +267,10 @@ def test_a_latest_answer_is_read_in_the_next_round() -> None:
 def test_it_goes_on_from_drafts_of_some_members_as_another_strategy_leaves_them(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def escalating(told: Specification) -> Strategy:
-        part = StrategyRun(told.model_copy(update={"agents": told.agents[:3]}))
+    def escalating(specification: Specification) -> Strategy:
+        part = StrategyRun(specification.model_copy(update={"agents": specification.agents[:3]}))
         drafts = yield from part.propose(stages_left=2)
-        return (yield from continue_from(StrategyRun(told, stage=part.stage), drafts[::-1]))
+        return (yield from continue_from(StrategyRun(specification, stage=part.stage), drafts[::-1]))
 
     monkeypatch.setattr("app.testing.STRATEGIES", {"debate": replace(DEBATE, run=escalating)})
     ended = run(asked(5), council("abbcc"))

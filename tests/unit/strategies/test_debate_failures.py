@@ -9,7 +9,7 @@ from app.deliberation.calls import Call
 from app.deliberation.facts import Failed
 from app.deliberation.specification import Budget
 from app.testing import Reply
-from tests.unit.facts_of import Minds, agent_ids, answer, run, turn
+from tests.unit.facts_of import CouncilScript, agent_ids, answer, run, turn
 from tests.unit.strategies.debating import asked, council, spoke, verdict, votes
 
 
@@ -20,7 +20,7 @@ def subsets(of: Sequence[str]) -> list[tuple[str, ...]]:
 @pytest.mark.parametrize("size", [1, 2, 3, 5])
 def test_every_pattern_of_failed_drafts_comes_to_the_end_that_the_quorum_rules_say(size: int) -> None:
     for failing in subsets([f"s1-{agent}" for agent in agent_ids(size)]):
-        ended = run(asked(size), Minds(failing=failing))
+        ended = run(asked(size), CouncilScript(failing=failing))
         left = size - len(failing)
         if not left:
             assert isinstance(ended.end, Failed)
@@ -46,9 +46,9 @@ def test_two_below_the_quorum_that_agree_need_no_judge() -> None:
 def test_a_missing_turn_keeps_the_answer_and_is_reported(kind: str) -> None:
     turns = [f"s2-{agent}" for agent in agent_ids(3)]
     for missing in subsets(turns):
-        minds = Minds()
-        setattr(minds, kind, missing)
-        ended = run(asked(3), minds)
+        script = CouncilScript()
+        setattr(script, kind, missing)
+        ended = run(asked(3), script)
         assert ended.degraded == ((f"{len(missing)} of 3 turns of round 1 are missing",) if missing else ())
         versions = {each.agent_id: each.version for each in verdict(ended).ranking}
         kept = {call_id.partition("-")[2] for call_id in missing}
@@ -109,7 +109,7 @@ def test_a_voter_cannot_agree_with_itself() -> None:
 
 @pytest.mark.parametrize("size", [1, 3])
 def test_unreadable_answers_still_give_a_reported_verdict(size: int) -> None:
-    ended = run(asked(size, normaliser="number"), Minds(text=lambda _: "many"))
+    ended = run(asked(size, normaliser="number"), CouncilScript(text=lambda _: "many"))
     assert (ended.content, verdict(ended).tally, verdict(ended).agreement) == ("many", (), None)
     assert ended.degraded == (f"{size} of {size} answers could not be read as a number",)
     assert {each.score for each in verdict(ended).ranking} == {None}
@@ -118,6 +118,6 @@ def test_unreadable_answers_still_give_a_reported_verdict(size: int) -> None:
 
 def test_options_of_a_choice_are_read() -> None:
     drafts = dict(zip(agent_ids(3), ["yes", "The answer is: Yes", "no"], strict=True))
-    told = asked(3, rounds=0, normaliser="choice", options=["yes", "no"])
-    ended = run(told, lambda call: Reply(text=answer(drafts[call.agent_id])))
+    specification = asked(3, rounds=0, normaliser="choice", options=["yes", "no"])
+    ended = run(specification, lambda call: Reply(text=answer(drafts[call.agent_id])))
     assert votes(ended) == {"yes": 2, "no": 1}

@@ -17,7 +17,7 @@ from app.deliberation.strategies.steps.evidence import WRITTEN_MAX, Checked, Sui
 from app.deliberation.strategies.steps.programs import FAILED_SHOWN_MAX, ProgramParameters
 from app.deliberation.strategies.steps.strategy_run import Candidate
 from app.testing import Reply
-from tests.unit.facts_of import Minds, Run, report, run, specification
+from tests.unit.facts_of import CouncilScript, Run, report, run, specification
 
 GIVEN: list[dict[str, str]] = [
     {"name": "given one", "code": "assert one()"},
@@ -39,8 +39,8 @@ def checked(author: str, passes: str | None, fault: str = "", tokens: int = 10) 
 
     `+` passed, `?` was not run, `0` checks nothing; anything else failed.
     """
-    told = None if passes is None else reported(passes, fault)
-    return Checked(Candidate(author, 0, f"code of {author}", tokens, f"s1-{author}"), told)
+    report_or_none = None if passes is None else reported(passes, fault)
+    return Checked(Candidate(author, 0, f"code of {author}", tokens, f"s1-{author}"), report_or_none)
 
 
 def reported(passes: str, fault: str) -> SandboxReport:
@@ -138,9 +138,9 @@ def test_test_writers_are_drawn_by_the_seed_and_see_no_program() -> None:
     drawn: set[tuple[str, ...]] = set()
     for seed in range(12):
         made = asked(5).model_copy(update={"seed": seed})
-        ended = run(made, Minds(text=lambda _: secret))
+        ended = run(made, CouncilScript(text=lambda _: secret))
         writers = ended.asked("test")
-        backwards = run(made.model_copy(update={"agents": made.agents[::-1]}), Minds(text=lambda _: secret))
+        backwards = run(made.model_copy(update={"agents": made.agents[::-1]}), CouncilScript(text=lambda _: secret))
         assert {call.agent_id for call in backwards.asked("test")} == {call.agent_id for call in writers}
         assert all(secret not in user_prompt(call) for call in writers)
         drawn.add(tuple(sorted(call.agent_id for call in writers)))
@@ -215,7 +215,7 @@ def judged(passes: Mapping[int, str], size: int = 3, rounds: int = 0, **paramete
     def passed(call: Call, place: int) -> bool:
         return passes[author_number(call)][place] == "+"
 
-    return run(asked(size, rounds=rounds, **parameters), Minds(passes=passed))
+    return run(asked(size, rounds=rounds, **parameters), CouncilScript(passes=passed))
 
 
 def test_a_program_that_fails_a_gate_ranks_below_all_that_pass() -> None:
@@ -242,19 +242,21 @@ def test_the_larger_agreement_wins_and_is_reported() -> None:
 
 
 def test_unrunnable_programs_rank_below_failing_ones() -> None:
-    ended = run(asked(), Minds(passes=lambda *_: False, fault=lambda call: "" if author_number(call) == 2 else "no"))
+    ended = run(
+        asked(), CouncilScript(passes=lambda *_: False, fault=lambda call: "" if author_number(call) == 2 else "no")
+    )
     assert ended.winner == "dev-002"
     assert ended.degraded == ("the best program passes no test",)
-    broken = run(asked(), Minds(fault=lambda _: "SyntaxError"))
+    broken = run(asked(), CouncilScript(fault=lambda _: "SyntaxError"))
     assert broken.degraded == ("the best program cannot be run",)
 
 
 # Repairs
 
 
-def mending(passes: Callable[[str, int], bool], text: Callable[[str], str] = "text of {}".format) -> Minds:
+def mending(passes: Callable[[str, int], bool], text: Callable[[str], str] = "text of {}".format) -> CouncilScript:
     """Programs pass tests by their source."""
-    return Minds(text=text, passes=lambda call, place: passes(code_of(call), place))
+    return CouncilScript(text=text, passes=lambda call, place: passes(code_of(call), place))
 
 
 def test_only_failing_programs_are_repaired_by_their_authors_with_the_reasons() -> None:
@@ -306,15 +308,15 @@ def test_an_author_with_an_unchanged_program_is_not_asked_while_others_repair() 
 
 
 def test_a_program_that_cannot_be_run_is_repaired_from_its_fault() -> None:
-    minds = Minds(fault=lambda call: "it does not load: SyntaxError" if "s1-dev-002" in code_of(call) else "")
-    ended = run(asked(rounds=1), minds)
+    script = CouncilScript(fault=lambda call: "it does not load: SyntaxError" if "s1-dev-002" in code_of(call) else "")
+    ended = run(asked(rounds=1), script)
     (repair,) = ended.asked("repair")
     assert "it does not load: SyntaxError" in user_prompt(repair) and "# fails:" not in user_prompt(repair)
 
 
 def test_a_prompt_of_repair_shows_a_bounded_number_of_tests() -> None:
     given = [{"name": f"given {place}", "code": f"assert {place}"} for place in range(32)]
-    ended = run(asked(1, rounds=1, tests=given, test_writers=0), Minds(passes=lambda *_: False))
+    ended = run(asked(1, rounds=1, tests=given, test_writers=0), CouncilScript(passes=lambda *_: False))
     (repair,) = ended.asked("repair")
     assert user_prompt(repair).count("# fails:") == FAILED_SHOWN_MAX
 
@@ -323,19 +325,19 @@ def test_a_prompt_of_repair_shows_a_bounded_number_of_tests() -> None:
 
 
 def test_missing_tests_and_checks_are_reported_and_never_count_as_zero() -> None:
-    unlucky = run(asked(), Minds(failing=["s3-dev-001"]))
+    unlucky = run(asked(), CouncilScript(failing=["s3-dev-001"]))
     verdict = unlucky.completed.verdict
     assert verdict is not None
     assert unlucky.degraded == ("1 of 3 programs of round 0 are unchecked",)
     assert (verdict.ranking[-1].agent_id, verdict.ranking[-1].score) == ("dev-001", None)
     assert verdict.ranking[0].score == 1.0
     writers = [call.call_id for call in run(asked()).asked("test")]
-    assert run(asked(), Minds(failing=writers[:1])).degraded == ("1 of 2 test writers answered",)
-    assert run(asked(), Minds(failing=writers)).degraded == ("0 of 2 test writers answered", "untested")
+    assert run(asked(), CouncilScript(failing=writers[:1])).degraded == ("1 of 2 test writers answered",)
+    assert run(asked(), CouncilScript(failing=writers)).degraded == ("0 of 2 test writers answered", "untested")
 
 
 def test_where_no_program_can_be_checked_there_is_a_verdict_without_scores() -> None:
-    ended = run(asked(rounds=2), Minds(failing=[f"s3-dev-00{number}" for number in (1, 2, 3)]))
+    ended = run(asked(rounds=2), CouncilScript(failing=[f"s3-dev-00{number}" for number in (1, 2, 3)]))
     assert ended.purposes == ["propose", "test", "check"]
     verdict = ended.completed.verdict
     assert verdict is not None and verdict.content is not None
@@ -346,14 +348,16 @@ def test_where_no_program_can_be_checked_there_is_a_verdict_without_scores() -> 
 @pytest.mark.parametrize("outcomes", [[], [{"name": "t", "passed": True, "reason": "", "duration_ms": 1}] * 3])
 def test_a_report_on_other_tests_is_none(outcomes: list[object]) -> None:
     def script(call: Call) -> Reply:
-        told = Minds()(call)
-        return replace(told, text=json.dumps({"outcomes": outcomes})) if call.check else told
+        reply = CouncilScript()(call)
+        return replace(reply, text=json.dumps({"outcomes": outcomes})) if call.check else reply
 
     assert run(asked(), script).degraded == ("3 of 3 programs of round 0 are unchecked",)
 
 
 def test_checks_cost_nothing_and_are_admitted_when_nothing_is_left() -> None:
-    ended = run(asked(rounds=1, budget=Budget(max_calls=5)), Minds(passes=lambda call, place: author_number(call) < 3))
+    ended = run(
+        asked(rounds=1, budget=Budget(max_calls=5)), CouncilScript(passes=lambda call, place: author_number(call) < 3)
+    )
     assert ended.purposes == ["propose", "test", "check"], "a repair is a call too many"
     assert ended.end.usage.calls == 5
     assert (ended.winner in ("dev-001", "dev-002"), ended.degraded) == (True, ("budget",))

@@ -8,7 +8,7 @@ import pytest
 from app.deliberation.calls import Call
 from app.deliberation.strategies.steps.evidence import support, tally
 from app.testing import Reply
-from tests.unit.facts_of import Minds, Run, run
+from tests.unit.facts_of import CouncilScript, Run, run
 from tests.unit.strategies.test_execute import (
     GIVEN,
     asked,
@@ -23,7 +23,7 @@ from tests.unit.strategies.test_execute import (
 
 def letters(call: Call, passes: str) -> Reply:
     """A scripted sandbox's report with these letters, as `checked` reads them."""
-    return replace(Minds()(call), text=reported(passes, "").model_dump_json())
+    return replace(CouncilScript()(call), text=reported(passes, "").model_dump_json())
 
 
 def lettered(passes: Mapping[int, str], rounds: int = 1) -> Run:
@@ -31,9 +31,9 @@ def lettered(passes: Mapping[int, str], rounds: int = 1) -> Run:
 
     def script(call: Call) -> Reply:
         if call.check is None:
-            return Minds()(call)
-        told = passes[author_number(call)]
-        return letters(call, told if "s1-" in code_of(call) else "+" * len(told))
+            return CouncilScript()(call)
+        outcomes = passes[author_number(call)]
+        return letters(call, outcomes if "s1-" in code_of(call) else "+" * len(outcomes))
 
     return run(asked(len(passes), rounds=rounds, tests=GIVEN, test_writers=0), script)
 

@@ -27,7 +27,7 @@ from app.deliberation.facts import Failed, StageOpened, Verdict
 from app.deliberation.specification import Budget, Specification
 from app.deliberation.strategies.tournament import TournamentParameters
 from app.testing import Reply
-from tests.unit.facts_of import Minds, Run, agent_ids, by_number, pair, run, specification
+from tests.unit.facts_of import CouncilScript, Run, agent_ids, by_number, pair, run, specification
 
 FORMATS = ("round_robin", "swiss", "knockout")
 every_format = pytest.mark.parametrize("form", FORMATS)
@@ -38,8 +38,8 @@ def asked(
 ) -> Specification:
     """The accepted specification; `pairs` are the rounds of a swiss tournament."""
     parameters = TournamentParameters.model_validate({"format": form, "rounds_of_pairs": pairs})
-    told = specification(size, strategy="tournament", budget=budget, seed=seed)
-    return told.model_copy(update={"parameters": parameters.model_dump(mode="json")})
+    base = specification(size, strategy="tournament", budget=budget, seed=seed)
+    return base.model_copy(update={"parameters": parameters.model_dump(mode="json")})
 
 
 def verdict(ended: Run) -> Verdict:
@@ -73,9 +73,9 @@ def brief(agent: str) -> Callable[[str], Usage]:
     return usage
 
 
-def judged(says: Callable[[Call], str], **minds: Any) -> Callable[[Call], Reply]:
+def judged(says: Callable[[Call], str], **behaviour: Any) -> Callable[[Call], Reply]:
     """A council with given verdicts A, B or tie."""
-    council = Minds(**minds)
+    council = CouncilScript(**behaviour)
 
     def script(call: Call) -> Reply:
         reply = council(call)
@@ -153,7 +153,7 @@ def test_parameters_that_mean_nothing_are_refused_by_name(given: dict[str, Any],
 @every_format
 @pytest.mark.parametrize("size", [3, 4, 5, 9])
 def test_judges_are_neutral_see_both_orders_between_them_and_share_the_work(form: str, size: int) -> None:
-    ended = run(asked(size, form), Minds(text=lambda call_id: f"canary-{call_id}"))
+    ended = run(asked(size, form), CouncilScript(text=lambda call_id: f"canary-{call_id}"))
     load = Counter(dict.fromkeys(agent_ids(size), 0))
     for calls in rounds(ended):
         by_pair: dict[frozenset[str], list[Call]] = {}
@@ -170,7 +170,7 @@ def test_judges_are_neutral_see_both_orders_between_them_and_share_the_work(form
 
 
 def test_of_two_answers_the_other_members_judge_and_a_council_of_two_scores_each_other() -> None:
-    two_left = run(asked(4), Minds(failing=["s1-dev-002", "s1-dev-003"]))
+    two_left = run(asked(4), CouncilScript(failing=["s1-dev-002", "s1-dev-003"]))
     assert {call.agent_id for calls in rounds(two_left) for call in calls} == {"dev-002", "dev-003"}
     assert (two_left.order, two_left.degraded) == (["dev-001", "dev-004"], ("2 of 4 agents answered",))
     of_two = run(asked(2))
@@ -295,7 +295,7 @@ def said(text: str) -> list[Comparison]:
 
 
 @pytest.mark.parametrize(
-    ("heard", "a", "b"),
+    ("comparisons", "a", "b"),
     [
         ("ab>a ba>a", Fraction(1), Fraction(0)),
         ("ab>a ba>b", Fraction(1, 2), Fraction(1, 2)),
@@ -307,16 +307,18 @@ def said(text: str) -> list[Comparison]:
         ("ab=", Fraction(1, 4), Fraction(1, 4)),
     ],
 )
-def test_a_pair_is_won_where_both_orders_agree_and_one_order_is_half(heard: str, a: Fraction, b: Fraction) -> None:
-    assert wins(said(heard)) == {("a", "b"): a, ("b", "a"): b}
-    assert wins(said(heard)[::-1]) == wins(said(heard))
+def test_a_pair_is_won_where_both_orders_agree_and_one_order_is_half(
+    comparisons: str, a: Fraction, b: Fraction
+) -> None:
+    assert wins(said(comparisons)) == {("a", "b"): a, ("b", "a"): b}
+    assert wins(said(comparisons)[::-1]) == wins(said(comparisons))
 
 
 def test_a_win_over_a_strong_candidate_lifts_more_and_ties_are_broken_down_the_chain() -> None:
-    heard = said("ab>a ba>a bc>b cb>b cd>c dc>c")
-    found = ranked("dcba", heard, dict.fromkeys("abcd", 1), 7)
+    comparisons = said("ab>a ba>a bc>b cb>b cd>c dc>c")
+    found = ranked("dcba", comparisons, dict.fromkeys("abcd", 1), 7)
     assert found.order == ("a", "b", "c", "d")
-    assert found.scores == rates("abcd", heard)
+    assert found.scores == rates("abcd", comparisons)
     assert (found.tie, found.margin) == (False, pytest.approx((found.scores["a"] or 0) - (found.scores["b"] or 0)))
     circle = said("ab>a ba>a bc>b cb>b ca>c ac>c")
     fewer = ranked("abc", circle, {"a": 3, "b": 2, "c": 9}, 7)
@@ -326,8 +328,8 @@ def test_a_win_over_a_strong_candidate_lifts_more_and_ties_are_broken_down_the_c
 
 def test_of_equal_strengths_the_one_that_won_between_them_is_first() -> None:
     """a, b and c beat each other in a circle, and a and b also beat d: a has beaten b, whatever b has saved."""
-    heard = said("ab>a ba>a bc>b cb>b ca>c ac>c ad>a da>a bd>b db>b")
-    found = ranked("abcd", heard, {"a": 9, "b": 1, "c": 1, "d": 1}, 7)
+    comparisons = said("ab>a ba>a bc>b cb>b ca>c ac>c ad>a da>a bd>b db>b")
+    found = ranked("abcd", comparisons, {"a": 9, "b": 1, "c": 1, "d": 1}, 7)
     assert found.scores["a"] == found.scores["b"]
     assert (found.order, found.tie, found.margin) == (("a", "b", "c", "d"), True, 0.0)
 
@@ -340,20 +342,20 @@ def test_uncompared_candidates_have_no_score_and_come_last() -> None:
 
 
 def test_the_loser_depends_on_the_pair_alone() -> None:
-    heard = said("ab>b ba>b ac>a ca>a bc>c cb>c")
-    assert beaten(("a", "b"), heard, dict.fromkeys("abc", 1), 7) == "a"
-    assert beaten(("a", "c"), heard, dict.fromkeys("abc", 1), 7) == "c"
+    comparisons = said("ab>b ba>b ac>a ca>a bc>c cb>c")
+    assert beaten(("a", "b"), comparisons, dict.fromkeys("abc", 1), 7) == "a"
+    assert beaten(("a", "c"), comparisons, dict.fromkeys("abc", 1), 7) == "c"
     assert beaten(("a", "b"), said("ab>a ba>b"), {"a": 5, "b": 4}, 7) == "a"
     assert beaten(("a", "b"), said("ab>a"), {"a": 5, "b": 4}, 7) == "b"
     assert beaten(("a", "b"), [], {"a": 5, "b": 4}, 7) == "a"
 
 
 def test_agreement_and_dissent_are_read_off_the_comparisons() -> None:
-    heard = said("ab>a ba>b bc>b cb= ac>c ca>a")
-    assert agreement(heard, "abc") == pytest.approx((1 - 1 + 1 + 0 - 1 + 1) / 6)
+    comparisons = said("ab>a ba>b bc>b cb= ac>c ca>a")
+    assert agreement(comparisons, "abc") == pytest.approx((1 - 1 + 1 + 0 - 1 + 1) / 6)
     assert agreement([], "abc") is None
-    assert dissent(heard, "a") == (("j1", "b"), ("j4", "c"))
-    assert dissent(heard, "b") == (("j0", "a"),)
+    assert dissent(comparisons, "a") == (("j1", "b"), ("j4", "c"))
+    assert dissent(comparisons, "b") == (("j0", "a"),)
 
 
 # Verdicts

@@ -16,7 +16,7 @@ from app.deliberation.specification import Budget
 from app.deliberation.strategies.steps.samples import counted
 from app.deliberation.strategies.steps.strategy_run import Candidate
 from app.deliberation.strategies.vote import VoteParameters
-from tests.unit.facts_of import Minds, Run, agent_ids, run, specification
+from tests.unit.facts_of import CouncilScript, Run, agent_ids, run, specification
 
 FAILS = ""
 
@@ -25,11 +25,13 @@ def agent_of(call_id: str) -> str:
     return call_id.partition("-")[2]
 
 
-def minds(answers: Sequence[str], **more: Any) -> Minds:
+def answering(answers: Sequence[str], **more: Any) -> CouncilScript:
     """Agents that answer these in the council's order; those without an answer fail, whenever they are asked."""
     by_agent = dict(zip(agent_ids(len(answers)), answers, strict=True))
     failing = [f"s{stage}-{agent}" for stage in range(1, 40) for agent, said in by_agent.items() if said == FAILS]
-    return Minds(text=lambda call_id: by_agent[agent_of(call_id)], failing={*failing, *more.pop("failing", ())}, **more)
+    return CouncilScript(
+        text=lambda call_id: by_agent[agent_of(call_id)], failing={*failing, *more.pop("failing", ())}, **more
+    )
 
 
 def vote(
@@ -42,7 +44,7 @@ def vote(
     **more: Any,
 ) -> Run:
     asked = specification(len(answers), strategy="vote", parameters=parameters, seed=seed, quorum=quorum, budget=budget)
-    return run(asked, minds(answers, **more))
+    return run(asked, answering(answers, **more))
 
 
 def verdict(ended: Run) -> Verdict:
