@@ -9,6 +9,7 @@ from typing import Any, assert_never
 from app.deliberation.calls import Usage
 from app.deliberation.errors import Gone, UnexpectedFact
 from app.deliberation.facts import (
+    TERMINAL_STATUS,
     Accepted,
     AgentUsage,
     CallFinished,
@@ -29,17 +30,10 @@ from app.deliberation.facts import (
 from app.deliberation.specification import Purpose, Specification
 
 PENDING, IN_PROGRESS, CANCELLING = "pending", "in_progress", "cancelling"
-COMPLETED, FAILED, CANCELLED, TIMEOUT = "completed", "failed", "cancelled", "timeout"
-TERMINAL: frozenset[str] = frozenset({COMPLETED, FAILED, CANCELLED, TIMEOUT})
+TERMINAL: frozenset[str] = frozenset(TERMINAL_STATUS.values())
 
 _WORK = ("stage.opened", "call.finished", "stage.closed")
 _LATE = ("deliberation.cancelling", "deliberation.resumed")
-_ENDS = {
-    "deliberation.completed": COMPLETED,
-    "deliberation.failed": FAILED,
-    "deliberation.cancelled": CANCELLED,
-    "deliberation.timeout": TIMEOUT,
-}
 
 # The life of a deliberation: (status, fact) → status. `fold` raises on a pair that is missing here.
 # `diagram` draws this table for ARCHITECTURE.md.
@@ -51,7 +45,7 @@ TRANSITIONS: dict[tuple[str, str], str] = {
     (IN_PROGRESS, "deliberation.cancelling"): CANCELLING,
     # Calls that were running when the cancellation arrived may still record their outcomes.
     **{(CANCELLING, kind): CANCELLING for kind in _WORK},
-    **{(status, kind): end for status in (PENDING, IN_PROGRESS, CANCELLING) for kind, end in _ENDS.items()},
+    **{(status, kind): end for status in (PENDING, IN_PROGRESS, CANCELLING) for kind, end in TERMINAL_STATUS.items()},
     # A takeover changes no status.
     **{(status, "deliberation.resumed"): status for status in (PENDING, IN_PROGRESS, CANCELLING)},
     # A late outcome, cancellation or takeover is kept in the log and changes nothing.
