@@ -28,7 +28,7 @@ test: $(STAMP) ## Run the whole test suite: real nats-server, real Ray Serve, th
 	$(BIN)/pytest -n 2 --dist loadgroup --no-loadscope-reorder -m "not vllm and not browser and not sdk"
 
 test-unit: $(STAMP) ## Run the pure tests alone, in seconds
-	$(BIN)/pytest tests/unit tests/test_architecture.py
+	$(BIN)/pytest -p no:schemathesis -p no:respx tests/unit tests/test_architecture.py
 
 coverage: $(STAMP) ## Run the pure tests and hold the core's branch coverage at 95 %
 	$(BIN)/pytest tests/unit tests/test_architecture.py --cov=app/deliberation --cov-branch --cov-report=term-missing:skip-covered --cov-fail-under=95

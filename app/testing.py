@@ -1,4 +1,4 @@
-"""Fakes that are product code: held to the same contract tests as what they stand for."""
+"""In-memory fakes, held to the same contract tests as the adapters that they replace."""
 
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -51,7 +51,7 @@ class _MemorySubscription:
 
 @dataclass
 class InMemoryJournal:
-    """A journal in a list. `available = False` makes it refuse like a log that cannot be reached."""
+    """A journal in a list. With `available = False` it raises JournalUnavailable."""
 
     epoch: str = "memory"
     available: bool = True
@@ -121,7 +121,7 @@ class InMemoryJournal:
         return sorted(latest.values(), key=lambda record: record.sequence)
 
     async def announce(self, end: End) -> None:
-        """See `ports.Journal.announce`; what was told is in `announced`."""
+        """See `ports.Journal.announce`; ends are in `announced`."""
         self._reachable()
         self.announced[end.deliberation_id] = end
 
@@ -150,7 +150,7 @@ class InMemoryJournal:
         return lambda: self._reconnect_calls.remove(call)
 
     def reconnect(self) -> None:
-        """Act as after a lost connection: subscribers are told that they may have missed something."""
+        """Call the `on_reconnect` callbacks, as after a lost connection."""
         for call in list(self._reconnect_calls):
             call()
 
@@ -161,7 +161,7 @@ class InMemoryJournal:
         return StreamState(self.epoch, first, self._last_sequence)
 
     async def ack_floor(self) -> int:
-        """See `ports.Journal.settled`: every acceptance of this journal is acknowledged when its end is written."""
+        """See `ports.Journal.ack_floor`: every acceptance of this journal is acknowledged when its end is written."""
         self._reachable()
         ended = {record.subject.removesuffix("end") for record in self.records if record.tokens[3:] == ["end"]}
         for record in self.records:
@@ -190,13 +190,13 @@ class InMemoryJournal:
         return LogFigures(server_version=None, streams=(), consumers=())
 
     def forget(self, up_to_sequence: int) -> None:
-        """Drop old records, as retention does."""
+        """Drop records up to a sequence, as retention does."""
         self.records = [record for record in self.records if record.sequence > up_to_sequence]
 
 
 @dataclass
 class FakeClock:
-    """A clock that moves when told."""
+    """A clock that tests set."""
 
     present: datetime = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -205,7 +205,7 @@ class FakeClock:
         return self.present
 
     def advance(self, seconds: float) -> None:
-        """Move on."""
+        """Move forward."""
         self.present += timedelta(seconds=seconds)
 
 
@@ -214,9 +214,9 @@ _COST = Usage(prompt_tokens=100, completion_tokens=50, calls=1)
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """What a scripted agent makes of a call: an answer, a problem, or nothing for ever when it has neither.
+    """A scripted agent's reply to a call: an answer, a problem, or, with neither, silence for ever.
 
-    `after_s` is how long that takes, `usage` what it costs. Of replies due at one moment the lowest `place` is first.
+    It takes `after_s` seconds and costs `usage`. Of replies due at one moment the one with the lowest `place` is first.
     """
 
     text: str | None = None
@@ -252,10 +252,10 @@ class _PendingReply:
 
 @dataclass
 class ScriptedAgents:
-    """A coordinator and its agents in one loop, without log, engine or waiting: it obeys `decide`, a script answers.
+    """A coordinator and its agents in one loop, without a log or an engine: a script answers the calls.
 
-    Time is the clock's, and moves only when there is nothing to do before a reply or a deadline. `calls` are all that
-    were made, prompts included. An agent goes on after its stage has closed, so that its outcome comes late.
+    The clock stands still until the next reply or deadline. `calls` holds every call made. An agent continues after
+    its stage has closed, so that its outcome is late.
     """
 
     script: Callable[[Call], Reply]
@@ -264,7 +264,7 @@ class ScriptedAgents:
     _pending: list[_PendingReply] = field(default_factory=list[_PendingReply])
 
     def deliberate(self, facts: Sequence[Fact]) -> list[Fact]:
-        """These facts and all that follow them, to the end. Raises what `fold` and `decide` raise."""
+        """These facts and all that follow, up to the end. Raises what `fold` and `decide` raise."""
         state = fold(enumerate(facts, start=1))
         if state is None:
             raise UnexpectedFact("a deliberation begins with its acceptance")

@@ -1,4 +1,4 @@
-"""Waiting for conditions, and having others wait for one: what tests use where others sleep and hope."""
+"""Waiting for conditions instead of sleeping, and holding reads back."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable

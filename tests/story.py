@@ -1,4 +1,4 @@
-"""A deliberation told in facts: what tests append where a coordinator and agents would."""
+"""Facts of a deliberation that tests append in place of a coordinator and agents."""
 
 from datetime import UTC, datetime, timedelta
 
@@ -18,7 +18,7 @@ NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 class Story:
-    """Builds the facts and views of one deliberation whose agents are dev-001, dev-002, …"""
+    """Builds the facts and views of one deliberation with the agents dev-001, dev-002, …"""
 
     def __init__(self, deliberation_id: str, size: int = 2) -> None:
         self.id = deliberation_id

@@ -1,7 +1,7 @@
-"""Answers as they are counted: normalised so that equal answers are equal strings, and tallied into a plurality.
+"""Counts answers: normalises them so that equal answers are equal strings, and tallies the plurality.
 
-Counting needs answers that can be compared: self-consistency (arXiv:2203.11171) takes the plurality of extracted
-answers. What cannot be read in the form that was asked for is missing from the count, never a vote for "unreadable".
+Self-consistency (arXiv:2203.11171) takes the plurality of extracted answers. An answer that cannot be read in the
+requested form is missing from the count; it is no vote for "unreadable".
 """
 
 import hashlib
@@ -19,7 +19,7 @@ from app.deliberation.choice.numbers import last_number, shown
 from app.deliberation.facts import Tally
 
 Normaliser = Literal["text", "number", "choice", "json", "exact"]
-"""How an answer is read before it is compared; `normalise` tells what each does."""
+"""How an answer is read before it is compared; see `normalise`."""
 
 READ_AS: dict[Normaliser, str] = {
     "text": "text",
@@ -28,7 +28,7 @@ READ_AS: dict[Normaliser, str] = {
     "json": "JSON",
     "exact": "text",
 }
-"""What an answer that could not be read was not, in words."""
+"""The form that an unreadable answer lacks, in words."""
 
 TALLY_CHARS_MAX = 500
 
@@ -47,7 +47,7 @@ Options = Annotated[
     Field(max_length=64, strict=False),
     AfterValidator(_distinct_options),
 ]
-"""What a `choice` is one of, as a field of parameters after one that is named `normaliser`."""
+"""The options of a `choice`: a field of parameters that follows a field named `normaliser`."""
 
 # Text
 
@@ -75,7 +75,7 @@ _ALONE = re.compile(r"[\s*_`\"'(\[$]*([A-Za-z])[\s*_`\"')\].:$]*")
 _BOXED = re.compile(r"\\boxed\{\s{0,4}(?:\\text\{)?\(?([A-Z])\b")
 _NOUN = r"(?i:(?:option|choice|letter)\s{1,4})?[\s*(\[]{0,4}"
 _STATEMENT = re.compile(rf"{_STATED}{_IS}{_NOUN}({_LETTER})")
-# "Answer: B", "the final answer is B": said of the answer and of nothing else, with more than a space between.
+# "Answer: B", "the final answer is B": a statement about the answer itself, with more than a space between.
 _EXPLICIT = r"(?i:\banswer\b)(?=[\s*_\"'`]{0,6}(?:[:=]|(?i:is|would be|should be)\b))"
 _ANSWER = re.compile(rf"{_EXPLICIT}{_IS}{_NOUN}({_LETTER})")
 _LABEL = re.compile(r"[\s*_`(\[]*([A-Z])[*_`]{0,3}[).:\]][*_`]{0,3}(?=\s)")
@@ -88,7 +88,7 @@ def _said(found: Iterable[re.Match[str]]) -> list[str]:
 
 
 def _settled(stated: Sequence[str], explicit: Sequence[str]) -> str | None:
-    """What statements say alike; where they differ, the last that is explicitly the answer; None without one."""
+    """The letter on which all statements agree, else the last one explicitly called the answer, else None."""
     if len(set(stated)) == 1:
         return stated[0]
     return explicit[-1] if explicit else None
@@ -97,7 +97,7 @@ def _settled(stated: Sequence[str], explicit: Sequence[str]) -> str | None:
 def _letter(text: str) -> str | None:
     """The letter that is the text or its last line, is boxed, stated, before the text, marked, or its last word.
 
-    Statements that differ are no answer unless one says that it is the answer; neither are marked letters that differ.
+    Statements that differ give no answer unless one calls itself the answer; marked letters that differ give none.
     """
     alone = _ALONE.fullmatch(text) or _ALONE.fullmatch(text[text.rstrip().rfind("\n") + 1 :])
     if alone is not None:
@@ -200,7 +200,7 @@ def _json(text: str) -> str | None:
     return None
 
 
-# A strategy is replayed on every decision; the bound keeps 64 of the longest answers at 32 MiB or less.
+# Every decision replays the strategy. The bound keeps 64 of the longest answers at 32 MiB or less.
 @lru_cache(maxsize=64)
 def normalise(text: str, normaliser: Normaliser, options: tuple[str, ...] = ()) -> str | None:
     """The answer as it is compared; None when it cannot be read, which makes it missing from a count.
@@ -227,7 +227,7 @@ def normalise(text: str, normaliser: Normaliser, options: tuple[str, ...] = ()) 
 
 
 def requirement(normaliser: Normaliser, options: tuple[str, ...] = ()) -> str | None:
-    """What an author must keep to so that the answer can be read; None where every text can."""
+    """The rule that an author must follow so that the answer can be read; None where every text can be read."""
     match normaliser:
         case "number":
             return "The last number in the answer is the answer to the task. It is counted; write none after it."
@@ -248,7 +248,7 @@ def requirement(normaliser: Normaliser, options: tuple[str, ...] = ()) -> str | 
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Everybody who gave one answer, in the order they were counted; `votes` may be more than the agents."""
+    """The agents who gave one answer, in counting order; `votes` may exceed their number."""
 
     answer: str
     votes: int
@@ -257,10 +257,10 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class Count:
-    """Answers with their votes, most votes first; ties stand in the order of a hash of the seed and the first voter.
+    """Answers with their votes, most votes first; a hash of the seed and the first voter orders ties.
 
-    What a voter says cannot move its hash. Who voted first for an answer stays so when more votes come, so that two
-    answers which are tied stand in one order in every part of a count.
+    A voter's words cannot change the hash. The first voter of an answer stays the first when more votes come, so tied
+    answers keep their order throughout a count.
     """
 
     groups: tuple[Group, ...]
@@ -272,7 +272,7 @@ class Count:
 
     @property
     def voters(self) -> frozenset[str]:
-        """Everybody whose answer was counted."""
+        """The agents whose answers were counted."""
         return frozenset(agent for group in self.groups for agent in group.agents)
 
     @property
@@ -306,7 +306,7 @@ class Count:
 
     @property
     def tallies(self) -> tuple[Tally, ...]:
-        """The count as a verdict tells it; long answers are cut."""
+        """The count as a verdict reports it; long answers are cut."""
         return tuple(
             Tally(answer=group.answer[:TALLY_CHARS_MAX], votes=group.votes, agents=group.agents)
             for group in self.groups

@@ -8,33 +8,33 @@ from app.deliberation.calls import Call, Reserve
 from app.deliberation.facts import CallFinished
 from app.deliberation.specification import Budget
 
-# Bytes of UTF-8 per token, low on purpose: an estimate that errs towards refusing keeps the ceiling a ceiling. Bytes,
-# because a character of Chinese or an emoji takes a token or more, and three or four bytes.
+# UTF-8 bytes per token, low on purpose: the estimate errs towards refusing, so that a ceiling holds. Bytes, because a
+# Chinese character or an emoji takes a token or more, and three or four bytes.
 BYTES_PER_TOKEN = 3
 
 
 @dataclass(frozen=True, slots=True)
 class Spent:
-    """What closed stages have cost in engine requests and tokens.
+    """The cost of closed stages in engine requests and tokens.
 
-    Only outcomes that were seen count, and one request for each call without: a late answer must not change what a
-    replay admits.
+    Only outcomes that were seen count, and one request for each call without one: a late outcome must not change what
+    a replay admits.
     """
 
     calls: int = 0
     tokens: int = 0
 
     def after(self, calls: Sequence[Call], seen: Mapping[str, CallFinished]) -> "Spent":
-        """What is spent after a stage of these calls with these outcomes by call id; attempts count each."""
+        """The sum after a stage of these calls, with its seen outcomes by call id. Every attempt counts."""
         asked = [call for call in calls if call.check is None]
         requests = sum(max(1, seen[call.call_id].usage.calls) if call.call_id in seen else 1 for call in asked)
         return Spent(self.calls + requests, self.tokens + sum(finished.usage.tokens for finished in seen.values()))
 
 
 def predicted_tokens(calls: Iterable[Call]) -> int:
-    """What calls will cost, erring upwards: their prompts by length, and every completion at its bound.
+    """Tokens that calls will cost, erring upwards: prompts by length, and every completion at its bound.
 
-    A persona, which a replica adds, and an attempt that is made again are not foreseen; both are counted when spent.
+    The persona, which a replica adds, and repeated attempts are not predicted; both count once they are spent.
     """
     return sum(
         sum(len(message.content.encode()) for message in call.messages) // BYTES_PER_TOKEN + call.max_tokens
@@ -46,7 +46,7 @@ _NOTHING = Reserve()
 
 
 def admits(budget: Budget, spent: Spent, calls: tuple[Call, ...], reserve: Reserve = _NOTHING) -> bool:
-    """Whether a stage fits: spent + predicted + reserve ≤ budget, on both sides. What asks no engine costs nothing."""
+    """Whether a stage fits: spent + predicted + reserve ≤ budget, on both sides. Calls without an engine are free."""
     asked = [call for call in calls if call.check is None]
     if not asked:
         return True
@@ -58,11 +58,10 @@ def admits(budget: Budget, spent: Spent, calls: tuple[Call, ...], reserve: Reser
 
 
 def stage_deadlines(opened_at: datetime, deadline_at: datetime, stages_left: int) -> tuple[datetime, datetime]:
-    """When a stage may close with its quorum, and when its calls are given up.
+    """When a stage may close with its quorum (soft deadline), and when its calls end (hard deadline).
 
-    What is left of the deliberation's time is shared evenly among the stages that may still come. Calls may run on to
-    the middle of the rest, so that a slow quorum is preferred to none; the last stage's calls end 2 % before the end,
-    which leaves time to write the verdict.
+    The time left is shared evenly among the stages that may still come. Calls may run on to the middle of the rest,
+    because a slow quorum is better than none. The last stage's calls end 2 % early, to leave time for the verdict.
     """
     left = deadline_at - opened_at
     soft = opened_at + left / stages_left

@@ -1,4 +1,4 @@
-"""One model request, what is asked of a stage, and what comes back."""
+"""Model requests: one call, the calls of a stage, and what they cost."""
 
 from typing import Literal
 

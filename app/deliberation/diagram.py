@@ -1,4 +1,4 @@
-"""The life of a deliberation as a diagram, drawn from the transition table that `fold` obeys."""
+"""Draws the life of a deliberation from the transition table of `fold`."""
 
 from app.deliberation.fold import TERMINAL, TRANSITIONS
 
@@ -10,6 +10,6 @@ def mermaid() -> str:
     facts: dict[tuple[str, str], list[str]] = {}
     for (status, fact), following in TRANSITIONS.items():
         facts.setdefault((status or _OUTSIDE, following), []).append(fact)
-    arrows = [f"    {status} --> {following}: {', '.join(told)}" for (status, following), told in facts.items()]
+    arrows = [f"    {status} --> {following}: {', '.join(kinds)}" for (status, following), kinds in facts.items()]
     ends = [f"    {status} --> {_OUTSIDE}" for status in sorted(TERMINAL)]
     return "\n".join(["stateDiagram-v2", *arrows, *ends]) + "\n"

@@ -1,8 +1,8 @@
-"""The engine: replays a strategy over the facts and says what to do next. It decides; the coordinator obeys.
+"""The engine replays a strategy over the facts and decides the next step; the coordinator carries it out.
 
-A strategy is a generator that is run from the start on every decision and fed, stage by stage, the outcomes that the
-log says were seen. The first Ask that has no `stage.opened` fact is what to do now. So a crash, a test and the normal
-run are one code path.
+A strategy is a generator. Each decision runs it from the start and sends it, stage by stage, the outcomes that the log
+records as seen. The first Ask without a `stage.opened` fact is the next step. So a crash, a test and a normal run take
+one code path.
 """
 
 from collections.abc import Callable, Generator, Iterator, Mapping
@@ -34,13 +34,13 @@ from app.deliberation.fold import Stage, State, usage
 from app.deliberation.outputs import ParsedOutput, parse_output
 from app.deliberation.specification import Parameters, Specification
 
-# Takeovers without one step of the work between them, after which the work itself is to blame.
+# After this many takeovers without a recorded step in between, the deliberation ends as poisoned.
 POISON_TAKEOVERS = 5
 
 
 @dataclass(frozen=True, slots=True)
 class Outcomes:
-    """What a stage brought: the outcomes that were seen, by call id. `admitted` is False when the budget refused it."""
+    """The outcomes of a stage that were seen, by call id. `admitted` is False when the budget refused the stage."""
 
     seen: Mapping[str, CallFinished]
     admitted: bool = True
@@ -53,18 +53,18 @@ class Outcomes:
         try:
             return parse_output(call.output, finished.text)
         except InvalidOutput:
-            # The replica that recorded it checked it; only a foreign or older writer can bring us here.
+            # The replica checked it before it recorded it, so only a foreign or older writer causes this.
             return None
 
     def completion_tokens(self, call: Call) -> int:
-        """Tokens that the call's answer took; 0 when there is none."""
+        """Completion tokens of the call's outcome; 0 without one."""
         finished = self.seen.get(call.call_id)
         return finished.usage.completion_tokens if finished else 0
 
 
 @dataclass(frozen=True, slots=True)
 class Conclusion:
-    """What a strategy returns: the verdict's substance, and why it is less than was asked for, if it is."""
+    """A strategy's result: the content of the verdict, and in `degraded` each way in which it falls short."""
 
     winner: str | None
     content: str | None
@@ -84,9 +84,9 @@ Strategy = Generator[Ask, Outcomes, Conclusion]
 
 @dataclass(frozen=True, slots=True)
 class StrategyDefinition:
-    """A strategy as `GET /strategies` tells it. `version` changes whenever its calls or prompts would.
+    """A strategy as `GET /strategies` describes it. `version` changes whenever its calls or prompts change.
 
-    `parameters` is the model of the request's `parameters`; `rounds` says whether the request's rounds mean anything.
+    `parameters` is the model of the request's `parameters`; `rounds` is False when the strategy ignores rounds.
     """
 
     name: str
@@ -102,7 +102,7 @@ class StrategyDefinition:
 
 @dataclass(frozen=True, slots=True)
 class RunStage:
-    """Run these calls, which have no recorded outcome, until one is recorded or `deadline_at` passes."""
+    """Run these calls, which have no recorded outcome, until each has one or `deadline_at` passes."""
 
     opened: StageOpened
     calls: tuple[Call, ...]
@@ -111,7 +111,7 @@ class RunStage:
 
 @dataclass(frozen=True, slots=True)
 class OpenStage:
-    """Append this fact; once it stands as one's own, the stage's calls may `run`."""
+    """Append this fact; if the append wins, carry out `run`."""
 
     fact: StageOpened
     run: RunStage
@@ -133,7 +133,7 @@ class Finish:
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """Nothing is left to do."""
+    """The deliberation has ended; nothing is left to do."""
 
 
 Decision = OpenStage | RunStage | CloseStage | Finish | Done
@@ -151,23 +151,23 @@ def failed(state: State, now: datetime, error: DeliberationError) -> Finish:
 
 
 def closing_cause(stage: Stage, finished: Mapping[str, CallFinished], now: datetime) -> Cause | None:
-    """Why an open stage closes now, or None: all outcomes are in, or a deadline passed that it may close at."""
+    """Why an open stage closes now: all outcomes are recorded, or a deadline has passed. None while it stays open."""
     outcomes = [finished[call.call_id] for call in stage.opened.calls if call.call_id in finished]
     if len(outcomes) == len(stage.opened.calls):
         return "all"
     answers = sum(outcome.answered for outcome in outcomes)
     if now >= stage.opened.soft_deadline_at and answers >= stage.opened.quorum:
         return "quorum"
-    # Without one answer there is nothing to go on with: the first stage then waits for the deliberation's own deadline.
+    # A first stage without an answer leaves nothing to decide on, so it waits for the deliberation's own deadline.
     may_go_on = answers > 0 or stage.opened.stage > 1
     return "deadline" if now >= stage.opened.call_deadline_at and may_go_on else None
 
 
 def decide(state: State, now: datetime, definition: StrategyDefinition) -> Decision:
-    """What to do next.
+    """The next step.
 
-    Raises StrategyDrift when the strategy is at another version than was accepted, or when the replay asks for other
-    stages or calls than the log records.
+    Raises StrategyDrift when the strategy's version is not the accepted one, or when the replay asks for other stages
+    or calls than the log records.
     """
     if state.ended:
         return Done()
@@ -249,7 +249,7 @@ def _opening(state: State, now: datetime, ask: Ask) -> StageOpened:
 
 
 def _same_stage(opened: StageOpened, ask: Ask) -> None:
-    # Labels too: a ballot that is read by other labels than its prompt showed would credit the wrong authors.
+    # Labels are compared too: reading a ballot by other labels than its prompt showed would credit the wrong authors.
     asked = _planned(ask)
     if (opened.purpose, opened.round, opened.calls) != (ask.purpose, ask.round, asked):
         raise StrategyDrift(

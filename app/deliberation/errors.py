@@ -13,10 +13,10 @@ DeliberationError
 ├── JournalUnavailable        the log cannot be reached, or did not acknowledge in time
 ├── FactTooLarge              a fact exceeds what the log stores in one piece
 ├── StreamsDiffer             the declared streams are missing or not as declared
-├── UnexpectedFact            a fact that its phase does not allow: the log is damaged or foreign
-├── StrategyDrift             a replay asks for other calls than were recorded
-├── Poisoned                  it kills or hangs whoever coordinates it
-├── QuorumNotReached          no answer is left to decide on
+├── UnexpectedFact            a fact that the state does not allow: the log is damaged or foreign
+├── StrategyDrift             a replay asks for other calls than the log records
+├── Poisoned                  coordinator after coordinator dies or hangs on the deliberation
+├── QuorumNotReached          no agent answered
 ├── BudgetExhausted           the budget does not admit even the first stage
 ├── DeadlineExceeded          the deadline passed before a verdict
 └── CallFailure               one model request failed; recorded as an outcome, never as an answer
@@ -24,7 +24,7 @@ DeliberationError
     ├── EngineRejected        the engine refuses this request (4xx): asking again cannot help
     ├── CallTimeout           no answer within the call's deadline
     ├── InvalidOutput         the answer breaks its schema, also when asked again
-    ├── SandboxUnavailable    a program was not run, because the sandbox cannot keep it apart here
+    ├── SandboxUnavailable    a program was not run, because the sandbox cannot isolate it on this machine
     └── CallCancelled         the call was stopped by a fact
 
 Each class carries a stable `code` and whether the same request may succeed later (`retryable`). HTTP statuses live in
@@ -35,7 +35,7 @@ from typing import ClassVar
 
 
 class DeliberationError(Exception):
-    """Root of every error this product raises on purpose; `str(error)` is fit to show to the client."""
+    """Root of every error that this product raises on purpose; clients may see `str(error)`."""
 
     code: ClassVar[str] = "internal_error"
     retryable: ClassVar[bool] = False
@@ -118,13 +118,13 @@ class FactTooLarge(DeliberationError):
 
 
 class StreamsDiffer(DeliberationError):
-    """Streams are missing or differ from what is declared; the text tells each difference."""
+    """Streams are missing or differ from what is declared; the text lists each difference."""
 
     code = "streams_differ"
 
 
 class UnexpectedFact(DeliberationError):
-    """A fact that the phase it meets does not allow."""
+    """A fact that the deliberation's state does not allow."""
 
     code = "unexpected_fact"
 
@@ -136,13 +136,13 @@ class StrategyDrift(DeliberationError):
 
 
 class Poisoned(DeliberationError):
-    """The work kills or hangs whoever coordinates it."""
+    """Coordinator after coordinator dies or hangs on the deliberation."""
 
     code = "poisoned"
 
 
 class QuorumNotReached(DeliberationError):
-    """No agent's answer is left to decide on."""
+    """No agent answered."""
 
     code = "no_answers"
     retryable = True
@@ -175,7 +175,7 @@ class EngineUnavailable(CallFailure):
 
 
 class EngineRejected(CallFailure):
-    """The engine answered 4xx: the request itself is at fault."""
+    """The engine answered 4xx: repeating the request cannot help."""
 
     code = "engine_rejected"
 
@@ -194,7 +194,7 @@ class InvalidOutput(CallFailure):
 
 
 class SandboxUnavailable(CallFailure):
-    """The sandbox cannot isolate programs on this machine, or broke off; nothing is run without it."""
+    """The sandbox cannot isolate programs on this machine, or broke off; no program runs without it."""
 
     code = "sandbox_unavailable"
 

@@ -1,11 +1,10 @@
-"""The facts: a closed union of everything that can have happened to a deliberation, and the subjects they live on.
+"""The facts: a closed union of everything that can happen to a deliberation, and the subjects that hold them.
 
-A fact's bytes are the bytes of its event: the JSON that a writer appends to the log is, unchanged, the `data` of the
-SSE frame that a viewer receives. So `type` is the first field of every one of them (`event_type` reads it without
-parsing), and nothing is encoded twice on the way.
+A fact is encoded once: the JSON that a writer appends is, unchanged, the `data` of the SSE frame that a viewer
+receives. `type` is always its first field, so that `event_type` reads it without parsing.
 
 Views (`call.started`, `call.delta`) travel on the same stream and decide nothing. The tombstone
-(`deliberation.deleted`) is written after the end, and says that there is nothing left to fold.
+(`deliberation.deleted`) follows the end and replaces all facts.
 """
 
 from typing import Annotated, Literal
@@ -287,12 +286,12 @@ TERMINAL_STATUS: dict[str, TerminalStatus] = {
 
 
 def encode(event: Event) -> bytes:
-    """The JSON bytes of an event, `type` first."""
+    """The JSON bytes of an event; `type` is the first field."""
     return event.__pydantic_serializer__.to_json(event)
 
 
 def decode(data: bytes) -> Event:
-    """The event in `data`; raises pydantic.ValidationError when it is none. Fields of newer writers are dropped."""
+    """The event in `data`, without fields that newer writers added. Raises pydantic.ValidationError."""
     return _EVENTS.validate_json(data)
 
 
@@ -304,13 +303,13 @@ def event_type(data: bytes) -> str:
 
 
 def prefix(tenant: str, deliberation_id: str) -> str:
-    """The subject under which everything of one deliberation lives."""
+    """The first tokens of every subject of one deliberation. Raises InvalidToken."""
     checked_token(tenant, "tenant")
     return f"deliberations.{tenant}.{checked_token(deliberation_id, 'id')}"
 
 
 def suffix(event: Event) -> str:
-    """The tokens of an event's subject after its deliberation's prefix. Each fact has a subject that is its own."""
+    """The tokens of an event's subject after its deliberation's prefix. No two facts share a subject."""
     match event:
         case Accepted():
             return "accepted"

@@ -1,4 +1,4 @@
-"""State is the fold of the facts, and nothing else is stored."""
+"""Folds the facts of a deliberation into its state. Only the facts are stored."""
 
 from collections import defaultdict
 from collections.abc import Iterable
@@ -9,6 +9,7 @@ from typing import Any, assert_never
 from app.deliberation.calls import Usage
 from app.deliberation.errors import Gone, UnexpectedFact
 from app.deliberation.facts import (
+    TERMINAL_STATUS,
     Accepted,
     AgentUsage,
     CallFinished,
@@ -29,39 +30,32 @@ from app.deliberation.facts import (
 from app.deliberation.specification import Purpose, Specification
 
 PENDING, IN_PROGRESS, CANCELLING = "pending", "in_progress", "cancelling"
-COMPLETED, FAILED, CANCELLED, TIMEOUT = "completed", "failed", "cancelled", "timeout"
-TERMINAL: frozenset[str] = frozenset({COMPLETED, FAILED, CANCELLED, TIMEOUT})
+TERMINAL: frozenset[str] = frozenset(TERMINAL_STATUS.values())
 
 _WORK = ("stage.opened", "call.finished", "stage.closed")
 _LATE = ("deliberation.cancelling", "deliberation.resumed")
-_ENDS = {
-    "deliberation.completed": COMPLETED,
-    "deliberation.failed": FAILED,
-    "deliberation.cancelled": CANCELLED,
-    "deliberation.timeout": TIMEOUT,
-}
 
-# The whole life of a deliberation: (status, fact) → status. A pair that is not here cannot happen; `fold` raises on it.
-# The diagram in docs/facts.md is drawn from this table.
+# The life of a deliberation: (status, fact) → status. `fold` raises on a pair that is missing here.
+# `diagram` draws this table for docs/facts.md.
 TRANSITIONS: dict[tuple[str, str], str] = {
     ("", "deliberation.accepted"): PENDING,
     (PENDING, "stage.opened"): IN_PROGRESS,
     **{(IN_PROGRESS, kind): IN_PROGRESS for kind in _WORK},
     (PENDING, "deliberation.cancelling"): CANCELLING,
     (IN_PROGRESS, "deliberation.cancelling"): CANCELLING,
-    # Work that was under way when the request to stop arrived may still be recorded.
+    # Calls that were running when the cancellation arrived may still record their outcomes.
     **{(CANCELLING, kind): CANCELLING for kind in _WORK},
-    **{(status, kind): end for status in (PENDING, IN_PROGRESS, CANCELLING) for kind, end in _ENDS.items()},
-    # Who takes over begins nothing anew.
+    **{(status, kind): end for status in (PENDING, IN_PROGRESS, CANCELLING) for kind, end in TERMINAL_STATUS.items()},
+    # A takeover changes no status.
     **{(status, "deliberation.resumed"): status for status in (PENDING, IN_PROGRESS, CANCELLING)},
-    # A late answer, a request to stop or a takeover that lost the race is kept and changes nothing.
+    # A late outcome, cancellation or takeover is kept in the log and changes nothing.
     **{(status, kind): status for status in sorted(TERMINAL) for kind in (*_WORK, *_LATE)},
 }
 
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """One stage as far as the facts tell."""
+    """One stage: its opening and, once recorded, its closing."""
 
     opened: StageOpened
     closed: StageClosed | None = None
@@ -69,12 +63,12 @@ class Stage:
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """A deliberation as its facts tell it.
+    """A deliberation as its facts describe it.
 
-    `revision` counts the facts that are folded; `last_sequence` is the place of the last one in the stream.
-    `after_cancel` are the calls whose outcome came after the request to stop. `takeovers` counts the times that the
-    work changed hands, `takeovers_without_progress` the coordinators that took it over since its last step; but not
-    those to whom one that stopped in order gave it (`given_back`), which is no sign against the work.
+    `revision` counts the folded facts; `last_sequence` is the last one's sequence in the stream. `after_cancel` lists
+    the calls whose outcome came after the cancellation. `takeovers` counts all takeovers, `takeovers_without_progress`
+    those since the last stage or call fact. A takeover from a coordinator that shut down in order (`given_back`) is
+    not counted as one without progress.
     """
 
     accepted: Accepted
@@ -93,7 +87,7 @@ class State:
 
     @property
     def specification(self) -> Specification:
-        """What was asked for."""
+        """The accepted specification."""
         return self.accepted.specification
 
     @property
@@ -103,12 +97,12 @@ class State:
 
     @property
     def ended(self) -> bool:
-        """Whether the one end fact is there."""
+        """Whether the end fact is recorded."""
         return self.end is not None
 
     @property
     def open_stage(self) -> Stage | None:
-        """The stage whose calls run now."""
+        """The stage that is opened and not closed, if any."""
         return self.stages[-1] if self.stages and self.stages[-1].closed is None else None
 
 
@@ -140,7 +134,7 @@ def _finished(state: State, fact: CallFinished) -> dict[str, CallFinished]:
     stage = next((stage.opened for stage in state.stages if stage.opened.stage == fact.stage), None)
     if stage is None or fact.call_id not in (call.call_id for call in stage.calls):
         raise UnexpectedFact(f"stage {fact.stage} has no call {fact.call_id}")
-    # First write wins: an outcome that is told twice is the one that was recorded first.
+    # The first write wins: a second outcome of a call is ignored.
     return state.finished if fact.call_id in state.finished else {**state.finished, fact.call_id: fact}
 
 
@@ -152,7 +146,7 @@ def begin(accepted: Accepted, sequence: int = 0) -> State:
 def apply(state: State, fact: Fact, sequence: int = 0) -> State:
     """The state after one more fact.
 
-    Raises UnexpectedFact when the table does not allow it, or when it tells of a stage or a call that is not there.
+    Raises UnexpectedFact when the table does not allow it, or when its stage or call does not exist.
     """
     if isinstance(fact, Accepted):
         raise UnexpectedFact(f"deliberation {fact.deliberation_id} is accepted twice")

@@ -1,4 +1,4 @@
-"""Structured outputs: the JSON Schema that an engine is given, and what comes back checked again.
+"""Structured outputs: the JSON Schema that an engine receives, and the check of its answer.
 
 Every array and integer is bounded. Texts are bounded by `max_tokens` and by the check here, not in the schema: under
 `minLength` or `maxLength` the grammars of vLLM 0.32 (xgrammar 0.2.8, its issue 800) let no escape through, so that no
@@ -221,6 +221,34 @@ _SCORE = {"type": "integer", "minimum": 0, "maximum": 10}
 _CONFIDENCE = {"type": "integer", "minimum": 0, "maximum": 100}
 
 
+def _listed(items: dict[str, Any], most: int, least: int = 0) -> dict[str, Any]:
+    return {"type": "array", "items": items, "minItems": least, "maxItems": most}
+
+
+_ISSUE = _object(
+    {
+        "severity": {"enum": ["blocker", "major", "minor"]},
+        "where": _TEXT,
+        "claim": _TEXT,
+        "evidence": _TEXT,
+        "fix": _TEXT,
+    }
+)
+_PAIR_MARGIN = {"type": "integer", "minimum": 1, "maximum": 3}
+_POINTS = _listed(_TEXT, POINTS_MAX)
+_SCHEMAS: dict[OutputKind, dict[str, Any]] = {
+    "answer": _object({"reasoning": _TEXT, "answer": _TEXT, "confidence": _CONFIDENCE}),
+    "critique": _object({"issues": _listed(_ISSUE, ISSUES_MAX), "verdict": {"enum": ["accept", "revise", "reject"]}}),
+    "pair": _object(
+        {"notes_a": _TEXT, "notes_b": _TEXT, "winner": {"enum": ["A", "B", "tie"]}, "margin": _PAIR_MARGIN}
+    ),
+    "turn": _object({"reasoning": _TEXT, "error": _TEXT, "answer": _TEXT, "confidence": _CONFIDENCE}),
+    "analysis": _object({"agreements": _POINTS, "conflicts": _POINTS, "gaps": _POINTS}),
+    "program": _object({"reasoning": _TEXT, "code": _TEXT, "confidence": _CONFIDENCE}),
+    "tests": _object({"reasoning": _TEXT, "tests": _listed(_object({"name": _TEXT, "code": _TEXT}), TESTS_MAX, 1)}),
+}
+
+
 def _score_schema(output: Output) -> dict[str, Any]:
     criteria = [
         _object({"id": {"const": criterion}, "rationale": _TEXT, "score": _SCORE}) for criterion in output.criteria
@@ -231,85 +259,30 @@ def _score_schema(output: Output) -> dict[str, Any]:
     return _object({label: _object({"criteria": listing}) for label in output.labels})
 
 
-def _listed(items: dict[str, Any], most: int, least: int = 0) -> dict[str, Any]:
-    return {"type": "array", "items": items, "minItems": least, "maxItems": most}
-
-
-def _later_schema(output: Output) -> dict[str, Any]:
-    """Schemas of what follows a first answer, and of code."""
-    match output.kind:
-        case "turn":
-            return _object({"reasoning": _TEXT, "error": _TEXT, "answer": _TEXT, "confidence": _CONFIDENCE})
-        case "choice":
-            return _object({"reasoning": _TEXT, "choice": {"enum": list(output.labels)}})
-        case "analysis":
-            points = _listed(_TEXT, POINTS_MAX)
-            return _object({"agreements": points, "conflicts": points, "gaps": points})
-        case "program":
-            return _object({"reasoning": _TEXT, "code": _TEXT, "confidence": _CONFIDENCE})
-        case "tests":
-            test = _object({"name": _TEXT, "code": _TEXT})
-            return _object({"reasoning": _TEXT, "tests": _listed(test, TESTS_MAX, 1)})
-        case _:
-            raise ValueError(f"no engine is asked for a {output.kind}")
+def _revision_schema(output: Output) -> dict[str, Any]:
+    most = max(1, output.issues)
+    issue = {"type": "integer", "minimum": 1, "maximum": most}
+    response = _object({"issue": issue, "decision": {"enum": ["accept", "reject"]}, "reason": _TEXT})
+    return _object({"responses": _listed(response, most), "answer": _TEXT, "confidence": _CONFIDENCE})
 
 
 @lru_cache(maxsize=256)
 def json_schema(output: Output) -> dict[str, Any]:
-    """The JSON Schema of `output`, for `response_format: json_schema`. Callers must not change it."""
+    """The JSON Schema of `output`, for `response_format: json_schema`. Callers must not change it.
+
+    Raises ValueError for a report, which no engine writes.
+    """
     match output.kind:
-        case "answer":
-            return _object(
-                {
-                    "reasoning": _TEXT,
-                    "answer": _TEXT,
-                    "confidence": _CONFIDENCE,
-                }
-            )
-        case "critique":
-            issue = _object(
-                {
-                    "severity": {"enum": ["blocker", "major", "minor"]},
-                    "where": _TEXT,
-                    "claim": _TEXT,
-                    "evidence": _TEXT,
-                    "fix": _TEXT,
-                }
-            )
-            return _object(
-                {
-                    "issues": {"type": "array", "items": issue, "minItems": 0, "maxItems": ISSUES_MAX},
-                    "verdict": {"enum": ["accept", "revise", "reject"]},
-                }
-            )
-        case "revision":
-            response = _object(
-                {
-                    "issue": {"type": "integer", "minimum": 1, "maximum": max(1, output.issues)},
-                    "decision": {"enum": ["accept", "reject"]},
-                    "reason": _TEXT,
-                }
-            )
-            return _object(
-                {
-                    "responses": {"type": "array", "items": response, "minItems": 0, "maxItems": max(1, output.issues)},
-                    "answer": _TEXT,
-                    "confidence": _CONFIDENCE,
-                }
-            )
         case "score":
             return _score_schema(output)
-        case "pair":
-            return _object(
-                {
-                    "notes_a": _TEXT,
-                    "notes_b": _TEXT,
-                    "winner": {"enum": ["A", "B", "tie"]},
-                    "margin": {"type": "integer", "minimum": 1, "maximum": 3},
-                }
-            )
-        case _:
-            return _later_schema(output)
+        case "revision":
+            return _revision_schema(output)
+        case "choice":
+            return _object({"reasoning": _TEXT, "choice": {"enum": list(output.labels)}})
+        case "report":
+            raise ValueError("no engine is asked for a report")
+        case kind:
+            return _SCHEMAS[kind]
 
 
 def _distinct(pairs: list[tuple[str, object]]) -> None:
@@ -324,10 +297,10 @@ def _validated(validate: Callable[[str], _Form], text: str) -> _Form:
         parsed = validate(text)
     except ValidationError as exc:
         first = exc.errors(include_url=False, include_input=False)[0]
-        # A field that should not be there is named by whoever wrote it, at any length.
+        # The model chose the name of an unexpected field, so the name may have any length.
         where = ".".join(str(part) for part in first["loc"])[:_WHERE_CHARS_MAX] or "the document"
         raise InvalidOutput(f"{where}: {first['msg']}") from exc
-    # Of two equal names in an object a parser takes one, which one is anybody's guess: such an answer says nothing.
+    # Parsers disagree on which of two equal names in an object counts, so such an answer is refused.
     json.loads(text, object_pairs_hook=_distinct)
     return parsed
 
@@ -343,9 +316,9 @@ def _scores(output: Output, text: str) -> Scores:
 
 
 def _revision(output: Output, text: str) -> Revision:
-    """A revision; a response to an issue that nobody raised is dropped, and so is a second one to the same issue.
+    """A revision, without responses to unknown issues and without second responses to one issue.
 
-    Nothing hangs on them, and the text that came with them is what was asked for.
+    Nothing depends on such responses, and the revised text is still of use.
     """
     revision = _validated(Revision.model_validate_json, text)
     raised = range(1, max(1, output.issues) + 1)
@@ -361,28 +334,26 @@ def _choice(output: Output, text: str) -> Choice:
     return choice
 
 
+_FORMS: dict[OutputKind, type[ParsedOutput]] = {
+    "answer": Answer,
+    "critique": Critique,
+    "pair": Pair,
+    "turn": DebateTurn,
+    "analysis": Analysis,
+    "program": Program,
+    "tests": Tests,
+    "report": SandboxReport,
+}
+
+
 def parse_output(output: Output, text: str) -> ParsedOutput:
     """Parse and check an engine's text against `output`; raise InvalidOutput naming the first fault."""
     match output.kind:
-        case "answer":
-            return _validated(Answer.model_validate_json, text)
-        case "critique":
-            return _validated(Critique.model_validate_json, text)
         case "revision":
             return _revision(output, text)
         case "score":
             return _scores(output, text)
-        case "pair":
-            return _validated(Pair.model_validate_json, text)
-        case "turn":
-            return _validated(DebateTurn.model_validate_json, text)
         case "choice":
             return _choice(output, text)
-        case "analysis":
-            return _validated(Analysis.model_validate_json, text)
-        case "program":
-            return _validated(Program.model_validate_json, text)
-        case "tests":
-            return _validated(Tests.model_validate_json, text)
-        case "report":
-            return _validated(SandboxReport.model_validate_json, text)
+        case kind:
+            return _validated(_FORMS[kind].model_validate_json, text)

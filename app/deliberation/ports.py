@@ -1,4 +1,4 @@
-"""What the edges must offer: the log of facts, as `app.log.journal` (JetStream) and `app.testing` (memory) adapt it."""
+"""Interfaces that adapters implement: the journal in `app.log.journal` (JetStream) and in `app.testing` (memory)."""
 
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from app.deliberation.facts import Deleted, End, Fact, View
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """One stored event: its subject, its place in the stream (from 1, global and increasing), and its bytes."""
+    """One stored event: its subject, its sequence in the stream (from 1, increasing), and its bytes."""
 
     subject: str
     sequence: int
@@ -24,7 +24,7 @@ class Record:
 
 @dataclass(frozen=True, slots=True)
 class Appended:
-    """The fact on a subject after an append; `created` is true when these are the bytes that were offered."""
+    """The record on a subject after an append; `created` is True when it holds the bytes that were offered."""
 
     record: Record
     created: bool
@@ -32,7 +32,7 @@ class Appended:
 
 @dataclass(frozen=True, slots=True)
 class StreamState:
-    """The log's incarnation and bounds. `epoch` changes when the stream is created anew; sequences then restart."""
+    """The log's epoch and bounds. `epoch` changes when the stream is created anew and its sequences restart."""
 
     epoch: str
     first_sequence: int
@@ -48,20 +48,20 @@ class Subscription(Protocol):
 
 
 class Journal(Protocol):
-    """The log. Every method raises JournalUnavailable when the log does not answer within its time-out."""
+    """Access to the log. Methods raise JournalUnavailable when it does not answer within the time-out."""
 
     async def append(self, tenant: str, fact: Fact | Deleted) -> Appended:
-        """Write a fact where nothing stands yet; first write wins, and who loses gets what stands there.
+        """Write a fact unless its subject holds one already; the first write wins, and all callers get the stored one.
 
-        An acceptance wins only where nothing else of its id stands: its loser may get the tombstone, or what retention
-        has left.
+        An acceptance is created only when no record of its id exists; otherwise the result may be its tombstone, or
+        whatever retention has left.
 
-        Doubtful writes (time-out, refusal, reconnect) are resolved by reading the subject back: an answer is certain.
+        After a time-out, refusal or reconnect the subject is read back, so a returned result is certain.
         """
         ...
 
     async def write(self, subject: str, data: bytes) -> Appended:
-        """As `append`, of bytes on a subject of their own, below `deliberations.`, `keys.` or `webhooks.`."""
+        """As `append`, for bytes on a subject below `deliberations.`, `keys.` or `webhooks.`."""
         ...
 
     async def purge(self, tenant: str, deliberation_id: str) -> None:
@@ -69,9 +69,9 @@ class Journal(Protocol):
         ...
 
     async def publish_view(self, tenant: str, view: View, until: datetime | None = None) -> None:
-        """Send a view without waiting for the log's word; it may be lost. Never raises JournalUnavailable.
+        """Send a view without waiting for an acknowledgement; it may be lost. Never raises JournalUnavailable.
 
-        It is kept for ten minutes, and where it is told `until` when it is needed, no shorter than that.
+        It is kept for ten minutes, or until `until` when that is later.
         """
         ...
 
@@ -87,7 +87,7 @@ class Journal(Protocol):
         ...
 
     async def announce(self, end: End) -> None:
-        """Tell the services around this one that a deliberation ended; telling twice is the same as once."""
+        """Publish that a deliberation ended, for services outside this one. Idempotent."""
         ...
 
     def read(self, pattern: str, after: int, *, limit: int | None = None) -> AsyncIterator[Record]:
@@ -95,9 +95,9 @@ class Journal(Protocol):
         ...
 
     async def subscribe(self, patterns: Sequence[str], deliver: Callable[[Record], None]) -> Subscription:
-        """Call `deliver` with each event that is stored from now on, in their order over all patterns.
+        """Call `deliver` with each event stored from now on, in stream order over all patterns.
 
-        At most once: a reconnect may lose some. No two patterns may match one subject.
+        Delivery is at most once: a reconnect may lose events. No two patterns may match one subject.
         """
         ...
 
@@ -110,17 +110,16 @@ class Journal(Protocol):
         ...
 
     async def ack_floor(self) -> int:
-        """A sequence up to which all that was accepted has ended; 0 when nobody knows of any."""
+        """A sequence up to which every accepted deliberation has ended; 0 when none is known."""
         ...
 
 
 class Control(Protocol):
-    """Questions to the other side of the log; nothing durable depends on their answers."""
+    """Requests to other processes over the log's connection. No guarantee depends on their replies."""
 
     async def inquire(self, subject: str, *, timeout_s: float, replies_max: int = 1) -> list[dict[str, Any]]:
-        """JSON replies to a question, at most `replies_max` of them and none later than `timeout_s`.
+        """JSON replies to a request, at most `replies_max` within `timeout_s`; none when the log cannot be reached.
 
-        Empty when nobody answers or the log cannot be reached.
         Subjects: `control.coordinator` (every coordinator replica), `control.role.<ROLE>` (every agent replica),
         `control.webhooks` (every sender of webhooks).
         """

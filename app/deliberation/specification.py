@@ -1,4 +1,4 @@
-"""What a client asked for, complete: every default is filled in and every choice made before it is accepted."""
+"""The complete request: every default is filled in and every choice made before acceptance."""
 
 import re
 from typing import Annotated, Any, Literal
@@ -33,7 +33,7 @@ class Value(BaseModel, frozen=True):
 
 
 class Parameters(BaseModel):
-    """Base of a strategy's own parameters: closed and strict. Their JSON Schema is what `GET /strategies` tells."""
+    """Base of a strategy's own parameters: closed and strict. `GET /strategies` shows their JSON Schema."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 

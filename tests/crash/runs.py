@@ -10,7 +10,7 @@ from tests.crash.audit import CUT_WITHIN_S, Audit
 from tests.crash.clock import virtual_time
 from tests.crash.points import Point, Points, Process
 from tests.crash.stack import Stack
-from tests.unit.facts_of import Minds
+from tests.unit.facts_of import CouncilScript
 
 Victim = Literal["process", "machine"]
 Side = Literal["before", "after"]
@@ -19,12 +19,12 @@ Side = Literal["before", "after"]
 WITHIN_S = 90.0
 
 WAKE_S = 5.0
-_MINDS = Minds()
+_COUNCIL = CouncilScript()
 
 
 def answered(call: Call) -> str:
     """What the engine writes: always the same for the same call."""
-    text = _MINDS(call).text
+    text = _COUNCIL(call).text
     assert text is not None
     return text
 

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
+from app.deliberation.choice.ballots import author
 from app.deliberation.facts import CallFinished, PlannedCall, StageClosed, StageOpened, decode
 from app.deliberation.strategies import STRATEGIES
-from app.deliberation.strategies.steps.strategy_run import author_of
 from app.routes.roles import read_roles
 from tests.e2e.conftest import Stack
 
@@ -180,7 +180,7 @@ def test_a_reviewer_reads_the_candidates_that_are_recorded_and_nothing_of_its_ow
         if ended.purposes[call_id] in REVIEWING:
             planned = ended.planned[call_id]
             read = {author for author, texts in written.items() if any(text in prompt for text in texts)}
-            assert read == {author_of(candidate) for candidate in planned.labels.values()}
+            assert read == {author(candidate) for candidate in planned.labels.values()}
             assert planned.agent_id not in read
 
 

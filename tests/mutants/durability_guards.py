@@ -229,7 +229,7 @@ DURABILITY_GUARDS = (
         "app/deliberation/engine.py",
         "    if state.takeovers_without_progress >= POISON_TAKEOVERS:\n",
         "    if False:\n",
-        "tests/unit/test_engine.py::test_work_that_nobody_survives_ends_and_work_that_goes_on_does_not",
+        "tests/unit/test_engine.py::test_takeovers_without_progress_end_a_deliberation_and_progress_resets_them",
     ),
     Guard(
         "suspects run apart",
@@ -250,7 +250,7 @@ DURABILITY_GUARDS = (
         "app/deliberation/fold.py",
         "            blamed = 0 if fact.given_back or state.given_back else 1\n",
         "            blamed = 1\n",
-        "tests/unit/test_fold.py::test_a_coordinator_that_stops_in_order_leaves_no_blame_on_the_work",
+        "tests/unit/test_fold.py::test_an_orderly_handover_does_not_count_as_a_takeover_without_progress",
     ),
     Guard(
         "an orderly stop is recorded",
@@ -301,7 +301,7 @@ DURABILITY_GUARDS = (
         "app/deliberation/fold.py",
         '"finished": finished, "after_cancel": after_cancel, "takeovers_without_progress": 0}\n',
         '"finished": finished, "after_cancel": after_cancel}\n',
-        "tests/unit/test_fold.py::test_takeovers_are_fruitless_until_the_work_makes_a_step",
+        "tests/unit/test_fold.py::test_takeovers_count_as_without_progress_until_the_next_step",
     ),
     Guard(
         "what a stage saw is frozen",
@@ -316,21 +316,21 @@ DURABILITY_GUARDS = (
         "app/deliberation/engine.py",
         "    if now >= stage.opened.soft_deadline_at and answers >= stage.opened.quorum:\n",
         "    if now >= stage.opened.soft_deadline_at and answers >= 1:\n",
-        "tests/unit/test_engine.py::test_a_quorum_that_is_there_too_late_for_the_soft_deadline_closes_the_stage_when_it_is",
+        "tests/unit/test_engine.py::test_a_quorum_reached_after_the_soft_deadline_closes_the_stage_at_once",
     ),
     Guard(
         "a stage closes on what is recorded alone",
         "app/deliberation/fold.py",
         "    if unknown:\n",
         "    if False:\n",
-        "tests/unit/test_fold.py::test_facts_that_tell_of_a_stage_or_call_that_is_not_there_are_refused",
+        "tests/unit/test_fold.py::test_facts_of_a_missing_stage_or_call_are_refused",
     ),
     Guard(
         "an outcome that is told twice is the first one",
         "app/deliberation/fold.py",
         "    return state.finished if fact.call_id in state.finished else {**state.finished, fact.call_id: fact}\n",
         "    return {**state.finished, fact.call_id: fact}\n",
-        "tests/unit/test_fold.py::test_an_outcome_told_twice_is_the_first_one",
+        "tests/unit/test_fold.py::test_a_second_outcome_of_a_call_is_ignored",
     ),
     Guard(
         "an acceptance stands alone: not beside a tombstone",

@@ -1,4 +1,4 @@
-"""What tests of the core are told in: specifications, facts, answers, and agents that answer as they are told."""
+"""Builders for tests of the core: specifications, facts, answers, and scripted agents."""
 
 import json
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -178,7 +178,7 @@ def choice(label: str) -> str:
 
 
 def report(call: Call, passes: Callable[[Call, int], bool], fault: str = "") -> str:
-    """What a sandbox would tell of the call's program; `passes` is asked for each test, by its place."""
+    """A sandbox's report on the call's program; `passes` decides each test by its place."""
     assert call.check is not None
     verdicts = [not fault and passes(call, place) for place in range(len(call.check.tests))]
     outcomes = [
@@ -194,13 +194,13 @@ def report(call: Call, passes: Callable[[Call, int], bool], fault: str = "") -> 
 
 
 def by_number(candidate: str) -> int:
-    """A taste: the lower an agent's number, the better; a revision is a little better than what it replaces."""
+    """A score: the lower an agent's number, the higher; a revision scores one more than its original."""
     agent, _, version = candidate.partition("#")
     return max(0, 9 - int(agent[-3:])) + (1 if version else 0)
 
 
 @dataclass
-class Minds:
+class CouncilScript:
     """A script for a whole council. `failing` calls end in a problem, `silent` ones never end, `garbled` in nonsense.
 
     Call ids are `s<stage>-<agent>`. `issues` is what a critic finds, by call id; `score` what a reviewer gives, by
@@ -310,12 +310,14 @@ class Run:
         return [call for call in self.calls if call.call_id in ids]
 
 
-def run(asked: Specification, minds: Callable[[Call], Reply] | None = None) -> Run:
+def run(asked: Specification, script: Callable[[Call], Reply] | None = None) -> Run:
     """The whole deliberation, from its acceptance."""
-    return resumed([accepted(asked)], minds)
+    return resumed([accepted(asked)], script)
 
 
-def resumed(facts: Sequence[Fact], minds: Callable[[Call], Reply] | None = None, clock: FakeClock | None = None) -> Run:
+def resumed(
+    facts: Sequence[Fact], script: Callable[[Call], Reply] | None = None, clock: FakeClock | None = None
+) -> Run:
     """The rest of a deliberation, as a coordinator finds it that knows only these facts; the clock is at the last."""
-    agents = ScriptedAgents(minds or Minds(), clock or FakeClock(facts[-1].ts))
+    agents = ScriptedAgents(script or CouncilScript(), clock or FakeClock(facts[-1].ts))
     return Run(agents.deliberate(facts), agents.calls)

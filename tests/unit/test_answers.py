@@ -144,7 +144,7 @@ def test_the_last_number_is_read_exactly(text: str, number: str) -> None:
     "text",
     ["none", "forty-two", "1.2.3", "12/05/2024", "12:30", "0x1F", "CO2", "1/0", "1e9999", "9^9999", "9" * 500, "1,2,3"],
 )
-def test_what_is_no_number_is_missing(text: str) -> None:
+def test_a_text_without_a_number_is_missing(text: str) -> None:
     assert normalise(text, "number") is None
 
 
@@ -235,14 +235,14 @@ def test_of_options_that_are_stated_the_one_that_is_the_answer_is_read(text: str
 
 
 @pytest.mark.parametrize("normaliser", ["number", "choice", "json"])
-def test_what_cannot_be_read_from_any_text_is_asked_for(normaliser: Normaliser) -> None:
+def test_a_form_not_readable_from_any_text_adds_a_requirement(normaliser: Normaliser) -> None:
     assert requirement(normaliser)
     assert requirement("choice", ("yes", "no")) != requirement("choice")
     assert "yes; no" in (requirement("choice", ("yes", "no")) or "")
 
 
 @pytest.mark.parametrize("normaliser", ["text", "exact"])
-def test_what_can_be_read_from_any_text_asks_for_nothing(normaliser: Normaliser) -> None:
+def test_a_form_readable_from_any_text_adds_no_requirement(normaliser: Normaliser) -> None:
     assert requirement(normaliser) is None
 
 
@@ -270,7 +270,7 @@ def test_documents_with_other_content_are_two_answers(one: str, other: str) -> N
 @pytest.mark.parametrize(
     "text", ["no", '{"a": 1, "a": 2}', "NaN", "1e999999999", '"\\ud800"', "[" * 100_000, "{", '{"a": 1'], ids=repr
 )
-def test_what_is_no_document_is_missing(text: str) -> None:
+def test_a_text_without_a_document_is_missing(text: str) -> None:
     assert normalise(text, "json") is None
 
 
@@ -305,14 +305,14 @@ def test_a_hostile_text_is_read_or_missing_at_once(pattern: str, normaliser: Nor
 
 @settings(max_examples=60)
 @given(st.text(max_size=80), st.sampled_from(["text", "number", "json"]))
-def test_reading_what_was_read_changes_nothing(text: str, normaliser: Normaliser) -> None:
+def test_normalising_twice_changes_nothing(text: str, normaliser: Normaliser) -> None:
     once = normalise(text, normaliser)
     if once is not None and normaliser != "text":
         assert normalise(once, normaliser) == once
     assert once != ""
 
 
-def test_a_count_tells_votes_shares_and_who_gave_them() -> None:
+def test_a_count_holds_votes_shares_and_voters() -> None:
     count = tally([("a", "x"), ("b", "y"), ("c", None), ("d", "x"), ("e", "x")], seed=1)
     assert [(group.answer, group.votes, group.agents) for group in count.groups] == [
         ("x", 3, ("a", "d", "e")),
@@ -320,7 +320,7 @@ def test_a_count_tells_votes_shares_and_who_gave_them() -> None:
     ]
     assert (count.votes, count.first, count.second, count.tie) == (4, 3, 1, False)
     assert (count.agreement, count.margin) == (0.75, 0.5)
-    assert [told.model_dump() for told in count.tallies] == [
+    assert [row.model_dump() for row in count.tallies] == [
         {"answer": "x", "votes": 3, "agents": ("a", "d", "e")},
         {"answer": "y", "votes": 1, "agents": ("b",)},
     ]
@@ -338,15 +338,13 @@ def test_an_agent_may_vote_twice_and_is_named_once() -> None:
     assert (group.votes, group.agents) == (2, ("a",))
 
 
-def test_a_long_answer_is_cut_where_it_is_told() -> None:
-    (told,) = tally([("a", "x" * 2_000)], seed=1).tallies
-    assert len(told.answer) == TALLY_CHARS_MAX
+def test_a_long_answer_is_cut_in_the_tally() -> None:
+    (row,) = tally([("a", "x" * 2_000)], seed=1).tallies
+    assert len(row.answer) == TALLY_CHARS_MAX
 
 
 @given(st.permutations(["x", "x", "y", "y", "z"]), st.integers(0, 2**31))
-def test_ties_stand_in_an_order_of_the_seed_and_the_first_voters_whatever_they_say(
-    answers: list[str], seed: int
-) -> None:
+def test_the_seed_and_the_first_voters_order_ties(answers: list[str], seed: int) -> None:
     votes = [(f"a{place}", answer) for place, answer in enumerate(answers)]
     count = tally(votes, seed)
     assert count.tie

@@ -1,4 +1,4 @@
-"""What a budget admits, and how the time that is left is shared."""
+"""Budgets admit or refuse stages, and stages share the time left."""
 
 from datetime import timedelta
 
@@ -47,9 +47,7 @@ TWO = (call("dev-001"), call("dev-002"))
         (Budget(max_calls=2, max_tokens=400), Spent(), True),
     ],
 )
-def test_a_stage_is_admitted_when_what_is_spent_and_what_is_foreseen_fit(
-    budget: Budget, spent: Spent, admitted: bool
-) -> None:
+def test_a_stage_is_admitted_when_spent_and_predicted_costs_fit(budget: Budget, spent: Spent, admitted: bool) -> None:
     assert admits(budget, spent, TWO) == admitted
 
 
@@ -93,7 +91,7 @@ def test_attempts_count_and_a_call_without_an_outcome_counts_once() -> None:
 @pytest.mark.parametrize(
     ("stages_left", "soft_s", "hard_s"), [(1, 98, 98), (2, 50, 75), (4, 25, 62.5), (12, 100 / 12, 54.166667)]
 )
-def test_what_is_left_is_shared_among_the_stages_that_may_come(stages_left: int, soft_s: float, hard_s: float) -> None:
+def test_the_time_left_is_shared_among_the_possible_stages(stages_left: int, soft_s: float, hard_s: float) -> None:
     soft, hard = stage_deadlines(NOW, NOW + timedelta(seconds=100), stages_left)
     assert ((soft - NOW).total_seconds(), (hard - NOW).total_seconds()) == pytest.approx((soft_s, hard_s))
 

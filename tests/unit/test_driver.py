@@ -57,7 +57,7 @@ def run(_: State, stage: RunStage) -> Iterator[CallFinished | View]:
         yield finished(call.agent_id, stage.opened.stage, answer("Blue."))
 
 
-def test_the_driver_yields_every_event_to_the_end_and_folds_what_decides() -> None:
+def test_the_driver_yields_every_event_to_the_end_and_folds_the_facts() -> None:
     first = accepted(of(2, strategy="independent"))
     events = list(drive(begin(first, 1), STRATEGIES["independent"], lambda: NOW, run))
     calls = ["call.started", "call.finished"] * 2

@@ -1,4 +1,4 @@
-"""The engine: what to do next, decided again from the facts alone at every step."""
+"""The engine decides every next step anew, from the facts alone."""
 
 from collections.abc import Sequence
 from datetime import datetime, timedelta
@@ -38,7 +38,7 @@ from app.testing import FakeClock, ScriptedAgents
 from tests.unit.facts_of import (
     NOW,
     TIMEOUT_S,
-    Minds,
+    CouncilScript,
     Run,
     accepted,
     cancelling,
@@ -65,7 +65,7 @@ def in_seconds(seconds: float) -> datetime:
 
 
 def without_times(facts: Sequence[Fact]) -> list[bytes]:
-    """The facts as they stand in the log, but for when each was written and what follows from that."""
+    """The facts of the log without times."""
     fixed = {"ts": NOW, "soft_deadline_at": NOW, "call_deadline_at": NOW, "duration_ms": 0}
     return [
         encode(fact.model_copy(update={name: fixed[name] for name in fixed.keys() & type(fact).model_fields.keys()}))
@@ -77,10 +77,10 @@ def without_times(facts: Sequence[Fact]) -> list[bytes]:
 
 
 @pytest.mark.parametrize("strategy", NAMES)
-def test_whoever_goes_on_from_any_prefix_of_the_log_comes_to_the_same_end(strategy: str) -> None:
-    whole = run(specification(strategy=strategy), Minds(failing=["s1-dev-003", "s3-dev-001"]))
+def test_every_prefix_of_the_log_leads_to_the_same_end(strategy: str) -> None:
+    whole = run(specification(strategy=strategy), CouncilScript(failing=["s1-dev-003", "s3-dev-001"]))
     for cut in range(1, len(whole.facts) + 1):
-        again = resumed(whole.facts[:cut], Minds(failing=["s1-dev-003", "s3-dev-001"]))
+        again = resumed(whole.facts[:cut], CouncilScript(failing=["s1-dev-003", "s3-dev-001"]))
         assert again.facts == whole.facts
         recorded = {fact.call_id for fact in whole.facts[:cut] if isinstance(fact, CallFinished)}
         made = [call.call_id for call in again.calls]
@@ -90,19 +90,19 @@ def test_whoever_goes_on_from_any_prefix_of_the_log_comes_to_the_same_end(strate
 
 
 def test_a_crash_in_the_middle_of_a_degraded_run_changes_nothing() -> None:
-    """Five agents of whom two are left, a pair to judge, and a judge who fails."""
-    minds = Minds(failing=["s1-dev-001", "s1-dev-003", "s1-dev-005", "s2-dev-001-1"])
-    whole = run(specification(5), minds)
+    """Five agents, two of which answer as a pair to judge, and a judge that fails."""
+    script = CouncilScript(failing=["s1-dev-001", "s1-dev-003", "s1-dev-005", "s2-dev-001-1"])
+    whole = run(specification(5), script)
     assert "pair judged: below the quorum" in whole.degraded
     for cut in range(1, len(whole.facts)):
-        assert resumed(whole.facts[:cut], minds).facts == whole.facts
+        assert resumed(whole.facts[:cut], script).facts == whole.facts
 
 
 def test_an_ended_deliberation_needs_nothing() -> None:
     assert decided(run(specification()).facts) == Done()
 
 
-def test_a_stage_that_runs_lacks_only_what_is_not_recorded() -> None:
+def test_a_running_stage_asks_only_for_missing_outcomes() -> None:
     whole = run(specification())
     opening = decided(whole.facts[:1])
     assert isinstance(opening, OpenStage)
@@ -123,17 +123,19 @@ def test_a_stage_that_runs_lacks_only_what_is_not_recorded() -> None:
 @pytest.mark.parametrize("strategy", ["best_of_n", "council"])
 @settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
-def test_the_same_seed_and_answers_give_the_same_facts_in_whatever_order_they_arrive(
+def test_the_same_seed_and_answers_give_the_same_facts_in_any_order_of_arrival(
     strategy: str, data: st.DataObject
 ) -> None:
     asked = specification(4, strategy=strategy)
-    minds = Minds(failing=["s1-dev-002"], issues=lambda call_id: ["major"] if call_id.endswith("3") else ["minor"])
-    straight = run(asked, minds)
+    script = CouncilScript(
+        failing=["s1-dev-002"], issues=lambda call_id: ["major"] if call_id.endswith("3") else ["minor"]
+    )
+    straight = run(asked, script)
     ids = [call.call_id for call in straight.calls]
-    minds.after_s = dict(
+    script.after_s = dict(
         zip(ids, data.draw(st.lists(st.floats(0, 2), min_size=len(ids), max_size=len(ids))), strict=True)
     )
-    shuffled = run(asked, minds)
+    shuffled = run(asked, script)
     assert sorted(without_times(shuffled.all(CallFinished))) == sorted(without_times(straight.all(CallFinished)))
     for kind in (StageOpened, StageClosed, Completed):
         assert without_times(shuffled.all(kind)) == without_times(straight.all(kind))
@@ -143,7 +145,7 @@ def test_the_same_seed_and_answers_give_the_same_facts_in_whatever_order_they_ar
 @given(st.permutations([f"s1-dev-00{number}" for number in range(1, 6)]))
 def test_facts_that_arrive_at_one_moment_in_another_order_are_equal_byte_for_byte(order: list[str]) -> None:
     asked = specification(5, strategy="best_of_n")
-    shuffled = run(asked, Minds(place={call_id: place for place, call_id in enumerate(order)}))
+    shuffled = run(asked, CouncilScript(place={call_id: place for place, call_id in enumerate(order)}))
     assert [fact.call_id for fact in shuffled.all(CallFinished)[:5]] == order
     assert sorted(map(encode, shuffled.facts)) == sorted(map(encode, run(asked).facts))
 
@@ -160,7 +162,7 @@ def test_another_seed_shows_candidates_in_another_order() -> None:
 
 
 def decisions_of(ended: Run) -> list[bytes]:
-    """What was decided, without what it cost: cost counts a late answer too."""
+    """The verdict without its cost, which includes late answers."""
     verdict = ended.completed.verdict
     assert verdict is not None
     decided_facts: list[Fact] = [*ended.all(StageOpened), *ended.all(StageClosed)]
@@ -170,8 +172,8 @@ def decisions_of(ended: Run) -> list[bytes]:
 @pytest.mark.parametrize("place", range(1, 20))
 def test_a_late_answer_never_changes_the_verdict(place: int) -> None:
     """Whenever the answer that the first stage did not wait for is recorded, and whether or not it ever is."""
-    minds = Minds(silent=["s1-dev-002"])
-    whole = run(specification(), minds)
+    script = CouncilScript(silent=["s1-dev-002"])
+    whole = run(specification(), script)
     first_close = next(i for i, fact in enumerate(whole.facts) if isinstance(fact, StageClosed))
     cut = min(first_close + place, len(whole.facts))
     late = finished("dev-002", text=None).model_copy(
@@ -181,14 +183,14 @@ def test_a_late_answer_never_changes_the_verdict(place: int) -> None:
     if cut == len(whole.facts):
         assert decided(after) == Done()
         return
-    assert decisions_of(resumed(after, minds)) == decisions_of(whole)
+    assert decisions_of(resumed(after, script)) == decisions_of(whole)
 
 
 def test_an_answer_that_comes_while_the_next_stage_runs_is_late() -> None:
     """The first stage closes with its quorum after 25 s; the third answer comes 2 s into the critiques."""
     slow = {f"s2-dev-00{number}": 5.0 for number in (1, 3)}
-    late = run(specification(), Minds(after_s={"s1-dev-002": 27.0, **slow}))
-    never = run(specification(), Minds(silent=["s1-dev-002"], after_s=slow))
+    late = run(specification(), CouncilScript(after_s={"s1-dev-002": 27.0, **slow}))
+    never = run(specification(), CouncilScript(silent=["s1-dev-002"], after_s=slow))
     place = [fact.call_id for fact in late.all(CallFinished)].index("s1-dev-002")
     assert place == 2, "after both answers of its stage, before the critiques"
     assert "s1-dev-002" not in late.all(StageClosed)[0].seen
@@ -196,14 +198,14 @@ def test_an_answer_that_comes_while_the_next_stage_runs_is_late() -> None:
     assert late.end.usage.calls == never.end.usage.calls + 1
 
 
-def test_what_a_late_answer_costs_does_not_change_what_a_replay_admits() -> None:
-    minds = Minds(silent=["s1-dev-002"])
-    whole = run(specification(budget=Budget(max_tokens=20_000)), minds)
+def test_the_cost_of_a_late_answer_does_not_change_admission_in_a_replay() -> None:
+    script = CouncilScript(silent=["s1-dev-002"])
+    whole = run(specification(budget=Budget(max_tokens=20_000)), script)
     assert whole.purposes == ["propose", "critique", "revise", "score"]
     first_close = next(i for i, fact in enumerate(whole.facts) if isinstance(fact, StageClosed))
     late = finished("dev-002", usage=Usage(prompt_tokens=1_000_000, calls=50))
     after = [*whole.facts[: first_close + 1], late.model_copy(update={"ts": whole.facts[first_close].ts})]
-    assert decisions_of(resumed(after, minds)) == decisions_of(whole)
+    assert decisions_of(resumed(after, script)) == decisions_of(whole)
 
 
 # Deadlines
@@ -221,7 +223,7 @@ def test_a_stage_closes_at_its_soft_deadline_with_a_quorum_and_else_when_its_cal
     silent: list[str], closings: list[tuple[float, str]]
 ) -> None:
     """100 s for four stages: the first one's soft deadline is at 25 s, its calls' half-way between that and 100 s."""
-    ended = run(specification(), Minds(silent=silent))
+    ended = run(specification(), CouncilScript(silent=silent))
     first = ended.all(StageClosed)[0]
     assert [(first.ts, first.reason)] == [(in_seconds(at), reason) for at, reason in closings]
     assert first.seen == tuple(
@@ -229,19 +231,19 @@ def test_a_stage_closes_at_its_soft_deadline_with_a_quorum_and_else_when_its_cal
     )
 
 
-def test_a_quorum_that_is_there_too_late_for_the_soft_deadline_closes_the_stage_when_it_is() -> None:
-    ended = run(specification(), Minds(silent=["s1-dev-001"], after_s={"s1-dev-002": 40}))
+def test_a_quorum_reached_after_the_soft_deadline_closes_the_stage_at_once() -> None:
+    ended = run(specification(), CouncilScript(silent=["s1-dev-001"], after_s={"s1-dev-002": 40}))
     first = ended.all(StageClosed)[0]
     assert (first.ts, first.reason) == (in_seconds(40), "quorum")
 
 
 def test_a_problem_is_no_answer_for_the_quorum() -> None:
-    ended = run(specification(), Minds(failing=["s1-dev-001"], after_s={"s1-dev-003": 30}))
+    ended = run(specification(), CouncilScript(failing=["s1-dev-001"], after_s={"s1-dev-003": 30}))
     first = ended.all(StageClosed)[0]
     assert (first.ts, first.reason) == (in_seconds(30), "all"), "one answer and one problem are no quorum of two"
 
 
-def test_the_deliberations_deadline_ends_it_with_what_it_cost() -> None:
+def test_the_deadline_ends_a_deliberation_with_its_cost() -> None:
     """Coordinators were away too long, so that calls which would have been given up are not even looked at."""
     whole = run(specification())
     for cut in range(1, len(whole.facts)):
@@ -254,7 +256,7 @@ def test_the_deliberations_deadline_ends_it_with_what_it_cost() -> None:
         assert decision.fact.usage.calls == sum(isinstance(fact, CallFinished) for fact in whole.facts[:cut])
 
 
-def test_work_that_nobody_survives_ends_and_work_that_goes_on_does_not() -> None:
+def test_takeovers_without_progress_end_a_deliberation_and_progress_resets_them() -> None:
     whole = run(specification())
     for cut in range(1, len(whole.facts)):
         takeovers = [taken_over(number) for number in range(1, POISON_TAKEOVERS + 1)]
@@ -270,20 +272,20 @@ def test_work_that_nobody_survives_ends_and_work_that_goes_on_does_not() -> None
 
 @pytest.mark.parametrize("stage", [2, 3, 4])
 def test_agents_that_fall_silent_do_not_keep_a_deliberation_from_ending_in_time(stage: int) -> None:
-    ended = run(specification(), Minds(silent=[f"s{stage}-dev-00{number}" for number in (1, 2, 3)]))
+    ended = run(specification(), CouncilScript(silent=[f"s{stage}-dev-00{number}" for number in (1, 2, 3)]))
     assert ended.end.ts < in_seconds(TIMEOUT_S)
     assert isinstance(ended.end, Completed)
 
 
 def test_agents_that_never_answer_at_all_have_the_whole_time_and_end_in_a_timeout() -> None:
-    ended = run(specification(), Minds(silent=[f"s1-dev-00{number}" for number in (1, 2, 3)]))
+    ended = run(specification(), CouncilScript(silent=[f"s1-dev-00{number}" for number in (1, 2, 3)]))
     assert isinstance(ended.end, TimedOut)
     assert ended.end.ts == in_seconds(TIMEOUT_S)
 
 
 def test_a_first_answer_that_is_very_late_is_still_taken() -> None:
-    minds = Minds(silent=["s1-dev-001", "s1-dev-002"], after_s={"s1-dev-003": 90})
-    ended = run(specification(), minds)
+    script = CouncilScript(silent=["s1-dev-001", "s1-dev-002"], after_s={"s1-dev-003": 90})
+    ended = run(specification(), script)
     first = ended.all(StageClosed)[0]
     assert (first.ts, first.reason, first.seen) == (in_seconds(90), "deadline", ("s1-dev-003",))
     assert isinstance(ended.end, Completed)
@@ -355,18 +357,18 @@ def test_a_log_that_records_more_stages_than_the_strategy_asks_for_is_refused() 
             decided([first, *two_stages[1:-1]])
 
 
-# What counts as an answer
+# Valid answers
 
 
 def test_an_answer_that_does_not_satisfy_its_schema_is_missing() -> None:
-    garbled = run(specification(), Minds(garbled=["s1-dev-001", "s4-dev-002"]))
-    failing = run(specification(), Minds(failing=["s1-dev-001", "s4-dev-002"]))
+    garbled = run(specification(), CouncilScript(garbled=["s1-dev-001", "s4-dev-002"]))
+    failing = run(specification(), CouncilScript(failing=["s1-dev-001", "s4-dev-002"]))
     assert decisions_of(garbled) == decisions_of(failing)
 
 
 def test_a_scripted_deliberation_begins_with_its_acceptance() -> None:
     with pytest.raises(UnexpectedFact):
-        ScriptedAgents(Minds(), FakeClock()).deliberate([])
+        ScriptedAgents(CouncilScript(), FakeClock()).deliberate([])
 
 
 @pytest.mark.parametrize(
@@ -383,7 +385,7 @@ def test_a_scripted_deliberation_begins_with_its_acceptance() -> None:
 def test_each_stage_may_take_its_share_of_the_time_that_is_left(
     strategy: str, rounds: int, shares: list[float]
 ) -> None:
-    slow = Minds(after_s={"s1-dev-001": 10, "s2-dev-001": 5})
+    slow = CouncilScript(after_s={"s1-dev-001": 10, "s2-dev-001": 5})
     opened = run(specification(strategy=strategy, rounds=rounds), slow).all(StageOpened)
     taken = [(stage.soft_deadline_at - stage.ts) / (in_seconds(TIMEOUT_S) - stage.ts) for stage in opened]
     assert taken == pytest.approx(shares)

@@ -39,7 +39,7 @@ def test_a_problem_on_record_always_says_something(error: DeliberationError, det
     assert (problem.code, problem.detail, problem.retryable) == ("call_timeout", detail, True)
 
 
-def test_errors_carry_what_the_edges_need() -> None:
+def test_errors_carry_a_code_and_whether_to_retry() -> None:
     assert errors.QueueFull("full", retry_after_s=7).retry_after_s == 7
     assert errors.InvalidRequest("bad", "/task").field == "/task"
     assert errors.InvalidRequest("bad").field is None

@@ -121,10 +121,10 @@ def test_every_type_of_event_is_tried_and_described_by_the_schema() -> None:
 
 
 def test_fields_of_a_newer_writer_are_dropped() -> None:
-    told = json.loads(encode(finished()))
-    told["colour"] = "blue"
-    told["usage"]["joules"] = 3
-    assert decode(json.dumps(told).encode()) == finished()
+    document = json.loads(encode(finished()))
+    document["colour"] = "blue"
+    document["usage"]["joules"] = 3
+    assert decode(json.dumps(document).encode()) == finished()
 
 
 @pytest.mark.parametrize(
@@ -138,7 +138,7 @@ def test_fields_of_a_newer_writer_are_dropped() -> None:
         b'{"type":"deliberation.cancelling","deliberation_id":"d1","ts":"2026-01-01T00:00:00"}',
     ],
 )
-def test_what_is_no_event_does_not_decode(data: bytes) -> None:
+def test_data_that_is_no_event_does_not_decode(data: bytes) -> None:
     with pytest.raises(ValidationError):
         decode(data)
 
@@ -169,7 +169,7 @@ def test_no_hostile_token_becomes_part_of_a_subject(token: str) -> None:
 
 @settings(max_examples=100, deadline=None)
 @given(st.text(max_size=70))
-def test_a_token_is_what_a_subject_may_carry_and_nothing_else(token: str) -> None:
+def test_a_token_accepts_exactly_the_allow_list(token: str) -> None:
     allowed = 1 <= len(token) <= 64 and set(token) <= set("abcdefghijklmnopqrstuvwxyz0123456789_-")
     try:
         subject = prefix("t", token)
@@ -180,7 +180,7 @@ def test_a_token_is_what_a_subject_may_carry_and_nothing_else(token: str) -> Non
         assert subject == f"deliberations.t.{token}"
 
 
-def test_times_are_told_in_utc() -> None:
+def test_times_are_in_utc() -> None:
     assert json.loads(encode(cancelling()))["ts"] == "2026-01-01T00:00:00Z"
     assert decode(encode(cancelling())).ts == datetime(2026, 1, 1, tzinfo=UTC)
 

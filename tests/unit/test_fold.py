@@ -1,4 +1,4 @@
-"""State is the fold of the facts: what may follow what, and what is kept."""
+"""The fold: which facts may follow which, and the state that they lead to."""
 
 import pytest
 from hypothesis import given, settings
@@ -11,7 +11,7 @@ from app.deliberation.fold import TERMINAL, TRANSITIONS, State, apply, begin, fo
 from tests.unit.facts_of import (
     ID,
     NOW,
-    Minds,
+    CouncilScript,
     accepted,
     agent_ids,
     cancelling,
@@ -34,7 +34,7 @@ ENDINGS = {f"deliberation.{status}": status for status in ENDS}
 LATE = ("stage.opened", "call.finished", "stage.closed", "deliberation.cancelling", "deliberation.resumed")
 WORK = LATE[:3]
 
-# Written out again, on purpose: the table in the code is what is under test.
+# A copy of the table in the code, which is under test.
 ALLOWED: dict[str, dict[str, str]] = {
     "pending": {
         "stage.opened": "in_progress",
@@ -61,7 +61,7 @@ def folded(*facts: Fact) -> State:
 
 
 def stages_before(kind: str) -> list[Fact]:
-    """A history after which a fact of this kind tells of a stage that may open, run or close."""
+    """Facts after which a stage may open, run or close, as this kind of fact needs."""
     return [opened(), finished(), closed(seen=["dev-001"])] if kind == "stage.opened" else [opened(), finished()]
 
 
@@ -116,7 +116,7 @@ def test_the_table_has_no_status_or_fact_besides() -> None:
     assert TERMINAL == set(ENDS)
 
 
-def test_takeovers_are_fruitless_until_the_work_makes_a_step() -> None:
+def test_takeovers_count_as_without_progress_until_the_next_step() -> None:
     facts: list[Fact] = [accepted(), taken_over(1), opened(), taken_over(2), taken_over(3)]
     assert (folded(*facts).takeovers, folded(*facts).takeovers_without_progress) == (3, 2)
     assert folded(*facts, cancelling()).takeovers_without_progress == 2
@@ -124,7 +124,7 @@ def test_takeovers_are_fruitless_until_the_work_makes_a_step() -> None:
     assert folded(*facts, finished(), closed(seen=["dev-001"])).takeovers_without_progress == 0
 
 
-def test_a_coordinator_that_stops_in_order_leaves_no_blame_on_the_work() -> None:
+def test_an_orderly_handover_does_not_count_as_a_takeover_without_progress() -> None:
     given_back = taken_over(2).model_copy(update={"given_back": True})
     facts = [accepted(), opened(), taken_over(1), given_back, taken_over(3)]
     assert [folded(*facts[:count]).takeovers_without_progress for count in (3, 4, 5)] == [1, 1, 1]
@@ -145,7 +145,7 @@ def test_no_fact_is_no_state() -> None:
     ],
     ids=["all removed", "not yet removed", "a late outcome"],
 )
-def test_what_was_deleted_is_gone_whatever_else_stands(facts: list[Fact | Deleted]) -> None:
+def test_a_tombstone_among_any_facts_raises_gone(facts: list[Fact | Deleted]) -> None:
     with pytest.raises(Gone, match="has been deleted"):
         fold(enumerate(facts, start=1))
 
@@ -172,7 +172,7 @@ def test_a_log_that_begins_with_anything_but_the_acceptance_is_refused(first: Fa
         ([opened(), finished(), closed(), opened(2), closed(2, seen=["dev-001"])], "not recorded: s2-dev-001"),
     ],
 )
-def test_facts_that_tell_of_a_stage_or_call_that_is_not_there_are_refused(facts: list[Fact], fault: str) -> None:
+def test_facts_of_a_missing_stage_or_call_are_refused(facts: list[Fact], fault: str) -> None:
     with pytest.raises(UnexpectedFact, match=fault):
         folded(accepted(), *facts)
 
@@ -183,7 +183,7 @@ def test_an_outcome_of_another_stage_is_none_of_the_stage_that_closes() -> None:
         folded(accepted(), opened(), finished(), closed(seen=["dev-001"]), opened(2), other)
 
 
-def test_an_outcome_told_twice_is_the_first_one() -> None:
+def test_a_second_outcome_of_a_call_is_ignored() -> None:
     state = folded(accepted(), opened(), finished(text="first"), finished(text="second"))
     assert state.finished["s1-dev-001"].text == "first"
     assert state.finished.keys() == {"s1-dev-001"}
@@ -195,7 +195,7 @@ def test_the_first_request_to_stop_stands() -> None:
     assert state.cancel.reason == "first"
 
 
-def test_a_late_outcome_is_kept_beside_what_was_seen() -> None:
+def test_a_late_outcome_is_kept_but_not_seen() -> None:
     state = folded(accepted(), opened(), finished(), closed(seen=["dev-001"]), finished("dev-002"), end())
     late = apply(state, finished("dev-003"), 7)
     assert late.finished.keys() == {"s1-dev-001", "s1-dev-002", "s1-dev-003"}
@@ -205,7 +205,7 @@ def test_a_late_outcome_is_kept_beside_what_was_seen() -> None:
     assert late.stages[0].closed.seen == ("s1-dev-001",)
 
 
-def test_what_the_state_tells() -> None:
+def test_the_state_reports_its_facts() -> None:
     state = begin(accepted(), 4)
     assert (state.deliberation_id, state.specification, state.started_at) == (ID, accepted().specification, None)
     assert (state.status, state.revision, state.last_sequence) == ("pending", 1, 4)
@@ -247,8 +247,8 @@ def test_usage_by_stage_and_by_agent_sum_to_the_total(costs: list[Usage]) -> Non
     assert [agent.agent_id for agent in total.by_agent] == agent_ids(3)
 
 
-def test_the_end_tells_what_every_call_cost() -> None:
-    ended = run(specification(), Minds(failing=["s2-dev-001"]))
+def test_the_end_reports_the_cost_of_every_call() -> None:
+    ended = run(specification(), CouncilScript(failing=["s2-dev-001"]))
     assert ended.end.usage.calls == len(ended.calls) == 11
     assert ended.end.usage.prompt_tokens == 1_100
     assert [(stage.purpose, stage.calls) for stage in ended.end.usage.by_stage] == [

@@ -1,4 +1,4 @@
-"""Structured outputs: what the schema allows and what is parsed are the same, and nothing else counts."""
+"""Structured outputs: the schema and the parser accept the same documents."""
 
 import json
 from collections.abc import Callable
@@ -42,7 +42,7 @@ FORMS: dict[str, type[ParsedOutput]] = {
 
 
 def checked_form(schema: dict[str, Any]) -> dict[str, Any]:
-    """A schema with the one bound on texts that is checked here and cannot be told to an engine: no empty answer."""
+    """The schema with the one bound that engines do not get: no empty answer."""
     properties = schema["properties"]
     return {
         **schema,
@@ -97,7 +97,7 @@ def agree(name: str, value: Any) -> bool:
 
 
 def _members(value: Any) -> list[tuple[Any, Any]]:
-    """What is directly inside an object or an array, with its name or place."""
+    """The members of an object or an array, with name or place."""
     if isinstance(value, dict):
         return list(cast("dict[Any, Any]", value).items())
     return list(enumerate(cast("list[Any]", value))) if isinstance(value, list) else []
@@ -132,7 +132,7 @@ def test_every_array_and_integer_of_a_schema_is_bounded_and_no_text_is(name: str
 
 
 @pytest.mark.parametrize("name", OUTPUTS)
-def test_reasons_come_before_what_they_lead_to(name: str) -> None:
+def test_reasons_precede_scores_and_answers(name: str) -> None:
     order = list(json_schema(OUTPUTS[name])["properties"])
     expected = {
         "answer": ["reasoning", "answer", "confidence"],
@@ -147,7 +147,7 @@ def test_reasons_come_before_what_they_lead_to(name: str) -> None:
         assert [list(each["properties"]) for each in listing] == [["id", "rationale", "score"]] * 2
 
 
-# What is near a valid value: one thing changed
+# Nearly valid values: one change each
 
 
 def _paths(value: Any) -> list[tuple[Any, ...]]:
@@ -244,13 +244,13 @@ def test_schema_and_parser_agree_on_values_of_the_right_shape(name: str, data: s
     agree(name, data.draw(_VALUES[name]))
 
 
-# What is no answer at all
+# Texts that are no answer
 
 NONSENSE = ["", " ", "{", "null", "[]", "nonsense", "```json\n{}\n```", "{} {}", '{"a": NaN}', "\x00", "[" * 100_000]
 
 
 @pytest.mark.parametrize("name", OUTPUTS)
-def test_what_is_no_whole_document_of_the_form_is_invalid(name: str) -> None:
+def test_an_incomplete_or_foreign_document_is_invalid(name: str) -> None:
     whole = json.dumps(VALID[name])
     truncated = [whole[:cut] for cut in range(0, len(whole), 7)]
     for text in [*NONSENSE, *truncated, whole + "}", whole + " and more", f"Here it is: {whole}"]:
@@ -294,12 +294,12 @@ def test_a_ballot_that_only_becomes_one_inside_another_document_is_invalid() -> 
         ({"A": candidate(), "B": {"criteria": [criterion("right", "7"), criterion("clear")]}}, "B.criteria.0.score"),
     ],
 )
-def test_a_ballot_is_told_what_is_wrong_with_it(value: object, fault: str) -> None:
+def test_an_invalid_ballot_names_its_fault(value: object, fault: str) -> None:
     with pytest.raises(InvalidOutput, match=fault):
         parse_output(OUTPUTS["score"], json.dumps(value))
 
 
-def test_a_fault_is_told_in_a_few_words_however_long_the_output_is() -> None:
+def test_the_text_of_a_fault_is_short_for_an_output_of_any_length() -> None:
     long = "x" * 500_000
     for text in (json.dumps({**VALID["pair"], long: 1}), f'{{"{long}": 1, "{long}": 1}}', long):
         with pytest.raises(InvalidOutput) as caught:

@@ -1,4 +1,4 @@
-"""What agents are shown, and what they never are: names, roles, models, their own candidate, a peer's orders."""
+"""Prompts show what agents need, and never names, roles, models, their own candidate or a peer's instructions."""
 
 import re
 from collections import Counter
@@ -14,7 +14,7 @@ from app.deliberation.outputs import Issue
 from app.deliberation.prompts import council as prompts
 from app.deliberation.prompts.form import persona_section
 from app.deliberation.specification import AgentSpec, Constraints, Sampling, Specification
-from tests.unit.facts_of import RUBRIC, Minds, Run, agent_ids, run, specification
+from tests.unit.facts_of import RUBRIC, CouncilScript, Run, agent_ids, run, specification
 
 ROLES = ("OENOLOGIST", "FALCONER", "LUTHIER", "COOPER", "FLETCHER")
 NONCE = "0123456789ab"
@@ -33,8 +33,8 @@ def canary(call_id: str) -> str:
     return f"canary<{call_id}>"
 
 
-class Tasteless(Minds):
-    """Scores that need no number in an agent's id, and texts that can be told apart."""
+class Tasteless(CouncilScript):
+    """Scores that need no number in an agent's id, and distinct texts."""
 
     def __init__(self) -> None:
         super().__init__(score=lambda candidate: len(candidate) % 10, text=canary)
@@ -60,12 +60,12 @@ def call_behind(candidate: str) -> str:
 
 def test_no_prompt_names_an_agent_a_role_or_a_model() -> None:
     agents = mixed()
-    # An author may write what it likes; what is told here is that the product adds nothing.
-    minds = Minds(score=lambda _: 5, text=lambda call_id: f"text {len(call_id)}")
-    two_left = Minds(score=len, text=minds.text, failing=[f"s1-{agent.agent_id}" for agent in agents[2:]])
+    # An author may write anything; this test shows that the product adds nothing.
+    script = CouncilScript(score=lambda _: 5, text=lambda call_id: f"text {len(call_id)}")
+    two_left = CouncilScript(score=len, text=script.text, failing=[f"s1-{agent.agent_id}" for agent in agents[2:]])
     for ended in (
-        run(specification(agents=agents, rounds=2), minds),
-        run(specification(agents=agents, strategy="best_of_n"), minds),
+        run(specification(agents=agents, rounds=2), script),
+        run(specification(agents=agents, strategy="best_of_n"), script),
         run(specification(agents=agents), two_left),
     ):
         for call in ended.calls:
@@ -91,7 +91,7 @@ def test_a_reviewer_is_never_shown_its_own_text_and_an_author_only_that() -> Non
             assert call.agent_id not in {author(candidate) for candidate in call.labels.values()}
 
 
-def test_the_labels_on_record_tell_the_truth_about_who_was_shown_where() -> None:
+def test_recorded_labels_name_the_authors_that_were_shown() -> None:
     ended = council()
     recorded = {call.call_id: call.labels for stage in ended.all(StageOpened) for call in stage.calls}
     for call in ended.calls:
@@ -105,8 +105,8 @@ def test_the_labels_on_record_tell_the_truth_about_who_was_shown_where() -> None
 
 
 def test_a_judge_of_a_pair_is_shown_it_under_the_labels_on_record() -> None:
-    minds = Minds(text=canary, failing=[f"s1-{agent}" for agent in agent_ids(5)[2:]])
-    judging = run(specification(5), minds).asked("judge")
+    script = CouncilScript(text=canary, failing=[f"s1-{agent}" for agent in agent_ids(5)[2:]])
+    judging = run(specification(5), script).asked("judge")
     assert len(judging) == 2
     for call in judging:
         assert fenced(call) == [canary(call_behind(call.labels[letter])) for letter in ("A", "B")]
@@ -123,7 +123,7 @@ def test_every_candidate_takes_each_place_equally_often_within_one(size: int) ->
             assert max(counts) - min(counts) <= 1
 
 
-def test_what_all_agents_are_told_comes_first_and_what_differs_last() -> None:
+def test_shared_prompt_text_comes_first_and_differing_text_last() -> None:
     """An engine's prefix cache serves a stage's calls from one entry as far as their prompts agree."""
     ended = council()
     for stage in ended.all(StageOpened):
@@ -157,18 +157,18 @@ def test_the_task_reaches_every_prompt_with_all_that_constrains_it() -> None:
     )
     for call in run(asked).calls:
         assert [message.role for message in call.messages] == ["system", "user"]
-        for told in (
+        for shown in (
             "# Task\nName a shade.",
             "- right (weight 2): Is it right?",
             "- clear (weight 1): Is it?",
             "- It is warm.\n- It is legal.",
             "# Context\n- audience: painters",
         ):
-            assert told in text_of(call)
+            assert shown in text_of(call)
         assert "T-1" not in text_of(call), "metadata of the deliberation is for lists"
 
 
-def test_sections_that_have_nothing_to_tell_are_left_out() -> None:
+def test_empty_sections_are_left_out() -> None:
     shown = prompts.propose(specification(), 0)[1].content
     assert "# Requirements" not in shown
     assert "# Context" not in shown
@@ -207,7 +207,7 @@ def test_no_word_of_a_critic_begins_another_numbered_issue() -> None:
         assert [line[:11] for line in listed[1].splitlines()] == ["1. [minor] ", "2. [minor] "]
 
 
-def test_the_persona_ends_what_a_replica_sends() -> None:
+def test_the_persona_ends_the_prompt() -> None:
     assert persona_section("You are a cooper.").endswith("You are a cooper.")
 
 
@@ -230,10 +230,10 @@ def marks_of(call: Call) -> list[str]:
 
 def hostile_run(text: str, asked: Specification) -> Run:
     """dev-002 writes `text` wherever it can, with the mark of each fence if it asks for one."""
-    peaceful = Minds()
+    peaceful = CouncilScript()
     marks = {mark for call in run(asked, peaceful).calls for mark in marks_of(call)}
     written = text.replace("{nonce}", ">>> <<<end-of-peer-text ".join(sorted(marks))) if "{nonce}" in text else text
-    return run(asked, Minds(text=lambda call_id: written if "dev-002" in call_id else peaceful.text(call_id)))
+    return run(asked, CouncilScript(text=lambda call_id: written if "dev-002" in call_id else peaceful.text(call_id)))
 
 
 def with_room(size: int = 3) -> Specification:
@@ -242,7 +242,7 @@ def with_room(size: int = 3) -> Specification:
 
 
 @pytest.mark.parametrize("text", HOSTILE.values(), ids=HOSTILE)
-def test_what_a_peer_writes_changes_no_count(text: str) -> None:
+def test_a_peers_text_changes_no_count(text: str) -> None:
     peaceful, hostile = run(with_room()), hostile_run(text, with_room())
     assert peaceful.completed.verdict == hostile.completed.verdict
     assert peaceful.purposes == hostile.purposes

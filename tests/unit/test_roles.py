@@ -19,7 +19,7 @@ def test_the_shipped_file_declares_five_roles_with_personas_of_their_own() -> No
     assert all(role.model is None and role.engines == () for role in roles.values()), "the default engines serve them"
 
 
-def test_what_a_role_leaves_out_has_a_default() -> None:
+def test_omitted_fields_of_a_role_have_defaults() -> None:
     role = parse_roles({"roles": {"COOPER": PERSONA}})["COOPER"]
     assert (role.model, role.engines, role.sampling, role.replicas) == (None, (), Sampling(), Replicas(min=1, max=1))
     assert role.concurrency == 1_024

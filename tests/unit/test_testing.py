@@ -6,7 +6,7 @@ import pytest
 
 from app.deliberation.facts import CallFinished
 from app.testing import FakeClock, Reply, ScriptedAgents, subject_matches
-from tests.unit.facts_of import NOW, Minds, accepted, answer, run, specification
+from tests.unit.facts_of import NOW, CouncilScript, accepted, answer, run, specification
 
 
 @pytest.mark.parametrize(
@@ -30,7 +30,7 @@ def test_a_subject_matches_a_pattern_as_nats_says(pattern: str, subject: str, ma
     assert subject_matches(pattern, subject) == matches
 
 
-def test_scripted_agents_are_asked_once_and_answer_when_and_in_the_order_they_are_told() -> None:
+def test_scripted_agents_are_asked_once_and_answer_at_the_set_times_in_order() -> None:
     replies = {
         "s1-dev-001": Reply(text=answer("slow"), after_s=5),
         "s1-dev-002": Reply(text=answer("second"), place=2),
@@ -48,4 +48,4 @@ def test_scripted_agents_are_asked_once_and_answer_when_and_in_the_order_they_ar
 
 
 def test_the_clock_of_a_deliberation_stands_still_while_there_is_something_to_do() -> None:
-    assert {fact.ts for fact in run(specification(), Minds()).facts} == {NOW}
+    assert {fact.ts for fact in run(specification(), CouncilScript()).facts} == {NOW}

@@ -1,8 +1,8 @@
 """Rules that count ballots into one aggregate per candidate, in [0, 1].
 
-A rule reads the ballots' weighted totals, whole numbers, by candidate; what a ballot does not show is missing and is
-never counted as zero. Aggregates are fractions, so that neither the order of the ballots nor rounding makes or breaks
-a tie; only Bradley-Terry's are rounded, to nine places.
+A rule reads the ballots' weighted totals, whole numbers, by candidate. A candidate that a ballot does not show never
+counts as zero. Aggregates are fractions, so that neither rounding nor the order of ballots makes or breaks a tie; only
+Bradley-Terry's are rounded, to nine places.
 """
 
 from collections import defaultdict
@@ -15,7 +15,7 @@ from app.deliberation.choice.bradley_terry import bradley_terry, win_rates
 from app.deliberation.choice.pairwise import CandidateId, Duels, Orders, copeland, duels, kemeny, schulze
 
 Aggregation = Literal["borda", "mean", "trimmed_mean", "copeland", "schulze", "kemeny", "bradley_terry"]
-"""How ballots are counted; `docs/aggregation.md` says when to take which."""
+"""The rules; `docs/aggregation.md` says when to choose which."""
 
 Totals = Mapping[CandidateId, int]
 """One ballot's weighted totals, for the candidates that it shows."""
@@ -23,16 +23,16 @@ Totals = Mapping[CandidateId, int]
 Exact = dict[CandidateId, Fraction]
 
 TRIMMED_SHARE = 5
-"""One in so many of a candidate's totals is dropped at each end, and one at least where there are three."""
+"""One in five of a candidate's totals is dropped at each end, at least one where there are three."""
 
 _PLACES = 9
 
 
 @dataclass(frozen=True)
 class Aggregate:
-    """What a rule makes of ballots: a score for each candidate, and the orders it allows where it says more than that.
+    """A rule's result: a score for each candidate and, for rules that rank, the orders it allows.
 
-    `degraded` tells when the rule could not be followed to the letter.
+    `degraded` says when the rule could not be followed exactly.
     """
 
     scores: Exact
@@ -40,7 +40,7 @@ class Aggregate:
     degraded: tuple[str, ...] = ()
 
     def winners(self) -> set[CandidateId]:
-        """Those whom the rule puts first; several when it leaves them tied."""
+        """The candidates that the rule puts first; several when they are tied."""
         if self.orders:
             return self.orders[0].winners()
         best = max(self.scores.values(), default=None)
@@ -62,7 +62,7 @@ def tiers(totals: Totals) -> list[tuple[CandidateId, ...]]:
 def borda(ballots: Sequence[Totals]) -> Exact:
     """(m-1-place)/(m-1) on a ballot of m, averaged over the ballots that show the candidate.
 
-    Equal candidates share the mean of their places. A ballot of fewer than two says nothing. Borda, 1781.
+    Equal candidates share the mean of their places. A ballot of fewer than two does not count. Borda, 1781.
     """
     return _averages(_borda_votes(ballots))
 
@@ -103,7 +103,7 @@ def mean(ballots: Sequence[Totals], best: int) -> Exact:
 def trimmed_mean(ballots: Sequence[Totals], best: int) -> Exact:
     """The mean without a candidate's highest and lowest totals: a fifth at each end, and one at least of three.
 
-    So one reviewer who is far off moves nothing. With one or two totals nothing can be dropped. Tukey, 1962; Wilcox,
+    So one outlying reviewer changes nothing. With one or two totals none is dropped. Tukey, 1962; Wilcox,
     Introduction to Robust Estimation (2012), recommends the fifth.
     """
     kept: dict[CandidateId, list[int]] = {}
@@ -122,9 +122,9 @@ def _given(ballots: Sequence[Totals]) -> dict[CandidateId, list[int]]:
 
 
 def strengths(table: Duels) -> Exact:
-    """Bradley-Terry's mean chance of beating another candidate; every ballot that shows both is a game between them.
+    """Bradley-Terry's mean chance of beating another candidate; each ballot that shows both is a game between them.
 
-    A ballot that puts them level is half a win to each.
+    A ballot that puts them level is half a win for each.
     """
     wins = {
         (one, other): Fraction(2 * table.above[i][j] + table.level[i][j], 2)
@@ -133,7 +133,7 @@ def strengths(table: Duels) -> Exact:
         if i != j
     }
     rates = win_rates(bradley_terry(table.candidates, wins))
-    # Newton's last steps differ in the last bits with the order of the equations; equal strengths are to be equal here.
+    # Newton's last bits depend on the order of the equations; rounding makes equal strengths equal.
     return {candidate: Fraction(str(round(rate, _PLACES))) for candidate, rate in rates.items()}
 
 
@@ -164,9 +164,9 @@ def aggregate(
 ) -> Aggregate:
     """Count the ballots by a rule; `best` is the highest total that a ballot can give.
 
-    `comparing` are those of the ballots that compare candidates with one another. Where they leave out a candidate
-    that a ballot scored, no rule that compares can place it, and the mean scores decide. Pairwise rules count the
-    duels of `candidates` alone; the others also keep the places of those who are not listed.
+    `comparing` are the ballots that compare candidates of several authors. When they omit a scored candidate, no
+    comparing rule can place it, and the mean scores decide. Pairwise rules count duels of `candidates` only; the
+    others keep the places of unlisted candidates.
     """
     means = mean(ballots, best)
     if rule == "mean":

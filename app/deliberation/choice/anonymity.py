@@ -1,6 +1,6 @@
-"""Who reads whom, in which order, under which letter; and the fence around what a peer wrote.
+"""Assigns candidates to reviewers, with an order and letters, and fences text that peers wrote.
 
-Chance is sha256 of the seed and what is drawn for, not `random`: a replay under another Python draws the same.
+Draws are sha256 of the seed and the purpose, not `random`, so that a replay under another Python draws the same.
 """
 
 import hashlib
@@ -19,7 +19,7 @@ _LOOKALIKE = re.compile(r"<<<(?=\s*(?:end-of-)?peer-text)", re.IGNORECASE)
 _NOBODY = -1
 
 
-# A strategy is replayed on every decision, and draws the same each time.
+# Every decision replays the strategy, which repeats its draws.
 @lru_cache(maxsize=4_096)
 def _digest(*parts: str | int) -> bytes:
     # JSON keeps the parts apart: ("a", "bc") and ("ab", "c") are different draws.
@@ -27,12 +27,12 @@ def _digest(*parts: str | int) -> bytes:
 
 
 def _shuffled(drawn: Iterable[str], *key: str | int) -> list[str]:
-    """A permutation that depends on the key and the members alone, not on the order they come in."""
+    """A permutation that depends on the key and the set of members only."""
     return sorted(set(drawn), key=lambda member: _digest("shuffle", *key, member))
 
 
 def nonce(seed: int, *parts: str | int) -> str:
-    """Twelve hex digits for a fence, drawn from the seed and what the fence is for."""
+    """Twelve hex digits for a fence, drawn from the seed and the fence's purpose."""
     return _digest("nonce", seed, *parts).hex()[:12]
 
 
@@ -44,12 +44,12 @@ def call_seed(seed: int, call_id: str, attempt: int) -> int:
 def fence(text: str, nonce: str) -> str:
     """`text` as data between two lines that carry the nonce.
 
-    The nonce and whatever looks like a fence are defused inside, so that the text can neither close its fence nor open
-    one. ValueError: the nonce is not what `nonce()` gives.
+    The nonce and anything like a fence are replaced inside, so that the text can neither close its fence nor open one.
+    Raises ValueError for a malformed nonce.
     """
     if _NONCE.fullmatch(nonce) is None:
         raise ValueError("a nonce is 12 lower-case hex digits")
-    # Hardly any text holds its nonce, and to compile a pattern for each costs more than all the rest of a prompt.
+    # Hardly any text contains its nonce, and compiling a pattern costs more than the rest of a prompt.
     inside = re.sub(nonce, "[nonce]", text, flags=re.IGNORECASE) if nonce in text.lower() else text
     inside = _LOOKALIKE.sub("‹‹‹", inside)
     return f"<<<peer-text {nonce}>>>\n{inside}\n<<<end-of-peer-text {nonce}>>>"
@@ -66,10 +66,10 @@ def labels(count: int) -> tuple[str, ...]:
 
 
 def ring(agents: Collection[str], k: int, seed: int, round: int) -> dict[str, tuple[str, ...]]:
-    """Whom each agent criticises: `k` others on a seeded ring, and each author gets exactly `k` critics.
+    """The authors that each agent criticises: `k` others on a seeded ring, so that each author gets `k` critics.
 
-    Each round goes on where the last one stopped, so that a critic meets everyone before it meets anyone again.
-    `k` is capped to the number of others; ValueError when it is negative.
+    Each round continues where the last one stopped, so a critic meets every author before it repeats one. `k` is
+    capped to the number of others. Raises ValueError for a negative `k`.
     """
     if k < 0:
         raise ValueError("the number of critics is not negative")
@@ -85,12 +85,11 @@ def ring(agents: Collection[str], k: int, seed: int, round: int) -> dict[str, tu
 def arrangements(
     candidates: Collection[CandidateId], reviewers: Collection[str], seed: int, round: int
 ) -> dict[str, tuple[CandidateId, ...]]:
-    """The order in which each reviewer sees the candidates, without its own.
+    """The candidates that each reviewer sees, in order, without its own.
 
-    Over the reviewers, each candidate takes each place equally often, within one, whenever every reviewer is an author
-    (with any numbers of versions) or all see equally many. Otherwise the reviewers without a candidate alone have the
-    last places, and a candidate's places follow its share of each as nearly as whole numbers allow.
-    Depends on the sets of candidates and reviewers, seed and round; the order of the arguments does not matter.
+    Over the reviewers, each candidate takes each place equally often, within one, when every reviewer is an author or
+    all see equally many. Otherwise only reviewers without a candidate have the last places, and a candidate's places
+    follow its share of each as nearly as whole numbers allow. The order of the arguments does not matter.
     """
     base = _shuffled(candidates, seed, round, "candidates")
     shown = {
@@ -111,11 +110,11 @@ def arrangements(
 
 
 def _tails(shown: Mapping[str, Sequence[CandidateId]], shared: int) -> dict[str, list[CandidateId]]:
-    """What stands on the places from `shared` on, last place first: only some reviewers' lists reach that far.
+    """The candidates on the places from `shared` on, last place first; only some reviewers' lists are that long.
 
-    Each takes what stood there least often, then what is still to be placed most often. Where every reviewer is an
-    author no candidate comes twice on one of these places: with V the most versions of one author, T candidates and N
-    authors, T - V ≥ N - 1, so a reviewer always has a fresh one left.
+    Each place takes the candidate that stood there least often, then the one with most places still open. When every
+    reviewer is an author no candidate repeats there: with V the most versions of one author, T candidates and N
+    authors, T - V ≥ N - 1, so a fresh one is always left.
     """
     open_count: dict[CandidateId, int] = defaultdict(int)
     for seen in shown.values():
@@ -162,7 +161,7 @@ def _join(slots: list[list[int]], reviewer: int, candidate: int) -> None:
         spare = slots[candidate].index(_NOBODY)
         path = [candidate]
         colour = wanted
-        # The path comes to reviewers by `wanted` only, and this reviewer has none: it is never on the path.
+        # The path reaches reviewers by `wanted` only, which this reviewer lacks, so it is never on the path.
         while (following := slots[path[-1]][colour]) != _NOBODY:
             path.append(following)
             colour = spare if colour == wanted else wanted

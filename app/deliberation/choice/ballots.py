@@ -1,8 +1,7 @@
-"""Ballots: what reviewers scored, counted into one ranking.
+"""Counts the reviewers' ballots into one ranking.
 
-Sums are exact (integers and fractions) and become floats only when they leave, so that neither the order in which
-ballots arrive nor rounding can make or break a tie. A ballot that is missing, or a candidate that a ballot does not
-show, is missing: nothing here ever counts it as zero.
+Sums are exact (integers and fractions) and become floats only in the result, so that neither rounding nor the order
+of arrival makes or breaks a tie. A missing ballot, or a candidate that a ballot does not show, never counts as zero.
 """
 
 import hashlib
@@ -35,11 +34,11 @@ class Ballot:
 
 @dataclass(frozen=True)
 class Ranked:
-    """A strict order with what it was made from.
+    """A strict order and the aggregates behind it.
 
-    `scores` are the aggregates in [0, 1], None for a candidate that nobody scored. `tie` tells that the first two had
-    equal aggregates before the tie-breaks, `margin` by how much the first leads the second; None with less than two
-    scored candidates. `degraded` tells why the rule that was asked for could not be followed to the letter.
+    `scores` are in [0, 1], None for a candidate without a ballot. `tie`: the first two have equal aggregates before
+    the tie-breaks. `margin`: the lead of the first over the second, None with fewer than two scored candidates.
+    `degraded`: why the requested rule could not be followed exactly.
     """
 
     order: tuple[CandidateId, ...]
@@ -66,7 +65,7 @@ def ballot(reviewer: str, labels: Mapping[str, CandidateId], scores: Scores) -> 
 
 
 def _weights(criteria: Sequence[Criterion]) -> dict[str, int]:
-    """Integers in the proportion of the weights, read as the decimals that the client wrote: 0.1 + 0.2 is 0.3 here."""
+    """Integers in proportion to the weights, read as the client's decimals: 0.1 + 0.2 is 0.3 here."""
     if not criteria:
         raise ValueError("a rubric has at least one criterion")
     exact = {criterion.id: Fraction(str(criterion.weight)) for criterion in criteria}
@@ -96,7 +95,7 @@ def order(ballot: Ballot, criteria: Sequence[Criterion]) -> list[tuple[Candidate
 def borda(ballots: Sequence[Ballot], criteria: Sequence[Criterion]) -> dict[CandidateId, float]:
     """Borda scores in [0, 1]: (m-1-place)/(m-1) on a ballot of m, averaged over the ballots that show the candidate.
 
-    Equal candidates share the mean of their places. A ballot of fewer than two says nothing.
+    Equal candidates share the mean of their places. A ballot of fewer than two does not count.
     """
     weights = _weights(criteria)
     exact = rules.borda([_totals(cast, weights) for cast in ballots])
@@ -145,11 +144,11 @@ def rank(
     """Rank the candidates by a rule, or by mean score where a rule cannot compare (a council of two).
 
     Ties: mean score, head to head, the worst criterion's mean (higher first), fewer tokens, a hash of seed and
-    candidate. Candidates that nobody scored come last, by the chain's tail. `tokens` must name every candidate.
-    A candidate that is not listed is not ranked; on the ballots it keeps its place, which Borda alone heeds.
+    candidate. Candidates without a score come last, by tokens and hash. `tokens` must name every candidate. An
+    unlisted candidate is not ranked, but keeps its place on the ballots, which matters to Borda only.
 
-    A ballot of one author's versions compares nobody: under Borda it would lift its best to 1, as every ballot of a
-    council of two does. It counts in means and tie-breaks only.
+    A ballot that shows one author's versions only compares no authors; under Borda it would lift its best to 1. It
+    counts in means and tie-breaks only.
     """
     weights = _weights(criteria)
     totals = [_totals(cast, weights) for cast in ballots]
@@ -164,7 +163,7 @@ def rank(
     groups: dict[tuple[Fraction, Fraction], list[CandidateId]] = defaultdict(list)
     for candidate in scored:
         groups[found.scores[candidate], means[candidate]].append(candidate)
-    # Counting within a group keeps the order transitive where three candidates beat each other in a circle.
+    # Counting within a group keeps the order transitive when three candidates beat each other in a cycle.
     head_to_head = {
         c: points for group in groups.values() for c, points in wins_less_losses(duels(group, totals)).items()
     }
@@ -226,7 +225,7 @@ def _relations(tiers: Tiers, bits: Mapping[CandidateId, int]) -> _Relations:
 
 
 def _tau_b(first: _Relations, second: _Relations) -> float | None:
-    """Over the candidates that both have; None when one side makes no difference between any of these."""
+    """Over the candidates that both have; None when one side puts all of them level."""
     common = first.keys() & second.keys()
     shown = sum(common)
     balance = untied_first = untied_second = 0
@@ -260,7 +259,7 @@ def effective_votes(ballots: Sequence[Ballot], criteria: Sequence[Criterion]) ->
 
     ρ̂ is the mean Kendall τ-b of two ballots over the candidates that both show, clipped to [0, 1], and N the ballots
     that compare with another one: two such candidates at least, and a difference made between them on either side.
-    None when no two do. It errs low: reviewers who agree because they are right look like copies of one another.
+    None when no two do. It errs low: reviewers that agree because they are right count as copies.
     Kish, Survey Sampling (1965), for the formula.
     """
     weights = _weights(criteria)
@@ -284,10 +283,10 @@ def dissent(
     criteria: Sequence[Criterion],
     author_of: Callable[[CandidateId], str] = author,
 ) -> tuple[tuple[str, str], ...]:
-    """(reviewer, preferred agent) of each ballot whose best candidate is strictly above the winner's best, by reviewer.
+    """(reviewer, preferred agent) of each ballot with a candidate strictly above the winner's best, by reviewer.
 
-    `winner` is an agent or one of its candidates. A ballot that does not show the winner, such as the winner's own,
-    compares nothing and is no dissent. Of equally preferred agents the first by id is named.
+    `winner` is an agent or one of its candidates. A ballot that does not show the winner is no dissent. Of equally
+    preferred agents the first by id is named.
     """
     found: list[tuple[str, str]] = []
     for cast in ballots:

@@ -1,8 +1,8 @@
 """Bradley-Terry: strengths behind pairwise wins, so that a win over a strong candidate counts for more.
 
-The chance that i beats j is taken to be s_i / (s_i + s_j) [Bradley and Terry, Biometrika 39 (1952)]. Alone, wins
-without a loss would have no finite strength, so every candidate also draws one imaginary game against an average
-opponent (strength 1): the weak prior of Newman, JMLR 24 (2023), arXiv:2207.00076, at half its weight.
+The model: i beats j with probability s_i / (s_i + s_j) [Bradley and Terry, Biometrika 39 (1952)]. A candidate without
+a loss would have no finite strength, so each also draws one imaginary game against an average opponent (strength 1):
+the weak prior of Newman, JMLR 24 (2023), arXiv:2207.00076, at half its weight.
 """
 
 from collections.abc import Mapping, Sequence
@@ -22,9 +22,9 @@ _Matrix = list[list[float]]
 def bradley_terry(candidates: Sequence[str], outcomes: Mapping[tuple[str, str], Fraction | float]) -> dict[str, float]:
     """Log-strengths by candidate: `outcomes[i, j]` is how often i beat j, and a tie is half a win to each.
 
-    0 is an average opponent's. The maximum of the log-posterior, which is strictly concave, by Newton's method with
-    step halving. Neither the order of the candidates nor that of the outcomes changes a bit of it.
-    Raises ValueError for a negative number of wins, a candidate against itself, and one that is not listed.
+    0 is an average opponent's. Maximises the strictly concave log-posterior by Newton's method with step halving. The
+    result does not depend on the order of candidates or outcomes, to the bit. Raises ValueError for a negative number
+    of wins, a candidate against itself, and an unlisted candidate.
     """
     names = sorted(set(candidates))
     place = {name: index for index, name in enumerate(names)}
@@ -38,7 +38,7 @@ def bradley_terry(candidates: Sequence[str], outcomes: Mapping[tuple[str, str], 
     for _ in range(_STEPS_MAX):
         slope, curvature = _slope_and_curvature(wins, strengths)
         step = _solved(curvature, slope)
-        # Far from the maximum a whole step may pass over it; close to it, the gain is below what floats can tell.
+        # Far from the maximum a whole step may overshoot; close to it, floats cannot resolve the gain.
         while (largest := max(map(abs, step), default=0.0)) > _CLOSE:
             if (reached := _log_posterior(wins, _moved(strengths, step))) > height:
                 height = reached

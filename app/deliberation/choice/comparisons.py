@@ -1,9 +1,8 @@
-"""Comparisons: what judges said of pairs, counted into one ranking.
+"""Counts judges' comparisons of pairs into one ranking.
 
-A judge favours a place: turning a pair round changed a third of GPT-4's verdicts (arXiv:2306.05685). So a pair is won
-only where both orders agree, and is a tie where they differ. One order alone is half a comparison, as each order is
-half of one in arXiv:2305.17926: which order is missing has nothing to do with who is better, so a favoured place does
-not favour a candidate. What is missing is missing, and is neither a tie nor a defeat.
+Judges favour a place: swapping a pair changed a third of GPT-4's verdicts (arXiv:2306.05685). So a pair is won only
+when both orders agree, and is a tie when they differ. One order alone is half a comparison (arXiv:2305.17926). Which
+order is missing does not depend on quality, so this favours no candidate. A missing comparison is no tie and no defeat.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -17,26 +16,26 @@ from app.deliberation.choice.bradley_terry import bradley_terry, win_rates
 from app.deliberation.choice.pairings import Pairing
 from app.deliberation.choice.pairwise import CandidateId
 
-# Strengths come from an iteration that is good to twelve digits: what differs by less than nine is equal.
+# The iteration is exact to twelve digits; strengths that agree to nine are equal.
 _DIGITS = 9
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """What a judge said of two candidates, in the order shown: which one is better, or None for a tie."""
+    """A judge's verdict on two candidates, in the order shown: the better one, or None for a tie."""
 
     judge: str
     pair: Pairing
     winner: CandidateId | None
 
 
-def wins(heard: Collection[Comparison]) -> dict[Pairing, Fraction]:
-    """By (one, other), how often one beat the other; a tie is half a win to each. Pairs without a comparison lack.
+def wins(comparisons: Collection[Comparison]) -> dict[Pairing, Fraction]:
+    """By (one, other), how often one beat the other; a tie is half a win to each. Unjudged pairs are absent.
 
     Both orders together weigh one, one alone weighs half.
     """
     said: dict[Pairing, list[CandidateId | None]] = {}
-    for each in heard:
+    for each in comparisons:
         one, other = sorted(each.pair)
         said.setdefault((one, other), []).append(each.winner)
     counted: dict[Pairing, Fraction] = {}
@@ -49,20 +48,20 @@ def wins(heard: Collection[Comparison]) -> dict[Pairing, Fraction]:
     return counted
 
 
-def rates(candidates: Sequence[CandidateId], heard: Collection[Comparison]) -> dict[CandidateId, float]:
+def rates(candidates: Sequence[CandidateId], comparisons: Collection[Comparison]) -> dict[CandidateId, float]:
     """Each candidate's mean chance, in [0, 1], of beating another, by Bradley-Terry; an average one's without any."""
-    strengths = bradley_terry(candidates, wins(heard))
+    strengths = bradley_terry(candidates, wins(comparisons))
     return {candidate: round(rate, _DIGITS) for candidate, rate in win_rates(strengths).items()}
 
 
 def ranked(
-    candidates: Sequence[CandidateId], heard: Collection[Comparison], tokens: Mapping[CandidateId, int], seed: int
+    candidates: Sequence[CandidateId], comparisons: Collection[Comparison], tokens: Mapping[CandidateId, int], seed: int
 ) -> Ranked:
     """Rank by `rates`. Ties: head to head, fewer tokens, a hash of seed and candidate.
 
-    Candidates that nobody compared come last, without a score. `tokens` must name every candidate.
+    Candidates without a comparison come last, without a score. `tokens` must name every candidate.
     """
-    counted, found = wins(heard), rates(candidates, heard)
+    counted, found = wins(comparisons), rates(candidates, comparisons)
     compared = {candidate for pair in counted for candidate in pair}
     scores = {candidate: rate if candidate in compared else None for candidate, rate in found.items()}
 
@@ -79,12 +78,14 @@ def ranked(
     return Ranked(order=order, scores={c: scores[c] for c in order}, tie=margin == 0, margin=margin)
 
 
-def beaten(pair: Pairing, heard: Collection[Comparison], tokens: Mapping[CandidateId, int], seed: int) -> CandidateId:
-    """Who of a pair goes on no further, by what was said of this pair alone; of equals, whom the chain puts last."""
-    return ranked(pair, [each for each in heard if set(each.pair) == set(pair)], tokens, seed).order[-1]
+def beaten(
+    pair: Pairing, comparisons: Collection[Comparison], tokens: Mapping[CandidateId, int], seed: int
+) -> CandidateId:
+    """The loser of a pair by its own comparisons; the tie-breaks decide between equals."""
+    return ranked(pair, [each for each in comparisons if set(each.pair) == set(pair)], tokens, seed).order[-1]
 
 
-def agreement(heard: Collection[Comparison], order: Sequence[CandidateId]) -> float | None:
+def agreement(comparisons: Collection[Comparison], order: Sequence[CandidateId]) -> float | None:
     """Mean Kendall τ of the comparisons against a ranking: of two candidates it is 1, -1, or 0 for a tie; in [-1, 1].
 
     None without a comparison.
@@ -92,14 +93,16 @@ def agreement(heard: Collection[Comparison], order: Sequence[CandidateId]) -> fl
     place = {candidate: place for place, candidate in enumerate(order)}
     taus = [
         0 if each.winner is None else 1 if each.winner == min(each.pair, key=place.__getitem__) else -1
-        for each in heard
+        for each in comparisons
     ]
     return fsum(taus) / len(taus) if taus else None
 
 
-def dissent(heard: Collection[Comparison], winner: CandidateId) -> tuple[tuple[str, str], ...]:
-    """(judge, preferred agent) for whoever put another candidate above the winner, once each, by judge."""
+def dissent(comparisons: Collection[Comparison], winner: CandidateId) -> tuple[tuple[str, str], ...]:
+    """(judge, preferred agent) of each judge that put another candidate above the winner, once each, by judge."""
     against = {
-        (each.judge, author(each.winner)) for each in heard if winner in each.pair and each.winner not in (None, winner)
+        (each.judge, author(each.winner))
+        for each in comparisons
+        if winner in each.pair and each.winner not in (None, winner)
     }
     return tuple(sorted(against))

@@ -1,6 +1,6 @@
-"""What a round's critiques ask of the authors, and when further rounds are not worth their calls.
+"""Decides which authors revise after a round's critiques, and when further rounds are not worth their calls.
 
-The words of a critique are for the author alone; what is decided here follows from severities, verdicts and scores.
+Decisions depend on severities, verdicts and scores; only the author reads a critique's words.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -14,15 +14,15 @@ CritiqueStopRule = Literal["no_major", "accepted", "settled", "none"]
 """When a council's rounds end before the last.
 
 `no_major`: no major issue and no blocker is open. `accepted`: all critics accept; until then an author revises on minor
-issues too. `settled`: as no_major, or when the scores, which every round then has, say that nothing moves any more.
-`none`: never, so that other critics look at what the last ones passed.
+issues too. `settled`: as no_major, or when the scores of two rounds hardly differ; every round is then scored.
+`none`: never, so that other critics examine what the last ones passed.
 """
 
 GAIN_MIN = 0.025
-"""A quarter of a point out of ten: what the best text must have gained in a round for another one."""
+"""The best text must gain a quarter of a point out of ten in a round to justify another round."""
 
 TAU_MIN = 0.9
-"""How far two rounds' rankings must agree, with the same author first, for the later one to be the last."""
+"""Two rounds' rankings with this Kendall τ and the same first author end the rounds."""
 
 _GRAVITY = {"blocker": 2, "major": 1, "minor": 0}
 
@@ -33,9 +33,9 @@ def is_open(critique: Critique, rule: CritiqueStopRule) -> bool:
 
 
 def demanded(critiques: Mapping[str, Sequence[Critique]], rule: CritiqueStopRule) -> dict[str, list[Issue]]:
-    """By author, the issues for those who are to revise: of all their critics, also of those who would let it pass.
+    """By author, the issues to revise on, from all critics, also from those who accept. Authors without one are absent.
 
-    What several critics found alike, at the same place, is one issue, as grave as the gravest of them has it.
+    The same claim at the same place is one issue, at its highest severity.
     """
     issues = {
         author: _merged(found)
@@ -57,7 +57,7 @@ def _merged(critiques: Sequence[Critique]) -> list[Issue]:
 
 
 def ends_rounds(critiques: Collection[Critique], rule: CritiqueStopRule) -> bool:
-    """Whether these critiques, a whole round's, end the rounds. Nobody accepts where no critic was heard."""
+    """Whether a whole round's critiques end the rounds. Under `accepted`, a round without critiques does not."""
     if rule == "none" or (rule == "accepted" and not critiques):
         return False
     return not any(is_open(critique, rule) for critique in critiques)
@@ -65,19 +65,19 @@ def ends_rounds(critiques: Collection[Critique], rule: CritiqueStopRule) -> bool
 
 @dataclass(frozen=True, slots=True)
 class RoundScores:
-    """What a round's ballots say of the first and last versions: their order, and their mean scores in [0, 1]."""
+    """The first and last versions by a round's ballots: their order, and their mean scores in [0, 1]."""
 
     order: Sequence[CandidateId]
     means: Mapping[CandidateId, float]
 
     @property
     def authors(self) -> list[str]:
-        """The authors, each where its best version stands."""
+        """The authors, each at the place of its best version."""
         return list(dict.fromkeys(map(author, self.order)))
 
 
 def is_settled(earlier: RoundScores | None, later: RoundScores) -> bool:
-    """Whether another round is not worth it: the best text gained little in this one, or the ranking has come to rest.
+    """Whether another round is not worth its calls: the best text gained little, or the ranking hardly changed.
 
     `earlier` are the scores of the round before. Without them the gain is over the drafts, on the same ballots.
     """

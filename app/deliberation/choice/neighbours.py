@@ -1,4 +1,4 @@
-"""Who reads whom in a debate: a few others on a seeded ring, with answers that differ, in balanced places."""
+"""Chooses what each debater reads: a few different answers of others on a seeded ring, in balanced places."""
 
 from collections.abc import Collection, Mapping
 from itertools import permutations
@@ -9,14 +9,14 @@ from app.deliberation.choice.anonymity import ring
 def neighbours(
     answers: Mapping[str, str | None], speakers: Collection[str], most: int, seed: int, round: int
 ) -> dict[str, tuple[str, ...]]:
-    """Whom each speaker reads, in the order shown: up to `most` others, their answers distinct and not its own.
+    """The authors that each speaker reads, in the order shown: up to `most`, with distinct answers, none its own.
 
-    `answers` are what is compared, by author; None cannot be read, and nobody is shown it. A speaker goes round a ring
-    from its own seat, the next round from `most` seats on (sparse topologies: arXiv:2406.11776). All read equally many,
-    and each author stands in each place equally often, within one. Without speakers or other answers it is empty.
+    `answers` are the compared forms by author; an unreadable one (None) is shown to nobody. A speaker goes round a ring
+    from its own seat, in the next round from `most` seats on (sparse topologies: arXiv:2406.11776). All read equally
+    many, and each author takes each place equally often, within one. Without speakers or other answers it is empty.
     """
     different = len({answer for answer in answers.values() if answer is not None})
-    # Who has no readable answer could read one more than the others; it does not, so that places can be balanced.
+    # An author without a readable answer could read one more, and does not, so that places can be balanced.
     places = min(most, max(1, different - 1))
     rows: dict[str, list[str]] = {}
     for speaker, seats in ring(list(answers), len(answers) - 1, seed, 0).items():
@@ -36,8 +36,8 @@ def neighbours(
 def _balance(rows: Mapping[str, list[str]], places: int) -> None:
     """Swap places within rows until no author stands in one place two times more often than in another.
 
-    The author that a swap makes too frequent in a place is swapped out of it in another row, and so on along a path, as
-    in the colouring of `anonymity.arrangements`. A path makes the sum of the squared counts smaller, so one is last.
+    A swap may make another author too frequent in a place; that one is swapped in another row, and so on along a path,
+    as in `anonymity.arrangements`. Each path lowers the sum of squared counts, so the loop ends.
     """
 
     def lead(author: str, place: int, other: int) -> int:

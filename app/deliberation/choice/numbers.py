@@ -1,13 +1,13 @@
-"""The last number in a text, read exactly: separators of thousands, decimal commas, fractions, powers, magnitudes.
+"""Reads the last number in a text exactly: thousands separators, decimal commas, fractions, powers, magnitudes.
 
-Units, currency and percent signs are not part of a number: `$18`, `18 dollars` and `18 %` are all 18. Numbers are
-fractions here, never floats, so that 0.1 + 0.2 and 0.3, or 1e3 and 1,000, are one answer.
+Units, currency and percent signs are ignored: `$18`, `18 dollars` and `18 %` are all 18. Numbers are fractions, so
+that 0.1 + 0.2 and 0.3, or 1e3 and 1,000, are one answer.
 """
 
 import re
 from fractions import Fraction
 
-# A figure of more digits, or a power that would have more, is no answer to anything and expensive to compare.
+# A longer figure or power is no plausible answer and is expensive to compare.
 DIGITS_MAX = 400
 
 _SPACES = " \u00a0\u2009\u202f"
@@ -31,8 +31,8 @@ _LATEX = tuple(
 )
 _SUPERSCRIPT = re.compile(r"[⁰¹²³⁴-⁹⁻]+")
 
-# What looks like digits with separators, whether or not it is a number. It always takes all of them (a possessive
-# repeat), so that reading a hostile text stays linear.
+# Digits with separators, number or not. The possessive repeat takes all of them, so that a hostile text is read in
+# linear time.
 _DIGITS = rf"\.?\d(?:[\d_]|[.,'’](?=\d)|[{_SPACES}](?=\d{{3}}(?!\d)))*+"
 _TERM = re.compile(
     rf"""(?P<figure>{_DIGITS})
@@ -47,7 +47,7 @@ _TERM = re.compile(
 _MAGNITUDES = {"thousand": 10**3, "million": 10**6, "billion": 10**9, "trillion": 10**12}
 _SIGN = re.compile(r"(?:^|[^\w)\]}%])-[$€£¥₹]?$")
 
-# Shapes of figures: what separates thousands in them, and the mark before the decimals.
+# Shapes of figures, each with its thousands separator and its decimal mark.
 _SHAPES = (
     (re.compile(r"\d+(?:\.\d+)?|\.\d+"), "", "."),
     (re.compile(r"[1-9]\d{0,2}(?:,\d{3})+(?:\.\d+)?|[1-9]\d?(?:,\d{2})+,\d{3}(?:\.\d+)?"), ",", "."),
@@ -62,14 +62,14 @@ _SHAPES = (
 
 
 def _figure(digits: str) -> Fraction | None:
-    """The value of digits with separators; None when the separators make no sense, as in a date or a version."""
+    """The value of digits with separators; None for a date, a version and other meaningless separators."""
     if len(digits) > DIGITS_MAX:
         return None
     for shape, thousands, decimal in _SHAPES:
         if shape.fullmatch(digits) is not None:
             plain = digits.replace(thousands, "") if thousands else digits
             return Fraction(plain.replace(decimal, "."))
-    # Two numbers beside each other look like one with separators, as in "in 2019 300 people".
+    # Adjacent numbers look like one number with separators, as in "in 2019 300 people".
     last = re.split(f"[{_SPACES}]", digits)[-1]
     return _figure(last) if last != digits else None
 
@@ -82,7 +82,7 @@ def _power(base: Fraction, exponent: int) -> Fraction | None:
 
 
 def _scaled(value: Fraction | None, term: re.Match[str]) -> Fraction | None:
-    """The figure with all that follows it: exponent, power, divisor, magnitude."""
+    """The figure with its exponent, power, divisor and magnitude."""
     above, below = term["above"], term["below"]
     if value is not None and above is not None:
         value = value + Fraction(int(above), int(below)) if int(below) else None
@@ -111,7 +111,7 @@ def _stands_alone(text: str, term: re.Match[str]) -> bool:
 
 
 def last_number(text: str) -> Fraction | None:
-    """The last number in a text, exactly; None when there is none, or none that can be read without a guess."""
+    """The last number in a text; None when there is none that can be read without a guess."""
     for pattern, by in _LATEX:
         text = pattern.sub(by, text)
     text = _SUPERSCRIPT.sub(lambda found: "^" + found[0].translate(_SUPERSCRIPTS), text)
@@ -124,7 +124,7 @@ def last_number(text: str) -> Fraction | None:
 
 
 def shown(number: Fraction) -> str:
-    """A number in its one spelling: a whole number, a decimal where it ends, a fraction where it does not."""
+    """The one spelling of a number: whole, a terminating decimal, or else a fraction."""
     rest, twos, fives = number.denominator, 0, 0
     while rest % 2 == 0:
         rest, twos = rest // 2, twos + 1

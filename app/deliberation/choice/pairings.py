@@ -1,6 +1,6 @@
-"""Who meets whom in a tournament, and who judges it.
+"""Pairs the candidates of a tournament, and assigns judges to the pairs.
 
-All of it follows from the seed and from what was judged before: no chance, and no dependence on the order of arrival.
+The result depends only on the seed and on earlier comparisons, not on chance or the order of arrival.
 """
 
 from collections import Counter, defaultdict
@@ -12,37 +12,36 @@ from app.deliberation.choice.ballots import CandidateId, author
 
 Pairing = tuple[CandidateId, CandidateId]
 Judges = tuple[str, str]
-"""Who judges a pair as it stands, and who judges it turned round."""
+"""The judge of a pair as it stands, and the judge of the swapped pair."""
 
-# Stands in for the opponent of whoever sits out; no agent's id is empty.
+# The opponent of a candidate that sits out; no agent's id is empty.
 _BYE = ""
 
 
 def bracket(candidates: Sequence[CandidateId], seed: int) -> list[CandidateId]:
-    """The candidates in the order that the seed draws, whatever order they come in."""
+    """The candidates in the order that the seed draws; their given order does not matter."""
     return sorted(candidates, key=lambda candidate: nonce(seed, "bracket", candidate))
 
 
 def round_robin(candidates: Sequence[CandidateId]) -> list[Pairing]:
-    """Everyone against everyone."""
+    """All pairs."""
     return list(combinations(candidates, 2))
 
 
 def swiss_rounds_max(size: int) -> int:
-    """How many swiss rounds are possible whatever their outcomes: ⌈size/2⌉.
+    """How many swiss rounds are possible under any outcomes: ⌈size/2⌉.
 
-    With so few rounds behind, everyone has at least half of the others still to meet, and such a graph always has a
-    perfect matching (Dirac, 1952); one round more may be left with two groups of three that have all met.
+    After fewer rounds each candidate still has at least half of the others to meet, and such a graph has a perfect
+    matching (Dirac, 1952). One round more may leave two groups of three that have all met.
     """
     return (size + 1) // 2
 
 
 def swiss_round(standing: Sequence[CandidateId], past: Sequence[Sequence[Pairing]]) -> list[Pairing]:
-    """The next round: everyone, best first, against the next in the standing whom it has not met in a `past` round.
+    """The next round: each candidate, best first, against the next in the standing that it has not met in `past`.
 
-    Of an odd number one sits out, the last that has not yet. Whoever is left without an opponent takes one from a pair
-    whose other half may meet the other one left: up to `swiss_rounds_max` rounds there always is such a pair, since
-    more candidates may meet the one or be freed for the other than there are. ValueError beyond.
+    Of an odd number, the last one that has not sat out yet does. Two candidates left without opponents split a pair
+    that they may both meet; up to `swiss_rounds_max` rounds there always is one. Raises ValueError beyond.
     """
     met = {frozenset(pair) for pairs in past for pair in pairs}
     players = list(standing)
@@ -77,9 +76,9 @@ def knockout_rounds(size: int) -> int:
 
 
 def knockout_round(alive: Sequence[CandidateId]) -> list[Pairing]:
-    """The next round of those who are left, in the order of the bracket.
+    """The next round of the remaining candidates, in the order of the bracket.
 
-    The first ones sit out, as many as make the rest a power of two in the next round: none after the first round.
+    The first ones sit out, so that a power of two remains for the next round: none sits out after the first round.
     """
     byes = 2 ** knockout_rounds(len(alive)) - len(alive)
     playing = alive[byes:]
@@ -87,12 +86,11 @@ def knockout_round(alive: Sequence[CandidateId]) -> list[Pairing]:
 
 
 def judges(pairs: Sequence[Pairing], members: Sequence[str], load: Counter[str], seed: int, round: int) -> list[Judges]:
-    """Two judges for each pair, neither of them an author of it; one twice where only one member is neutral.
+    """Two judges for each pair, neither its author; one judge twice where only one member is neutral.
 
-    `load` counts the calls that each member has had, and is brought up to date. The calls are dealt as evenly as that
-    leaves possible: whoever had least goes first, drawn by the seed where several did, and then calls change hands
-    along paths that make the loads more even, while there are any (Harvey et al., J. Algorithms 59 (2006)).
-    ValueError: nobody is neutral.
+    `load` counts the calls of each member, and is updated. Calls are dealt as evenly as possible: first to the members
+    with the fewest, drawn by the seed among equals, then moved along paths that even out the loads (Harvey et al., J.
+    Algorithms 59 (2006)). Raises ValueError when no member is neutral.
     """
     neutral = [[each for each in members if each not in (author(one), author(other))] for one, other in pairs]
     if not all(neutral):
@@ -109,7 +107,7 @@ def judges(pairs: Sequence[Pairing], members: Sequence[str], load: Counter[str],
 
 
 def _evened(dealt: Sequence[list[str]], neutral: Sequence[Sequence[str]], load: Counter[str], heavy: str) -> bool:
-    """Whether a call of `heavy` could be passed on, along others, to somebody with two calls less; it then is."""
+    """Move a call of `heavy` along a path to a member with at least two calls fewer; False when there is no path."""
     held: dict[str, list[tuple[int, int]]] = defaultdict(list)
     for pair, both in enumerate(dealt):
         for order, judge in enumerate(both):
@@ -118,7 +116,7 @@ def _evened(dealt: Sequence[list[str]], neutral: Sequence[Sequence[str]], load: 
     reached = [heavy]
     for giver in reached:
         for pair, order in held[giver]:
-            # Both orders of a pair never come to one judge: no path passes through anybody twice.
+            # One judge never gets both orders of a pair: no path visits a member twice.
             for taker in neutral[pair]:
                 if taker in dealt[pair] or taker in given or taker == heavy:
                     continue

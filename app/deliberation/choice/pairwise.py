@@ -1,10 +1,10 @@
 """Pairwise rules: Copeland, Schulze and Kemeny, over how many ballots put one candidate above another.
 
-A ballot that does not show both candidates of a pair says nothing about it, and one that puts them level is on neither
-side. Numbers are whole throughout.
+A ballot that does not show both candidates of a pair does not count for it; one that puts them level counts for
+neither. All numbers are whole.
 
-Schulze and Kemeny do not give points but say which orders they allow, often several. `Orders` holds them all, so that
-a tie is what the rule itself leaves open, and whatever breaks the ties ends in an order that the rule allows.
+Schulze and Kemeny give no points: they allow certain orders, often several. `Orders` holds them all. A tie is therefore
+what the rule itself leaves open, and tie-breaks always end in an allowed order.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -16,7 +16,7 @@ CandidateId = str
 """An agent and, after `#`, the version of its text: `dev-001`, `dev-001#1`."""
 
 KEMENY_MAX = 12
-"""Candidates that may beat each other in circles before Kemeny's order takes too long: 2^n sets are visited."""
+"""The largest cycle of candidates for which Kemeny's order is computed: the search visits 2^n sets."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class Duels:
         )
 
     def wins(self) -> list[int]:
-        """By candidate, the set of those whom it beats, as bits."""
+        """By candidate, the set of candidates that it beats, as bits."""
         indices = range(len(self.candidates))
         return [_bits(j for j in indices if self.above[i][j] > self.above[j][i]) for i in indices]
 
@@ -61,11 +61,11 @@ def duels(candidates: Sequence[CandidateId], ballots: Sequence[Mapping[Candidate
 
 @dataclass(frozen=True)
 class Orders:
-    """All the orders of some candidates that a rule allows. Sets of candidates are bits, by index.
+    """All orders of some candidates that a rule allows. Sets of candidates are bits, by index.
 
-    `blocks`, best first, are the least sets whose members stand together in every one of them, and in this sequence;
-    `next_of` gives those of the remaining candidates who may come next. `exact` is False where the rule itself could
-    not be computed and another one stands in.
+    `blocks`, best first, are the smallest sets whose members stand together, in this sequence, in every order.
+    `next_of` returns which of the remaining candidates may come next. `exact` is False where another rule replaces one
+    that is too expensive.
     """
 
     candidates: tuple[CandidateId, ...]
@@ -74,7 +74,7 @@ class Orders:
     exact: bool = True
 
     def winners(self) -> set[CandidateId]:
-        """Those who may come first."""
+        """The candidates that may come first."""
         return self._named(self.next_of(_all(len(self.candidates))))
 
     def tiers(self) -> list[set[CandidateId]]:
@@ -82,7 +82,7 @@ class Orders:
         return [self._named(block) for block in self.blocks]
 
     def first(self, preferred: Sequence[CandidateId]) -> list[CandidateId]:
-        """The allowed order that puts, at each place, the first of `preferred` who may come there."""
+        """The allowed order that takes, at each place, the first of `preferred` that may stand there."""
         bit = {candidate: 1 << index for index, candidate in enumerate(self.candidates)}
         waiting = [candidate for candidate in preferred if candidate in bit]
         order: list[CandidateId] = []
@@ -119,10 +119,10 @@ def copeland(table: Duels) -> dict[CandidateId, Fraction]:
 
 
 def schulze(table: Duels) -> Orders:
-    """The orders in which nobody stands above a candidate whose path to them is stronger than theirs back.
+    """The orders in which no candidate stands above another that has the stronger path to it.
 
-    A path of duels won is as strong as its weakest one, measured by the ballots for its winner (winning votes, which
-    Schulze recommends where ballots are partial). Schulze, Social Choice and Welfare 36 (2011); arXiv:1804.02973.
+    A path of duels is as strong as its weakest duel, measured by the winner's ballots (winning votes, which Schulze
+    recommends for partial ballots). Schulze, Social Choice and Welfare 36 (2011); arXiv:1804.02973.
     """
     indices = range(len(table.candidates))
     above = table.above
@@ -160,11 +160,11 @@ def _blocks(better: Sequence[int]) -> Iterator[int]:
 
 
 def kemeny(table: Duels) -> list[Orders]:
-    """The orders that the fewest votes on pairs contradict, in parts: any of the first part's, then of the second's.
+    """The orders that contradict the fewest votes on pairs, in parts: one order of each part.
 
-    Candidates who all win against all others stand above them in each such order (Truchon's extended Condorcet
-    criterion, 1998), so only those who beat or draw each other in circles are searched together. A part of more than
-    KEMENY_MAX has Schulze's orders instead, and is not exact. Kemeny, Daedalus 88 (1959); Young and Levenglick, 1978.
+    Candidates that win against all others stand above them in each such order (Truchon's extended Condorcet criterion,
+    1998), so only cycles are searched. A part of more than KEMENY_MAX takes Schulze's orders and is not exact.
+    Kemeny, Daedalus 88 (1959); Young and Levenglick, 1978.
     """
     return [
         _least_contradicted(part) if len(part.candidates) <= KEMENY_MAX else _stand_in(part) for part in _circles(table)

@@ -1,8 +1,8 @@
-"""When a vote may stop, and how many votes may be asked for at once without asking for one too many.
+"""Decides when a vote may stop, and how many votes to ask for at once without asking for one too many.
 
-`unassailable` is exact: it stops when no rest of the votes could change the winner. `beta` is the rule of
+`unassailable` never changes the winner: it stops when the remaining votes cannot. `beta` is the rule of
 Adaptive-Consistency (arXiv:2305.11860): it stops when the leader is probably the true majority, and may be wrong.
-Both are exact here: integers and fractions, no rounding at a threshold.
+Arithmetic is in integers and fractions, so no threshold is rounded.
 """
 
 from fractions import Fraction
@@ -17,13 +17,13 @@ CERTAINTY = Fraction(95, 100)
 
 
 def is_unassailable(first: int, second: int, left: int) -> bool:
-    """Whether `left` further votes cannot bring anybody level with the leader: v₁ - v₂ > N - n."""
+    """Whether `left` further votes cannot bring any answer level with the leader: v₁ - v₂ > N - n."""
     return first - second > left
 
 
 @cache
 def lead_probability(first: int, second: int) -> Fraction:
-    """1 - I½(v₁+1, v₂+1): how probably the leader is ahead of the runner-up among all votes there could be.
+    """1 - I½(v₁+1, v₂+1): the probability that the leader is ahead of the runner-up among all possible votes.
 
     The regularised incomplete beta function at ½ with whole arguments is a tail of the binomial distribution:
     I½(a, b) = P(X ≥ a) for X ~ Bin(a+b-1, ½).
@@ -35,7 +35,7 @@ def lead_probability(first: int, second: int) -> Fraction:
 def may_stop(rule: VoteStopRule, first: int, second: int, left: int) -> bool:
     """Whether a vote of `first` to `second`, with `left` agents not asked yet, is decided under the rule.
 
-    A sample that failed is not left any more: it lowers what can still come. With nobody left, every vote is decided.
+    A failed sample is not left. With no agent left, every vote is decided.
     """
     if left == 0:
         return True
@@ -47,9 +47,9 @@ def may_stop(rule: VoteStopRule, first: int, second: int, left: int) -> bool:
 
 
 def wave(rule: VoteStopRule, first: int, second: int, left: int) -> int:
-    """How many of the agents left to ask at once: the fewest whose votes, all for the leader, would decide it.
+    """How many of the agents left to ask at once: the fewest whose votes could decide it, all for the leader.
 
-    Asked one by one, at least as many would be asked, since votes for the leader decide soonest. So waves make exactly
-    the calls of one-by-one voting, in fewer stages. 0 when the vote is decided already.
+    One-by-one voting would ask at least as many, so waves make exactly its calls, in fewer stages. 0 when the vote is
+    decided.
     """
     return next(asked for asked in range(left + 1) if may_stop(rule, first + asked, second, left - asked))

@@ -11,7 +11,7 @@ from app.deliberation.specification import Specification
 TESTS_ASKED = 8
 _CODE_CHARS_MAX = 4_000
 
-# One lever each: the first agent works without a hint, and each later one is sent down another road.
+# The first agent gets no hint; each later one gets another approach.
 _APPROACHES = (
     "",
     "Begin from the edge cases: what is empty, extreme, repeated or malformed.",
@@ -70,7 +70,7 @@ def tests(specification: Specification, given: Sequence[TestCase], nonce: str) -
 def repair(
     specification: Specification, code: str, failed: Sequence[tuple[TestCase, str]], fault: str, nonce: str
 ) -> tuple[ChatMessage, ...]:
-    """The author mends its program, told which tests failed and why, or why none could be run (`fault`)."""
+    """The author repairs its program, given the failed tests with reasons, or why none could be run (`fault`)."""
     told = fault or "\n\n".join(f"{_listing([test])}\n# fails: {reason}" for test, reason in failed)
     return messages(
         specification,

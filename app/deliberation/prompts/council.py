@@ -8,7 +8,7 @@ from app.deliberation.outputs import Issue
 from app.deliberation.prompts.form import candidate, messages
 from app.deliberation.specification import Specification
 
-# One lever each: the first agent works without a hint, and each later one is sent down another road.
+# The first agent gets no hint; each later one gets another approach.
 _APPROACHES = (
     "",
     "Begin from what could go wrong, and build the answer so that it cannot.",
@@ -50,7 +50,7 @@ def critique(specification: Specification, text: str, nonce: str) -> tuple[ChatM
 
 
 def _line(text: str) -> str:
-    """A critic's words on one line: all issues stand in one fence, and a line break could begin another number."""
+    """A critic's words on one line: a line break could begin another number in the list of issues."""
     return " ".join(text.split())
 
 

@@ -1,4 +1,4 @@
-"""The prompt of a debater: its own earlier answer, others that came to something else, and what it takes to switch."""
+"""The prompt of a debater: its own earlier answer, different answers of others, and the condition for a switch."""
 
 from collections.abc import Sequence
 
@@ -13,7 +13,8 @@ def turn(
 ) -> tuple[ChatMessage, ...]:
     """Check the own (answer, reasons) against (label, answer, reasons) of others; switch for a concrete error only.
 
-    How many hold which answer is not told: agreement is no evidence, and debaters follow it (arXiv:2509.05396).
+    The prompt hides how many agents hold which answer: debaters follow agreement, which is no evidence
+    (arXiv:2509.05396).
     """
     answer, reasons = own
     shown = [

@@ -1,8 +1,7 @@
-"""What all prompts share.
+"""The form of all prompts.
 
-Shared text comes first and what differs between agents last, so that an engine's prefix cache (whole 16-token blocks
-from the start) serves all agents of a deliberation; the agent's persona is added at the very end by the replica that
-holds its role.
+Shared text comes first and text that differs between agents last, so that an engine's prefix cache (whole 16-token
+blocks from the start) serves all agents of a deliberation. The replica of the agent's role adds the persona at the end.
 
 Peer text is data: fenced with a nonce, introduced as such, never followed. No agent id, role or model appears.
 """
@@ -45,5 +44,5 @@ def candidate(label: str, text: str, nonce: str) -> str:
 
 
 def persona_section(persona: str) -> str:
-    """What a replica adds at the end of its role's prompts."""
+    """The section that a replica appends to its role's prompts."""
     return f"\n\n# Who you are\n{persona}"

@@ -1,4 +1,4 @@
-"""Prompts of fusing: what candidates have in common and where they differ, and one text out of several."""
+"""Prompts of fusing: an analysis of several candidates, and one text made from them."""
 
 from collections.abc import Sequence
 

@@ -1,9 +1,9 @@
-"""`auto`: three drafts first; unanimous, they are the answer; else a stronger strategy goes on from them.
+"""`auto`: three drafts first; if they are unanimous, they are the answer; else a stronger strategy continues.
 
-Debate mends few answers, and triggered only where it may help it takes up to 92 % fewer tokens (iMAD,
-arXiv:2511.11306). The trigger there is a trained classifier; here it is disagreement among independent drafts, which
-needs no training, and a unanimous window is where ESC stops sampling (arXiv:2401.10480). No draft is asked for twice:
-the drafts are kept, the rest of the council proposes, and the chosen strategy goes on as if it had asked them all.
+Debate corrects few answers; triggered only where it may help, it takes up to 92 % fewer tokens (iMAD,
+arXiv:2511.11306). The trigger there is a trained classifier; here it is disagreement among independent drafts, without
+training. ESC also stops sampling at a unanimous window (arXiv:2401.10480). The drafts are kept: the rest of the council
+proposes, and the chosen strategy continues as if it had asked for all of them.
 
 Calls without failures: min(3, N) when they are unanimous, else exactly the chosen strategy's.
 """
@@ -19,7 +19,7 @@ from app.deliberation.answers import Count, Normaliser, Options
 from app.deliberation.engine import Conclusion, Strategy, StrategyDefinition
 from app.deliberation.specification import Parameters, Specification
 from app.deliberation.strategies import best_of_n, council, debate, fuse, tournament
-from app.deliberation.strategies.steps.samples import Samples, asking_for, by_votes, counted, tell_unread
+from app.deliberation.strategies.steps.samples import Samples, asking_for, by_votes, counted, report_unread
 from app.deliberation.strategies.steps.strategy_run import Candidate, Step, StrategyRun
 
 DRAFTS_FIRST = 3
@@ -30,13 +30,13 @@ _READING = ("normaliser", "options")
 
 @dataclass(frozen=True, slots=True)
 class Escalation:
-    """A strategy that can go on from drafts that exist."""
+    """A strategy that can continue from existing drafts."""
 
     definition: StrategyDefinition
     continue_from: Callable[[StrategyRun, Sequence[Candidate]], Step[Conclusion]]
 
     def stages(self, rounds: int) -> int:
-        """About how many stages follow the drafts: with how many to share the time that is left."""
+        """About how many stages follow the drafts and share the time left."""
         return sum(rounds if step.endswith(_REPEATED) else 1 for step in self.definition.steps if step != "propose")
 
 
@@ -52,7 +52,7 @@ ESCALATIONS: Mapping[str, Escalation] = MappingProxyType(
 
 
 class AutoParameters(Parameters):
-    """When drafts are unanimous, and what follows when they are not."""
+    """How drafts are compared, and the strategy that follows when they are not unanimous."""
 
     normaliser: Normaliser = Field(
         default="text",
@@ -73,10 +73,10 @@ class AutoParameters(Parameters):
     @field_validator("escalation")
     @classmethod
     def _of_the_strategy(cls, given: dict[str, Any], info: ValidationInfo) -> dict[str, Any]:
-        """Hold them to the strategy's own schema, and fill in its defaults; faults are told below this field.
+        """Validate them against the strategy's own schema, with its defaults; errors are located below this field.
 
-        A strategy that counts answers reads them as the drafts were asked for and counted: two readings would count
-        answers in a form that nobody was told.
+        A strategy that counts answers must read them as the drafts were counted: otherwise it would count a form that
+        no agent was asked for.
         """
         chosen = ESCALATIONS.get(info.data.get("escalate_to", ""))
         if chosen is None:
@@ -90,7 +90,7 @@ class AutoParameters(Parameters):
 
 
 def _plain(value: object) -> object:
-    """A value as JSON has it: a tuple is a list there."""
+    """A value as JSON represents it: a tuple becomes a list."""
     return list(cast(tuple[object, ...], value)) if isinstance(value, tuple) else value
 
 
@@ -115,17 +115,17 @@ def _auto(specification: Specification) -> Strategy:
     first = min(DRAFTS_FIRST, specification.size)
     yield from samples.ask(first, stages_left + (specification.size > first))
     if count().first == first:
-        return by_votes(run, samples.told(), count())
+        return by_votes(run, samples.completed(), count())
     if samples.left:
         yield from samples.ask(samples.left, stages_left)
-    drafts = samples.told()
-    tell_unread(run, drafts, count(), parameters.normaliser)
+    drafts = samples.completed()
+    report_unread(run, drafts, count(), parameters.normaliser)
     conclusion = yield from escalation.continue_from(run, drafts)
     return _best(run, drafts, conclusion, count())
 
 
 def _best(run: StrategyRun, drafts: Sequence[Candidate], conclusion: Conclusion, count: Count) -> Conclusion:
-    """The escalation's verdict; the plurality of the drafts where that verdict was made without a single score."""
+    """The escalation's verdict, or the plurality of the drafts when that verdict rests on no score."""
     scored = any(standing.score is not None for standing in conclusion.ranking)
     if scored or count.first < 2 or count.tie:
         return conclusion

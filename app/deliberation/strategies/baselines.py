@@ -1,4 +1,4 @@
-"""`single` and `independent`: what every other strategy is compared with."""
+"""`single` and `independent`: the baselines of every comparison."""
 
 from app.deliberation.engine import Conclusion, Strategy, StrategyDefinition
 from app.deliberation.facts import Standing

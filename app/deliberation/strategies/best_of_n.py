@@ -1,7 +1,7 @@
 """`best_of_n`: every agent proposes, every peer scores the others listwise, the best is selected.
 
-Selection by peers is what most of deliberation's gain comes from: LLM-PeerReview (arXiv:2512.23213) selects by peer
-scores; DeliberationBench (arXiv:2601.08835) finds that selecting the best single answer beats free debate.
+Peer selection brings most of deliberation's gain: LLM-PeerReview (arXiv:2512.23213) selects by peer scores, and
+DeliberationBench (arXiv:2601.08835) finds that selecting the best single answer beats free debate.
 """
 
 from collections.abc import Sequence

@@ -1,9 +1,9 @@
-"""`council`: propose, criticise, let the author revise, score the old and the new, rank.
+"""`council`: propose, criticise, let the author revise, score old and new versions, rank.
 
-The critic never writes: the author revises, and only when something grave is open, because free revision flips right
-answers to wrong ones (arXiv:2509.05396). The final scores cover first and last versions, so that a revision which made
-things worse loses to what it replaced. Rounds end early (`critiques.CritiqueStopRule`): more of them before the choice
-tend to hurt (arXiv:2502.19130). Nor does a round begin unless the budget holds its revisions and the scores besides.
+Only the author revises, and only on a major issue or blocker, because free revision flips right answers to wrong ones
+(arXiv:2509.05396). The final scores cover first and last versions, so that a harmful revision loses to the version it
+replaced. Rounds end early (`critiques.CritiqueStopRule`), because more of them tend to hurt (arXiv:2502.19130). A round
+begins only if the budget also holds its revisions and the scores.
 
 Calls without failures, with k = min(critics, N-1): at most N + R·(N·k + N) + N, and N·(R-1) more under the rule
 `settled`, which scores every round, the last one as the end; 1 when N is 1.
@@ -17,17 +17,18 @@ from app.deliberation.calls import Call
 from app.deliberation.choice.aggregation import Aggregation
 from app.deliberation.choice.anonymity import nonce, ring
 from app.deliberation.choice.ballots import Ballot, mean_scores
+from app.deliberation.choice.ballots import author as author_of
 from app.deliberation.choice.critiques import CritiqueStopRule, RoundScores, demanded, ends_rounds, is_settled
 from app.deliberation.engine import Conclusion, Strategy, StrategyDefinition
 from app.deliberation.outputs import Critique, Issue, Output, Revision
 from app.deliberation.prompts.council import critique, revise
 from app.deliberation.specification import Parameters, Specification
 from app.deliberation.strategies.steps.reserves import revising, scoring
-from app.deliberation.strategies.steps.strategy_run import Candidate, Step, StrategyRun, author_of
+from app.deliberation.strategies.steps.strategy_run import Candidate, Step, StrategyRun
 
 
 class CouncilParameters(Parameters):
-    """Who criticises, when rounds end early, and how scores are counted."""
+    """The number of critics, when rounds end early, and how scores are counted."""
 
     critics: int = Field(
         default=1, ge=1, le=8, description="Critics of each candidate in a round; all the others where there are fewer"
@@ -41,7 +42,7 @@ class CouncilParameters(Parameters):
     aggregation: Aggregation = Field(default="borda", description="How the scores are counted into one ranking")
 
     def stages(self, rounds: int) -> int:
-        """Stages at most, in so many rounds and after them."""
+        """The most stages in so many rounds and after them."""
         return 3 * rounds if self.stop == "settled" and rounds else 2 * rounds + 1
 
 
@@ -53,11 +54,11 @@ def _council(specification: Specification) -> Strategy:
 
 
 def continue_from(run: StrategyRun, drafts: Sequence[Candidate]) -> Step[Conclusion]:
-    """The whole strategy after its proposals, one of each author, as the specification's parameters say."""
+    """The strategy after its proposals, one per author, with the specification's parameters."""
     specification = run.specification
     parameters = CouncilParameters.model_validate(specification.parameters)
     latest = {draft.author: draft for draft in drafts}
-    # Two below the quorum are judged as a pair, which cannot show old and new versions: they are not revised.
+    # Two authors below the quorum are judged as a pair, which shows one version of each, so they do not revise.
     rounds = 0 if len(latest) == 1 or run.is_pair(list(latest)) else specification.rounds
     scored: tuple[list[Candidate], list[Ballot]] | None = None
     scores: RoundScores | None = None
@@ -102,7 +103,7 @@ def _criticised(
     round: int,
     stages_left: int,
 ) -> Step[dict[str, list[Critique]] | None]:
-    """The critiques of each author's latest version; without those that are missing. None: over the budget."""
+    """The critiques of each author's latest version; missing ones are absent. None: over the budget."""
     specification = run.specification
     calls: list[Call] = []
     for critic, authors in ring(list(latest), critics, specification.seed, round).items():
@@ -119,7 +120,7 @@ def _criticised(
                     part=part if len(authors) > 1 else None,
                 )
             )
-    # As many of k critics each as the quorum is of one each.
+    # The quorum scales with the number of critics per author.
     quorum = min(specification.quorum * len(calls) // len(latest), len(calls))
     reserve = revising(run, latest, calls) + scoring(run, _versions(drafts, latest), coming=latest)
     outcomes = yield from run.ask("critique", round, calls, quorum=quorum, stages_left=stages_left, reserve=reserve)
@@ -143,7 +144,7 @@ def _revised(
     round: int,
     stages_left: int,
 ) -> Step[dict[str, Candidate] | None]:
-    """New versions by author, without those whose revision failed: they keep the old text. None: over the budget."""
+    """New versions by author; an author whose revision failed keeps its text. None: over the budget."""
     specification = run.specification
     calls: list[Call] = []
     for author, open_issues in issues.items():

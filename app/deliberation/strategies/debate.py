@@ -1,11 +1,10 @@
-"""`debate`: independent drafts; where too few agree, dissenters read others and switch for an error, or not at all.
+"""`debate`: independent drafts; where too few agree, dissenters read others and switch only for a concrete error.
 
-Voting brings most of what debates gain (arXiv:2508.17536), and free debate turns right answers wrong to agree
-(arXiv:2509.05396). So there is none when the drafts agree (as in DOWN, arXiv:2504.05047); who holds the plurality's
-answer does not speak; a dissenter reads a few neighbours (sparse: arXiv:2406.11776), distinct answers only (S²-MAD,
-arXiv:2502.04790); and a switch counts only with a concrete error found in the own earlier answer. First and final
-answers have a vote each, so that a conversion cannot swing the vote unseen (Free-MAD, arXiv:2509.11035): what more than
-half of the first answers say always wins.
+Voting brings most of the gain of debates (arXiv:2508.17536), and free debate turns right answers wrong for the sake of
+agreement (arXiv:2509.05396). So agreeing drafts are not debated (as in DOWN, arXiv:2504.05047), and holders of the
+plurality's answer do not speak. A dissenter reads a few neighbours (sparse: arXiv:2406.11776) with distinct answers
+(S²-MAD, arXiv:2502.04790). A switch counts only with a concrete error in the earlier answer. First and final answers
+have a vote each (Free-MAD, arXiv:2509.11035): the answer of more than half of the drafts always wins.
 
 Calls without failures: N, and one per dissenter and round: at most N(1+R). All dissent while the first place is shared.
 """
@@ -57,10 +56,10 @@ def _debate(specification: Specification) -> Strategy:
 
 
 def continue_from(run: StrategyRun, drafts: Sequence[Candidate]) -> Step[Conclusion]:
-    """The whole strategy after its drafts; `drafts` are one per author, at least one.
+    """The strategy after its drafts, one per author, at least one.
 
-    The run's specification tells the agents the form in which answers can be read (`samples.asking_for`). Two
-    drafts below the quorum that differ are judged as a pair instead.
+    The run's specification states the form in which answers can be read (`samples.asking_for`). Two drafts below the
+    quorum that differ are judged as a pair instead.
     """
     specification = run.specification
     asked = DebateParameters.model_validate(specification.parameters)
@@ -80,7 +79,7 @@ def continue_from(run: StrategyRun, drafts: Sequence[Candidate]) -> Step[Conclus
 
 
 def _switched(run: StrategyRun, positions: Positions, reading: Mapping[str, Sequence[str]], round: int) -> Step[bool]:
-    """One round of turns, by those who read; whether anybody switched."""
+    """One round of turns by the speakers in `reading`; True when at least one switched."""
     specification = run.specification
     calls: list[Call] = []
     for speaker, others in reading.items():
@@ -94,18 +93,18 @@ def _switched(run: StrategyRun, positions: Positions, reading: Mapping[str, Sequ
     stages_left = specification.rounds - round + 1
     quorum = min(specification.quorum, len(calls))
     outcomes = yield from run.ask("debate", round, calls, quorum=quorum, stages_left=stages_left)
-    told = Counter[str]()
+    results = Counter[str]()
     for call in calls if outcomes.admitted else ():
         taken = outcomes.answer(call)
         tokens = outcomes.completion_tokens(call)
         found = (
             positions.take(call.agent_id, taken, tokens, call.call_id) if isinstance(taken, DebateTurn) else "missing"
         )
-        told[found] += 1
+        results[found] += 1
     for found, words in _NOT_COUNTED.items():
-        if told[found]:
-            run.degraded.append(f"{told[found]} of {len(calls)} turns of round {round} {words}")
-    return told["switched"] > 0
+        if results[found]:
+            run.degraded.append(f"{results[found]} of {len(calls)} turns of round {round} {words}")
+    return results["switched"] > 0
 
 
 DEBATE = StrategyDefinition(

@@ -1,9 +1,9 @@
-"""`execute`: agents write programs and tests, a sandbox runs all of them, the failing are repaired by their authors.
+"""`execute`: agents write programs and tests, a sandbox runs all of them, authors repair what fails.
 
 CodeT (arXiv:2207.10397) scores a program by how many programs pass the same tests as it does, times how many tests
-those are: tests that are wrong, and programs that are, seldom agree. Tests are written by agents who see no program
-(AgentCoder, arXiv:2312.13010), and whatever ran comes before whatever anybody thinks: a program that fails a test
-given by the client ranks below all that pass them. A repair that makes a program worse is not taken.
+those are: wrong tests and wrong programs seldom agree. Agents who see no program write the tests (AgentCoder,
+arXiv:2312.13010). Results come before opinions: a program that fails a client's test ranks below all that pass. A
+repair that makes a program worse is discarded.
 
 Calls without failures: N programs, T = min(test_writers, N) calls that write tests, and one for each repair, of which
 there are at most N in each of R rounds. A check in the sandbox asks no engine.
@@ -23,10 +23,10 @@ from app.deliberation.strategies.steps.strategy_run import StrategyRun
 
 def _execute(specification: Specification) -> Strategy:
     run = StrategyRun(specification)
-    told = ProgramParameters.model_validate(specification.parameters)
-    drafts = yield from written(run, told)
-    tests = yield from tested(run, told)
-    found = yield from checked(run, told, tests, drafts, round=0)
+    parameters = ProgramParameters.model_validate(specification.parameters)
+    drafts = yield from written(run, parameters)
+    tests = yield from tested(run, parameters)
+    found = yield from checked(run, parameters, tests, drafts, round=0)
     tests = replace(tests, void=void_gates(tests, found))
     if tests.void:
         run.degraded.append(f"{len(tests.void)} of {tests.gates} given tests check nothing")
@@ -40,18 +40,18 @@ def _execute(specification: Specification) -> Strategy:
         versions = yield from repaired(run, tests, best, latest, failing, round)
         latest |= {version.author: version for version in versions}
         changed = [version for version in versions if version.text != best[version.author].candidate.text]
-        # Who returns its program as it was stands by it, and is not asked again.
+        # An author that returns its program unchanged is not asked again.
         settled |= {version.author for version in versions} - {version.author for version in changed}
         if not changed:
             break
-        for each in (yield from checked(run, told, tests, changed, round)):
+        for each in (yield from checked(run, parameters, tests, changed, round)):
             author = each.candidate.author
             best[author] = min(best[author], each, key=lambda version: version.worth(tests))
     return _concluded(run, tests, list(best.values()))
 
 
 def _failing(tests: Suite, best: Mapping[str, Checked], settled: Collection[str]) -> dict[str, list[int]]:
-    """The tests that each author's program should be mended for, by author; none where it cannot even be run."""
+    """The tests that each author should repair its program for; an empty list where it cannot be run."""
     demanding = credible(tests, best.values())
     failing = {author: demanding - each.passed - each.not_run - each.void for author, each in best.items()}
     return {
@@ -73,7 +73,7 @@ def _concluded(run: StrategyRun, tests: Suite, programs: Sequence[Checked]) -> C
     ranked = sorted(programs, key=place)
     scores = [found.scores[each.candidate.author] for each in ranked]
     winner = ranked[0]
-    run.degraded.extend(_doubts(tests, winner))
+    run.degraded.extend(_shortcomings(tests, winner))
     first, second = scores[0], scores[1] if len(scores) > 1 else None
     margin = None if first is None or second is None else first - second
     return Conclusion(
@@ -92,8 +92,8 @@ def _concluded(run: StrategyRun, tests: Suite, programs: Sequence[Checked]) -> C
     )
 
 
-def _doubts(tests: Suite, winner: Checked) -> list[str]:
-    """What the best program does not fulfil."""
+def _shortcomings(tests: Suite, winner: Checked) -> list[str]:
+    """The demands that the best program does not meet."""
     faulty, gates_failed, unchecked = winner.hard(tests)
     if faulty:
         return ["the best program cannot be run"]

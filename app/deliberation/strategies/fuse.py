@@ -1,13 +1,13 @@
 """`fuse`: select the best single proposal, fuse all into one text, and ship that only if it wins in both orders.
 
-A writer that reads several candidates can beat each of them (Mixture-of-Agents, arXiv:2406.04692), and often does not:
-the best single answer wins most comparisons (DeliberationBench, arXiv:2601.08835). So the fused text must win against
-it, in both orders, because swapping the order flips about a third of such verdicts (arXiv:2306.05685).
+A writer that reads several candidates can beat each of them (Mixture-of-Agents, arXiv:2406.04692), but often does not:
+the best single answer wins most comparisons (DeliberationBench, arXiv:2601.08835). So the fused text must beat it in
+both orders, because swapping the order flips about a third of such verdicts (arXiv:2306.05685).
 
-The writer is the author of the best single proposal. Then one author stands behind both texts that are compared,
-everybody else is free to judge, and no judge meets a text of its own, which it would prefer (arXiv:2404.13076).
+The author of the best proposal writes. Both compared texts then have one author, and no judge meets its own text,
+which it would prefer (arXiv:2404.13076).
 
-No stage after the selection opens unless the budget holds the rest of them besides: half a fusion ships nothing.
+After the selection, a stage opens only if the budget also holds the stages after it: half a fusion is worthless.
 
 Calls without failures: 2N + 4; 1 when N is 1.
 """
@@ -25,15 +25,15 @@ from app.deliberation.strategies.steps.reserves import fusing, gating
 from app.deliberation.strategies.steps.strategy_run import Candidate, Step, StrategyRun
 
 ROUND = 1
-# Analyst and writer are shown the candidates under the same letters, by which the analysis names them. No agent's id
-# has parentheses, so this reader is nobody whose own candidate would be left out.
+# Analyst and writer see the candidates under the same letters, which the analysis uses. No agent's id has parentheses,
+# so no candidate is left out as this reader's own.
 _READER = "(reader)"
 _ANSWER_CHARS_MAX = 500
 
 
 @dataclass(frozen=True, slots=True)
 class Bench:
-    """Who does what after the selection. The judges wrote neither of the two texts that they compare."""
+    """The roles after the selection. The judges wrote neither of the two texts that they compare."""
 
     analyst: str
     writer: str
@@ -41,10 +41,10 @@ class Bench:
 
 
 def bench(authors: Sequence[str], best: str, seed: int) -> Bench:
-    """The author of the best proposal writes, two others judge, a fourth analyses; all drawn by the seed.
+    """The best proposal's author writes; two judges and an analyst are drawn by the seed among the others.
 
-    Of three authors the writer is the analyst too; of two, besides, the other one judges both orders. ValueError below
-    two.
+    Of three authors the writer also analyses; of two, moreover, the other one judges both orders. Raises ValueError
+    below two.
     """
     others = sorted((author for author in authors if author != best), key=lambda author: nonce(seed, "bench", author))
     if not others:
@@ -123,7 +123,7 @@ def _gated(
     fused: Candidate,
     ballots: Sequence[tuple[str, str | None]],
 ) -> Conclusion:
-    """The fused text when it won in both orders, else the best single; the judges' votes are told either way."""
+    """The fused text when it won in both orders, else the best single; the tally shows the judges' votes."""
     voters = {c.id: tuple(sorted(judge for judge, winner in ballots if winner == c.id)) for c in (fused, single)}
     shipped = fused if len(voters[fused.id]) == 2 else single
     ordered = sorted((single, fused), key=lambda c: (-len(voters[c.id]), c is not shipped))

@@ -1,9 +1,9 @@
 """`tournament`: propose; pairs are judged in both orders by members who wrote neither; Bradley-Terry ranks them.
 
-A round robin with Bradley-Terry ranks more reliably than comparisons with one baseline, since judges' preferences run
-in circles; swiss rounds against the nearest in the standing come close for less (arXiv:2502.14074). In a knockout
-(arXiv:2501.13007) who loses is out, and a tie goes on by the chain of ties. How comparisons are counted, and what
-becomes of those that are missing, is in `comparisons`; who meets whom, and who judges it, in `pairings`.
+A round robin with Bradley-Terry ranks more reliably than comparisons with one baseline, because judges' preferences
+form cycles; swiss rounds against the nearest in the standing come close for fewer calls (arXiv:2502.14074). A knockout
+(arXiv:2501.13007) drops each pair's loser, and tie-breaks decide ties. `comparisons` counts the verdicts and handles
+missing ones; `pairings` pairs candidates and assigns judges.
 """
 
 from collections import Counter
@@ -72,7 +72,7 @@ def _tournament(specification: Specification) -> Strategy:
 def continue_from(run: StrategyRun, drafts: Sequence[Candidate]) -> Step[Conclusion]:
     """Compare these drafts, one of each author, as the specification's parameters say, and rank them.
 
-    In a council of two nobody is neutral: each scores the other's draft.
+    A council of two has no neutral judge: each member scores the other's draft.
     """
     specification = run.specification
     by_id = {draft.id: draft for draft in drafts}
@@ -83,27 +83,27 @@ def continue_from(run: StrategyRun, drafts: Sequence[Candidate]) -> Step[Conclus
     drawn = pairings.bracket(list(by_id), specification.seed)
     tokens = {draft.id: draft.tokens for draft in drafts}
     played: list[list[Pairing]] = []
-    heard: list[Comparison] = []
+    comparisons: list[Comparison] = []
     load = Counter[str]()
     for round in range(1, rounds + 1):
         match parameters.format:
             case "round_robin":
                 pairs = pairings.round_robin(drawn)
             case "swiss":
-                standing = _rates(tuple(drawn), tuple(heard))
+                standing = _rates(tuple(drawn), tuple(comparisons))
                 pairs = pairings.swiss_round(sorted(drawn, key=lambda each: -standing[each]), played)
             case "knockout":
-                out = {beaten(pair, heard, tokens, specification.seed) for earlier in played for pair in earlier}
+                out = {beaten(pair, comparisons, tokens, specification.seed) for earlier in played for pair in earlier}
                 pairs = pairings.knockout_round([each for each in drawn if each not in out])
         judged = yield from _judged(run, by_id, pairs, load, round, stages_left=rounds - round + 1)
         if judged is None:
             break
         played.append(pairs)
-        heard += judged
+        comparisons += judged
     asked = 2 * sum(map(len, played))
-    if len(heard) < asked:
-        run.degraded.append(f"{asked - len(heard)} of {asked} comparisons are missing")
-    return _concluded(run, by_id, heard, ranked(drawn, heard, tokens, specification.seed))
+    if len(comparisons) < asked:
+        run.degraded.append(f"{asked - len(comparisons)} of {asked} comparisons are missing")
+    return _concluded(run, by_id, comparisons, ranked(drawn, comparisons, tokens, specification.seed))
 
 
 def _judged(
@@ -114,9 +114,9 @@ def _judged(
     round: int,
     stages_left: int,
 ) -> Step[list[Comparison] | None]:
-    """One round, each pair in both orders and all at once; without what is missing. None: over the budget.
+    """One round: each pair in both orders, all at once. Missing verdicts are absent. None: over the budget.
 
-    The authors judge. Of two nobody is neutral but those who brought no draft.
+    The authors judge; of two authors, members without a draft judge.
     """
     specification = run.specification
     authors = {candidate.author for candidate in by_id.values()}
@@ -134,7 +134,7 @@ def _judged(
             output, labelled = Output(kind="pair"), {"A": a, "B": b}
             agent = run.agent(judge)
             calls.append(run.call(agent, messages, output, labelled=labelled, judging=True, part=parts[judge]))
-    # The share that the quorum is of the council, and never one order alone.
+    # The same share of the calls as the quorum is of the council, and never a single order.
     quorum = max(2, ceil(Fraction(len(calls) * specification.quorum, specification.size)))
     outcomes = yield from run.ask("judge", round, calls, quorum=quorum, stages_left=stages_left)
     if not outcomes.admitted:
@@ -146,25 +146,25 @@ def _judged(
     ]
 
 
-# A strategy is replayed on every decision, and its earlier rounds come out as they did: these two are most of the work.
+# Every decision replays the strategy, whose earlier rounds do not change. These two functions take most of the time.
 @lru_cache(maxsize=64)
-def _rates(drawn: tuple[str, ...], heard: tuple[Comparison, ...]) -> Mapping[str, float]:
-    return rates(drawn, heard)
+def _rates(drawn: tuple[str, ...], comparisons: tuple[Comparison, ...]) -> Mapping[str, float]:
+    return rates(drawn, comparisons)
 
 
 @lru_cache(maxsize=64)
 def _dealt(
     pairs: tuple[Pairing, ...], members: tuple[str, ...], load: tuple[tuple[str, int], ...], seed: int, round: int
 ) -> Sequence[Judges]:
-    """Who judges these pairs, after the calls that each member has had; the caller counts the new ones."""
+    """The judges of these pairs, given each member's calls so far; the caller counts the new calls."""
     return pairings.judges(pairs, members, Counter(dict(load)), seed, round)
 
 
 def _concluded(
-    run: StrategyRun, by_id: Mapping[str, Candidate], heard: Sequence[Comparison], found: Ranked
+    run: StrategyRun, by_id: Mapping[str, Candidate], comparisons: Sequence[Comparison], found: Ranked
 ) -> Conclusion:
     best = by_id[found.order[0]]
-    if not heard:
+    if not comparisons:
         run.degraded.append("unscored")
     return Conclusion(
         winner=best.author,
@@ -176,8 +176,8 @@ def _concluded(
         ),
         margin=found.margin,
         tie=found.tie,
-        dissent=tuple(Dissent(agent_id=judge, preferred=other) for judge, other in dissent(heard, best.id)),
-        agreement=agreement(heard, found.order),
+        dissent=tuple(Dissent(agent_id=judge, preferred=other) for judge, other in dissent(comparisons, best.id)),
+        agreement=agreement(comparisons, found.order),
         degraded=tuple(run.degraded),
     )
 

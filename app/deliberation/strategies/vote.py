@@ -1,10 +1,10 @@
 """`vote`: sample answers in waves, normalise them, take the plurality, and stop as soon as it is decided.
 
-Self-consistency (arXiv:2203.11171) with the early stopping of Adaptive-Consistency (arXiv:2305.11860), or the exact
-stop that changes no winner. Answers in prose are hardly ever equal: where no two of them are, one call picks the most
-consistent (Universal Self-Consistency, arXiv:2311.17311). The picker is an author who is not shown its own answer.
+Self-consistency (arXiv:2203.11171) with the early stopping of Adaptive-Consistency (arXiv:2305.11860), or an exact
+stop that never changes the winner. Where no two answers are equal, as often in prose, one call picks the most
+consistent one (Universal Self-Consistency, arXiv:2311.17311). The picker is an author and does not see its own answer.
 
-The confidence that authors state is not counted: it is no ranking signal within a question (arXiv:2502.06233).
+Stated confidence does not count: it does not rank answers within a question (arXiv:2502.06233).
 
 Calls without failures: at most N, + 1 where a pick decides, which takes three answers.
 """
@@ -22,12 +22,12 @@ from app.deliberation.engine import Conclusion, Strategy, StrategyDefinition
 from app.deliberation.outputs import Choice, Output
 from app.deliberation.prompts.voting import pick
 from app.deliberation.specification import Parameters, Specification
-from app.deliberation.strategies.steps.samples import Samples, asking_for, by_votes, counted, tell_unread
+from app.deliberation.strategies.steps.samples import Samples, asking_for, by_votes, counted, report_unread
 from app.deliberation.strategies.steps.strategy_run import Candidate, Step, StrategyRun
 
 ROUND = 1
 PICKED_FROM_MIN = 3
-# Forms in which answers may all differ and still say the same. Two numbers or choices that differ say two things.
+# Forms in which different answers may mean the same. Different numbers or choices never do.
 _OPEN_FORMS = ("text", "exact", "json")
 
 
@@ -53,11 +53,11 @@ class VoteParameters(Parameters):
         return None if self.normaliser == "none" else self.normaliser
 
     def asking(self, specification: Specification) -> Specification:
-        """What the agents are asked: the specification, and the form in which answers can be read."""
+        """The specification with the form in which answers can be read."""
         return specification if self.counts is None else asking_for(specification, self.counts, self.options)
 
     def count(self, drafts: Sequence[Candidate], seed: int) -> Count:
-        """The drafts as they are counted; nothing is when a pick alone decides."""
+        """The count of the drafts; empty when a pick alone decides."""
         return tally((), seed) if self.counts is None else counted(drafts, self.counts, self.options, seed)
 
     def next_wave(self, count: Count, left: int) -> int:
@@ -72,23 +72,23 @@ def _vote(specification: Specification) -> Strategy:
     samples = Samples(run)
     count = parameters.count((), specification.seed)
     while size := parameters.next_wave(count, samples.left):
-        # One more wave is foreseen, not as many as there may be: most votes have no third one.
+        # Plans for one more wave only: most votes have no third one.
         stages_left = 1 + (size < samples.left) + may_pick
         if not (yield from samples.ask(size, stages_left)):
             break
         count = parameters.count(samples.drafts, specification.seed)
-    drafts = samples.told()
+    drafts = samples.completed()
     if len(drafts) == 1 < specification.size:
         run.degraded.append("unreviewed")
     if parameters.counts is not None:
-        tell_unread(run, drafts, count, parameters.counts)
+        report_unread(run, drafts, count, parameters.counts)
     return (yield from _decided(run, drafts, count, parameters))
 
 
 def _decided(
     run: StrategyRun, drafts: Sequence[Candidate], count: Count, parameters: VoteParameters
 ) -> Step[Conclusion]:
-    """The plurality; where nothing is counted, or no two answers in an open form agree, what a call picks."""
+    """The plurality, or a call's pick where nothing is counted or no two answers in an open form agree."""
     if run.is_pair([draft.author for draft in drafts]) and (count.tie or not count.groups):
         return replace((yield from run.select(drafts, ROUND)), tally=count.tallies)
     picked = None
@@ -100,7 +100,7 @@ def _decided(
 
 
 def _picked(run: StrategyRun, drafts: Sequence[Candidate]) -> Step[Candidate | None]:
-    """The draft that an author finds most consistent with the others; None below three drafts, or without its call."""
+    """The draft that one author finds most consistent with the others; None below three drafts or without an answer."""
     if len(drafts) < PICKED_FROM_MIN:
         return None
     seed = run.specification.seed

@@ -17,7 +17,7 @@ from tests.oracles.choice.profiles import COUNT, KINDS, Profile, profiles
 from tests.oracles.choice.recorded import RULES, answers
 
 PERMUTED_MAX = 5
-"""Candidates whose orders are all gone through; six take most of the time, and pref_voting answers about them too."""
+"""The most candidates for which all orders are tried; six would take most of the time, and pref_voting covers them."""
 
 
 def candidates(ballots: Profile) -> list[str]:

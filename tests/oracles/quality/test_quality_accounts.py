@@ -12,7 +12,7 @@ from app.deliberation.fold import fold
 from app.quality.accounts import Account, Flips, MarkedAnswer, first_drafts, flips, mark
 from app.quality.dataset import FAULTS_MAX, DatasetInvalid, Question, parse_dataset
 from tests.test_architecture import IMPURE_CALLS, PURE_STDLIB, allowed, imports, modules, within
-from tests.unit.facts_of import Minds, agent_ids, run, specification
+from tests.unit.facts_of import CouncilScript, agent_ids, run, specification
 
 RED = Question("Name a colour.", "red")
 MARKED = MarkedAnswer(
@@ -30,7 +30,7 @@ MARKED = MarkedAnswer(
 )
 
 
-def ended(minds: Minds, size: int = 3, strategy: str = "council") -> Deliberation:
+def ended(minds: CouncilScript, size: int = 3, strategy: str = "council") -> Deliberation:
     state = fold(enumerate(run(specification(size, strategy=strategy), minds).facts, start=1))
     assert state is not None
     return resource(state, epoch="e", retention_s=60)
@@ -85,36 +85,36 @@ def test_an_unreadable_answer_is_wrong() -> None:
 
 
 def test_a_first_draft_is_the_answer_before_any_revision() -> None:
-    minds = Minds(text=lambda call_id: "red" if call_id.startswith("s1") else f"blue of {call_id}")
+    minds = CouncilScript(text=lambda call_id: "red" if call_id.startswith("s1") else f"blue of {call_id}")
     found = ended(minds)
     assert found.verdict is not None and found.verdict.content != "red"
     assert list(first_drafts(found).items()) == [(agent_id, "red") for agent_id in agent_ids(3)]
 
 
 def test_an_agent_without_an_answer_has_no_first_draft() -> None:
-    found = ended(Minds(failing={"s1-dev-001"}))
+    found = ended(CouncilScript(failing={"s1-dev-001"}))
     assert list(first_drafts(found)) == agent_ids(3)[1:]
     assert mark(RED, found).first_right is None
 
 
 def test_grades_spoilt_and_corrected_verdicts() -> None:
-    spoilt = mark(RED, ended(Minds(text=lambda call_id: "red" if call_id.startswith("s1") else "blue")))
+    spoilt = mark(RED, ended(CouncilScript(text=lambda call_id: "red" if call_id.startswith("s1") else "blue")))
     assert (spoilt.majority_right, spoilt.first_right, spoilt.right) == (True, True, False)
-    mended = mark(RED, ended(Minds(text=lambda call_id: "blue" if call_id.startswith("s1") else "red")))
+    mended = mark(RED, ended(CouncilScript(text=lambda call_id: "blue" if call_id.startswith("s1") else "red")))
     assert (mended.majority_right, mended.first_right, mended.right) == (False, False, True)
 
 
 def test_a_grade_counts_calls_tokens_and_readable_answers() -> None:
     question = Question("Name a number.", "7", "number")
     texts = {"s1-dev-001": "7", "s1-dev-002": "seven", "s1-dev-003": "8"}
-    found = mark(question, ended(Minds(text=texts.__getitem__), strategy="best_of_n"))
+    found = mark(question, ended(CouncilScript(text=texts.__getitem__), strategy="best_of_n"))
     # Three drafts, one of them unreadable, and the verdict, which is the first agent's by the minds' taste.
     assert (found.answers, found.read, found.right) == (4, 3, True)
     assert (found.calls, found.tokens) == (6, 6 * 150)
 
 
 def test_a_failed_deliberation_is_wrong_and_has_no_answers() -> None:
-    failed = mark(RED, ended(Minds(failing={f"s1-{each}" for each in agent_ids(3)})))
+    failed = mark(RED, ended(CouncilScript(failing={f"s1-{each}" for each in agent_ids(3)})))
     assert (failed.status, failed.right, failed.majority_right, failed.answers) == ("failed", False, None, 0)
 
 

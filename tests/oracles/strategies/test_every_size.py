@@ -23,17 +23,17 @@ def makes_the_calls_foretold(way: Way, sizes: Iterable[int]) -> None:
 
 
 @every_main_way
-def test_a_council_of_any_size_makes_the_calls_foretold_and_comes_to_a_verdict(way: Way) -> None:
+def test_every_size_makes_the_calls_of_the_formula_and_reaches_a_verdict(way: Way) -> None:
     makes_the_calls_foretold(way, SIZES)
 
 
 @every_other_way
-def test_so_do_councils_of_some_sizes_in_every_other_way(way: Way) -> None:
+def test_some_sizes_make_the_calls_of_the_formula_with_every_variant(way: Way) -> None:
     makes_the_calls_foretold(way, SOME_SIZES)
 
 
 @every_main_way
-def test_a_council_of_whom_every_third_member_fails_comes_to_a_verdict_and_tells_it(way: Way) -> None:
+def test_a_council_with_every_third_member_failing_reaches_a_degraded_verdict(way: Way) -> None:
     for size in SOME_SIZES:
         script = failing(way.script(), lambda call: int(call.agent_id[-3:]) % 3 == 0)
         ended = run(way.asked(size), script)

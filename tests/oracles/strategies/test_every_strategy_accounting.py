@@ -1,4 +1,4 @@
-"""Every strategy makes exactly the calls that its definition foretells, and all counts of them agree."""
+"""Every strategy makes exactly the calls of its formula, and all counts of them agree."""
 
 import json
 
@@ -12,7 +12,7 @@ every_way = pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
 
 
 def counts(ended: Run) -> set[int]:
-    """How many calls were made: what the engine was asked, and what the usage tells in all, by stage and by agent.
+    """The number of calls, by the engine's requests, the verdict, and the usage in total, by stage and by agent.
 
     What a sandbox ran is no engine's call.
     """
@@ -32,7 +32,7 @@ def test_every_registered_strategy_is_run_in_some_way() -> None:
 
 @every_way
 @pytest.mark.parametrize("rounds", [0, 1, 2])
-def test_calls_equal_the_formula_however_they_are_counted(way: Way, rounds: int) -> None:
+def test_every_count_of_calls_equals_the_formula(way: Way, rounds: int) -> None:
     # Where rounds mean nothing, one size shows it.
     sizes = (1, 2, 3, 5, 9) if rounds == 1 or STRATEGIES[way.strategy].rounds else (3,)
     for size in sizes:
@@ -54,11 +54,11 @@ def test_tokens_and_attempts_are_the_sum_of_what_every_call_cost(way: Way) -> No
 
 
 @every_way
-def test_the_steps_that_a_strategy_tells_are_the_stages_that_it_runs(way: Way) -> None:
-    told = [step.partition(" ")[0] for step in STRATEGIES[way.strategy].steps]
+def test_the_declared_steps_are_the_stages_that_run(way: Way) -> None:
+    declared = [step.partition(" ")[0] for step in STRATEGIES[way.strategy].steps]
     for size in (1, 2, 5):
         for purpose in way.run(size, rounds=2).purposes:
-            assert purpose in told, f"{way.strategy} runs a stage {purpose} that its steps {told} do not name"
+            assert purpose in declared, f"{way.strategy} runs a stage {purpose} that its steps {declared} do not name"
 
 
 @every_way

@@ -1,4 +1,4 @@
-"""What a prompt shows: whose texts, under which letters, and never who wrote them."""
+"""Prompts show texts under letters, and never their authors."""
 
 import json
 import re
@@ -32,7 +32,7 @@ every_way = pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
 
 @cache
 def aviary(way: Way, size: int = 5, seed: int = 7) -> Run:
-    """A council whose ids, roles and models are words that stand nowhere else."""
+    """A council with ids, roles and models that are words found nowhere else."""
     return run(way.asked(agents=AGENTS[:size], rounds=2, seed=seed), way.script())
 
 
@@ -95,7 +95,7 @@ def spreads(calls: list[Call]) -> dict[str, int]:
 
 
 def texts(way: Way, ended: Run) -> dict[str, set[str]]:
-    """What each agent wrote that may be shown as a candidate."""
+    """The texts of each agent that may be candidates."""
     script = way.script()
     found: dict[str, set[str]] = defaultdict(set)
     for call in ended.calls:

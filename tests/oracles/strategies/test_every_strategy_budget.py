@@ -1,4 +1,4 @@
-"""Whatever stage the budget refuses, every strategy makes the best verdict from what there is, and it is told."""
+"""When the budget refuses any stage, every strategy concludes from the rest and reports `budget`."""
 
 from collections.abc import Collection, Iterator
 from functools import cache
@@ -20,7 +20,7 @@ every_way = pytest.mark.parametrize("way", MAIN_WAYS.values(), ids=MAIN_WAYS)
 
 
 def cut_short(way: Way, ended: Run) -> None:
-    """A verdict from what there is, or, when even the first stage was refused, a failure that says so."""
+    """Asserts a verdict, or a failure with budget_exhausted when the first stage was refused."""
     if not ended.purposes:
         assert isinstance(ended.end, Failed)
         assert ended.end.problem is not None
@@ -47,7 +47,7 @@ def test_a_ceiling_of_calls_below_or_at_any_stage_is_kept_and_ends_in_a_verdict(
             if max_calls < needed[-1]:
                 cut_short(way, ended)
             else:
-                # A council's round begins only where a revision of everybody fits too, though none may be needed.
+                # A council's round opens only if revisions by all authors fit too, though none may be needed.
                 foreseen = Budget(max_calls=max_calls + size)
                 refused = way.strategy == "council" and ended.degraded == ("budget",)
                 assert refused or ended.completed.degraded is None
@@ -92,8 +92,8 @@ def best_of_n_scores(size: int, budget: Budget) -> bool:
 
 
 @pytest.mark.parametrize("way", SCORING, ids=[name for name, way in WAYS.items() if way in SCORING])
-def test_what_only_helps_the_choice_never_takes_the_choice_from_it(way: Way) -> None:
-    """Whatever budget lets `best_of_n` score its proposals lets these score theirs, or what became of them."""
+def test_auxiliary_stages_never_take_the_budget_of_the_choice(way: Way) -> None:
+    """A budget that lets `best_of_n` score its proposals lets these strategies score theirs."""
     for size in (2, 4):
         for budget in ceilings(size):
             scored = best_of_n_scores(size, budget)

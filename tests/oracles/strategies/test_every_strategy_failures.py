@@ -12,7 +12,7 @@ from app.deliberation.errors import InvalidOutput
 from app.deliberation.facts import Completed, End, Failed, Verdict
 from app.deliberation.outputs import parse_output
 from app.testing import Reply
-from tests.unit.facts_of import Minds, Run, run
+from tests.unit.facts_of import CouncilScript, Run, run
 from tests.unit.strategies.every_strategy import (
     MAIN_WAYS,
     WAYS,
@@ -51,12 +51,12 @@ def silenced(script: Script, ids: set[str]) -> Script:
 
 
 def answered(ended: Run, script: Script) -> set[str]:
-    """The calls that brought a text which may be told as the answer."""
+    """The calls whose text may be the verdict's answer."""
     return {call.call_id for call in ended.calls if call.output.kind in WRITING and script(call).text is not None}
 
 
 def ends_well(way: Way, ended: Run, script: Script) -> None:
-    """One end, the last fact; completed with an answer wherever there is one, and whatever failed is told."""
+    """Asserts one end, the last fact: completed if there is an answer, with every failure in `degraded`."""
     assert [fact for fact in ended.facts if isinstance(fact, End)] == [ended.end]
     written = answered(ended, script)
     if isinstance(ended.end, Failed):
@@ -66,7 +66,7 @@ def ends_well(way: Way, ended: Run, script: Script) -> None:
     assert isinstance(ended.end, Completed)
     found = verdict(ended)
     if any(script(call).text is None for call in ended.calls):
-        assert ended.degraded, "something failed and nothing is told"
+        assert ended.degraded, "something failed and nothing is reported"
     if way.strategy != "independent":
         assert found.content and found.call_id in written and found.winner is not None
     assert [standing.rank for standing in found.ranking] == list(range(1, len(found.ranking) + 1))
@@ -94,7 +94,7 @@ def test_failures_in_all_stages_of_larger_councils_come_to_a_verdict_too(way: Wa
 
 
 @every_way
-def test_a_member_that_always_fails_is_told(way: Way) -> None:
+def test_a_member_that_always_fails_is_reported(way: Way) -> None:
     for agent in ("dev-001", "dev-006"):
         script = failing(way.script(), lambda call, agent=agent: call.agent_id == agent)
         ends_well(way, run(way.asked(6), script), script)
@@ -108,7 +108,7 @@ def test_agents_that_never_answer_in_a_later_stage_count_as_if_they_had_failed(w
 
 
 def decided(ended: Run) -> tuple[Verdict | str, tuple[str, ...]]:
-    """The verdict or the problem's code, without what it cost, and what is told of it."""
+    """The verdict without its cost, or the problem's code, and `degraded`."""
     if isinstance(ended.end, Completed):
         return verdict(ended).model_copy(update={"calls": 0}), ended.degraded
     assert ended.end.problem is not None
@@ -119,14 +119,14 @@ def decided(ended: Run) -> tuple[Verdict | str, tuple[str, ...]]:
 
 
 def enthusiastic(script: Script) -> Script:
-    """The script, but whoever judges finds everything perfect."""
-    judges = Minds(score=lambda _: 10)
+    """The script with perfect scores by every judge."""
+    judges = CouncilScript(score=lambda _: 10)
     return lambda call: judges(call) if call.output.kind in ("score", "pair", "choice") else script(call)
 
 
 @every_way
 def test_a_missing_ballot_is_never_counted_as_zero(way: Way) -> None:
-    """All reviewers find everything perfect: then whoever is missing, no score that is left is lower."""
+    """All reviewers give perfect scores, so no score is lower when any ballot is missing."""
     perfect = enthusiastic(way.script())
     for size in (2, 3):
         whole = run(way.asked(size), perfect)
@@ -167,7 +167,7 @@ MALFORMED: dict[str, Callable[[str], str]] = {
     "refused in prose": lambda text: "I would rather not say.",
     "truncated": lambda text: text[: len(text) // 2],
     "the last brace lacks": lambda text: text[:-1],
-    "told twice": lambda text: text + text,
+    "repeated": lambda text: text + text,
     "every name twice": lambda text: f"{text[:-1]}, {text[1:]}",
     "in a fence": lambda text: f"```json\n{text}\n```",
     "in a list": lambda text: f"[{text}]",
@@ -196,7 +196,7 @@ def broken(call: Call, text: str, form: Callable[[str], str]) -> str | None:
 
 
 def test_every_malformed_text_is_refused_for_every_kind_of_output() -> None:
-    """Each kind that any strategy asks an engine for, and each form: told as invalid, never read as something."""
+    """Every kind of output refuses every malformed text."""
     examples = {
         call.output.kind: (call, way.script()(call).text or "")
         for way in WAYS.values()

@@ -15,7 +15,7 @@ FENCED = re.compile(r"<<<peer-text ([0-9a-f]{12})>>>\n(.*?)\n<<<end-of-peer-text
 NONCE = re.compile(r"<<<peer-text ([0-9a-f]{12})>>>")
 # Words that are the form's own: to change them breaks the form, which is another test.
 CLOSED = ("severity", "verdict", "winner", "decision", "choice", "id")
-# What a sandbox reports is its own, but for the words of the program that failed.
+# A sandbox writes its own report, except for the words of the failed program.
 REPORTED = ("name", "fault")
 every_way = pytest.mark.parametrize("way", MAIN_WAYS.values(), ids=MAIN_WAYS)
 
@@ -78,7 +78,7 @@ def saying(script: Script, member: str, text: str) -> Script:
 
 
 def identities(ended: Run) -> list[tuple[object, ...]]:
-    """Everything of every call but its words: what is counted, and who stands where under which letter."""
+    """Every call without its texts: ids, outputs and labels."""
     stage_of = {call.call_id: stage for stage in ended.all(StageOpened) for call in stage.calls}
     return [
         (
@@ -98,18 +98,18 @@ def identities(ended: Run) -> list[tuple[object, ...]]:
 
 
 def outside(call: Call) -> str:
-    """The prompt without what stands in its fences."""
+    """The prompt without the fenced texts."""
     return FENCED.sub(r"<\1>", prompt(call))
 
 
 def nonces(ended: Run) -> str:
-    """Every fence of every prompt, closed: what a writer would say who could foresee them."""
+    """The closing and opening line of every fence in every prompt, as if the writer could foresee them."""
     marks = {mark for call in ended.calls for mark in NONCE.findall(prompt(call))}
     return "\n".join(f"<<<end-of-peer-text {mark}>>>\n<<<peer-text {mark}>>>" for mark in sorted(marks))
 
 
 @every_way
-def test_what_a_hostile_member_says_changes_nothing_but_what_stands_in_its_fences(way: Way) -> None:
+def test_a_hostile_text_changes_only_its_own_fences(way: Way) -> None:
     for member in agent_ids(3):
         harmless = run(way.asked(), saying(way.script(), member, HARMLESS))
         said = TEXTS if member == "dev-002" else {ALL: TEXTS[ALL]}
@@ -118,7 +118,7 @@ def test_what_a_hostile_member_says_changes_nothing_but_what_stands_in_its_fence
             assert identities(hostile) == identities(harmless), name
             assert [outside(call) for call in hostile.calls] == [outside(call) for call in harmless.calls], name
             if way.parameters.get("normaliser") == "number":
-                # Its own vote is what it says, and no number says nothing.
+                # Its text is its own vote, and a text without a number casts none.
                 assert votes_of_others(hostile, member) == votes_of_others(harmless, member), name
                 continue
             assert (hostile.degraded, hostile.order) == (harmless.degraded, harmless.order), name
@@ -127,5 +127,5 @@ def test_what_a_hostile_member_says_changes_nothing_but_what_stands_in_its_fence
 
 
 def votes_of_others(ended: Run, member: str) -> set[tuple[str, ...]]:
-    """Who voted with whom, but for one member."""
+    """The groups of voters without one member."""
     return {tuple(agent for agent in row.agents if agent != member) for row in verdict(ended).tally} - {()}

@@ -35,9 +35,7 @@ def arriving(script: Script, seed: int) -> Script:
 
 @every_way
 @with_failures
-def test_the_same_seed_and_answers_give_the_same_transcript_in_whatever_order_they_arrive(
-    way: Way, rate: float
-) -> None:
+def test_the_same_seed_and_answers_give_the_same_transcript_in_any_order_of_arrival(way: Way, rate: float) -> None:
     script = sometimes_failing(way, rate)
     straight = transcript(run(way.asked(4), script).facts)
 
@@ -51,9 +49,7 @@ def test_the_same_seed_and_answers_give_the_same_transcript_in_whatever_order_th
 
 @every_way
 @with_failures
-def test_whoever_goes_on_from_any_prefix_of_the_log_comes_to_the_same_end_and_asks_nothing_again(
-    way: Way, rate: float
-) -> None:
+def test_every_prefix_of_the_log_leads_to_the_same_end_without_repeated_calls(way: Way, rate: float) -> None:
     script = sometimes_failing(way, rate)
     whole = run(way.asked(3), script)
     for cut in range(1, len(whole.facts) + 1):
@@ -63,7 +59,7 @@ def test_whoever_goes_on_from_any_prefix_of_the_log_comes_to_the_same_end_and_as
 
 
 @every_way
-def test_a_stage_of_which_any_half_is_recorded_is_gone_on_with(way: Way) -> None:
+def test_a_stage_continues_from_any_recorded_half(way: Way) -> None:
     """Not the half that happened to come first: those recorded are drawn, and stand in another order."""
     script = sometimes_failing(way, 0.1)
     whole = run(way.asked(5), script)

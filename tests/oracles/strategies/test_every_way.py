@@ -1,4 +1,4 @@
-"""What holds for every strategy in its main ways holds in its other ways too: too long to be run while writing."""
+"""Runs the checks of every strategy in its other ways: too slow for the unit tests."""
 
 from collections.abc import Callable
 
@@ -16,16 +16,16 @@ CHECKS: tuple[Callable[[Way], None], ...] = (
     budget.test_any_stages_may_be_refused_and_those_after_them_admitted,
     failures.test_every_pattern_of_failed_calls_in_any_stage_comes_to_a_verdict_if_there_is_an_answer,
     failures.test_failures_in_all_stages_of_larger_councils_come_to_a_verdict_too,
-    failures.test_a_member_that_always_fails_is_told,
+    failures.test_a_member_that_always_fails_is_reported,
     failures.test_agents_that_never_answer_in_a_later_stage_count_as_if_they_had_failed,
     failures.test_a_missing_ballot_is_never_counted_as_zero,
     failures.test_an_answer_that_breaks_its_form_is_missing_as_if_its_call_had_failed,
-    hostile.test_what_a_hostile_member_says_changes_nothing_but_what_stands_in_its_fences,
-    order.test_a_stage_of_which_any_half_is_recorded_is_gone_on_with,
+    hostile.test_a_hostile_text_changes_only_its_own_fences,
+    order.test_a_stage_continues_from_any_recorded_half,
 )
 RATED: tuple[Callable[[Way, float], None], ...] = (
-    order.test_the_same_seed_and_answers_give_the_same_transcript_in_whatever_order_they_arrive,
-    order.test_whoever_goes_on_from_any_prefix_of_the_log_comes_to_the_same_end_and_asks_nothing_again,
+    order.test_the_same_seed_and_answers_give_the_same_transcript_in_any_order_of_arrival,
+    order.test_every_prefix_of_the_log_leads_to_the_same_end_without_repeated_calls,
 )
 every_other_way = pytest.mark.parametrize("way", OTHER_WAYS.values(), ids=OTHER_WAYS)
 

@@ -1,4 +1,4 @@
-"""What becomes of a pair of which one order is missing: half a comparison finds the best more often than a tie does.
+"""A pair with one missing order: half a comparison finds the best more often than a tie does.
 
 Judges are those of the proof table: right with q = 0.7, and 0.15 more often when the better one stands first. Three
 calls in ten are lost, three candidates meet in a round robin, and equal strengths share the first place.
@@ -25,38 +25,41 @@ Heard = tuple[Comparison, ...]
 
 
 def tournament(draw: Random) -> Heard:
-    heard: list[Comparison] = []
+    comparisons: list[Comparison] = []
     for better, worse in combinations(CANDIDATES, 2):
         for shown in ((better, worse), (worse, better)):
             right = draw.random() < ACCURACY + (BIAS if shown[0] == better else -BIAS)
             if draw.random() >= LOST:
-                heard.append(Comparison("j", shown, better if right else worse))
-    return tuple(heard)
+                comparisons.append(Comparison("j", shown, better if right else worse))
+    return tuple(comparisons)
 
 
-def alone(heard: Sequence[Comparison]) -> set[frozenset[str]]:
+def alone(comparisons: Sequence[Comparison]) -> set[frozenset[str]]:
     """The pairs that were judged in one order."""
-    pairs = [frozenset(each.pair) for each in heard]
+    pairs = [frozenset(each.pair) for each in comparisons]
     return {pair for pair in pairs if pairs.count(pair) == 1}
 
 
-def as_ties(heard: Sequence[Comparison]) -> Wins:
-    return {pair: Fraction(1, 2) if frozenset(pair) in alone(heard) else won for pair, won in wins(heard).items()}
+def as_ties(comparisons: Sequence[Comparison]) -> Wins:
+    return {
+        pair: Fraction(1, 2) if frozenset(pair) in alone(comparisons) else won
+        for pair, won in wins(comparisons).items()
+    }
 
 
-def as_wins(heard: Sequence[Comparison]) -> Wins:
-    return {pair: won * 2 if frozenset(pair) in alone(heard) else won for pair, won in wins(heard).items()}
+def as_wins(comparisons: Sequence[Comparison]) -> Wins:
+    return {pair: won * 2 if frozenset(pair) in alone(comparisons) else won for pair, won in wins(comparisons).items()}
 
 
-def left_out(heard: Sequence[Comparison]) -> Wins:
-    return {pair: won for pair, won in wins(heard).items() if frozenset(pair) not in alone(heard)}
+def left_out(comparisons: Sequence[Comparison]) -> Wins:
+    return {pair: won for pair, won in wins(comparisons).items() if frozenset(pair) not in alone(comparisons)}
 
 
 def found(rule: Callable[[Sequence[Comparison]], Wins], tournaments: Counter[Heard]) -> float:
     """The share of the tournaments in which the best is first."""
     total = 0.0
-    for heard, times in tournaments.items():
-        strengths = bradley_terry(CANDIDATES, rule(heard))
+    for comparisons, times in tournaments.items():
+        strengths = bradley_terry(CANDIDATES, rule(comparisons))
         first = [each for each in CANDIDATES if max(strengths.values()) - strengths[each] < 1e-9]
         total += times * ("a" in first) / len(first)
     return total / tournaments.total()

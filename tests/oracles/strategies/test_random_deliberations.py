@@ -28,7 +28,7 @@ def drawn(draw: Random) -> tuple[Way, Specification]:
 
 
 def unreliable(script: Script, seed: int, rate: float) -> Script:
-    """Agents of whom this share fails, breaks the form or falls silent, and some answer when it is late or too late."""
+    """Agents of which this share fails, breaks the form or falls silent; some others answer late or too late."""
 
     def scripted(call: Call) -> Reply:
         reply = script(call)
@@ -76,7 +76,7 @@ def ends_soundly(way: Way, ended: Run, budget: Budget) -> None:
 
 
 @pytest.mark.parametrize("block", range(10))
-def test_whatever_is_asked_and_whatever_happens_there_is_one_sound_end(block: int) -> None:
+def test_random_deliberations_have_one_sound_end(block: int) -> None:
     for seed in range(block * DELIBERATIONS, (block + 1) * DELIBERATIONS):
         draw = Random(seed)
         way, asked = drawn(draw)
@@ -92,7 +92,7 @@ def test_whatever_is_asked_and_whatever_happens_there_is_one_sound_end(block: in
 
 @pytest.mark.parametrize("block", range(4))
 def test_a_crash_anywhere_in_a_deliberation_of_prompt_agents_leaves_no_trace(block: int) -> None:
-    """Where nobody is late, what was seen does not depend on when a coordinator died."""
+    """Without late answers, the seen outcomes do not depend on the moment of the crash."""
     for seed in range(block * DELIBERATIONS, (block + 1) * DELIBERATIONS):
         draw = Random(seed)
         way, asked = drawn(draw)

@@ -45,7 +45,7 @@ ORDERS = {
 
 
 def kemeny_score(table: Duels, order: Sequence[str]) -> int:
-    """How many votes on pairs agree with an order: what Kemeny's orders make greatest."""
+    """The number of votes on pairs that agree with an order, which Kemeny's orders maximise."""
     place = {candidate: place for place, candidate in enumerate(order)}
     return sum(
         count
@@ -102,7 +102,7 @@ def test_a_circle_of_three_is_a_tie(rule: Aggregation) -> None:
     assert made.scores["a"] == made.scores["b"] == made.scores["c"]
 
 
-# ---- what Schulze and Kemeny leave open
+# ---- Orders that Schulze and Kemeny allow
 
 
 def test_ties_are_broken_among_kemenys_orders_and_never_outside_them() -> None:
@@ -170,7 +170,7 @@ def test_a_ranking_is_an_order_that_its_rule_allows(
     assert "".join(ranked("abc", ballots, "mean").order) == by_tie_breaks_alone
 
 
-def test_schulze_allows_all_orders_that_put_nobody_above_one_who_defeats_them_and_no_other() -> None:
+def test_schulze_allows_exactly_the_orders_without_a_defeated_candidate_above_its_victor() -> None:
     names = "abcd"
     for pairs in random_duels(3, names):
         strength = {(a, b): strongest_path(pairs, a, b) for a, b in permutations(names, 2)}
@@ -208,7 +208,7 @@ def test_kemeny_is_exact_for_any_number_without_a_large_circle() -> None:
     assert ranked(list(small[0].scores), small, "kemeny").degraded == ()
 
 
-def test_kemeny_tells_when_a_circle_is_too_large_for_it() -> None:
+def test_kemeny_reports_a_cycle_that_is_too_large() -> None:
     large = circle(KEMENY_MAX + 1)
     names = [*large[0].scores, "last"]
     ballots = [Ballot(entry.reviewer, {**entry.scores, "last": {"only": -1}}) for entry in large]
@@ -237,7 +237,7 @@ def test_the_trimmed_mean_drops_a_fifth_at_each_end_and_one_at_least_of_three(
     assert trimmed_mean([{"a": total} for total in given], 10) == {"a": Fraction(sum(kept), 10 * len(kept))}
 
 
-def test_one_reviewer_who_is_far_off_moves_the_mean_and_not_the_trimmed_mean() -> None:
+def test_one_outlying_reviewer_moves_the_mean_and_not_the_trimmed_mean() -> None:
     ballots = [*(cast(f"r{n}", a=8, b=7) for n in range(4)), cast("hater", a=0, b=10)]
     assert ranked("ab", ballots, "mean").order == ("b", "a")
     assert ranked("ab", ballots, "trimmed_mean").order == ("a", "b")
@@ -247,14 +247,14 @@ def test_one_reviewer_who_is_far_off_moves_the_mean_and_not_the_trimmed_mean() -
 
 
 @pytest.mark.parametrize("rule", RULES)
-def test_what_a_ballot_does_not_show_is_missing_and_never_zero(rule: Aggregation) -> None:
+def test_a_candidate_missing_from_a_ballot_never_counts_as_zero(rule: Aggregation) -> None:
     # On the three ballots that do not show a, zeros would put b above it.
     ballots = [cast(f"r{n}", a=9, b=5, c=4) for n in range(2)] + [cast(f"s{n}", b=5, c=4) for n in range(3)]
     assert ranked("abc", ballots, rule).order == ("a", "b", "c")
 
 
 @pytest.mark.parametrize("rule", RULES)
-def test_candidates_nobody_scored_come_last_without_a_score(rule: Aggregation) -> None:
+def test_unscored_candidates_come_last_without_a_score(rule: Aggregation) -> None:
     made = ranked("abcd", [cast("r", a=0, b=0)], rule, tokens={"a": 9, "b": 8, "c": 2, "d": 1})
     assert made.order == ("b", "a", "d", "c")
     level = 0.0 if "mean" in rule else 0.5
@@ -272,18 +272,18 @@ COMPARING = [rule for rule in RULES if rule not in ("borda", "mean", "trimmed_me
 
 
 @pytest.mark.parametrize("rule", RULES)
-def test_a_council_of_two_is_ranked_by_means_and_tells_so_when_another_rule_was_chosen(rule: Aggregation) -> None:
+def test_a_council_of_two_is_ranked_by_means_and_reports_another_chosen_rule(rule: Aggregation) -> None:
     shown = [("dev-001", {"dev-002": 6, "dev-002#1": 9}), ("dev-002", {"dev-001": 4, "dev-001#1": 8})]
     ballots = [Ballot(reviewer, {c: {"only": score} for c, score in scores.items()}) for reviewer, scores in shown]
     made = ranked(["dev-001", "dev-001#1", "dev-002", "dev-002#1"], ballots, rule)
     assert made.order == ("dev-002#1", "dev-001#1", "dev-002", "dev-001")
     assert made.scores["dev-002#1"] == 0.9
-    told = (f"too few ballots for {rule}: ranked by the mean scores",)
-    assert made.degraded == (told if rule in COMPARING else ())
+    reasons = (f"too few ballots for {rule}: ranked by the mean scores",)
+    assert made.degraded == (reasons if rule in COMPARING else ())
 
 
 @pytest.mark.parametrize("rule", COMPARING)
-def test_pairwise_rules_leave_out_who_is_not_listed(rule: Aggregation) -> None:
+def test_pairwise_rules_ignore_unlisted_candidates(rule: Aggregation) -> None:
     ballots = blocs((2, "zab"), (1, "bza"), (2, "azb"))
     listed = rank("ab", ballots, ONE, {"a": 1, "b": 1}, 1, rule)
     alone = rank("ab", blocs((2, "ab"), (1, "ba"), (2, "ab")), ONE, {"a": 1, "b": 1}, 1, rule)
@@ -291,7 +291,7 @@ def test_pairwise_rules_leave_out_who_is_not_listed(rule: Aggregation) -> None:
 
 
 @pytest.mark.parametrize("rule", RULES)
-def test_one_listed_candidate_is_compared_with_nobody(rule: Aggregation) -> None:
+def test_one_listed_candidate_is_not_compared(rule: Aggregation) -> None:
     made = rank("a", [cast("r", a=6, b=4)], ONE, {"a": 1}, 1, rule)
     assert (made.order, made.margin) == (("a",), None)
     assert made.scores == {"a": 1.0 if rule == "borda" else 0.6}
@@ -337,7 +337,7 @@ WILD = {
 """On these, Newton's method overshoots ever further unless its steps are halved."""
 
 
-def test_at_the_strengths_found_everybody_is_expected_to_win_as_often_as_it_did() -> None:
+def test_at_the_fitted_strengths_expected_wins_equal_observed_wins() -> None:
     outcomes = {(f"c{winner}", f"c{loser}"): count for (winner, loser), count in WILD.items()}
     strengths = bradley_terry([f"c{number}" for number in range(8)], outcomes)
     for name, strength in strengths.items():
@@ -357,7 +357,7 @@ def test_bradley_terry_reads_the_same_from_any_order_of_candidates_and_outcomes(
 
 
 @pytest.mark.parametrize("outcome", [(("a", "a"), 1), (("a", "z"), 1), (("z", "a"), 1), (("a", "b"), -1)])
-def test_bradley_terry_refuses_what_is_no_outcome(outcome: tuple[tuple[str, str], int]) -> None:
+def test_bradley_terry_refuses_invalid_outcomes(outcome: tuple[tuple[str, str], int]) -> None:
     with pytest.raises(ValueError, match="not an outcome"):
         bradley_terry("ab", dict([outcome]))
 

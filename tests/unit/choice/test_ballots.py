@@ -106,7 +106,7 @@ def test_a_ballot_of_one_authors_versions_does_not_lift_them_over_a_comparison()
     assert made.order == ("b", "c", "c#1", "b#1")
 
 
-def test_candidates_nobody_scored_come_last_without_a_score() -> None:
+def test_unscored_candidates_come_last_without_a_score() -> None:
     made = ranked("abcd", [cast("r", a=0, b=0)], tokens={"a": 9, "b": 8, "c": 2, "d": 1})
     assert made.order == ("b", "a", "d", "c")
     assert made.scores == {"a": 0.5, "b": 0.5, "c": None, "d": None}
@@ -121,7 +121,7 @@ def test_candidates_nobody_scored_come_last_without_a_score() -> None:
         ([cast("r", a=9, b=3), cast("s", a=3, b=7)], True, 0.0),
     ],
 )
-def test_tie_and_margin_are_told(ballots: list[Ballot], tie: bool, margin: float | None) -> None:
+def test_tie_and_margin_are_reported(ballots: list[Ballot], tie: bool, margin: float | None) -> None:
     made = ranked("ab", ballots)
     assert (made.tie, made.margin) == (tie, margin)
 
@@ -157,7 +157,7 @@ def test_ties_are_broken_in_order(rule: str) -> None:
         assert means["a"] == means["b"]
 
 
-def test_only_those_who_are_level_meet_head_to_head() -> None:
+def test_only_level_candidates_are_compared_head_to_head() -> None:
     # All are level by Borda and b with c by the mean too; c beats b, though over all three each has won one duel.
     ballots = [cast("r", a=8, b=2, c=4), cast("s", a=6, b=8, c=4), cast("t", a=4, b=6, c=8)]
     assert ranked("abc", ballots, tokens={"a": 9, "b": 1, "c": 2}).order == ("a", "c", "b")
@@ -201,7 +201,7 @@ def test_kendall_tau(first: Sequence[str], second: Sequence[str], tau: float) ->
 
 
 @pytest.mark.parametrize(("first", "second"), [("a", "a"), ("ab", "abc"), ("ab", "ac")])
-def test_kendall_tau_refuses_what_cannot_be_compared(first: str, second: str) -> None:
+def test_kendall_tau_refuses_orders_of_different_candidates(first: str, second: str) -> None:
     with pytest.raises(ValueError, match="same candidates"):
         kendall_tau(first, second)
 
@@ -220,13 +220,13 @@ CROWDS = {
     "in part": (blocs((1, "abc"), (1, "acb"), (1, "bac")), 27 / 11),
     "only what both show": ([cast("r", a=9, b=5, c=1), cast("s", b=2, c=1, d=9)], 1.0),
     "ties": ([cast("r", a=9, b=5, c=5), cast("s", a=9, b=5, c=1)], 2 / (1 + 2 / 6**0.5)),
-    # The third makes no difference between any two, so it is compared with nobody.
+    # The third puts all level, so it is compared with no other ballot.
     "one says nothing": ([*blocs((1, "abc"), (1, "acb")), cast("t", a=4, b=4, c=4), cast("u", a=4)], 3 / 2),
 }
 
 
 @pytest.mark.parametrize("crowd", CROWDS)
-def test_effective_votes_fall_with_what_ballots_have_in_common(crowd: str) -> None:
+def test_effective_votes_fall_as_ballots_correlate(crowd: str) -> None:
     ballots, votes = CROWDS[crowd]
     assert effective_votes(ballots, ONE) == pytest.approx(votes)
     assert effective_votes(ballots[::-1], ONE) == effective_votes(ballots, ONE)

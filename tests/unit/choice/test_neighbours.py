@@ -1,4 +1,4 @@
-"""Who reads whom in a debate: distinct answers of others, in balanced places, and other ones in the next round."""
+"""Debaters read distinct answers of others, in balanced places, and other ones in the next round."""
 
 from collections import Counter
 from collections.abc import Mapping

@@ -56,7 +56,7 @@ def test_the_probability_of_a_lead_is_the_beta_integral(first: int, second: int)
 
 
 @pytest.mark.parametrize("rule", RULES)
-def test_everybody_asked_is_the_end(rule: VoteStopRule) -> None:
+def test_a_vote_ends_when_every_agent_is_asked(rule: VoteStopRule) -> None:
     assert may_stop(rule, 0, 0, 0)
     assert wave(rule, 0, 0, 0) == 0
 
@@ -86,8 +86,8 @@ def test_a_wave_is_the_fewest_votes_that_could_decide(
 
 
 @given(st.integers(0, 32), st.integers(0, 32), st.integers(0, 32))
-def test_a_wave_is_more_than_half_of_what_the_lead_leaves_open(second: int, lead: int, left: int) -> None:
-    """The closed form of the rule: m > (N - n - (v₁ - v₂)) / 2, and nobody who is not left is asked."""
+def test_a_wave_is_more_than_half_of_the_votes_that_the_lead_leaves_open(second: int, lead: int, left: int) -> None:
+    """The closed form of the rule: m > (N - n - (v₁ - v₂)) / 2, and only agents that are left are asked."""
     asked = wave("unassailable", second + lead, second, left)
     assert asked == (0 if lead > left else min(left, (left - lead) // 2 + 1))
 
@@ -136,7 +136,7 @@ def test_an_unassailable_winner_is_the_full_votes_winner(samples: list[str | Non
     stopped = counted(samples[: sum(in_waves("unassailable", samples, seed))], seed)
     full = counted(samples, seed)
     assert [group.answer for group in stopped.groups[:1]] == [group.answer for group in full.groups[:1]]
-    # The first who gave the answer is in both counts, so even the text that is shown is the same.
+    # The answer's first author is in both counts, so even the shown text is the same.
     assert [group.agents[0] for group in stopped.groups[:1]] == [group.agents[0] for group in full.groups[:1]]
 
 

@@ -1,4 +1,4 @@
-"""Councils whose drafts are letters and whose turns are told, and what came of their debates."""
+"""Councils with letters for drafts and given turns, and the results of their debates."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -7,32 +7,32 @@ from app.deliberation.calls import Call
 from app.deliberation.facts import StageOpened, Verdict
 from app.deliberation.specification import Budget, Specification
 from app.testing import Reply
-from tests.unit.facts_of import BROKEN, Minds, Run, agent_ids, answer, specification, turn
+from tests.unit.facts_of import BROKEN, CouncilScript, Run, agent_ids, answer, specification, turn
 
 Turns = Mapping[str, str]
-"""What an agent says when it speaks, by call id or agent; `X!` is X without an error cited, absent keeps its answer."""
+"""An agent's answers in debate, by call id or agent; `X!` is X without an error, absent keeps its answer."""
 
 
 def asked(
     size: int, *, rounds: int = 1, seed: int = 7, budget: Budget | None = None, **parameters: Any
 ) -> Specification:
-    told = specification(size, strategy="debate", rounds=rounds, seed=seed, budget=budget)
-    return told.model_copy(update={"parameters": parameters})
+    base = specification(size, strategy="debate", rounds=rounds, seed=seed, budget=budget)
+    return base.model_copy(update={"parameters": parameters})
 
 
 def council(drafts: str, turns: Turns | None = None, failing: Sequence[str] = ()) -> Callable[[Call], Reply]:
-    """Agents whose drafts are these letters, in the council's order, and who say `turns`."""
+    """Agents with these letters as drafts, in the council's order, and with these `turns`."""
     said: dict[str, str] = dict(zip(agent_ids(len(drafts)), drafts, strict=True))
 
     def script(call: Call) -> Reply:
         if call.call_id in failing:
             return Reply(problem=BROKEN)
         if call.output.kind != "turn":
-            return Reply(text=answer(said[call.agent_id])) if call.output.kind == "answer" else Minds()(call)
-        told = (turns or {}).get(call.call_id, (turns or {}).get(call.agent_id, said[call.agent_id]))
-        if not told.endswith("!"):
-            said[call.agent_id] = told
-        return Reply(text=turn(told.removesuffix("!"), "" if told.endswith("!") else "step 2 is wrong"))
+            return Reply(text=answer(said[call.agent_id])) if call.output.kind == "answer" else CouncilScript()(call)
+        taken = (turns or {}).get(call.call_id, (turns or {}).get(call.agent_id, said[call.agent_id]))
+        if not taken.endswith("!"):
+            said[call.agent_id] = taken
+        return Reply(text=turn(taken.removesuffix("!"), "" if taken.endswith("!") else "step 2 is wrong"))
 
     return script
 
@@ -47,7 +47,7 @@ def votes(ended: Run) -> dict[str, int]:
 
 
 def spoke(ended: Run) -> list[str]:
-    """The numbers of those who spoke, by round: `12 2` is the first two, then the second."""
+    """The speakers' numbers by round: `12 2` is the first two, then the second."""
     rounds = [stage for stage in ended.all(StageOpened) if stage.purpose == "debate"]
     return ["".join(call.agent_id[-1] for call in stage.calls) for stage in rounds]
 

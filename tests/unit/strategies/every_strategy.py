@@ -1,4 +1,4 @@
-"""Every registered strategy, in the ways that it is run here: parameters, a council's behaviour, the calls foretold.
+"""Every registered strategy in several ways: parameters, the agents' behaviour, and the expected number of calls.
 
 A strategy that is registered without a way fails `tests/oracles/strategies/test_every_strategy_accounting.py`; add a
 line to `WAYS`, with the number of calls that its definition in the literature foretells, not what the code happens to
@@ -18,10 +18,10 @@ from app.deliberation.facts import CallFinished, Fact, StageOpened, Verdict, enc
 from app.deliberation.specification import AgentSpec, Budget, Specification
 from app.deliberation.strategies import STRATEGIES
 from app.testing import Reply
-from tests.unit.facts_of import BROKEN, NOW, Minds, Run, by_number, run, specification
+from tests.unit.facts_of import BROKEN, NOW, CouncilScript, Run, by_number, run, specification
 
 Script = Callable[[Call], Reply]
-Behaviour = Callable[[], Minds]
+Behaviour = Callable[[], CouncilScript]
 
 WRITING = ("answer", "turn", "program", "revision")
 """The kinds of output that hold a text which may win."""
@@ -32,61 +32,61 @@ _Item = TypeVar("_Item")
 
 
 def secret(call_id: str) -> str:
-    """A word that only this call's author knows, so that who reads it can be told from the prompts."""
+    """A word that only this call's author knows, so that the prompts show its readers."""
     return "".join(chr(ord("a") + byte % 26) for byte in hashlib.sha256(call_id.encode()).digest()[:12])
 
 
 def distinct(call_id: str) -> str:
-    """An answer that nobody else gives."""
+    """An answer of this call alone."""
     return f"A {secret(call_id)} of its own."
 
 
-def disagreeing() -> Minds:
+def disagreeing() -> CouncilScript:
     """No two answers are equal, every critic finds a major issue, and tastes agree."""
-    return Minds(text=distinct)
+    return CouncilScript(text=distinct)
 
 
-def agreeing() -> Minds:
+def agreeing() -> CouncilScript:
     """All give one answer."""
-    return Minds(text=lambda _: "A colour that all name.")
+    return CouncilScript(text=lambda _: "A colour that all name.")
 
 
-def content() -> Minds:
+def content() -> CouncilScript:
     """No two answers are equal, and no critic finds anything that would have to be mended."""
-    return Minds(text=distinct, issues=lambda _: ("minor",))
+    return CouncilScript(text=distinct, issues=lambda _: ("minor",))
 
 
-def counting() -> Minds:
+def counting() -> CouncilScript:
     """Everybody says another number."""
-    return Minds(text=lambda call_id: f"It is {int(hashlib.sha256(call_id.encode()).hexdigest()[:8], 16)}.")
+    return CouncilScript(text=lambda call_id: f"It is {int(hashlib.sha256(call_id.encode()).hexdigest()[:8], 16)}.")
 
 
-def with_one_dissenter() -> Minds:
-    """Everybody says the same but dev-001, who says something else each time."""
-    return Minds(text=lambda call_id: distinct(call_id) if call_id.endswith("-001") else "Blue.")
+def with_one_dissenter() -> CouncilScript:
+    """All agents give one answer, but dev-001 gives another one each time."""
+    return CouncilScript(text=lambda call_id: distinct(call_id) if call_id.endswith("-001") else "Blue.")
 
 
-def with_a_test_that_half_fail() -> Minds:
+def with_a_test_that_half_fail() -> CouncilScript:
     """Every other author's programs fail the first test, however often they are repaired."""
-    return Minds(text=distinct, passes=lambda call, place: place > 0 or int(call.agent_id[-3:]) % 2 == 1)
+    return CouncilScript(text=distinct, passes=lambda call, place: place > 0 or int(call.agent_id[-3:]) % 2 == 1)
 
 
-def with_a_fault_each() -> Minds:
+def with_a_fault_each() -> CouncilScript:
     """Every program fails one of the first two tests, which some other program passes, however often it is repaired."""
-    return Minds(text=distinct, passes=lambda call, place: place != int(call.agent_id[-3:]) % 2)
+    return CouncilScript(text=distinct, passes=lambda call, place: place != int(call.agent_id[-3:]) % 2)
 
 
-def attached_to_the_old() -> Minds:
+def attached_to_the_old() -> CouncilScript:
     """Whatever replaces a first version is thought worse than it."""
-    return Minds(text=distinct, score=lambda candidate: 0 if "#" in candidate else by_number(candidate))
+    return CouncilScript(text=distinct, score=lambda candidate: 0 if "#" in candidate else by_number(candidate))
 
 
 @dataclass(frozen=True, eq=False)
 class Way:
-    """One way to run a strategy; `calls` foretells from N and R how many requests the engine sees without failures."""
+    """One way to run a strategy; `calls` gives the engine requests without failures, from N and R."""
 
     strategy: str
-    told: str
+    variant: str
     calls: Callable[[int, int], int]
     behaviour: Behaviour = disagreeing
     parameters: Mapping[str, Any] = field(default_factory=dict[str, Any])
@@ -100,7 +100,7 @@ class Way:
         seed: int = 7,
         agents: Sequence[AgentSpec] | None = None,
     ) -> Specification:
-        """What a gateway would accept for this way."""
+        """The specification that a gateway would accept."""
         found = specification(size, strategy=self.strategy, rounds=rounds, budget=budget, seed=seed, agents=agents)
         parameters = STRATEGIES[self.strategy].parameters.model_validate(dict(self.parameters))
         return found.model_copy(update={"parameters": parameters.model_dump(mode="json")})
@@ -208,14 +208,14 @@ _OTHER = (
 
 
 def _named(ways: Sequence[Way]) -> dict[str, Way]:
-    return {f"{way.strategy}{f', {way.told}' if way.told else ''}": way for way in ways}
+    return {f"{way.strategy}{f', {way.variant}' if way.variant else ''}": way for way in ways}
 
 
 MAIN_WAYS, OTHER_WAYS = _named(_MAIN), _named(_OTHER)
 WAYS = MAIN_WAYS | OTHER_WAYS
 
 
-# What may go wrong with a call
+# Failures of calls
 
 
 def failing(script: Script, fails: Callable[[Call], bool]) -> Script:
@@ -260,7 +260,7 @@ def subsets(of: Sequence[_Item]) -> Iterator[tuple[_Item, ...]]:
     return chain.from_iterable(combinations(of, count) for count in range(len(of) + 1))
 
 
-# What is looked at
+# Views of a run
 
 
 def verdict(ended: Run) -> Verdict:
@@ -279,7 +279,7 @@ def prompt(call: Call) -> str:
 
 
 def transcript(facts: Sequence[Fact]) -> list[bytes]:
-    """What the log says, but for when each fact was written and where in the stream: outcomes by call id."""
+    """The facts without times and sequence numbers, outcomes by call id."""
     fixed = {"ts": NOW, "soft_deadline_at": NOW, "call_deadline_at": NOW, "duration_ms": 0}
     timeless = [
         fact.model_copy(update={name: fixed[name] for name in fixed.keys() & type(fact).model_fields.keys()})

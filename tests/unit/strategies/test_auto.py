@@ -1,4 +1,4 @@
-"""auto: what unanimous drafts save, and an escalation that asks nobody twice."""
+"""`auto`: unanimous drafts end it early, and an escalation asks no agent twice."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -9,8 +9,8 @@ from pydantic import ValidationError
 from app.deliberation.facts import Failed, StageOpened, Verdict
 from app.deliberation.specification import Budget
 from app.deliberation.strategies.auto import ESCALATIONS, AutoParameters
-from tests.unit.facts_of import Minds, Run, agent_ids, run, specification
-from tests.unit.strategies.test_vote import FAILS, minds, waves
+from tests.unit.facts_of import CouncilScript, Run, agent_ids, run, specification
+from tests.unit.strategies.test_vote import FAILS, answering, waves
 
 every_escalation = pytest.mark.parametrize("chosen", ESCALATIONS)
 
@@ -21,11 +21,11 @@ def auto(
     *,
     rounds: int = 1,
     budget: Budget | None = None,
-    script: Minds | None = None,
+    script: CouncilScript | None = None,
 ) -> Run:
     filled = AutoParameters.model_validate(dict(parameters or {})).model_dump(mode="json")
     asked = specification(len(said), strategy="auto", parameters=filled, rounds=rounds, budget=budget)
-    return run(asked, script or minds(said))
+    return run(asked, script or answering(said))
 
 
 def verdict(ended: Run) -> Verdict:
@@ -52,7 +52,7 @@ def test_an_escalation_is_the_chosen_strategy_but_for_the_waves_of_its_proposals
     """The same prompts to the same agents and the same verdict; with all drafts in one wave, the very same calls."""
     said = [f"Colour {place}" for place in range(size)]
     escalated = auto(said, {"escalate_to": chosen})
-    whole = run(specification(size, strategy=chosen), minds(said))
+    whole = run(specification(size, strategy=chosen), answering(said))
     assert [(call.agent_id, call.messages) for call in escalated.calls] == [
         (call.agent_id, call.messages) for call in whole.calls
     ]
@@ -72,9 +72,7 @@ def test_an_escalation_is_the_chosen_strategy_but_for_the_waves_of_its_proposals
         ([FAILS, FAILS, FAILS, "a", "a"], [3, 2]),
     ],
 )
-def test_whoever_dissents_or_is_missing_among_the_first_brings_the_escalation(
-    said: list[str], sizes: list[int]
-) -> None:
+def test_a_dissenting_or_missing_first_draft_triggers_the_escalation(said: list[str], sizes: list[int]) -> None:
     ended = auto(said, {"escalate_to": "best_of_n"})
     assert waves(ended) == sizes
     assert set(ended.purposes) - {"propose"} <= {"score", "judge"}
@@ -84,7 +82,7 @@ def test_whoever_dissents_or_is_missing_among_the_first_brings_the_escalation(
     assert ended.degraded[:1] == ((f"{len(said) - missing} of {len(said)} agents answered",) if missing else ())
 
 
-def test_an_answer_that_cannot_be_read_is_no_agreement_and_is_told() -> None:
+def test_an_unreadable_answer_is_no_agreement_and_is_reported() -> None:
     ended = auto(["7", "seven", "7.0", "7"], {"normaliser": "number", "escalate_to": "best_of_n"})
     assert ended.purposes == ["propose", "propose", "score"]
     assert ended.degraded == ("1 of 4 answers could not be read as a number",)
@@ -100,7 +98,7 @@ def test_the_escalations_parameters_and_rounds_reach_it() -> None:
     assert auto(said, rounds=2).purposes == ["propose", "propose", *["critique", "revise"] * 2, "score"]
 
 
-def test_nobody_answers() -> None:
+def test_a_council_without_answers_fails() -> None:
     ended = auto([FAILS] * 5)
     assert isinstance(ended.end, Failed) and ended.end.problem is not None
     assert (ended.end.problem.code, waves(ended)) == ("no_answers", [3, 2])
@@ -117,7 +115,7 @@ def test_nobody_answers() -> None:
         (10, ["propose", "propose", "score"], ()),
     ],
 )
-def test_what_the_budget_refuses_leaves_the_plurality_of_the_drafts(
+def test_a_refused_escalation_leaves_the_plurality_of_the_drafts(
     max_calls: int, purposes: list[str], more: tuple[str, ...]
 ) -> None:
     said = ["b", "a", "a", "c", "d"]
@@ -144,7 +142,7 @@ def test_first_drafts_that_the_budget_refuses_are_a_failure() -> None:
     assert ended.end.problem.code == "budget_exhausted"
 
 
-def test_the_time_is_shared_with_what_may_follow() -> None:
+def test_the_time_is_shared_with_later_stages() -> None:
     ended = auto(["a", "b", "c", "d"], {"escalate_to": "best_of_n"})
     shares = [(stage.soft_deadline_at - stage.ts).total_seconds() for stage in ended.all(StageOpened)]
     assert shares == pytest.approx([100 / 3, 50, 98])
@@ -192,8 +190,8 @@ def test_parameters_of_the_escalation_are_held_to_its_own_schema(
 
 @pytest.mark.parametrize("named", [{}, {"normaliser": "choice"}, {"options": ["a", "b"]}])
 def test_an_escalation_that_counts_reads_answers_as_the_drafts_were_read(named: dict[str, Any]) -> None:
-    told = {"normaliser": "choice", "options": ["a", "b"], "escalate_to": "debate", "escalation": named}
-    filled = AutoParameters.model_validate(told).model_dump(mode="json")
+    given = {"normaliser": "choice", "options": ["a", "b"], "escalate_to": "debate", "escalation": named}
+    filled = AutoParameters.model_validate(given).model_dump(mode="json")
     assert {name: filled["escalation"][name] for name in ("normaliser", "options")} == {
         "normaliser": "choice",
         "options": ["a", "b"],
@@ -207,7 +205,7 @@ def test_a_debate_that_follows_counts_the_form_that_was_asked_for() -> None:
             mode="json"
         )
         asked = specification(3, strategy="auto", parameters=filled, rounds=0, seed=seed)
-        ended = run(asked, minds(["It is 391.", "17 · 23 = 391", "392"]))
+        ended = run(asked, answering(["It is 391.", "17 · 23 = 391", "392"]))
         assert verdict(ended).tally[0].answer == "391", f"seed {seed}"
 
 

@@ -1,4 +1,4 @@
-"""Every strategy that counts answers tells the agents, in every prompt, the form in which answers are read."""
+"""Every strategy that counts answers states in every prompt the form in which answers are read."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ from app.deliberation.answers import requirement
 from app.deliberation.strategies import STRATEGIES
 from tests.unit.facts_of import run, specification
 from tests.unit.strategies.every_strategy import prompt
-from tests.unit.strategies.test_vote import minds
+from tests.unit.strategies.test_vote import answering
 
 COUNTING = [name for name, found in STRATEGIES.items() if "normaliser" in found.parameters.model_fields]
 SAID = {
@@ -30,12 +30,12 @@ def test_the_strategies_that_count_are_known() -> None:
 @pytest.mark.parametrize(
     ("normaliser", "options"), [("number", ()), ("choice", ()), ("choice", ("A", "B", "C", "D")), ("json", ())]
 )
-def test_the_form_is_told_once_in_every_prompt(
+def test_every_prompt_states_the_form_once(
     strategy: str, more: dict[str, Any], normaliser: Any, options: tuple[str, ...]
 ) -> None:
-    told = {"normaliser": normaliser, "options": list(options), **more}
-    filled = STRATEGIES[strategy].parameters.model_validate(told).model_dump(mode="json")
-    ended = run(specification(4, strategy=strategy, parameters=filled), minds(SAID[normaliser]))
+    parameters = {"normaliser": normaliser, "options": list(options), **more}
+    filled = STRATEGIES[strategy].parameters.model_validate(parameters).model_dump(mode="json")
+    ended = run(specification(4, strategy=strategy, parameters=filled), answering(SAID[normaliser]))
     form = requirement(normaliser, options)
     assert form is not None
     assert [prompt(call).count(form) for call in ended.calls] == [1] * len(ended.calls)
@@ -46,5 +46,5 @@ def test_the_form_is_told_once_in_every_prompt(
 @pytest.mark.parametrize(("strategy", "more"), WAYS)
 def test_a_text_needs_no_form(strategy: str, more: dict[str, Any]) -> None:
     filled = STRATEGIES[strategy].parameters.model_validate(more).model_dump(mode="json")
-    ended = run(specification(4, strategy=strategy, parameters=filled), minds(SAID["text"]))
+    ended = run(specification(4, strategy=strategy, parameters=filled), answering(SAID["text"]))
     assert not [form for form in FORMS for call in ended.calls if form and form in prompt(call)]

@@ -1,4 +1,4 @@
-"""`debate`: who speaks, whom they read, what it takes to switch, and what counting first and final answers gives."""
+"""`debate`: speakers, what they read, valid switches, and the count of first and final answers."""
 
 import re
 from collections import Counter
@@ -20,7 +20,7 @@ from app.deliberation.strategies import STRATEGIES
 from app.deliberation.strategies.debate import DEBATE, DebateParameters, continue_from
 from app.deliberation.strategies.steps.strategy_run import StrategyRun
 from app.testing import Reply
-from tests.unit.facts_of import Minds, agent_ids, answer, run, turn
+from tests.unit.facts_of import CouncilScript, agent_ids, answer, run, turn
 from tests.unit.strategies.debating import Turns, asked, council, prompt, spoke, verdict, votes
 
 SIZES = (1, 2, 3, 5, 9)
@@ -33,7 +33,7 @@ SIZES = (1, 2, 3, 5, 9)
 def test_calls_are_the_drafts_when_they_agree_and_one_for_each_and_round_when_none_ever_does(
     size: int, rounds: int
 ) -> None:
-    agreeing = run(asked(size, rounds=rounds), Minds(text=lambda _: "The same."))
+    agreeing = run(asked(size, rounds=rounds), CouncilScript(text=lambda _: "The same."))
     assert len(agreeing.calls) == agreeing.end.usage.calls == size
     differing = run(asked(size, rounds=rounds))
     assert len(differing.calls) == differing.end.usage.calls == (1 if size == 1 else size * (1 + rounds))
@@ -95,7 +95,7 @@ def test_parameters_outside_their_bounds_are_refused(parameters: dict[str, Any])
         DebateParameters.model_validate(parameters)
 
 
-def test_time_is_left_for_every_round_and_each_waits_for_a_quorum_of_those_who_speak() -> None:
+def test_every_round_has_time_and_waits_for_a_quorum_of_its_speakers() -> None:
     assert [stage.quorum for stage in run(asked(5, rounds=2), council("aabcd")).all(StageOpened)] == [3, 3]
     assert [stage.quorum for stage in run(asked(5), council("aaabc")).all(StageOpened)] == [3, 2]
     stages = run(asked(3, rounds=3)).all(StageOpened)
@@ -103,7 +103,7 @@ def test_time_is_left_for_every_round_and_each_waits_for_a_quorum_of_those_who_s
     assert shares == pytest.approx([25, 100 / 3, 50, 98])
 
 
-# What counts
+# Counting
 
 
 @pytest.mark.parametrize(
@@ -136,7 +136,9 @@ def test_first_and_final_answers_are_counted(drafts: str, turns: Turns, winner: 
     seed=st.integers(0, 99),
 )
 @settings(max_examples=30, deadline=None)
-def test_what_more_than_half_of_the_drafts_say_wins_whatever_is_said(drafts: str, said: list[str], seed: int) -> None:
+def test_the_answer_of_more_than_half_of_the_drafts_wins_under_any_turns(
+    drafts: str, said: list[str], seed: int
+) -> None:
     turns = {f"s{stage}-{agent}": said.pop() for stage in (2, 3, 4) for agent in agent_ids(len(drafts))}
     ended = run(asked(len(drafts), rounds=3, seed=seed, agreement=1.0), council(drafts, turns))
     leader, count = Counter(drafts).most_common(1)[0]
@@ -148,7 +150,7 @@ def test_what_more_than_half_of_the_drafts_say_wins_whatever_is_said(drafts: str
 
 
 @pytest.mark.parametrize("error", ["", "  ", "\n", "-", "…"])
-def test_a_switch_without_an_error_does_not_count_and_is_told(error: str) -> None:
+def test_a_switch_without_an_error_does_not_count_and_is_reported(error: str) -> None:
     drafting = council("aab")
     ended = run(asked(3), lambda call: Reply(text=turn("a", error)) if call.output.kind == "turn" else drafting(call))
     assert votes(ended) == {"a": 4, "b": 2}
@@ -156,7 +158,7 @@ def test_a_switch_without_an_error_does_not_count_and_is_told(error: str) -> Non
     assert ended.degraded == ("1 of 1 turns of round 1 switched without an error and do not count",)
 
 
-def test_who_says_the_same_in_other_words_has_not_switched() -> None:
+def test_the_same_answer_in_other_words_is_no_switch() -> None:
     drafting = council("aab")
     ended = run(
         asked(3), lambda call: Reply(text=turn("**B.**", "typo")) if call.output.kind == "turn" else drafting(call)
@@ -165,7 +167,7 @@ def test_who_says_the_same_in_other_words_has_not_switched() -> None:
     assert [standing.version for standing in verdict(ended).ranking] == [0, 0, 0]
 
 
-def test_authors_stand_by_the_votes_for_what_they_hold_at_the_end() -> None:
+def test_authors_rank_by_the_votes_for_their_final_answer() -> None:
     ended = run(asked(5, rounds=2), council("aabcc", {"dev-003": "a"}))
     assert [(each.agent_id, each.rank, each.score, each.version) for each in verdict(ended).ranking] == [
         ("dev-001", 1, 0.5, 0),
@@ -208,7 +210,7 @@ def test_of_two_answers_of_one_author_with_equally_many_votes_the_later_stands(s
 
 
 def test_the_version_that_stands_is_the_text_that_the_resource_shows() -> None:
-    """A turn that did not count is a version too: who switches at the second attempt stands with the third text."""
+    """A turn that did not count is a version too: a switch at the second attempt is the third text."""
     turns = {"s2-dev-001": "z!", "s2-dev-002": "c", "s3-dev-001": "c"}
     ended = run(asked(3, rounds=2), council("abc", turns))
     assert spoke(ended) == ["123", "1"]
@@ -225,14 +227,14 @@ def test_the_version_that_stands_is_the_text_that_the_resource_shows() -> None:
     }
 
 
-# What a turn shows
+# Prompts of turns
 
 
 def test_a_turn_shows_the_own_answer_with_its_reasons_and_neighbours_under_the_letters_on_record() -> None:
     drafts = {agent: f"canary<{agent[-1]}>" for agent in agent_ids(5)}
 
     def script(call: Call) -> Reply:
-        return Reply(text=answer(drafts[call.agent_id])) if call.output.kind == "answer" else Minds()(call)
+        return Reply(text=answer(drafts[call.agent_id])) if call.output.kind == "answer" else CouncilScript()(call)
 
     ended = run(asked(5), script)
     assert len(ended.asked("debate")) == 5
@@ -265,10 +267,10 @@ def test_a_latest_answer_is_read_in_the_next_round() -> None:
 def test_it_goes_on_from_drafts_of_some_members_as_another_strategy_leaves_them(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def escalating(told: Specification) -> Strategy:
-        part = StrategyRun(told.model_copy(update={"agents": told.agents[:3]}))
+    def escalating(specification: Specification) -> Strategy:
+        part = StrategyRun(specification.model_copy(update={"agents": specification.agents[:3]}))
         drafts = yield from part.propose(stages_left=2)
-        return (yield from continue_from(StrategyRun(told, stage=part.stage), drafts[::-1]))
+        return (yield from continue_from(StrategyRun(specification, stage=part.stage), drafts[::-1]))
 
     monkeypatch.setattr("app.testing.STRATEGIES", {"debate": replace(DEBATE, run=escalating)})
     ended = run(asked(5), council("abbcc"))

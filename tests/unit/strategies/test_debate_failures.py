@@ -9,7 +9,7 @@ from app.deliberation.calls import Call
 from app.deliberation.facts import Failed
 from app.deliberation.specification import Budget
 from app.testing import Reply
-from tests.unit.facts_of import Minds, agent_ids, answer, run, turn
+from tests.unit.facts_of import CouncilScript, agent_ids, answer, run, turn
 from tests.unit.strategies.debating import asked, council, spoke, verdict, votes
 
 
@@ -20,7 +20,7 @@ def subsets(of: Sequence[str]) -> list[tuple[str, ...]]:
 @pytest.mark.parametrize("size", [1, 2, 3, 5])
 def test_every_pattern_of_failed_drafts_comes_to_the_end_that_the_quorum_rules_say(size: int) -> None:
     for failing in subsets([f"s1-{agent}" for agent in agent_ids(size)]):
-        ended = run(asked(size), Minds(failing=failing))
+        ended = run(asked(size), CouncilScript(failing=failing))
         left = size - len(failing)
         if not left:
             assert isinstance(ended.end, Failed)
@@ -43,12 +43,12 @@ def test_two_below_the_quorum_that_agree_need_no_judge() -> None:
 
 
 @pytest.mark.parametrize("kind", ["failing", "garbled", "silent"])
-def test_a_missing_turn_keeps_the_answer_and_is_told(kind: str) -> None:
+def test_a_missing_turn_keeps_the_answer_and_is_reported(kind: str) -> None:
     turns = [f"s2-{agent}" for agent in agent_ids(3)]
     for missing in subsets(turns):
-        minds = Minds()
-        setattr(minds, kind, missing)
-        ended = run(asked(3), minds)
+        script = CouncilScript()
+        setattr(script, kind, missing)
+        ended = run(asked(3), script)
         assert ended.degraded == ((f"{len(missing)} of 3 turns of round 1 are missing",) if missing else ())
         versions = {each.agent_id: each.version for each in verdict(ended).ranking}
         kept = {call_id.partition("-")[2] for call_id in missing}
@@ -56,7 +56,7 @@ def test_a_missing_turn_keeps_the_answer_and_is_told(kind: str) -> None:
         assert {agent for agent, version in versions.items() if version == 0} - {ended.winner} == kept - {ended.winner}
 
 
-def test_a_round_in_which_nobody_speaks_is_the_last_and_no_vote() -> None:
+def test_a_round_without_turns_is_the_last_and_casts_no_vote() -> None:
     ended = run(asked(3, rounds=3), council("aab", failing=["s2-dev-003"]))
     assert spoke(ended) == ["3"]
     assert votes(ended) == {"a": 2, "b": 1}
@@ -108,8 +108,8 @@ def test_a_voter_cannot_agree_with_itself() -> None:
 
 
 @pytest.mark.parametrize("size", [1, 3])
-def test_when_nothing_can_be_read_an_answer_is_given_all_the_same_and_told(size: int) -> None:
-    ended = run(asked(size, normaliser="number"), Minds(text=lambda _: "many"))
+def test_unreadable_answers_still_give_a_reported_verdict(size: int) -> None:
+    ended = run(asked(size, normaliser="number"), CouncilScript(text=lambda _: "many"))
     assert (ended.content, verdict(ended).tally, verdict(ended).agreement) == ("many", (), None)
     assert ended.degraded == (f"{size} of {size} answers could not be read as a number",)
     assert {each.score for each in verdict(ended).ranking} == {None}
@@ -118,6 +118,6 @@ def test_when_nothing_can_be_read_an_answer_is_given_all_the_same_and_told(size:
 
 def test_options_of_a_choice_are_read() -> None:
     drafts = dict(zip(agent_ids(3), ["yes", "The answer is: Yes", "no"], strict=True))
-    told = asked(3, rounds=0, normaliser="choice", options=["yes", "no"])
-    ended = run(told, lambda call: Reply(text=answer(drafts[call.agent_id])))
+    specification = asked(3, rounds=0, normaliser="choice", options=["yes", "no"])
+    ended = run(specification, lambda call: Reply(text=answer(drafts[call.agent_id])))
     assert votes(ended) == {"yes": 2, "no": 1}

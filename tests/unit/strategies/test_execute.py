@@ -1,4 +1,4 @@
-"""`execute`: what tests are kept, what running them says, who repairs what, and who wins."""
+"""`execute`: the kept tests, their results, the repairs, and the winner."""
 
 import json
 from collections.abc import Callable, Mapping
@@ -17,7 +17,7 @@ from app.deliberation.strategies.steps.evidence import WRITTEN_MAX, Checked, Sui
 from app.deliberation.strategies.steps.programs import FAILED_SHOWN_MAX, ProgramParameters
 from app.deliberation.strategies.steps.strategy_run import Candidate
 from app.testing import Reply
-from tests.unit.facts_of import Minds, Run, report, run, specification
+from tests.unit.facts_of import CouncilScript, Run, report, run, specification
 
 GIVEN: list[dict[str, str]] = [
     {"name": "given one", "code": "assert one()"},
@@ -39,8 +39,8 @@ def checked(author: str, passes: str | None, fault: str = "", tokens: int = 10) 
 
     `+` passed, `?` was not run, `0` checks nothing; anything else failed.
     """
-    told = None if passes is None else reported(passes, fault)
-    return Checked(Candidate(author, 0, f"code of {author}", tokens, f"s1-{author}"), told)
+    report_or_none = None if passes is None else reported(passes, fault)
+    return Checked(Candidate(author, 0, f"code of {author}", tokens, f"s1-{author}"), report_or_none)
 
 
 def reported(passes: str, fault: str) -> SandboxReport:
@@ -102,7 +102,7 @@ def test_a_council_without_any_test_is_refused_at_the_field() -> None:
     assert error["msg"] == "Input should be greater than or equal to 1"
 
 
-def test_parameters_have_defaults_and_are_what_every_check_runs_under() -> None:
+def test_every_check_runs_under_the_parameters_or_their_defaults() -> None:
     plain = ProgramParameters()
     assert (plain.tests, plain.test_writers, plain.timeout_s, plain.memory_mb) == ((), 2, 5, 256)
     for call in run(asked(tests=GIVEN, timeout_s=7, memory_mb=100)).asked("check"):
@@ -138,9 +138,9 @@ def test_test_writers_are_drawn_by_the_seed_and_see_no_program() -> None:
     drawn: set[tuple[str, ...]] = set()
     for seed in range(12):
         made = asked(5).model_copy(update={"seed": seed})
-        ended = run(made, Minds(text=lambda _: secret))
+        ended = run(made, CouncilScript(text=lambda _: secret))
         writers = ended.asked("test")
-        backwards = run(made.model_copy(update={"agents": made.agents[::-1]}), Minds(text=lambda _: secret))
+        backwards = run(made.model_copy(update={"agents": made.agents[::-1]}), CouncilScript(text=lambda _: secret))
         assert {call.agent_id for call in backwards.asked("test")} == {call.agent_id for call in writers}
         assert all(secret not in user_prompt(call) for call in writers)
         drawn.add(tuple(sorted(call.agent_id for call in writers)))
@@ -155,7 +155,7 @@ def test_given_tests_are_shown_to_authors_and_writers_in_a_fence() -> None:
         assert user_prompt(call).count("<<<end-of-peer-text") == 1
 
 
-# What running says
+# Results of checks
 
 
 def test_the_score_is_agreeing_programs_times_tests_passed() -> None:
@@ -182,7 +182,7 @@ def test_passing_as_many_tests_is_not_agreeing() -> None:
     assert set(found.scores.values()) == {1 / 2 * 1 / 2}
 
 
-def test_what_was_not_checked_has_no_score_and_what_fails_a_gate_has_none_of_its_agreement() -> None:
+def test_an_unchecked_program_has_no_score_and_a_failed_gate_scores_zero() -> None:
     programs = [checked("a", ".++"), checked("b", ".++"), checked("c", "+.."), checked("d", None)]
     found = support(suite_of(3, gates=1), programs)
     assert found.scores == {"a": 0.0, "b": 0.0, "c": pytest.approx(1 / 3 * 1 / 3), "d": None}
@@ -206,19 +206,19 @@ def test_a_test_that_none_of_several_passes_demands_nothing_unless_it_was_given(
     assert credible(suite_of(3, gates), found) == demanded
 
 
-# Who wins
+# The winner
 
 
 def judged(passes: Mapping[int, str], size: int = 3, rounds: int = 0, **parameters: object) -> Run:
-    """A council whose authors' programs pass tests as told, by their number; a repair changes nothing."""
+    """A council with given test results by author's number; a repair changes nothing."""
 
     def passed(call: Call, place: int) -> bool:
         return passes[author_number(call)][place] == "+"
 
-    return run(asked(size, rounds=rounds, **parameters), Minds(passes=passed))
+    return run(asked(size, rounds=rounds, **parameters), CouncilScript(passes=passed))
 
 
-def test_a_program_that_fails_a_gate_ranks_below_all_that_pass_whatever_else_speaks_for_it() -> None:
+def test_a_program_that_fails_a_gate_ranks_below_all_that_pass() -> None:
     ended = judged({1: "-+++", 2: "-+++", 3: "+-+-", 4: "++--"}, size=4, tests=GIVEN[:1], test_writers=3)
     assert set(ended.order[:2]) == {"dev-003", "dev-004"}
     verdict = ended.completed.verdict
@@ -232,7 +232,7 @@ def test_fewer_failed_gates_rank_first_when_all_fail_some() -> None:
     assert (ended.winner, ended.degraded) == ("dev-002", ("the best program fails 1 of 2 given tests",))
 
 
-def test_the_larger_agreement_wins_and_is_told() -> None:
+def test_the_larger_agreement_wins_and_is_reported() -> None:
     ended = judged({1: "++", 2: "+-", 3: "++"})
     verdict = ended.completed.verdict
     assert verdict is not None and verdict.winner in ("dev-001", "dev-003")
@@ -241,23 +241,25 @@ def test_the_larger_agreement_wins_and_is_told() -> None:
     assert verdict.content == f"text of s1-{verdict.winner}"
 
 
-def test_what_cannot_be_run_comes_after_what_fails() -> None:
-    ended = run(asked(), Minds(passes=lambda *_: False, fault=lambda call: "" if author_number(call) == 2 else "no"))
+def test_unrunnable_programs_rank_below_failing_ones() -> None:
+    ended = run(
+        asked(), CouncilScript(passes=lambda *_: False, fault=lambda call: "" if author_number(call) == 2 else "no")
+    )
     assert ended.winner == "dev-002"
     assert ended.degraded == ("the best program passes no test",)
-    broken = run(asked(), Minds(fault=lambda _: "SyntaxError"))
+    broken = run(asked(), CouncilScript(fault=lambda _: "SyntaxError"))
     assert broken.degraded == ("the best program cannot be run",)
 
 
 # Repairs
 
 
-def mending(passes: Callable[[str, int], bool], text: Callable[[str], str] = "text of {}".format) -> Minds:
+def mending(passes: Callable[[str, int], bool], text: Callable[[str], str] = "text of {}".format) -> CouncilScript:
     """Programs pass tests by their source."""
-    return Minds(text=text, passes=lambda call, place: passes(code_of(call), place))
+    return CouncilScript(text=text, passes=lambda call, place: passes(code_of(call), place))
 
 
-def test_only_the_failing_are_repaired_each_by_its_author_who_is_told_why() -> None:
+def test_only_failing_programs_are_repaired_by_their_authors_with_the_reasons() -> None:
     fails = {"text of s1-dev-002"}
     ended = run(asked(rounds=3), mending(lambda code, place: place == 0 or code not in fails))
     assert ended.purposes == ["propose", "test", "check", "repair", "check"]
@@ -291,13 +293,13 @@ def test_a_repair_that_makes_it_worse_is_not_taken_and_the_next_begins_from_the_
     assert never.content == "text of s1-dev-001"
 
 
-def test_who_returns_the_program_unchanged_stands_by_it() -> None:
+def test_an_unchanged_program_is_not_repaired_again() -> None:
     ended = run(asked(rounds=4), mending(lambda code, place: "001" in code, lambda call_id: f"by {call_id[-3:]}"))
     assert ended.purposes == ["propose", "test", "check", "repair"]
     assert {call.agent_id for call in ended.asked("repair")} == {"dev-002", "dev-003"}
 
 
-def test_who_stands_by_its_program_is_not_asked_again_while_others_go_on() -> None:
+def test_an_author_with_an_unchanged_program_is_not_asked_while_others_repair() -> None:
     def text(call_id: str) -> str:
         return "stubborn" if call_id.endswith("003") else f"text of {call_id}"
 
@@ -306,36 +308,36 @@ def test_who_stands_by_its_program_is_not_asked_again_while_others_go_on() -> No
 
 
 def test_a_program_that_cannot_be_run_is_repaired_from_its_fault() -> None:
-    minds = Minds(fault=lambda call: "it does not load: SyntaxError" if "s1-dev-002" in code_of(call) else "")
-    ended = run(asked(rounds=1), minds)
+    script = CouncilScript(fault=lambda call: "it does not load: SyntaxError" if "s1-dev-002" in code_of(call) else "")
+    ended = run(asked(rounds=1), script)
     (repair,) = ended.asked("repair")
     assert "it does not load: SyntaxError" in user_prompt(repair) and "# fails:" not in user_prompt(repair)
 
 
 def test_a_prompt_of_repair_shows_a_bounded_number_of_tests() -> None:
     given = [{"name": f"given {place}", "code": f"assert {place}"} for place in range(32)]
-    ended = run(asked(1, rounds=1, tests=given, test_writers=0), Minds(passes=lambda *_: False))
+    ended = run(asked(1, rounds=1, tests=given, test_writers=0), CouncilScript(passes=lambda *_: False))
     (repair,) = ended.asked("repair")
     assert user_prompt(repair).count("# fails:") == FAILED_SHOWN_MAX
 
 
-# What is missing
+# Missing outcomes
 
 
-def test_missing_tests_and_checks_are_told_and_never_zero() -> None:
-    unlucky = run(asked(), Minds(failing=["s3-dev-001"]))
+def test_missing_tests_and_checks_are_reported_and_never_count_as_zero() -> None:
+    unlucky = run(asked(), CouncilScript(failing=["s3-dev-001"]))
     verdict = unlucky.completed.verdict
     assert verdict is not None
     assert unlucky.degraded == ("1 of 3 programs of round 0 are unchecked",)
     assert (verdict.ranking[-1].agent_id, verdict.ranking[-1].score) == ("dev-001", None)
     assert verdict.ranking[0].score == 1.0
     writers = [call.call_id for call in run(asked()).asked("test")]
-    assert run(asked(), Minds(failing=writers[:1])).degraded == ("1 of 2 test writers answered",)
-    assert run(asked(), Minds(failing=writers)).degraded == ("0 of 2 test writers answered", "untested")
+    assert run(asked(), CouncilScript(failing=writers[:1])).degraded == ("1 of 2 test writers answered",)
+    assert run(asked(), CouncilScript(failing=writers)).degraded == ("0 of 2 test writers answered", "untested")
 
 
 def test_where_no_program_can_be_checked_there_is_a_verdict_without_scores() -> None:
-    ended = run(asked(rounds=2), Minds(failing=[f"s3-dev-00{number}" for number in (1, 2, 3)]))
+    ended = run(asked(rounds=2), CouncilScript(failing=[f"s3-dev-00{number}" for number in (1, 2, 3)]))
     assert ended.purposes == ["propose", "test", "check"]
     verdict = ended.completed.verdict
     assert verdict is not None and verdict.content is not None
@@ -346,20 +348,22 @@ def test_where_no_program_can_be_checked_there_is_a_verdict_without_scores() -> 
 @pytest.mark.parametrize("outcomes", [[], [{"name": "t", "passed": True, "reason": "", "duration_ms": 1}] * 3])
 def test_a_report_on_other_tests_is_none(outcomes: list[object]) -> None:
     def script(call: Call) -> Reply:
-        told = Minds()(call)
-        return replace(told, text=json.dumps({"outcomes": outcomes})) if call.check else told
+        reply = CouncilScript()(call)
+        return replace(reply, text=json.dumps({"outcomes": outcomes})) if call.check else reply
 
     assert run(asked(), script).degraded == ("3 of 3 programs of round 0 are unchecked",)
 
 
 def test_checks_cost_nothing_and_are_admitted_when_nothing_is_left() -> None:
-    ended = run(asked(rounds=1, budget=Budget(max_calls=5)), Minds(passes=lambda call, place: author_number(call) < 3))
+    ended = run(
+        asked(rounds=1, budget=Budget(max_calls=5)), CouncilScript(passes=lambda call, place: author_number(call) < 3)
+    )
     assert ended.purposes == ["propose", "test", "check"], "a repair is a call too many"
     assert ended.end.usage.calls == 5
     assert (ended.winner in ("dev-001", "dev-002"), ended.degraded) == (True, ("budget",))
 
 
-def test_a_check_that_nobody_answers_costs_nothing_either() -> None:
+def test_an_unanswered_check_costs_nothing() -> None:
     checks = run(asked()).asked("check")
     assert Spent(3, 30).after(checks, {}) == Spent(3, 30)
     assert admits(Budget(max_calls=1, max_tokens=1), Spent(3, 30), tuple(checks))
@@ -367,6 +371,6 @@ def test_a_check_that_nobody_answers_costs_nothing_either() -> None:
 
 
 def test_a_scripted_sandbox_says_what_a_real_one_would() -> None:
-    """The report that these tests are told in has the form of the real one."""
+    """The scripted report has the form of the real one."""
     (call,) = run(asked(1)).asked("check")
     assert SandboxReport.model_validate_json(report(call, lambda *_: True)).outcomes[0].passed

@@ -8,7 +8,7 @@ import pytest
 from app.deliberation.calls import Call
 from app.deliberation.strategies.steps.evidence import support, tally
 from app.testing import Reply
-from tests.unit.facts_of import Minds, Run, run
+from tests.unit.facts_of import CouncilScript, Run, run
 from tests.unit.strategies.test_execute import (
     GIVEN,
     asked,
@@ -23,17 +23,17 @@ from tests.unit.strategies.test_execute import (
 
 def letters(call: Call, passes: str) -> Reply:
     """A scripted sandbox's report with these letters, as `checked` reads them."""
-    return replace(Minds()(call), text=reported(passes, "").model_dump_json())
+    return replace(CouncilScript()(call), text=reported(passes, "").model_dump_json())
 
 
 def lettered(passes: Mapping[int, str], rounds: int = 1) -> Run:
-    """A council whose first programs are reported as told, by their author's number; every repair passes all."""
+    """A council with given reports on its first programs, by author's number; every repair passes all tests."""
 
     def script(call: Call) -> Reply:
         if call.check is None:
-            return Minds()(call)
-        told = passes[author_number(call)]
-        return letters(call, told if "s1-" in code_of(call) else "+" * len(told))
+            return CouncilScript()(call)
+        outcomes = passes[author_number(call)]
+        return letters(call, outcomes if "s1-" in code_of(call) else "+" * len(outcomes))
 
     return run(asked(len(passes), rounds=rounds, tests=GIVEN, test_writers=0), script)
 
@@ -50,7 +50,7 @@ def test_a_program_for_which_there_was_no_time_is_unchecked_and_no_failure() -> 
     assert ended.degraded == ("2 of 3 programs of round 0 are unchecked",)
 
 
-def test_what_was_checked_and_passes_comes_before_what_was_not() -> None:
+def test_checked_programs_that_pass_rank_above_unchecked_ones() -> None:
     assert lettered({1: "??", 2: "++", 3: "+?"}, rounds=0).winner == "dev-002"
 
 
@@ -70,14 +70,14 @@ def test_a_written_test_that_was_not_run_counts_neither_for_nor_against() -> Non
     }
 
 
-def test_what_was_not_run_is_not_sent_to_repair() -> None:
+def test_tests_that_were_not_run_are_not_sent_to_repair() -> None:
     ended = lettered({1: "??", 2: "-+", 3: "+?"})
     assert {call.agent_id for call in ended.asked("repair")} == {"dev-002"}
     alone = lettered({1: "??"})
     assert alone.asked("repair") == []
 
 
-def test_a_given_test_that_checks_nothing_is_told_and_no_gate() -> None:
+def test_a_given_test_without_a_check_is_reported_and_is_no_gate() -> None:
     ended = lettered({1: "0+", 2: "0-", 3: "0+"})
     assert ended.degraded == ("1 of 2 given tests check nothing",)
     (repair,) = ended.asked("repair")
@@ -86,6 +86,6 @@ def test_a_given_test_that_checks_nothing_is_told_and_no_gate() -> None:
     assert verdict is not None and all(each.score for each in verdict.ranking)
 
 
-def test_who_alone_comes_through_a_gate_without_an_assertion_does_not_pass_it() -> None:
+def test_a_single_program_that_skips_a_gates_assertion_fails_the_gate() -> None:
     ended = lettered({1: "0+", 2: "++"}, rounds=0)
     assert (ended.winner, ended.completed.degraded) == ("dev-002", None)

@@ -1,4 +1,4 @@
-"""vote: waves, the plurality, what is missing from the count, and what is picked where nothing can be counted."""
+"""`vote`: waves, the plurality, missing answers, and the pick where nothing can be counted."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -16,7 +16,7 @@ from app.deliberation.specification import Budget
 from app.deliberation.strategies.steps.samples import counted
 from app.deliberation.strategies.steps.strategy_run import Candidate
 from app.deliberation.strategies.vote import VoteParameters
-from tests.unit.facts_of import Minds, Run, agent_ids, run, specification
+from tests.unit.facts_of import CouncilScript, Run, agent_ids, run, specification
 
 FAILS = ""
 
@@ -25,11 +25,13 @@ def agent_of(call_id: str) -> str:
     return call_id.partition("-")[2]
 
 
-def minds(answers: Sequence[str], **more: Any) -> Minds:
+def answering(answers: Sequence[str], **more: Any) -> CouncilScript:
     """Agents that answer these in the council's order; those without an answer fail, whenever they are asked."""
     by_agent = dict(zip(agent_ids(len(answers)), answers, strict=True))
     failing = [f"s{stage}-{agent}" for stage in range(1, 40) for agent, said in by_agent.items() if said == FAILS]
-    return Minds(text=lambda call_id: by_agent[agent_of(call_id)], failing={*failing, *more.pop("failing", ())}, **more)
+    return CouncilScript(
+        text=lambda call_id: by_agent[agent_of(call_id)], failing={*failing, *more.pop("failing", ())}, **more
+    )
 
 
 def vote(
@@ -42,7 +44,7 @@ def vote(
     **more: Any,
 ) -> Run:
     asked = specification(len(answers), strategy="vote", parameters=parameters, seed=seed, quorum=quorum, budget=budget)
-    return run(asked, minds(answers, **more))
+    return run(asked, answering(answers, **more))
 
 
 def verdict(ended: Run) -> Verdict:
@@ -92,7 +94,7 @@ def test_agents_are_asked_in_the_councils_order_each_with_its_own_approach() -> 
 
 @pytest.mark.parametrize("strategy", ["vote", "auto"])
 @pytest.mark.parametrize("parameters", [{"normaliser": "number"}, {"normaliser": "choice", "options": ["yes", "no"]}])
-def test_agents_are_told_in_which_form_their_answers_are_read(strategy: str, parameters: dict[str, Any]) -> None:
+def test_prompts_state_the_form_in_which_answers_are_read(strategy: str, parameters: dict[str, Any]) -> None:
     form = requirement(parameters["normaliser"], tuple(parameters.get("options", ())))
     ended = run(specification(3, strategy=strategy, parameters=parameters))
     for call in ended.asked("propose"):
@@ -142,7 +144,7 @@ def test_calls_are_those_of_one_by_one_and_the_winner_is_the_full_votes(said: li
         ((FAILS, FAILS, FAILS, FAILS, "b"), [3, 2], "b"),
     ],
 )
-def test_a_sample_that_failed_is_missing_and_lowers_what_can_still_come(
+def test_a_failed_sample_is_missing_and_leaves_fewer_votes_to_come(
     said: Sequence[str], sizes: list[int], winner: str | None
 ) -> None:
     ended = vote(said, {"normaliser": "choice"})
@@ -166,7 +168,7 @@ def test_a_wave_may_close_with_the_quorum_or_with_all_of_a_smaller_wave() -> Non
 # The verdict of a count
 
 
-def test_a_verdict_tells_the_count_and_everybodys_standing() -> None:
+def test_a_verdict_holds_the_count_and_every_standing() -> None:
     ended = vote(("7", "It is 8.", "The answer is 7.0", "none", "$8", "7"), {"normaliser": "number", "stop": "none"})
     found = verdict(ended)
     assert (found.winner, found.content, found.call_id) == ("dev-001", "7", "s1-dev-001")
@@ -190,13 +192,13 @@ def test_a_verdict_tells_the_count_and_everybodys_standing() -> None:
     assert ended.degraded == ("1 of 6 answers could not be read as a number",)
 
 
-def test_one_answer_agrees_with_nobody() -> None:
+def test_one_answer_has_no_agreement() -> None:
     alone = verdict(vote("a"))
     assert (alone.agreement, alone.margin, alone.tie) == (None, None, False)
     assert [each.votes for each in alone.tally] == [1]
 
 
-def test_a_tie_is_told_and_broken_by_the_seed() -> None:
+def test_a_tie_is_reported_and_broken_by_the_seed() -> None:
     ended = [vote("abab", {"normaliser": "choice"}, seed=seed) for seed in range(12)]
     assert {each.content for each in ended} == {"a", "b"}
     assert all(verdict(each).tie and verdict(each).margin == 0 for each in ended)
@@ -205,7 +207,7 @@ def test_a_tie_is_told_and_broken_by_the_seed() -> None:
     )
 
 
-def test_options_are_what_a_choice_is_one_of() -> None:
+def test_a_choice_is_one_of_the_options() -> None:
     said = ("Approve.", "reject", "**approve**", "I would rather not say", "Reject, it leaks")
     ended = vote(said, {"normaliser": "choice", "options": ["approve", "reject"], "stop": "none"})
     assert {each.answer: each.votes for each in verdict(ended).tally} == {"approve": 2, "reject": 2}
@@ -251,7 +253,7 @@ def test_choices_that_all_differ_are_not_picked_from() -> None:
     assert (set(ended.purposes), verdict(ended).tie) == ({"propose"}, True)
 
 
-def test_who_picks_and_in_which_order_it_reads_is_drawn_by_the_seed() -> None:
+def test_the_seed_draws_the_picker_and_its_reading_order() -> None:
     picks = [vote(["one", "two", "three", "four"], seed=seed).asked("pick")[0] for seed in range(40)]
     assert {call.agent_id for call in picks} == set(agent_ids(4))
     assert len({tuple(call.labels.values()) for call in picks}) > 12
@@ -336,7 +338,7 @@ def test_a_first_wave_that_the_budget_refuses_is_a_failure() -> None:
     assert ended.end.problem.code == "budget_exhausted"
 
 
-def test_a_pick_that_the_budget_refuses_is_told_as_the_budget() -> None:
+def test_a_pick_refused_by_the_budget_is_reported_as_budget() -> None:
     ended = vote(["one", "two", "three"], budget=Budget(max_calls=3))
     assert (ended.purposes, ended.degraded, verdict(ended).tie) == (["propose", "propose"], ("budget",), True)
 
@@ -369,7 +371,7 @@ def test_parameters_with_their_defaults_filled_in_are_the_same_parameters() -> N
         assert VoteParameters.model_validate(filled) == VoteParameters.model_validate(given_)
 
 
-def test_the_time_is_shared_with_what_may_follow() -> None:
+def test_the_time_is_shared_with_later_stages() -> None:
     def share(call: Call, ended: Run) -> float:
         stage = next(s for s in ended.all(StageOpened) if call.call_id in {each.call_id for each in s.calls})
         return (stage.soft_deadline_at - stage.ts).total_seconds()

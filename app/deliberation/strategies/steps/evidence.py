@@ -1,7 +1,7 @@
-"""What running programs against tests says of them, and which is best supported (CodeT, arXiv:2207.10397).
+"""Evaluates programs by the tests they pass, and finds the best supported one (CodeT, arXiv:2207.10397).
 
-A test that a client gave is a gate: a program that fails one ranks below all that pass them, whatever else speaks for
-it. A test that an agent wrote is an opinion: it may be wrong, and counts by how many tests and programs agree.
+A client's test is a gate: a program that fails one ranks below all that pass. An agent's test is an opinion: it may be
+wrong, and counts by how many tests and programs agree.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -20,7 +20,7 @@ _TALLY_CHARS_MAX = 500
 class Suite:
     """The tests of one deliberation, the first `gates` of them given by the client.
 
-    `writers` numbers who wrote each, 0 the client; `void` are the places of given tests that check nothing.
+    `writers` holds each test's writer by number, 0 for the client; `void` the places of given tests without a check.
     """
 
     tests: tuple[TestCase, ...]
@@ -35,7 +35,7 @@ class Suite:
 
 
 def suite(given: Sequence[TestCase], written: Sequence[Sequence[TestCase]]) -> Suite:
-    """The given tests and those of the writers in turn, so that a bound cuts all alike; no source stands twice."""
+    """The given tests and the writers' in turn, so that the bound cuts all writers alike; no source is repeated."""
     kept = {test.code: (0, test) for test in given}
     gates = len(kept)
     for turn in zip_longest(*written):
@@ -54,7 +54,7 @@ class Checked:
 
     @property
     def outcomes(self) -> tuple[CheckOutcome, ...]:
-        """What each test brought; empty when the program was not checked."""
+        """The outcome of each test; empty when the program was not checked."""
         return self.report.outcomes if self.report else ()
 
     @property
@@ -69,12 +69,12 @@ class Checked:
 
     @property
     def not_run(self) -> frozenset[int]:
-        """The tests of which nothing is known, by place."""
+        """The tests that were not run to their end, by place."""
         return self.report.not_run if self.report else frozenset()
 
     @property
     def void(self) -> frozenset[int]:
-        """The tests that it came through without an assertion, by place."""
+        """The tests that ended without an assertion, by place."""
         return self.report.void if self.report else frozenset()
 
     def failed(self, suite: Suite) -> frozenset[int]:
@@ -82,25 +82,25 @@ class Checked:
         return frozenset() if self.report is None else suite.demanded - self.passed - self.not_run
 
     def unchecked(self, suite: Suite) -> bool:
-        """Whether a gate was not run, or nothing was: then it is not known whether the program passes."""
+        """Whether a gate was not run, or no test was: then it is unknown whether the program passes."""
         if self.report is None:
             return True
         nothing_ran = bool(suite.tests) and len(self.not_run) == len(suite.tests)
         return not self.fault and (nothing_ran or bool(suite.demanded & self.not_run))
 
     def hard(self, suite: Suite) -> tuple[bool, int, bool]:
-        """What decides before any opinion, best first: at fault, how many gates it is known to fail, unchecked."""
+        """The sort key before any opinion, best first: at fault, the number of failed gates, unchecked."""
         return bool(self.fault), len(self.failed(suite)), self.unchecked(suite)
 
     def worth(self, suite: Suite) -> tuple[bool, bool, int, bool, int]:
-        """An order of one author's versions, best first: checked, hard checks, then how many tests it passes."""
+        """The sort key of one author's versions, best first: checked, hard checks, then the number of passed tests."""
         return self.unchecked(suite), *self.hard(suite), -len(self.passed)
 
 
 def credible(suite: Suite, programs: Collection[Checked]) -> frozenset[int]:
-    """Tests that a program should be mended for: gates, and what some program passes, or all that one alone has.
+    """Tests worth a repair: gates, and tests that some program passes; of a single program, all tests.
 
-    A written test that every one of several programs fails is as likely to be wrong as they are.
+    A written test that each of several programs fails is as likely to be wrong as they are.
     """
     if len(programs) == 1:
         return frozenset(range(len(suite.tests))) - suite.void
@@ -108,24 +108,24 @@ def credible(suite: Suite, programs: Collection[Checked]) -> frozenset[int]:
 
 
 def void_gates(suite: Suite, programs: Collection[Checked]) -> frozenset[int]:
-    """The given tests that every program which could be run came through without an assertion."""
+    """The given tests that no program which could be run reached an assertion of."""
     ran = [each.void for each in programs if not each.fault and not each.unchecked(suite)]
     return frozenset(range(suite.gates)).intersection(*ran) if ran else frozenset()
 
 
-# What running the tests brought: the places of those passed, and of those not run.
-Brought = tuple[frozenset[int], frozenset[int]]
+# The places of the tests that passed, and of those not run.
+SuiteResult = tuple[frozenset[int], frozenset[int]]
 
 
 @dataclass(frozen=True, slots=True)
 class Support:
-    """How well each author's program is supported, by author: None where nothing was checked or nothing tests."""
+    """The support of each author's program: None where the program was not checked or there are no tests."""
 
     scores: Mapping[str, float | None]
-    groups: Mapping[Brought, tuple[str, ...]]
+    groups: Mapping[SuiteResult, tuple[str, ...]]
 
     def share(self, author: str) -> float | None:
-        """The part of the programs that could be run which pass the same tests as this author's; None without any."""
+        """The share of the runnable programs that pass the same tests as this author's; None without any."""
         members = [group for group in self.groups.values() if author in group]
         return len(members[0]) / sum(map(len, self.groups.values())) if members else None
 
@@ -133,10 +133,10 @@ class Support:
 def support(suite: Suite, programs: Sequence[Checked]) -> Support:
     """CodeT's score, in [0, 1]: the share of programs that pass the same tests, times the share of tests passed.
 
-    `programs` are one per author. What cannot be run or fails a gate scores 0, however many agree with it; what is not
-    known to, and was not run against every gate, has no score. Tests not run count neither for a program nor against.
+    `programs` are one per author. A program that cannot be run or fails a gate scores 0. One that was not run against
+    every gate has no score. Tests that were not run do not count.
     """
-    groups: dict[Brought, list[str]] = {}
+    groups: dict[SuiteResult, list[str]] = {}
     for each in programs:
         if not each.unchecked(suite) and not each.fault:
             groups.setdefault((each.passed, each.not_run), []).append(each.candidate.author)
@@ -150,14 +150,14 @@ def support(suite: Suite, programs: Sequence[Checked]) -> Support:
             score = agreeing / known * len(each.passed) / ran if ran and not each.unchecked(suite) else None
         scores[each.candidate.author] = score
     ordered = sorted(groups.items(), key=lambda group: (-len(group[1]), -len(group[0][0]), *map(sorted, group[0])))
-    return Support(scores, {brought: tuple(sorted(authors)) for brought, authors in ordered})
+    return Support(scores, {result: tuple(sorted(authors)) for result, authors in ordered})
 
 
 def tally(suite: Suite, found: Support) -> tuple[Tally, ...]:
     """The groups of programs that pass the same tests, the largest first."""
     return tuple(
-        Tally(answer=_described(suite, *brought), votes=len(authors), agents=authors)
-        for brought, authors in found.groups.items()
+        Tally(answer=_described(suite, *result), votes=len(authors), agents=authors)
+        for result, authors in found.groups.items()
     )
 
 

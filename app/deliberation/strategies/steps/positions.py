@@ -1,4 +1,4 @@
-"""Who holds which answer in a debate, what a turn changes, and what counting first and final answers gives."""
+"""Tracks the answers in a debate, applies turns, and counts first and final answers."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -14,7 +14,7 @@ from app.deliberation.outputs import DebateTurn
 from app.deliberation.strategies.steps.strategy_run import Candidate, StrategyRun
 
 Taken = Literal["switched", "kept", "unfounded", "unread"]
-"""What becomes of a turn: another answer with an error cited, the same answer, another without, none to be read."""
+"""A turn's result: another answer with a cited error, the same answer, another without one, or an unreadable one."""
 
 
 @dataclass(slots=True)
@@ -40,14 +40,14 @@ class Positions:
         """The authors outside the plurality: all while the first place is shared, none when enough of all agree."""
         answers = self.answers(self.latest)
         count = tally(answers.items(), self.seed)
-        # The decimal as it was given: 0.56 · 25 is 14, and in binary more.
+        # Exact decimal: 0.56 · 25 is 14, and more in binary.
         if count.first >= Fraction(str(agreement)) * len(answers):
             return []
         leading = count.groups[0].answer if count.groups and not count.tie else None
         return [author for author, answer in answers.items() if leading is None or answer != leading]
 
     def take(self, author: str, turn: DebateTurn, tokens: int, call_id: str) -> Taken:
-        """Take a turn: its answer is the author's latest when it is another one and an error is cited."""
+        """Apply a turn: a different answer becomes the author's latest if the turn cites an error."""
         self.turns[author] += 1
         candidate = Candidate(author, self.turns[author], turn.answer, tokens, call_id, turn.reasoning)
         answer = self.read(candidate)
@@ -61,19 +61,19 @@ class Positions:
         return "switched"
 
     def conclude(self, run: StrategyRun) -> Conclusion:
-        """Count first and final answers, once where nobody took a turn, and rank authors by the votes for theirs.
+        """Count first and final answers, once without any turn, and rank authors by the votes for their answer.
 
-        The plurality is shown as the first in the council's order who holds it at the end wrote it, or, when all have
-        left it, who began with it. What cannot be read comes last: fewer tokens first, then a seeded hash.
+        The plurality's text is the first final holder's, in the council's order, or the first drafter's when no author
+        holds it any more. Unreadable answers come last: fewer tokens first, then a seeded hash.
         """
         first, final = self.answers(self.first), self.answers(self.latest)
-        # Final ones stand first: of one author's two answers with equally many votes the later is before the earlier.
+        # Final answers come first: of one author's two answers with equal votes the later one leads.
         count = tally([*final.items(), *(first.items() if self.turns else ())], self.seed)
         unread = sum(answer is None for answer in final.values())
         if unread:
             run.degraded.append(f"{unread} of {len(final)} answers could not be read as {READ_AS[self.normaliser]}")
         winning = count.groups[0] if count.groups else None
-        # One voter has two votes after a debate, and cannot agree with itself.
+        # One voter has two votes after a debate, but cannot agree with itself.
         several = len(count.voters) > 1
         ranked = self._ranked(count)
         group_of = {group.answer: group for group in count.groups}
@@ -104,7 +104,7 @@ class Positions:
         )
 
     def _ranked(self, count: Count) -> Sequence[Candidate]:
-        """Each author with what it holds at the end; with what it began with when that alone shows the plurality."""
+        """Each author's final candidate, or its first one where only that one shows the plurality."""
         standing = dict(self.latest)
         if count.groups and count.groups[0].answer not in self.answers(self.latest).values():
             author = count.groups[0].agents[0]

@@ -7,12 +7,11 @@ from pydantic import Field, TypeAdapter, ValidationInfo, field_validator
 
 from app.deliberation.calls import Call, Check
 from app.deliberation.choice.anonymity import nonce
-from app.deliberation.errors import BudgetExhausted, QuorumNotReached
 from app.deliberation.outputs import Output, Program, SandboxReport, TestCase, Tests
 from app.deliberation.prompts import code as prompts
 from app.deliberation.specification import Parameters
 from app.deliberation.strategies.steps.evidence import Checked, Suite, suite
-from app.deliberation.strategies.steps.strategy_run import Candidate, Step, StrategyRun, first_problem
+from app.deliberation.strategies.steps.strategy_run import Candidate, Step, StrategyRun
 
 FAILED_SHOWN_MAX = 8
 
@@ -29,7 +28,7 @@ class GivenTest(Parameters):
 
 
 class ProgramParameters(Parameters):
-    """What tests programs, and what a program may use."""
+    """The tests, their writers, and the limits of a program."""
 
     tests: tuple[GivenTest, ...] = Field(
         default=(), max_length=32, strict=False, description="Tests that a program has to pass before anything else."
@@ -46,47 +45,34 @@ class ProgramParameters(Parameters):
     @field_validator("test_writers")
     @classmethod
     def _with_a_test(cls, test_writers: int, info: ValidationInfo) -> int:
-        # The refusal of a bound, so that it is told at this field.
+        # Validated here, so that the error is located at this field.
         return test_writers if info.data.get("tests") else _SOME.validate_python(test_writers)
 
     @property
     def given(self) -> tuple[TestCase, ...]:
-        """The client's tests, as programs are checked against them."""
+        """The client's tests as test cases."""
         return tuple(TestCase(name=test.name, code=test.code) for test in self.tests)
 
 
-def written(run: StrategyRun, told: ProgramParameters) -> Step[list[Candidate]]:
-    """Every agent writes a program alone. Raises QuorumNotReached when none does, BudgetExhausted when none may."""
+def written(run: StrategyRun, parameters: ProgramParameters) -> Step[list[Candidate]]:
+    """Every agent writes a program alone. Raises as `StrategyRun.draft` does."""
     specification = run.specification
     mark = nonce(specification.seed, "given")
     calls = [
-        run.call(agent, prompts.program(specification, told.given, place, mark), Output(kind="program"))
+        run.call(agent, prompts.program(specification, parameters.given, place, mark), Output(kind="program"))
         for place, agent in enumerate(specification.agents)
     ]
-    stages_left = 3 + 2 * specification.rounds
-    outcomes = yield from run.ask("propose", 0, calls, quorum=specification.quorum, stages_left=stages_left)
-    if not outcomes.admitted:
-        raise BudgetExhausted("the budget does not admit the first stage")
-    drafts = [
-        Candidate(call.agent_id, 0, program.code, outcomes.completion_tokens(call), call.call_id)
-        for call in calls
-        if isinstance(program := outcomes.answer(call), Program)
-    ]
-    if not drafts:
-        raise QuorumNotReached(f"none of {len(calls)} agents answered: {first_problem(calls, outcomes)}")
-    if len(drafts) < len(calls):
-        run.degraded.append(f"{len(drafts)} of {len(calls)} agents answered")
-    return drafts
+    return (yield from run.draft(calls, stages_left=3 + 2 * specification.rounds))
 
 
-def tested(run: StrategyRun, told: ProgramParameters) -> Step[Suite]:
-    """The client's tests, and those that some agents, drawn by the seed, write without seeing a program."""
+def tested(run: StrategyRun, parameters: ProgramParameters) -> Step[Suite]:
+    """The client's tests, and those that agents drawn by the seed write without seeing a program."""
     specification = run.specification
     drawn = sorted(specification.agents, key=lambda agent: nonce(specification.seed, "tests", agent.agent_id))
     mark = nonce(specification.seed, "given")
     calls = [
-        run.call(agent, prompts.tests(specification, told.given, mark), Output(kind="tests"))
-        for agent in drawn[: told.test_writers]
+        run.call(agent, prompts.tests(specification, parameters.given, mark), Output(kind="tests"))
+        for agent in drawn[: parameters.test_writers]
     ]
     found: list[Sequence[TestCase]] = []
     if calls:
@@ -95,14 +81,14 @@ def tested(run: StrategyRun, told: ProgramParameters) -> Step[Suite]:
         found = [answer.tests for call in calls if isinstance(answer := outcomes.answer(call), Tests)]
         if outcomes.admitted and len(found) < len(calls):
             run.degraded.append(f"{len(found)} of {len(calls)} test writers answered")
-    tests = suite(told.given, found)
+    tests = suite(parameters.given, found)
     if not tests.tests:
         run.degraded.append("untested")
     return tests
 
 
 def checked(
-    run: StrategyRun, told: ProgramParameters, tests: Suite, programs: Sequence[Candidate], round: int
+    run: StrategyRun, parameters: ProgramParameters, tests: Suite, programs: Sequence[Candidate], round: int
 ) -> Step[list[Checked]]:
     """Run each program against all tests, in the sandbox of its author's role."""
     calls: list[Call] = []
@@ -111,8 +97,8 @@ def checked(
             code=each.text,
             tests=tests.tests,
             writers=tests.writers,
-            timeout_s=told.timeout_s,
-            memory_mb=told.memory_mb,
+            timeout_s=parameters.timeout_s,
+            memory_mb=parameters.memory_mb,
         )
         call = run.call(run.agent(each.author), (), Output(kind="report"))
         calls.append(call.model_copy(update={"max_tokens": 0, "check": check}))
@@ -138,7 +124,7 @@ def repaired(
     failing: Mapping[str, Sequence[int]],
     round: int,
 ) -> Step[list[Candidate]]:
-    """New versions of failing programs by their authors, from the best that each has; a repair may fail."""
+    """New versions of failing programs, by their authors from their best versions. Failed repairs are absent."""
     specification = run.specification
     calls: list[Call] = []
     for author, failed in failing.items():

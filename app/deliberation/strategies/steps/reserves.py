@@ -1,8 +1,8 @@
-"""What must be left of a budget when a stage opens whose worth hangs on the stages after it.
+"""Reserves: the part of a budget that later stages need when a stage is worthless without them.
 
-A critique that nobody may act on, a revision that nobody may score and an analysis that nobody may use would only take
-from the choice what it needs. Predicted as `budget.predicted_tokens` does it, erring upwards: what is not written yet
-is foreseen at its author's bound. Tokens are not counted where the budget leaves them open.
+A critique without a revision, a revision without scores or an analysis without a fusion only takes budget from the
+choice. Predictions err upwards, as `budget.predicted_tokens` does: unwritten text counts at its author's bound. Tokens
+are not counted where the budget leaves them open.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -16,12 +16,12 @@ from app.deliberation.prompts.form import candidate
 from app.deliberation.prompts.fusion import fuse
 from app.deliberation.strategies.steps.strategy_run import Candidate, StrategyRun, ballot_tokens
 
-# A label of two letters, where a prompt names its labels and between candidates.
+# The longest label, in a prompt's list of labels and between candidates.
 _PER_CANDIDATE = "AA, \n\n"
 
 
 def scoring(run: StrategyRun, versions: Sequence[Candidate], coming: Collection[str] = ()) -> Reserve:
-    """What it takes that authors score each other's versions, with a new last one of each author in `coming`."""
+    """The cost of scoring each other's versions, with an unwritten last version of each author in `coming`."""
     authors = list(dict.fromkeys(version.author for version in versions))
     specification = run.specification
     if specification.budget.max_tokens is None:
@@ -39,7 +39,7 @@ def scoring(run: StrategyRun, versions: Sequence[Candidate], coming: Collection[
 
 
 def revising(run: StrategyRun, latest: Mapping[str, Candidate], critiques: Sequence[Call]) -> Reserve:
-    """What it takes that every author revises on whatever these critiques will say."""
+    """The cost of a stage in which every author revises on these critiques, which are not written yet."""
     specification = run.specification
     if specification.budget.max_tokens is None:
         return Reserve(calls=len(latest))
@@ -52,7 +52,7 @@ def revising(run: StrategyRun, latest: Mapping[str, Candidate], critiques: Seque
 
 
 def fusing(run: StrategyRun, texts: Sequence[tuple[str, str]], writer: str, analysis: Call) -> Reserve:
-    """What it takes that the writer fuses these (label, text) pairs with whatever the analysis will say."""
+    """The cost of fusing these (label, text) pairs with the analysis, which is not written yet."""
     specification = run.specification
     if specification.budget.max_tokens is None:
         return Reserve(calls=1)
@@ -63,7 +63,7 @@ def fusing(run: StrategyRun, texts: Sequence[tuple[str, str]], writer: str, anal
 
 
 def gating(run: StrategyRun, single: Candidate, writer: str, judges: Sequence[str]) -> Reserve:
-    """What it takes to compare what the writer will have written with the best single text, in both orders."""
+    """The cost of comparing the fused text, which is not written yet, with the best single text in both orders."""
     specification = run.specification
     if specification.budget.max_tokens is None:
         return Reserve(calls=2)
@@ -74,7 +74,7 @@ def gating(run: StrategyRun, single: Candidate, writer: str, judges: Sequence[st
 
 
 def _sizes(run: StrategyRun, versions: Sequence[Candidate], coming: Collection[str]) -> list[tuple[str, int]]:
-    """The bytes of each author's first and last version; of those in `coming` the last one is not written yet."""
+    """The bytes of each author's first and last version; the last one of authors in `coming` is not written yet."""
     first = [(each.author, len(each.text.encode())) for each in versions if not each.version]
     last = {each.author: len(each.text.encode()) for each in versions if each.version}
     for author in coming:

@@ -1,4 +1,4 @@
-"""Proposals that come in waves, and the verdict that counting them gives."""
+"""Proposals in waves, and the verdict by their count."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -52,8 +52,8 @@ class Samples:
                 self._problem = f"{finished.problem.code}: {finished.problem.detail}"
         return True
 
-    def told(self) -> list[Candidate]:
-        """All drafts, when no more are asked for; the missing are told. Raises QuorumNotReached without any."""
+    def completed(self) -> list[Candidate]:
+        """All drafts of the waves; `degraded` reports missing ones. Raises QuorumNotReached without any."""
         if not self.drafts:
             raise QuorumNotReached(f"none of {self.asked} agents answered: {self._problem}")
         if len(self.drafts) < self.asked:
@@ -67,8 +67,8 @@ def asking_for(specification: Specification, normaliser: Normaliser, options: tu
     if form is None:
         return specification
     constraints = specification.constraints
-    told = constraints.model_copy(update={"requirements": (*constraints.requirements, form)})
-    return specification.model_copy(update={"constraints": told})
+    stricter = constraints.model_copy(update={"requirements": (*constraints.requirements, form)})
+    return specification.model_copy(update={"constraints": stricter})
 
 
 def counted(drafts: Sequence[Candidate], normaliser: Normaliser, options: tuple[str, ...], seed: int) -> Count:
@@ -76,8 +76,8 @@ def counted(drafts: Sequence[Candidate], normaliser: Normaliser, options: tuple[
     return tally(((draft.author, normalise(draft.text, normaliser, options)) for draft in drafts), seed)
 
 
-def tell_unread(run: StrategyRun, drafts: Sequence[Candidate], count: Count, normaliser: Normaliser) -> None:
-    """Tell in `degraded` how many answers are not in the count because they could not be read."""
+def report_unread(run: StrategyRun, drafts: Sequence[Candidate], count: Count, normaliser: Normaliser) -> None:
+    """Report in `degraded` how many answers could not be read and are not counted."""
     unread = len(drafts) - count.votes
     if unread:
         run.degraded.append(f"{unread} of {len(drafts)} answers could not be read as {READ_AS[normaliser]}")
@@ -86,10 +86,10 @@ def tell_unread(run: StrategyRun, drafts: Sequence[Candidate], count: Count, nor
 def by_votes(
     run: StrategyRun, drafts: Sequence[Candidate], count: Count, picked: Candidate | None = None
 ) -> Conclusion:
-    """The verdict of a count: agents stand by the votes for their answer, in the council's order among equals.
+    """The verdict of a count: agents rank by the votes for their answer, in the council's order among equals.
 
-    An answer is shown as the first who gave it wrote it: wherever a vote stops, that is the same text. `picked` wins
-    whatever the count says. Uncounted drafts come last, without a score: fewer tokens first, then a seeded hash.
+    The text of an answer is its first author's, wherever the vote stops. `picked` wins regardless of the count.
+    Uncounted drafts come last, without a score: fewer tokens first, then a seeded hash.
     """
     seed = run.specification.seed
     group_of = {agent: group for group in count.groups for agent in group.agents}

@@ -1,6 +1,6 @@
 """Steps that strategies share: propose, score listwise, judge a pair, and conclude from ballots.
 
-Each step is a generator that yields at most one Ask, so that a strategy reads `drafts = yield from run.propose(…)`.
+Each step is a generator that yields at most one Ask: `drafts = yield from run.propose(…)`.
 """
 
 from collections.abc import Generator, Mapping, Sequence
@@ -10,17 +10,17 @@ from typing import TypeVar
 from app.deliberation.calls import Ask, Call, ChatMessage, Reserve
 from app.deliberation.choice.aggregation import Aggregation
 from app.deliberation.choice.anonymity import arrangements, call_seed, labels, nonce
-from app.deliberation.choice.ballots import Ballot, Ranked, agreement, ballot, dissent, effective_votes, rank
+from app.deliberation.choice.ballots import Ballot, Ranked, agreement, author, ballot, dissent, effective_votes, rank
 from app.deliberation.engine import Conclusion, Outcomes
 from app.deliberation.errors import BudgetExhausted, QuorumNotReached
 from app.deliberation.facts import Dissent, Standing
-from app.deliberation.outputs import Answer, Output, Pair, Scores
+from app.deliberation.outputs import Answer, Output, Pair, Program, Scores
 from app.deliberation.prompts.council import judge_pair, propose, score
 from app.deliberation.specification import AgentSpec, Purpose, Specification
 
-# Ballots and critiques should vary little between runs, and still differ when one is asked for again.
+# Ballots and critiques should vary little between runs, yet differ when a call is repeated.
 JUDGING_TEMPERATURE_MAX = 0.3
-# What a listwise ballot takes: braces, labels and ids, and a rationale of two or three sentences for each score.
+# Tokens of a listwise ballot: braces, labels and ids, and a rationale of two or three sentences for each score.
 BALLOT_TOKENS = 128
 SCORE_TOKENS = 128
 COMPLETION_TOKENS_MAX = 32_768
@@ -32,7 +32,7 @@ Step = Generator[Ask, Outcomes, _T]
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A text that may win: an author's version, what it cost to write, the call that wrote it, and why it says so."""
+    """A text that may win: author, version, completion tokens, the call that wrote it, and the author's reasons."""
 
     author: str
     version: int
@@ -48,7 +48,7 @@ class Candidate:
 
 
 def ballot_tokens(reviewer: AgentSpec, candidates: int, criteria: int) -> int:
-    """How many tokens a listwise ballot of so many candidates may take."""
+    """The most tokens that a listwise ballot of so many candidates may take."""
     return _completion_tokens(reviewer, BALLOT_TOKENS + SCORE_TOKENS * candidates * criteria)
 
 
@@ -56,14 +56,9 @@ def _completion_tokens(agent: AgentSpec, least: int) -> int:
     return min(COMPLETION_TOKENS_MAX, max(agent.sampling.max_tokens, least))
 
 
-def author_of(candidate_id: str) -> str:
-    """The author behind a candidate's id."""
-    return candidate_id.partition("#")[0]
-
-
 @dataclass
 class StrategyRun:
-    """One run of a strategy: its specification, the number of the next stage, and what went less than well."""
+    """One run of a strategy: its specification, the number of the next stage, and reasons why it is degraded."""
 
     specification: Specification
     stage: int = 1
@@ -84,9 +79,9 @@ class StrategyRun:
         part: int | None = None,
         tokens_least: int = 0,
     ) -> Call:
-        """A call of the stage that comes next; `part` numbers several calls of one agent.
+        """A call of the next stage; `part` numbers several calls of one agent.
 
-        A form that cannot be filled in with fewer tokens than `tokens_least` is given so many, whatever answers get.
+        `tokens_least` raises the agent's `max_tokens` where a form needs more.
         """
         call_id = f"s{self.stage}-{agent.agent_id}" + ("" if part is None else f"-{part}")
         sampling = agent.sampling
@@ -114,9 +109,9 @@ class StrategyRun:
         stages_left: int,
         reserve: Reserve = NO_RESERVE,
     ) -> Step[Outcomes]:
-        """Ask for a stage; a stage that the budget refuses takes no number and is told in `degraded` by the engine.
+        """Ask for a stage. The engine refuses it, and reports so in `degraded`, when the budget does not hold it.
 
-        It is refused too where the budget would not hold the `reserve` besides.
+        The budget must hold the `reserve` besides. A refused stage takes no number.
         """
         ask = Ask(
             purpose=purpose, round=round, calls=tuple(calls), quorum=quorum, stages_left=stages_left, reserve=reserve
@@ -127,24 +122,30 @@ class StrategyRun:
         return outcomes
 
     def propose(self, stages_left: int) -> Step[list[Candidate]]:
-        """Every agent answers alone. Raises QuorumNotReached when none does, BudgetExhausted when none may."""
-        agents = self.specification.agents
-        calls = [
-            self.call(agent, propose(self.specification, place), Output(kind="answer"))
-            for place, agent in enumerate(agents)
-        ]
+        """Every agent answers alone. Raises as `draft` does."""
+        agents = enumerate(self.specification.agents)
+        calls = [self.call(agent, propose(self.specification, place), Output(kind="answer")) for place, agent in agents]
+        return (yield from self.draft(calls, stages_left))
+
+    def draft(self, calls: Sequence[Call], stages_left: int) -> Step[list[Candidate]]:
+        """The first stage: one call per agent, for an answer or a program. `degraded` reports missing drafts.
+
+        Raises QuorumNotReached without any draft, BudgetExhausted when the budget does not admit the stage.
+        """
         outcomes = yield from self.ask("propose", 0, calls, quorum=self.specification.quorum, stages_left=stages_left)
         if not outcomes.admitted:
             raise BudgetExhausted("the budget does not admit the first stage")
-        drafts = [
-            Candidate(call.agent_id, 0, answer.answer, outcomes.completion_tokens(call), call.call_id, answer.reasoning)
-            for call in calls
-            if isinstance(answer := outcomes.answer(call), Answer)
-        ]
+        drafts: list[Candidate] = []
+        for call in calls:
+            answer = outcomes.answer(call)
+            if isinstance(answer, Answer | Program):
+                text = answer.answer if isinstance(answer, Answer) else answer.code
+                tokens = outcomes.completion_tokens(call)
+                drafts.append(Candidate(call.agent_id, 0, text, tokens, call.call_id, answer.reasoning))
         if not drafts:
-            raise QuorumNotReached(f"none of {len(agents)} agents answered: {first_problem(calls, outcomes)}")
-        if len(drafts) < len(agents):
-            self.degraded.append(f"{len(drafts)} of {len(agents)} agents answered")
+            raise QuorumNotReached(f"none of {len(calls)} agents answered: {_first_problem(calls, outcomes)}")
+        if len(drafts) < len(calls):
+            self.degraded.append(f"{len(drafts)} of {len(calls)} agents answered")
         return drafts
 
     def is_pair(self, authors: Sequence[str]) -> bool:
@@ -154,10 +155,10 @@ class StrategyRun:
     def select(
         self, candidates: Sequence[Candidate], round: int, stages_left: int = 1, aggregation: Aggregation = "borda"
     ) -> Step[Conclusion]:
-        """Choose among candidates: listwise by their authors, or as the quorum rules say when too few are left.
+        """Choose among candidates: listwise by their authors, unless too few authors are left.
 
-        Two authors below the quorum, with a candidate each, are compared as one pair in both orders by members who
-        have no candidate; one author is taken unreviewed. `stages_left` counts the choice and what may follow it.
+        Members without a candidate compare two authors below the quorum as a pair in both orders. A single author wins
+        unreviewed. `stages_left` counts the choice and the stages that may follow it.
         """
         authors = list(dict.fromkeys(candidate.author for candidate in candidates))
         if len(authors) == 1:
@@ -170,7 +171,7 @@ class StrategyRun:
         return self.concluded(candidates, ballots, aggregation)
 
     def scored(self, candidates: Sequence[Candidate], round: int, stages_left: int = 1) -> Step[list[Ballot]]:
-        """Each author scores the others' candidates, all at once. A missing ballot is told and is not in the list."""
+        """Each author scores the others' candidates, all at once. `degraded` reports missing ballots."""
         specification = self.specification
         authors = list(dict.fromkeys(candidate.author for candidate in candidates))
         by_id = {candidate.id: candidate for candidate in candidates}
@@ -209,7 +210,7 @@ class StrategyRun:
     ) -> Step[list[tuple[str, str | None]]]:
         """Compare two candidates in both orders, the last stage: (judge, winner's id) of each ballot, None for a tie.
 
-        The judges take turns; one alone judges both orders. A missing ballot is told and is not in the list.
+        The judges take turns; a single one judges both orders. `degraded` reports missing ballots.
         """
         calls: list[Call] = []
         for part, (a, b) in enumerate([(first, second), (second, first)], start=1):
@@ -269,14 +270,14 @@ class StrategyRun:
     def concluded(
         self, candidates: Sequence[Candidate], ballots: Sequence[Ballot], aggregation: Aggregation = "borda"
     ) -> Conclusion:
-        """Rank candidates by the ballots; each author stands where its best version does."""
+        """Rank candidates by the ballots; each author takes the place of its best version."""
         criteria = self.specification.constraints.rubric
         by_id = {candidate.id: candidate for candidate in candidates}
         ranked = self.ranked(candidates, ballots, aggregation)
         self.degraded.extend(ranked.degraded)
         best: dict[str, str] = {}
         for candidate_id in ranked.order:
-            best.setdefault(author_of(candidate_id), candidate_id)
+            best.setdefault(author(candidate_id), candidate_id)
         scores = [ranked.scores.get(candidate_id) for candidate_id in best.values()]
         margin = scores[0] - scores[1] if len(scores) > 1 and scores[0] is not None and scores[1] is not None else None
         winner, winning = next(iter(best.items()))
@@ -288,18 +289,18 @@ class StrategyRun:
             call_id=by_id[winning].call_id,
             ranking=tuple(
                 Standing(
-                    agent_id=author,
+                    agent_id=agent_id,
                     score=ranked.scores.get(candidate_id),
                     rank=place,
                     version=by_id[candidate_id].version,
                 )
-                for place, (author, candidate_id) in enumerate(best.items(), start=1)
+                for place, (agent_id, candidate_id) in enumerate(best.items(), start=1)
             ),
             margin=margin,
             tie=margin == 0,
             dissent=tuple(
                 Dissent(agent_id=reviewer, preferred=preferred)
-                for reviewer, preferred in dissent(ballots, winner, criteria, author_of)
+                for reviewer, preferred in dissent(ballots, winner, criteria)
             ),
             agreement=agreement(ballots, ranked.order, criteria),
             effective_votes=effective_votes(ballots, criteria),
@@ -307,8 +308,8 @@ class StrategyRun:
         )
 
 
-def first_problem(calls: Sequence[Call], outcomes: Outcomes) -> str:
-    """Why the first of the calls has no answer, where that is known."""
+def _first_problem(calls: Sequence[Call], outcomes: Outcomes) -> str:
+    """The recorded problem of the first call that has one."""
     for call in calls:
         finished = outcomes.seen.get(call.call_id)
         if finished is not None and finished.problem is not None:

@@ -1,4 +1,4 @@
-"""What each rule promises, held on any ballots."""
+"""The axioms that each rule satisfies, on random ballots."""
 
 from collections.abc import Mapping, Sequence
 from itertools import combinations, permutations
@@ -76,7 +76,7 @@ def test_neutrality_renamed_candidates_keep_their_places(rows: list[Row], names:
 
 @bounded
 @given(full)
-def test_unanimity_what_every_ballot_puts_above_is_above(rows: list[Row]) -> None:
+def test_unanimity_a_candidate_above_another_on_every_ballot_ranks_above_it(rows: list[Row]) -> None:
     ballots = profile(rows)
     given_totals = [totals(entry) for entry in ballots]
     for rule in RULES:
