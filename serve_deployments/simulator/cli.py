@@ -10,8 +10,9 @@ from typing import Annotated
 import typer
 import uvicorn
 import uvloop
+from pydantic import ValidationError
 
-from serve_deployments.simulator.faults import FAULT_HELP, FaultSyntaxError, parse_fault
+from serve_deployments.simulator.faults import FAULT_HELP
 from serve_deployments.simulator.script import Script
 from serve_deployments.simulator.server.app import Simulator
 from serve_deployments.simulator.server.completion import SimulatorSettings
@@ -65,14 +66,6 @@ def serve(settings: SimulatorSettings, listener: socket.socket) -> None:
         runner.run(uvicorn.Server(config).serve(sockets=[listener]))
 
 
-def _checked_fault(text: str) -> str:
-    try:
-        parse_fault(text)
-    except FaultSyntaxError as exc:
-        raise typer.BadParameter(str(exc)) from exc
-    return text
-
-
 def simulator(
     *,
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
@@ -105,16 +98,19 @@ def simulator(
 
     GET /simulator/calls tells what it served; POST /simulator/script changes behaviour, latency and faults meanwhile.
     """
-    script = Script(
-        behaviour=behaviour,
-        ttft_ms=ttft_ms,
-        per_token_ms=per_token_ms,
-        duration_ms=duration_ms,
-        jitter=jitter,
-        tokens=tokens,
-        chunk_tokens=chunk_tokens,
-        faults=tuple(_checked_fault(text) for text in fault or ()),
-    )
+    try:
+        script = Script(
+            behaviour=behaviour,
+            ttft_ms=ttft_ms,
+            per_token_ms=per_token_ms,
+            duration_ms=duration_ms,
+            jitter=jitter,
+            tokens=tokens,
+            chunk_tokens=chunk_tokens,
+            faults=tuple(fault or ()),
+        )
+    except ValidationError as exc:
+        raise typer.BadParameter(exc.errors()[0]["msg"]) from exc
     try:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         listener = socket.create_server((host, port), family=family, backlog=2_048)

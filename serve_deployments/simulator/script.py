@@ -20,11 +20,6 @@ class TokenSchedule:
     tokens: int
 
     @property
-    def instant(self) -> bool:
-        """Whether everything is due at once."""
-        return self.first_s <= 0.0 and self.step_s <= 0.0
-
-    @property
     def total_s(self) -> float:
         """From the start to the last token, or to the end of an empty completion."""
         return self.due_s(max(1, self.tokens))
@@ -35,12 +30,7 @@ class TokenSchedule:
 
     def tokens_due(self, elapsed_s: float) -> int:
         """How many tokens are due after `elapsed_s`."""
-        if elapsed_s < self.first_s:
-            return 0
-        if self.step_s <= 0.0:
-            return self.tokens
-        # A hundredth of a step forgives the rounding of a timer that fired exactly on time.
-        return min(self.tokens, int((elapsed_s - self.first_s) / self.step_s + 0.01) + 1)
+        return sum(self.due_s(token) <= elapsed_s for token in range(1, self.tokens + 1))
 
 
 class Script(BaseModel):

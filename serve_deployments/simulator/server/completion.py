@@ -10,7 +10,7 @@ from random import Random
 
 from serve_deployments.simulator.faults import FaultKind
 from serve_deployments.simulator.script import Script, TokenSchedule
-from serve_deployments.simulator.server.errors import bad_request
+from serve_deployments.simulator.server.exchange import bad_request
 from serve_deployments.simulator.server.requests import (
     CompletionRequest,
     Conversation,
@@ -130,10 +130,9 @@ def _tokens(
     if constraint.choice:
         return tokenize(writer.choose(constraint.choice))
     try:
-        value = writer.any_object() if constraint.schema is None else writer.document(constraint.schema)
+        text = _ENCODE(writer.document(constraint.schema))
     except SchemaUnsupported as exc:
         raise bad_request(f"The JSON schema is not supported by the simulator: {exc}", "response_format") from exc
-    text = _ENCODE(value)
     if fault is FaultKind.BAD_JSON:
         text = text[: len(text) * 2 // 3] + " … and so on, as said."
     tokens = tokenize(text)

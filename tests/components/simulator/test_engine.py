@@ -15,9 +15,8 @@ from serve_deployments.simulator.server import calls
 from serve_deployments.simulator.server.app import Simulator
 from serve_deployments.simulator.server.calls import CallLedger
 from serve_deployments.simulator.server.completion import SimulatorSettings
-from serve_deployments.simulator.server.prefix_cache import PrefixCache
+from serve_deployments.simulator.server.engine import PrefixCache, SequenceSlots
 from serve_deployments.simulator.server.requests import parse_chat
-from serve_deployments.simulator.server.slots import SequenceSlots
 from serve_deployments.simulator.writer.chance import digest, fraction
 from serve_deployments.simulator.writer.outputs import Behaviour
 from serve_deployments.simulator.writer.tokens import split_blocks
@@ -146,7 +145,7 @@ def test_a_slow_schedule_takes_ten_times_as_long_and_a_second_more() -> None:
 
 def test_an_instant_schedule_has_everything_due_at_once() -> None:
     found = Script().schedule(7, 0.5)
-    assert found.instant
+    assert found.total_s == 0
     assert found.tokens_due(0.0) == 7
 
 
@@ -370,7 +369,10 @@ def test_accepts_unknown_fields_and_joins_parts_of_text() -> None:
     assert request.response_format is request.structured_outputs is None
 
 
-@pytest.mark.parametrize("fields", [{"stream": True}, {"n": 2}, {"messages": [[]]}, {"messages": []}], ids=str)
+NO_BATCH: list[dict[str, Any]] = [{"stream": True}, {"n": 2}, {"messages": [[]]}, {"messages": []}]
+
+
+@pytest.mark.parametrize("fields", NO_BATCH, ids=str)
 async def test_rejects_a_batch_that_streams_or_has_several_choices(
     client: httpx.AsyncClient, fields: dict[str, Any]
 ) -> None:

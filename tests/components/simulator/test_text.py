@@ -21,9 +21,8 @@ from serve_deployments.simulator.faults import FaultKind
 from serve_deployments.simulator.script import Script
 from serve_deployments.simulator.server.completion import CompletionChoice, SimulatorSettings, complete, render
 from serve_deployments.simulator.server.requests import parse_chat
-from serve_deployments.simulator.writer.outputs import Behaviour
+from serve_deployments.simulator.writer.outputs import REVISED_HEADING, Behaviour, quality
 from serve_deployments.simulator.writer.prompt import PromptReader
-from serve_deployments.simulator.writer.quality import REVISED_HEADING, quality
 from serve_deployments.simulator.writer.tokens import BLOCK_TOKENS, split_blocks, token_id, tokenize
 
 bounded = settings(max_examples=100, deadline=None, derandomize=True)
