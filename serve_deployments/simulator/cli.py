@@ -70,33 +70,24 @@ def simulator(
     *,
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65_535, help="Port to listen on; 0 takes a free one.")] = 8000,
-    model: Annotated[
-        str, typer.Option(help="Model name; “simulated-” is put before it where it does not say so.")
-    ] = "simulated-council-8b",
+    model: Annotated[str, typer.Option(help="Model name, made to say “simulated”.")] = "simulated-council-8b",
     seed: Annotated[int, typer.Option(help="Seed of everything that is written.")] = 0,
     behaviour: Annotated[Behaviour, typer.Option(help="How the simulated agents work.")] = Behaviour.NORMAL,
     ttft_ms: Annotated[float, typer.Option(min=0, help="Milliseconds to the first token.")] = 0.0,
     per_token_ms: Annotated[float, typer.Option(min=0, help="Milliseconds for each further token.")] = 0.0,
     duration_ms: Annotated[
-        float | None,
-        typer.Option(min=0, help="Milliseconds of a whole completion, spread over its tokens; overrides both above."),
+        float | None, typer.Option(min=0, help="Milliseconds of a whole completion; overrides both above.")
     ] = None,
-    jitter: Annotated[
-        float, typer.Option(min=0, max=1, help="Share by which a completion's times vary, by its seed.")
-    ] = 0.0,
-    tokens: Annotated[
-        int | None, typer.Option(min=1, help="Fixed length of a completion; JSON is filled up with spaces.")
-    ] = None,
+    jitter: Annotated[float, typer.Option(min=0, max=1, help="Share by which a completion's times vary.")] = 0.0,
+    tokens: Annotated[int | None, typer.Option(min=1, help="Fixed length; JSON is filled up with spaces.")] = None,
     chunk_tokens: Annotated[int, typer.Option(min=1, help="Least number of tokens per streamed chunk.")] = 1,
-    max_running: Annotated[
-        int | None, typer.Option(min=1, help="Sequences that run at once; others wait. Unbounded when left out.")
-    ] = None,
+    max_running: Annotated[int | None, typer.Option(min=1, help="Sequences at once; unbounded by default.")] = None,
     max_model_len: Annotated[int, typer.Option(min=64, help="Context length in tokens.")] = 32_768,
     fault: Annotated[list[str] | None, typer.Option(help=_FAULT_HELP, metavar="FAULT")] = None,
 ) -> None:
     """An OpenAI-compatible stand-in for vLLM without weights: seeded text, valid JSON, scripted latency and faults.
 
-    GET /simulator/calls tells what it served; POST /simulator/script changes behaviour, latency and faults meanwhile.
+    GET /simulator/calls reports what it served; POST /simulator/script changes behaviour, latency and faults.
     """
     try:
         script = Script(

@@ -3,26 +3,19 @@
 import asyncio
 import json
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from itertools import count
-from typing import Any
 
 from prometheus_client import generate_latest
 from pydantic import ValidationError
+from starlette.types import Receive, Scope, Send
 
 from serve_deployments.simulator.faults import FaultKind, FaultPlan
 from serve_deployments.simulator.script import Script
 from serve_deployments.simulator.server.calls import CallLedger, ServedRequest
 from serve_deployments.simulator.server.completion import Generation, SimulatorSettings, complete, render
 from serve_deployments.simulator.server.engine import EngineMetrics, PrefixCache, SequenceSlots
-from serve_deployments.simulator.server.exchange import (
-    AsgiReceive,
-    AsgiSend,
-    ClientGone,
-    Exchange,
-    RequestRefused,
-    bad_request,
-)
+from serve_deployments.simulator.server.exchange import ClientGone, Exchange, RequestRefused, bad_request
 from serve_deployments.simulator.server.requests import (
     CompletionRequest,
     Conversation,
@@ -36,12 +29,7 @@ from serve_deployments.simulator.writer.tokens import token_id, tokenize
 
 VERSION = "0.32.0+simulated"
 
-_REFUSALS: Mapping[FaultKind, tuple[int, str]] = {
-    FaultKind.RATE_LIMIT: (429, "Rate limit reached (scripted fault)."),
-    FaultKind.ERROR: (500, "Internal server error (scripted fault)."),
-    FaultKind.UNAVAILABLE: (503, "The engine is overloaded (scripted fault)."),
-    FaultKind.BAD_REQUEST: (400, "This request is refused (scripted fault)."),
-}
+_STATUS = {FaultKind.RATE_LIMIT: 429, FaultKind.ERROR: 500, FaultKind.UNAVAILABLE: 503, FaultKind.BAD_REQUEST: 400}
 
 Parse = Callable[[bytes], tuple[CompletionRequest, list[Conversation]]]
 Handler = Callable[[Exchange], Awaitable[None]]
@@ -75,7 +63,7 @@ class Simulator:
             "/simulator/script": {"GET": self._read_script, "POST": self._change_script},
         }
 
-    async def __call__(self, scope: Mapping[str, Any], receive: AsgiReceive, send: AsgiSend) -> None:
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request."""
         if scope["type"] != "http":
             raise RuntimeError(f"only http is served, not {scope['type']}")
@@ -139,9 +127,10 @@ class Simulator:
         if script.faults:
             text = "\n".join((header, *rendered))
             fault = self._faults.decide(digest(request.seed, text), text)
-        if fault is not None and fault in _REFUSALS:
-            status, reason = _REFUSALS[fault]
-            raise RequestRefused(status, reason, headers={"retry-after": "1"} if status in (429, 503) else {})
+        if fault is not None and fault in _STATUS:
+            status = _STATUS[fault]
+            headers = {"retry-after": "1"} if status in (429, 503) else {}
+            raise RequestRefused(status, f"Scripted fault: {fault}.", headers=headers)
         choices = complete(self._settings, request, prompts, script, fault)
         chance = fraction("jitter", seed, request.seed, *rendered) if script.jitter else 0.5
         slow = fault is FaultKind.SLOW
@@ -164,7 +153,8 @@ class Simulator:
     async def _generate(self, exchange: Exchange, served: ServedRequest, generation: Generation) -> None:
         metrics, choices = self._metrics, generation.choices
         cached = self._prefill(generation)
-        sender = ReplySender(exchange, generation, self._answer_id(exchange), self._settings.model, cached)
+        trace = exchange.headers.get(b"x-request-id", b"").decode("latin-1") or f"simulated-{next(self._numbers)}"
+        sender = ReplySender(exchange, generation, f"chatcmpl-{trace}", self._settings.model, cached)
         first_s = time.monotonic() - exchange.arrived_s + min(each.first_s for each in generation.schedules)
         try:
             complete = await sender.send()
@@ -192,14 +182,9 @@ class Simulator:
                 hits = self._prefixes.admit(prompt.blocks, prompt.tokens, request.cache_salt)
                 cached += hits if sequence == 0 else 0
                 self._metrics.prefix_hits.inc(hits)
-        queried = generation.prompt_tokens * request.sequences
-        self._metrics.prefix_queries.inc(queried)
-        self._metrics.prompt_tokens.inc(queried)
+                self._metrics.prefix_queries.inc(prompt.tokens)
+                self._metrics.prompt_tokens.inc(prompt.tokens)
         return cached
-
-    def _answer_id(self, exchange: Exchange) -> str:
-        given = exchange.headers.get(b"x-request-id")
-        return f"chatcmpl-{given.decode('latin-1') if given else f'simulated-{next(self._numbers)}'}"
 
     # --- the other routes ------------------------------------------------------------------------------------------
 

@@ -7,16 +7,12 @@ and the length that the script fixes; never on time or order.
 import json
 from dataclasses import dataclass, field, replace
 from random import Random
+from typing import Any
 
 from serve_deployments.simulator.faults import FaultKind
 from serve_deployments.simulator.script import Script, TokenSchedule
 from serve_deployments.simulator.server.exchange import bad_request
-from serve_deployments.simulator.server.requests import (
-    CompletionRequest,
-    Conversation,
-    OutputConstraint,
-    constraint_of,
-)
+from serve_deployments.simulator.server.requests import CompletionRequest, Conversation, output_form
 from serve_deployments.simulator.writer.chance import digest
 from serve_deployments.simulator.writer.outputs import OutputWriter, pure_behaviour
 from serve_deployments.simulator.writer.prompt import PromptReader
@@ -73,16 +69,6 @@ class Generation:
     script: Script
     fault: FaultKind | None
 
-    @property
-    def prompt_tokens(self) -> int:
-        """The tokens of all prompts, each counted once."""
-        return sum(prompt.tokens for prompt in self.prompts)
-
-    @property
-    def completion_tokens(self) -> int:
-        """The tokens of all choices."""
-        return sum(len(choice.tokens) for choice in self.choices)
-
 
 def render(conversation: Conversation, *, generation: bool = True) -> RenderedPrompt:
     """The conversation in a chat template like ChatML, with the assistant's turn opened if `generation`."""
@@ -99,8 +85,8 @@ def complete(
     script: Script,
     fault: FaultKind | None,
 ) -> list[CompletionChoice]:
-    """All choices of a request. Raises RequestRefused (400) when its constraint is not understood."""
-    constraint = constraint_of(request)
+    """All choices of a request. Raises RequestRefused (400) when its output form is not understood."""
+    form = output_form(request)
     choices: list[CompletionChoice] = []
     for prompt in prompts:
         room = settings.max_model_len - prompt.tokens
@@ -108,9 +94,9 @@ def complete(
         for sequence in range(request.sequences):
             tokens: list[str] = []
             if fault is not FaultKind.EMPTY:
-                key = digest(settings.seed, settings.model, request.seed, prompt.rendered, constraint, sequence)
-                fixed = room if request.ignore_eos and constraint is None else script.tokens
-                tokens = _tokens(_writer(prompt, script, key), constraint, fixed, fault)
+                key = digest(settings.seed, settings.model, request.seed, prompt.rendered, form, sequence)
+                fixed = room if request.ignore_eos and form is None else script.tokens
+                tokens = _tokens(_writer(prompt, script, key), form, fixed, fault)
             choices.append(_ended(CompletionChoice(len(choices), tokens), request, room, fault))
     return choices
 
@@ -123,14 +109,14 @@ def _writer(prompt: RenderedPrompt, script: Script, key: bytes) -> OutputWriter:
 
 
 def _tokens(
-    writer: OutputWriter, constraint: OutputConstraint | None, fixed: int | None, fault: FaultKind | None
+    writer: OutputWriter, form: dict[str, Any] | list[str] | None, fixed: int | None, fault: FaultKind | None
 ) -> list[str]:
-    if constraint is None:
+    if form is None:
         return tokenize(writer.text()) if fixed is None else _filled(writer, fixed)
-    if constraint.choice:
-        return tokenize(writer.choose(constraint.choice))
+    if isinstance(form, list):
+        return tokenize(writer.choose(form))
     try:
-        text = _ENCODE(writer.document(constraint.schema))
+        text = _ENCODE(writer.document(form))
     except SchemaUnsupported as exc:
         raise bad_request(f"The JSON schema is not supported by the simulator: {exc}", "response_format") from exc
     if fault is FaultKind.BAD_JSON:

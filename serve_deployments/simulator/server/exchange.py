@@ -4,15 +4,12 @@ import asyncio
 import json
 import math
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, MutableMapping
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
 from http import HTTPStatus
 from types import MappingProxyType
-from typing import Any
 
-AsgiEvent = MutableMapping[str, Any]
-AsgiReceive = Callable[[], Awaitable[AsgiEvent]]
-AsgiSend = Callable[[AsgiEvent], Awaitable[None]]
+from starlette.types import Receive, Scope, Send
 
 BODY_BYTES_MAX = 16 * 1024 * 1024
 _STREAM_HEADERS = [(b"content-type", b"text/event-stream; charset=utf-8"), (b"cache-control", b"no-cache")]
@@ -67,7 +64,7 @@ async def sleep_until(due_s: float) -> None:
 class Exchange:
     """One request and its answer."""
 
-    def __init__(self, scope: Mapping[str, Any], receive: AsgiReceive, send: AsgiSend) -> None:
+    def __init__(self, scope: Scope, receive: Receive, send: Send) -> None:
         self._receive = receive
         self._send = send
         self.headers: dict[bytes, bytes] = dict(scope["headers"])

@@ -4,8 +4,6 @@ Two kinds of refusal, as in vLLM: a field of the wrong type ("Bad Request", `par
 out of its bounds ("BadRequestError", `param` the field alone).
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal, TypeVar, cast
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, Json, StringConstraints, ValidationError
@@ -125,16 +123,8 @@ class TokenizeRequest(_Body):
     return_token_strs: bool | None = False
 
 
-@dataclass(frozen=True, slots=True)
-class OutputConstraint:
-    """The form of an output: one of the texts of `choice`, or else a value of a JSON schema."""
-
-    schema: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    choice: tuple[str, ...] = ()
-
-
 # Any object will do: the simulator knows these properties as those of an answer.
-_ANY_OBJECT = OutputConstraint(schema={"properties": {"reasoning": {}, "answer": {}, "confidence": {}}})
+_ANY_OBJECT: dict[str, Any] = {"properties": {"reasoning": {}, "answer": {}, "confidence": {}}}
 
 
 def parse_chat(body: bytes) -> tuple[CompletionRequest, list[Conversation]]:
@@ -197,17 +187,17 @@ def _text(content: str | list[ContentPart] | None) -> str:
     return "\n".join(part.text or "" for part in content)
 
 
-def constraint_of(request: CompletionRequest) -> OutputConstraint | None:
-    """The form that the output must have, or None for free text. Raises RequestRefused (400)."""
+def output_form(request: CompletionRequest) -> dict[str, Any] | list[str] | None:
+    """The output's JSON schema, the texts to choose from, or None for free text. Raises RequestRefused (400)."""
     outputs, wanted = request.structured_outputs, request.response_format
     if outputs is not None:
         match [name for name, value in outputs if value]:
             case ["json_"]:
-                return OutputConstraint(schema=outputs.json_ or {})
+                return outputs.json_
             case ["json_object"]:
                 return _ANY_OBJECT
             case ["choice"]:
-                return OutputConstraint(choice=tuple(outputs.choice or ()))
+                return outputs.choice
             case _:
                 text = "Give exactly one structured outputs constraint: json, json_object or choice; no other is known."
                 raise bad_request(text, "structured_outputs")
@@ -218,4 +208,4 @@ def constraint_of(request: CompletionRequest) -> OutputConstraint | None:
     schema: object = (wanted.json_schema or {}).get("schema")
     if wanted.type != "json_schema" or not isinstance(schema, dict):
         raise bad_request(f"response_format type '{wanted.type}' needs a 'json_schema'.", "response_format")
-    return OutputConstraint(schema=cast("dict[str, Any]", schema))
+    return cast("dict[str, Any]", schema)

@@ -59,7 +59,9 @@ class ReplySender:
         self._generation = generation
         # The fields that every part of the answer repeats.
         self._head = f'"id":{_QUOTE(answer_id)},"created":{int(time.time())},"model":{_QUOTE(model)}'
-        self._usage = _usage(generation.prompt_tokens, generation.completion_tokens, cached)
+        self._prompt_tokens = sum(prompt.tokens for prompt in generation.prompts)
+        self._completion_tokens = sum(len(choice.tokens) for choice in generation.choices)
+        self._usage = _usage(self._prompt_tokens, self._completion_tokens, cached)
         options = generation.request.stream_options
         self._include_usage = bool(options and options.include_usage)
         self._continuous_usage = bool(self._include_usage and options and options.continuous_usage_stats)
@@ -79,7 +81,7 @@ class ReplySender:
             elapsed_s = time.monotonic() - start_s
             self.written = sum(schedule.tokens_due(elapsed_s) for schedule in generation.schedules)
             raise
-        self.written = generation.completion_tokens
+        self.written = self._completion_tokens
         choices = ",".join(
             f'{{"index":{choice.index},"message":{{"role":"assistant","content":{_QUOTE(choice.text)},'
             '"refusal":null,"annotations":null,"audio":null,"function_call":null,"reasoning":null},"logprobs":null,'
@@ -133,7 +135,7 @@ class ReplySender:
             if last == len(choice.tokens):
                 stop = _QUOTE(choice.stop_reason)
                 ended = f'"finish_reason":"{choice.finish_reason}","stop_reason":{stop},"token_ids":null'
-        usage = f',"usage":{_usage(self._generation.prompt_tokens, last)}' if self._continuous_usage else ""
+        usage = f',"usage":{_usage(self._prompt_tokens, last)}' if self._continuous_usage else ""
         return self._chunk(f'{{"index":{index},"delta":{delta},"logprobs":null,{ended}}}', usage)
 
     def _chunk(self, choice: str, usage: str) -> str:

@@ -47,7 +47,6 @@ _RIGHT = {Behaviour.NORMAL: 0.75, Behaviour.EXCELLENT: 1.0, Behaviour.POOR: 0.0,
 _REPAIRED = {Behaviour.NORMAL: 0.8, Behaviour.EXCELLENT: 1.0, Behaviour.POOR: 0.3, Behaviour.STUBBORN: 0.0}
 _ACCEPTED = {Behaviour.NORMAL: 0.8, Behaviour.EXCELLENT: 0.95, Behaviour.POOR: 0.8, Behaviour.STUBBORN: 0.0}
 
-
 REVISED_HEADING = "## Changed after review"
 _WORD = re.compile(r"\w+")
 _FIGURE = re.compile(r"\d[\d,.]*")
@@ -186,7 +185,8 @@ class OutputWriter:
         severities = self._severities(text)[: properties["issues"].get("maxItems")]
         issues: list[JsonValue] = []
         for severity, (claim, evidence, fix) in zip(severities, self._sentences.issues(len(severities)), strict=True):
-            issue = {"where": self._quoted_line(text), "claim": claim, "evidence": evidence, "fix": fix}
+            line = self._chance.choice([line for line in text.splitlines() if line] or ["the first line"])
+            issue = {"where": " ".join(line.split()[:8]), "claim": claim, "evidence": evidence, "fix": fix}
             issues.append({"severity": severity, **{name: self._short(part) for name, part in issue.items()}})
         verdict = "reject" if "blocker" in severities else "revise" if "major" in severities else "accept"
         return {"issues": issues, "verdict": verdict}
@@ -200,10 +200,6 @@ class OutputWriter:
         first = chance.choices(("blocker", "major", "minor"), (6, 75, 19))[0]
         further = chance.randint(0, 2) + (self._behaviour is Behaviour.EXCELLENT)
         return [first, *chance.choices(("major", "minor"), (3, 7), k=further)]
-
-    def _quoted_line(self, text: str) -> str:
-        lines = [line for line in text.splitlines() if line.strip()] or ["the first paragraph"]
-        return f"“{' '.join(self._chance.choice(lines).split()[:8])}”"
 
     def _perceived(self, text: str) -> float:
         noise = _NOISE[self._behaviour] * (2.0 * fraction("noise", self._noise_key, text) - 1.0)
