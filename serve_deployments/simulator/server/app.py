@@ -134,8 +134,8 @@ class Simulator:
         choices = complete(self._settings, request, prompts, script, fault)
         chance = fraction("jitter", seed, request.seed, *rendered) if script.jitter else 0.5
         slow = fault is FaultKind.SLOW
-        schedules = [script.schedule(len(choice.tokens), chance, slow=slow) for choice in choices]
-        return Generation(request, prompts, choices, schedules, script, fault)
+        due_times_s = [script.due_times_s(len(choice.tokens), chance, slow=slow) for choice in choices]
+        return Generation(request, prompts, choices, due_times_s, script, fault)
 
     def _check_model(self, model: str | None) -> None:
         if model is not None and model != self._settings.model:
@@ -155,7 +155,7 @@ class Simulator:
         cached = self._prefill(generation)
         trace = exchange.headers.get(b"x-request-id", b"").decode("latin-1") or f"simulated-{next(self._numbers)}"
         sender = ReplySender(exchange, generation, f"chatcmpl-{trace}", self._settings.model, cached)
-        first_s = time.monotonic() - exchange.arrived_s + min(each.first_s for each in generation.schedules)
+        first_s = time.monotonic() - exchange.arrived_s + min(due_s[0] for due_s in generation.due_times_s)
         try:
             complete = await sender.send()
         except asyncio.CancelledError:

@@ -10,11 +10,11 @@ from random import Random
 from typing import Any
 
 from serve_deployments.simulator.faults import FaultKind
-from serve_deployments.simulator.script import Script, TokenSchedule
+from serve_deployments.simulator.script import Script
 from serve_deployments.simulator.server.exchange import bad_request
 from serve_deployments.simulator.server.requests import CompletionRequest, Conversation, output_form
 from serve_deployments.simulator.writer.chance import digest
-from serve_deployments.simulator.writer.outputs import OutputWriter, pure_behaviour
+from serve_deployments.simulator.writer.outputs import PURE_BEHAVIOURS, Behaviour, OutputWriter
 from serve_deployments.simulator.writer.prompt import PromptReader
 from serve_deployments.simulator.writer.schema_values import SchemaUnsupported
 from serve_deployments.simulator.writer.tokens import split_blocks, tokenize
@@ -60,12 +60,12 @@ class CompletionChoice:
 
 @dataclass(frozen=True, slots=True)
 class Generation:
-    """An admitted request, the choices that answer it, and their schedules."""
+    """An admitted request, the choices that answer it, and the due times of each choice's tokens."""
 
     request: CompletionRequest
     prompts: list[RenderedPrompt]
     choices: list[CompletionChoice]
-    schedules: list[TokenSchedule]
+    due_times_s: list[list[float]]
     script: Script
     fault: FaultKind | None
 
@@ -102,7 +102,9 @@ def complete(
 
 
 def _writer(prompt: RenderedPrompt, script: Script, key: bytes) -> OutputWriter:
-    behaviour = pure_behaviour(script.behaviour, key)
+    behaviour = script.behaviour
+    if behaviour is Behaviour.MIXED:
+        behaviour = Random(key).choice(PURE_BEHAVIOURS)
     chance = Random(digest(key, behaviour, script.tokens))
     words_max = None if script.tokens is None else max(1, script.tokens // 8)
     return OutputWriter(PromptReader(prompt.texts), behaviour, chance, words_max)

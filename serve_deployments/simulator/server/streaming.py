@@ -7,7 +7,6 @@ from bisect import bisect_right
 from collections.abc import Iterator
 
 from serve_deployments.simulator.faults import FaultKind
-from serve_deployments.simulator.script import TokenSchedule
 from serve_deployments.simulator.server.completion import CompletionChoice, Generation
 from serve_deployments.simulator.server.exchange import Exchange, sleep_until
 
@@ -32,19 +31,19 @@ def _usage(prompt_tokens: int, completion_tokens: int, cached_tokens: int | None
 
 
 def _pieces(
-    choice: CompletionChoice, schedule: TokenSchedule, chunk_tokens: int, *, half: bool
+    choice: CompletionChoice, due_times_s: list[float], chunk_tokens: int, *, half: bool
 ) -> Iterator[tuple[float, int, int, int]]:
     """The events of one choice, or of its first half: due time, index, first token and last one, exclusive."""
     size = len(choice.tokens)
     until = size // 2 if half else size
-    yield schedule.due_s(1), choice.index, _OPENING, 0
+    yield due_times_s[0], choice.index, _OPENING, 0
     # As in vLLM, the first token and the last are sent at once, whatever the interval.
     sent = min(1, until)
     if sent or not size:
-        yield schedule.due_s(1), choice.index, 0, sent
+        yield due_times_s[0], choice.index, 0, sent
     while sent < until:
         last = min(until, sent + chunk_tokens)
-        yield schedule.due_s(last), choice.index, sent, last
+        yield due_times_s[last - 1], choice.index, sent, last
         sent = last
 
 
@@ -76,10 +75,10 @@ class ReplySender:
     async def _send_whole(self) -> bool:
         generation, start_s = self._generation, time.monotonic()
         try:
-            await sleep_until(start_s + max(each.total_s for each in generation.schedules))
+            await sleep_until(start_s + max(due_s[-1] for due_s in generation.due_times_s))
         except asyncio.CancelledError:
             elapsed_s = time.monotonic() - start_s
-            self.written = sum(schedule.tokens_due(elapsed_s) for schedule in generation.schedules)
+            self.written = sum(bisect_right(due_s, elapsed_s) for due_s in generation.due_times_s)
             raise
         self.written = self._completion_tokens
         choices = ",".join(
@@ -105,8 +104,8 @@ class ReplySender:
         breaks = generation.fault in (FaultKind.BROKEN_STREAM, FaultKind.STALL)
         pieces = sorted(
             piece
-            for choice, schedule in zip(generation.choices, generation.schedules, strict=True)
-            for piece in _pieces(choice, schedule, chunk_tokens, half=breaks)
+            for choice, due_s in zip(generation.choices, generation.due_times_s, strict=True)
+            for piece in _pieces(choice, due_s, chunk_tokens, half=breaks)
         )
         await self._exchange.start_stream()
         sent = 0

@@ -32,12 +32,8 @@ class Behaviour(StrEnum):
 
 PURE_BEHAVIOURS = tuple(behaviour for behaviour in Behaviour if behaviour is not Behaviour.MIXED)
 
-_CONFIDENCE = {
-    Behaviour.NORMAL: (70, 89),
-    Behaviour.EXCELLENT: (86, 95),
-    Behaviour.POOR: (60, 68),
-    Behaviour.STUBBORN: (90, 95),
-}
+# The lowest confidence in percent; the highest is 5 more.
+_CONFIDENCE = {Behaviour.NORMAL: 75, Behaviour.EXCELLENT: 88, Behaviour.POOR: 60, Behaviour.STUBBORN: 90}
 # Half the width by which a reviewer's grade differs from the text's own.
 _NOISE = {Behaviour.NORMAL: 0.5, Behaviour.EXCELLENT: 0.25, Behaviour.POOR: 2.0, Behaviour.STUBBORN: 0.5}
 _CRITERION_NOISE = 0.8
@@ -135,7 +131,7 @@ class OutputWriter:
         return self._short(self._sentences.reasoning())
 
     def _confidence(self) -> int:
-        return self._chance.randint(*_CONFIDENCE[self._behaviour])
+        return _CONFIDENCE[self._behaviour] + self._chance.randint(0, 5)
 
     # --- writing ---------------------------------------------------------------------------------------------------
 
@@ -253,10 +249,3 @@ class OutputWriter:
 
 def _is_scored(schema: object) -> bool:
     return isinstance(schema, dict) and "criteria" in cast("dict[str, Any]", schema).get("properties", ())
-
-
-def pure_behaviour(behaviour: Behaviour, *key: object) -> Behaviour:
-    """`behaviour`, or for `mixed` the one that `key` draws."""
-    if behaviour is not Behaviour.MIXED:
-        return behaviour
-    return PURE_BEHAVIOURS[int(fraction("behaviour", *key) * len(PURE_BEHAVIOURS))]

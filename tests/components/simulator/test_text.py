@@ -158,7 +158,7 @@ def test_the_same_seed_gives_the_same_words_in_every_process() -> None:
     [{"seed": 2}, {"server_seed": 1}, {"script": behaving("excellent")}, {"role": "QA"}],
     ids=lambda changed: next(iter(changed)),
 )
-def test_an_answer_depends_on(changed: dict[str, Any]) -> None:
+def test_an_answer_depends_on_the_seeds_the_behaviour_and_the_persona(changed: dict[str, Any]) -> None:
     fixed: dict[str, Any] = {"seed": 1, "role": "DEV"}
     assert text(propose(SPECIFICATION, 0), **fixed) != text(propose(SPECIFICATION, 0), **{**fixed, **changed})
 
