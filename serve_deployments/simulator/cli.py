@@ -18,18 +18,10 @@ from serve_deployments.simulator.server.app import Simulator
 from serve_deployments.simulator.server.completion import SimulatorSettings
 from serve_deployments.simulator.writer.outputs import Behaviour
 
-DRAIN_S = 3
-
 _FAULT_HELP = (
     "A fault, KIND[:rate|:every=N|:first=N][:match=REGEX]; repeatable. REGEX is searched in the X-Call-Id header and "
     f"the prompt. Kinds: {FAULT_HELP}"
 )
-
-
-def _is_not_a_broken_stream(record: logging.LogRecord) -> bool:
-    # A scripted broken stream is an application that ends without completing its answer: uvicorn then closes the
-    # connection, which is wanted, and reports an error, which is not.
-    return "without completing response" not in record.getMessage()
 
 
 def _exit(_number: int, _frame: FrameType | None) -> None:
@@ -55,9 +47,10 @@ def serve(settings: SimulatorSettings, listener: socket.socket) -> None:
         date_header=False,
         # vLLM's own default: what breaks on a closed idle connection breaks here too.
         timeout_keep_alive=5,
-        timeout_graceful_shutdown=DRAIN_S,
+        timeout_graceful_shutdown=3,
     )
-    logging.getLogger("uvicorn.error").addFilter(_is_not_a_broken_stream)
+    # After a scripted broken stream uvicorn closes the connection, which is wanted, and logs an error, which is not.
+    logging.getLogger("uvicorn.error").addFilter(lambda record: "without completing" not in record.getMessage())
     signal.signal(signal.SIGTERM, _exit)
     signal.signal(signal.SIGINT, _exit)
     place = f"[{host}]" if ":" in host else host

@@ -38,14 +38,14 @@ class SequenceSlots:
         self._grant()
 
     def _grant(self) -> None:
-        while self._queue and self._fits(self._queue[0][0]):
-            need, turn = self._queue.popleft()
+        while self._queue:
+            need, turn = self._queue[0]
+            if self._limit is not None and self.running and self.running + need > self._limit:
+                return
+            self._queue.popleft()
             self.waiting -= need
             self.running += need
             turn.set_result(None)
-
-    def _fits(self, need: int) -> bool:
-        return self._limit is None or self.running == 0 or self.running + need <= self._limit
 
 
 class PrefixCache:

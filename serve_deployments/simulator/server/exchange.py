@@ -73,7 +73,7 @@ class Exchange:
 
     async def body(self) -> bytes:
         """The request's body. Raises RequestRefused (413) when it is longer than 16 MiB."""
-        body = b""
+        body = bytearray()
         while True:
             event = await self._receive()
             if event["type"] == "http.disconnect":
@@ -84,7 +84,7 @@ class Exchange:
                 text = f"The body exceeds {BODY_BYTES_MAX} bytes."
                 raise RequestRefused(413, text, headers={"connection": "close"})
             if not event.get("more_body"):
-                return body
+                return bytes(body)
 
     @asynccontextmanager
     async def connected(self) -> AsyncGenerator[None]:

@@ -202,18 +202,17 @@ class OutputWriter:
         return quality(text) + noise
 
     def _scores(self, properties: Mapping[str, Any]) -> JsonValue:
-        return {label: {"criteria": self._criteria(label, scored)} for label, scored in properties.items()}
-
-    def _criteria(self, label: str, scored: Mapping[str, Any]) -> JsonValue:
-        text = self._prompt.candidates.get(label, "")
-        perceived = self._perceived(text)
-        listed: list[JsonValue] = []
-        for entry in scored["properties"]["criteria"]["prefixItems"]:
-            criterion: str = entry["properties"]["id"]["const"]
-            grade = perceived + _CRITERION_NOISE * (2.0 * fraction("criterion", criterion, text) - 1.0)
-            score = min(10, max(0, round(grade)))
-            listed.append({"id": criterion, "rationale": self._short(rationale(grade)), "score": score})
-        return listed
+        scores: dict[str, JsonValue] = {}
+        for label, scored in properties.items():
+            text = self._prompt.candidates.get(label, "")
+            criteria: list[JsonValue] = []
+            for entry in scored["properties"]["criteria"]["prefixItems"]:
+                criterion: str = entry["properties"]["id"]["const"]
+                noise = _CRITERION_NOISE * (2.0 * fraction("criterion", criterion, text) - 1.0)
+                grade = min(10.0, max(0.0, self._perceived(text) + noise))
+                criteria.append({"id": criterion, "rationale": self._short(rationale(grade)), "score": round(grade)})
+            scores[label] = {"criteria": criteria}
+        return scores
 
     def _pair(self, _: Mapping[str, Any]) -> JsonValue:
         first, second = (self._perceived(self._prompt.candidates.get(label, "")) for label in ("A", "B"))
