@@ -30,6 +30,7 @@ _VAGUE = (
     "It should be fine to handle “{title}” somehow.",
     "Maybe look at the details later, and at other things.",
     "Probably the usual way is good enough here.",
+    "Perhaps somebody knows more about the limits etc.",
 )
 _REASONS = (
     "The limits decide most of “{title}”, so they come first.",
