@@ -10,25 +10,18 @@ from typing import Annotated
 import typer
 import uvicorn
 import uvloop
+from pydantic import ValidationError
 
-from serve_deployments.simulator.faults import FAULT_HELP, FaultSyntaxError, parse_fault
+from serve_deployments.simulator.faults import FAULT_HELP
 from serve_deployments.simulator.script import Script
 from serve_deployments.simulator.server.app import Simulator
 from serve_deployments.simulator.server.completion import SimulatorSettings
 from serve_deployments.simulator.writer.outputs import Behaviour
 
-DRAIN_S = 3
-
 _FAULT_HELP = (
     "A fault, KIND[:rate|:every=N|:first=N][:match=REGEX]; repeatable. REGEX is searched in the X-Call-Id header and "
     f"the prompt. Kinds: {FAULT_HELP}"
 )
-
-
-def _is_not_a_broken_stream(record: logging.LogRecord) -> bool:
-    # A scripted broken stream is an application that ends without completing its answer: uvicorn then closes the
-    # connection, which is wanted, and reports an error, which is not.
-    return "without completing response" not in record.getMessage()
 
 
 def _exit(_number: int, _frame: FrameType | None) -> None:
@@ -54,9 +47,10 @@ def serve(settings: SimulatorSettings, listener: socket.socket) -> None:
         date_header=False,
         # vLLM's own default: what breaks on a closed idle connection breaks here too.
         timeout_keep_alive=5,
-        timeout_graceful_shutdown=DRAIN_S,
+        timeout_graceful_shutdown=3,
     )
-    logging.getLogger("uvicorn.error").addFilter(_is_not_a_broken_stream)
+    # After a scripted broken stream uvicorn closes the connection, which is wanted, and logs an error, which is not.
+    logging.getLogger("uvicorn.error").addFilter(lambda record: "without completing" not in record.getMessage())
     signal.signal(signal.SIGTERM, _exit)
     signal.signal(signal.SIGINT, _exit)
     place = f"[{host}]" if ":" in host else host
@@ -65,56 +59,42 @@ def serve(settings: SimulatorSettings, listener: socket.socket) -> None:
         runner.run(uvicorn.Server(config).serve(sockets=[listener]))
 
 
-def _checked_fault(text: str) -> str:
-    try:
-        parse_fault(text)
-    except FaultSyntaxError as exc:
-        raise typer.BadParameter(str(exc)) from exc
-    return text
-
-
 def simulator(
     *,
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65_535, help="Port to listen on; 0 takes a free one.")] = 8000,
-    model: Annotated[
-        str, typer.Option(help="Model name; “simulated-” is put before it where it does not say so.")
-    ] = "simulated-council-8b",
+    model: Annotated[str, typer.Option(help="Model name, made to say “simulated”.")] = "simulated-council-8b",
     seed: Annotated[int, typer.Option(help="Seed of everything that is written.")] = 0,
     behaviour: Annotated[Behaviour, typer.Option(help="How the simulated agents work.")] = Behaviour.NORMAL,
     ttft_ms: Annotated[float, typer.Option(min=0, help="Milliseconds to the first token.")] = 0.0,
     per_token_ms: Annotated[float, typer.Option(min=0, help="Milliseconds for each further token.")] = 0.0,
     duration_ms: Annotated[
-        float | None,
-        typer.Option(min=0, help="Milliseconds of a whole completion, spread over its tokens; overrides both above."),
+        float | None, typer.Option(min=0, help="Milliseconds of a whole completion; overrides both above.")
     ] = None,
-    jitter: Annotated[
-        float, typer.Option(min=0, max=1, help="Share by which a completion's times vary, by its seed.")
-    ] = 0.0,
-    tokens: Annotated[
-        int | None, typer.Option(min=1, help="Fixed length of a completion; JSON is filled up with spaces.")
-    ] = None,
+    jitter: Annotated[float, typer.Option(min=0, max=1, help="Share by which a completion's times vary.")] = 0.0,
+    tokens: Annotated[int | None, typer.Option(min=1, help="Fixed length; JSON is filled up with spaces.")] = None,
     chunk_tokens: Annotated[int, typer.Option(min=1, help="Least number of tokens per streamed chunk.")] = 1,
-    max_running: Annotated[
-        int | None, typer.Option(min=1, help="Sequences that run at once; others wait. Unbounded when left out.")
-    ] = None,
+    max_running: Annotated[int | None, typer.Option(min=1, help="Sequences at once; unbounded by default.")] = None,
     max_model_len: Annotated[int, typer.Option(min=64, help="Context length in tokens.")] = 32_768,
     fault: Annotated[list[str] | None, typer.Option(help=_FAULT_HELP, metavar="FAULT")] = None,
 ) -> None:
     """An OpenAI-compatible stand-in for vLLM without weights: seeded text, valid JSON, scripted latency and faults.
 
-    GET /simulator/calls tells what it served; POST /simulator/script changes behaviour, latency and faults meanwhile.
+    GET /simulator/calls reports what it served; POST /simulator/script changes behaviour, latency and faults.
     """
-    script = Script(
-        behaviour=behaviour,
-        ttft_ms=ttft_ms,
-        per_token_ms=per_token_ms,
-        duration_ms=duration_ms,
-        jitter=jitter,
-        tokens=tokens,
-        chunk_tokens=chunk_tokens,
-        faults=tuple(_checked_fault(text) for text in fault or ()),
-    )
+    try:
+        script = Script(
+            behaviour=behaviour,
+            ttft_ms=ttft_ms,
+            per_token_ms=per_token_ms,
+            duration_ms=duration_ms,
+            jitter=jitter,
+            tokens=tokens,
+            chunk_tokens=chunk_tokens,
+            faults=tuple(fault or ()),
+        )
+    except ValidationError as exc:
+        raise typer.BadParameter(exc.errors()[0]["msg"]) from exc
     try:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         listener = socket.create_server((host, port), family=family, backlog=2_048)

@@ -1,7 +1,5 @@
 """The instructions of a simulated engine: behaviour, latency, length and faults; they may change while it runs."""
 
-from dataclasses import dataclass
-
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from serve_deployments.simulator.faults import parse_fault
@@ -9,38 +7,6 @@ from serve_deployments.simulator.writer.outputs import Behaviour
 
 _SLOW_FACTOR = 10.0
 _SLOW_EXTRA_S = 1.0
-
-
-@dataclass(frozen=True, slots=True)
-class TokenSchedule:
-    """Token i (from 1) is due `first_s + (i - 1) * step_s` after the start: absolute, so lateness never adds up."""
-
-    first_s: float
-    step_s: float
-    tokens: int
-
-    @property
-    def instant(self) -> bool:
-        """Whether everything is due at once."""
-        return self.first_s <= 0.0 and self.step_s <= 0.0
-
-    @property
-    def total_s(self) -> float:
-        """From the start to the last token, or to the end of an empty completion."""
-        return self.due_s(max(1, self.tokens))
-
-    def due_s(self, token: int) -> float:
-        """When token number `token` is due."""
-        return self.first_s + (token - 1) * self.step_s
-
-    def tokens_due(self, elapsed_s: float) -> int:
-        """How many tokens are due after `elapsed_s`."""
-        if elapsed_s < self.first_s:
-            return 0
-        if self.step_s <= 0.0:
-            return self.tokens
-        # A hundredth of a step forgives the rounding of a timer that fired exactly on time.
-        return min(self.tokens, int((elapsed_s - self.first_s) / self.step_s + 0.01) + 1)
 
 
 class Script(BaseModel):
@@ -73,14 +39,15 @@ class Script(BaseModel):
         """A copy with the fields that were set in `change`."""
         return self.model_copy(update={name: getattr(change, name) for name in change.model_fields_set})
 
-    def schedule(self, tokens: int, chance: float, *, slow: bool = False) -> TokenSchedule:
-        """The schedule of a completion of `tokens` tokens; `chance` in [0, 1) decides its jitter.
+    def due_times_s(self, tokens: int, chance: float, *, slow: bool = False) -> list[float]:
+        """When each token is due, in seconds after the start: absolute, so that lateness never adds up.
 
-        A `slow` one takes ten times as long and a second more.
+        `chance` in [0, 1) decides the jitter. A `slow` completion takes ten times as long and a second more. An empty
+        one has one due time, its end.
         """
         factor = (1.0 + self.jitter * (2.0 * chance - 1.0)) * (_SLOW_FACTOR if slow else 1.0) / 1_000.0
-        step_s = self.per_token_ms * factor
-        first_s = self.ttft_ms * factor
+        first_s, step_s = self.ttft_ms * factor, self.per_token_ms * factor
         if self.duration_ms is not None:
             first_s = step_s = self.duration_ms / max(1, tokens) * factor
-        return TokenSchedule(first_s + (_SLOW_EXTRA_S if slow else 0.0), step_s, tokens)
+        first_s += _SLOW_EXTRA_S if slow else 0.0
+        return [first_s + token * step_s for token in range(max(1, tokens))]

@@ -3,21 +3,19 @@
 import asyncio
 import json
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from itertools import count
-from typing import Any
-from urllib.parse import parse_qs
 
+from prometheus_client import generate_latest
 from pydantic import ValidationError
+from starlette.types import Receive, Scope, Send
 
 from serve_deployments.simulator.faults import FaultKind, FaultPlan
 from serve_deployments.simulator.script import Script
 from serve_deployments.simulator.server.calls import CallLedger, ServedRequest
 from serve_deployments.simulator.server.completion import Generation, SimulatorSettings, complete, render
-from serve_deployments.simulator.server.errors import RequestRefused, bad_request
-from serve_deployments.simulator.server.exchange import AsgiReceive, AsgiSend, ClientGone, Exchange
-from serve_deployments.simulator.server.metrics import EngineMetrics
-from serve_deployments.simulator.server.prefix_cache import PrefixCache
+from serve_deployments.simulator.server.engine import EngineMetrics, PrefixCache, SequenceSlots
+from serve_deployments.simulator.server.exchange import ClientGone, Exchange, RequestRefused, bad_request
 from serve_deployments.simulator.server.requests import (
     CompletionRequest,
     Conversation,
@@ -25,20 +23,13 @@ from serve_deployments.simulator.server.requests import (
     parse_chat,
     parse_tokenize,
 )
-from serve_deployments.simulator.server.slots import SequenceSlots
 from serve_deployments.simulator.server.streaming import ReplySender
 from serve_deployments.simulator.writer.chance import digest, fraction
 from serve_deployments.simulator.writer.tokens import token_id, tokenize
 
 VERSION = "0.32.0+simulated"
 
-_REFUSALS: Mapping[FaultKind, tuple[int, str]] = {
-    FaultKind.RATE_LIMIT: (429, "Rate limit reached (scripted fault)."),
-    FaultKind.ERROR: (500, "Internal server error (scripted fault)."),
-    FaultKind.UNAVAILABLE: (503, "The engine is overloaded (scripted fault)."),
-    FaultKind.BAD_REQUEST: (400, "This request is refused (scripted fault)."),
-}
-_METRICS_TYPE = b"text/plain; version=0.0.4; charset=utf-8"
+_STATUS = {FaultKind.RATE_LIMIT: 429, FaultKind.ERROR: 500, FaultKind.UNAVAILABLE: 503, FaultKind.BAD_REQUEST: 400}
 
 Parse = Callable[[bytes], tuple[CompletionRequest, list[Conversation]]]
 Handler = Callable[[Exchange], Awaitable[None]]
@@ -53,7 +44,7 @@ class Simulator:
         self._slots = SequenceSlots(settings.running_max)
         self._prefixes = PrefixCache()
         self._ledger = CallLedger()
-        self._metrics = EngineMetrics(settings.model, lambda: self._slots.running, lambda: self._slots.waiting)
+        self._metrics = EngineMetrics(settings.model, self._slots)
         self._numbers = count(1)
         self._load = 0
         self._script = settings.script
@@ -67,14 +58,12 @@ class Simulator:
             "/ping": {"GET": lambda exchange: exchange.answer(200, b"")},
             "/load": {"GET": lambda exchange: _json(exchange, {"server_load": self._load})},
             "/version": {"GET": lambda exchange: _json(exchange, {"version": VERSION})},
-            "/metrics": {
-                "GET": lambda exchange: exchange.answer(200, self._metrics.exposition(), content_type=_METRICS_TYPE)
-            },
+            "/metrics": {"GET": self._read_metrics},
             "/simulator/calls": {"GET": self._read_calls, "DELETE": self._reset_calls},
             "/simulator/script": {"GET": self._read_script, "POST": self._change_script},
         }
 
-    async def __call__(self, scope: Mapping[str, Any], receive: AsgiReceive, send: AsgiSend) -> None:
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request."""
         if scope["type"] != "http":
             raise RuntimeError(f"only http is served, not {scope['type']}")
@@ -82,7 +71,7 @@ class Simulator:
         try:
             await self._handler(scope["path"], scope["method"])(exchange)
         except RequestRefused as refused:
-            await exchange.answer(refused.status, refused.body(), headers=refused.headers)
+            await exchange.answer(refused.status, refused.body, headers=refused.headers)
         except ClientGone:
             pass
 
@@ -138,14 +127,15 @@ class Simulator:
         if script.faults:
             text = "\n".join((header, *rendered))
             fault = self._faults.decide(digest(request.seed, text), text)
-        if fault is not None and fault in _REFUSALS:
-            status, reason = _REFUSALS[fault]
-            raise RequestRefused(status, reason, headers={"retry-after": "1"} if status in (429, 503) else {})
+        if fault is not None and fault in _STATUS:
+            status = _STATUS[fault]
+            headers = {"retry-after": "1"} if status in (429, 503) else {}
+            raise RequestRefused(status, f"Scripted fault: {fault}.", headers=headers)
         choices = complete(self._settings, request, prompts, script, fault)
         chance = fraction("jitter", seed, request.seed, *rendered) if script.jitter else 0.5
         slow = fault is FaultKind.SLOW
-        schedules = [script.schedule(len(choice.tokens), chance, slow=slow) for choice in choices]
-        return Generation(request, prompts, choices, schedules, script, fault)
+        due_times_s = [script.due_times_s(len(choice.tokens), chance, slow=slow) for choice in choices]
+        return Generation(request, prompts, choices, due_times_s, script, fault)
 
     def _check_model(self, model: str | None) -> None:
         if model is not None and model != self._settings.model:
@@ -155,29 +145,22 @@ class Simulator:
         context = self._settings.max_model_len
         if request.limit is not None and request.limit > context:
             field = "max_tokens" if request.max_completion_tokens is None else "max_completion_tokens"
-            raise bad_request(
-                f"{field}={request.limit} cannot be greater than max_model_len={context}. "
-                "Please request fewer output tokens.",
-                field,
-            )
+            raise bad_request(f"{field}={request.limit} cannot be greater than max_model_len={context}.", field)
         if prompt_tokens >= context:
-            raise bad_request(
-                f"This model's maximum context length is {context} tokens. However, your prompt contains "
-                f"{prompt_tokens} input tokens, which exceeds this limit even without any output tokens. "
-                "Please reduce the length of the input prompt.",
-                "input_tokens",
-            )
+            text = f"This model's maximum context length is {context} tokens; your prompt has {prompt_tokens}."
+            raise bad_request(text, "input_tokens")
 
     async def _generate(self, exchange: Exchange, served: ServedRequest, generation: Generation) -> None:
         metrics, choices = self._metrics, generation.choices
         cached = self._prefill(generation)
-        sender = ReplySender(exchange, generation, self._answer_id(exchange), self._settings.model, cached)
-        first_s = time.monotonic() - exchange.arrived_s + min(each.first_s for each in generation.schedules)
+        trace = exchange.headers.get(b"x-request-id", b"").decode("latin-1") or f"simulated-{next(self._numbers)}"
+        sender = ReplySender(exchange, generation, f"chatcmpl-{trace}", self._settings.model, cached)
+        first_s = time.monotonic() - exchange.arrived_s + min(due_s[0] for due_s in generation.due_times_s)
         try:
             complete = await sender.send()
         except asyncio.CancelledError:
             self._ledger.abort(served, sender.written)
-            metrics.ended("abort", len(choices))
+            metrics.ended["abort"].inc(len(choices))
             raise
         finally:
             metrics.generation_tokens.inc(sender.written)
@@ -189,7 +172,7 @@ class Simulator:
         metrics.first_token_s.observe(first_s)
         metrics.request_s.observe(time.monotonic() - exchange.arrived_s)
         for choice in choices:
-            metrics.ended(choice.finish_reason)
+            metrics.ended[choice.finish_reason].inc()
 
     def _prefill(self, generation: Generation) -> int:
         """Look the prompts up in the prefix cache, once for each sequence; returns the cached tokens of the prompts."""
@@ -199,29 +182,21 @@ class Simulator:
                 hits = self._prefixes.admit(prompt.blocks, prompt.tokens, request.cache_salt)
                 cached += hits if sequence == 0 else 0
                 self._metrics.prefix_hits.inc(hits)
-        queried = generation.prompt_tokens * request.sequences
-        self._metrics.prefix_queries.inc(queried)
-        self._metrics.prompt_tokens.inc(queried)
+                self._metrics.prefix_queries.inc(prompt.tokens)
+                self._metrics.prompt_tokens.inc(prompt.tokens)
         return cached
-
-    def _answer_id(self, exchange: Exchange) -> str:
-        given = exchange.headers.get(b"x-request-id")
-        return f"chatcmpl-{given.decode('latin-1') if given else f'simulated-{next(self._numbers)}'}"
 
     # --- the other routes ------------------------------------------------------------------------------------------
 
     async def _models(self, exchange: Exchange) -> None:
-        card: dict[str, object] = {
-            "id": self._settings.model,
-            "object": "model",
-            "created": self._created_s,
-            "owned_by": "simulator",
-            "root": self._settings.model,
-            "parent": None,
-            "max_model_len": self._settings.max_model_len,
-            "permission": [],
-        }
+        settings = self._settings
+        card = {"id": settings.model, "object": "model", "created": self._created_s, "owned_by": "simulator"}
+        card |= {"root": settings.model, "parent": None, "max_model_len": settings.max_model_len, "permission": []}
         await _json(exchange, {"object": "list", "data": [card]})
+
+    async def _read_metrics(self, exchange: Exchange) -> None:
+        exposition = generate_latest(self._metrics.registry)
+        await exchange.answer(200, exposition, content_type=b"text/plain; version=0.0.4; charset=utf-8")
 
     async def _tokenize(self, exchange: Exchange) -> None:
         request, conversation = parse_tokenize(await exchange.body())
@@ -230,17 +205,12 @@ class Simulator:
         if text is None:
             text = render(conversation, generation=request.add_generation_prompt).rendered
         tokens = tokenize(text)
-        answer = {
-            "count": len(tokens),
-            "max_model_len": self._settings.max_model_len,
-            "tokens": [token_id(token) for token in tokens],
-            "token_strs": tokens if request.return_token_strs else None,
-        }
-        await _json(exchange, answer)
+        answer = {"count": len(tokens), "max_model_len": self._settings.max_model_len}
+        ids, texts = [token_id(token) for token in tokens], tokens if request.return_token_strs else None
+        await _json(exchange, {**answer, "tokens": ids, "token_strs": texts})
 
     async def _read_calls(self, exchange: Exchange) -> None:
-        query = parse_qs(exchange.query.decode("latin-1"))
-        detail = query.get("detail", ["0"])[-1] in ("1", "true")
+        detail = exchange.query in (b"detail=1", b"detail=true")
         await _json(exchange, self._ledger.report(self._settings.model, detail=detail))
 
     async def _reset_calls(self, exchange: Exchange) -> None:

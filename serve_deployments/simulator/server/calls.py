@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 CALLS_MAX = 100_000
-PROMPTS_MAX = 10_000
-PROMPT_BYTES_MAX = 64 * 1024 * 1024
+PROMPTS_MAX = 2_000
 
 _COUNTED = ("started", "finished", "aborted", "failed", "prompt_tokens", "completion_tokens")
 
@@ -27,7 +26,7 @@ class ServedRequest:
 
 
 class CallLedger:
-    """Counts by call id (the last 100,000) and in all, and keeps the last 10,000 prompts (64 MiB at most)."""
+    """Counts by call id (the last 100,000) and in all, and keeps the last 2,000 prompts."""
 
     def __init__(self) -> None:
         self.reset()
@@ -36,7 +35,6 @@ class CallLedger:
         """Forget everything; requests that are running are counted as they end."""
         self._calls: OrderedDict[str, dict[str, int]] = OrderedDict()
         self._prompts: deque[ServedRequest] = deque()
-        self._prompt_bytes = 0
         self._calls_forgotten = 0
         self._prompts_forgotten = 0
         self._total: dict[str, int] = dict.fromkeys((*_COUNTED, "cached_tokens", "aborted_tokens"), 0)
@@ -48,12 +46,11 @@ class CallLedger:
         return served
 
     def keep_prompt(self, served: ServedRequest, body: bytes) -> None:
-        """Keep the request's body, and drop the oldest ones beyond the bounds."""
+        """Keep the request's body, and drop the oldest one beyond the bound."""
         served.body = body
         self._prompts.append(served)
-        self._prompt_bytes += len(body)
-        while len(self._prompts) > PROMPTS_MAX or self._prompt_bytes > PROMPT_BYTES_MAX:
-            self._prompt_bytes -= len(self._prompts.popleft().body)
+        if len(self._prompts) > PROMPTS_MAX:
+            self._prompts.popleft()
             self._prompts_forgotten += 1
 
     def finish(
@@ -63,8 +60,7 @@ class CallLedger:
 
         Where there is not one number for each call, the first call is charged all of them.
         """
-        served.outcome = "finished"
-        self._count(served, "finished")
+        self._end(served, "finished")
         self._total["cached_tokens"] += cached
         for name, tokens in (("prompt_tokens", prompt_tokens), ("completion_tokens", completion_tokens)):
             self._total[name] += sum(tokens)
@@ -74,14 +70,12 @@ class CallLedger:
 
     def abort(self, served: ServedRequest, tokens_written: int) -> None:
         """Count a request whose client left after so many tokens were written."""
-        served.outcome = "aborted"
+        self._end(served, "aborted")
         self._total["aborted_tokens"] += tokens_written
-        self._count(served, "aborted")
 
     def fail(self, served: ServedRequest) -> None:
         """Count a request that was refused, or broken off by a scripted fault."""
-        served.outcome = "failed"
-        self._count(served, "failed")
+        self._end(served, "failed")
 
     def report(self, model: str, *, detail: bool) -> dict[str, object]:
         """The body of `GET /simulator/calls`; it lists prompts only with `detail`."""
@@ -104,6 +98,10 @@ class CallLedger:
             ]
             report["prompts_forgotten"] = self._prompts_forgotten
         return report
+
+    def _end(self, served: ServedRequest, outcome: Literal["finished", "aborted", "failed"]) -> None:
+        served.outcome = outcome
+        self._count(served, outcome)
 
     def _count(self, served: ServedRequest, name: str) -> None:
         self._total[name] += 1

@@ -7,18 +7,14 @@ and the length that the script fixes; never on time or order.
 import json
 from dataclasses import dataclass, field, replace
 from random import Random
+from typing import Any
 
 from serve_deployments.simulator.faults import FaultKind
-from serve_deployments.simulator.script import Script, TokenSchedule
-from serve_deployments.simulator.server.errors import bad_request
-from serve_deployments.simulator.server.requests import (
-    CompletionRequest,
-    Conversation,
-    OutputConstraint,
-    constraint_of,
-)
+from serve_deployments.simulator.script import Script
+from serve_deployments.simulator.server.exchange import bad_request
+from serve_deployments.simulator.server.requests import CompletionRequest, Conversation, output_form
 from serve_deployments.simulator.writer.chance import digest
-from serve_deployments.simulator.writer.outputs import OutputWriter, pure_behaviour
+from serve_deployments.simulator.writer.outputs import PURE_BEHAVIOURS, Behaviour, OutputWriter
 from serve_deployments.simulator.writer.prompt import PromptReader
 from serve_deployments.simulator.writer.schema_values import SchemaUnsupported
 from serve_deployments.simulator.writer.tokens import split_blocks, tokenize
@@ -64,24 +60,14 @@ class CompletionChoice:
 
 @dataclass(frozen=True, slots=True)
 class Generation:
-    """An admitted request, the choices that answer it, and their schedules."""
+    """An admitted request, the choices that answer it, and the due times of each choice's tokens."""
 
     request: CompletionRequest
     prompts: list[RenderedPrompt]
     choices: list[CompletionChoice]
-    schedules: list[TokenSchedule]
+    due_times_s: list[list[float]]
     script: Script
     fault: FaultKind | None
-
-    @property
-    def prompt_tokens(self) -> int:
-        """The tokens of all prompts, each counted once."""
-        return sum(prompt.tokens for prompt in self.prompts)
-
-    @property
-    def completion_tokens(self) -> int:
-        """The tokens of all choices."""
-        return sum(len(choice.tokens) for choice in self.choices)
 
 
 def render(conversation: Conversation, *, generation: bool = True) -> RenderedPrompt:
@@ -99,8 +85,8 @@ def complete(
     script: Script,
     fault: FaultKind | None,
 ) -> list[CompletionChoice]:
-    """All choices of a request. Raises RequestRefused (400) when its constraint is not understood."""
-    constraint = constraint_of(request)
+    """All choices of a request. Raises RequestRefused (400) when its output form is not understood."""
+    form = output_form(request)
     choices: list[CompletionChoice] = []
     for prompt in prompts:
         room = settings.max_model_len - prompt.tokens
@@ -108,32 +94,33 @@ def complete(
         for sequence in range(request.sequences):
             tokens: list[str] = []
             if fault is not FaultKind.EMPTY:
-                key = digest(settings.seed, settings.model, request.seed, prompt.rendered, constraint, sequence)
-                fixed = room if request.ignore_eos and constraint is None else script.tokens
-                tokens = _tokens(_writer(prompt, script, key), constraint, fixed, fault)
+                key = digest(settings.seed, settings.model, request.seed, prompt.rendered, form, sequence)
+                fixed = room if request.ignore_eos and form is None else script.tokens
+                tokens = _tokens(_writer(prompt, script, key), form, fixed, fault)
             choices.append(_ended(CompletionChoice(len(choices), tokens), request, room, fault))
     return choices
 
 
 def _writer(prompt: RenderedPrompt, script: Script, key: bytes) -> OutputWriter:
-    behaviour = pure_behaviour(script.behaviour, key)
+    behaviour = script.behaviour
+    if behaviour is Behaviour.MIXED:
+        behaviour = Random(key).choice(PURE_BEHAVIOURS)
     chance = Random(digest(key, behaviour, script.tokens))
     words_max = None if script.tokens is None else max(1, script.tokens // 8)
     return OutputWriter(PromptReader(prompt.texts), behaviour, chance, words_max)
 
 
 def _tokens(
-    writer: OutputWriter, constraint: OutputConstraint | None, fixed: int | None, fault: FaultKind | None
+    writer: OutputWriter, form: dict[str, Any] | list[str] | None, fixed: int | None, fault: FaultKind | None
 ) -> list[str]:
-    if constraint is None:
+    if form is None:
         return tokenize(writer.text()) if fixed is None else _filled(writer, fixed)
-    if constraint.choice:
-        return tokenize(writer.choose(constraint.choice))
+    if isinstance(form, list):
+        return tokenize(writer.choose(form))
     try:
-        value = writer.any_object() if constraint.schema is None else writer.document(constraint.schema)
+        text = _ENCODE(writer.document(form))
     except SchemaUnsupported as exc:
         raise bad_request(f"The JSON schema is not supported by the simulator: {exc}", "response_format") from exc
-    text = _ENCODE(value)
     if fault is FaultKind.BAD_JSON:
         text = text[: len(text) * 2 // 3] + " … and so on, as said."
     tokens = tokenize(text)

@@ -1,21 +1,51 @@
-"""One HTTP exchange over ASGI: its body, its client's leaving, and its answer."""
+"""One HTTP exchange over ASGI: its body, its client's leaving, and its answer, refusals in vLLM's shape."""
 
 import asyncio
+import json
 import math
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, MutableMapping
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
+from http import HTTPStatus
 from types import MappingProxyType
-from typing import Any
 
-from serve_deployments.simulator.server.errors import RequestRefused
-
-AsgiEvent = MutableMapping[str, Any]
-AsgiReceive = Callable[[], Awaitable[AsgiEvent]]
-AsgiSend = Callable[[AsgiEvent], Awaitable[None]]
+from starlette.types import Receive, Scope, Send
 
 BODY_BYTES_MAX = 16 * 1024 * 1024
 _STREAM_HEADERS = [(b"content-type", b"text/event-stream; charset=utf-8"), (b"cache-control", b"no-cache")]
+
+
+# The types that vLLM 0.32 gives: `vllm/entrypoints/serve/exception_handling`.
+_ERROR_TYPES = {
+    400: "BadRequestError",
+    404: "NotFoundError",
+    500: "InternalServerError",
+    503: "ServiceUnavailableError",
+}
+
+
+class RequestRefused(Exception):
+    """An answer other than 200. `param` is the field at fault; `kind` is the error's type, by default the status's."""
+
+    def __init__(
+        self,
+        status: int,
+        text: str,
+        *,
+        param: str | None = None,
+        kind: str | None = None,
+        headers: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
+        super().__init__(text)
+        self.status = status
+        self.headers = headers
+        kind = kind or _ERROR_TYPES.get(status) or HTTPStatus(status).phrase
+        self.body = json.dumps({"error": {"message": text, "type": kind, "param": param, "code": status}}).encode()
+
+
+def bad_request(text: str, param: str | None = None) -> RequestRefused:
+    """400 as vLLM's own checks give it: the text names the field too."""
+    return RequestRefused(400, f"{text} (parameter={param})" if param else text, param=param)
 
 
 class ClientGone(Exception):
@@ -34,7 +64,7 @@ async def sleep_until(due_s: float) -> None:
 class Exchange:
     """One request and its answer."""
 
-    def __init__(self, scope: Mapping[str, Any], receive: AsgiReceive, send: AsgiSend) -> None:
+    def __init__(self, scope: Scope, receive: Receive, send: Send) -> None:
         self._receive = receive
         self._send = send
         self.headers: dict[bytes, bytes] = dict(scope["headers"])
@@ -43,7 +73,7 @@ class Exchange:
 
     async def body(self) -> bytes:
         """The request's body. Raises RequestRefused (413) when it is longer than 16 MiB."""
-        body = b""
+        body = bytearray()
         while True:
             event = await self._receive()
             if event["type"] == "http.disconnect":
@@ -54,7 +84,7 @@ class Exchange:
                 text = f"The body exceeds {BODY_BYTES_MAX} bytes."
                 raise RequestRefused(413, text, headers={"connection": "close"})
             if not event.get("more_body"):
-                return body
+                return bytes(body)
 
     @asynccontextmanager
     async def connected(self) -> AsyncGenerator[None]:

@@ -4,18 +4,15 @@ Two kinds of refusal, as in vLLM: a field of the wrong type ("Bad Request", `par
 out of its bounds ("BadRequestError", `param` the field alone).
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Annotated, Any, Literal, TypeVar, cast
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, Json, StringConstraints, ValidationError
 
-from serve_deployments.simulator.server.errors import RequestRefused, bad_request
+from serve_deployments.simulator.server.exchange import RequestRefused, bad_request
 
 SEQUENCES_MAX = 128
 CONVERSATIONS_MAX = 1_024
 _INT64 = 2**63
-_ERRORS_SHOWN_MAX = 10
 _BOUND_ERRORS = frozenset(("greater_than", "greater_than_equal", "less_than_equal", "string_too_short"))
 _Model = TypeVar("_Model", bound=BaseModel)
 _Filled = Annotated[str, StringConstraints(min_length=1)]
@@ -126,29 +123,28 @@ class TokenizeRequest(_Body):
     return_token_strs: bool | None = False
 
 
-@dataclass(frozen=True, slots=True)
-class OutputConstraint:
-    """The form of an output: a value of a JSON schema (None: any object), or one of some texts."""
-
-    schema: Mapping[str, Any] | None = None
-    choice: tuple[str, ...] = ()
+# Any object will do: the simulator knows these properties as those of an answer.
+_ANY_OBJECT: dict[str, Any] = {"properties": {"reasoning": {}, "answer": {}, "confidence": {}}}
 
 
 def parse_chat(body: bytes) -> tuple[CompletionRequest, list[Conversation]]:
     """The request and its one conversation. Raises RequestRefused (400)."""
     request = _validated(ChatRequest, body)
-    _check(request)
+    if request.temperature == 0.0 and request.sequences > 1:
+        raise bad_request(f"n must be 1 when using greedy sampling, got {request.n}.", "n")
+    if request.stream_options is not None and not request.stream:
+        raise bad_request("Stream options can only be defined when `stream=True`.", "stream_options")
     return request, [_conversation(request.messages)]
 
 
 def parse_batch(body: bytes) -> tuple[CompletionRequest, list[Conversation]]:
     """The request and its conversations. Raises RequestRefused (400), also for a stream or several choices."""
     request = _validated(BatchRequest, body)
-    if request.stream:
-        raise bad_request("Batch chat completions do not support streaming. Please set `stream` to False.", "stream")
+    for field_name in ("stream", "stream_options"):
+        if getattr(request, field_name):
+            raise bad_request("Batch chat completions do not support streaming.", field_name)
     if request.sequences > 1:
         raise bad_request("Batch chat completions do not support `n > 1`. Please set `n` to 1.", "n")
-    _check(request)
     return request, [_conversation(messages) for messages in request.messages]
 
 
@@ -167,24 +163,15 @@ def _validated(model: type[_Model], body: bytes) -> _Model:
         errors = exc.errors(include_url=False, include_input=False, include_context=False)
         for error in errors:
             if error["type"] in _BOUND_ERRORS and error["loc"][0] != "seed":
-                field = str(error["loc"][0])
-                raise bad_request(f"{field}: {error['msg']}.", field) from exc
-        shown = "".join(f"\n  {error}" for error in errors[:_ERRORS_SHOWN_MAX])
-        label = "error" if len(errors) == 1 else "errors"
+                name = str(error["loc"][0])
+                raise bad_request(f"{name}: {error['msg']}.", name) from exc
         param = ".".join(("body", *(str(step) for step in errors[0]["loc"] if not _is_branch(step))))
-        raise RequestRefused(400, f"{len(errors)} validation {label}:{shown}", param=param, kind="Bad Request") from exc
+        raise RequestRefused(400, str(exc), param=param, kind="Bad Request") from exc
 
 
 def _is_branch(step: int | str) -> bool:
     # For a union, pydantic adds the branch that it tried; that is no field of the body.
     return isinstance(step, str) and (step in ("str", "ContentPart") or "[" in step)
-
-
-def _check(request: CompletionRequest) -> None:
-    if request.temperature == 0.0 and request.sequences > 1:
-        raise bad_request(f"n must be 1 when using greedy sampling, got {request.n}.", "n")
-    if request.stream_options is not None and not request.stream:
-        raise bad_request("Stream options can only be defined when `stream=True`.", "stream_options")
 
 
 def _conversation(messages: list[PromptMessage]) -> Conversation:
@@ -200,39 +187,25 @@ def _text(content: str | list[ContentPart] | None) -> str:
     return "\n".join(part.text or "" for part in content)
 
 
-def constraint_of(request: CompletionRequest) -> OutputConstraint | None:
-    """The form that the output must have, or None for free text. Raises RequestRefused (400)."""
-    if request.structured_outputs is not None:
-        return _structured(request.structured_outputs)
-    wanted = request.response_format
+def output_form(request: CompletionRequest) -> dict[str, Any] | list[str] | None:
+    """The output's JSON schema, the texts to choose from, or None for free text. Raises RequestRefused (400)."""
+    outputs, wanted = request.structured_outputs, request.response_format
+    if outputs is not None:
+        match [name for name, value in outputs if value]:
+            case ["json_"]:
+                return outputs.json_
+            case ["json_object"]:
+                return _ANY_OBJECT
+            case ["choice"]:
+                return outputs.choice
+            case _:
+                text = "Give exactly one structured outputs constraint: json, json_object or choice; no other is known."
+                raise bad_request(text, "structured_outputs")
     if wanted is None or wanted.type == "text":
         return None
     if wanted.type == "json_object":
-        return OutputConstraint()
-    if wanted.type == "structural_tag":
-        raise bad_request("response_format type 'structural_tag' is not simulated.", "response_format")
+        return _ANY_OBJECT
     schema: object = (wanted.json_schema or {}).get("schema")
-    if not isinstance(schema, dict):
-        raise bad_request(
-            "When response_format type is 'json_schema', the 'json_schema' field must be provided.", "response_format"
-        )
-    return OutputConstraint(schema=cast("dict[str, Any]", schema))
-
-
-def _structured(outputs: StructuredOutputs) -> OutputConstraint:
-    named = [name for name, value in outputs if value]
-    if len(named) != 1:
-        count = "multiple are" if named else "none are"
-        raise bad_request(
-            f"You must use exactly one kind of structured outputs constraint but {count} specified.",
-            "structured_outputs",
-        )
-    match named[0]:
-        case "json_":
-            return OutputConstraint(schema=outputs.json_)
-        case "json_object":
-            return OutputConstraint()
-        case "choice":
-            return OutputConstraint(choice=tuple(outputs.choice or ()))
-        case kind:
-            raise bad_request(f"structured_outputs.{kind} is not simulated: use json or choice.", "structured_outputs")
+    if wanted.type != "json_schema" or not isinstance(schema, dict):
+        raise bad_request(f"response_format type '{wanted.type}' needs a 'json_schema'.", "response_format")
+    return cast("dict[str, Any]", schema)

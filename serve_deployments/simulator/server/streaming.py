@@ -3,16 +3,15 @@
 import asyncio
 import json
 import time
+from bisect import bisect_right
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from serve_deployments.simulator.faults import FaultKind
-from serve_deployments.simulator.script import TokenSchedule
 from serve_deployments.simulator.server.completion import CompletionChoice, Generation
 from serve_deployments.simulator.server.exchange import Exchange, sleep_until
 
 _QUOTE = json.JSONEncoder(ensure_ascii=False).encode
-_DONE = b"data: [DONE]\n\n"
+_OPENING = -1
 
 
 def _usage(prompt_tokens: int, completion_tokens: int, cached_tokens: int | None = None) -> str:
@@ -31,8 +30,25 @@ def _usage(prompt_tokens: int, completion_tokens: int, cached_tokens: int | None
     )
 
 
+def _pieces(
+    choice: CompletionChoice, due_times_s: list[float], chunk_tokens: int, *, half: bool
+) -> Iterator[tuple[float, int, int, int]]:
+    """The events of one choice, or of its first half: due time, index, first token and last one, exclusive."""
+    size = len(choice.tokens)
+    until = size // 2 if half else size
+    yield due_times_s[0], choice.index, _OPENING, 0
+    # As in vLLM, the first token and the last are sent at once, whatever the interval.
+    sent = min(1, until)
+    if sent or not size:
+        yield due_times_s[0], choice.index, 0, sent
+    while sent < until:
+        last = min(until, sent + chunk_tokens)
+        yield due_times_s[last - 1], choice.index, sent, last
+        sent = last
+
+
 class ReplySender:
-    """Sends one answer, each choice by its schedule; `written` counts the tokens that are due or sent.
+    """Sends one answer; `written` counts the tokens that are due or sent.
 
     An answer that never ends waits until it is cancelled.
     """
@@ -42,7 +58,12 @@ class ReplySender:
         self._generation = generation
         # The fields that every part of the answer repeats.
         self._head = f'"id":{_QUOTE(answer_id)},"created":{int(time.time())},"model":{_QUOTE(model)}'
-        self._usage = _usage(generation.prompt_tokens, generation.completion_tokens, cached)
+        self._prompt_tokens = sum(prompt.tokens for prompt in generation.prompts)
+        self._completion_tokens = sum(len(choice.tokens) for choice in generation.choices)
+        self._usage = _usage(self._prompt_tokens, self._completion_tokens, cached)
+        options = generation.request.stream_options
+        self._include_usage = bool(options and options.include_usage)
+        self._continuous_usage = bool(self._include_usage and options and options.continuous_usage_stats)
         self.written = 0
 
     async def send(self) -> bool:
@@ -54,12 +75,12 @@ class ReplySender:
     async def _send_whole(self) -> bool:
         generation, start_s = self._generation, time.monotonic()
         try:
-            await sleep_until(start_s + max(each.total_s for each in generation.schedules))
+            await sleep_until(start_s + max(due_s[-1] for due_s in generation.due_times_s))
         except asyncio.CancelledError:
             elapsed_s = time.monotonic() - start_s
-            self.written = sum(schedule.tokens_due(elapsed_s) for schedule in generation.schedules)
+            self.written = sum(bisect_right(due_s, elapsed_s) for due_s in generation.due_times_s)
             raise
-        self.written = generation.completion_tokens
+        self.written = self._completion_tokens
         choices = ",".join(
             f'{{"index":{choice.index},"message":{{"role":"assistant","content":{_QUOTE(choice.text)},'
             '"refusal":null,"annotations":null,"audio":null,"function_call":null,"reasoning":null},"logprobs":null,'
@@ -73,96 +94,48 @@ class ReplySender:
         ).encode("utf-8", "replace")
         if generation.fault is FaultKind.STALL:
             await asyncio.Event().wait()
-        if generation.fault is FaultKind.BROKEN_STREAM:
-            await self._exchange.answer(200, body, cut_at=len(body) // 2)
-            return False
-        await self._exchange.answer(200, body)
-        return True
+        breaks = generation.fault is FaultKind.BROKEN_STREAM
+        await self._exchange.answer(200, body, cut_at=len(body) // 2 if breaks else None)
+        return not breaks
 
     async def _send_stream(self) -> bool:
-        generation, options = self._generation, self._generation.request.stream_options
-        include_usage = bool(options and options.include_usage)
+        generation, start_s = self._generation, time.monotonic()
+        chunk_tokens = max(generation.request.stream_interval or 1, generation.script.chunk_tokens)
         breaks = generation.fault in (FaultKind.BROKEN_STREAM, FaultKind.STALL)
-        head = f'data: {{{self._head},"object":"chat.completion.chunk","choices":['
-        streams = [
-            _ChoiceStream(
-                choice,
-                schedule,
-                head,
-                max(generation.request.stream_interval or 1, generation.script.chunk_tokens),
-                len(choice.tokens) // 2 if breaks else len(choice.tokens),
-                generation.prompt_tokens if include_usage and options and options.continuous_usage_stats else None,
-            )
-            for choice, schedule in zip(generation.choices, generation.schedules, strict=True)
-        ]
-        start_s = time.monotonic()
+        pieces = sorted(
+            piece
+            for choice, due_s in zip(generation.choices, generation.due_times_s, strict=True)
+            for piece in _pieces(choice, due_s, chunk_tokens, half=breaks)
+        )
         await self._exchange.start_stream()
-        while open_streams := [stream for stream in streams if not stream.ended]:
-            await sleep_until(start_s + min(stream.next_due_s for stream in open_streams))
+        sent = 0
+        while sent < len(pieces):
+            await sleep_until(start_s + pieces[sent][0])
             elapsed_s = time.monotonic() - start_s
-            events = "".join(event for stream in open_streams for event in stream.take(elapsed_s))
-            self.written = sum(stream.sent for stream in streams)
-            last = not breaks and all(stream.ended for stream in streams)
-            if last and include_usage:
-                events += f'{head}],"usage":{self._usage}}}\n\n'
-            if events:
-                await self._exchange.write(events.encode("utf-8", "replace") + (_DONE if last else b""), last=last)
+            due = max(sent + 1, bisect_right(pieces, elapsed_s, key=lambda piece: piece[0]))
+            events = "".join(self._event(*piece[1:]) for piece in pieces[sent:due])
+            self.written += sum(last - max(0, first) for _, _, first, last in pieces[sent:due])
+            sent = due
+            complete = sent == len(pieces) and not breaks
+            if complete:
+                events += self._chunk("", f',"usage":{self._usage}') if self._include_usage else ""
+                events += "data: [DONE]\n\n"
+            await self._exchange.write(events.encode("utf-8", "replace"), last=complete)
         if generation.fault is FaultKind.STALL:
             await asyncio.Event().wait()
         return not breaks
 
+    def _event(self, index: int, first: int, last: int) -> str:
+        choice = self._generation.choices[index]
+        delta, ended = '{"role":"assistant","content":""}', '"finish_reason":null'
+        if first != _OPENING:
+            delta = f'{{"content":{_QUOTE("".join(choice.tokens[first:last]))}}}'
+            ended = '"finish_reason":null,"token_ids":null'
+            if last == len(choice.tokens):
+                stop = _QUOTE(choice.stop_reason)
+                ended = f'"finish_reason":"{choice.finish_reason}","stop_reason":{stop},"token_ids":null'
+        usage = f',"usage":{_usage(self._prompt_tokens, last)}' if self._continuous_usage else ""
+        return self._chunk(f'{{"index":{index},"delta":{delta},"logprobs":null,{ended}}}', usage)
 
-@dataclass(slots=True)
-class _ChoiceStream:
-    """The events of one choice, up to `tokens_until`. Late events are merged, as an engine under load does.
-
-    With `prompt_tokens` each event carries the usage so far.
-    """
-
-    choice: CompletionChoice
-    schedule: TokenSchedule
-    head: str
-    chunk_tokens: int
-    tokens_until: int
-    prompt_tokens: int | None
-    sent: int = 0
-    opened: bool = False
-    ended: bool = False
-
-    def _next_sent(self) -> int:
-        # As in vLLM, the first token and the last are sent at once, whatever the interval.
-        return min(self.tokens_until, self.sent + (self.chunk_tokens if self.sent else 1))
-
-    @property
-    def next_due_s(self) -> float:
-        """When the next event is due, in seconds after the start."""
-        following = self._next_sent()
-        return self.schedule.due_s(following) if following else self.schedule.total_s
-
-    def take(self, elapsed_s: float) -> Iterator[str]:
-        """The events that are due."""
-        due = min(self.tokens_until, self.schedule.tokens_due(elapsed_s))
-        if self._next_sent() > due:
-            return
-        if not self.opened:
-            self.opened = True
-            yield self._event('{"role":"assistant","content":""}', '"finish_reason":null', 0)
-        while self.sent < due:
-            yield self._piece(self._next_sent() if self.schedule.instant else due)
-        if not self.choice.tokens:
-            yield self._piece(0)
-        self.ended = self.sent == self.tokens_until
-
-    def _piece(self, last: int) -> str:
-        choice = self.choice
-        text = _QUOTE("".join(choice.tokens[self.sent : last]))
-        self.sent = last
-        reason = '"finish_reason":null,"token_ids":null'
-        if last == len(choice.tokens):
-            stop = _QUOTE(choice.stop_reason)
-            reason = f'"finish_reason":"{choice.finish_reason}","stop_reason":{stop},"token_ids":null'
-        return self._event(f'{{"content":{text}}}', reason, last)
-
-    def _event(self, delta: str, reason: str, tokens: int) -> str:
-        usage = "" if self.prompt_tokens is None else f',"usage":{_usage(self.prompt_tokens, tokens)}'
-        return f'{self.head}{{"index":{self.choice.index},"delta":{delta},"logprobs":null,{reason}}}]{usage}}}\n\n'
+    def _chunk(self, choice: str, usage: str) -> str:
+        return f'data: {{{self._head},"object":"chat.completion.chunk","choices":[{choice}]{usage}}}\n\n'

@@ -7,8 +7,9 @@ analysis, a program or tests. Any other schema gets a plain value from `schema_v
 import re
 from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
+from functools import lru_cache
 from random import Random
-from typing import Any
+from typing import Any, cast
 
 from pydantic import JsonValue
 
@@ -16,7 +17,6 @@ from serve_deployments.simulator.writer.chance import fraction
 from serve_deployments.simulator.writer.programs import operation, program, test
 from serve_deployments.simulator.writer.prompt import PromptReader
 from serve_deployments.simulator.writer.prose import SentenceBank, rationale
-from serve_deployments.simulator.writer.quality import REVISED_HEADING, quality
 from serve_deployments.simulator.writer.schema_values import SchemaUnsupported, schema_value
 
 
@@ -30,14 +30,10 @@ class Behaviour(StrEnum):
     MIXED = "mixed"
 
 
-PURE_BEHAVIOURS = (Behaviour.NORMAL, Behaviour.EXCELLENT, Behaviour.POOR, Behaviour.STUBBORN)
+PURE_BEHAVIOURS = tuple(behaviour for behaviour in Behaviour if behaviour is not Behaviour.MIXED)
 
-_CONFIDENCE = {
-    Behaviour.NORMAL: (70, 89),
-    Behaviour.EXCELLENT: (86, 95),
-    Behaviour.POOR: (60, 68),
-    Behaviour.STUBBORN: (90, 95),
-}
+# The lowest confidence in percent; the highest is 5 more.
+_CONFIDENCE = {Behaviour.NORMAL: 75, Behaviour.EXCELLENT: 88, Behaviour.POOR: 60, Behaviour.STUBBORN: 90}
 # Half the width by which a reviewer's grade differs from the text's own.
 _NOISE = {Behaviour.NORMAL: 0.5, Behaviour.EXCELLENT: 0.25, Behaviour.POOR: 2.0, Behaviour.STUBBORN: 0.5}
 _CRITERION_NOISE = 0.8
@@ -46,6 +42,24 @@ _TIE_BELOW = 0.15
 _RIGHT = {Behaviour.NORMAL: 0.75, Behaviour.EXCELLENT: 1.0, Behaviour.POOR: 0.0, Behaviour.STUBBORN: 0.5}
 _REPAIRED = {Behaviour.NORMAL: 0.8, Behaviour.EXCELLENT: 1.0, Behaviour.POOR: 0.3, Behaviour.STUBBORN: 0.0}
 _ACCEPTED = {Behaviour.NORMAL: 0.8, Behaviour.EXCELLENT: 0.95, Behaviour.POOR: 0.8, Behaviour.STUBBORN: 0.0}
+
+REVISED_HEADING = "## Changed after review"
+_WORD = re.compile(r"\w+")
+_FIGURE = re.compile(r"\d[\d,.]*")
+_VAGUE = re.compile(r"\b(?:somehow|maybe|probably|perhaps|later|things|etc|should be fine|good enough)\b")
+
+
+@lru_cache(maxsize=1_024)
+def quality(text: str) -> float:
+    """The grade, 0.5 to 9.6, that reviewers mostly agree on: a function of the text's words.
+
+    Figures and headings raise it, vague words lower it, and a stable hash of the words decides the rest.
+    """
+    lowered = text.lower()
+    grade = 5.9 + 1.2 * (2.0 * fraction("quality", " ".join(_WORD.findall(lowered))) - 1.0)
+    grade += min(1.2, 0.14 * len(_FIGURE.findall(text))) + 0.6 * min(3, text.count("\n## "))
+    grade -= min(3.2, 0.8 * len(_VAGUE.findall(lowered)))
+    return min(9.6, max(0.5, grade))
 
 
 class OutputWriter:
@@ -85,10 +99,6 @@ class OutputWriter:
         except (TypeError, ValueError, KeyError, IndexError, AttributeError) as exc:
             raise SchemaUnsupported(f"the schema is malformed: {exc!r}") from exc
 
-    def any_object(self) -> JsonValue:
-        """A JSON object of no given schema."""
-        return self._answer({})
-
     def choose(self, options: Sequence[str]) -> str:
         """One of `options`: the best candidate when all of them are candidates' labels."""
         candidates = self._prompt.candidates
@@ -112,7 +122,7 @@ class OutputWriter:
 
     def filler(self) -> str:
         """Text that may be repeated to any length."""
-        return " ".join(self._sentences.steps(12))
+        return " ".join(self._sentences.steps(11))
 
     def _short(self, text: str) -> str:
         return text if self._words_max is None else " ".join(text.split(" ")[: self._words_max])
@@ -121,7 +131,7 @@ class OutputWriter:
         return self._short(self._sentences.reasoning())
 
     def _confidence(self) -> int:
-        return self._chance.randint(*_CONFIDENCE[self._behaviour])
+        return _CONFIDENCE[self._behaviour] + self._chance.randint(0, 5)
 
     # --- writing ---------------------------------------------------------------------------------------------------
 
@@ -171,7 +181,8 @@ class OutputWriter:
         severities = self._severities(text)[: properties["issues"].get("maxItems")]
         issues: list[JsonValue] = []
         for severity, (claim, evidence, fix) in zip(severities, self._sentences.issues(len(severities)), strict=True):
-            issue = {"where": self._quoted_line(text), "claim": claim, "evidence": evidence, "fix": fix}
+            line = self._chance.choice([line for line in text.splitlines() if line] or ["the first line"])
+            issue = {"where": " ".join(line.split()[:8]), "claim": claim, "evidence": evidence, "fix": fix}
             issues.append({"severity": severity, **{name: self._short(part) for name, part in issue.items()}})
         verdict = "reject" if "blocker" in severities else "revise" if "major" in severities else "accept"
         return {"issues": issues, "verdict": verdict}
@@ -186,28 +197,22 @@ class OutputWriter:
         further = chance.randint(0, 2) + (self._behaviour is Behaviour.EXCELLENT)
         return [first, *chance.choices(("major", "minor"), (3, 7), k=further)]
 
-    def _quoted_line(self, text: str) -> str:
-        lines = [line for line in text.splitlines() if len(line) > 12]
-        words = re.sub(r"[*#`“”]+|^\s*(?:-|\d+\.)\s", "", self._chance.choice(lines)).split() if lines else []
-        return f"“{' '.join(words[:8])}{' …' if len(words) > 8 else ''}”" if words else "the first paragraph"
-
     def _perceived(self, text: str) -> float:
         noise = _NOISE[self._behaviour] * (2.0 * fraction("noise", self._noise_key, text) - 1.0)
         return quality(text) + noise
 
     def _scores(self, properties: Mapping[str, Any]) -> JsonValue:
-        return {label: {"criteria": self._criteria(label, scored)} for label, scored in properties.items()}
-
-    def _criteria(self, label: str, scored: Mapping[str, Any]) -> JsonValue:
-        text = self._prompt.candidates.get(label, "")
-        perceived = self._perceived(text)
-        listed: list[JsonValue] = []
-        for entry in scored["properties"]["criteria"]["prefixItems"]:
-            criterion: str = entry["properties"]["id"]["const"]
-            grade = perceived + _CRITERION_NOISE * (2.0 * fraction("criterion", criterion, text) - 1.0)
-            score = min(10, max(0, round(grade)))
-            listed.append({"id": criterion, "rationale": self._short(rationale(grade)), "score": score})
-        return listed
+        scores: dict[str, JsonValue] = {}
+        for label, scored in properties.items():
+            text = self._prompt.candidates.get(label, "")
+            criteria: list[JsonValue] = []
+            for entry in scored["properties"]["criteria"]["prefixItems"]:
+                criterion: str = entry["properties"]["id"]["const"]
+                noise = _CRITERION_NOISE * (2.0 * fraction("criterion", criterion, text) - 1.0)
+                grade = min(10.0, max(0.0, self._perceived(text) + noise))
+                criteria.append({"id": criterion, "rationale": self._short(rationale(grade)), "score": round(grade)})
+            scores[label] = {"criteria": criteria}
+        return scores
 
     def _pair(self, _: Mapping[str, Any]) -> JsonValue:
         first, second = (self._perceived(self._prompt.candidates.get(label, "")) for label in ("A", "B"))
@@ -242,11 +247,4 @@ class OutputWriter:
 
 
 def _is_scored(schema: object) -> bool:
-    return isinstance(schema, dict) and set(schema.get("properties", ())) == {"criteria"}
-
-
-def pure_behaviour(behaviour: Behaviour, *key: object) -> Behaviour:
-    """`behaviour`, or for `mixed` the one that `key` draws."""
-    if behaviour is not Behaviour.MIXED:
-        return behaviour
-    return PURE_BEHAVIOURS[int(fraction("behaviour", *key) * len(PURE_BEHAVIOURS))]
+    return isinstance(schema, dict) and "criteria" in cast("dict[str, Any]", schema).get("properties", ())

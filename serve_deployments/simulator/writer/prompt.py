@@ -7,6 +7,7 @@ above (`Candidate B:`). Every part is optional; a bare question is the task.
 import builtins
 import keyword
 import re
+import textwrap
 from functools import cached_property
 
 _TASK = re.compile(r"^#+[ \t]*Task[ \t]*\n(.*?)(?=^#{1,2} |\Z)", re.MULTILINE | re.DOTALL)
@@ -38,11 +39,8 @@ class PromptReader:
     @cached_property
     def title(self) -> str:
         """The task's first sentence, cut after 72 characters."""
-        line = next((line for line in self.task.splitlines() if line.strip(" #*`>-")), "the question").strip(" #*`>-")
-        sentence = re.split(r"(?<=[.?!;:])\s", line, maxsplit=1)[0].rstrip(".;:! ")
-        if len(sentence) > _TITLE_CHARS:
-            sentence = sentence[:_TITLE_CHARS].rsplit(" ", 1)[0].rstrip(",;: ") + " …"
-        return sentence or "the question"
+        sentence = re.split(r"(?<=[.?!;:])\s|\n", self.task.strip(" \n#*`>-"), maxsplit=1)[0].rstrip(".;:! ")
+        return textwrap.shorten(sentence, _TITLE_CHARS, placeholder=" …") or "the question"
 
     @cached_property
     def _fenced(self) -> list[tuple[str, str]]:

@@ -7,7 +7,6 @@ _OPENINGS = (
     "The core of “{title}” is one small part that can be tested alone.",
     "Start with the smallest version of “{title}” that works, then measure it.",
     "“{title}” is decided by its limits, so they come first.",
-    "For “{title}” the plainest design that meets the requirements is the best one.",
 )
 _STEPS = (
     "**Interface.** One entry point with typed arguments; it returns a value and changes no state.",
@@ -20,10 +19,7 @@ _STEPS = (
     "**Rollback.** A release goes to 1 instance for 10 minutes, and returns with one command.",
     "**Signals.** Rate, errors and duration are measured; an alert fires after 5 minutes.",
     "**Data.** Every record carries a version, and a late one is applied at most once.",
-    "**Cost.** The design costs about 20 % more than the simplest one, and halves the risk.",
     "**Order.** The riskiest assumption is tested on day 1, before anything is built on it.",
-    "**Review.** Two readers check the contract against 12 cases before the first release.",
-    "**Scope.** What the task does not ask for is left out, and listed as such.",
 )
 _CHECKS = (
     "It is done when a test fails for each line that is removed.",
@@ -40,7 +36,6 @@ _REASONS = (
     "The limits decide most of “{title}”, so they come first.",
     "The costly mistake would be in the state; the plan makes it visible early.",
     "A larger design was weighed, and no requirement asks for it.",
-    "One assumption is uncertain; the first check settles it.",
 )
 _ISSUES = (
     ("The failure case is missing.", "No sentence says what happens when a dependency is down.", "Add the fallback."),
@@ -75,7 +70,7 @@ class SentenceBank:
         return " ".join(self._some(_REASONS, 2))
 
     def steps(self, size: int) -> list[str]:
-        """`size` different steps, at most 14."""
+        """`size` different steps, at most 11."""
         return self._some(_STEPS, size)
 
     def answer(self) -> str:
@@ -84,8 +79,8 @@ class SentenceBank:
         return f"{self._some(_OPENINGS, 1)[0]}\n\n{steps}\n\n{self.sentence()}"
 
     def long_answer(self) -> str:
-        """A long Markdown answer: an opening, reasons, twelve steps, checks."""
-        steps = "\n".join(f"{number}. {step}" for number, step in enumerate(self.steps(12), start=1))
+        """A long Markdown answer: an opening, reasons, eleven steps, checks."""
+        steps = "\n".join(f"{number}. {step}" for number, step in enumerate(self.steps(11), start=1))
         checks = "\n".join(f"- {check}" for check in self._some(_CHECKS, 2))
         return f"{self._some(_OPENINGS, 1)[0]} {self.reasoning()}\n\n## Steps\n\n{steps}\n\n## Checks\n\n{checks}"
 

@@ -5,7 +5,7 @@ Understood are `type`, `enum`, `const`, `properties`, `required`, `items`, bound
 """
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from random import Random
 from typing import Any, cast
 
@@ -65,13 +65,14 @@ def schema_value(
             high = min(known.get("maxItems", math.inf), low + _EXTRA_ITEMS) if optional else low
             return [inner(known.get("items", True)) for _ in range(chance.randint(low, high))]
         case "string":
-            return _fitted(sentence(), known.get("minLength", 0), known.get("maxLength"))
-        case "integer":
-            low, high = _bounds(known)
-            return chance.randint(math.ceil(low), math.floor(high))
-        case "number":
-            low, high = _bounds(known)
-            return low + (high - low) * chance.random()
+            return sentence()[: known.get("maxLength")].ljust(known.get("minLength", 0), ".")
+        case "integer" | "number" as number:
+            low = known.get("minimum", min(0, known.get("maximum", 0)))
+            high = known.get("maximum", low + _NUMBER_SPAN)
+            if low > high:
+                raise SchemaUnsupported("minimum exceeds maximum")
+            whole = number == "integer"
+            return chance.randint(math.ceil(low), math.floor(high)) if whole else chance.uniform(low, high)
         case "boolean":
             return chance.random() < 0.5
         case "null":
@@ -86,18 +87,3 @@ def _resolved(reference: str, root: object) -> object:
     for step in reference.split("/")[1:]:
         root = cast("dict[str, object]", root)[step]
     return root
-
-
-def _fitted(text: str, chars_min: int, chars_max: int | None) -> str:
-    while len(text) < chars_min:
-        text += f" {text}"
-    return text[:chars_max]
-
-
-def _bounds(schema: Mapping[str, Any]) -> tuple[float, float]:
-    high: float | None = schema.get("maximum")
-    low: float = schema.get("minimum", 0 if high is None else min(0, high))
-    high = low + _NUMBER_SPAN if high is None else high
-    if low > high:
-        raise SchemaUnsupported("minimum exceeds maximum")
-    return low, high

@@ -10,14 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from serve_deployments.simulator.faults import FaultKind, FaultPlan, FaultSyntaxError, ScriptedFault, parse_fault
-from serve_deployments.simulator.script import Script, TokenSchedule
+from serve_deployments.simulator.script import Script
 from serve_deployments.simulator.server import calls
 from serve_deployments.simulator.server.app import Simulator
 from serve_deployments.simulator.server.calls import CallLedger
 from serve_deployments.simulator.server.completion import SimulatorSettings
-from serve_deployments.simulator.server.prefix_cache import PrefixCache
+from serve_deployments.simulator.server.engine import PrefixCache, SequenceSlots
 from serve_deployments.simulator.server.requests import parse_chat
-from serve_deployments.simulator.server.slots import SequenceSlots
 from serve_deployments.simulator.writer.chance import digest, fraction
 from serve_deployments.simulator.writer.outputs import Behaviour
 from serve_deployments.simulator.writer.tokens import split_blocks
@@ -117,10 +116,10 @@ def test_a_retry_draws_anew() -> None:
 
 @bounded
 @given(st.floats(0, 5_000), st.integers(1, 400), st.floats(0, 1, exclude_max=True))
-def test_a_duration_is_exact_whatever_the_number_of_tokens(duration_ms: float, tokens: int, chance: float) -> None:
-    found = Script(ttft_ms=9, per_token_ms=9, duration_ms=duration_ms).schedule(tokens, chance)
-    assert found.total_s == pytest.approx(duration_ms / 1_000)
-    assert found.tokens_due(found.total_s) == tokens
+def test_a_duration_is_exact_for_any_number_of_tokens(duration_ms: float, tokens: int, chance: float) -> None:
+    due_times_s = Script(ttft_ms=9, per_token_ms=9, duration_ms=duration_ms).due_times_s(tokens, chance)
+    assert len(due_times_s) == tokens
+    assert due_times_s[-1] == pytest.approx(duration_ms / 1_000)
 
 
 @bounded
@@ -128,26 +127,24 @@ def test_a_duration_is_exact_whatever_the_number_of_tokens(duration_ms: float, t
 def test_jitter_stays_within_its_share(
     ttft_ms: float, step_ms: float, tokens: int, jitter: float, chance: float
 ) -> None:
-    plain = Script(ttft_ms=ttft_ms, per_token_ms=step_ms).schedule(tokens, chance)
-    found = Script(ttft_ms=ttft_ms, per_token_ms=step_ms, jitter=jitter).schedule(tokens, chance)
-    assert plain.total_s == pytest.approx((ttft_ms + step_ms * max(0, tokens - 1)) / 1_000)
-    assert (1 - jitter) * plain.total_s - 1e-9 <= found.total_s <= (1 + jitter) * plain.total_s + 1e-9
+    script = Script(ttft_ms=ttft_ms, per_token_ms=step_ms)
+    plain_s = script.due_times_s(tokens, chance)[-1]
+    found_s = script.model_copy(update={"jitter": jitter}).due_times_s(tokens, chance)[-1]
+    assert plain_s == pytest.approx((ttft_ms + step_ms * max(0, tokens - 1)) / 1_000)
+    assert (1 - jitter) * plain_s - 1e-9 <= found_s <= (1 + jitter) * plain_s + 1e-9
 
 
 def test_tokens_fall_due_one_by_one() -> None:
-    found = TokenSchedule(first_s=1.0, step_s=0.5, tokens=4)
-    assert [found.tokens_due(at) for at in (0, 0.9, 1.0, 1.4, 1.5, 2.5, 99)] == [0, 0, 1, 1, 2, 4, 4]
+    assert Script(ttft_ms=1_000, per_token_ms=500).due_times_s(4, 0.5) == pytest.approx([1.0, 1.5, 2.0, 2.5])
 
 
-def test_a_slow_schedule_takes_ten_times_as_long_and_a_second_more() -> None:
+def test_a_slow_completion_takes_ten_times_as_long_and_a_second_more() -> None:
     script = Script(ttft_ms=100, per_token_ms=10)
-    assert script.schedule(4, 0.5, slow=True).total_s == pytest.approx(10 * script.schedule(4, 0.5).total_s + 1)
+    assert script.due_times_s(4, 0.5, slow=True)[-1] == pytest.approx(10 * script.due_times_s(4, 0.5)[-1] + 1)
 
 
-def test_an_instant_schedule_has_everything_due_at_once() -> None:
-    found = Script().schedule(7, 0.5)
-    assert found.instant
-    assert found.tokens_due(0.0) == 7
+def test_an_instant_script_has_every_token_due_at_once() -> None:
+    assert Script().due_times_s(7, 0.5) == [0.0] * 7
 
 
 # --- slots ----------------------------------------------------------------------------------------------------------
@@ -370,7 +367,10 @@ def test_accepts_unknown_fields_and_joins_parts_of_text() -> None:
     assert request.response_format is request.structured_outputs is None
 
 
-@pytest.mark.parametrize("fields", [{"stream": True}, {"n": 2}, {"messages": [[]]}, {"messages": []}], ids=str)
+NO_BATCH: list[dict[str, Any]] = [{"stream": True}, {"n": 2}, {"messages": [[]]}, {"messages": []}]
+
+
+@pytest.mark.parametrize("fields", NO_BATCH, ids=str)
 async def test_rejects_a_batch_that_streams_or_has_several_choices(
     client: httpx.AsyncClient, fields: dict[str, Any]
 ) -> None:

@@ -21,9 +21,8 @@ from serve_deployments.simulator.faults import FaultKind
 from serve_deployments.simulator.script import Script
 from serve_deployments.simulator.server.completion import CompletionChoice, SimulatorSettings, complete, render
 from serve_deployments.simulator.server.requests import parse_chat
-from serve_deployments.simulator.writer.outputs import Behaviour
+from serve_deployments.simulator.writer.outputs import REVISED_HEADING, Behaviour, quality
 from serve_deployments.simulator.writer.prompt import PromptReader
-from serve_deployments.simulator.writer.quality import REVISED_HEADING, quality
 from serve_deployments.simulator.writer.tokens import BLOCK_TOKENS, split_blocks, token_id, tokenize
 
 bounded = settings(max_examples=100, deadline=None, derandomize=True)
@@ -159,7 +158,7 @@ def test_the_same_seed_gives_the_same_words_in_every_process() -> None:
     [{"seed": 2}, {"server_seed": 1}, {"script": behaving("excellent")}, {"role": "QA"}],
     ids=lambda changed: next(iter(changed)),
 )
-def test_an_answer_depends_on(changed: dict[str, Any]) -> None:
+def test_an_answer_depends_on_the_seeds_the_behaviour_and_the_persona(changed: dict[str, Any]) -> None:
     fixed: dict[str, Any] = {"seed": 1, "role": "DEV"}
     assert text(propose(SPECIFICATION, 0), **fixed) != text(propose(SPECIFICATION, 0), **{**fixed, **changed})
 

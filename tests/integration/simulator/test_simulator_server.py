@@ -1,4 +1,4 @@
-"""The simulator as a process: its protocol, its time, its faults and its own count, over real HTTP."""
+"""The simulator as a process over HTTP: protocol, latency, faults and counts."""
 
 import asyncio
 import json
@@ -96,7 +96,7 @@ async def stream(client: httpx.AsyncClient, **fields: Any) -> list[Fields]:
     return [json.loads(event) for event in events[:-1]]
 
 
-def told(chunks: list[Fields], index: int = 0) -> str:
+def text_of(chunks: list[Fields], index: int = 0) -> str:
     choices = [choice for chunk in chunks for choice in chunk["choices"] if choice["index"] == index]
     return "".join(choice["delta"].get("content") or "" for choice in choices)
 
@@ -131,7 +131,7 @@ async def until(condition: Callable[[], Awaitable[bool]], deadline_s: float = 10
 # --- the protocol ---------------------------------------------------------------------------------------------------
 
 
-async def test_it_tells_where_it_listens_and_that_its_model_is_simulated(client: httpx.AsyncClient) -> None:
+async def test_the_ready_line_names_the_address_and_a_simulated_model(client: httpx.AsyncClient) -> None:
     with running("--model", "llama-70b") as simulator:
         assert simulator.ready_line.startswith("simulator ready http://127.0.0.1:")
         assert simulator.ready_line.endswith(" model=simulated-llama-70b")
@@ -143,10 +143,10 @@ async def test_it_tells_where_it_listens_and_that_its_model_is_simulated(client:
     assert (await client.get("/load")).json() == {"server_load": 0}
 
 
-async def test_a_stream_says_what_a_whole_answer_says_and_counts_the_same(client: httpx.AsyncClient) -> None:
+async def test_a_stream_has_the_text_and_the_counts_of_a_whole_answer(client: httpx.AsyncClient) -> None:
     whole = await ask(client, seed=3)
     chunks = await stream(client, seed=3, stream_options={"include_usage": True})
-    assert told(chunks) == whole["choices"][0]["message"]["content"]
+    assert text_of(chunks) == whole["choices"][0]["message"]["content"]
     opening, *pieces, usage = chunks
     assert opening["choices"][0]["delta"] == {"role": "assistant", "content": ""}
     assert [piece["choices"][0]["finish_reason"] for piece in pieces] == [None] * (len(pieces) - 1) + ["stop"]
@@ -175,9 +175,9 @@ async def test_continuous_usage_counts_up(client: httpx.AsyncClient) -> None:
 
 async def test_a_stream_interval_makes_chunks_of_so_many_tokens(client: httpx.AsyncClient) -> None:
     chunks = await stream(client, max_tokens=10, stream_interval=4)
-    sizes = [len(await tokens(client, told([chunk]))) for chunk in chunks[1:]]
+    sizes = [len(await tokens(client, text_of([chunk]))) for chunk in chunks[1:]]
     assert sizes == [1, 4, 4, 1]
-    assert told(chunks) == await text(client, max_tokens=10)
+    assert text_of(chunks) == await text(client, max_tokens=10)
 
 
 async def tokens(client: httpx.AsyncClient, written: str) -> list[int]:
@@ -189,7 +189,7 @@ async def test_n_choices_differ_and_the_prompt_is_counted_once(client: httpx.Asy
     single = await ask(client, max_tokens=6)
     if streamed:
         chunks = await stream(client, n=3, max_tokens=6, stream_options={"include_usage": True})
-        written, usage = [told(chunks, index) for index in range(3)], chunks[-1]["usage"]
+        written, usage = [text_of(chunks, index) for index in range(3)], chunks[-1]["usage"]
     else:
         whole = await ask(client, n=3, max_tokens=6)
         assert [choice["index"] for choice in whole["choices"]] == [0, 1, 2]
@@ -201,13 +201,13 @@ async def test_n_choices_differ_and_the_prompt_is_counted_once(client: httpx.Asy
 
 async def test_a_schema_is_met_in_a_stream_too(client: httpx.AsyncClient) -> None:
     chunks = await stream(client, response_format=ANSWER_FORMAT, seed=2)
-    jsonschema.validate(json.loads(told(chunks)), json_schema(Output(kind="answer")))
-    assert told(chunks) == await text(client, response_format=ANSWER_FORMAT, seed=2)
+    jsonschema.validate(json.loads(text_of(chunks)), json_schema(Output(kind="answer")))
+    assert text_of(chunks) == await text(client, response_format=ANSWER_FORMAT, seed=2)
     assert await text(client, structured_outputs={"choice": ["yes", "no"]}) in ("yes", "no")
     assert isinstance(json.loads(await text(client, response_format={"type": "json_object"})), dict)
 
 
-async def test_a_batch_says_what_its_conversations_say_alone(client: httpx.AsyncClient) -> None:
+async def test_a_batch_gives_each_conversation_the_answer_it_gets_alone(client: httpx.AsyncClient) -> None:
     conversations = [[{"role": "user", "content": f"{TASK} {number}"}] for number in range(3)]
     batch = await ask(client, f"{CHAT}/batch", messages=conversations, seed=4, response_format=ANSWER_FORMAT)
     alone = [await ask(client, messages=each, seed=4, response_format=ANSWER_FORMAT) for each in conversations]
@@ -246,7 +246,7 @@ async def test_refusals_have_the_shape_of_vllm(
     assert await text(client, max_tokens=2), "the next request works"
 
 
-async def test_other_paths_and_methods_are_refused_in_the_same_shape(client: httpx.AsyncClient) -> None:
+async def test_rejects_other_paths_and_methods_in_the_same_shape(client: httpx.AsyncClient) -> None:
     for method, path, status in (("GET", "/nowhere", 404), ("GET", CHAT, 405), ("DELETE", "/health", 405)):
         response = await client.request(method, path)
         assert (response.status_code, response.json()["error"]["code"]) == (status, status)
@@ -344,7 +344,7 @@ async def waiting_is(client: httpx.AsyncClient, waiting: int) -> bool:
     return (await metrics(client))["vllm:num_requests_waiting"] == waiting
 
 
-async def test_beyond_max_running_requests_wait_their_turn_or_leave() -> None:
+async def test_requests_beyond_max_running_wait_in_order_or_leave() -> None:
     with running("--max-running", "2", "--duration-ms", "20000") as simulator:
         async with connected(simulator) as client:
             async with asyncio.TaskGroup() as group:
@@ -383,7 +383,7 @@ async def test_prompts_that_share_their_start_hit_the_prefix_cache(client: httpx
     assert after["vllm:prefix_cache_queries_total"] - before["vllm:prefix_cache_queries_total"] == queried
 
 
-async def test_its_metrics_and_its_own_count_tell_what_usage_told(client: httpx.AsyncClient) -> None:
+async def test_metrics_and_the_ledger_count_the_tokens_of_usage(client: httpx.AsyncClient) -> None:
     before = await metrics(client)
     whole = [
         await ask(client, call="a"),
@@ -467,7 +467,7 @@ async def test_a_stalled_or_hanging_answer_waits_until_the_client_leaves(
         assert (await calls(client))["calls"][fault]["aborted"] == 1
 
 
-async def test_faults_that_spoil_the_text(client: httpx.AsyncClient) -> None:
+async def test_faults_change_the_text_and_the_finish_reason(client: httpx.AsyncClient) -> None:
     whole = await ask(client, response_format=ANSWER_FORMAT)
     await script(client, faults=["bad-json:first=1", "truncate:first=2", "empty:first=3"])
     spoilt, cut, empty = [await ask(client, response_format=ANSWER_FORMAT) for _ in range(3)]
@@ -478,7 +478,7 @@ async def test_faults_that_spoil_the_text(client: httpx.AsyncClient) -> None:
     assert cut["usage"]["completion_tokens"] == whole["usage"]["completion_tokens"] // 2
     assert (empty["choices"][0]["message"]["content"], empty["usage"]["completion_tokens"]) == ("", 0)
     await script(client, faults=["empty"])
-    assert told(await stream(client)) == ""
+    assert text_of(await stream(client)) == ""
 
 
 async def test_a_slow_answer_takes_a_second_more(client: httpx.AsyncClient) -> None:
@@ -488,7 +488,7 @@ async def test_a_slow_answer_takes_a_second_more(client: httpx.AsyncClient) -> N
     assert time.monotonic() - started >= 1.0
 
 
-async def test_the_script_is_told_and_a_wrong_change_leaves_it(client: httpx.AsyncClient) -> None:
+async def test_the_script_can_be_read_and_a_wrong_change_leaves_it(client: httpx.AsyncClient) -> None:
     changed = await script(client, behaviour="poor", ttft_ms=1, faults=["error:0.5"])
     assert (changed["behaviour"], changed["ttft_ms"], changed["faults"]) == ("poor", 1, ["error:0.5"])
     for wrong in ({"behaviour": "kind"}, {"faults": ["nonsense"]}, {"unknown": 1}):
@@ -528,7 +528,7 @@ async def test_sigterm_does_not_wait_for_what_never_ends() -> None:
         (["--host", "192.0.2.1"], 1, "cannot listen on 192.0.2.1"),
     ],
 )
-def test_a_command_line_that_cannot_be_is_refused(options: list[str], status: int, said: str) -> None:
+def test_rejects_a_wrong_command_line(options: list[str], status: int, said: str) -> None:
     command = [sys.executable, "-m", "serve_deployments.simulator", "--port", "0", *options]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
     assert ended.returncode == status
