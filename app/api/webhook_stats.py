@@ -25,9 +25,7 @@ class Senders(Collector):
         )
         ended = CounterMetricFamily("webhook_deliveries", "Ended deliveries by ending", labels=["sender", "ending"])
         in_flight = GaugeMetricFamily("webhook_attempts_in_flight", "Requests in flight", labels=["sender"])
-        waiting = GaugeMetricFamily(
-            "webhook_attempts_waiting", "Requests that wait for a slot", labels=["sender"]
-        )
+        waiting = GaugeMetricFamily("webhook_attempts_waiting", "Requests that wait for a slot", labels=["sender"])
         queue = GaugeMetricFamily(
             "webhook_queue",
             "Queued items: `webhooks` are deliberations to follow, `attempts` are attempts to make. No sender has "

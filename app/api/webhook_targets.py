@@ -91,9 +91,7 @@ class Target:
 def parsed(url: str) -> Target:
     """The target of a URL; raises UnfitUrl if no rules could permit it."""
     if len(url) > URL_CHARS_MAX or not url.isascii() or not url.isprintable():
-        raise UnfitUrl(
-            "It is not a URL of visible ASCII characters", f"Give at most {URL_CHARS_MAX}, escaped."
-        )
+        raise UnfitUrl("It is not a URL of visible ASCII characters", f"Give at most {URL_CHARS_MAX}, escaped.")
     if "@" in url.partition("://")[2].partition("/")[0].partition("?")[0]:
         raise UnfitUrl("It contains credentials", "Leave them out: the signature authenticates the sender.")
     found = _URL.fullmatch(url)
