@@ -1,4 +1,4 @@
-"""What is told, under which id, and signed how: checked with the official library."""
+"""Payloads, delivery ids and signatures of webhooks, checked with the official library."""
 
 import base64
 import hashlib
@@ -38,21 +38,21 @@ def stored(fact: Fact, sequence: int = 7, tenant: str = "default") -> Record:
     return Record(f"{prefix(tenant, fact.deliberation_id)}.{suffix(fact)}", sequence, encode(fact))
 
 
-def test_every_type_of_fact_may_be_told_and_no_view() -> None:
+def test_every_fact_type_is_a_webhook_event_and_no_view_is() -> None:
     assert set(EVENTS) == {each.model_fields["type"].default for each in get_args(Fact)}
 
 
 @pytest.mark.parametrize(
     "fact", [STORY.accepted(), STORY.opened(), STORY.finished("dev-001"), STORY.closed(), STORY.completed()]
 )
-def test_the_facts_of_a_wanted_type_are_among_those_that_are_read(fact: Fact) -> None:
+def test_patterns_match_the_facts_of_requested_events(fact: Fact) -> None:
     record, hook = stored(fact), Hook(url="", events=(fact.type,))
     assert wanted(record, hook)
     assert not wanted(record, Hook(url="", events=tuple(set(EVENTS) - {fact.type})))
     assert any(subject_matches(pattern, record.subject) for pattern in patterns("default", "d1", hook.events))
 
 
-def test_the_end_is_always_read_and_views_are_never() -> None:
+def test_patterns_always_match_the_end_and_never_views() -> None:
     for event in EVENTS:
         of_it = patterns("t", "d1", [event])
         assert any(subject_matches(pattern, "deliberations.t.d1.end") for pattern in of_it)
@@ -61,33 +61,33 @@ def test_the_end_is_always_read_and_views_are_never() -> None:
     assert is_end(stored(STORY.completed())) and not is_end(stored(STORY.closed()))
 
 
-def test_events_are_kept_once_and_in_the_order_of_a_life() -> None:
+def test_event_types_are_deduplicated_and_ordered() -> None:
     assert ordered(["deliberation.timeout", "stage.opened", "stage.opened"]) == ("stage.opened", "deliberation.timeout")
 
 
-def test_a_body_is_the_facts_own_bytes_in_an_envelope() -> None:
+def test_a_body_wraps_the_bytes_of_the_fact() -> None:
     fact = stored(STORY.completed())
     body = payload(fact, "e1", HOOK)
-    told = json.loads(body)
-    assert list(told) == ["type", "timestamp", "id", "links", "metadata", "thin", "data"]
-    assert (told["type"], told["timestamp"]) == ("deliberation.completed", "2026-01-01T00:00:00Z")
-    assert (told["id"], told["thin"], told["metadata"]) == ("e1-7", False, {"team": "ü"})
-    assert told["links"]["deliveries"] == "/deliberations/d1/deliveries"
+    sent = json.loads(body)
+    assert list(sent) == ["type", "timestamp", "id", "links", "metadata", "thin", "data"]
+    assert (sent["type"], sent["timestamp"]) == ("deliberation.completed", "2026-01-01T00:00:00Z")
+    assert (sent["id"], sent["thin"], sent["metadata"]) == ("e1-7", False, {"team": "ü"})
+    assert sent["links"]["deliveries"] == "/deliberations/d1/deliveries"
     assert body.endswith(b',"data":' + fact.data + b"}")
 
 
-def test_what_is_too_large_is_told_thin() -> None:
+def test_a_large_event_is_sent_thin() -> None:
     finished = STORY.finished("dev-001", "x" * PAYLOAD_BYTES_MAX)
     body = payload(stored(finished), "e1", HOOK)
-    told = json.loads(body)
+    sent = json.loads(body)
     assert len(body) < 1_000
-    assert told["thin"] is True
-    assert told["data"] == {"type": "call.finished", "deliberation_id": "d1", "ts": "2026-01-01T00:00:00Z"}
+    assert sent["thin"] is True
+    assert sent["data"] == {"type": "call.finished", "deliberation_id": "d1", "ts": "2026-01-01T00:00:00Z"}
     whole = payload(stored(STORY.finished("dev-001", "x" * (PAYLOAD_BYTES_MAX - 2_000))), "e1", HOOK)
     assert json.loads(whole)["thin"] is False and len(whole) <= PAYLOAD_BYTES_MAX
 
 
-def test_a_delivery_has_one_id_for_ever_and_another_than_any_other() -> None:
+def test_delivery_ids_are_stable_and_unique() -> None:
     ends = [
         stored(STORY.completed()),
         stored(STORY.completed(), tenant="other"),
@@ -109,12 +109,12 @@ def test_a_delivery_has_one_id_for_ever_and_another_than_any_other() -> None:
     assert TOKEN_PATTERN == r"^[a-z0-9_-]{1,64}$"
 
 
-def test_every_secret_signs_as_the_official_library_checks() -> None:
+def test_signatures_verify_with_the_official_library() -> None:
     body, now = payload(stored(STORY.completed()), "e1", HOOK), datetime.now(UTC)
     headers = Signer(MASTERS).headers("acme", "dlv_1", body, now)
     for master in MASTERS:
-        told = Webhook(tenant_secret(master, "acme")).verify(body, headers)
-        assert told["type"] == "deliberation.completed"
+        sent = Webhook(tenant_secret(master, "acme")).verify(body, headers)
+        assert sent["type"] == "deliberation.completed"
     assert len(headers["webhook-signature"].split(" ")) == 2
     assert headers["webhook-timestamp"] == str(int(now.timestamp()))
 
@@ -129,7 +129,7 @@ def test_the_signature_is_hmac_over_id_time_and_body() -> None:
 
 
 @pytest.mark.parametrize("change", ["tenant", "body", "id", "time", "master"])
-def test_whatever_is_changed_breaks_the_signature(change: str) -> None:
+def test_any_change_breaks_the_signature(change: str) -> None:
     body, now = b'{"a":1}', datetime.now(UTC)
     headers = Signer(MASTERS).headers("acme", "dlv_1", body, now)
     secret = tenant_secret(MASTERS[0], "acme")
@@ -148,7 +148,7 @@ def test_whatever_is_changed_breaks_the_signature(change: str) -> None:
         Webhook(secret).verify(body, headers)
 
 
-def test_nothing_that_is_told_holds_a_line_break_or_breaks_the_framing() -> None:
+def test_a_payload_contains_no_line_break() -> None:
     for fact in (STORY.accepted(), STORY.finished("dev-001", 'a\n"b\\')):
         body = payload(stored(fact), "e1", HOOK)
         assert b"\n" not in body and event_type(json.dumps(json.loads(body)["data"], separators=(",", ":")).encode())

@@ -1,4 +1,4 @@
-"""Which URLs a webhook may have, and which addresses are never connected to."""
+"""The allowed URLs of webhooks, and the addresses that are never connected to."""
 
 from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_network
 
@@ -31,7 +31,7 @@ SPECIAL = (
         ("http://10.0.0.9:9000/hook", "http://10.0.0.9:9000"),
     ],
 )
-def test_what_the_internet_can_reach_over_https_may_be_told_to_and_what_is_listed(url: str, target: str) -> None:
+def test_allows_public_https_targets_and_listed_hosts(url: str, target: str) -> None:
     assert str(RULES.check(url)) == target
 
 
@@ -93,25 +93,25 @@ def test_what_the_internet_can_reach_over_https_may_be_told_to_and_what_is_liste
         "http://10.0.0.9:9001/",
     ],
 )
-def test_everything_else_may_not(url: str) -> None:
+def test_rejects_all_other_targets(url: str) -> None:
     with pytest.raises(UnfitUrl):
         RULES.check(url)
 
 
 @pytest.mark.parametrize("network", SPECIAL)
-def test_an_address_of_a_special_network_is_refused_from_its_first_to_its_last(network: str) -> None:
+def test_rejects_the_first_and_last_address_of_special_networks(network: str) -> None:
     block = ip_network(network)
     assert all(address_refused(str(block[place])) for place in (0, -1, block.num_addresses // 2))
 
 
 @given(st.ip_addresses(v=4))
-def test_whatever_is_not_global_by_the_standard_library_is_refused_as_well(address: IPv4Address) -> None:
+def test_rejects_every_address_that_ipaddress_calls_not_global(address: IPv4Address) -> None:
     if not address.is_global or address.is_multicast or address.is_reserved:
         assert address_refused(str(address))
 
 
 @given(st.ip_addresses(v=4))
-def test_an_ipv4_address_inside_an_ipv6_one_is_never_reached(address: IPv4Address) -> None:
+def test_rejects_ipv6_addresses_that_embed_ipv4(address: IPv4Address) -> None:
     number = int(address)
     mapped = IPv6Address((0xFFFF << 32) | number)
     six_to_four = IPv6Address((0x2002 << 112) | (number << 80) | 1)
@@ -120,17 +120,17 @@ def test_an_ipv4_address_inside_an_ipv6_one_is_never_reached(address: IPv4Addres
 
 
 @pytest.mark.parametrize("address", ["1.1.1.1", "93.184.215.14", "168.63.129.17", "2606:4700::1111", "2a00:1450::1"])
-def test_a_public_address_is_not_refused(address: str) -> None:
+def test_allows_public_addresses(address: str) -> None:
     assert not address_refused(address)
 
 
 @pytest.mark.parametrize("address", ["", "localhost", "fe80::1%eth0", "2606:4700::1111%1", "1.1.1.1/32", "0x7f000001"])
-def test_what_is_no_plain_address_is_refused(address: str) -> None:
+def test_rejects_malformed_addresses(address: str) -> None:
     assert address_refused(address)
 
 
 @given(st.text(max_size=80).map("https://{}".format))
-def test_a_url_is_read_or_refused_and_nothing_else_is_raised(url: str) -> None:
+def test_parsing_any_text_raises_only_unfit_url(url: str) -> None:
     try:
         target = parsed(url)
     except UnfitUrl as unfit:
@@ -139,6 +139,6 @@ def test_a_url_is_read_or_refused_and_nothing_else_is_raised(url: str) -> None:
         assert parsed(str(target)) == target
 
 
-def test_a_target_is_told_without_path_query_or_credentials() -> None:
+def test_a_target_prints_without_path_query_or_credentials() -> None:
     assert str(Target("https", "::1", 443)) == "https://[::1]:443"
     assert str(parsed("https://hooks.example.com/secret?token=1")) == "https://hooks.example.com:443"
