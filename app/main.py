@@ -1,14 +1,13 @@
-"""The gateway: builds the adapters, ties them to the routes, and serves. `python -m app.main` reads the environment."""
+"""The gateway: builds the adapters and serves the routes. `python -m app.main` reads the environment."""
 
 import asyncio
 import gc
 import signal
 import socket
 import sys
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from types import FrameType
-from typing import Protocol
 
 import structlog
 import uvicorn
@@ -26,17 +25,14 @@ from app.access.sessions import Sessions
 from app.admission.backlog import Backlog
 from app.admission.reservations import share
 from app.api import problems
-from app.api.cluster_schemas import LogFigures
 from app.catalog.index import Catalog
 from app.deliberation.errors import InvalidRequest
-from app.deliberation.ports import Clock, Control, Journal
+from app.deliberation.ports import Clock
 from app.deliberation.strategies import STRATEGIES
 from app.lifecycle.deliberations import Deliberations
 from app.lifecycle.sweep import sweep
-from app.log.journal import JetStreamJournal
-from app.log.stats import log_figures
+from app.log.gateway_log import GatewayLog, JetStreamLog
 from app.log.stream_settings import StreamSettings
-from app.log.streams import declared_consumers, declared_streams, plan, prove_writes
 from app.observability import logs
 from app.observability.metrics import Metrics
 from app.openai.problems import OPENAI_ERRORS
@@ -52,25 +48,17 @@ from app.streaming.feed import Feed
 from app.streaming.single_flight import SingleFlightCache
 from app.streaming.snapshots import SnapshotCache
 
-READ_AT_FIRST_S = 5.0
+STARTUP_WAIT_S = 5.0
 
 log = structlog.get_logger(__name__)
 
-# How long all who ask get the same `GET /cluster`.
+# `GET /cluster` is answered from a cache for this long.
 CLUSTER_FRESH_S = 1.0
 
 
-class Log(Journal, Control, Protocol):
-    """The log and the questions asked over its connection."""
-
-
-async def _follow(journal: Log, catalog: Catalog, keyring: Keyring | None) -> None:
-    """Wait for the log as long as it takes, then keep catalog, keys and the lines of those who were refused.
-
-    The gateway answers 503 meanwhile.
-    """
-    if isinstance(journal, JetStreamJournal):
-        await journal.open()
+async def _follow(journal: GatewayLog, catalog: Catalog, keyring: Keyring | None) -> None:
+    """Connect, waiting for the log, then keep the catalog and the keys up to date; routes answer 503 meanwhile."""
+    await journal.open()
     async with asyncio.TaskGroup() as group:
         group.create_task(catalog.follow(journal))
         group.create_task(sweep(journal, catalog))
@@ -79,19 +67,19 @@ async def _follow(journal: Log, catalog: Catalog, keyring: Keyring | None) -> No
             group.create_task(keyring.follow(journal))
 
 
-async def _read_at_first(catalog: Catalog, keyring: Keyring | None) -> None:
-    """Wait a while, before anyone is listened to, until enough has been read for work to be accepted.
+async def _wait_until_accepting(catalog: Catalog, keyring: Keyring | None, timeout_s: float) -> None:
+    """Wait until enough of the log has been read to accept work, for `timeout_s` at most.
 
-    A browser comes back to a stream when nobody listens, and gives it up when it is refused.
+    A browser reconnects to a stream while no port is open, but gives the stream up when it is refused.
     """
     with suppress(TimeoutError):
-        async with asyncio.timeout(READ_AT_FIRST_S):
+        async with asyncio.timeout(timeout_s):
             while not catalog.backlog_known or (keyring is not None and not keyring.caught_up):  # noqa: ASYNC110 -- rare
                 await asyncio.sleep(0.01)
 
 
 def access_of(settings: Settings, clock: Clock) -> Access:
-    """Who may ask what, under these settings; development mode without KEY_PEPPER."""
+    """The access rules of these settings; development mode without KEY_PEPPER."""
     rates = Rates(settings.tenant_requests_per_minute)
     if settings.key_pepper is None:
         return Access(clock, None, None, rates, settings.cors_origins)
@@ -100,60 +88,30 @@ def access_of(settings: Settings, clock: Clock) -> Access:
 
 
 def check_exposure(settings: Settings) -> None:
-    """Raise InvalidRequest when others could reach a gateway that asks for no keys."""
+    """Raise InvalidRequest for a host other than loopback in development mode."""
     if settings.key_pepper is None and not is_loopback(settings.host):
         raise InvalidRequest(
             f"HOST={settings.host}: without keys the gateway listens on loopback only. Set KEY_PEPPER to a secret of "
-            "at least 32 characters, for example of `openssl rand -hex 32`, and make keys by `deliberate keys create`; "
-            "or leave HOST out."
+            "at least 32 characters, for example from `openssl rand -hex 32`, and create keys with `deliberate keys "
+            "create`; or leave HOST out."
         )
 
 
-def _differences(journal: Log, settings: Settings) -> Callable[[], Awaitable[list[str]]]:
-    """Asks for every difference between the declared streams and the log's; a log in memory has none.
-
-    Raises JournalUnavailable, also when the log can be read but stores nothing.
-    """
-    declared = StreamSettings(
-        retention_s=settings.retention_s, replicas=settings.stream_replicas, ack_wait_s=settings.ack_wait_s
-    )
-
-    async def differences() -> list[str]:
-        if not isinstance(journal, JetStreamJournal):
-            await journal.state()
-            return []
-        # First: a server whose store is full may answer no question about its streams either.
-        await prove_writes(journal)
-        missing, different = await plan(journal, declared)
-        return [*(f"{name} is missing" for name in missing), *different]
-
-    return differences
-
-
-def _log_told(journal: Log) -> Callable[[], Awaitable[LogFigures]]:
-    """Asks the log's server for its figures; a log in memory has none. Raises JournalUnavailable."""
-    declared = StreamSettings()
-    streams = [str(stream["name"]) for stream in declared_streams(declared)]
-    consumers = [(stream, str(consumer["name"])) for stream, consumer in declared_consumers(declared)]
-
-    async def told() -> LogFigures:
-        if isinstance(journal, JetStreamJournal):
-            return await log_figures(journal, streams, consumers)
-        await journal.state()
-        return LogFigures(server_version=None, streams=(), consumers=())
-
-    return told
-
-
 def lifespan_of(
-    settings: Settings, journal: Log | None, clock: Clock
+    settings: Settings, journal: GatewayLog | None, clock: Clock, *, startup_wait_s: float = STARTUP_WAIT_S
 ) -> Callable[[FastAPI], AbstractAsyncContextManager[Gateway]]:
-    """The lifespan of an application with these parts. Raises InvalidRequest when the roles cannot be read."""
+    """The lifespan of an application; without `journal` it opens the log of the settings.
+
+    It waits up to `startup_wait_s` for the log before it serves. Raises InvalidRequest when the roles cannot be read.
+    """
     roles = read_roles(settings.roles_file)
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncGenerator[Gateway, None]:
-        opened = journal or JetStreamJournal(settings.nats_url, name="gateway")
+        declared = StreamSettings(
+            retention_s=settings.retention_s, replicas=settings.stream_replicas, ack_wait_s=settings.ack_wait_s
+        )
+        opened = journal or JetStreamLog(settings.nats_url, declared)
         role_depth_max = {name: role.queue_max for name, role in roles.items() if role.queue_max is not None}
         access = access_of(settings, clock)
         tenant_depth_max = None if access.development else settings.tenant_in_flight_max
@@ -179,15 +137,13 @@ def lifespan_of(
         )
         async with feed, asyncio.TaskGroup() as group:
             following = group.create_task(_follow(opened, catalog, access.keyring))
-            # Connecting must have begun before the first request: until then the client takes none, not even to fail.
+            # The client must begin to connect before the first request; until then its requests do not even fail.
             await asyncio.sleep(0)
             app.state.drain = lambda: (feed.drain(), catalog.dismiss_waiters())
-            if isinstance(opened, JetStreamJournal):
-                await _read_at_first(catalog, access.keyring)
+            await _wait_until_accepting(catalog, access.keyring, startup_wait_s)
             yield Gateway(
                 settings=settings,
                 journal=opened,
-                control=opened,
                 access=access,
                 clock=clock,
                 catalog=catalog,
@@ -197,18 +153,15 @@ def lifespan_of(
                 roles=roles,
                 strategies=STRATEGIES,
                 metrics=Metrics(catalog, service.outcomes),
-                streams_differ=_differences(opened, settings),
-                log_told=_log_told(opened),
                 cluster=SingleFlightCache[bytes](CLUSTER_FRESH_S),
             )
             following.cancel()
-        if isinstance(opened, JetStreamJournal):
-            await opened.close()
+        await opened.close()
 
     return lifespan
 
 
-def create_app(settings: Settings, journal: Log | None = None, clock: Clock | None = None) -> FastAPI:
+def create_app(settings: Settings, journal: GatewayLog | None = None, clock: Clock | None = None) -> FastAPI:
     """The application. Its lifespan opens the log of the settings, unless one is given, and yields `Gateway`.
 
     Raises InvalidRequest when the roles cannot be read.
@@ -220,20 +173,20 @@ def create_app(settings: Settings, journal: Log | None = None, clock: Clock | No
     if settings.cors_origins:
         app.add_middleware(CORSMiddleware, allow_origins=settings.cors_origins, **CORS)
     app.add_middleware(RequestContext)
-    own = list(app.routes)
+    served = list(app.routes)
     operations = {getattr(route, "operation_id", None) for router in ROUTERS for route in router.routes}
     assert operations <= ACCESS.keys(), (
-        f"app.access.authorization.ACCESS must say what these need: {operations - ACCESS.keys()}"
+        f"app.access.authorization.ACCESS lacks these operations: {operations - ACCESS.keys()}"
     )
     for router in ROUTERS:
         app.include_router(router, dependencies=[Depends(permitted)])
-        own += router.routes
-    problems.install(app, own, formats={"/v1/": OPENAI_ERRORS})
+        served += router.routes
+    problems.install(app, served, formats={"/v1/": OPENAI_ERRORS})
     return app
 
 
 class DrainingServer(uvicorn.Server):
-    """A server that says that it is stopping before it stops, and where it listens once it does."""
+    """A server that reports draining before it stops, and logs its addresses once it listens."""
 
     def __init__(self, config: uvicorn.Config, app: FastAPI, drain_delay_s: float) -> None:
         super().__init__(config)
@@ -243,10 +196,10 @@ class DrainingServer(uvicorn.Server):
         self._draining = False
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Listen, and tell where: with port 0 nobody knew."""
+        """Listen, and log the addresses: port 0 selects a free port."""
         self._loop = asyncio.get_running_loop()
         await super().startup(sockets)
-        # What was loaded at start stays: no collection needs to walk it again.
+        # Objects loaded at start live as long as the process; the collector need not visit them.
         gc.collect()
         gc.freeze()
         gc.set_threshold(50_000, 20, 50)
@@ -256,7 +209,7 @@ class DrainingServer(uvicorn.Server):
                 log.info("gateway_listening", host=host, port=port)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """First tell viewers and probes, then stop and exit with 0; a second signal stops at once."""
+        """Notify viewers and probes, then stop and exit with 0; a second signal stops at once."""
         if self._draining or self._loop is None:
             self.should_exit = self.force_exit = True
             return
@@ -270,7 +223,7 @@ class DrainingServer(uvicorn.Server):
 
 
 def serve(settings: Settings) -> None:
-    """Serve until a signal ends it. Raises InvalidRequest when the roles cannot be read, or others could reach it."""
+    """Serve until a signal. Raises InvalidRequest for unreadable roles, and what `check_exposure` raises."""
     check_exposure(settings)
     disable_created_metrics()
     app = create_app(settings)
@@ -283,7 +236,7 @@ def serve(settings: Settings) -> None:
         ws="none",
         lifespan="on",
         access_log=False,
-        # Above what clients and proxies keep idle connections for: they should be the ones who close.
+        # Longer than clients and proxies keep idle connections, so that they close first.
         timeout_keep_alive=75,
         log_config=None,
         server_header=False,

@@ -1,4 +1,4 @@
-"""Everything an operator may set, read from the environment once; the rest of the gateway receives values."""
+"""The settings, read from the environment once; the rest of the gateway receives values."""
 
 from pathlib import Path
 from typing import Annotated, Any, Literal, cast
@@ -19,7 +19,7 @@ from app.log.stream_settings import (
     RETENTION_S_MIN,
 )
 
-# The deploying process shares no code with the gateway but the core, so these are documented here and read there.
+# Documented here and read by the deploying process, which shares only the core with the gateway.
 CLUSTER_VARIABLES = (
     ("RAY_ADDRESS", "`auto`", "Ray cluster that the agents are deployed to."),
     ("NATS_URL", "`nats://127.0.0.1:4222`", "Server that holds the log; the same as the gateway's."),
@@ -29,29 +29,29 @@ CLUSTER_VARIABLES = (
     (
         "STREAM_DELTAS",
         "`true`",
-        "Whether texts are streamed while they grow. With `false` engines are asked for whole answers; one that hangs "
-        "is then noticed by the call's deadline alone, and not after 20 seconds without a token.",
+        "Whether engines stream their answers. With `false` a hung engine is detected only by the call's deadline, not "
+        "after 20 seconds without a token.",
     ),
-    ("COORDINATOR_REPLICAS", "`1`", "Coordinators. While one is replaced, another goes on."),
-    ("COORDINATOR_SLOTS", "`1024`", "Deliberations in hand per coordinator."),
+    ("COORDINATOR_REPLICAS", "`1`", "Coordinator replicas. While one is replaced, another continues."),
+    ("COORDINATOR_SLOTS", "`1024`", "Deliberations that a coordinator holds at once."),
 )
 PACKAGED_ROLES = Path(__file__).with_name("roles.yaml")
 
 
 def setting(default: Any, env: str, description: str, *, unit: str = "", **bounds: Any) -> Any:  # noqa: ANN401 -- a field
-    """A field of settings: read from the environment variable `env`, told in docs/configuration.md."""
+    """A field of settings: read from the environment variable `env`, documented in docs/configuration.md."""
     return Field(
         default, validation_alias=env, description=description, json_schema_extra={"env": env, "unit": unit}, **bounds
     )
 
 
 def listed(given: object) -> object:
-    """What stands between commas, without the spaces around it."""
+    """The comma-separated entries, without surrounding spaces."""
     return tuple(each.strip() for each in given.split(",") if each.strip()) if isinstance(given, str) else given
 
 
 def _ports(given: object) -> object:
-    """Ports between commas."""
+    """Comma-separated ports."""
     return tuple(map(int, cast("tuple[str, ...]", listed(given)))) if isinstance(given, str) else given
 
 
@@ -61,7 +61,7 @@ Origins = Annotated[tuple[Annotated[str, AfterValidator(checked_origin)], ...], 
 
 
 class WebhookRules(BaseSettings):
-    """Where webhooks may go: the gateway refuses what it can tell from the URL, and the sender what its host is."""
+    """The allowed webhook targets: the gateway checks the URL, and the sender checks the host's addresses."""
 
     # Errors leave the values out: some settings are secrets.
     model_config = SettingsConfigDict(frozen=True, extra="ignore", populate_by_name=True, hide_input_in_errors=True)
@@ -72,13 +72,13 @@ class WebhookRules(BaseSettings):
     webhook_hosts: Hosts = setting(
         (),
         "WEBHOOK_HOSTS",
-        "Hosts, as `name` or `name:port`, that may be private, on any port, and without TLS; separated by commas. For "
-        "development, and for receivers of your own.",
+        "Hosts, as `name` or `name:port`, that may be private, use any port, and lack TLS; separated by commas. For "
+        "development and for your own receivers.",
     )
 
     @property
     def webhook_rules(self) -> Rules:
-        """Both, to check URLs and addresses by."""
+        """Both settings as rules for URLs and addresses."""
         return Rules.of(self.webhook_ports, self.webhook_hosts)
 
 
@@ -91,15 +91,15 @@ class Settings(WebhookRules):
     key_pepper: SecretStr | None = setting(
         None,
         "KEY_PEPPER",
-        "Secret that keys are hashed with, the same for all gateways and `deliberate keys`; without it no keys are "
-        "asked for, and only loopback is listened on.",
+        "Secret that hashes keys, the same for all gateways and `deliberate keys`. Without it requests need no key, "
+        "and the gateway listens on loopback only.",
         unit="characters",
         min_length=PEPPER_CHARS_MIN,
     )
     session_lifetime_s: int = setting(
         43_200,
         "SESSION_LIFETIME",
-        "How long a browser stays logged in; never longer than its key is good.",
+        "How long a browser session lasts; it never outlasts its key.",
         unit="seconds",
         ge=60,
         le=2_592_000,
@@ -107,17 +107,17 @@ class Settings(WebhookRules):
     cors_origins: Origins = setting(
         (),
         "CORS_ORIGINS",
-        "Origins whose pages may ask, with credentials; exact, separated by commas. None by default.",
+        "Origins whose pages may send requests with credentials; exact, separated by commas. None by default.",
     )
     forwarded_allow_ips: str = setting(
         "127.0.0.1",
         "FORWARDED_ALLOW_IPS",
-        "Proxies whose X-Forwarded-For and -Proto are believed: addresses and networks, separated by commas.",
+        "Proxies whose X-Forwarded-For and -Proto are trusted: addresses and networks, separated by commas.",
     )
     tenant_requests_per_minute: int = setting(
         6_000,
         "TENANT_REQUESTS_PER_MINUTE",
-        "Requests of one tenant to this process; above it they are answered 429. Not in development mode.",
+        "Requests of one tenant to this process; above it the answer is 429. Not in development mode.",
         unit="requests",
         ge=1,
         le=10_000_000,
@@ -125,7 +125,7 @@ class Settings(WebhookRules):
     tenant_in_flight_max: int = setting(
         500,
         "TENANT_IN_FLIGHT_MAX",
-        "Deliberations of one tenant, accepted and unfinished, in all gateways; above it POST answers 429. Not in "
+        "Accepted and unfinished deliberations of one tenant, in all gateways; above it POST answers 429. Not in "
         "development mode.",
         unit="deliberations",
         ge=1,
@@ -143,8 +143,8 @@ class Settings(WebhookRules):
     retention_s: int = setting(
         DAY_S,
         "DELIBERATION_CLEANUP",
-        "How long facts are kept, counted from acceptance; equal to the age of stream DELIBERATIONS. No shorter than "
-        "the longest deadline, or work would lose its acceptance while it is done.",
+        "How long facts are kept after acceptance; the maximum age of stream DELIBERATIONS. At least the longest "
+        "deadline, so that no deliberation loses its acceptance before its end.",
         unit="seconds",
         ge=RETENTION_S_MIN,
         le=RETENTION_S_MAX,
@@ -152,15 +152,15 @@ class Settings(WebhookRules):
     stream_replicas: int = setting(
         1,
         "STREAM_REPLICAS",
-        "Servers that hold each stream, as `deliberate streams apply` declared them.",
+        "Servers that hold each stream, as declared with `deliberate streams apply`.",
         ge=1,
         le=REPLICAS_MAX,
     )
     ack_wait_s: float = setting(
         ACK_WAIT_S_MIN,
         "ACK_WAIT",
-        "Silence of a coordinator after which another takes over, as declared with the streams. It says every two "
-        "seconds that it is there.",
+        "Silence of a coordinator after which another takes over, as declared with the streams. Its heartbeat comes "
+        "every two seconds.",
         unit="seconds",
         ge=ACK_WAIT_S_MIN,
         le=ACK_WAIT_S_MAX,
@@ -168,7 +168,7 @@ class Settings(WebhookRules):
     queue_depth_max: int = setting(
         2_000,
         "QUEUE_DEPTH_MAX",
-        "Deliberations accepted and unfinished; above it POST answers 429.",
+        "Accepted and unfinished deliberations; above it POST answers 429.",
         unit="deliberations",
         ge=1,
         le=1_000_000,
@@ -184,7 +184,7 @@ class Settings(WebhookRules):
     catalog_size_max: int = setting(
         100_000,
         "CATALOG_SIZE_MAX",
-        "Deliberations that lists and statistics remember; the oldest ended ones are forgotten first.",
+        "Deliberations in lists and statistics; beyond it the oldest ended ones are removed.",
         unit="deliberations",
         ge=100,
         le=10_000_000,
@@ -201,12 +201,17 @@ class Settings(WebhookRules):
         le=100_000,
     )
     heartbeat_s: float = setting(
-        10.0, "STREAM_HEARTBEAT", "A comment keeps proxies awake this often.", unit="seconds", gt=0, le=60
+        10.0,
+        "STREAM_HEARTBEAT",
+        "Interval of comments that keep idle streams open through proxies.",
+        unit="seconds",
+        gt=0,
+        le=60,
     )
     stream_age_max_s: float = setting(
         900.0,
         "STREAM_AGE_MAX",
-        "A stream older than this is told to reconnect, so that draining is quick.",
+        "Age at which a stream asks its viewer to reconnect, so that draining is quick.",
         unit="seconds",
         gt=0,
         le=86_400,
@@ -214,7 +219,7 @@ class Settings(WebhookRules):
     stream_send_timeout_s: float = setting(
         25.0,
         "STREAM_SEND_TIMEOUT",
-        "A viewer that takes nothing for this long is dropped.",
+        "A viewer that reads nothing for this long is disconnected.",
         unit="seconds",
         gt=0,
         le=600,
@@ -222,19 +227,19 @@ class Settings(WebhookRules):
     drain_delay_s: float = setting(
         0.0,
         "DRAIN_DELAY",
-        "After a request to stop, how long /readyz says so before the socket closes.",
+        "After a stop signal, how long /readyz reports draining before the socket closes.",
         unit="seconds",
         ge=0,
         le=600,
     )
     drain_timeout_s: int = setting(
-        10, "DRAIN_TIMEOUT", "How long requests under way may take to end while stopping.", unit="seconds", ge=0, le=600
+        10, "DRAIN_TIMEOUT", "How long open requests may take to finish after that.", unit="seconds", ge=0, le=600
     )
     webhooks: bool = setting(
-        False, "WEBHOOKS", "Whether requests may name a webhook; `python -m app.webhooks` must then run, too."
+        False, "WEBHOOKS", "Whether requests may name a webhook; `python -m app.webhooks` must run too."
     )
     log_level: Literal["debug", "info", "warning", "error"] = setting(
-        "info", "LOG_LEVEL", "Least severe events that are logged; tasks and answers are never logged above debug."
+        "info", "LOG_LEVEL", "Lowest severity that is logged; tasks and answers are never logged above debug."
     )
 
 
@@ -255,7 +260,7 @@ def _default(field: dict[str, Any]) -> str:
 
 
 def rows_of(model: type[BaseSettings]) -> list[str]:
-    """The rows of a Markdown table of settings; those that it shares with another process come last."""
+    """The rows of a Markdown table of settings; settings shared with another process come last."""
     fields = model.model_json_schema(by_alias=False)["properties"]
     return ["| variable | default | unit | limits | what it is |", "|---|---|---|---|---|"] + [
         f"| `{field['env']}` | {_default(field)} | {field['unit']} | {_limits(field)} | {field['description']} |"
@@ -264,7 +269,7 @@ def rows_of(model: type[BaseSettings]) -> list[str]:
 
 
 def settings_table() -> str:
-    """Markdown tables of settings, for docs/configuration.md: the gateway's, and those of the cluster's side."""
+    """Markdown tables of settings for docs/configuration.md: the gateway's, and the deploying process's."""
     rows = [*rows_of(Settings), "", "Read by the process that deploys the agents, not by the gateway:", ""]
     rows += ["| variable | default | what it is |", "|---|---|---|"]
     rows += [f"| `{env}` | {default} | {description} |" for env, default, description in CLUSTER_VARIABLES]

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from app.api.cluster_schemas import LogFigures
 from app.deliberation.calls import Call, FactProblem, Usage
 from app.deliberation.driver import drive, next_moment, waits_for_calls
 from app.deliberation.engine import RunStage
@@ -181,6 +182,22 @@ class InMemoryJournal:
     async def hear(self, subject: str, take: Callable[[bytes], None]) -> None:
         """See `ports.Control.hear`."""
         self._hearers.setdefault(subject, []).append(take)
+
+    async def open(self) -> None:
+        """See `GatewayLog.open`: it is always open."""
+
+    async def close(self) -> None:
+        """See `GatewayLog.close`."""
+
+    async def differences(self) -> list[str]:
+        """See `GatewayLog.differences`: it declares no streams."""
+        self._reachable()
+        return []
+
+    async def figures(self) -> LogFigures:
+        """See `GatewayLog.figures`: it has no server."""
+        self._reachable()
+        return LogFigures(server_version=None, streams=(), consumers=())
 
     def forget(self, up_to_sequence: int) -> None:
         """Drop old records, as retention does."""

@@ -38,7 +38,6 @@ IMPORTERS: dict[str, tuple[str, ...]] = {
     "ray": ("serve_deployments.",),
     "nats": ("app.log.journal", "app.log.ordered_subscription", "app.log.work_queue", "app.log.streams"),
     "httpx": ("serve_deployments.engine.client", "app.cli.", "app.client."),
-    "limits": ("app.access.rate_limit",),
     "httpx_aiohttp": ("serve_deployments.engine.client",),
     "aiohttp": ("serve_deployments.engine.client", "app.webhooks.sender.posting"),
     "standardwebhooks": ("app.webhooks.signatures",),
@@ -48,7 +47,7 @@ IMPORTERS: dict[str, tuple[str, ...]] = {
     "rich": ("app.cli.",),
     # The adapters of the log: built by main, and by the command that declares streams.
     "app.log.journal": (
-        "app.main",
+        "app.log.gateway_log",
         "app.log.work_queue",
         "app.log.streams",
         "app.cli.",
@@ -57,7 +56,7 @@ IMPORTERS: dict[str, tuple[str, ...]] = {
         "serve_deployments.",
     ),
     "app.log.streams": (
-        "app.main",
+        "app.log.gateway_log",
         "app.log.work_queue",
         "app.cli.",
         "app.webhooks.sender.queue_worker",

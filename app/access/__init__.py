@@ -1,1 +1,1 @@
-"""Who may do what: keys, sessions, scopes, rate limits and origins."""
+"""Authentication and authorization: keys, sessions, scopes, rate limits and origins."""

@@ -1,6 +1,7 @@
-"""Whose request it is and what it may do: the tenant comes from the credential, and from nothing else."""
+"""Authenticates and authorizes requests: the tenant comes from the credential alone."""
 
 from collections.abc import Collection, Mapping
+from dataclasses import replace
 from typing import Literal
 
 from starlette.datastructures import Headers
@@ -15,7 +16,7 @@ from app.api.refusals import CrossSite, InsufficientScope, RateLimited, Unauthen
 from app.deliberation.errors import JournalUnavailable
 from app.deliberation.ports import Clock
 
-# What each operation needs. `key`: any that is good; None: nothing. An operation that is not here is not served.
+# The scope that each operation requires. `key`: any valid key; None: nothing. Every operation must be listed.
 ACCESS: Mapping[str, Scope | Literal["key"] | None] = {
     "create_deliberation": "submit",
     "cancel_deliberation": "submit",
@@ -42,16 +43,16 @@ ACCESS: Mapping[str, Scope | Literal["key"] | None] = {
     "get_readiness": None,
 }
 SCOPE_MEANS: Mapping[Scope, str] = {
-    "submit": "start, stop and delete deliberations of the tenant",
+    "submit": "start, cancel and delete deliberations of the tenant",
     "read": "read and watch deliberations of the tenant; roles, strategies, models",
     "admin": "read the installation's own figures, which count all tenants together",
 }
 DEVELOPER = Caller("default", frozenset(SCOPES))
-_NOBODY = Caller("", frozenset())
+ANONYMOUS = Caller("", frozenset())
 
 
 class Access:
-    """Decides on every request. Without a keyring it is development mode: one tenant, who may do everything."""
+    """Authorizes every request. Without a keyring it is development mode: one tenant with all scopes."""
 
     def __init__(
         self, clock: Clock, keyring: Keyring | None, sessions: Sessions | None, rates: Rates, origins: Collection[str]
@@ -65,7 +66,7 @@ class Access:
 
     @property
     def development(self) -> bool:
-        """Whether no keys are asked for."""
+        """Whether requests need no key."""
         return self.keyring is None
 
     def now_s(self) -> float:
@@ -73,91 +74,89 @@ class Access:
         return self._clock.now().timestamp()
 
     def permit(self, scope: AsgiScope, operation: str) -> Caller:
-        """Who asks, once it is known that they may.
+        """Return the caller of a permitted request.
 
-        Leaves `caller`, `caller_until_s` and `rate_headers` in the scope. Raises Unauthenticated, CrossSite,
-        RateLimited, InsufficientScope, and JournalUnavailable while the keys have not been read.
+        Sets `caller` and `rate_headers` in the scope. Raises Unauthenticated, CrossSite, RateLimited,
+        InsufficientScope, and JournalUnavailable while the keys have not been read.
         """
         needed = ACCESS[operation]
         if self.keyring is None:
             scope["caller"] = DEVELOPER
             return DEVELOPER
         if needed is None:
-            scope["caller"] = _NOBODY
-            return _NOBODY
-        key, until_s = self._credential(scope)
-        scope["caller"], scope["caller_until_s"] = key.caller, until_s
-        rate = self._rates.take(key.caller.tenant)
+            scope["caller"] = ANONYMOUS
+            return ANONYMOUS
+        caller = scope["caller"] = self._authenticate(scope)
+        rate = self._rates.take(caller.tenant)
         scope["rate_headers"] = self._rates.headers(rate)
         if not rate.admitted:
             raise RateLimited(self._rates.per_minute, rate.reset_s)
-        if needed != "key" and needed not in key.caller.scopes:
+        if needed != "key" and needed not in caller.scopes:
             raise InsufficientScope(needed)
-        return key.caller
+        return caller
 
-    def _credential(self, scope: AsgiScope) -> tuple[HeldKey, float]:
-        """The key that the request is made with, and until when that holds, in seconds since 1970."""
+    def _authenticate(self, scope: AsgiScope) -> Caller:
+        """The caller by the Authorization header, or by the session cookie without one."""
         given = [value for name, value in scope["headers"] if name == b"authorization"]
         if not given:
             return self._session(scope)
         scheme, _, key = given[0].decode("latin-1").partition(" ")
         if len(given) > 1 or scheme.lower() != "bearer":
-            raise Unauthenticated("Send one Authorization header, of the scheme Bearer.", given=True)
-        held = self.holder(key.strip())
-        return held, held.expires_at_s
+            raise Unauthenticated("Send one Authorization header with the scheme Bearer.", given=True)
+        return self.holder(key.strip()).caller
 
     def _keys(self) -> Keyring:
-        assert self.keyring is not None, "development mode asks for no keys"
+        assert self.keyring is not None, "development mode has no keyring"
         if not self.keyring.caught_up:
             raise JournalUnavailable("The keys have not been read yet; the log may not be reachable.")
         return self.keyring
 
     def holder(self, key: str) -> HeldKey:
-        """The key that a text is; raises Unauthenticated unless it is good now, and JournalUnavailable.
+        """The key with this text; raises Unauthenticated unless it is valid now, and JournalUnavailable.
 
-        That a key is revoked or has expired is told to whoever holds it, and to nobody else.
+        Only the holder of a key learns that it is revoked or has expired.
         """
         keyring = self._keys()
         held = keyring.holder(key)
         if held is None:
-            raise Unauthenticated("There is no such key.", given=True)
+            raise Unauthenticated("This key does not exist.", given=True)
         if keyring.good(held.fact.key_id) is None:
             raise Unauthenticated("This key has been revoked.", given=True)
         if self.now_s() >= held.expires_at_s:
             raise Unauthenticated("This key has expired.", given=True)
         return held
 
-    def _session(self, scope: AsgiScope) -> tuple[HeldKey, float]:
+    def _session(self, scope: AsgiScope) -> Caller:
         token = session_token(scope)
         if token is None:
-            raise Unauthenticated("This needs a key.", given=False)
+            raise Unauthenticated("This operation requires a key.", given=False)
         assert self.sessions is not None
         found = self.sessions.read(token, self.now_s())
         held = None if found is None else self._keys().good(found[0])
         if found is None or held is None:
-            raise Unauthenticated("The session is over: log in again.", given=True)
+            raise Unauthenticated("The session has ended: log in again.", given=True)
         if scope["method"] not in SAFE_METHODS and not same_site(Headers(scope=scope), self._origins):
             raise _cross_site()
-        return held, found[1]
+        return replace(held.caller, valid_until_s=found[1])
 
     def check_site(self, scope: AsgiScope) -> None:
-        """Raise CrossSite when another site's page asks; who is no browser may come from anywhere."""
+        """Raise CrossSite for a request from another site's page; clients other than browsers pass."""
         if same_site(Headers(scope=scope), self._origins) is False:
             raise _cross_site()
 
 
 def _cross_site() -> CrossSite:
-    remedy = "Ask from a page of this site, list the page's origin in CORS_ORIGINS, or send a key as Bearer."
-    return CrossSite("A page of another site asks for a change.", remedy)
+    remedy = "Use a page of this site, list the page's origin in CORS_ORIGINS, or send a key as Bearer."
+    return CrossSite("A page of another site requests a change.", remedy)
 
 
 def cookie_name(scope: AsgiScope) -> str:
-    """The session cookie's name: over https one that browsers take from this very host alone."""
+    """The session cookie's name; over https browsers accept it only from this host."""
     return "__Host-deliberate" if scope["scheme"] == "https" else "deliberate"
 
 
 def session_token(scope: AsgiScope) -> str | None:
-    """The session's token in the cookies of a request; the first, if there are several."""
+    """The first session token in the cookies of a request."""
     wanted = cookie_name(scope)
     for name, value in scope["headers"]:
         if name == b"cookie":
@@ -169,10 +168,10 @@ def session_token(scope: AsgiScope) -> str | None:
 
 
 def access_table(operations: Mapping[str, tuple[str, str]]) -> str:
-    """A Markdown table of what each operation needs; `operations` has method and path by operation id."""
+    """A Markdown table of the scope of each operation; `operations` has method and path by operation id."""
     rows = ["| endpoint | needs |", "|---|---|"]
     for operation, (method, path) in operations.items():
         needed = ACCESS[operation]
-        told = "nothing" if needed is None else "any key" if needed == "key" else f"`{needed}`"
-        rows.append(f"| `{method} {path}` | {told} |")
+        shown = "nothing" if needed is None else "any key" if needed == "key" else f"`{needed}`"
+        rows.append(f"| `{method} {path}` | {shown} |")
     return "\n".join(rows) + "\n"

@@ -1,7 +1,7 @@
-"""The keys in memory: heard live and read from the log, so that no request waits for it.
+"""The keys in memory, a projection of the log, so that no request waits for a read.
 
-A revocation is heard by every gateway as it is stored. Whatever a lost connection swallowed is read again when it is
-back, and everything once a minute besides. While the log is away, the keys are those that were last heard of.
+Every gateway receives a revocation as it is stored. It reads all keys again after a lost connection and once a minute.
+While the log is unavailable, the last known keys apply.
 """
 
 import asyncio
@@ -18,36 +18,36 @@ from app.deliberation.ports import Journal, Record
 from app.log.catch_up import subscribe_and_replay
 
 CHECK_S = 60.0
-# Hashed in place of what is no key at all, so that it takes as long.
+# Hashed instead of a malformed key, so that both take equally long.
 _NO_KEY = "dlb_000000000000_0000000000000000000000000000000000000000000000000000"
 
 log = structlog.get_logger(__name__)
 
 
-async def _until_doubted(journal: Journal, doubted: asyncio.Event) -> None:
+async def _until_resync(journal: Journal, reconnected: asyncio.Event) -> None:
     with suppress(TimeoutError):
         async with asyncio.timeout(CHECK_S):
-            await doubted.wait()
+            await reconnected.wait()
 
 
 class Keyring:
-    """All keys; `follow` keeps them, `caught_up` tells that they have been read once."""
+    """All keys. `follow` keeps them up to date; `caught_up` is true once they have been read."""
 
     def __init__(self, pepper: Pepper) -> None:
         self.caught_up = False
         self._pepper = pepper
         self._book = KeyBook()
-        # While the log is read anew, what is heard goes into both.
+        # During a read, live facts go into both books.
         self._reading: KeyBook | None = None
-        self._nobody = secrets.token_bytes(32)
+        self._no_digest = secrets.token_bytes(32)
         self._open: dict[str, set[Callable[[], None]]] = {}
 
     async def follow(self, journal: Journal) -> None:
-        """Hear of keys and read what was missed, until cancelled. Waits for a log that is away."""
-        await subscribe_and_replay(journal, [KEYS_PATTERN], self.apply, self._read, _until_doubted)
+        """Subscribe to keys and replay them, until cancelled; waits for an unavailable log."""
+        await subscribe_and_replay(journal, [KEYS_PATTERN], self.apply, self._read, _until_resync)
 
     async def _read(self, journal: Journal) -> None:
-        """Read all keys anew: a log that was replaced must not leave keys behind that it does not know."""
+        """Replace the book by all keys of the log, because a replaced log may lack some."""
         book = self._reading = KeyBook()
         async for record in journal.read(KEYS_PATTERN, 0):
             self._take(book, record)
@@ -57,16 +57,16 @@ class Keyring:
         self.caught_up = True
         for key_id in list(self._open):
             if book.good(key_id) is None:
-                self._end(key_id)
+                self._end_streams(key_id)
 
     def apply(self, record: Record) -> None:
-        """Take one fact; any order, any number of times. What does not decode is logged and left out."""
+        """Apply one fact, in any order and any number of times; logs and skips a fact that does not decode."""
         fact = self._take(self._book, record)
         if self._reading is not None:
             self._take(self._reading, record)
         if isinstance(fact, KeyRevoked):
             log.info("key_revoked", key_id=fact.key_id)
-            self._end(fact.key_id)
+            self._end_streams(fact.key_id)
 
     def _take(self, book: KeyBook, record: Record) -> KeyCreated | KeyRevoked | None:
         try:
@@ -79,22 +79,22 @@ class Keyring:
         return fact
 
     def holder(self, key: str) -> HeldKey | None:
-        """The key as it is held, also one that has expired or is revoked; None where this is not its secret.
+        """The key with this text, even if expired or revoked; None without one.
 
-        Takes the same steps for a key that there is, one that there is not, and what is no key.
+        Takes the same steps for an existing key, an unknown one and malformed text, against timing attacks.
         """
         key_id = key_id_of(key)
         held = None if key_id is None else self._book.keys.get(key_id)
         given = self._pepper.digest("key", _NO_KEY if key_id is None else key)
-        same = compare_digest(given, self._nobody if held is None else held.digest)
+        same = compare_digest(given, self._no_digest if held is None else held.digest)
         return held if same else None
 
     def good(self, key_id: str) -> HeldKey | None:
-        """The key of this id, unless there is none or it is revoked. Whether it has expired is not looked at."""
+        """The key with this id; None if unknown or revoked. Does not check expiry."""
         return self._book.good(key_id)
 
     def attach(self, key_id: str, end: Callable[[], None]) -> Callable[[], None]:
-        """Call `end` when the key is revoked, at once if it is already; returns a function that ends this."""
+        """Call `end` when the key is revoked, or now if it already is; returns a function that detaches it."""
         if self._book.good(key_id) is None:
             end()
         ends = self._open.setdefault(key_id, set())
@@ -107,6 +107,6 @@ class Keyring:
 
         return detach
 
-    def _end(self, key_id: str) -> None:
+    def _end_streams(self, key_id: str) -> None:
         for end in list(self._open.get(key_id, ())):
             end()

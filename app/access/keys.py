@@ -1,8 +1,8 @@
-"""API keys: how they look, what the log keeps of them, and who holds one.
+"""API keys: their form, their facts in the log, and their callers.
 
-A key is `dlb_<id>_<secret>`: the id names it in lists and logs, the secret has 256 bits. The log keeps HMAC-SHA256 of
-the whole under a pepper that it does not hold, so that a copy of the log opens nothing. A key is two facts at most,
-each on a subject of its own, the first write on which wins: `keys.<id>.created` and `keys.<id>.revoked`.
+A key is `dlb_<id>_<secret>`: the id names it in lists and logs, the secret has 256 bits. The log keeps its HMAC-SHA256
+under a pepper that it does not hold, so that a copy of the log grants no access. A key has at most two facts, each on
+its own subject where the first write wins: `keys.<id>.created` and `keys.<id>.revoked`.
 """
 
 import base64
@@ -27,12 +27,12 @@ PEPPER_CHARS_MIN = 32
 SECRET_BYTES = 32
 _ID_CHARS = 12
 _KEY = re.compile(r"dlb_([a-z0-9]{12})_[a-z0-9]{52}")
-# Also a part of one, and one that is spelled otherwise: what leaks is refused, not what works.
+# Matches partial and misspelled keys too: a leak is refused even if the key would not work.
 _LOOKS_LIKE_KEY = re.compile(r"dlb_[a-z0-9]{12}_[a-z0-9]{16}", re.IGNORECASE)
 
 
 class KeyFact(BaseModel):
-    """Base of what is recorded of a key."""
+    """Base of the facts about a key."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -40,7 +40,7 @@ class KeyFact(BaseModel):
 
 
 class KeyCreated(KeyFact):
-    """A key came to be. `digest` is its HMAC in hexadecimal, `pepper` tells under which pepper."""
+    """A key was created. `digest` is its HMAC in hexadecimal, `pepper` the id of the pepper."""
 
     type: Literal["key.created"] = "key.created"
     name: str
@@ -53,7 +53,7 @@ class KeyCreated(KeyFact):
 
 
 class KeyRevoked(KeyFact):
-    """A key is no longer good."""
+    """A key was revoked."""
 
     type: Literal["key.revoked"] = "key.revoked"
     revoked_at: AwareDatetime
@@ -65,7 +65,7 @@ _FACT: TypeAdapter[KeyCreated | KeyRevoked] = TypeAdapter(
 
 
 def key_subject(fact: KeyCreated | KeyRevoked) -> str:
-    """The subject that a fact is written on."""
+    """The subject of a fact."""
     return f"keys.{fact.key_id}.{fact.type.removeprefix('key.')}"
 
 
@@ -96,23 +96,23 @@ def key_id_of(key: str) -> str | None:
 
 
 def looks_like_key(text: str) -> bool:
-    """Whether a key, or a good part of one, stands somewhere in the text."""
+    """Whether the text contains a key or a large part of one."""
     return _LOOKS_LIKE_KEY.search(text) is not None
 
 
 class Pepper:
-    """The secret that keys and sessions are signed with. It is in no log, no fact and no `repr`."""
+    """The secret that signs keys and sessions. No log, fact or `repr` contains it."""
 
     def __init__(self, secret: str) -> None:
         self._secret = secret.encode()
 
     @property
     def id(self) -> str:
-        """Tells peppers apart without telling them."""
+        """A public identifier of the pepper."""
         return self.digest("id", "")[:4].hex()
 
     def digest(self, purpose: str, text: str) -> bytes:
-        """HMAC-SHA256 of a text; what was made for one purpose is of no use for another."""
+        """HMAC-SHA256 of a text; digests of different purposes are unrelated."""
         return hmac.digest(self._secret, f"{purpose}\n{text}".encode(), "sha256")
 
 
@@ -125,7 +125,7 @@ def created(
     created_at: datetime,
     expires_at: datetime | None,
 ) -> tuple[KeyCreated, str]:
-    """A new key's fact, and the key itself, which nobody can tell again. Raises pydantic's ValidationError."""
+    """A new key's fact, and the key itself, which cannot be recovered later. Raises pydantic's ValidationError."""
     key_id, key = new_key()
     fact = KeyCreated(
         key_id=key_id,
@@ -142,17 +142,26 @@ def created(
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Who asks, as their credential tells: the tenant, what they may do, and the key's id and name."""
+    """The caller of a request: its tenant, its scopes, and the id and name of its key.
+
+    `valid_until_s` is the end of its credential in seconds since 1970; None where no credential was required.
+    """
 
     tenant: str
     scopes: frozenset[Scope]
     key_id: str = ""
     name: str = ""
+    valid_until_s: float | None = None
+
+    @property
+    def authenticated(self) -> bool:
+        """Whether the request carried a valid credential."""
+        return self.valid_until_s is not None
 
 
 @dataclass(frozen=True, slots=True)
 class HeldKey:
-    """A key as it is checked: `expires_at_s` in seconds since 1970, infinite for one that does not expire."""
+    """A key in memory; `expires_at_s` in seconds since 1970, infinite for a key that does not expire."""
 
     fact: KeyCreated
     caller: Caller
@@ -161,21 +170,21 @@ class HeldKey:
 
     @classmethod
     def of(cls, fact: KeyCreated) -> "HeldKey":
-        """The key that a fact tells of."""
-        caller = Caller(fact.tenant, frozenset(fact.scopes), fact.key_id, fact.name)
+        """The key that a fact creates."""
         expires_at_s = inf if fact.expires_at is None else fact.expires_at.timestamp()
+        caller = Caller(fact.tenant, frozenset(fact.scopes), fact.key_id, fact.name, expires_at_s)
         return cls(fact, caller, bytes.fromhex(fact.digest), expires_at_s)
 
 
 @dataclass(slots=True)
 class KeyBook:
-    """All that the log tells of keys; facts may come in any order, and more than once."""
+    """All keys of the log; the order and repetition of facts make no difference."""
 
     keys: dict[str, HeldKey] = field(default_factory=dict[str, HeldKey])
     revoked: dict[str, datetime] = field(default_factory=dict[str, datetime])
 
     def take(self, record: Record) -> KeyCreated | KeyRevoked:
-        """Take one fact and return it; raises pydantic's ValidationError."""
+        """Apply one fact and return it; raises pydantic's ValidationError."""
         fact = decode_key(record.data)
         match fact:
             case KeyCreated():
@@ -185,5 +194,5 @@ class KeyBook:
         return fact
 
     def good(self, key_id: str) -> HeldKey | None:
-        """The key of this id, unless there is none or it is revoked. Whether it has expired is not looked at."""
+        """The key with this id; None if unknown or revoked. Does not check expiry."""
         return None if key_id in self.revoked else self.keys.get(key_id)

@@ -1,4 +1,4 @@
-"""Where requests come from: this machine, this site, or another site's page in somebody's browser."""
+"""Origins of requests: this machine, this site, or another site's page in a browser."""
 
 import re
 from collections.abc import Collection, Mapping
@@ -11,7 +11,7 @@ SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 _ORIGIN = re.compile(r"https?://(?:[a-z0-9.-]+|\[[0-9a-f:.]+\])(?::[1-9][0-9]{0,4})?")
 _DEFAULT_PORTS = {"http": ":80", "https": ":443"}
 
-# What pages of listed origins may send and read, beside what browsers allow everybody.
+# What pages of listed origins may send and read beyond the browsers' safelists.
 CORS: Mapping[str, Any] = {
     "allow_credentials": True,
     "allow_methods": ("GET", "POST", "DELETE"),
@@ -48,7 +48,7 @@ def checked_origin(origin: str) -> str:
     """An origin as browsers spell it: `scheme://host`, lower case, without a default port; raises ValueError."""
     scheme = origin.partition(":")[0]
     if _ORIGIN.fullmatch(origin) is None or origin.endswith(_DEFAULT_PORTS[scheme]):
-        raise ValueError(f"{origin!r} is no origin: give https://host or https://host:port, without a path or `*`")
+        raise ValueError(f"{origin!r} is not an origin: give https://host or https://host:port, without a path or `*`")
     return origin
 
 
@@ -64,9 +64,9 @@ def is_loopback(host: str) -> bool:
 
 @lru_cache(maxsize=256)
 def own_name(host: str) -> bool:
-    """Whether a Host header names this machine, or has no dot: names that other sites can point here all have one.
+    """Whether a Host header names this machine or has no dot, unlike every name that another site can register.
 
-    Without this a page of another site could have its own name resolve to loopback, and read whatever answers there.
+    This prevents DNS rebinding: another site's name that resolves to loopback would let its page read the answers.
     """
     try:
         name = urlsplit(f"//{host}").hostname or ""
@@ -76,7 +76,7 @@ def own_name(host: str) -> bool:
 
 
 def same_site(headers: Mapping[str, str], allowed: Collection[str]) -> bool | None:
-    """Whether a browser says that this site's page asks, or one of an allowed origin; None where no browser asks."""
+    """Whether the browser names this site or an allowed origin as the source; None if the client is no browser."""
     origin, fetched = headers.get("origin"), headers.get("sec-fetch-site")
     if origin is not None and origin in allowed:
         return True

@@ -1,4 +1,4 @@
-"""What `GET /cluster` tells: replicas, the queue, the log, engines and versions, as clients read them."""
+"""Schemas of `GET /cluster`: replicas, the queue, the log, engines and versions."""
 
 from collections.abc import Mapping
 from typing import Literal
@@ -11,14 +11,14 @@ CircuitState = Literal["closed", "open", "half_open"]
 
 
 class MissingPart(Resource):
-    """A part that did not tell of itself, or not all of it."""
+    """A part that did not answer, or not completely."""
 
     part: str = Field(description="`log`, `catalog`, `coordinator`, `webhooks`, or a role, stream or consumer by name")
     detail: str
 
 
 class ReplicaVersions(Resource):
-    """What a replica runs on; null where it does not say."""
+    """The versions of a replica; null where it reports none."""
 
     product: str | None = None
     ray: str | None = None
@@ -26,37 +26,37 @@ class ReplicaVersions(Resource):
 
 
 class ClusterVersions(Resource):
-    """Versions on every side; of replicas and engines each that there is, once."""
+    """All versions; the distinct ones of replicas and engines."""
 
     gateway: str
-    python: str = Field(description="The gateway's own")
-    nats_server: str | None = Field(description="Null while the log is out of reach")
+    python: str = Field(description="The gateway's")
+    nats_server: str | None = Field(description="Null while the log is unreachable")
     replicas: tuple[ReplicaVersions, ...]
-    engines: tuple[str, ...] = Field(description="Of those that say, as vLLM does")
+    engines: tuple[str, ...] = Field(description="Of the engines that report one, as vLLM does")
 
 
 class ServeDeployment(Resource):
-    """A deployment of Ray Serve, as far as its replicas answered."""
+    """A deployment of Ray Serve, by the replicas that answered."""
 
     name: str
     answered: int
-    wanted: int | None = Field(description="Replicas that Serve wants of it, by what they say; null when none says")
-    product: tuple[str, ...] = Field(description="The versions that run; several while it is being replaced")
+    wanted: int | None = Field(description="Target number of replicas, as they report it; null when none does")
+    product: tuple[str, ...] = Field(description="The running versions; several during a rolling update")
 
 
 class ServeApplication(Resource):
-    """An application of Ray Serve, as far as its replicas answered."""
+    """An application of Ray Serve, by the replicas that answered."""
 
     name: str
     deployments: tuple[ServeDeployment, ...]
 
 
 class Turn(Resource):
-    """How many deliberations of the same roles a coordinator works on at once."""
+    """The concurrency of a coordinator's deliberations with the same roles."""
 
     roles: tuple[str, ...]
     begun: int
-    bound: int = Field(description="How many may be, at present; it follows how fast they end")
+    bound: int = Field(description="The current concurrency limit, which follows their latency")
     waiting: int
 
 
@@ -65,7 +65,7 @@ class CoordinatorView(Resource):
 
     id: str
     node: str | None
-    in_hand: int = Field(description="Deliberations that it holds, also those that wait for their turn")
+    in_hand: int = Field(description="Deliberations that it holds, including those that wait")
     bound: int | None
     turns: tuple[Turn, ...]
     versions: ReplicaVersions
@@ -88,10 +88,10 @@ class AgentView(Resource):
     role: str
     model: str | None
     simulated: bool
-    running: int = Field(description="Calls that it has in hand")
-    concurrency: int | None = Field(description="How many may be at engines at once")
+    running: int = Field(description="Calls in progress")
+    concurrency: int | None = Field(description="Limit of calls at engines")
     waiting: int = Field(
-        description="Calls in hand that are at no engine: for a slot, for an engine, or in the sandbox"
+        description="Calls in progress at no engine: they wait for a slot or an engine, or run in the sandbox"
     )
     counts: Mapping[str, int] = Field(description="Since its start: answered, failed, cut, retries, hedges")
     engines: tuple[EngineOfReplica, ...]
@@ -99,7 +99,7 @@ class AgentView(Resource):
 
 
 class EngineLoad(Resource):
-    """An engine, over all replicas that ask it; `circuit` is the worst of theirs."""
+    """An engine, summed over the replicas that use it; `circuit` is the worst of theirs."""
 
     url: str = Field(description="Without user and password")
     roles: tuple[str, ...]
@@ -108,27 +108,27 @@ class EngineLoad(Resource):
     simulated: bool
     healthy: bool
     circuit: CircuitState
-    in_flight: int = Field(description="Requests of ours; what others ask of it is not known here")
+    in_flight: int = Field(description="Requests of these replicas; requests of other clients are unknown")
 
 
 class QueueOfRole(Resource):
-    """The work that needs a role."""
+    """The deliberations that need a role."""
 
     role: str
     depth: int = Field(description="Accepted and unfinished")
-    depth_max: int | None = Field(description="The bound that roles.yaml gives it")
-    ended_per_s: float | None = Field(description="Null while too little has ended to tell")
-    admitted: int = Field(description="How many may be, for one more with the usual deadline to be taken on")
+    depth_max: int | None = Field(description="`queue_max` in roles.yaml")
+    ended_per_s: float | None = Field(description="Null while too few have ended")
+    admitted: int = Field(description="Depth up to which a deliberation with the default deadline is admitted")
 
 
 class QueueView(Resource):
-    """What is accepted and unfinished, and how much more is taken on."""
+    """The accepted and unfinished deliberations."""
 
     depth: int
     depth_max: int
-    waiting: int = Field(description="Not begun yet")
-    in_hand: int = Field(description="Begun")
-    head_waited_s: float = Field(description="How long the oldest that is not begun has waited; 0 when none is")
+    waiting: int = Field(description="Not started")
+    in_hand: int = Field(description="Started")
+    head_waited_s: float = Field(description="Wait of the oldest that has not started; 0 without any")
     ended_per_s: float | None
     roles: tuple[QueueOfRole, ...]
 
@@ -141,23 +141,23 @@ class StreamFigures(Resource):
     bytes: int
     first_sequence: int
     last_sequence: int
-    first_at: AwareDatetime | None = Field(description="Null of an empty stream")
+    first_at: AwareDatetime | None = Field(description="Null for an empty stream")
     last_at: AwareDatetime | None
 
 
 class ConsumerFigures(Resource):
-    """A durable consumer: how far those who pull from it are behind."""
+    """A durable consumer and its lag."""
 
     stream: str
     name: str
-    lag: int = Field(description="Items that nobody was handed yet")
-    unacknowledged: int = Field(description="Handed out and not finished; or, of `attempts`, waiting for their time")
+    lag: int = Field(description="Items not delivered yet")
+    unacknowledged: int = Field(description="Delivered and not finished; of `attempts` also those scheduled for later")
     redelivered: int
-    pulls: int = Field(description="Requests for items that stand open: 0 while nobody pulls")
+    pulls: int = Field(description="Open pull requests; 0 without a puller")
 
 
 class LogFigures(Resource):
-    """What the log's server tells of itself; `missing` are streams and consumers that it does not have."""
+    """The figures of the log's server; `missing` are the streams and consumers that it lacks."""
 
     server_version: str | None
     streams: tuple[StreamFigures, ...]
@@ -176,10 +176,10 @@ class SenderView(Resource):
 
 
 class Cluster(Resource):
-    """The installation at a moment, as far as its parts answered; what did not is in `missing`."""
+    """The status of the installation; parts that did not answer are in `missing`."""
 
     at: AwareDatetime
-    missing: tuple[MissingPart, ...] = Field(description="Empty when every part told of itself")
+    missing: tuple[MissingPart, ...] = Field(description="Empty when every part answered")
     versions: ClusterVersions
     applications: tuple[ServeApplication, ...]
     coordinators: tuple[CoordinatorView, ...]
@@ -188,4 +188,4 @@ class Cluster(Resource):
     queue: QueueView
     streams: tuple[StreamFigures, ...]
     consumers: tuple[ConsumerFigures, ...]
-    webhooks: tuple[SenderView, ...] | None = Field(description="Whoever sends webhooks; null where they are off")
+    webhooks: tuple[SenderView, ...] | None = Field(description="Webhook senders; null where webhooks are off")

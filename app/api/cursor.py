@@ -1,18 +1,18 @@
-"""A viewer's place in the log: `<epoch>-<sequence>`, the SSE id of every logged event. Parsed and formatted here."""
+"""Cursors: a position in the log, `<epoch>-<sequence>`, which is the SSE id of every logged event."""
 
 import re
 from dataclasses import dataclass
 
 from app.deliberation.errors import InvalidCursor
 
-# 19 digits hold every sequence that the log can give out (64 bits, signed), and no more is ever parsed.
+# 19 digits hold every sequence of the log (64 bits, signed).
 _CURSOR = re.compile(r"([a-z0-9]{1,16})-([0-9]{1,19})", re.ASCII)
 CURSOR_PATTERN = r"^(0|[a-z0-9]{1,16}-[0-9]{1,19})$"
 
 
 @dataclass(frozen=True, slots=True)
 class Cursor:
-    """Everything up to `sequence` of the log's incarnation `epoch` has been seen; sequence 0 is the beginning."""
+    """The viewer has received everything up to `sequence` of the log's incarnation `epoch`; 0 is the beginning."""
 
     epoch: str
     sequence: int
@@ -22,14 +22,14 @@ class Cursor:
 
 
 BEGINNING = Cursor("", 0)
-"""The place before the first event, in every epoch: written `0`."""
+"""The position before the first event in every epoch, written `0`."""
 
 
 def parse_cursor(text: str, name: str) -> Cursor:
-    """The cursor in `text`; raises InvalidCursor, telling `name`, unless it is `0` or `<epoch>-<sequence>`."""
+    """The cursor in `text`; raises InvalidCursor, which names `name`, unless it is `0` or `<epoch>-<sequence>`."""
     if text == "0":
         return BEGINNING
     match = _CURSOR.fullmatch(text)
     if match is None:
-        raise InvalidCursor(f"{name} must be 0 or <epoch>-<sequence>, as the id of an event has it.")
+        raise InvalidCursor(f"{name} must be 0 or <epoch>-<sequence>, as in the id of an event.")
     return Cursor(match[1], int(match[2]))

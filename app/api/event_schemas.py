@@ -1,4 +1,4 @@
-"""What a stream carries: the events of the log, and what is said about the stream itself."""
+"""The events of a stream: those of the log, and those about the stream itself."""
 
 from typing import Annotated, Literal
 
@@ -25,7 +25,7 @@ from app.deliberation.specification import Token
 
 
 class StreamEnvelope(BaseModel, frozen=True):
-    """What every event about a stream itself carries; these are not in the log, and have no id."""
+    """The common fields of events about a stream; they are not in the log and have no id."""
 
     model_config = ConfigDict(extra="ignore", json_schema_serialization_defaults_required=True)
 
@@ -35,7 +35,7 @@ class StreamEnvelope(BaseModel, frozen=True):
 
 
 class StreamOpened(StreamEnvelope, frozen=True):
-    """First on every stream: the bounds of what can be replayed."""
+    """The first event of every stream: the bounds of a replay."""
 
     type: Literal["stream.opened"] = "stream.opened"
     first: str = Field(description="Cursor before the first retained event")
@@ -45,7 +45,7 @@ class StreamOpened(StreamEnvelope, frozen=True):
 
 
 class UnfinishedCall(Resource):
-    """What an unfinished attempt has said so far; `offset` is where the next delta begins, in characters."""
+    """The partial text of an unfinished call; the next delta begins at `offset`, in characters."""
 
     call_id: Token
     agent_id: Token
@@ -55,7 +55,7 @@ class UnfinishedCall(Resource):
 
 
 class DeliberationSnapshot(Envelope, frozen=True):
-    """The whole state, valid at `deliberation.last_event_id`."""
+    """The complete state at `deliberation.last_event_id`."""
 
     type: Literal["deliberation.snapshot"] = "deliberation.snapshot"
     deliberation: Deliberation
@@ -74,16 +74,16 @@ class StreamGap(StreamEnvelope, frozen=True):
 
 
 class StreamReconnect(StreamEnvelope, frozen=True):
-    """The gateway ends this stream; come back with the last id."""
+    """The gateway ends this stream; reconnect with the last id."""
 
     type: Literal["stream.reconnect"] = "stream.reconnect"
     reason: Literal["draining", "max_age", "slow_consumer"]
 
 
 class DeliberationsSnapshot(StreamEnvelope, frozen=True):
-    """The newest deliberations that a stream of several shows, as lists have them, at the id that follows.
+    """The newest deliberations of a stream of several, as list items, at the id that follows.
 
-    Those that do not fit are in `GET /deliberations` with `next_cursor`.
+    `GET /deliberations` with `next_cursor` lists the others.
     """
 
     type: Literal["deliberations.snapshot"] = "deliberations.snapshot"
@@ -111,11 +111,11 @@ KnownEvent = (
 
 
 class DeliberationEvent(RootModel[Annotated[KnownEvent, Field(discriminator="type")]]):
-    """Every event that a stream can carry, told apart by `type`."""
+    """Every event of a stream, discriminated by `type`."""
 
 
 class EventPage(Resource):
-    """Events after a cursor, oldest first; ask again with `after=next` until `ended`."""
+    """Events after a cursor, oldest first; continue with `after=next` until `ended`."""
 
     items: tuple[Annotated[DeliberationEvent, Field(json_schema_extra={"required": ["id"]})], ...]
     next: str

@@ -1,4 +1,4 @@
-"""Which representation of events a client accepts: a stream, or pages of JSON."""
+"""Content negotiation of events: a stream, or JSON pages."""
 
 from typing import Annotated, Literal
 
@@ -17,9 +17,9 @@ _OFFERS: tuple[tuple[str, Media], ...] = (
 
 
 def negotiated(accept: str | None) -> Media:
-    """The representation to answer with; raises NotAcceptable when neither is accepted.
+    """The representation of the answer; raises NotAcceptable when the client accepts neither.
 
-    A named type beats a wildcard, whatever the weights are; weight 0 refuses.
+    A named type beats a wildcard regardless of weights; weight 0 refuses a type.
     """
     if accept is None or not accept.strip():
         return "text/event-stream"
@@ -36,5 +36,5 @@ def negotiated(accept: str | None) -> Media:
 
 
 async def media_of(accept: Annotated[str | None, Header(include_in_schema=False)] = None) -> Media:
-    """What the request accepts; raises NotAcceptable."""
+    """The representation that a request accepts; raises NotAcceptable."""
     return negotiated(accept)

@@ -1,4 +1,4 @@
-"""Reading a body: bounded in bytes, time and depth, and strict about what JSON is."""
+"""Reads request bodies: strict JSON, bounded in bytes, time and depth."""
 
 import asyncio
 import json
@@ -20,7 +20,7 @@ _Model = TypeVar("_Model", bound=BaseModel)
 def _pairs(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     keyed = dict(pairs)
     if len(keyed) < len(pairs):
-        raise InvalidJson("A key stands more than once in one object.")
+        raise InvalidJson("An object repeats a key.")
     return keyed
 
 
@@ -48,7 +48,7 @@ def _too_deep(parsed: object) -> bool:
 
 
 def checked_json(content: bytes) -> bytes:
-    """`content` when it is strict JSON; raises InvalidJson on what parsers differ about, and on deep nesting."""
+    """`content` if it is strict JSON; raises InvalidJson where parsers differ and on deep nesting."""
     try:
         parsed = json.loads(content.decode(), object_pairs_hook=_pairs, parse_constant=_constant)
     except UnicodeDecodeError as exc:
@@ -56,16 +56,16 @@ def checked_json(content: bytes) -> bytes:
     except json.JSONDecodeError as exc:
         raise InvalidJson(f"{exc.msg} at line {exc.lineno}, column {exc.colno}.") from exc
     except (RecursionError, ValueError) as exc:
-        raise InvalidJson("The body nests too deep, or holds a number that is too long.") from exc
+        raise InvalidJson("The body nests too deep, or contains a number that is too long.") from exc
     if _too_deep(parsed):
         raise InvalidJson(f"The body nests deeper than {JSON_DEPTH_MAX} levels.")
     return content
 
 
 async def read_body(request: Request) -> bytes:
-    """The whole body; raises BodyTooLarge as soon as it is known to be, BodyTimeout when it does not arrive."""
+    """The whole body; raises BodyTooLarge as early as possible, and BodyTimeout when it does not arrive."""
     declared = request.headers.get("content-length", "0")
-    too_large = BodyTooLarge(f"A body has at most {BODY_BYTES_MAX} bytes.")
+    too_large = BodyTooLarge(f"The body exceeds {BODY_BYTES_MAX} bytes.")
     if declared.isdecimal() and int(declared) > BODY_BYTES_MAX:
         raise too_large
     content = bytearray()
@@ -76,7 +76,7 @@ async def read_body(request: Request) -> bytes:
                 if len(content) > BODY_BYTES_MAX:
                     raise too_large
     except ClientDisconnect as exc:
-        raise BodyTimeout("The body broke off.") from exc
+        raise BodyTimeout("The client disconnected within the body.") from exc
     except TimeoutError as exc:
         raise BodyTimeout(f"The body did not arrive within {BODY_TIMEOUT_S:g} seconds.") from exc
     return bytes(content)

@@ -1,4 +1,4 @@
-"""What the gateway takes: the bodies with their bounds, and the preferences in headers."""
+"""Requests: bodies with their bounds, and the headers that routes read."""
 
 import re
 from collections.abc import Collection
@@ -47,7 +47,7 @@ class RequestModel(BaseModel):
 
 
 class CriterionRequest(RequestModel):
-    """One line of the rubric; weights are relative."""
+    """One criterion of the rubric; weights are relative."""
 
     id: str = Field(pattern=TOKEN_PATTERN)
     description: str = Field(min_length=1, max_length=2_000)
@@ -64,7 +64,7 @@ MaybeWhole = Annotated[int | None, BeforeValidator(_whole)]
 
 
 def _as_rubric(given: object) -> object:
-    """A rubric in one sentence is a rubric of one criterion."""
+    """Turn a rubric in one text into a rubric of one criterion."""
     return [{"id": "rubric", "description": given}] if isinstance(given, str) else given
 
 
@@ -75,7 +75,7 @@ def _distinct(rubric: list[CriterionRequest]) -> list[CriterionRequest]:
 
 
 class _OrText:
-    """Tells the JSON Schema what `_as_rubric` takes beside a list."""
+    """Adds the text that `_as_rubric` accepts to the JSON Schema."""
 
     def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
         return {"anyOf": [{"type": "string", "minLength": 1, "maxLength": 2_000}, handler(schema)]}
@@ -94,26 +94,26 @@ Metadata = Annotated[dict[MetadataKey, Annotated[str, Field(max_length=512)]], F
 
 
 class ConstraintsRequest(RequestModel):
-    """What the answer must satisfy; all of it reaches the prompts."""
+    """The requirements of the answer; all of them reach the prompts."""
 
-    rubric: Rubric | None = Field(default=None, description="What answers are judged by; a general one if absent")
+    rubric: Rubric | None = Field(default=None, description="Criteria that judges score; a general rubric if absent")
     requirements: list[Requirement] = Field(default=[], max_length=32)
     timeout_seconds: MaybeWhole = Field(
-        default=None, ge=1, le=TIMEOUT_S_MAX, description="Deadline; the gateway's if absent"
+        default=None, ge=1, le=TIMEOUT_S_MAX, description="Deadline; the gateway's default if absent"
     )
     metadata: Metadata = {}
 
 
 class SamplingRequest(RequestModel):
-    """How tokens are drawn; what is absent comes from the role. The first agent takes it as it is, others vary."""
+    """Sampling parameters; absent ones come from the role. The first agent uses them as given, others vary."""
 
     temperature: float | None = Field(default=None, ge=0, le=2)
-    max_tokens: MaybeWhole = Field(default=None, ge=1, le=32_768, description="Bound of one completion")
+    max_tokens: MaybeWhole = Field(default=None, ge=1, le=32_768, description="Limit of one completion")
     top_p: float | None = Field(default=None, gt=0, le=1)
 
 
 class BudgetRequest(RequestModel):
-    """Ceilings over the whole deliberation."""
+    """Limits of the whole deliberation."""
 
     max_tokens: MaybeWhole = Field(default=None, ge=1)
     max_calls: MaybeWhole = Field(default=None, ge=1)
@@ -123,7 +123,7 @@ def _known(name: str, kind: str, known: Collection[str] | None) -> str:
     if known is not None and name not in known:
         listed = ", ".join(sorted(known))
         context = {"kind": kind, "remedy": f"Give one of {listed}."}
-        raise PydanticCustomError(f"unknown_{kind}", "There is no such {kind}", context)  # pyright: ignore[reportArgumentType]
+        raise PydanticCustomError(f"unknown_{kind}", "This {kind} does not exist", context)  # pyright: ignore[reportArgumentType]
     return name
 
 
@@ -152,12 +152,12 @@ class AgentRequest(RequestModel):
 
     role: RoleName
     count: Whole = Field(default=1, ge=1, le=AGENTS_MAX)
-    model: str | None = Field(default=None, min_length=1, max_length=256, description="The role's if absent")
-    temperature: float | None = Field(default=None, ge=0, le=2, description="Taken as it is, without variation")
+    model: str | None = Field(default=None, min_length=1, max_length=256, description="The role's model if absent")
+    temperature: float | None = Field(default=None, ge=0, le=2, description="Used as given, without variation")
 
 
 def _fit_url(url: str, info: ValidationInfo) -> str:
-    """A URL that may be told to; anything with a form where a body is read without a gateway."""
+    """An allowed webhook URL; any well-formed URL where a body is read without a gateway."""
     context: Any = info.context
     try:
         if context is None or context.get("webhooks") is None:
@@ -165,21 +165,24 @@ def _fit_url(url: str, info: ValidationInfo) -> str:
         else:
             context["webhooks"].check(url)
     except UnfitUrl as unfit:
-        told = {"told": str(unfit), "remedy": unfit.remedy}
-        raise PydanticCustomError("unfit_url", "The URL cannot be told to: {told}", told) from unfit
+        context = {"reason": str(unfit), "remedy": unfit.remedy}
+        raise PydanticCustomError("unfit_url", "The URL is not allowed for a webhook: {reason}", context) from unfit
     return url
 
 
 class WebhookRequest(RequestModel):
-    """Where the deliberation's events are told as they happen, signed as Standard Webhooks has it."""
+    """The receiver of the deliberation's events, which are signed as Standard Webhooks specifies."""
 
     url: Annotated[str, AfterValidator(_fit_url)] = Field(
         min_length=1,
         max_length=URL_CHARS_MAX,
-        description="https, of a host that the Internet can reach; without credentials and without a fragment",
+        description="https URL of a public host, without credentials and without a fragment",
     )
     events: list[WebhookEvent] = Field(
-        default=list(TERMINAL_EVENTS), min_length=1, max_length=16, description="Which events; the ends if absent"
+        default=list(TERMINAL_EVENTS),
+        min_length=1,
+        max_length=16,
+        description="The terminal ones if absent",
     )
     metadata: Metadata = Field(default={}, description="Sent with every event, for the receiver")
 
@@ -193,11 +196,11 @@ class DeliberationRequest(RequestModel):
         default=None, ge=1, le=AGENTS_MAX, description="3 if absent; not together with `agents`"
     )
     agents: list[AgentRequest] | None = Field(
-        default=None, min_length=1, max_length=AGENTS_MAX, description="A mixed council, 1 to 32 members in all"
+        default=None, min_length=1, max_length=AGENTS_MAX, description="A mixed council of 1 to 32 members in all"
     )
     strategy: StrategyName = "council"
     parameters: dict[str, Any] = Field(
-        default={}, max_length=32, description="The strategy's own; `GET /strategies` has their schemas"
+        default={}, max_length=32, description="Parameters of the strategy; `GET /strategies` has their schemas"
     )
     rounds: Whole = Field(default=1, ge=0, le=5, description="Rounds of critique and revision")
     constraints: ConstraintsRequest = ConstraintsRequest()
@@ -208,7 +211,7 @@ class DeliberationRequest(RequestModel):
     sampling: SamplingRequest = SamplingRequest()
     seed: MaybeWhole = Field(default=None, ge=0, le=SEED_MAX, description="Drawn and recorded if absent")
     metadata: Metadata = Field(default={}, description="For filtering lists; it does not reach the prompts")
-    webhook: WebhookRequest | None = Field(default=None, description="Told of the end, and of more if asked for")
+    webhook: WebhookRequest | None = Field(default=None, description="Receiver of the end, or of chosen events")
 
     @field_validator("task")
     @classmethod
@@ -225,7 +228,7 @@ class DeliberationRequest(RequestModel):
 
     @property
     def roster(self) -> list[AgentRequest]:
-        """The council as a list, however it was asked for."""
+        """The council as a list, in either form of the request."""
         if self.agents is not None:
             return self.agents
         return [AgentRequest.model_construct(role=self.role or DEFAULT_ROLE, count=self.num_agents or DEFAULT_SIZE)]
@@ -237,16 +240,16 @@ class DeliberationRequest(RequestModel):
             for name in ("role", "num_agents"):
                 if getattr(self, name) is not None:
                     faults.append(
-                        _fault(f"/{name}", "conflict", "agents already names the council", f"Leave {name} out.")
+                        _fault(f"/{name}", "conflict", "`agents` already defines the council", f"Leave {name} out.")
                     )
         else:
             faults += _default_role_faults(self, info)
         if self.size > AGENTS_MAX:
-            told = f"The council has {self.size} members"
-            faults.append(_fault("/agents", "too_many_agents", told, f"Ask for {AGENTS_MAX} at most in all."))
+            detail = f"The council has {self.size} members"
+            faults.append(_fault("/agents", "too_many_agents", detail, f"Give at most {AGENTS_MAX} in all."))
         if self.quorum is not None and self.quorum > self.size:
-            told = f"A quorum of {self.quorum} cannot be reached by {self.size} agents"
-            faults.append(_fault("/quorum", "quorum_too_large", told, f"Give {self.size} or less."))
+            detail = f"{self.size} agents cannot reach a quorum of {self.quorum}"
+            faults.append(_fault("/quorum", "quorum_too_large", detail, f"Give {self.size} or less."))
         faults += _parameter_faults(self, info) + _webhook_faults(self, info)
         if faults:
             raise ValidationFailed(faults)
@@ -254,7 +257,7 @@ class DeliberationRequest(RequestModel):
 
 
 class CancelRequest(RequestModel):
-    """The body of a request to stop; it may be left out."""
+    """The optional body of a request to cancel."""
 
     reason: str | None = Field(default=None, max_length=500)
 
@@ -264,19 +267,22 @@ def _fault(path: str, code: str, detail: str, remedy: str) -> FieldProblem:
 
 
 def _default_role_faults(request: DeliberationRequest, info: ValidationInfo) -> list[FieldProblem]:
-    """A gateway whose roles.yaml has no DEV must be told which role is meant."""
+    """A request must name a role where roles.yaml has no DEV."""
     roles = _names(info, "roles")
     if roles is None or request.role is not None or DEFAULT_ROLE in roles:
         return []
     return [
         _fault(
-            "/role", "unknown_role", f"There is no role {DEFAULT_ROLE} here", f"Give one of {', '.join(sorted(roles))}."
+            "/role",
+            "unknown_role",
+            f"This gateway has no role {DEFAULT_ROLE}",
+            f"Give one of {', '.join(sorted(roles))}.",
         )
     ]
 
 
 def _parameter_faults(request: DeliberationRequest, info: ValidationInfo) -> list[FieldProblem]:
-    """What the strategy does not take; nothing is checked where a body is read without a gateway."""
+    """Parameters that the strategy rejects; not checked where a body is read without a gateway."""
     context: Any = info.context
     definition: StrategyDefinition | None = None if context is None else context["strategies"].get(request.strategy)
     if definition is None:
@@ -289,16 +295,16 @@ def _parameter_faults(request: DeliberationRequest, info: ValidationInfo) -> lis
 
 
 def _webhook_faults(request: DeliberationRequest, info: ValidationInfo) -> list[FieldProblem]:
-    """Where nobody sends webhooks, none is promised."""
+    """A webhook requires WEBHOOKS."""
     context: Any = info.context
     if request.webhook is None or context is None or context.get("webhooks") is not None:
         return []
     remedy = "Leave it out, or have the operator set WEBHOOKS and run a sender."
-    return [_fault("/webhook", "webhooks_off", "This gateway promises no webhooks", remedy)]
+    return [_fault("/webhook", "webhooks_off", "This gateway sends no webhooks", remedy)]
 
 
 def wait_of(request: Request) -> int | None:
-    """Seconds that the client is willing to wait (RFC 7240), at most 60; None when it names none that is understood."""
+    """Seconds of the preference `wait` (RFC 7240), at most 60; None without a valid one."""
     for header in request.headers.getlist("prefer"):
         for preference in header.split(","):
             found = _WAIT.fullmatch(preference.partition(";")[0])
@@ -337,7 +343,7 @@ def idempotency_key_of(request: Request) -> str | None:
             location="header",
             pointer="Idempotency-Key",
             code="invalid_key",
-            detail="The key is not usable",
+            detail="The key is not valid",
             remedy=remedy,
         )
         raise ValidationFailed([fault])

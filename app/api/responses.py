@@ -1,4 +1,4 @@
-"""How answers are declared in the OpenAPI document: headers, problems by status, the parameters that routes read."""
+"""Declarations for the OpenAPI document: headers, problems by status, and parameters."""
 
 import json
 from typing import Any
@@ -15,31 +15,30 @@ def _text(description: str, **schema: Any) -> dict[str, Any]:  # noqa: ANN401 --
 
 
 HEADERS: dict[str, dict[str, Any]] = {
-    "X-Request-Id": _text("The request's id: the client's own, if it sent a usable one"),
+    "X-Request-Id": _text("The request's id: the client's own, if it sent a valid one"),
     "Location": _text("Path of the deliberation"),
     "ETag": _text("Strong validator: changes with every fact"),
     "Retry-After": {
-        "description": "Seconds to wait before asking again; after `queue_full`, and below 120, a place is kept then "
-        "for the same Idempotency-Key",
+        "description": "Seconds to wait before the next attempt",
         "schema": {"type": "integer", "minimum": 1},
     },
-    "Preference-Applied": _text("The preference that was honoured, for example `wait=10`"),
-    "Idempotency-Replayed": _text("`true` when the key had been used before: nothing was started", enum=["true"]),
+    "Preference-Applied": _text("The applied preference, for example `wait=10`"),
+    "Idempotency-Replayed": _text("`true` when the key was used before: nothing was started", enum=["true"]),
     "Set-Cookie": _text("The session's token: HttpOnly, SameSite=Strict, and Secure over https"),
-    "WWW-Authenticate": _text("What credential is asked for, and what is wrong with the one given (RFC 6750)"),
+    "WWW-Authenticate": _text("The required credential, and the fault of the given one (RFC 6750)"),
     "RateLimit": _text(
         "Requests left to the tenant, and seconds until there is one more (draft-ietf-httpapi-ratelimit-headers-11)",
         examples=['"requests";r=5999;t=60'],
     ),
     "RateLimit-Policy": _text("Requests of the tenant in each window of seconds", examples=['"requests";q=6000;w=60']),
-    "Development-Mode": _text("There only where no keys are asked for", enum=["no keys, loopback only"]),
-    "Cache-Control": _text("Who may keep the answer: nobody, or its client if it asks again before using it"),
-    "Vary": _text("That the answer depends on `Accept`"),
-    "X-Accel-Buffering": _text("Asks proxies to pass the stream on as it comes", enum=["no"]),
-    "X-Deliberation-Id": _text("The deliberation behind it"),
-    "X-Should-Retry": _text("`false` where OpenAI's clients should not try again by themselves", enum=["false"]),
+    "Development-Mode": _text("Present in development mode only", enum=["no keys, loopback only"]),
+    "Cache-Control": _text("Whether the client may cache the answer, with revalidation, or not at all"),
+    "Vary": _text("The answer depends on `Accept`"),
+    "X-Accel-Buffering": _text("Tells proxies not to buffer the stream", enum=["no"]),
+    "X-Deliberation-Id": _text("The id of the deliberation"),
+    "X-Should-Retry": _text("`false` where OpenAI's clients should not retry", enum=["false"]),
     "Link": _text('The next page, as `rel="next"`'),
-    "Allow": _text("The methods that the path takes"),
+    "Allow": _text("The methods that the path supports"),
 }
 
 
@@ -70,7 +69,7 @@ def _problem(code: str, status: int, title: str) -> dict[str, Any]:
     return {"summary": title, "value": json.loads(dump(problem))}
 
 
-EXAMPLES: dict[str, dict[str, Any]] = {code: _problem(code, *told) for code, told in STATUSES.items()}
+EXAMPLES: dict[str, dict[str, Any]] = {code: _problem(code, *status) for code, status in STATUSES.items()}
 
 
 def headers(*names: str) -> dict[str, Any]:
@@ -84,7 +83,7 @@ def answer(description: str, *names: str) -> dict[str, Any]:
 
 
 def problems(*statuses: int) -> Declared:
-    """Declared problem documents for these statuses; 500 can always happen."""
+    """Declared problem documents for these statuses and 500."""
     declared: Declared = {}
     for status in sorted({*statuses, 500}):
         codes = [code for code, (mapped, _) in STATUSES.items() if mapped == status]
@@ -126,4 +125,4 @@ IDEMPOTENCY_KEY = parameter(
     "The same key with the same body never starts a second deliberation",
     pattern=KEY_PATTERN,
 )
-IF_NONE_MATCH = parameter("header", "If-None-Match", "An ETag: 304 while it is still the same")
+IF_NONE_MATCH = parameter("header", "If-None-Match", "An ETag: the answer is 304 while it is unchanged")

@@ -1,4 +1,4 @@
-"""What the gateway answers: resources and problems. Events are in `event_schemas`, requests in `requests`."""
+"""Schemas of answers: resources and problems. Events are in `event_schemas`, requests in `requests`."""
 
 from typing import Any, Literal, TypeVar
 
@@ -19,18 +19,18 @@ _Model = TypeVar("_Model", bound=BaseModel)
 
 
 class Resource(BaseModel):
-    """Base of every answer: frozen, and every field is there, null where there is nothing to say."""
+    """Base of every answer: frozen, with every field present, null where it has no value."""
 
     model_config = ConfigDict(frozen=True, json_schema_serialization_defaults_required=True)
 
 
 def dump(model: BaseModel) -> bytes:
-    """The JSON bytes of a resource or stream event, ready to be sent."""
+    """The JSON bytes of a resource or stream event."""
     return model.__pydantic_serializer__.to_json(model)
 
 
 class FieldProblem(Resource):
-    """One fault in a request, and what to do about it."""
+    """One fault in a request, and its remedy."""
 
     location: Literal["body", "query", "path", "header", "service"] = Field(description="Where `pointer` points")
     pointer: str = Field(description="JSON pointer into the body, or the name of the parameter, header or check")
@@ -40,7 +40,7 @@ class FieldProblem(Resource):
 
 
 class Problem(Resource):
-    """An error as RFC 9457 tells it (application/problem+json)."""
+    """A problem document of RFC 9457 (application/problem+json)."""
 
     type: str = Field(description="URI of the kind of problem")
     title: str
@@ -54,7 +54,7 @@ class Problem(Resource):
 
 
 class Progress(Resource):
-    """The latest stage while the deliberation lives."""
+    """The current stage of an unfinished deliberation."""
 
     stage: int
     purpose: Purpose
@@ -69,11 +69,11 @@ class TextVersion(Resource):
     version: int
     round: int
     content: str
-    responses: tuple[IssueResponse, ...] = Field(description="What the author made of each issue")
+    responses: tuple[IssueResponse, ...] = Field(description="The author's response to each issue")
 
 
 class ReceivedCritique(Resource):
-    """What one critic found in this agent's text."""
+    """One critic's findings in this agent's text."""
 
     agent_id: Token = Field(description="The critic")
     round: int
@@ -90,37 +90,37 @@ class CriterionMean(Resource):
 
 
 class Proposal(Resource):
-    """One agent's work. In rank order once ranked, in the council's order before."""
+    """One agent's work; proposals are in rank order once ranked, before in the council's order."""
 
     agent_id: Token
     role: str
     model: str | None
-    content: str | None = Field(description="The text that stands for the agent: the best scored of its versions")
+    content: str | None = Field(description="The agent's best-scored version")
     revisions: tuple[TextVersion, ...] = Field(description="Its other versions, oldest first")
     critiques: tuple[ReceivedCritique, ...]
-    score: float | None = Field(description="The aggregate it was ranked by, 0 to 1")
+    score: float | None = Field(description="Aggregate score for the ranking, 0 to 1")
     criteria: tuple[CriterionMean, ...]
-    checks: tuple[CheckOutcome, ...] = Field(description="What running its text brought, where that is a program")
+    checks: tuple[CheckOutcome, ...] = Field(description="Results of running the text where it is a program")
     rank: int | None
     usage: Usage
     status: ProposalStatus = Field(
-        description="Of its first answer: `late`, its stage did not wait for it; `skipped`, the end came before it"
+        description="Of its first answer: `late`, after its stage closed; `skipped`, the deliberation ended before it"
     )
     error: FactProblem | None
 
 
 class Links(Resource):
-    """Where to go from here."""
+    """Paths of related operations."""
 
     self: str
     events: str
     cancel: str
-    delete: str | None = Field(description="Null while it has not ended")
+    delete: str | None = Field(description="Null until it has ended")
     deliveries: str
 
 
 class CutCall(Resource):
-    """A call whose request was closed; the usage is what the engine had reported by then."""
+    """A call whose engine request was closed, with the usage reported by then."""
 
     call_id: Token
     agent_id: Token
@@ -128,13 +128,13 @@ class CutCall(Resource):
 
 
 class Cancellation(Resource):
-    """What a request to stop brought about."""
+    """The effects of a request to cancel."""
 
     requested_at: AwareDatetime
     reason: str | None
     cut: tuple[CutCall, ...] = Field(description="Calls that it stopped")
-    finished_after: tuple[Token, ...] = Field(description="Calls that ended by themselves after it")
-    tokens_after: int = Field(description="Tokens of the calls that ended by themselves after it")
+    finished_after: tuple[Token, ...] = Field(description="Calls that ended on their own after it")
+    tokens_after: int = Field(description="Tokens of the calls that ended on their own after it")
 
 
 class Deliberation(Resource):
@@ -143,11 +143,11 @@ class Deliberation(Resource):
     id: Token
     status: Status
     status_reason: str | None
-    revision: int = Field(description="Facts so far; it grows by one with each")
+    revision: int = Field(description="Number of facts")
     role: str | None = Field(description="The council's role when all members share it")
     agents: tuple[AgentSpec, ...] = Field(description="The council, sampling resolved")
     strategy: str
-    parameters: dict[str, Any] = Field(description="The strategy's own, defaults filled in")
+    parameters: dict[str, Any] = Field(description="Parameters of the strategy, defaults filled in")
     rounds: int
     task: str
     constraints: Constraints
@@ -155,7 +155,7 @@ class Deliberation(Resource):
     budget: Budget
     seed: int
     metadata: dict[str, str]
-    webhook: Webhook | None = Field(description="Where its events are told, and which; null if nowhere")
+    webhook: Webhook | None = Field(description="Receiver and event types; null without a webhook")
     created_at: AwareDatetime
     started_at: AwareDatetime | None
     ended_at: AwareDatetime | None
@@ -166,8 +166,8 @@ class Deliberation(Resource):
     usage: TotalUsage
     degraded: Degraded | None
     problem: FactProblem | None
-    cancellation: Cancellation | None = Field(description="Null unless somebody asked to stop before the end")
-    last_event_id: str = Field(description="Cursor of the last fact; read the events after it")
+    cancellation: Cancellation | None = Field(description="Null unless a client requested to cancel it before its end")
+    last_event_id: str = Field(description="Cursor of the last fact")
     retention_until: AwareDatetime
     links: Links
 
@@ -180,7 +180,7 @@ class AgentCount(Resource):
 
 
 class DeliberationSummary(Resource):
-    """A deliberation in a list: without proposals, verdict and the whole of its task."""
+    """A deliberation in a list: without proposals, verdict and the full task."""
 
     id: Token
     status: Status
@@ -203,7 +203,7 @@ class DeliberationPage(Resource):
 
 
 class ReplicaBounds(Resource):
-    """Bounds within which a role's replicas are scaled."""
+    """Autoscaling bounds of a role's replicas."""
 
     min: int
     max: int
@@ -214,27 +214,27 @@ class EngineView(Resource):
 
     url: str
     healthy: bool
-    circuit: Literal["closed", "open", "half_open"] = Field(description="Open: it failed, and is not asked for a while")
+    circuit: Literal["closed", "open", "half_open"] = Field(description="Open: it failed and gets no calls for a while")
     models: tuple[str, ...]
 
 
 class LiveRole(Resource):
-    """What answered for this role just now."""
+    """The replicas of this role that answered."""
 
     replicas: int
     models: tuple[str, ...]
-    simulated: bool = Field(description="Whether a simulator stands in for a model")
+    simulated: bool = Field(description="Whether a simulator replaces the model")
     in_flight: int
     engines: tuple[EngineView, ...]
 
 
 class RoleResource(Resource):
-    """A role as declared, and who lives it now; `live` is null when no replica answered."""
+    """A role as declared, with its live replicas; `live` is null when no replica answered."""
 
     name: str
     persona: str
-    model: str | None = Field(description="As declared; null takes the first that the engine serves")
-    engines: tuple[str, ...] = Field(description="As declared; empty takes the default ones")
+    model: str | None = Field(description="As declared; null selects the first model of the engine")
+    engines: tuple[str, ...] = Field(description="As declared; empty selects the default engines")
     sampling: Sampling
     replicas: ReplicaBounds
     concurrency: int
@@ -248,7 +248,7 @@ class RoleList(Resource):
 
 
 class StrategyResource(Resource):
-    """A way to deliberate."""
+    """A strategy of deliberation."""
 
     name: str
     version: int
@@ -256,7 +256,7 @@ class StrategyResource(Resource):
     steps: tuple[str, ...]
     calls: str = Field(description="Model requests without failures: N agents, R rounds")
     source: str
-    fields: tuple[str, ...] = Field(description="The request's fields beside the task and the council that steer it")
+    fields: tuple[str, ...] = Field(description="Request fields that configure it, besides task and council")
     parameters: dict[str, Any] = Field(description="JSON Schema of the request's `parameters`, with the defaults")
 
 
@@ -267,7 +267,7 @@ class StrategyList(Resource):
 
 
 class Durations(Resource):
-    """Seconds from acceptance to the end, over what has completed; null before anything has."""
+    """Seconds from acceptance to the end of completed deliberations; null without any."""
 
     mean: float | None
     p50: float | None
@@ -303,13 +303,13 @@ class Health(Resource):
 
 
 class Ready(Resource):
-    """Work can be accepted and will be done."""
+    """The gateway can accept work, and a coordinator can run it."""
 
     status: Literal["ready"] = "ready"
     mode: Literal["keys", "development"] = Field(
-        description="`development`: no keys are asked for, and only this machine can reach it"
+        description="`development`: requests need no key, and only this machine can reach it"
     )
-    checks: tuple[str, ...] = Field(description="What was found in order")
+    checks: tuple[str, ...] = Field(description="Checks that passed")
     degraded: tuple[FieldProblem, ...] = Field(
-        default=(), description="What is missing though no deliberation depends on it: whoever sends webhooks"
+        default=(), description="Missing parts that no deliberation depends on: webhook senders"
     )

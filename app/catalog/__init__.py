@@ -1,1 +1,1 @@
-"""All deliberations in memory: the index behind lists and statistics, and what a client sees of one."""
+"""All deliberations in memory: the index behind lists and statistics, and the projection of one for clients."""

@@ -1,4 +1,4 @@
-"""What lists show of a deliberation, now and at any place of the log, and which of them are asked for."""
+"""Entries of the catalog, as of now or of any sequence of the log, and the filter of a list."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -12,14 +12,14 @@ from app.deliberation.facts import TerminalStatus
 
 @dataclass(slots=True)
 class Entry:
-    """What the catalog knows of one deliberation.
+    """The catalog's entry of one deliberation.
 
-    `sequence` is that of its acceptance, 0 while it is not known; so are those of the facts that change its status.
+    `sequence` is that of its acceptance, 0 while unknown; the other sequences are those of its status changes.
     """
 
     tenant: str
     id: str
-    heard_at: datetime
+    first_fact_at: datetime
     sequence: int = 0
     started_sequence: int = 0
     cancelled_sequence: int = 0
@@ -36,7 +36,7 @@ class Entry:
 
     @property
     def status(self) -> Status:
-        """As the fold of all facts would have it."""
+        """The same status as the fold of all facts has."""
         if self.ended is not None:
             return self.ended
         if self.cancelled_sequence:
@@ -44,7 +44,7 @@ class Entry:
         return "pending" if self.started_at is None else "in_progress"
 
     def status_at(self, sequence: int) -> Status | None:
-        """As it was when the log ended at `sequence`; None when it had not been accepted yet."""
+        """The status when the log ended at `sequence`; None before the acceptance."""
         if not 0 < self.sequence <= sequence:
             return None
         if self.ended is not None and self.ended_sequence <= sequence:
@@ -54,7 +54,7 @@ class Entry:
         return "in_progress" if 0 < self.started_sequence <= sequence else "pending"
 
     def at(self, sequence: int) -> "Entry | None":
-        """As it was when the log ended at `sequence`; None when it had not been accepted yet."""
+        """The entry when the log ended at `sequence`; None before the acceptance."""
         if not 0 < self.sequence <= sequence:
             return None
         changes: dict[str, Any] = {}
@@ -69,7 +69,7 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class ListFilter:
-    """Which deliberations a list shows; None and empty leave that side open. `role` is any member's."""
+    """The filter of a list; None and empty do not filter. `role` is any member's."""
 
     status: Status | None = None
     role: str | None = None
@@ -79,7 +79,7 @@ class ListFilter:
     metadata: Mapping[str, str] = field(default_factory=dict[str, str])
 
     def shows(self, entry: Entry) -> bool:
-        """Whether the entry is wanted."""
+        """Whether the entry passes the filter."""
         created_at = entry.created_at
         return (
             created_at is not None

@@ -1,8 +1,8 @@
-"""All deliberations at a glance: an in-memory projection of a few facts of each, for lists, statistics and admission.
+"""An in-memory projection of a few facts of each deliberation, for lists, statistics and admission.
 
-It hears the log live first and reads what was stored before second; facts are applied in any order and more than once,
-so no two of these can disagree. After a lost connection it reads again from where it was certain. What is unfinished is
-read before all else: the door waits for no more than that, while lists wait for everything.
+It subscribes, then replays; applying facts in any order and more than once is harmless. After a lost connection it
+replays from the last sequence up to which all facts were applied. Unfinished deliberations are read first: admission
+opens once they are loaded, while lists need the whole log.
 """
 
 import asyncio
@@ -33,14 +33,14 @@ from app.deliberation.facts import (
 from app.deliberation.ports import Clock, Journal, Record, StreamState
 from app.log.catch_up import subscribe_and_replay
 
-# Tombstones first, so that what they bury is not shown for a moment when all is read again. Acceptances last: what has
-# ended long ago would be taken for unfinished until its end is read too.
+# Tombstones first, so that a replay never shows deleted deliberations. Acceptances last: an ended deliberation would
+# count as unfinished until its end is read.
 PATTERNS = tuple(f"deliberations.*.*.{tail}" for tail in ("deleted", "end", "stage.1.opened", "cancel", "accepted"))
 TASK_CHARS_MAX = 200
-# What failed tells nothing of how long work takes.
+# A failed deliberation says nothing about how long work takes.
 _HOW_ENDED: Mapping[str, HowEnded] = {"timeout": "missed", "cancelled": "stopped", "failed": "stopped"}
 CHECK_S = 20.0
-# Facts that are applied before others may run: some 10 ms.
+# The replay yields to other tasks after so many facts, about every 10 ms.
 YIELDS_EVERY = 128
 
 NOT_READ = "The log has not been read yet; it may not be reachable."
@@ -58,9 +58,9 @@ def percentile(ordered: list[float], share: float) -> float | None:
 
 
 def fair_surplus(held: Sequence[Sequence[Entry]], surplus: int) -> list[Entry]:
-    """`surplus` entries to forget, or a few more: the oldest of those tenants who hold the most, down to one level.
+    """At least `surplus` entries to remove: the oldest of the largest tenants, down to one common size.
 
-    `held` are the entries of each tenant that may go, oldest first. Nobody's are forgotten because others have many.
+    `held` are the removable entries of each tenant, oldest first. Small tenants lose no entries to large ones.
     """
     counts = sorted((len(own) for own in held), reverse=True)
     level, above = 0, 0
@@ -73,41 +73,41 @@ def fair_surplus(held: Sequence[Sequence[Entry]], surplus: int) -> list[Entry]:
 
 
 class Catalog:
-    """The projection; `follow` keeps it. `epoch` is the log's incarnation that it was read from.
+    """The projection, kept up to date by `follow`. `epoch` is the incarnation of the log that it was read from.
 
-    `backlog_known` tells that all that is unfinished has been read, `caught_up` that everything has.
-    `retention_s` and `size_max` bound it: what is older, or too many, is forgotten, the oldest ended ones first, and of
-    the tenants those first who have the most.
+    `backlog_known` is true once all unfinished deliberations have been read, `caught_up` once all have.
+    `retention_s` and `size_max` bound it: beyond them the oldest ended deliberations are removed, those of the largest
+    tenants first. `tombstones` are the deletions for `app.lifecycle.sweep` to check.
     """
 
     def __init__(self, clock: Clock, backlog: Backlog, *, retention_s: int, size_max: int) -> None:
         self.backlog = backlog
         self.epoch = ""
-        self.ended_heard: Counter[str] = Counter()
-        self.buried: deque[Key] = deque(maxlen=size_max)
+        self.ended_counts: Counter[str] = Counter()
+        self.tombstones: deque[Key] = deque(maxlen=size_max)
         self._clock = clock
         self._retention = timedelta(seconds=retention_s)
         self._size_max = size_max
-        # Left in place when time is up, since others may wait on it; the end, or the process's, takes it away.
+        # A timed-out waiter stays, since others may share it; the deliberation's end or the drain removes it.
         self._waiters: dict[Key, asyncio.Event] = {}
         self._dismissed = False
-        self._completing = asyncio.Lock()
+        self._completion = asyncio.Lock()
         self._clear()
 
     def _clear(self) -> None:
         self.backlog_known = False
         self.caught_up = False
         self._entries: dict[Key, Entry] = {}
-        # By tenant and in the order of acceptance, so that nobody's lists take longer because of what others have.
+        # By tenant in the order of acceptance, so that the cost of a list does not depend on other tenants.
         self._accepted: dict[str, list[Entry]] = {}
         self._size = 0
         self._active: dict[Key, Entry] = {}
         self._deleted: dict[Key, datetime] = {}
-        self.buried.clear()
+        self.tombstones.clear()
         self.backlog.clear()
-        self._certain = 0
-        self._heard = 0
-        # By pattern, up to where the log was read; replaced, never cleared, for whoever still reads the old log.
+        self._applied_to = 0
+        self._received_to = 0
+        # By pattern, the last sequence read; replaced, never cleared, because a reader of the old log may hold it.
         self._read_to = dict.fromkeys(PATTERNS, 0)
 
     def require_caught_up(self) -> Self:
@@ -117,20 +117,20 @@ class Catalog:
         return self
 
     async def follow(self, journal: Journal) -> None:
-        """Hear the log and read what was missed, until cancelled. Waits for a log that is away."""
-        await subscribe_and_replay(journal, PATTERNS, self.apply, self._catch_up, self._certain_until)
+        """Subscribe to the log and replay it, until cancelled; waits for an unavailable log."""
+        await subscribe_and_replay(journal, PATTERNS, self.apply, self._catch_up, self._until_resync)
 
     async def _catch_up(self, journal: Journal) -> None:
         state = await journal.state()
-        if state.epoch != self.epoch or state.last_sequence < max(self._certain, *self._read_to.values()):
-            # Another log, or one that lost its tail: nothing that was heard of the old one holds.
+        if state.epoch != self.epoch or state.last_sequence < max(self._applied_to, *self._read_to.values()):
+            # Another log, or one that lost its tail, invalidates everything.
             self._clear()
             self.epoch = state.epoch
         if not self.backlog_known:
             await self._read(journal, await journal.ack_floor(), dict.fromkeys(PATTERNS, 0))
             self.backlog.settle()
             self.backlog_known = True
-        await self._read_rest(journal, state)
+        await self._read_missing(journal, state)
         if self._size > self._size_max:
             self._forget_surplus()
         self.backlog.settle()
@@ -138,16 +138,16 @@ class Catalog:
             log.info("catalog_caught_up", deliberations=self._size, epoch=self.epoch)
         self.caught_up = True
 
-    async def _read_rest(self, journal: Journal, state: StreamState) -> None:
-        """Apply what is stored up to these bounds and may not have been heard.
+    async def _read_missing(self, journal: Journal, state: StreamState) -> None:
+        """Apply the stored facts up to these bounds that may not have been received.
 
-        What was read before the log went away is not read again: a long log would never be read to its end otherwise.
+        An interrupted read resumes where it stopped; otherwise a long log could never be read to its end.
         """
-        await self._read(journal, self._certain, self._read_to)
-        self._certain = max(self._certain, state.last_sequence)
+        await self._read(journal, self._applied_to, self._read_to)
+        self._applied_to = max(self._applied_to, state.last_sequence)
 
     async def _read(self, journal: Journal, after: int, read_to: dict[str, int]) -> None:
-        """Apply what is stored above `after`, and above what was read of its pattern; `read_to` goes along."""
+        """Apply the stored facts above `after` and above `read_to` of their pattern, which it advances."""
         applied = 0
         for pattern in PATTERNS:
             async for record in journal.read(pattern, max(after, read_to[pattern])):
@@ -158,22 +158,22 @@ class Catalog:
                     await asyncio.sleep(0)
 
     async def complete(self, journal: Journal, state: StreamState) -> None:
-        """Have everything applied that these bounds of the log hold; raises JournalUnavailable."""
+        """Apply everything up to these bounds of the log; raises JournalUnavailable."""
         if state.epoch != self.epoch:
-            raise JournalUnavailable("The log has become another one, and has not been read yet.")
-        async with self._completing:
-            if self._certain < state.last_sequence:
-                await self._read_rest(journal, state)
+            raise JournalUnavailable("The log was replaced and has not been read yet.")
+        async with self._completion:
+            if self._applied_to < state.last_sequence:
+                await self._read_missing(journal, state)
 
-    async def _certain_until(self, journal: Journal, doubted: asyncio.Event) -> None:
-        """Wait for a doubt. What was heard a whole period ago is certain: a doubt is told late, but not as late."""
-        heard_before = self._certain
-        while not doubted.is_set():
+    async def _until_resync(self, journal: Journal, reconnected: asyncio.Event) -> None:
+        """Wait until a replay is needed. After a whole period without a loss, the received facts are complete."""
+        received_before = self._applied_to
+        while not reconnected.is_set():
             try:
                 async with asyncio.timeout(CHECK_S):
-                    await doubted.wait()
+                    await reconnected.wait()
             except TimeoutError:
-                self._certain, heard_before = max(self._certain, heard_before), self._heard
+                self._applied_to, received_before = max(self._applied_to, received_before), self._received_to
                 self._forget_old()
                 if await self._replaced(journal):
                     return
@@ -185,16 +185,16 @@ class Catalog:
             return False
 
     def observe(self, record: Record) -> None:
-        """Take any event of the log; what lists do not depend on, or is certainly known, is passed over."""
-        if record.sequence <= self._certain:
+        """Apply any event of the log; ignores events that are applied already or that lists do not depend on."""
+        if record.sequence <= self._applied_to:
             return
         tail = record.tokens[3:]
         if len(tail) == 1 or tail == ["stage", "1", "opened"]:
             self.apply(record)
 
     def apply(self, record: Record) -> None:
-        """Take one fact; any order, any number of times. What does not decode is logged and left out."""
-        self._heard = max(self._heard, record.sequence)
+        """Apply one fact, in any order and any number of times; logs and skips a fact that does not decode."""
+        self._received_to = max(self._received_to, record.sequence)
         _, tenant, deliberation_id, *tail = record.tokens
         key = (tenant, deliberation_id)
         entry = self._entries.get(key)
@@ -206,7 +206,7 @@ class Catalog:
             log.warning("fact_undecodable", subject=record.subject, sequence=record.sequence)
             return
         if entry is None:
-            entry = self._entries[key] = Entry(tenant, deliberation_id, heard_at=fact.ts)
+            entry = self._entries[key] = Entry(tenant, deliberation_id, first_fact_at=fact.ts)
         over = entry.sequence > 0 and entry.ended is not None
         match fact:
             case Accepted():
@@ -216,7 +216,7 @@ class Catalog:
             case CancelRequested():
                 entry.cancelled_sequence = record.sequence
             case Deleted():
-                self._bury(key, fact.ts)
+                self._remove_deleted(key, fact.ts)
                 return
             case _ if isinstance(fact, End) and entry.ended is None:
                 entry.ended_sequence = record.sequence
@@ -227,13 +227,13 @@ class Catalog:
             self._count(key, entry)
 
     def _count(self, key: Key, entry: Entry) -> None:
-        """Tell the backlog of what is unfinished, and of what has ended, even if its end was heard first."""
-        self.backlog.hold(key, entry.roles, entry.created_at or entry.heard_at, begun=entry.started_at is not None)
+        """Update the backlog, even if the end was received before the acceptance."""
+        self.backlog.hold(key, entry.roles, entry.created_at or entry.first_fact_at, begun=entry.started_at is not None)
         if entry.ended is None:
             self._active[key] = entry
         else:
             self._active.pop(key, None)
-            self.backlog.ended(key, entry.ended_at or entry.heard_at, _HOW_ENDED.get(entry.ended, "done"))
+            self.backlog.ended(key, entry.ended_at or entry.first_fact_at, _HOW_ENDED.get(entry.ended, "done"))
 
     def _accept(self, entry: Entry, fact: Accepted, sequence: int) -> None:
         if entry.sequence:
@@ -245,15 +245,14 @@ class Catalog:
         entry.metadata = specification.metadata
         insort(self._accepted.setdefault(entry.tenant, []), entry, key=_sequence)
         self._size += 1
-        # While nothing has ended, as when the log is read from its beginning, nothing can be forgotten.
+        # Only ended deliberations can be removed, and a replay from the beginning knows none yet.
         if self._size > self._size_max and self._size > len(self._active) + 1:
             self._forget_surplus()
 
     async def ended(self, tenant: str, deliberation_id: str, timeout_s: float) -> bool:
-        """Whether the deliberation's end was heard before `timeout_s` is over; at once when it was before.
+        """Whether the deliberation ends within `timeout_s`; returns at once if it has ended.
 
-        However many wait, the log is not asked: this hears the ends of all deliberations anyway. False at once when the
-        waiters are dismissed.
+        Waiting costs no request to the log. False at once when the waiters are dismissed.
         """
         key = (tenant, deliberation_id)
         entry = self._entries.get(key)
@@ -271,7 +270,7 @@ class Catalog:
         return entry is not None and entry.ended is not None
 
     def dismiss_waiters(self) -> None:
-        """Let everyone who waits for an end go, now and from now on: the process stops."""
+        """Release all present and future waiters, because the process stops."""
         self._dismissed = True
         for waiter in self._waiters.values():
             waiter.set()
@@ -280,13 +279,13 @@ class Catalog:
     def _end(self, entry: Entry, fact: End) -> None:
         entry.ended, entry.ended_at = TERMINAL_STATUS[fact.type], fact.ts
         entry.usage = fact.usage
-        self.ended_heard[entry.ended] += 1
+        self.ended_counts[entry.ended] += 1
         waiter = self._waiters.pop((entry.tenant, entry.id), None)
         if waiter is not None:
             waiter.set()
 
-    def _bury(self, key: Key, at: datetime) -> None:
-        """Forget a deliberation that was deleted, and whatever is heard of it later."""
+    def _remove_deleted(self, key: Key, at: datetime) -> None:
+        """Remove a deleted deliberation and ignore its later facts."""
         entry = self._entries.pop(key, None)
         self._active.pop(key, None)
         self.backlog.drop(key)
@@ -295,7 +294,7 @@ class Catalog:
             del own[bisect_left(own, entry.sequence, key=_sequence)]
             self._size -= 1
         self._deleted[key] = at
-        self.buried.append(key)
+        self.tombstones.append(key)
         while len(self._deleted) > self._size_max:
             del self._deleted[next(iter(self._deleted))]
 
@@ -315,11 +314,11 @@ class Catalog:
 
     def _forget_old(self) -> None:
         oldest = self._clock.now() - self._retention
-        self._drop([entry for entry in self._entries.values() if (entry.created_at or entry.heard_at) < oldest])
+        self._drop([entry for entry in self._entries.values() if (entry.created_at or entry.first_fact_at) < oldest])
         self._deleted = {key: at for key, at in self._deleted.items() if at >= oldest}
 
     def _forget_surplus(self) -> None:
-        # A tenth more than needed, so that a full catalog does not sweep on every acceptance.
+        # A tenth more than needed, so that a full catalog does not remove entries at every acceptance.
         surplus = self._size - self._size_max + max(1, self._size_max // 10)
         ended = [[entry for entry in own if entry.ended is not None] for own in self._accepted.values()]
         self._drop(fair_surplus(ended, surplus))
@@ -342,7 +341,7 @@ class Catalog:
     def page_at(
         self, tenant: str, statuses: Collection[Status], sequence: int, *, limit: int
     ) -> tuple[list[Entry], bool]:
-        """As `page`, of what there was when the log ended at `sequence`; of any status when none is named."""
+        """As `page`, when the log ended at `sequence`; without `statuses` of any status."""
         own = self._accepted.get(tenant, [])
         found: list[Entry] = []
         for place in range(bisect_right(own, sequence, key=_sequence) - 1, -1, -1):
@@ -354,15 +353,15 @@ class Catalog:
         return found, False
 
     def cursor(self, sequence: int) -> str:
-        """The cursor of a list that goes on below this place."""
+        """The cursor of a list that continues below this sequence."""
         return base64.urlsafe_b64encode(f"1:{self.epoch}:{sequence}".encode()).decode().rstrip("=")
 
     def find(self, tenant: str, deliberation_id: str) -> Entry | None:
-        """What is known of a deliberation, if anything."""
+        """The entry of a deliberation, if any."""
         return self._entries.get((tenant, deliberation_id))
 
     def knows(self, tenant: str, deliberation_id: str) -> bool:
-        """Whether the deliberation has been accepted, as far as is known here."""
+        """Whether this catalog has the deliberation's acceptance."""
         entry = self._entries.get((tenant, deliberation_id))
         return entry is not None and entry.sequence > 0
 
@@ -373,7 +372,7 @@ class Catalog:
         return dict(counts)
 
     def stats(self, tenant: str) -> Stats:
-        """Counts, durations and tokens over what is remembered of a tenant."""
+        """Counts, durations and tokens of a tenant's deliberations in the catalog."""
         own = self._accepted.get(tenant, [])
         counts = Counter(entry.status for entry in own)
         seconds = sorted(

@@ -51,7 +51,7 @@ Labels = Mapping[str, str]
 
 @dataclass(slots=True)
 class _Work:
-    """What the facts tell of one agent so far."""
+    """The work of one agent so far."""
 
     spec: AgentSpec
     status: ProposalStatus = "pending"
@@ -66,29 +66,29 @@ class _Work:
         self.versions.append(TextVersion(version=number, round=round_, content=content, responses=responses))
 
     def candidate(self, version: int) -> str:
-        """The id under which a version stands on ballots."""
+        """The id of a version on ballots."""
         return self.spec.agent_id if version == 0 else f"{self.spec.agent_id}#{version}"
 
 
 @dataclass(slots=True)
 class _Council:
-    """What the facts tell of all agents so far, and the ballots cast."""
+    """The work of all agents so far, and their ballots."""
 
     works: dict[str, _Work]
     ballots: list[Ballot] = field(default_factory=list[Ballot])
 
 
 def state_of(records: Sequence[Record]) -> State | None:
-    """Fold stored records, None when there are none; raises UnexpectedFact when one of them is damaged or foreign."""
+    """Fold stored records, None without any; raises UnexpectedFact when one is damaged or foreign."""
     try:
         return fold((record.sequence, decode(record.data)) for record in records)  # pyright: ignore[reportArgumentType]
     except ValidationError:
-        # Not `from`: the validation error quotes the fact, and with it a client's task.
+        # Without `from`, because the validation error quotes the fact, and with it a client's task.
         raise UnexpectedFact("a stored fact does not decode") from None
 
 
 def links(deliberation_id: str, *, ended: bool) -> Links:
-    """Where to go from a deliberation."""
+    """The links of a deliberation."""
     path = f"/deliberations/{deliberation_id}"
     return Links(
         self=path,
@@ -100,14 +100,14 @@ def links(deliberation_id: str, *, ended: bool) -> Links:
 
 
 def common_role(specification: Specification) -> str | None:
-    """The role that all members share, if they do."""
+    """The role that all members share, if any."""
     roles = {agent.role for agent in specification.agents}
     return roles.pop() if len(roles) == 1 else None
 
 
 def _output(planned: PlannedCall, specification: Specification) -> Output:
     criteria = tuple(criterion.id for criterion in specification.constraints.rubric)
-    # Of a revision any response is told: how many issues it was shown is not recorded.
+    # A revision may answer any issue: the number of issues in its prompt is not recorded.
     return Output(kind=planned.output, labels=tuple(planned.labels), criteria=criteria, issues=RESPONSES_MAX)
 
 
@@ -124,7 +124,7 @@ def _parsed(state: State, planned: PlannedCall, finished: CallFinished) -> Parse
     try:
         return parse_output(_output(planned, state.specification), finished.text)
     except InvalidOutput:
-        return None  # another version of the gateway may have asked in another shape; the rest is still told
+        return None  # another version of the gateway may have requested another shape; the rest is shown
 
 
 def _first_answer(work: _Work, finished: CallFinished | None, late: bool) -> None:
@@ -141,7 +141,7 @@ def _first_answer(work: _Work, finished: CallFinished | None, late: bool) -> Non
 def _take(council: _Council, opened: StageOpened, finished: CallFinished, labels: Labels, parsed: ParsedOutput) -> None:
     work = council.works.get(finished.agent_id)
     match parsed:
-        # A text that is fused from several candidates is nobody's version.
+        # A text fused from several candidates is no agent's version.
         case Answer() if work is not None and opened.purpose == "propose":
             work.add(opened.round, parsed.answer)
         case DebateTurn() if work is not None:
@@ -246,20 +246,20 @@ def _cancellation(state: State) -> Cancellation | None:
         return None
     after = [state.finished[call_id] for call_id in state.after_cancel]
     cut = [each for each in after if each.problem is not None and each.problem.code == CallCancelled.code]
-    by_themselves = [each for each in after if each not in cut]
+    uncut = [each for each in after if each not in cut]
     return Cancellation(
         requested_at=state.cancel.ts,
         reason=state.cancel.reason,
         cut=tuple(CutCall(call_id=each.call_id, agent_id=each.agent_id, usage=each.usage) for each in cut),
-        finished_after=tuple(each.call_id for each in by_themselves),
-        tokens_after=sum(each.usage.tokens for each in by_themselves),
+        finished_after=tuple(each.call_id for each in uncut),
+        tokens_after=sum(each.usage.tokens for each in uncut),
     )
 
 
 def resource(state: State, *, epoch: str, retention_s: int) -> Deliberation:
-    """The deliberation as clients read it, of one state: equal facts give equal bytes, so its ETag is strong.
+    """The resource of a state. Equal facts give equal bytes, so its ETag is strong.
 
-    `epoch` is the stream's incarnation, `retention_s` the age at which its facts go.
+    `epoch` is the stream's incarnation, `retention_s` the age at which the log removes facts.
     """
     accepted, specification, end = state.accepted, state.specification, state.end
     spent = usage(state)
@@ -298,7 +298,7 @@ def resource(state: State, *, epoch: str, retention_s: int) -> Deliberation:
 
 
 def summary(entry: Entry) -> DeliberationSummary:
-    """A deliberation as lists show it, of an entry whose acceptance is known."""
+    """The list item of an entry whose acceptance is known."""
     assert entry.created_at is not None
     return DeliberationSummary(
         id=entry.id,

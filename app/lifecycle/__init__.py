@@ -1,1 +1,1 @@
-"""A deliberation's beginning and removal: specify, accept, delete."""
+"""The operations on deliberations: specify, accept, cancel, delete."""

@@ -100,7 +100,7 @@ class Deliberations:
             self.catalog.apply(appended.record)
         await self.journal.purge(tenant, deliberation_id)
 
-    async def accept(self, tenant: str, asked: DeliberationRequest, submission: Submission) -> tuple[State, bool]:
+    async def accept(self, tenant: str, request: DeliberationRequest, submission: Submission) -> tuple[State, bool]:
         """The state at acceptance, and whether an earlier request was accepted. Durable when this returns.
 
         An Idempotency-Key determines the id. Raises NotReady, QueueFull, IdempotencyConflict, and Gone for the key of
@@ -109,7 +109,7 @@ class Deliberations:
         key = submission.idempotency_key
         if not self.catalog.backlog_known:
             raise JournalUnavailable(NOT_READ)
-        id, sha256 = deliberation_id(tenant, key, self.clock.now()), body_sha256(asked)
+        id, sha256 = deliberation_id(tenant, key, self.clock.now()), body_sha256(request)
         if key is not None and (self.catalog.knows(tenant, id) or not self.catalog.caught_up):
             # A full queue must not refuse a retry of a request that it holds.
             records = await self.journal.facts(tenant, id)
@@ -117,7 +117,7 @@ class Deliberations:
                 self.outcomes["replayed"] += 1
                 return _acceptance(records[0], sha256), True
         try:
-            appended = await self._append_acceptance(tenant, id, asked, submission)
+            appended = await self._append_acceptance(tenant, id, request, submission)
         except QueueFull:
             self.outcomes["refused"] += 1
             raise
@@ -126,20 +126,20 @@ class Deliberations:
         return _acceptance(appended.record, sha256), not appended.created
 
     async def _append_acceptance(
-        self, tenant: str, id: str, asked: DeliberationRequest, submission: Submission
+        self, tenant: str, id: str, request: DeliberationRequest, submission: Submission
     ) -> Appended:
         """The acceptance in the log, this one or an earlier one. Raises NotReady while draining, and QueueFull."""
         if self.draining():
             raise NotReady("This gateway is stopping. Send the request again: another one accepts it.")
         backlog = self.catalog.backlog
-        roles = {agent.role for agent in asked.roster}
-        timeout_s = asked.constraints.timeout_seconds or self.timeout_s
+        roles = {agent.role for agent in request.roster}
+        timeout_s = request.constraints.timeout_seconds or self.timeout_s
         # Checked before the specification is built, so that a refusal is cheap.
         returning = submission.idempotency_key is not None
         backlog.check(roles, timeout_s, key=(tenant, id) if returning else None, tenant=tenant)
         fact = accepted(
-            specification(asked, self.roles, self.strategies, timeout_s=timeout_s),
-            asked,
+            specification(request, self.roles, self.strategies, timeout_s=timeout_s),
+            request,
             id=id,
             now=self.clock.now(),
             request_id=submission.request_id,

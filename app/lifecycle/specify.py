@@ -1,4 +1,4 @@
-"""From a request to the fact that accepts it: defaults filled in, every choice made, the id and the body's hash."""
+"""From a request to its acceptance: defaults filled in, every choice made, the id and the body's hash."""
 
 import base64
 import hashlib
@@ -35,10 +35,10 @@ TEMPERATURE_MAX = 2.0
 
 
 def deliberation_id(tenant: str, key: str | None, now: datetime) -> str:
-    """26 characters of base32hex, which sort as the bits do.
+    """A new id: 26 characters of base32hex, which sort as the bits do.
 
-    With a key, drawn from it and the tenant, so that a retry finds the first; they begin with `k`. Without one, the
-    milliseconds since 1970 in 48 bits (so they begin with `0`), then 82 bits of chance.
+    With a key: a digest of tenant and key after `k`, so that a retry gets the same id. Without a key: the milliseconds
+    since 1970 in 48 bits (so it begins with `0`), then 82 random bits.
     """
     if key:
         drawn = base64.b32hexencode(hmac.digest(tenant.encode(), key.encode(), hashlib.sha256)).decode().lower()
@@ -57,18 +57,18 @@ def issued_at(deliberation_id: str) -> datetime | None:
 
 
 def body_sha256(request: DeliberationRequest) -> str:
-    """Hash of the body as it was understood: order of keys, spaces and spelled-out defaults make no difference."""
+    """Hash of the parsed body: order of keys, spaces and explicit defaults make no difference."""
     canonical = json.dumps(request.model_dump(mode="json"), sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(canonical.encode()).hexdigest()
 
 
 def default_quorum(size: int) -> int:
-    """Answers that a stage needs unless the request says otherwise: max(2, ceil(N/2)), and 1 of 1."""
+    """The default number of answers that a stage needs: max(2, ceil(N/2)), and 1 of 1."""
     return 1 if size == 1 else max(2, ceil(size / 2))
 
 
 def _sampling(asked: SamplingRequest, role: Role, temperature: float | None, first: bool) -> Sampling:
-    """Request over role over default. The first agent is at the baseline, the others vary unless told exactly."""
+    """Request over role over default. All agents but the first vary the temperature unless it is given per agent."""
     given = {**role.sampling.model_dump(), **asked.model_dump(exclude_none=True)}
     if temperature is not None:
         given["temperature"] = temperature
@@ -107,7 +107,7 @@ def specification(
     *,
     timeout_s: int,
 ) -> Specification:
-    """Everything that the deliberation will be replayed from. Draws a seed when the request names none."""
+    """The complete specification of a deliberation. Draws a seed when the request names none."""
     asked, definition = request.constraints, strategies[request.strategy]
     rubric = DEFAULT_RUBRIC
     if asked.rubric is not None:
@@ -142,7 +142,7 @@ def accepted(
     request_id: str | None,
     traceparent: str | None,
 ) -> Accepted:
-    """The fact that takes the work on."""
+    """The fact that accepts the work."""
     return Accepted(
         deliberation_id=id,
         ts=now,

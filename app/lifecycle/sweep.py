@@ -29,10 +29,10 @@ async def sweep(journal: Journal, catalog: Catalog) -> None:
 
 async def sweep_once(journal: Journal, catalog: Catalog) -> None:
     """Check every tombstone since the last sweep; on JournalUnavailable, which it raises, it forgets none."""
-    while catalog.buried:
-        tenant, deliberation_id = catalog.buried[0]
+    while catalog.tombstones:
+        tenant, deliberation_id = catalog.tombstones[0]
         if len(await journal.last([f"{prefix(tenant, deliberation_id)}.>"])) > 1:
             log.info("deletion_completed", deliberation_id=deliberation_id)
             await journal.purge(tenant, deliberation_id)
-        if catalog.buried:
-            catalog.buried.popleft()
+        if catalog.tombstones:
+            catalog.tombstones.popleft()

@@ -12,42 +12,42 @@ from structlog.typing import EventDict, WrappedLogger
 
 
 class _Unfailing(io.TextIOBase):
-    """Passes on what is written, and loses it where that fails: a full disk must not fail what is merely logged."""
+    """Writes to an output and drops what fails: a full disk must not fail the code that logs."""
 
     def __init__(self, output: TextIO) -> None:
         self._output = output
 
     def write(self, text: str) -> int:
-        """As files have it, but never raises OSError."""
+        """As for files, but never raises OSError."""
         with suppress(OSError):
             self._output.write(text)
         return len(text)
 
     def flush(self) -> None:
-        """As files have it, but never raises OSError."""
+        """As for files, but never raises OSError."""
         with suppress(OSError):
             self._output.flush()
 
 
 def unfailing(output: TextIO) -> TextIO:
-    """The output, except that what cannot be written is lost without an error."""
+    """The output, but failed writes are dropped without an error."""
     return cast("TextIO", _Unfailing(output))
 
 
 def outlast_output() -> None:
-    """Let structlog's events go to standard output as by default, but lose them where that cannot be written."""
+    """Send structlog's events to standard output as by default, but drop failed writes."""
     structlog.configure(logger_factory=structlog.PrintLoggerFactory(unfailing(sys.stdout)))
 
 
-class _Told(logging.Filter):
-    """Drops what the server says of a crashed request: `request_crashed` has told it, without the request's content."""
+class _CrashFilter(logging.Filter):
+    """Drops uvicorn's report of a crashed request: `request_crashed` reports it without the request's content."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         return not record.getMessage().startswith("Exception in ASGI application")
 
 
 def _frames(_: WrappedLogger, __: str, event: EventDict) -> EventDict:
-    """Where an exception came from; its text is left out, as it may quote a task or an answer."""
+    """Replace an exception by its type and frames; its text may quote a task or an answer."""
     error = event.pop("exc_info", None)
     if isinstance(error, tuple):
         error = error[1]  # pyright: ignore[reportUnknownVariableType]
@@ -77,7 +77,7 @@ def configure(level: str, output: TextIO | None = None) -> None:
     handler = logging.StreamHandler(written)
     rendered = [structlog.stdlib.ProcessorFormatter.remove_processors_meta, structlog.processors.JSONRenderer()]
     handler.setFormatter(structlog.stdlib.ProcessorFormatter(foreign_pre_chain=shared, processors=rendered))
-    handler.addFilter(_Told())
+    handler.addFilter(_CrashFilter())
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(max(threshold, logging.WARNING))

@@ -1,4 +1,4 @@
-"""What Prometheus reads: rate, errors and duration of requests, the life of deliberations, and open streams."""
+"""Metrics for Prometheus: rate, errors and duration of requests, deliberations, agents and open streams."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, get_args
@@ -40,9 +40,9 @@ class _Deliberations(Collector):
             active.add_metric([status], count)
         yield active
         ended = CounterMetricFamily(
-            "deliberations_ended", "Ended deliberations that this process has heard or read of", labels=["status"]
+            "deliberations_ended", "Ended deliberations that this process has read from the log", labels=["status"]
         )
-        for status, count in self._catalog.ended_heard.items():
+        for status, count in self._catalog.ended_counts.items():
             ended.add_metric([status], count)
         yield ended
         for outcome, description in _SUBMISSIONS.items():
@@ -50,7 +50,7 @@ class _Deliberations(Collector):
 
 
 class _Replicas(Collector):
-    """What agents' replicas said of their calls and engines just now; what one of another version lacks reads as 0."""
+    """The current status of agent replicas; a count that another version lacks reads as 0."""
 
     def __init__(self, replicas: Sequence[AgentStatus]) -> None:
         self._replicas = replicas
@@ -61,28 +61,30 @@ class _Replicas(Collector):
             "agent_calls", "Calls by outcome: answered, failed, cut", labels=[*labels, "outcome"]
         )
         retries = CounterMetricFamily("agent_retries", "Attempts beyond a call's first", labels=labels)
-        hedges = CounterMetricFamily("agent_hedges", "Second engines asked because the first was slow", labels=labels)
-        in_flight = GaugeMetricFamily("agent_calls_in_flight", "Calls that run now", labels=labels)
+        hedges = CounterMetricFamily(
+            "agent_hedges", "Calls sent to a second engine because the first was slow", labels=labels
+        )
+        in_flight = GaugeMetricFamily("agent_calls_in_flight", "Calls in flight", labels=labels)
         circuits = GaugeMetricFamily(
             "engine_circuit",
             "1 in the state of a replica's circuit to an engine",
             labels=[*labels, "engine", "state"],
         )
         for replica in self._replicas:
-            whose = [replica.role, replica.replica]
+            labelled = [replica.role, replica.replica]
             for outcome in ("answered", "failed", "cut"):
-                calls.add_metric([*whose, outcome], replica.counts.get(outcome, 0))
-            retries.add_metric(whose, replica.counts.get("retries", 0))
-            hedges.add_metric(whose, replica.counts.get("hedges", 0))
-            in_flight.add_metric(whose, replica.in_flight)
+                calls.add_metric([*labelled, outcome], replica.counts.get(outcome, 0))
+            retries.add_metric(labelled, replica.counts.get("retries", 0))
+            hedges.add_metric(labelled, replica.counts.get("hedges", 0))
+            in_flight.add_metric(labelled, replica.in_flight)
             for engine in replica.engines:
                 for state in get_args(CircuitState):
-                    circuits.add_metric([*whose, engine.url, state], float(engine.circuit == state))
+                    circuits.add_metric([*labelled, engine.url, state], float(engine.circuit == state))
         yield from (calls, retries, hedges, in_flight, circuits)
 
 
 class Metrics:
-    """One registry per gateway. Deliberations are those of all replicas that share the log; requests are its own."""
+    """The registry of one gateway. It counts its own requests, and the deliberations of the whole log."""
 
     def __init__(self, catalog: Catalog, outcomes: Mapping[SubmissionOutcome, int]) -> None:
         registry = self.registry = CollectorRegistry()
@@ -91,7 +93,7 @@ class Metrics:
         )
         self.request_seconds = Histogram(
             "gateway_request_seconds",
-            "Seconds to the last byte of the answer; streams are left out",
+            "Seconds to the last byte of the answer, without streams",
             ["method", "route"],
             buckets=_REQUEST_BUCKETS_S,
             registry=registry,
@@ -102,9 +104,6 @@ class Metrics:
     def exposition(
         self, replicas: Sequence[AgentStatus] = (), senders: Sequence[Mapping[str, Any]] | None = None
     ) -> bytes:
-        """The text that Prometheus scrapes; webhooks' senders are as they describe themselves.
-
-        Of senders nothing is said where there need be none (None): a count of 0 means that they are missing.
-        """
-        told = [self.registry, _Replicas(replicas)] + ([] if senders is None else [Senders(senders)])
-        return b"".join(map(generate_latest, told))
+        """The text exposition. `senders` is None where webhooks are off, and empty where senders are missing."""
+        registries = [self.registry, _Replicas(replicas)] + ([] if senders is None else [Senders(senders)])
+        return b"".join(map(generate_latest, registries))

@@ -1,4 +1,4 @@
-"""What replicas tell of themselves over the log, read as far as it goes: another version may say more, or less."""
+"""Status replies of replicas over the control subjects, tolerant of other versions' fields."""
 
 from collections.abc import Iterable
 from typing import Any, TypeVar
@@ -12,13 +12,13 @@ StatusType = TypeVar("StatusType", bound=BaseModel)
 
 
 def without_credentials(url: str) -> str:
-    """A URL without the user and password that it may carry."""
+    """A URL without user and password."""
     parts = urlsplit(url)
     return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2]))
 
 
 class EngineStatus(BaseModel):
-    """An engine, as a replica that asks it sees it; `url` without the credentials that it may carry."""
+    """An engine as one replica sees it; `url` without credentials."""
 
     url: str
     healthy: bool = False
@@ -34,7 +34,7 @@ class EngineStatus(BaseModel):
 
 
 class ReplicaStatus(BaseModel):
-    """What every replica says, also one of another version: what is not there reads as nothing."""
+    """The status of any replica; a field that another version lacks takes its default."""
 
     replica: str
     node: str | None = None
@@ -63,8 +63,18 @@ class CoordinatorStatus(ReplicaStatus):
     gates: tuple[Turn, ...] = ()
 
 
+class SenderStatus(BaseModel):
+    """A sender of webhooks."""
+
+    replica: str
+    in_flight: int = 0
+    waiting: int = 0
+    held: dict[str, int] = Field(default_factory=dict[str, int])
+    counts: dict[str, int] = Field(default_factory=dict[str, int])
+
+
 def read(of: type[StatusType], replies: Iterable[dict[str, Any]]) -> tuple[tuple[StatusType, ...], tuple[int, ...]]:
-    """The replies that can be read, and of each that cannot how many faults it has."""
+    """The valid replies, and the number of faults of each invalid one."""
     found: list[StatusType] = []
     faults: list[int] = []
     for reply in replies:

@@ -1,1 +1,1 @@
-"""The routers, and what every request passes before them."""
+"""The routers and the middleware in front of them."""

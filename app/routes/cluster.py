@@ -1,7 +1,7 @@
-"""Route: the whole installation at a moment, as its parts tell of themselves.
+"""Route: the status of the whole installation.
 
-Every part is asked over the log, all at once, and whoever asks within a second gets the same answer. Nothing is waited
-for longer than a second: what has not answered by then is told as missing.
+It inquires of every part at once over the control subjects, and waits at most a second; a part that has not answered
+by then is listed as missing. Requests within a second share one answer.
 """
 
 import asyncio
@@ -12,7 +12,6 @@ from importlib.metadata import version
 from typing import Any
 
 from fastapi import APIRouter, Response
-from pydantic import BaseModel, Field
 
 from app.admission.backlog import Backlog
 from app.api.cluster_schemas import (
@@ -40,6 +39,7 @@ from app.observability.replica_status import (
     CoordinatorStatus,
     EngineStatus,
     ReplicaStatus,
+    SenderStatus,
     StatusType,
     read,
 )
@@ -48,31 +48,23 @@ from app.routes.health import senders_of
 from app.routes.roles import INQUIRY_TIMEOUT_S
 
 LOG_TIMEOUT_S = 1.0
-# As many as the application may have (`serve_deployments.application`).
+# The maximum in `serve_deployments.application`.
 COORDINATORS_MAX = 64
 
 router = APIRouter(tags=["operations"])
 
 
-class _SenderTold(BaseModel):
-    replica: str
-    in_flight: int = 0
-    waiting: int = 0
-    held: dict[str, int] = Field(default_factory=dict[str, int])
-    counts: dict[str, int] = Field(default_factory=dict[str, int])
-
-
 def _read(
     of: type[StatusType], part: str, replies: Iterable[dict[str, Any]], missing: list[MissingPart]
 ) -> tuple[StatusType, ...]:
-    """The replies that can be read; of the others it is told that they cannot."""
+    """The valid replies; adds an entry to `missing` for each invalid one."""
     found, faults = read(of, replies)
-    missing.extend(MissingPart(part=part, detail=f"A reply cannot be read: {count} faults") for count in faults)
+    missing.extend(MissingPart(part=part, detail=f"A reply is not valid: {count} faults") for count in faults)
     return found
 
 
-def _few(part: str, answered: int, wanted: int) -> list[MissingPart]:
-    """That fewer replicas answered than there should be, if so."""
+def _shortage(part: str, answered: int, wanted: int) -> list[MissingPart]:
+    """An entry for a part of which fewer replicas answered than wanted."""
     if answered >= wanted:
         return []
     of = f" of {wanted}" if wanted > 1 else ""
@@ -82,7 +74,7 @@ def _few(part: str, answered: int, wanted: int) -> list[MissingPart]:
 async def _log(gateway: Gateway, missing: list[MissingPart]) -> LogFigures:
     try:
         async with asyncio.timeout(LOG_TIMEOUT_S):
-            figures = await gateway["log_told"]()
+            figures = await gateway["journal"].figures()
     except JournalUnavailable as exc:
         missing.append(MissingPart(part="log", detail=str(exc)))
     except TimeoutError:
@@ -98,42 +90,42 @@ async def _agents(gateway: Gateway, missing: list[MissingPart]) -> tuple[AgentSt
 
     async def of_role(name: str) -> tuple[AgentStatus, ...]:
         bounds = gateway["roles"][name].replicas
-        replies = await gateway["control"].inquire(
+        replies = await gateway["journal"].inquire(
             f"control.role.{name}", timeout_s=INQUIRY_TIMEOUT_S, replies_max=bounds.max
         )
         found = _read(AgentStatus, f"role {name}", replies, missing)
-        missing.extend(_few(f"role {name}", len(replies), bounds.min))
-        return tuple(sorted(found, key=lambda told: told.replica))
+        missing.extend(_shortage(f"role {name}", len(replies), bounds.min))
+        return tuple(sorted(found, key=lambda replica: replica.replica))
 
     found = await asyncio.gather(*map(of_role, gateway["roles"]))
-    return tuple(told for of_one in found for told in of_one)
+    return tuple(replica for of_one in found for replica in of_one)
 
 
 async def _coordinators(gateway: Gateway, missing: list[MissingPart]) -> tuple[CoordinatorStatus, ...]:
-    replies = await gateway["control"].inquire(
+    replies = await gateway["journal"].inquire(
         "control.coordinator", timeout_s=INQUIRY_TIMEOUT_S, replies_max=COORDINATORS_MAX
     )
     found = _read(CoordinatorStatus, "coordinator", replies, missing)
-    missing.extend(_few("coordinator", len(replies), max((told.wanted or 1 for told in found), default=1)))
-    return tuple(sorted(found, key=lambda told: told.replica))
+    missing.extend(_shortage("coordinator", len(replies), max((replica.wanted or 1 for replica in found), default=1)))
+    return tuple(sorted(found, key=lambda replica: replica.replica))
 
 
 async def _senders(gateway: Gateway, missing: list[MissingPart]) -> tuple[SenderView, ...] | None:
     replies = await senders_of(gateway)
     if replies is None:
         return None
-    missing.extend(_few("webhooks", len(replies), 1))
+    missing.extend(_shortage("webhooks", len(replies), 1))
     return tuple(
-        SenderView(id=told.replica, **told.model_dump(exclude={"replica"}))
-        for told in _read(_SenderTold, "webhooks", replies, missing)
+        SenderView(id=replica.replica, **replica.model_dump(exclude={"replica"}))
+        for replica in _read(SenderStatus, "webhooks", replies, missing)
     )
 
 
 def _applications(replicas: Sequence[ReplicaStatus]) -> tuple[ServeApplication, ...]:
     placed: dict[str, dict[str, list[ReplicaStatus]]] = defaultdict(lambda: defaultdict(list))
-    for told in replicas:
-        if told.application is not None and told.deployment is not None:
-            placed[told.application][told.deployment].append(told)
+    for replica in replicas:
+        if replica.application is not None and replica.deployment is not None:
+            placed[replica.application][replica.deployment].append(replica)
     return tuple(
         ServeApplication(
             name=application,
@@ -141,8 +133,8 @@ def _applications(replicas: Sequence[ReplicaStatus]) -> tuple[ServeApplication, 
                 ServeDeployment(
                     name=name,
                     answered=len(group),
-                    wanted=max((told.wanted for told in group if told.wanted is not None), default=None),
-                    product=tuple(sorted({told.versions.product or "" for told in group} - {""})),
+                    wanted=max((replica.wanted for replica in group if replica.wanted is not None), default=None),
+                    product=tuple(sorted({replica.versions.product or "" for replica in group} - {""})),
                 )
                 for name, group in deployments.items()
             ),
@@ -151,35 +143,35 @@ def _applications(replicas: Sequence[ReplicaStatus]) -> tuple[ServeApplication, 
     )
 
 
-def _coordinator(told: CoordinatorStatus) -> CoordinatorView:
+def _coordinator(replica: CoordinatorStatus) -> CoordinatorView:
     return CoordinatorView(
-        id=told.replica,
-        node=told.node,
-        in_hand=told.in_flight,
-        bound=told.slots,
-        turns=told.gates,
-        versions=told.versions,
+        id=replica.replica,
+        node=replica.node,
+        in_hand=replica.in_flight,
+        bound=replica.slots,
+        turns=replica.gates,
+        versions=replica.versions,
     )
 
 
-def _agent(told: AgentStatus) -> AgentView:
-    # A hedge asks two engines for one call.
-    at_engines = sum(engine.in_flight for engine in told.engines)
+def _agent(replica: AgentStatus) -> AgentView:
+    # A hedged call is in flight at two engines.
+    at_engines = sum(engine.in_flight for engine in replica.engines)
     return AgentView(
-        id=told.replica,
-        node=told.node,
-        role=told.role,
-        model=told.model,
-        simulated=told.simulated,
-        running=told.in_flight,
-        concurrency=told.concurrency,
-        waiting=max(0, told.in_flight - at_engines),
-        counts=told.counts,
+        id=replica.replica,
+        node=replica.node,
+        role=replica.role,
+        model=replica.model,
+        simulated=replica.simulated,
+        running=replica.in_flight,
+        concurrency=replica.concurrency,
+        waiting=max(0, replica.in_flight - at_engines),
+        counts=replica.counts,
         engines=tuple(
             EngineOfReplica(**engine.model_dump(include={"url", "healthy", "circuit", "in_flight"}))
-            for engine in told.engines
+            for engine in replica.engines
         ),
-        versions=told.versions,
+        versions=replica.versions,
     )
 
 
@@ -191,7 +183,7 @@ def _worst(circuits: Iterable[CircuitState]) -> CircuitState:
 
 
 def _engines(agents: Sequence[AgentStatus]) -> tuple[EngineLoad, ...]:
-    """Every engine once, over all who ask it."""
+    """Every engine once, summed over the replicas that use it."""
     seen: dict[str, list[tuple[AgentStatus, EngineStatus]]] = defaultdict(list)
     for agent in agents:
         for engine in agent.engines:
@@ -240,19 +232,19 @@ def _queue(gateway: Gateway, backlog: Backlog) -> QueueView:
 
 
 def _distinct(replicas: Sequence[ReplicaStatus]) -> tuple[ReplicaVersions, ...]:
-    found = {tuple(told.versions.model_dump().values()): told.versions for told in replicas}
+    found = {tuple(replica.versions.model_dump().values()): replica.versions for replica in replicas}
     return tuple(found[key] for key in sorted(found, key=str))
 
 
-async def _asked(gateway: Gateway) -> bytes:
-    """The answer, as JSON."""
+async def _collect(gateway: Gateway) -> bytes:
+    """A new answer, as JSON."""
     missing: list[MissingPart] = []
     async with asyncio.TaskGroup() as group:
         log, agents = group.create_task(_log(gateway, missing)), group.create_task(_agents(gateway, missing))
         coordinators = group.create_task(_coordinators(gateway, missing))
         senders = group.create_task(_senders(gateway, missing))
     if not gateway["catalog"].backlog_known:
-        missing.append(MissingPart(part="catalog", detail="The log has not been read yet: the queue is not known"))
+        missing.append(MissingPart(part="catalog", detail="The log has not been read yet, so the queue is unknown"))
     replicas = (*coordinators.result(), *agents.result())
     engines = _engines(agents.result())
     cluster = Cluster(
@@ -282,12 +274,12 @@ async def _asked(gateway: Gateway) -> bytes:
     operation_id="get_cluster",
     summary="Replicas, queue, log, engines and versions",
     response_class=Response,
-    responses={200: {"model": Cluster, **answer("As far as the parts answered")}, **problems()},
+    responses={200: {"model": Cluster, **answer("The parts that answered")}, **problems()},
 )
 async def get_cluster(gateway: InGateway) -> Response:
-    """Always 200, within a second or so: what did not answer is in `missing`. An answer is at most a second old.
+    """Always 200 within about a second; parts that did not answer are in `missing`. An answer is at most a second old.
 
-    The queue is that of all tenants; of what they deliberate nothing is told.
+    The queue covers all tenants; the answer contains no task and no result.
     """
-    content = await gateway["cluster"].get(lambda: _asked(gateway))
+    content = await gateway["cluster"].get(lambda: _collect(gateway))
     return Response(content, headers={"Cache-Control": "no-store"}, media_type="application/json")

@@ -1,4 +1,4 @@
-"""Routes: accept a deliberation, read it, list them, ask one to stop."""
+"""Routes: accept, read, cancel, delete and list deliberations."""
 
 import base64
 import binascii
@@ -26,7 +26,7 @@ POLL_AFTER_S = 1
 PAGE_MAX = 200
 _METADATA = "metadata."
 _RFC_3339 = re.compile(r"\d{4}-\d\d-\d\d[Tt]\d\d:\d\d:\d\d(\.\d+)?([Zz]|[+-]\d\d:\d\d)", re.ASCII)
-# Exploded, an object's properties are parameters of their own: this is how OpenAPI says `metadata.<key>=<value>`.
+# OpenAPI describes `metadata.<key>=<value>` as an exploded object, whose properties are parameters of their own.
 _METADATA_SCHEMA: dict[str, Any] = {
     "type": "object",
     "propertyNames": {"pattern": r"^metadata\..+$"},
@@ -41,7 +41,7 @@ def _etag(state: State) -> str:
 
 
 def _matches(request: Request, etag: str) -> bool:
-    """Whether If-None-Match names the ETag; compared weakly, as RFC 9110 has it for this header."""
+    """Whether If-None-Match names the ETag, by the weak comparison of RFC 9110."""
     given = ",".join(request.headers.getlist("if-none-match"))
     return any(each.strip().removeprefix("W/") in (etag, "*") for each in given.split(",") if each.strip())
 
@@ -59,7 +59,7 @@ def _resource_response(gateway: Gateway, state: State, status: int, wait_s: int 
 
 
 async def _revised(gateway: Gateway, tenant: str, state: State, wait_s: int) -> State:
-    """The state once it has another fact, or as it is when time is up, the process drains or the log goes away."""
+    """The state after its next fact, or the current one after `wait_s`, while draining, or without a log."""
     if state.ended:
         return state
     try:
@@ -83,7 +83,7 @@ async def _revised(gateway: Gateway, tenant: str, state: State, wait_s: int) -> 
         202: {
             "model": Deliberation,
             **answer(
-                "Accepted: stored durably, and it will end",
+                "Accepted: stored durably; it will end",
                 *("Location", "Retry-After", "ETag", "Preference-Applied", "Idempotency-Replayed"),
             ),
         },
@@ -92,7 +92,7 @@ async def _revised(gateway: Gateway, tenant: str, state: State, wait_s: int) -> 
     openapi_extra={"requestBody": body("DeliberationRequest"), "parameters": [IDEMPOTENCY_KEY, PREFER]},
 )
 async def create_deliberation(request: Request, gateway: InGateway, tenant: OfTenant) -> Response:
-    """One durable write, and the answer. With a key, a retry gets the first answer again and starts nothing."""
+    """Answers after one durable write. With a key, a retry gets the first answer again and starts nothing."""
     settings = gateway["settings"]
     webhooks = settings.webhook_rules if settings.webhooks else None
     known = {"roles": gateway["roles"], "strategies": gateway["strategies"], "webhooks": webhooks}
@@ -114,8 +114,8 @@ async def create_deliberation(request: Request, gateway: InGateway, tenant: OfTe
     summary="Read a deliberation",
     response_class=Response,
     responses={
-        200: {"model": Deliberation, **answer("As it is now", "ETag", "Preference-Applied")},
-        304: answer("It is still what If-None-Match names", "ETag", "Preference-Applied"),
+        200: {"model": Deliberation, **answer("The current state", "ETag", "Preference-Applied")},
+        304: answer("Unchanged since the ETag in If-None-Match", "ETag", "Preference-Applied"),
         **problems(404, 410, 503),
     },
     openapi_extra={"parameters": [IF_NONE_MATCH, PREFER]},
@@ -123,7 +123,7 @@ async def create_deliberation(request: Request, gateway: InGateway, tenant: OfTe
 async def get_deliberation(
     request: Request, gateway: InGateway, tenant: OfTenant, deliberation_id: DeliberationId
 ) -> Response:
-    """The fold of its facts. With `Prefer: wait`, a long poll: until the revision differs from the one known."""
+    """The fold of its facts. With `Prefer: wait` a long poll, until the revision differs from the ETag given."""
     state = await gateway["deliberations"].load(tenant, deliberation_id)
     wait_s = wait_of(request)
     known = request.headers.get("if-none-match")
@@ -140,12 +140,12 @@ async def get_deliberation(
 @router.post(
     "/deliberations/{deliberation_id}/cancel",
     operation_id="cancel_deliberation",
-    summary="Ask a deliberation to stop",
+    summary="Cancel a deliberation",
     status_code=202,
     response_class=Response,
     responses={
-        200: {"model": Deliberation, **answer("It has ended, by this or otherwise", "ETag", "Preference-Applied")},
-        202: {"model": Deliberation, **answer("It is being stopped", "Retry-After", "ETag", "Preference-Applied")},
+        200: {"model": Deliberation, **answer("It has ended, for any reason", "ETag", "Preference-Applied")},
+        202: {"model": Deliberation, **answer("It is being cancelled", "Retry-After", "ETag", "Preference-Applied")},
         **problems(400, 404, 408, 410, 413, 415, 422, 503),
     },
     openapi_extra={"requestBody": body("CancelRequest", required=False), "parameters": [PREFER]},
@@ -153,7 +153,7 @@ async def get_deliberation(
 async def cancel_deliberation(
     request: Request, gateway: InGateway, tenant: OfTenant, deliberation_id: DeliberationId
 ) -> Response:
-    """Idempotent: the first reason stays. The answer is 200 once the deliberation has ended, whatever ended it."""
+    """Idempotent: the first reason stays. The answer is 200 once the deliberation has ended for any reason."""
     asked = await body_of(request, CancelRequest)
     state = await gateway["deliberations"].load(tenant, deliberation_id)
     state = await gateway["deliberations"].cancel(tenant, state, asked.reason)
@@ -170,19 +170,19 @@ async def cancel_deliberation(
     summary="Delete a deliberation that has ended",
     status_code=204,
     response_class=Response,
-    responses={204: answer("Its facts are removed, and its id is not given out again"), **problems(404, 409, 410, 503)},
+    responses={204: answer("Its facts are removed, and its id is never used again"), **problems(404, 409, 410, 503)},
 )
 async def delete_deliberation(gateway: InGateway, tenant: OfTenant, deliberation_id: DeliberationId) -> Response:
-    """Idempotent. Until retention a tombstone remains: to read it answers 410, and so does its Idempotency-Key."""
+    """Idempotent. A tombstone remains until retention: reads and its Idempotency-Key answer 410."""
     await gateway["deliberations"].delete(tenant, deliberation_id)
     return Response(status_code=204)
 
 
 def _rfc3339(given: object) -> object:
-    """Of what would be read as a time, only what RFC 3339 writes: not a number of seconds."""
+    """A time in RFC 3339's form only; pydantic would also accept a number of seconds."""
     if not isinstance(given, str) or _RFC_3339.fullmatch(given) is None:
         remedy = {"remedy": "Write it as 2026-01-01T00:00:00Z."}
-        raise PydanticCustomError("not_rfc_3339", "Not a time as RFC 3339 writes it", remedy)  # pyright: ignore[reportArgumentType]
+        raise PydanticCustomError("not_rfc_3339", "Not a time in the form of RFC 3339", remedy)  # pyright: ignore[reportArgumentType]
     return given
 
 
@@ -204,7 +204,7 @@ class ListQuery(BaseModel):
 
 
 def _query(request: Request) -> tuple[ListQuery, dict[str, str]]:
-    """The list's parameters and metadata filters; raises ValidationFailed on unknown, repeated and unfit ones."""
+    """The list's parameters and metadata filters; raises ValidationFailed on unknown, repeated or invalid ones."""
     parameters: dict[str, Any] = {}
     metadata: dict[str, str] = {}
     for name, value in request.query_params.multi_items():
@@ -223,16 +223,16 @@ def _query(request: Request) -> tuple[ListQuery, dict[str, str]]:
 
 
 def _before(cursor: str, epoch: str) -> int:
-    """The sequence that a list's cursor goes on below; raises InvalidCursor on a malformed or foreign one."""
+    """The sequence below which a list's cursor continues; raises InvalidCursor on a malformed or foreign one."""
     try:
         decoded = base64.b64decode(cursor + "=" * (-len(cursor) % 4), altchars=b"-_", validate=True).decode("ascii")
     except (binascii.Error, ValueError) as exc:
-        raise InvalidCursor("The cursor is none that a list gave.", "cursor") from exc
+        raise InvalidCursor("The cursor does not come from a list.", "cursor") from exc
     found = re.fullmatch(r"1:([^:]*):([0-9]{1,19})", decoded, re.ASCII)
     if found is None:
-        raise InvalidCursor("The cursor is none that a list gave.", "cursor")
+        raise InvalidCursor("The cursor does not come from a list.", "cursor")
     if found[1] != epoch:
-        raise InvalidCursor("The cursor is of another log; start from the first page.", "cursor")
+        raise InvalidCursor("The cursor belongs to another log; start from the first page.", "cursor")
     return int(found[2])
 
 
@@ -244,15 +244,17 @@ def _before(cursor: str, epoch: str) -> int:
     responses={200: {"model": DeliberationPage, **answer("A page", "Link")}, **problems(400, 422, 503)},
     openapi_extra={
         "parameters": [
-            parameter("query", "status", "Only of this status", enum=list(get_args(Status))),
-            parameter("query", "role", "Only with a member of this role"),
-            parameter("query", "strategy", "Only by this strategy"),
-            parameter("query", "created_after", "Only later than this", format="date-time"),
-            parameter("query", "created_before", "Only earlier than this", format="date-time"),
+            parameter("query", "status", "Only this status", enum=list(get_args(Status))),
+            parameter("query", "role", "Only councils with a member of this role"),
+            parameter("query", "strategy", "Only this strategy"),
+            parameter("query", "created_after", "Only created later", format="date-time"),
+            parameter("query", "created_before", "Only created earlier", format="date-time"),
             parameter("query", "limit", "Items on a page", type="integer", minimum=1, maximum=PAGE_MAX, default=50),
-            parameter("query", "cursor", "`next_cursor` of the page before", pattern=r"^[A-Za-z0-9_-]{1,128}$"),
+            parameter("query", "cursor", "`next_cursor` of the previous page", pattern=r"^[A-Za-z0-9_-]{1,128}$"),
             {
-                **parameter("query", "metadata", "Only with these pairs: `metadata.<key>=<value>`", **_METADATA_SCHEMA),
+                **parameter(
+                    "query", "metadata", "Only with these metadata: `metadata.<key>=<value>`", **_METADATA_SCHEMA
+                ),
                 "style": "form",
                 "explode": True,
             },
@@ -260,7 +262,7 @@ def _before(cursor: str, epoch: str) -> int:
     },
 )
 async def list_deliberations(request: Request, gateway: InGateway, tenant: OfTenant) -> Response:
-    """The same from every replica of the gateway. Filters are repeated with the cursor, as the Link header does."""
+    """The same from every gateway replica. Repeat the filters with the cursor, as the Link header does."""
     query, metadata = _query(request)
     catalog = gateway["catalog"].require_caught_up()
     selection = ListFilter(

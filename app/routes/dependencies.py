@@ -1,6 +1,6 @@
-"""What every route may reach: the state that the lifespan yields, and the dependencies that read a request."""
+"""The dependencies of routes: the state that the lifespan yields, and the readers of a request."""
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Annotated, TypedDict, cast
 
@@ -9,14 +9,14 @@ from starlette.types import Scope
 
 from app.access.authorization import Access
 from app.access.keys import Caller
-from app.api.cluster_schemas import LogFigures
 from app.catalog.index import Catalog
 from app.deliberation.engine import StrategyDefinition
 from app.deliberation.errors import InvalidToken, NotFound
-from app.deliberation.ports import Clock, Control, Journal
+from app.deliberation.ports import Clock
 from app.deliberation.roles import Role
 from app.deliberation.specification import checked_token
 from app.lifecycle.deliberations import Deliberations
+from app.log.gateway_log import GatewayLog
 from app.observability.metrics import Metrics
 from app.settings import Settings
 from app.streaming.feed import Feed
@@ -27,13 +27,11 @@ from app.streaming.snapshots import SnapshotCache
 class Gateway(TypedDict):
     """The gateway's parts, built once by `app.main` and shared by all requests.
 
-    `streams_differ` asks the log for its streams and tells every difference from what is declared; `log_told` asks for
-    its figures. `cluster` is the last answer of `GET /cluster`.
+    `cluster` caches the answer of `GET /cluster`.
     """
 
     settings: Settings
-    journal: Journal
-    control: Control
+    journal: GatewayLog
     access: Access
     clock: Clock
     catalog: Catalog
@@ -43,8 +41,6 @@ class Gateway(TypedDict):
     roles: Mapping[str, Role]
     strategies: Mapping[str, StrategyDefinition]
     metrics: Metrics
-    streams_differ: Callable[[], Awaitable[list[str]]]
-    log_told: Callable[[], Awaitable[LogFigures]]
     cluster: SingleFlightCache[bytes]
 
 
@@ -57,7 +53,7 @@ class SystemClock:
 
 
 def gateway_in(scope: Scope) -> Gateway:
-    """The gateway's parts, as the server hands them to each request after the lifespan yielded them."""
+    """The gateway's parts in a request's scope, where the server puts the lifespan's state."""
     return cast(Gateway, scope["state"])
 
 
@@ -67,24 +63,24 @@ async def gateway_of(request: Request) -> Gateway:
 
 
 async def permitted(request: Request) -> None:
-    """Runs before every route; raises what `Access.permit` raises when the credential does not permit it."""
+    """Authorize the request; runs before every route and raises what `Access.permit` raises."""
     gateway_in(request.scope)["access"].permit(request.scope, request.scope["route"].operation_id)
 
 
 async def caller_of(request: Request) -> Caller:
-    """Who asks, as `permitted` found it. Where that did not run there is nobody, and the request fails."""
+    """The caller that `permitted` set; the request fails if `permitted` did not run."""
     return request.scope["caller"]
 
 
 async def tenant_of(request: Request) -> str:
-    """Whose deliberations a request is about: the credential alone says so."""
+    """The caller's tenant."""
     return request.scope["caller"].tenant
 
 
 async def deliberation_id_of(
     deliberation_id: Annotated[str, Path(description="Letters a-z, digits, `-` and `_`, at most 64")],
 ) -> str:
-    """The id in the path; raises NotFound, naming what ids are made of, when no deliberation can have it."""
+    """The id in the path; raises NotFound when no deliberation can have it."""
     try:
         return checked_token(deliberation_id, "id")
     except InvalidToken as exc:

@@ -1,4 +1,4 @@
-"""Routes: alive, ready, statistics, metrics."""
+"""Routes: health, readiness, statistics, metrics."""
 
 import asyncio
 from typing import Any
@@ -15,7 +15,7 @@ from app.routes.dependencies import Gateway, InGateway, OfTenant
 from app.routes.roles import replicas_of
 
 INQUIRY_TIMEOUT_S = 1.0
-# Nobody knows how many there are, so that a scrape waits as long as this.
+# The number of senders is unknown, so every scrape waits for this long.
 SENDERS_TIMEOUT_S = 0.3
 _NO_STORE = {"Cache-Control": "no-store"}
 
@@ -27,14 +27,14 @@ def _missing(check: str, detail: str, remedy: str) -> FieldProblem:
 
 
 async def _stream_faults(gateway: Gateway) -> list[FieldProblem]:
-    """What is wrong with the log: out of reach, or its streams not as declared."""
-    # Where the log lives is nothing for strangers, whom this route answers too.
+    """The log's faults: unreachable, or streams that are not as declared."""
+    # This route answers without a key, so it names the log's URL only in development mode.
     url = gateway["settings"].nats_url.rpartition("@")[2]
     named = f" (now {url})" if gateway["access"].development else ""
     try:
-        lines = await gateway["streams_differ"]()
+        lines = await gateway["journal"].differences()
     except JournalUnavailable as exc:
-        remedy = f"Start nats-server, or set NATS_URL{named}. Where its disk was full: make room, and start it again."
+        remedy = f"Start nats-server, or set NATS_URL{named}. If its disk is full, free space and restart it."
         return [_missing("journal", str(exc), remedy)]
     except StreamsDiffer as exc:
         lines = [str(exc)]
@@ -43,30 +43,30 @@ async def _stream_faults(gateway: Gateway) -> list[FieldProblem]:
     ]
 
 
-async def _lacking(gateway: Gateway) -> list[FieldProblem]:
-    """What is not there and nothing accepted or answered depends on: who sends webhooks, where they are on."""
+async def _degraded(gateway: Gateway) -> list[FieldProblem]:
+    """Faults that no deliberation depends on: missing senders where webhooks are on."""
     if not gateway["settings"].webhooks:
         return []
-    if await gateway["control"].inquire(CONTROL_SUBJECT, timeout_s=INQUIRY_TIMEOUT_S):
+    if await gateway["journal"].inquire(CONTROL_SUBJECT, timeout_s=INQUIRY_TIMEOUT_S):
         return []
-    remedy = "Run `python -m app.webhooks`; what is to be sent waits in the log, and is sent then."
-    return [_missing("webhooks", f"No sender of webhooks answered within {INQUIRY_TIMEOUT_S:g} s", remedy)]
+    remedy = "Run `python -m app.webhooks`; it sends the deliveries that wait in the log."
+    return [_missing("webhooks", f"No webhook sender answered within {INQUIRY_TIMEOUT_S:g} s", remedy)]
 
 
 async def _faults(gateway: Gateway) -> list[FieldProblem]:
-    """Everything that serving needs and is not there."""
+    """Every missing dependency of the gateway."""
     faults: list[FieldProblem] = []
     if gateway["feed"].draining.is_set():
         faults.append(_missing("draining", "This process is stopping", "Use another replica."))
     faults += await _stream_faults(gateway)
     if not gateway["catalog"].caught_up:
-        faults.append(_missing("catalog", "The log has not been read to its end", "Wait."))
+        faults.append(_missing("catalog", "The log has not been read completely", "Wait."))
     keyring = gateway["access"].keyring
     if keyring is not None and not keyring.caught_up:
         faults.append(_missing("keys", "The keys have not been read", "Wait."))
-    replies = await gateway["control"].inquire("control.coordinator", timeout_s=INQUIRY_TIMEOUT_S)
+    replies = await gateway["journal"].inquire("control.coordinator", timeout_s=INQUIRY_TIMEOUT_S)
     if not replies:
-        remedy = "Deploy the coordinator; what is accepted meanwhile waits in the log."
+        remedy = "Deploy the coordinator; accepted deliberations wait in the log."
         faults.append(_missing("coordinator", f"No coordinator answered within {INQUIRY_TIMEOUT_S:g} s", remedy))
     return faults
 
@@ -79,7 +79,7 @@ async def _faults(gateway: Gateway) -> list[FieldProblem]:
     responses={200: {"model": Health, **answer("Alive")}, **problems()},
 )
 async def get_health() -> Response:
-    """Nothing but the process itself is asked."""
+    """Checks only the process itself."""
     return Response(dump(Health()), headers=_NO_STORE, media_type="application/json")
 
 
@@ -91,13 +91,13 @@ async def get_health() -> Response:
     responses={200: {"model": Ready, **answer("Ready")}, **problems(503)},
 )
 async def get_readiness(gateway: InGateway) -> Response:
-    """The log reachable, its streams as declared, the catalog caught up, a coordinator alive, and not draining.
+    """Ready: the log is reachable with its declared streams, the catalog is loaded, a coordinator answers, no draining.
 
-    Without a sender of webhooks it is ready all the same, and `degraded` tells: no deliberation waits for one.
+    A missing webhook sender is listed in `degraded`, because no deliberation waits for one.
     """
     async with asyncio.TaskGroup() as group:
-        finding, looking = group.create_task(_faults(gateway)), group.create_task(_lacking(gateway))
-    faults, degraded = finding.result(), looking.result()
+        faulty, degrading = group.create_task(_faults(gateway)), group.create_task(_degraded(gateway))
+    faults, degraded = faulty.result(), degrading.result()
     if faults:
         raise NotReady(f"Not ready: {', '.join(dict.fromkeys(fault.pointer for fault in faults))}", faults)
     access = gateway["access"]
@@ -126,10 +126,10 @@ async def get_stats(gateway: InGateway, tenant: OfTenant) -> Response:
 
 
 async def senders_of(gateway: Gateway) -> list[dict[str, Any]] | None:
-    """What the senders of webhooks say of themselves; None where there need be none."""
+    """The status replies of webhook senders; None where webhooks are off."""
     if not gateway["settings"].webhooks:
         return None
-    return await gateway["control"].inquire(CONTROL_SUBJECT, timeout_s=SENDERS_TIMEOUT_S, replies_max=SENDERS_MAX)
+    return await gateway["journal"].inquire(CONTROL_SUBJECT, timeout_s=SENDERS_TIMEOUT_S, replies_max=SENDERS_MAX)
 
 
 @router.get(
@@ -140,9 +140,9 @@ async def senders_of(gateway: Gateway) -> list[dict[str, Any]] | None:
     responses={200: {"content": {"text/plain": {"schema": {"type": "string"}}}, **answer("Text exposition")}},
 )
 async def get_metrics(gateway: InGateway) -> Response:
-    """Requests are this process's; deliberations are those of all who share the log, and calls the agents' own."""
+    """Requests of this process, deliberations of the whole log, and calls of the agents."""
     async with asyncio.TaskGroup() as group:
-        asked = [group.create_task(replicas_of(gateway, name, role)) for name, role in gateway["roles"].items()]
+        inquiries = [group.create_task(replicas_of(gateway, name, role)) for name, role in gateway["roles"].items()]
         senders = group.create_task(senders_of(gateway))
-    replicas = [replica for task in asked for replica in task.result() if replica.counts]
+    replicas = [replica for task in inquiries for replica in task.result() if replica.counts]
     return Response(gateway["metrics"].exposition(replicas, senders.result()), headers={"Content-Type": CONTENT_TYPE})

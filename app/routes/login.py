@@ -1,10 +1,12 @@
-"""Routes: a browser's session. The key comes once, in a body; the browser keeps a cookie that scripts cannot read.
+"""Routes: a browser's session. The client sends the key once; the browser keeps a cookie that scripts cannot read.
 
-The cookie is HttpOnly and SameSite=Strict, and over https it is Secure and bound to this host. What asks for a change
-with it must besides come from a page of this site, or of an origin in CORS_ORIGINS (`app.access.origins.same_site`).
+The cookie is HttpOnly and SameSite=Strict, and over https it is Secure and bound to this host. A request that changes
+state with it must come from a page of this site or of an origin in CORS_ORIGINS (`app.access.origins.same_site`).
 """
 
+from dataclasses import replace
 from datetime import UTC, datetime
+from math import inf
 from typing import Literal
 
 from fastapi import APIRouter, Request, Response
@@ -35,19 +37,24 @@ class LoginRequest(RequestModel):
 
 
 class Session(Resource):
-    """Who asks, and what they may do."""
+    """The caller and its scopes."""
 
-    mode: Literal["keys", "development"] = Field(description="`development`: this gateway asks for no keys")
+    mode: Literal["keys", "development"] = Field(description="`development`: this gateway requires no keys")
     tenant: str
     scopes: tuple[Scope, ...]
-    key: str | None = Field(description="The key's name; null where no keys are asked for")
-    expires_at: AwareDatetime | None = Field(description="When the credential ends; null for one that does not")
+    key: str | None = Field(description="The key's name; null in development mode")
+    expires_at: AwareDatetime | None = Field(description="When the credential expires; null if never")
 
 
-def _session(caller: Caller, mode: Literal["keys", "development"], ends_at_s: float | None) -> Session:
-    ends_at = None if ends_at_s is None or ends_at_s == float("inf") else datetime.fromtimestamp(ends_at_s, UTC)
-    scopes = tuple(sorted(caller.scopes))
-    return Session(mode=mode, tenant=caller.tenant, scopes=scopes, key=caller.name or None, expires_at=ends_at)
+def _session(caller: Caller) -> Session:
+    ends_at_s = caller.valid_until_s
+    return Session(
+        mode="keys" if caller.authenticated else "development",
+        tenant=caller.tenant,
+        scopes=tuple(sorted(caller.scopes)),
+        key=caller.name or None,
+        expires_at=None if ends_at_s is None or ends_at_s == inf else datetime.fromtimestamp(ends_at_s, UTC),
+    )
 
 
 def _answered(session: Session) -> Response:
@@ -66,15 +73,15 @@ def _answered(session: Session) -> Response:
     openapi_extra={"requestBody": body("LoginRequest")},
 )
 async def log_in(request: Request, gateway: InGateway) -> Response:
-    """The cookie holds a signed token, not the key; it ends with SESSION_LIFETIME, with its key, or by logging out."""
+    """The cookie holds a signed token, not the key; it ends after SESSION_LIFETIME, with its key, or by logging out."""
     access = gateway["access"]
     access.check_site(request.scope)
     asked = await body_of(request, LoginRequest)
     if access.sessions is None:
-        return _answered(_session(DEVELOPER, "development", None))
+        return _answered(_session(DEVELOPER))
     held, now_s = access.holder(asked.key), access.now_s()
     token, ends_at_s = access.sessions.begin(held, now_s)
-    answered = _answered(_session(held.caller, "keys", ends_at_s))
+    answered = _answered(_session(replace(held.caller, valid_until_s=ends_at_s)))
     answered.set_cookie(
         cookie_name(request.scope),
         token,
@@ -89,14 +96,13 @@ async def log_in(request: Request, gateway: InGateway) -> Response:
 @router.get(
     "/login",
     operation_id="get_session",
-    summary="Who asks",
+    summary="The caller and its scopes",
     response_class=Response,
     responses={200: {"model": Session, **answer("By key or by cookie")}, **problems(503)},
 )
-async def get_session(request: Request, gateway: InGateway, caller: OfCaller) -> Response:
-    """What the credential of this request is good for."""
-    mode = "development" if gateway["access"].development else "keys"
-    return _answered(_session(caller, mode, request.scope.get("caller_until_s")))
+async def get_session(caller: OfCaller) -> Response:
+    """The tenant and the scopes of this request's credential."""
+    return _answered(_session(caller))
 
 
 @router.post(
@@ -105,10 +111,10 @@ async def get_session(request: Request, gateway: InGateway, caller: OfCaller) ->
     summary="End a browser's session",
     status_code=204,
     response_class=Response,
-    responses={204: answer("The browser keeps nothing", "Set-Cookie"), **problems(403)},
+    responses={204: answer("The browser deletes the cookie", "Set-Cookie"), **problems(403)},
 )
 async def log_out(request: Request, gateway: InGateway) -> Response:
-    """Takes the cookie away. A token that somebody copied before lives until its time is over, or its key revoked."""
+    """Deletes the cookie. A copied token remains valid until its expiry or its key's revocation."""
     gateway["access"].check_site(request.scope)
     answered = Response(status_code=204, headers=_NO_STORE)
     secure = request.scope["scheme"] == "https"

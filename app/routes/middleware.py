@@ -1,4 +1,4 @@
-"""Around every request: its id, its log event, and its figures. Pure ASGI, so that streams pass untouched."""
+"""The id, log event and metrics of every request. Pure ASGI, so that streams pass unchanged."""
 
 import logging
 import re
@@ -8,7 +8,8 @@ import time
 import structlog
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from app.access.keys import looks_like_key
+from app.access.authorization import ANONYMOUS
+from app.access.keys import Caller, looks_like_key
 from app.observability.metrics import Metrics
 from app.routes.dependencies import gateway_in
 
@@ -18,7 +19,7 @@ log = structlog.get_logger(__name__)
 
 
 def usable_request_id(given: str | None) -> str:
-    """The client's own id when it is short and plain, and no key that went astray; else a new one."""
+    """The client's own id if it is short, plain and no API key; otherwise a new one."""
     usable = given is not None and _USABLE_ID.fullmatch(given) is not None and not looks_like_key(given)
     return given if given is not None and usable else secrets.token_hex(12)
 
@@ -26,7 +27,7 @@ def usable_request_id(given: str | None) -> str:
 class RequestContext:
     """Gives each request an id (`scope["request_id"]`, X-Request-Id), logs it as one event, and counts it.
 
-    Every answer has `scope["answer_headers"]`: the id, and Development-Mode where no keys are asked for.
+    Every answer has `scope["answer_headers"]`: the id, and Development-Mode in development mode.
     """
 
     def __init__(self, app: ASGIApp) -> None:
@@ -39,9 +40,9 @@ class RequestContext:
             return
         given = next((value for name, value in scope["headers"] if name == b"x-request-id"), b"").decode("latin-1")
         request_id = scope["request_id"] = usable_request_id(given or None)
-        told = scope["answer_headers"] = [(b"x-request-id", request_id.encode())]
+        added = scope["answer_headers"] = [(b"x-request-id", request_id.encode())]
         if gateway_in(scope)["access"].development:
-            told.append(_DEVELOPMENT)
+            added.append(_DEVELOPMENT)
         began_s = time.perf_counter()
         status, streamed = 500, False
 
@@ -49,7 +50,7 @@ class RequestContext:
             nonlocal status, streamed
             if message["type"] == "http.response.start":
                 status = message["status"]
-                message["headers"] = [*message["headers"], *told]
+                message["headers"] = [*message["headers"], *added]
                 streamed = any(value.startswith(b"text/event-stream") for _, value in message["headers"])
             await send(message)
 
@@ -58,7 +59,7 @@ class RequestContext:
         finally:
             taken_s = time.perf_counter() - began_s
             route = getattr(scope.get("route"), "path", "unmatched")
-            # Whether the process lives is asked every few seconds, for ever.
+            # Probes request it every few seconds.
             log.log(
                 logging.DEBUG if route == "/healthz" else logging.INFO,
                 "request",
@@ -67,20 +68,17 @@ class RequestContext:
                 route=route,
                 status=status,
                 duration_ms=round(taken_s * 1_000, 2),
-                **_who(scope),
+                **_caller_fields(scope.get("caller", ANONYMOUS)),
             )
             _count(gateway_in(scope)["metrics"], scope["method"], route, status, None if streamed else taken_s)
 
 
-def _who(scope: Scope) -> dict[str, str]:
-    """The tenant and the key that asked, where a key was asked for and good."""
-    if "caller_until_s" not in scope:
-        return {}
-    return {"tenant": scope["caller"].tenant, "key_id": scope["caller"].key_id}
+def _caller_fields(caller: Caller) -> dict[str, str]:
+    return {"tenant": caller.tenant, "key_id": caller.key_id} if caller.authenticated else {}
 
 
 def _count(metrics: Metrics, method: str, route: str, status: int, taken_s: float | None) -> None:
-    # Methods are whatever a client invents; labels must stay few.
+    # Clients may invent methods, and labels must stay few.
     method = method if method in ("GET", "POST", "DELETE", "HEAD", "OPTIONS", "PUT", "PATCH") else "other"
     metrics.requests.labels(method, route, str(status)).inc()
     if taken_s is not None:

@@ -1,6 +1,6 @@
-"""What a browser is shown: the dashboard at /, and the page of the OpenAPI document at /docs.
+"""Pages for browsers: the dashboard at /, and the page of the OpenAPI document at /docs.
 
-All of it is served from here, under a policy that lets nothing else run: it needs no Internet, and runs nobody's code.
+The gateway serves all their assets, and their Content-Security-Policy blocks any others, so they need no Internet.
 """
 
 import base64
@@ -23,7 +23,7 @@ _DASHBOARD_POLICY = f"{_POLICY}form-action 'none'; script-src 'self'; style-src 
 
 @lru_cache(maxsize=2)
 def _docs(title: str) -> tuple[bytes, str]:
-    """The page of the document, and the policy that lets its one inline script run."""
+    """The page of the document, and the policy that permits its one inline script."""
     html = bytes(
         get_swagger_ui_html(
             openapi_url="/openapi.json",
@@ -39,7 +39,7 @@ def _docs(title: str) -> tuple[bytes, str]:
 
 
 def install_pages(app: FastAPI, *, title: str) -> None:
-    """Serve both pages and what they are made of. Nobody needs a key for them: what they show is asked for with one."""
+    """Serve both pages and their assets. They need no key: their requests for data carry one."""
 
     def docs() -> Response:
         html, policy = _docs(title)

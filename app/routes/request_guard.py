@@ -1,7 +1,7 @@
-"""What is settled before a request reaches a route, and what its answer takes along. Pure ASGI.
+"""Checks every request before a route, and ends event streams with their credential. Pure ASGI.
 
-Credentials in URLs are refused on every path, and other sites' names where no keys are asked for. Answers tell the
-tenant's rate. An event stream ends when the credential that opened it does.
+It refuses credentials in URLs on every path and, in development mode, foreign Host headers. It adds the tenant's rate
+to answers.
 """
 
 from contextlib import ExitStack
@@ -12,9 +12,9 @@ import anyio
 from fastapi import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from app.access.authorization import Access
+from app.access.authorization import ANONYMOUS, Access
 from app.access.keyring import Keyring
-from app.access.keys import looks_like_key
+from app.access.keys import Caller, looks_like_key
 from app.access.origins import own_name
 from app.api.problems import error_response
 from app.api.refusals import ForeignHost, KeyInUrl, Refusal
@@ -24,7 +24,7 @@ _CREDENTIALS = frozenset({"access_token", "api-key", "api_key", "apikey", "autho
 
 
 def key_in_url(scope: Scope) -> KeyInUrl | None:
-    """The refusal of a URL in which a credential stands: by its look, or as a parameter of such a name."""
+    """The refusal of a URL that contains a credential, recognized by its form or by its parameter's name."""
     query: bytes = scope["query_string"]
     if looks_like_key(scope["path"]):
         return KeyInUrl("")
@@ -38,16 +38,16 @@ def key_in_url(scope: Scope) -> KeyInUrl | None:
 
 
 def foreign_host(scope: Scope) -> ForeignHost | None:
-    """The refusal of a request under a name that another site may have pointed to this machine."""
+    """The refusal of a Host header that another site may have pointed to this machine (DNS rebinding)."""
     host = next((value for name, value in scope["headers"] if name == b"host"), b"").decode("latin-1")
     if own_name(host):
         return None
-    remedy = "Ask as localhost, or set KEY_PEPPER and ask with a key."
-    return ForeignHost("Without keys this gateway answers under this machine's own names alone.", remedy)
+    remedy = "Use localhost, or set KEY_PEPPER and send a key."
+    return ForeignHost("Without keys this gateway answers only under this machine's own names.", remedy)
 
 
 class RequestGuard:
-    """Refuses what no route should see, and watches over streams."""
+    """Middleware that refuses requests before routing and watches the credentials of event streams."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -60,37 +60,41 @@ class RequestGuard:
         access = gateway_in(scope)["access"]
         refusal: Refusal | None = key_in_url(scope) or (foreign_host(scope) if access.development else None)
         if refusal is not None:
-            # The answer must not tell the path again, as the credential may stand there.
-            await error_response(Request({**scope, "path": "/", "raw_path": b"/"}), refusal)(scope, receive, send)
+            # Without the path, because the answer must not repeat a credential in it.
+            request = Request({**scope, "path": "/", "raw_path": b"/"})
+            await error_response(request, refusal)(scope, receive, send)
         elif access.keyring is None:
             await self._app(scope, receive, send)
         else:
-            await _keyed(self._app, scope, receive, send, access, access.keyring)
+            await _guard_stream(self._app, scope, receive, send, access, access.keyring)
 
 
-def _streams(message: Message) -> bool:
+def _is_stream(message: Message) -> bool:
     return any(name == b"content-type" and value.startswith(b"text/event-stream") for name, value in message["headers"])
 
 
-async def _keyed(app: ASGIApp, scope: Scope, receive: Receive, send: Send, access: Access, keyring: Keyring) -> None:
-    """Answer; an event stream is broken off when its key is revoked or its credential's time is over."""
+async def _guard_stream(
+    app: ASGIApp, scope: Scope, receive: Receive, send: Send, access: Access, keyring: Keyring
+) -> None:
+    """Answer; end an event stream when its key is revoked or its credential expires."""
     open_stream = False
-    with anyio.CancelScope() as stream, ExitStack() as leaving:
+    with anyio.CancelScope() as stream, ExitStack() as exits:
 
-        async def send_watched(message: Message) -> None:
+        async def send_guarded(message: Message) -> None:
             nonlocal open_stream
             if message["type"] == "http.response.start":
                 message["headers"] = [*message["headers"], *scope.get("rate_headers", ())]
-                if "caller_until_s" in scope and _streams(message):
+                caller: Caller = scope.get("caller", ANONYMOUS)
+                if caller.valid_until_s is not None and _is_stream(message):
                     open_stream = True
-                    leaving.callback(keyring.attach(scope["caller"].key_id, stream.cancel))
-                    if scope["caller_until_s"] != inf:
-                        stream.deadline = anyio.current_time() + scope["caller_until_s"] - access.now_s()
+                    exits.callback(keyring.attach(caller.key_id, stream.cancel))
+                    if caller.valid_until_s != inf:
+                        stream.deadline = anyio.current_time() + caller.valid_until_s - access.now_s()
             elif not message.get("more_body", False):
                 open_stream = False
             await send(message)
 
-        await app(scope, receive, send_watched)
+        await app(scope, receive, send_guarded)
     if stream.cancelled_caught and open_stream:
-        # An end in order: a client that comes back is told why it may not.
+        # A regular end of the body: a client that reconnects gets the reason.
         await send({"type": "http.response.body", "body": b"", "more_body": False})

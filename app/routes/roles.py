@@ -1,4 +1,4 @@
-"""Routes: what councils are made of, and the ways in which they deliberate."""
+"""Routes: roles and strategies."""
 
 import asyncio
 from collections.abc import Mapping, Sequence
@@ -28,14 +28,14 @@ from app.routes.dependencies import Gateway, InGateway
 from app.settings import PACKAGED_ROLES
 
 INQUIRY_TIMEOUT_S = 0.5
-# What every strategy takes from the request beside task, agents and constraints.
+# The request fields of every strategy, besides task, agents and constraints.
 _COMMON_FIELDS = ("quorum", "budget", "sampling", "seed")
 
 router = APIRouter(tags=["roles"])
 
 
 def read_roles(path: Path | None) -> Mapping[str, Role]:
-    """The roles declared in a YAML file, the packaged one when None; raises InvalidRequest naming what is wrong."""
+    """The roles of a YAML file, by default the packaged one; raises InvalidRequest naming the fault."""
     path = path or PACKAGED_ROLES
     try:
         return parse_roles(yaml.safe_load(path.read_text(encoding="utf-8")))
@@ -44,16 +44,16 @@ def read_roles(path: Path | None) -> Mapping[str, Role]:
 
 
 def live_role(replicas: Sequence[AgentStatus]) -> LiveRole | None:
-    """What replicas said of themselves, as one view; None when none did."""
+    """One view of the replicas' status replies; None without any."""
     if not replicas:
         return None
     engines: dict[str, EngineView] = {}
     for replica in replicas:
-        for told in replica.engines:
-            known = engines.get(told.url)
-            healthy = told.healthy and (known is None or known.healthy)
-            circuit = known.circuit if known and healthy else told.circuit
-            engines[told.url] = EngineView(url=told.url, healthy=healthy, circuit=circuit, models=told.models)
+        for engine in replica.engines:
+            known = engines.get(engine.url)
+            healthy = engine.healthy and (known is None or known.healthy)
+            circuit = known.circuit if known and healthy else engine.circuit
+            engines[engine.url] = EngineView(url=engine.url, healthy=healthy, circuit=circuit, models=engine.models)
     return LiveRole(
         replicas=len(replicas),
         models=tuple(sorted({replica.model for replica in replicas if replica.model})),
@@ -64,11 +64,8 @@ def live_role(replicas: Sequence[AgentStatus]) -> LiveRole | None:
 
 
 async def replicas_of(gateway: Gateway, name: str, role: Role) -> tuple[AgentStatus, ...]:
-    """What the role's replicas say of themselves; those that do not within half a second, or unreadably, are left out.
-
-    `GET /cluster` tells of those.
-    """
-    replies = await gateway["control"].inquire(
+    """The valid status replies of a role's replicas within half a second; `GET /cluster` reports the others."""
+    replies = await gateway["journal"].inquire(
         f"control.role.{name}", timeout_s=INQUIRY_TIMEOUT_S, replies_max=role.replicas.max
     )
     return read(AgentStatus, replies)[0]
@@ -91,7 +88,7 @@ async def _described(gateway: Gateway, name: str, role: Role) -> RoleResource:
 @router.get(
     "/roles",
     operation_id="list_roles",
-    summary="Roles, as declared and as they live",
+    summary="Roles, as declared and with their live replicas",
     response_class=Response,
     responses={200: {"model": RoleList, **answer("All roles")}, **problems()},
 )
@@ -110,17 +107,17 @@ async def list_roles(gateway: InGateway) -> Response:
     responses={200: {"model": RoleResource, **answer("The role")}, **problems(404)},
 )
 async def get_role(
-    gateway: InGateway, role: Annotated[str, PathParameter(description="Name, as roles.yaml has it")]
+    gateway: InGateway, role: Annotated[str, PathParameter(description="Name of the role in roles.yaml")]
 ) -> Response:
     """`live` is null when no replica answered within half a second."""
     declared = gateway["roles"].get(role)
     if declared is None:
-        raise NotFound(f"There is no such role; there are {', '.join(sorted(gateway['roles']))}.")
+        raise NotFound(f"This role does not exist; the roles are {', '.join(sorted(gateway['roles']))}.")
     return Response(dump(await _described(gateway, role, declared)), media_type="application/json")
 
 
 def strategy_resource(definition: StrategyDefinition) -> StrategyResource:
-    """A strategy as clients read it, with the schema that its parameters are held to."""
+    """A strategy as clients read it, with the schema of its parameters."""
     return StrategyResource(
         name=definition.name,
         version=definition.version,
@@ -136,11 +133,11 @@ def strategy_resource(definition: StrategyDefinition) -> StrategyResource:
 @router.get(
     "/strategies",
     operation_id="list_strategies",
-    summary="Ways to deliberate",
+    summary="Strategies",
     response_class=Response,
     responses={200: {"model": StrategyList, **answer("All strategies")}, **problems()},
 )
 async def list_strategies(gateway: InGateway) -> Response:
-    """Steps, how many model requests they take, where they come from, and which fields steer them."""
+    """Steps, number of model requests, source, and the fields that configure them."""
     items = tuple(strategy_resource(definition) for definition in gateway["strategies"].values())
     return Response(dump(StrategyList(items=items)), media_type="application/json")

@@ -21,6 +21,7 @@ from fastapi import Depends, Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from app.access.keys import Caller
 from app.api.event_schemas import StreamReconnect
 from app.api.negotiation import Media, media_of
 from app.api.problems import TooManyStreams
@@ -127,8 +128,9 @@ class _Stalled(Exception):
 
 def seat_owner(request: Request) -> str:
     """Who is bounded: the tenant where keys are asked for, and otherwise the address."""
-    if "caller_until_s" in request.scope:
-        return f"tenant {request.scope['caller'].tenant}"
+    caller: Caller = request.scope["caller"]
+    if caller.authenticated:
+        return f"tenant {caller.tenant}"
     return request.client.host if request.client else ""
 
 

@@ -207,7 +207,7 @@ class Stack:
         journal = await self._journal(process, 2.5)
         # The roles come from a file that does not change: to read it takes longer than the rest of a start.
         with patch("app.main.read_roles", _roles):
-            lifespan = lifespan_of(SETTINGS, journal, self.loop)
+            lifespan = lifespan_of(SETTINGS, journal, self.loop, startup_wait_s=0.0)
         async with lifespan(APP) as gateway, answering(gateway) as client:
             ready(client)
             await asyncio.Event().wait()

@@ -1,19 +1,15 @@
-"""How often a tenant may ask: at most so much in any minute, told in advance, and nothing of it for the others."""
+"""The request rate of a tenant: bounded in any minute, reported in headers, and independent of other tenants."""
 
 import random
 import re
 from dataclasses import dataclass
 
-import pytest
-from limits.storage import MemoryStorage
-from limits.strategies import SlidingWindowCounterRateLimiter
-
-from app.access.rate_limit import WINDOW_S, Rates, Windows
+from app.access.rate_limit import WINDOW_S, Rates
 
 
 @dataclass
 class Time:
-    """Seconds since 1970, as told."""
+    """A clock in seconds since 1970 that a test sets."""
 
     now_s: float = 1_000_020.0
 
@@ -25,13 +21,13 @@ def admitted(rates: Rates, tenant: str, attempts: int) -> int:
     return sum(rates.take(tenant).admitted for _ in range(attempts))
 
 
-def test_a_tenant_may_ask_so_often_and_another_as_often() -> None:
+def test_each_tenant_has_its_own_limit() -> None:
     rates = Rates(10, Time())
     assert admitted(rates, "loud", 1_000) == 10
     assert admitted(rates, "quiet", 1_000) == 10
 
 
-def test_what_was_asked_slides_out_of_the_minute() -> None:
+def test_requests_of_the_previous_window_count_by_their_overlap() -> None:
     time = Time(1_000_020.0)  # a window begins here
     rates = Rates(60, time)
     assert admitted(rates, "a", 100) == 60
@@ -43,7 +39,7 @@ def test_what_was_asked_slides_out_of_the_minute() -> None:
     assert admitted(rates, "a", 100) == 60
 
 
-def test_no_minute_of_steady_asking_admits_more_than_the_bound_and_little_less() -> None:
+def test_a_steady_overload_is_admitted_at_the_limit() -> None:
     time, chance = Time(), random.Random(1)
     rates, taken = Rates(100, time), list[float]()
     for _ in range(20_000):
@@ -54,17 +50,7 @@ def test_no_minute_of_steady_asking_admits_more_than_the_bound_and_little_less()
     assert 90 <= per_minute <= 101
 
 
-def test_the_windows_count_as_those_of_the_library() -> None:
-    """Ours is a storage of the library because its own start threads; the counting must be the same."""
-    own = Rates(50)
-    theirs, item = SlidingWindowCounterRateLimiter(MemoryStorage()), own._item  # pyright: ignore[reportPrivateUsage]
-    for _ in range(60):
-        rate = own.take("a")
-        assert theirs.hit(item, "a") == rate.admitted
-        assert abs(theirs.get_window_stats(item, "a").remaining - rate.remaining) <= 1
-
-
-def test_a_refusal_says_in_how_many_seconds_there_is_room() -> None:
+def test_a_refusal_gives_the_seconds_until_the_next_request_is_admitted() -> None:
     time = Time(1_000_020.0 + 45)
     rates = Rates(60, time)
     assert admitted(rates, "a", 61) == 60
@@ -75,7 +61,7 @@ def test_a_refusal_says_in_how_many_seconds_there_is_room() -> None:
     assert rates.take("a").reset_s == 1, "from now on one a second"
 
 
-def test_the_headers_are_structured_fields_of_the_draft() -> None:
+def test_headers_are_structured_fields_as_the_draft_defines() -> None:
     rates = Rates(60, Time())
     rate = rates.take("a")
     headers = dict(rates.headers(rate))
@@ -84,24 +70,12 @@ def test_the_headers_are_structured_fields_of_the_draft() -> None:
     assert rate.remaining == 59
 
 
-def test_tenants_that_no_longer_ask_are_forgotten() -> None:
+def test_forgets_tenants_that_send_no_more_requests() -> None:
     time = Time()
-    windows = Windows(time)
-    for number in range(3_000):
-        windows.acquire_sliding_window_entry(f"t{number}", 10, WINDOW_S)
+    rates = Rates(10, time)
+    assert sum(rates.take(f"t{number}").admitted for number in range(3_000)) == rates.tenants == 3_000
     time.now_s += 3 * WINDOW_S
     for number in range(4_000):
-        windows.acquire_sliding_window_entry(f"n{number}", 10, WINDOW_S)
-    assert windows.get("t0") == 0
-    assert windows.get("n3999") == 1
-    assert windows.reset() == 4_000
-
-
-@pytest.mark.parametrize("amount", [1, 5])
-def test_it_is_a_whole_storage_of_the_library(amount: int) -> None:
-    windows = Windows(Time())
-    assert windows.check()
-    assert windows.incr("a", WINDOW_S, amount) == amount
-    assert windows.get("a") == amount
-    windows.clear_sliding_window("a", WINDOW_S)
-    assert windows.get("a") == 0
+        rates.take(f"n{number}")
+    assert rates.tenants == 4_000
+    assert rates.take("n3999").remaining == 8, "a sweep keeps the counters in use"

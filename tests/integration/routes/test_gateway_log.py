@@ -1,11 +1,10 @@
-"""The gateway over a real nats-server: one that is not there yet, and one that is killed."""
+"""The gateway over a real nats-server that starts later or is killed."""
 
 import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 
 import httpx
-import pytest
 
 from app.deliberation.facts import Completed
 from app.log.journal import JetStreamJournal
@@ -23,8 +22,12 @@ BODY = {"task": "Name a colour."}
 
 
 @asynccontextmanager
-async def gateway_on(server: NatsServer) -> AsyncGenerator[tuple[Gateway, httpx.AsyncClient], None]:
-    async with lifespan_of(Settings(nats_url=server.url), None, SystemClock())(APP) as gateway:
+async def gateway_on(
+    server: NatsServer, startup_wait_s: float = 5.0
+) -> AsyncGenerator[tuple[Gateway, httpx.AsyncClient], None]:
+    async with lifespan_of(Settings(nats_url=server.url), None, SystemClock(), startup_wait_s=startup_wait_s)(
+        APP
+    ) as gateway:
         async with answering(gateway) as client:
             yield gateway, client
 
@@ -40,12 +43,9 @@ async def missing(client: httpx.AsyncClient) -> set[str]:
     return {error["pointer"] for error in (await client.get("/readyz")).json()["errors"]}
 
 
-async def test_a_log_that_is_not_there_yet_is_waited_for(
-    own_nats_server: NatsServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("app.main.READ_AT_FIRST_S", 0.05)
+async def test_a_gateway_waits_for_a_log_that_starts_later(own_nats_server: NatsServer) -> None:
     own_nats_server.kill()
-    async with gateway_on(own_nats_server) as (gateway, client):
+    async with gateway_on(own_nats_server, startup_wait_s=0.05) as (gateway, client):
         assert (await client.get("/healthz")).status_code == 200
         assert {"journal", "catalog"} <= await missing(client)
         for response in (await client.post("/deliberations", json=BODY), await client.get("/deliberations/d1")):
@@ -89,7 +89,7 @@ async def test_a_killed_log_loses_nothing_and_the_next_request_works(own_nats_se
         await journal.close()
 
 
-async def test_a_wait_ends_with_the_fact_that_it_waits_for(own_nats_server: NatsServer) -> None:
+async def test_a_long_poll_ends_with_the_next_fact(own_nats_server: NatsServer) -> None:
     journal = await declare(own_nats_server)
     async with gateway_on(own_nats_server) as (gateway, client):
         await until(lambda: gateway["catalog"].caught_up)
