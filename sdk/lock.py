@@ -1,9 +1,9 @@
-"""Resolve anew what `build.py` installs, and write both lock files: sdk/package-lock.json and sdk/requirements.lock.
+"""Resolve the packages that `build.py` installs, and write sdk/package-lock.json and sdk/requirements.lock.
 
     python sdk/lock.py
 
-Versions are chosen in package.json and requirements.in. The locks name versions and hashes and no place: packages come
-from where pip and npm are configured to look.
+package.json and requirements.in choose the versions. The locks hold versions and hashes but no URLs: pip and npm use
+their configured registries.
 """
 
 import json
@@ -18,22 +18,22 @@ _UV = Path(sys.executable).with_name("uv")
 
 
 def lock_node(folder: Path) -> None:
-    """Lock npm's packages; `folder` is worked in."""
+    """Lock npm's packages; `folder` is a scratch directory."""
     for name in ("package.json", ".npmrc"):
         shutil.copy(build.HERE / name, folder / name)
     npm = [build.NODE, build.NPM, "install", "--package-lock-only", "--ignore-scripts", "--loglevel=error"]
     build.run(*npm, cwd=folder)
     lock = json.loads((folder / "package-lock.json").read_text())
     for package in lock["packages"].values():
-        for told in ("funding", "resolved"):
-            package.pop(told, None)
+        for name in ("funding", "resolved"):
+            package.pop(name, None)
     (build.HERE / "package-lock.json").write_text(json.dumps(lock, indent=2, ensure_ascii=False) + "\n")
 
 
 def lock_python() -> None:
     """Lock the packages of the Python client's environment."""
     options = ["--quiet", "--upgrade", "--universal", "--python-version", "3.11", "--generate-hashes"]
-    # The generator would format with ruff; that is most of the download, and nobody reads what is generated here.
+    # Without ruff the generated code is not formatted, and the download is much smaller.
     files = ["--no-annotate", "--no-header", "--no-emit-package", "ruff", "requirements.in", "-o", "requirements.lock"]
     build.run(_UV, "pip", "compile", *options, *files, cwd=build.HERE)
 

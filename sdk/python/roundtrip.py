@@ -1,6 +1,6 @@
-"""What a user of the generated Python client does: create, wait, list, read events, cancel, and meet typed errors.
+"""Use the generated Python client: create, wait, list, read events, cancel, and handle typed errors.
 
-`python roundtrip.py URL KEY` prints what came of it as JSON.
+`python roundtrip.py URL KEY` prints the results as JSON.
 """
 
 import json
@@ -38,7 +38,7 @@ ENDED = {
 
 
 def request(strategy: DeliberationRequestStrategy) -> DeliberationRequest:
-    """A body."""
+    """A request's body."""
     metadata = DeliberationRequestMetadata()
     metadata["sdk"] = MARK
     return DeliberationRequest(
@@ -47,7 +47,7 @@ def request(strategy: DeliberationRequestStrategy) -> DeliberationRequest:
 
 
 def created(client: AuthenticatedClient, body: DeliberationRequest, key: str | None = None) -> Deliberation:
-    """A new deliberation, or the one of this key."""
+    """A new deliberation, or the earlier one with this key."""
     answer = (
         create_deliberation.sync(client=client, body=body)
         if key is None
@@ -58,7 +58,7 @@ def created(client: AuthenticatedClient, body: DeliberationRequest, key: str | N
 
 
 def waited(client: AuthenticatedClient, id: str) -> Deliberation:
-    """A deliberation once it has ended."""
+    """The deliberation, after it has ended."""
     while True:
         found = get_deliberation.sync(id, client=client, prefer="wait=30")
         assert isinstance(found, Deliberation), found
@@ -67,7 +67,7 @@ def waited(client: AuthenticatedClient, id: str) -> Deliberation:
 
 
 def events_of(client: AuthenticatedClient, id: str) -> tuple[int, str | None]:
-    """How many events there are without pieces of text, and the winner that the last one tells."""
+    """The number of events without deltas, and the winner in the last one."""
     after, count, winner = "0", 0, None
     while True:
         page = read_deliberation_events.sync(id, client=client, after=after, deltas=False, limit=5)
@@ -82,7 +82,7 @@ def events_of(client: AuthenticatedClient, id: str) -> tuple[int, str | None]:
 
 
 def refusals(client: AuthenticatedClient) -> list[list[object]]:
-    """Status, code and first field of what is refused."""
+    """Status, code and first field of two errors."""
     body = request(DeliberationRequestStrategy.SINGLE)
     body.role = "NOBODY"
     invalid = create_deliberation.sync(client=client, body=body)
@@ -95,8 +95,8 @@ def refusals(client: AuthenticatedClient) -> list[list[object]]:
 
 
 def main(url: str, key: str) -> None:
-    """Do all of it."""
-    # Accept chooses pages of JSON where a stream could be read, too.
+    """Run all steps and print the results."""
+    # Accept selects pages of JSON instead of event streams.
     headers = {"Accept": "application/json"}
     with AuthenticatedClient(url, key, headers=headers, raise_on_unexpected_status=True) as client:
         first = created(client, request(DeliberationRequestStrategy.BEST_OF_N), f"sdk-{MARK}")
@@ -111,7 +111,7 @@ def main(url: str, key: str) -> None:
         stopping = cancel_deliberation.sync(doomed.id, client=client, body=CancelRequest(reason="changed my mind"))
         assert isinstance(stopping, Deliberation), stopping
         stopped = waited(client, doomed.id)
-        told = {
+        results = {
             "id": first.id,
             "again": again.id,
             "status": ended.status.value,
@@ -123,7 +123,7 @@ def main(url: str, key: str) -> None:
             "reason": stopped.status_reason,
             "refusals": refusals(client),
         }
-    print(json.dumps(told))
+    print(json.dumps(results))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Whether the commands that containers run exist and take the options that they are given."""
+"""Checks that the containers' commands exist and accept their options."""
 
 import typer
 from typer.core import TyperGroup
@@ -8,14 +8,14 @@ from typer.main import get_command
 from app.cli import cli
 from serve_deployments.simulator.cli import simulator
 
-# Those without options of their own: all they read is the environment.
+# Modules without options, configured by environment variables.
 MODULES = {"app.main", "app.webhooks", "serve_deployments.application"}
-# Images of others, whose entry point is their own.
+# Third-party images with their own entry points.
 FOREIGN_PROGRAMS = {"nats", "vllm"}
 
 
 def _parse(program: typer.Typer, words: list[str]) -> str | None:
-    """What is wrong with the words that follow a program's name."""
+    """The fault in a program's arguments, None if there is none."""
     name, command = "program", get_command(program)
     while isinstance(command, TyperGroup):
         name, *words = words or [""]
@@ -30,7 +30,7 @@ def _parse(program: typer.Typer, words: list[str]) -> str | None:
 
 
 def command_faults(owner: str, part: str, words: list[str]) -> list[str]:
-    """What is wrong with a container's command; nothing is run."""
+    """The faults of a container's command, without running it."""
     match words:
         case _ if part in FOREIGN_PROGRAMS:
             fault = None
@@ -43,5 +43,5 @@ def command_faults(owner: str, part: str, words: list[str]) -> list[str]:
         case ["deliberate", *options]:
             fault = _parse(cli, options)
         case _:
-            fault = f"nothing is known of {' '.join(words)!r}"
+            fault = f"unknown command {' '.join(words)!r}"
     return [] if fault is None else [f"{owner}: {fault}"]

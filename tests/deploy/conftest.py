@@ -1,4 +1,4 @@
-"""The manifests as `kubectl apply -k` would send them, rendered once per variant."""
+"""The manifests as `kubectl apply -k` sends them, rendered once per variant."""
 
 import copy
 
@@ -15,7 +15,7 @@ VARIANTS: dict[str, tuple[list[str], list[str]]] = {
 
 @pytest.fixture(scope="session")
 def variants(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Document]]:
-    """The resources of every variant; skipped, with the reason, where nothing can render them."""
+    """The resources of every variant; skipped with a reason without kubectl."""
     return {name: combined(tmp_path_factory.mktemp(name), *parts) for name, parts in VARIANTS.items()}
 
 
@@ -27,5 +27,5 @@ def variant(request: pytest.FixtureRequest, variants: dict[str, list[Document]])
 
 @pytest.fixture
 def local(variants: dict[str, list[Document]]) -> list[Document]:
-    """A copy of the local variant, to be broken."""
+    """A copy of the local variant for tests to modify."""
     return copy.deepcopy(variants["local"])

@@ -1,4 +1,4 @@
-"""What is deployed, as Kubernetes and Compose would read it: loading, rendering, and walking through pods."""
+"""Manifests and Compose files: loading, rendering, and iteration over pods."""
 
 import os
 import re
@@ -34,24 +34,22 @@ def pinned(package: str) -> str:
 
 
 def kubectl() -> str:
-    """The program that renders kustomizations; the test is skipped, and says so, where there is none."""
+    """The path of kubectl; skips the test if it is not installed."""
     found = shutil.which("kubectl")
     if found is None:
-        pytest.skip(
-            "kubectl is not installed: nothing can render kustomizations here; the files as written are checked"
-        )
+        pytest.skip("kubectl is not installed: only the unrendered files are checked")
     return found
 
 
 def rendered(directory: Path) -> list[Document]:
-    """The resources of a kustomization, as `kubectl apply -k` would send them."""
+    """The resources of a kustomization, as `kubectl apply -k` sends them."""
     done = subprocess.run([kubectl(), "kustomize", directory], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return [document for document in yaml.safe_load_all(done.stdout) if document]
 
 
 def combined(place: Path, resources: Sequence[str], components: Sequence[str]) -> list[Document]:
-    """The resources of an overlay with components, written into `place` as an operator would write it."""
+    """The resources of an overlay with components, which is written into the directory `place`."""
     overlay = place / "overlay"
     overlay.mkdir()
     kustomization = {
@@ -65,7 +63,7 @@ def combined(place: Path, resources: Sequence[str], components: Sequence[str]) -
 
 
 def written(*directories: str) -> list[Document]:
-    """The resources as they stand in the files of some directories, for where nothing renders them."""
+    """The unrendered resources in the files of some directories."""
     found: list[Document] = []
     for directory in directories:
         for path in sorted((KUSTOMIZE / directory).glob("*.yaml")):
@@ -76,7 +74,7 @@ def written(*directories: str) -> list[Document]:
 
 @dataclass(frozen=True)
 class Pod:
-    """A pod template, and which part of which resource it is."""
+    """A pod template and its owner."""
 
     owner: str
     template: Document
@@ -95,7 +93,7 @@ class Pod:
 
     @property
     def ports(self) -> set[int | str]:
-        """Every port that a container declares, by number and by name."""
+        """The declared ports of all containers, by number and by name."""
         declared = [port for container in self.containers for port in container.get("ports", [])]
         return {port["containerPort"] for port in declared} | {port["name"] for port in declared if "name" in port}
 
@@ -111,19 +109,19 @@ def of_kind(documents: Sequence[Document], kind: str) -> list[Document]:
 
 
 def the(documents: Sequence[Document], name: str) -> Document:
-    """The one resource of a name, `Kind/name`; kustomize's suffix for the content may follow it."""
+    """The resource `Kind/name`, with or without kustomize's hash suffix."""
     (found,) = (each for each in documents if re.fullmatch(f"{re.escape(name)}(-[a-z0-9]{{10}})?", name_of(each)))
     return found
 
 
 def pod_of(documents: Sequence[Document], owner: str) -> Pod:
-    """The one pod template of an owner, as `pods` names it."""
+    """The pod template of an owner, named as in `pods`."""
     (found,) = (pod for pod in pods(documents) if pod.owner == owner)
     return found
 
 
 def pods(documents: Sequence[Document]) -> Iterator[Pod]:
-    """Every pod template; those of a RayService's head and workers too."""
+    """Every pod template, including a RayService's head and workers."""
     for document in documents:
         owner = name_of(document)
         if document["kind"] in ("Deployment", "StatefulSet", "Job"):
@@ -136,17 +134,17 @@ def pods(documents: Sequence[Document]) -> Iterator[Pod]:
 
 
 def containers(documents: Sequence[Document]) -> Iterator[tuple[str, Document]]:
-    """Every container with the pod that it is in."""
+    """Every container, with the name of its owner."""
     for pod in pods(documents):
         for container in pod.containers:
             yield f"{pod.owner} {container['name']}", container
 
 
 def compose_services() -> dict[str, Document]:
-    """The services of compose.yaml, its anchors resolved."""
+    """The services of compose.yaml, with resolved anchors."""
     return yaml.safe_load((COMPOSE / "compose.yaml").read_text())["services"]
 
 
 def gpu_services() -> dict[str, Document]:
-    """The services of gpu.yaml: new ones, and what it changes in those of compose.yaml."""
+    """The services of gpu.yaml: new ones, and changes to those of compose.yaml."""
     return yaml.safe_load((COMPOSE / "gpu.yaml").read_text())["services"]

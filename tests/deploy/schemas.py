@@ -1,7 +1,7 @@
-"""Schemas that reject what nobody reads: a misspelt key is a fault, not a default.
+"""Strict schemas, which reject unknown keys.
 
-Kubernetes' own kinds are checked by kubernetes-validate. For RayService no package carries a schema, so the fields that
-are used here are described by hand, after KubeRay 1.7's custom resource definition; any other field is refused.
+kubernetes-validate checks Kubernetes' own kinds. No package has a schema for RayService, so the fields in use are
+declared here after KubeRay 1.7's custom resource definition; any other field is rejected.
 """
 
 import json
@@ -18,7 +18,7 @@ KUBERNETES = "1.34"
 
 _COUNT = {"type": "integer", "minimum": 0}
 _STRINGS = {"type": "object", "additionalProperties": {"type": "string"}}
-# Their content is checked as that of any pod: `ray_faults` hands them to Kubernetes' own schema.
+# `ray_faults` checks their content with Kubernetes' schema of pod templates.
 _POD_TEMPLATE = {"type": "object", "required": ["spec"]}
 
 
@@ -81,13 +81,13 @@ RAY_SERVICE = _closed(
 
 
 def violations(document: object, schema: dict[str, Any]) -> list[str]:
-    """Where a document breaks a JSON Schema, and how."""
+    """The violations of a JSON Schema, each with its path."""
     validator: Any = validator_for(schema)(schema)
     return [f"{'.'.join(map(str, error.absolute_path))}: {error.message}" for error in validator.iter_errors(document)]
 
 
 def kubernetes_faults(documents: Sequence[Document]) -> tuple[list[str], set[str]]:
-    """What Kubernetes' strict schemas refuse, and the kinds that they do not know."""
+    """The violations of Kubernetes' strict schemas, and the kinds without a schema."""
     faults: list[str] = []
     unknown: set[str] = set()
     for document in documents:
@@ -101,7 +101,7 @@ def kubernetes_faults(documents: Sequence[Document]) -> tuple[list[str], set[str
 
 
 def ray_faults(service: Document) -> list[str]:
-    """What is wrong with a RayService, the templates of its pods included."""
+    """The faults of a RayService, including its pod templates."""
     faults = violations(service, RAY_SERVICE)
     for pod in pods([service]) if not faults else ():
         template = {
@@ -115,5 +115,5 @@ def ray_faults(service: Document) -> list[str]:
 
 
 def compose_schema() -> dict[str, Any]:
-    """The Compose specification as check-jsonschema carries it."""
+    """The JSON Schema of the Compose specification, from check-jsonschema."""
     return json.loads(files("check_jsonschema").joinpath("builtin_schemas/vendor/compose-spec.json").read_text())

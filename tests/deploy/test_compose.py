@@ -1,4 +1,4 @@
-"""The Compose files, without a Docker daemon: the specification's schema, wiring, bounds, and faults that are found."""
+"""The Compose files, checked without a Docker daemon: schema, references, bounds, and mistakes that are found."""
 
 import copy
 import re
@@ -15,7 +15,7 @@ from tests.deploy.manifests import COMPOSE, IMAGE, Document, compose_services, g
 SERVICES = compose_services()
 GPU = {name: service for name, service in gpu_services().items() if name not in SERVICES}
 ALL = SERVICES | GPU
-# They give a new volume to the user whose program writes to it, and end.
+# One-shot services that set the owner of a new volume.
 OWNERS_OF_VOLUMES = {"nats-volume", "vllm-volume"}
 
 
@@ -28,13 +28,13 @@ def part_of(service: Document) -> str:
 
 
 def listens_at(service: Document) -> str | None:
-    """The port that a service is told to listen on."""
-    told = " ".join(service.get("command", []))
-    return (re.findall(r"--port (\d+)", told) or [service.get("environment", {}).get("PORT")])[0]
+    """The port that a service listens on."""
+    command = " ".join(service.get("command", []))
+    return (re.findall(r"--port (\d+)", command) or [service.get("environment", {}).get("PORT")])[0]
 
 
 def hardening_faults(name: str, service: Document) -> list[str]:
-    """What a service may do beyond its need."""
+    """Privileges that a service does not need."""
     one_shot = name in OWNERS_OF_VOLUMES
     rules = (
         (one_shot or service.get("user", "0").partition(":")[0] not in ("0", "root"), "runs as root"),
@@ -48,7 +48,7 @@ def hardening_faults(name: str, service: Document) -> list[str]:
 
 
 def dependency_faults(services: dict[str, Document]) -> list[str]:
-    """Dependencies that are not there, or whose condition can never hold."""
+    """Missing dependencies, and conditions that can never hold."""
     faults: list[str] = []
     for name, service in services.items():
         for other, how in service.get("depends_on", {}).items():
@@ -62,7 +62,7 @@ def dependency_faults(services: dict[str, Document]) -> list[str]:
 
 
 def address_faults(services: dict[str, Document]) -> list[str]:
-    """URLs in the environment that name no service, or one that shares no network or listens elsewhere."""
+    """URLs in the environment whose service is missing, on another network, or on another port."""
     faults: list[str] = []
     for name, service in services.items():
         for value in service.get("environment", {}).values():
@@ -180,7 +180,7 @@ def _broken(service: str, key: str, value: object) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("check", "broken", "told"),
+    ("check", "broken", "expected"),
     [
         (
             dependency_faults,
@@ -195,9 +195,9 @@ def _broken(service: str, key: str, value: object) -> dict[str, Any]:
     ],
 )
 def test_finds_each_mistake(
-    check: Callable[[dict[str, Document]], list[str]], broken: dict[str, Document], told: str
+    check: Callable[[dict[str, Document]], list[str]], broken: dict[str, Document], expected: str
 ) -> None:
-    assert any(told in fault for fault in check(broken))
+    assert any(expected in fault for fault in check(broken))
 
 
 @pytest.mark.parametrize(
@@ -231,6 +231,8 @@ def test_finds_an_invalid_command(words: list[str]) -> None:
 
 
 def test_finds_an_unknown_variable() -> None:
-    assert wiring.variable_faults("here", "application", ["RAY_AUTH_MODES"]) == ["here: nobody reads RAY_AUTH_MODES"]
+    assert wiring.variable_faults("here", "application", ["RAY_AUTH_MODES"]) == [
+        "here: unknown variable RAY_AUTH_MODES"
+    ]
     assert wiring.variable_faults("here", "application", ["RAY_worker_nicenes"])
     assert wiring.variable_faults("here", "gateway", ["VLLM_URL"])

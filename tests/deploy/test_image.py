@@ -1,4 +1,4 @@
-"""The Dockerfile, without a daemon: one base, locked packages, an unprivileged user, and nothing that is not copied."""
+"""The Dockerfile, checked without a daemon: base image, locked packages, user, and copied files."""
 
 import fnmatch
 import re
@@ -12,20 +12,20 @@ IGNORED = (ROOT / ".dockerignore").read_text()
 
 
 def instructions(text: str) -> list[tuple[str, str]]:
-    """The instructions of a Dockerfile and what follows them, continued lines joined."""
+    """The instructions of a Dockerfile with their arguments; continued lines are joined."""
     lines = [line for line in text.splitlines() if line.strip() and not line.lstrip().startswith("#")]
     joined = re.sub(r"\\\n\s*", "", "\n".join(lines)).splitlines()
     return [(word, rest.strip()) for word, _, rest in (line.partition(" ") for line in joined)]
 
 
 def copied(text: str) -> list[str]:
-    """What is copied from the checkout."""
+    """The files and folders that are copied from the checkout."""
     copies = [rest.split()[:-1] for word, rest in instructions(text) if word == "COPY"]
     return [source for sources in copies for source in sources if not sources[0].startswith("--from")]
 
 
 def reaches_builder(source: str, ignored: str) -> bool:
-    """Whether a path at the top of the checkout is sent to the builder; the last pattern that matches decides."""
+    """Whether the builder receives a top-level path; the last matching pattern decides."""
     sent = True
     for pattern in ignored.splitlines():
         if pattern and not pattern.startswith("#") and fnmatch.fnmatch(source, pattern.removeprefix("!")):
@@ -40,7 +40,7 @@ def arguments(text: str) -> dict[str, str]:
 
 
 def dockerfile_faults(text: str) -> list[str]:
-    """What an image built from this would lack."""
+    """The faults of the image that this Dockerfile builds."""
     found = instructions(text)
     runs = [rest for word, rest in found if word == "RUN"]
     installs = [part for run in runs for part in run.split("&&") if re.search(r"pip .*install ", part)]
@@ -108,7 +108,7 @@ def test_the_image_is_labelled_with_its_version() -> None:
 
 
 def test_the_lock_includes_the_build_backend() -> None:
-    """The Dockerfile cuts it out with sed: from its name to the first line that does not go on."""
+    """The Dockerfile extracts it with sed, from its name to the first line without a continuation."""
     match = re.search(r"^setuptools==.*?[^\\]$", (ROOT / "requirements-dev.lock").read_text(), re.MULTILINE | re.DOTALL)
     assert match is not None and "--hash=sha256:" in match.group()
     least = re.search(r"setuptools>=(\d+)", project()["build-system"]["requires"][0])

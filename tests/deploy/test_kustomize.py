@@ -1,4 +1,4 @@
-"""The Kubernetes manifests, without a cluster: schemas, wiring, bounds."""
+"""The Kubernetes manifests, checked without a cluster: schemas, references, bounds."""
 
 import re
 from collections.abc import Callable
@@ -13,7 +13,7 @@ UNKNOWN_KINDS = {"ray.io/v1 RayService"}
 
 
 def test_resource_files_match_the_schemas() -> None:
-    """Also where kubectl is absent."""
+    """This needs no kubectl."""
     documents = manifests.written("base", "overlays/local", "overlays/gpu", "components/nats-r3")
     faults, unknown = schemas.kubernetes_faults(documents)
     assert faults == []
@@ -46,9 +46,7 @@ def test_the_ray_service_matches_kuberays_schema(variant: list[Document]) -> Non
         wiring.drain_faults,
     ],
 )
-def test_references_between_resources_resolve(
-    variant: list[Document], check: Callable[[list[Document]], list[str]]
-) -> None:
+def test_references_resolve(variant: list[Document], check: Callable[[list[Document]], list[str]]) -> None:
     assert check(variant) == []
 
 
@@ -58,9 +56,9 @@ def test_images_are_pinned_and_the_gateways_has_this_version(variant: list[Docum
 
 
 def test_commands_exist_and_take_their_options(variant: list[Document]) -> None:
-    told = {owner: container for owner, container in manifests.containers(variant) if "command" in container}
-    assert {"Deployment/gateway gateway", "Job/streams streams"} <= set(told)
-    for owner, container in told.items():
+    with_command = {owner: container for owner, container in manifests.containers(variant) if "command" in container}
+    assert {"Deployment/gateway gateway", "Job/streams streams"} <= set(with_command)
+    for owner, container in with_command.items():
         words = [*container["command"], *container.get("args", [])]
         assert command_faults(owner, wiring.part_of(container), words) == []
 
@@ -71,7 +69,7 @@ def test_everything_is_in_one_namespace(variant: list[Document]) -> None:
 
 
 def test_a_changed_setting_or_role_restarts_its_readers(variant: list[Document]) -> None:
-    """ConfigMaps are named by their content, and a RayService's references to them follow."""
+    """ConfigMaps have a hash of their content in their name, and the RayService refers to that name."""
     names = {each["metadata"]["name"] for each in of_kind(variant, "ConfigMap")}
     assert {re.sub("-[a-z0-9]{10}$", "", name) for name in names} == {"settings", "roles", "nats"}
     assert all(re.search("-[a-z0-9]{10}$", name) for name in names)
@@ -102,7 +100,7 @@ def test_only_ray_and_its_operator_reach_rays_ports(variant: list[Document]) -> 
 
 
 def test_declares_the_port_and_probe_that_kuberay_requires(variant: list[Document]) -> None:
-    """It refuses a head without a port `serve`, and its own probe of workers asks an HTTP proxy that is not there."""
+    """It refuses a head without a port `serve`, and its default probe of workers needs an HTTP proxy."""
     assert "serve" in pod_of(variant, "RayService/agents head").ports
     (worker,) = pod_of(variant, "RayService/agents agents").containers
     assert worker["readinessProbe"]["httpGet"] == {"path": "/api/healthz", "port": 52365}
@@ -134,7 +132,7 @@ def test_nats_storage_fits_its_volume(variant: list[Document]) -> None:
 
 
 def test_the_roles_are_the_packaged_ones() -> None:
-    """A copy, because kustomize reads nothing outside its directory."""
+    """They are copied, because kustomize reads no files outside its directory."""
     assert (KUSTOMIZE / "base/roles.yaml").read_bytes() == (ROOT / "app/roles.yaml").read_bytes()
 
 

@@ -1,4 +1,4 @@
-"""For every check of the Kubernetes manifests, mistakes that it must tell: a check that cannot fail checks nothing."""
+"""Mistakes that each check of the Kubernetes manifests must find."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -27,7 +27,7 @@ def broken(documents: list[Document], owner: str, path: str, value: object) -> D
 
 
 @pytest.mark.parametrize(
-    ("check", "owner", "path", "value", "told"),
+    ("check", "owner", "path", "value", "expected"),
     [
         (wiring.environment_faults, "Deployment/gateway", f"{CONTAINER}.env.2.name", "DRAIN_DELY", "DRAIN_DELY"),
         (
@@ -85,14 +85,14 @@ def test_finds_broken_references(
     owner: str,
     path: str,
     value: object,
-    told: str,
+    expected: str,
 ) -> None:
     broken(local, owner, path, value)
-    assert any(told in fault for fault in check(local))
+    assert any(expected in fault for fault in check(local))
 
 
 @pytest.mark.parametrize(
-    ("owner", "path", "value", "told"),
+    ("owner", "path", "value", "expected"),
     [
         ("Deployment/gateway", "spec.replica", 2, "replica"),
         ("Deployment/gateway", f"{CONTAINER}.livenesProbe", {}, "livenesProbe"),
@@ -101,14 +101,14 @@ def test_finds_broken_references(
     ],
 )
 def test_finds_a_misspelt_field_of_kubernetes(
-    local: list[Document], owner: str, path: str, value: object, told: str
+    local: list[Document], owner: str, path: str, value: object, expected: str
 ) -> None:
     faults, _ = schemas.kubernetes_faults([broken(local, owner, path, value)])
-    assert any(told in fault for fault in faults)
+    assert any(expected in fault for fault in faults)
 
 
 @pytest.mark.parametrize(
-    ("path", "value", "told"),
+    ("path", "value", "expected"),
     [
         ("spec.serveConfig", "", "serveConfig"),
         (f"{RAY}.authOption", {}, "authOption"),
@@ -118,9 +118,9 @@ def test_finds_a_misspelt_field_of_kubernetes(
         (f"{WORKER}.template.spec.enableServiceLink", False, "enableServiceLink"),
     ],
 )
-def test_finds_a_misspelt_field_of_kuberay(local: list[Document], path: str, value: object, told: str) -> None:
+def test_finds_a_misspelt_field_of_kuberay(local: list[Document], path: str, value: object, expected: str) -> None:
     service = broken(local, "RayService/agents", path, value)
-    assert any(told in fault for fault in schemas.ray_faults(service))
+    assert any(expected in fault for fault in schemas.ray_faults(service))
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""The runbook names what is there: files, variables, metrics, error codes, ports."""
+"""The runbook's files, variables, metrics, error codes and ports exist."""
 
 import re
 from pathlib import Path
@@ -15,12 +15,12 @@ from tests.deploy import wiring
 from tests.deploy.manifests import ROOT
 
 RUNBOOK = (ROOT / "docs/operations.md").read_text()
-# Words in capitals that are no variables of ours.
+# Words in capitals that are not variables of this product.
 WORDS = {"REGISTRY", "USER", "PASSWORD", "STREAM", "DIRECTORY", "DELIBERATIONS"}
 
 
 def exposed() -> set[str]:
-    """The names of the gateway's metrics, without the suffixes of a histogram's parts."""
+    """The names of the gateway's metrics, without suffixes of histograms."""
     text = (
         Metrics(Catalog(SystemClock(), Backlog(SystemClock(), 1, {}), retention_s=60, size_max=100), {})
         .exposition()
@@ -30,7 +30,7 @@ def exposed() -> set[str]:
 
 
 def variables_in(text: str) -> set[str]:
-    """Names in capitals that stand as code."""
+    """Names in capitals within code spans."""
     code = " ".join(re.findall(r"`([^`\n]+)`", text))
     return set(re.findall(r"(?<![\w.-])[A-Z][A-Z0-9]*(?:_[A-Z0-9]+)+(?![\w-])", code)) - WORDS
 
@@ -50,9 +50,9 @@ def test_documented_metrics_exist() -> None:
 
 
 def test_documented_error_codes_exist() -> None:
-    told = wiring.strings_in(ROOT / "app/deliberation/errors.py")
+    codes = wiring.strings_in(ROOT / "app/deliberation/errors.py")
     for code in ("journal_unavailable", "strategy_drift", "engine_unavailable", "engine_rejected"):
-        assert code in told
+        assert code in codes
         assert f"`{code}`" in RUNBOOK
 
 

@@ -1,4 +1,4 @@
-"""Checks across files: names, ports, labels, images and bounds that no schema can know. Each returns what is wrong."""
+"""Checks across files, beyond schemas: names, ports, labels, images and bounds. Each returns a list of faults."""
 
 import ast
 import re
@@ -14,7 +14,7 @@ from app.settings import CLUSTER_VARIABLES, Settings
 from app.webhooks.settings import SenderSettings
 from tests.deploy.manifests import IMAGE, ROOT, Document, Pod, containers, name_of, of_kind, pods, project
 
-# What others' programs read, and no code of ours.
+# Variables that third-party programs read.
 FOREIGN_VARIABLES = {
     "nats": {
         "POD_NAME",
@@ -36,12 +36,12 @@ def strings_in(path: Path) -> set[str]:
 
 
 def settings_variables(model: type[BaseSettings]) -> set[str]:
-    """The environment variables that a process with these settings reads."""
+    """The environment variables of a settings class."""
     return {field["env"] for field in model.model_json_schema(by_alias=False)["properties"].values()}
 
 
 def application_variables() -> set[str]:
-    """The environment variables that the deploying process and the Serve application read."""
+    """The environment variables of the deploying process and the Serve application."""
     known = {
         name for name in strings_in(ROOT / "serve_deployments/application.py") if re.fullmatch("[A-Z][A-Z_]+", name)
     }
@@ -49,14 +49,14 @@ def application_variables() -> set[str]:
 
 
 def streams_variables() -> set[str]:
-    """The environment variables that stand for options of `deliberate streams apply`."""
+    """The environment variables for options of `deliberate streams apply`."""
     source = (ROOT / "app/cli/streams.py").read_text()
     return set(re.findall(r'envvar="([A-Z_]+)"', source))
 
 
 @cache
 def ray_variables() -> frozenset[str]:
-    """The variables that the installed Ray reads: named in its Python files, or settings of its C++ daemons."""
+    """The environment variables of the installed Ray, from its Python files and its C++ daemons."""
     spec = find_spec("ray")
     assert spec is not None and spec.origin is not None
     root = Path(spec.origin).parent
@@ -72,7 +72,7 @@ def ray_variables() -> frozenset[str]:
 
 
 def part_of(container: Document) -> str:
-    """Which part a container is: gateway, webhooks, application, streams, simulator, nats or vllm."""
+    """The part that a container runs: gateway, webhooks, application, streams, simulator, nats or vllm."""
     command = " ".join([*container.get("command", []), *container.get("args", [])])
     image = container["image"].partition(":")[0].rpartition("/")[2]
     if image != IMAGE:
@@ -85,7 +85,7 @@ def part_of(container: Document) -> str:
 
 
 def known_variables(part: str) -> set[str]:
-    """The environment variables that a part reads."""
+    """The environment variables of a part."""
     readers = {
         "gateway": lambda: settings_variables(Settings),
         "webhooks": lambda: settings_variables(SenderSettings),
@@ -97,14 +97,14 @@ def known_variables(part: str) -> set[str]:
 
 
 def variable_faults(owner: str, part: str, names: Iterable[str], values: Iterable[str] = ()) -> list[str]:
-    """Names that nobody reads; a name may also be there for another variable's value, as `$(NAME)`."""
+    """Variables that the part does not read and no other value quotes as `$(NAME)`."""
     quoted = {name for value in values for name in re.findall(r"\$\((\w+)\)", value)}
     unread = set(names) - known_variables(part) - quoted
-    return [f"{owner}: nobody reads {name}" for name in sorted(unread)]
+    return [f"{owner}: unknown variable {name}" for name in sorted(unread)]
 
 
 def environment_faults(documents: Sequence[Document]) -> list[str]:
-    """Environment variables, in containers and in the ConfigMap that they share, that nothing reads."""
+    """Unknown environment variables in containers and in their shared ConfigMap."""
     faults: list[str] = []
     shared: set[str] = set()
     readers: set[str] = set()
@@ -117,19 +117,19 @@ def environment_faults(documents: Sequence[Document]) -> list[str]:
         faults += variable_faults(owner, part, [e["name"] for e in entries], [e.get("value", "") for e in entries])
         if "envFrom" in container:
             readers |= known_variables(part)
-    return faults + [f"settings: nobody reads {name}" for name in sorted(shared - readers) if shared]
+    return faults + [f"settings: unknown variable {name}" for name in sorted(shared - readers) if shared]
 
 
 def _matches(selector: Mapping[str, Any], labels: Mapping[str, str]) -> bool:
-    wanted: Mapping[str, str] = selector.get("matchLabels", {})
+    required: Mapping[str, str] = selector.get("matchLabels", {})
     expressions: list[Document] = selector.get("matchExpressions", [])
-    return all(labels.get(key) == value for key, value in wanted.items()) and all(
+    return all(labels.get(key) == value for key, value in required.items()) and all(
         each["operator"] == "In" and labels.get(each["key"]) in each["values"] for each in expressions
     )
 
 
 def selector_faults(documents: Sequence[Document]) -> list[str]:
-    """Selectors that select no pod, and ports that no selected pod has."""
+    """Selectors without a matching pod, and ports that no selected pod has."""
     templates = list(pods(documents))
     faults: list[str] = []
 
@@ -168,7 +168,7 @@ def selector_faults(documents: Sequence[Document]) -> list[str]:
 
 
 def address_faults(documents: Sequence[Document]) -> list[str]:
-    """URLs in the environment that name a Service or a port which is not there."""
+    """URLs in the environment with an unknown Service or port."""
     services = of_kind(documents, "Service")
     reachable = {(each["metadata"]["name"], port["port"]) for each in services for port in each["spec"]["ports"]}
     values = [value for each in of_kind(documents, "ConfigMap") for value in each["data"].values()]
@@ -178,19 +178,19 @@ def address_faults(documents: Sequence[Document]) -> list[str]:
 
 
 def probe_faults(documents: Sequence[Document]) -> list[str]:
-    """Probes of named ports that the container does not declare."""
+    """Probes of undeclared ports."""
     faults: list[str] = []
     for owner, container in containers(documents):
         names = {port["name"] for port in container.get("ports", [])}
         for probe in ("startupProbe", "readinessProbe", "livenessProbe"):
             port = container.get(probe, {}).get("httpGet", {}).get("port")
             if isinstance(port, str) and port not in names:
-                faults.append(f"{owner}: {probe} asks port {port}, which is not there")
+                faults.append(f"{owner}: {probe} asks port {port}, which is undeclared")
     return faults
 
 
 def reference_faults(documents: Sequence[Document]) -> list[str]:
-    """Volumes, ConfigMaps, claims and accounts that are named and not there."""
+    """References to missing volumes, ConfigMaps, claims and accounts."""
     have = {(each["kind"], each["metadata"]["name"]) for each in documents}
     sets = of_kind(documents, "StatefulSet")
     claimed = {each["metadata"]["name"] for owner in sets for each in owner["spec"]["volumeClaimTemplates"]}
@@ -214,7 +214,7 @@ def _numbers(tag: str) -> tuple[int, ...]:
 
 
 def image_faults(owner: str, image: str) -> list[str]:
-    """An image that is not pinned, not of this version, or older than what is known to be safe."""
+    """An image that is unpinned, unknown, of another version, or older than the oldest safe version."""
     name, _, tag = image.rpartition("@")[0].rpartition(":") if "@" in image else image.rpartition(":")
     short = name.rpartition("/")[2]
     if short == IMAGE:
@@ -222,12 +222,12 @@ def image_faults(owner: str, image: str) -> list[str]:
         return [] if tag == version else [f"{owner}: {image} is not of version {version}"]
     least = {"nats": NATS_MIN, "vllm-openai": VLLM_MIN}.get(short)
     if least is None:
-        return [f"{owner}: {image} is not an image that was chosen"]
+        return [f"{owner}: {image} is an unknown image"]
     return [] if _numbers(tag) >= least else [f"{owner}: {image} is older than {'.'.join(map(str, least))}"]
 
 
 def hardening_faults(documents: Sequence[Document]) -> list[str]:
-    """Pods and containers that may do more than they need."""
+    """Pods and containers with more privileges than they need."""
     faults: list[str] = []
     for pod in pods(documents):
         context = pod.spec.get("securityContext", {})
@@ -235,7 +235,7 @@ def hardening_faults(documents: Sequence[Document]) -> list[str]:
             (context.get("runAsNonRoot") is True and context.get("runAsUser", 0) > 0, "runs as root"),
             (context.get("seccompProfile") == {"type": "RuntimeDefault"}, "has no seccomp profile"),
             (pod.spec.get("automountServiceAccountToken") is False, "has a service account's token"),
-            # A Service named `vllm` or `port` would set VLLM_PORT or PORT_…: names that programs read.
+            # A Service named `vllm` or `port` would set VLLM_PORT or PORT_…, which programs read.
             (pod.spec.get("enableServiceLinks") is False, "has every Service in its environment"),
         ):
             faults += [] if holds else [f"{pod.owner} {what}"]
@@ -256,7 +256,7 @@ def hardening_faults(documents: Sequence[Document]) -> list[str]:
 
 
 def drain_faults(documents: Sequence[Document]) -> list[str]:
-    """A grace period that ends before the gateway has drained."""
+    """A grace period shorter than the gateway's drain."""
     (gateway,) = (each for each in of_kind(documents, "Deployment") if each["metadata"]["name"] == "gateway")
     spec = gateway["spec"]["template"]["spec"]
     values = {entry["name"]: entry.get("value") for entry in spec["containers"][0]["env"]}

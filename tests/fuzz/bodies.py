@@ -1,4 +1,4 @@
-"""Mutated bodies to POST /deliberations, in process: none may be answered with a server's error, or break what follows.
+"""Mutated bodies for POST /deliberations, in process: each gets a declared answer, and accepted ones can be run.
 
 python -m tests.fuzz.bodies --count 100000
 """
@@ -36,7 +36,7 @@ SETTINGS = Settings(queue_depth_max=1_000_000, webhooks=True, log_level="error")
 
 
 class ShortJournal(InMemoryJournal):
-    """A log that keeps nothing but what was appended last."""
+    """A log that keeps only the last record."""
 
     async def append(self, tenant: str, fact: Fact | Deleted) -> Appended:
         """See `ports.Journal.append`."""
@@ -46,14 +46,14 @@ class ShortJournal(InMemoryJournal):
 
 @dataclass
 class Answers:
-    """What was answered: how often with which status, and each body that should have been answered otherwise."""
+    """The count of answers by status, and each body with a wrong answer."""
 
     statuses: Counter[int] = field(default_factory=Counter[int])
     faults: list[tuple[bytes, str]] = field(default_factory=list[tuple[bytes, str]])
 
 
 async def _posted(app: ASGIApp, state: object, body: bytes) -> tuple[int, bytes]:
-    """Status and content of the answer to one body."""
+    """Status and content of the answer to a body."""
     sent, received = [{"type": "http.request", "body": body, "more_body": False}], list[MutableMapping[str, Any]]()
     scope: dict[str, Any] = {
         "type": "http",
@@ -81,13 +81,15 @@ async def _posted(app: ASGIApp, state: object, body: bytes) -> tuple[int, bytes]
 
 
 def fault_of(status: int, content: bytes, journal: InMemoryJournal) -> str | None:
-    """What is wrong with an answer, if anything: its status, its shape, or what was stored for it."""
+    """The fault in an answer's status, in its shape, or in the stored acceptance; None if there is none."""
     if status not in DECLARED:
         return f"{status}: {content[:500]!r}"
     try:
         if status != 202:
             problem = Problem.model_validate_json(content)
-            return None if problem.status == status and (problem.errors or status != 422) else f"told as {problem}"
+            return (
+                None if problem.status == status and (problem.errors or status != 422) else f"the problem is {problem}"
+            )
         Deliberation.model_validate_json(content)
         accepted = decode(journal.records[-1].data)
     except ValidationError as invalid:
@@ -101,7 +103,7 @@ def fault_of(status: int, content: bytes, journal: InMemoryJournal) -> str | Non
 
 
 async def post_all(count: int, seed: int) -> Answers:
-    """Post `count` bodies, one after the other."""
+    """Post `count` bodies in sequence."""
     logs.configure(SETTINGS.log_level)
     answers, mutator = Answers(), Mutator(seed)
     journal = ShortJournal(replies={"control.coordinator": [COORDINATOR]})
@@ -121,18 +123,18 @@ async def post_all(count: int, seed: int) -> Answers:
 
 
 def main() -> int:
-    """Print what was answered; 1 when something should have been answered otherwise."""
+    """Print the answers; 1 if any of them was wrong."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--count", type=int, default=100_000)
     parser.add_argument("--seed", type=int, default=1)
-    asked = parser.parse_args()
+    options = parser.parse_args()
     began_s = time.perf_counter()
-    answers = asyncio.run(post_all(asked.count, asked.seed))
+    answers = asyncio.run(post_all(options.count, options.seed))
     taken_s = time.perf_counter() - began_s
-    print(json.dumps({"bodies": asked.count, "statuses": dict(sorted(answers.statuses.items())), "seconds": taken_s}))
+    print(json.dumps({"bodies": options.count, "statuses": dict(sorted(answers.statuses.items())), "seconds": taken_s}))
     for body, fault in answers.faults[:20]:
         print(f"{fault}\n    {body[:2_000]!r}", file=sys.stderr)
-    print(f"{len(answers.faults)} answered otherwise than they should be")
+    print(f"{len(answers.faults)} with a wrong answer")
     return 1 if answers.faults else 0
 
 

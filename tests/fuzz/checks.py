@@ -1,10 +1,10 @@
-"""What schemathesis does not check by itself: that every header of an answer is declared."""
+"""A check besides schemathesis' own: every header of an answer is declared."""
 
 from typing import Any
 
 import schemathesis
 
-# Of the connection, or told by the media type that the answer is declared with.
+# Headers of the connection, or implied by the declared media type.
 TRANSPORT = {"connection", "content-length", "content-type", "date", "keep-alive", "transfer-encoding"}
 
 
@@ -12,7 +12,7 @@ TRANSPORT = {"connection", "content-length", "content-type", "date", "keep-alive
 def every_header_is_declared(
     ctx: schemathesis.CheckContext, response: schemathesis.Response, case: schemathesis.Case[Any]
 ) -> None:
-    """Fail on a header that the document does not tell of. What a path does not take is answered by no operation."""
+    """Fail on an undeclared header. Answers to unsupported methods belong to no operation and are not checked."""
     answers: dict[str, Any] = case.operation.definition.raw["responses"]
     declared = answers.get(str(response.status_code))
     if declared is None or case.method.upper() != case.operation.method.upper():

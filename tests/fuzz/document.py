@@ -1,10 +1,10 @@
-"""Schemathesis over the whole OpenAPI document (3.2, whose streams it can read), links included.
+"""Schemathesis over the whole OpenAPI 3.2 document, including its links.
 
     python -m tests.fuzz.document --seconds 600                  # a gateway over a log in memory
-    python -m tests.fuzz.document --url URL --key KEY --seconds 600    # one that runs: its deliberations may be deleted
+    python -m tests.fuzz.document --url URL --key KEY --seconds 600    # a running one: deliberations may be deleted
 
-Exits with 1 where an answer is a server's error, has a status, a header, a media type or a shape that is not declared,
-or does not come within 20 seconds; where what fits its schema is refused, or what does not is taken.
+Exits with 1 if an answer is a server error, has an undeclared status, header, media type or shape, or takes more than
+20 seconds; if a valid request is refused, or an invalid one accepted.
 """
 
 import argparse
@@ -24,10 +24,10 @@ ALL_PHASES = "examples,coverage,fuzzing,stateful"
 async def fuzz(
     url: str, key: str | None, *, seed: int, examples: int, seconds: int | None = None, phases: str = ALL_PHASES
 ) -> tuple[int, str]:
-    """Run schemathesis against a gateway; its exit status, and what it said.
+    """Run schemathesis against a gateway; returns its exit status and output.
 
-    With `seconds` it goes on until they are over; otherwise it tries about `examples` requests for each operation
-    beside those that the document's bounds and examples give, the same for the same seed.
+    Runs for `seconds` if given. Otherwise it tries about `examples` requests for each operation, deterministic for a
+    seed, besides those from the document's bounds and examples.
     """
     command = [
         Path(sys.executable).with_name("schemathesis"),
@@ -45,13 +45,13 @@ async def fuzz(
         *command, cwd=ROOT, env=environment, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT
     )
     try:
-        said, _ = await process.communicate()
+        output, _ = await process.communicate()
     finally:
         if process.returncode is None:
             process.kill()
             await process.wait()
     assert process.returncode is not None
-    return process.returncode, said.decode()
+    return process.returncode, output.decode()
 
 
 async def _main() -> int:
@@ -61,11 +61,11 @@ async def _main() -> int:
     parser.add_argument("--seconds", type=int, default=600)
     parser.add_argument("--examples", type=int, default=200)
     parser.add_argument("--seed", type=int, default=1)
-    asked = parser.parse_args()
+    options = parser.parse_args()
     async with AsyncExitStack() as stack:
-        url, key = (asked.url, asked.key) if asked.url else await stack.enter_async_context(fuzzed())
-        status, said = await fuzz(url, key, seed=asked.seed, examples=asked.examples, seconds=asked.seconds)
-    print(said)
+        url, key = (options.url, options.key) if options.url else await stack.enter_async_context(fuzzed())
+        status, output = await fuzz(url, key, seed=options.seed, examples=options.examples, seconds=options.seconds)
+    print(output)
     return status
 
 

@@ -1,4 +1,4 @@
-"""Bodies that are almost right: valid ones with a few mutations, of what they say or of the bytes that say it."""
+"""Almost valid bodies: valid ones with a few mutations of their values or bytes."""
 
 import json
 import random
@@ -8,7 +8,7 @@ from copy import deepcopy
 from typing import Any, cast
 
 from app.openapi.example_log import REQUEST
-from app.openapi.examples import exhibits
+from app.openapi.examples import examples
 
 FULL: dict[str, Any] = {
     "task": "Compare 'a' and \"b\": é, 🟥, \u2028, \\.",
@@ -36,7 +36,7 @@ SEEDS: list[dict[str, Any]] = [
     {"task": "x", "role": "QA", "num_agents": 5, "strategy": "vote"},
     {"task": "x", "strategy": "execute", "parameters": {}},
     {"task": "x", "strategy": "auto", "num_agents": 3, "constraints": {"rubric": "In one sentence."}},
-    *(exhibit.body for exhibit in exhibits()["create_deliberation"]),
+    *(example.body for example in examples()["create_deliberation"]),
 ]
 VALUES: list[Any] = [
     *(None, True, False, 0, -1, 1, 2, 5, 6, 32, 33, 3_601, 2**31, 2**53, 2**63 - 1, 2**63, 2**64, -(2**70), 10**300),
@@ -46,16 +46,16 @@ VALUES: list[Any] = [
     *([], [[]], {}, {"": ""}, [None], [1] * 40, {"a": {"b": {"c": []}}}, {str(n): "v" for n in range(40)}),
     *("https://127.0.0.1/x", "https://[::1]/", "http://x", "https://x:99999/", "https://user:pw@x.example/", "ftp://x"),
 ]
-# What JSON's grammar, or its many readers, may trip over; put in as text where a value stands.
+# Texts in place of a value that are invalid JSON or that parsers treat differently.
 TEXTS = (
     *("NaN", "Infinity", "-Infinity", "1e400", "-1e400", "1e-400", "01", "1.", ".5", "+1", "0x10", "1_000", "nul"),
     *(r'"\ud800"', r'"\udc00\ud800"', r'"\u0000"', r'"\x"', '"\t"', '"unended', "'x'", "[1,]", '{"a":1,}', "// x"),
     *("9" * 400, "9" * 5_000, "-" + "1" * 40, "[" * 40 + "]" * 40, "[" * 9_000, '{"a":' * 40 + "1" + "}" * 40),
 )
-_SPOILED = re.compile(r'"@@(\d+)@@"')
+_PLACEHOLDER = re.compile(r'"@@(\d+)@@"')
 
 
-def places(node: object) -> Iterator[tuple[Any, Any]]:
+def positions(node: object) -> Iterator[tuple[Any, Any]]:
     """Each container and key in a value."""
     items: list[tuple[Any, object]] = []
     if isinstance(node, dict):
@@ -64,34 +64,41 @@ def places(node: object) -> Iterator[tuple[Any, Any]]:
         items = list(enumerate(cast("list[object]", node)))
     for key, value in items:
         yield node, key
-        yield from places(value)
+        yield from positions(value)
 
 
 class Mutator:
-    """Gives bodies, the same ones for the same seed."""
+    """Generates bodies, deterministic for a seed."""
 
     def __init__(self, seed: int) -> None:
         self._draw = random.Random(seed)
-        self._of_values = (self._replaced, self._replaced, self._spoiled, self._removed, self._wrapped, self._renamed)
-        self._of_values += (self._borrowed, self._repeated)
+        self._mutations = (
+            self._replaced,
+            self._replaced,
+            self._invalidated,
+            self._removed,
+            self._wrapped,
+            self._renamed,
+        )
+        self._mutations += (self._borrowed, self._repeated)
 
     def body(self) -> bytes:
-        """One body."""
+        """The next body."""
         value: Any = json.loads(json.dumps(self._draw.choice(SEEDS)))
         for _ in range(self._draw.choice([0, 1, 1, 1, 2, 2, 3, 5])):
-            found = list(places(value))
+            found = list(positions(value))
             if found:
-                self._draw.choice(self._of_values)(*self._draw.choice(found))
+                self._draw.choice(self._mutations)(*self._draw.choice(found))
         if self._draw.random() < 0.02:
             value = self._draw.choice(VALUES)
         text = json.dumps(value, ensure_ascii=self._draw.random() < 0.5)
-        body = _SPOILED.sub(lambda found: TEXTS[int(found[1])], text).encode("utf-8", "surrogatepass")
+        body = _PLACEHOLDER.sub(lambda found: TEXTS[int(found[1])], text).encode("utf-8", "surrogatepass")
         return self._broken(body) if self._draw.random() < 0.3 else body
 
     def _replaced(self, container: Any, key: Any) -> None:
         container[key] = deepcopy(self._draw.choice(VALUES))
 
-    def _spoiled(self, container: Any, key: Any) -> None:
+    def _invalidated(self, container: Any, key: Any) -> None:
         container[key] = f"@@{self._draw.randrange(len(TEXTS))}@@"
 
     def _removed(self, container: Any, key: Any) -> None:
@@ -106,8 +113,8 @@ class Mutator:
             container[name] = container.pop(key)
 
     def _borrowed(self, container: Any, key: Any) -> None:
-        """A value from elsewhere: of the right kind for another field."""
-        other, name = self._draw.choice(list(places(self._draw.choice(SEEDS))))
+        """Replace a value by one from another place in a valid body."""
+        other, name = self._draw.choice(list(positions(self._draw.choice(SEEDS))))
         container[key] = json.loads(json.dumps(other[name]))
 
     def _repeated(self, container: Any, key: Any) -> None:
@@ -119,7 +126,7 @@ class Mutator:
             )
 
     def _broken(self, body: bytes) -> bytes:
-        """Bytes that are near to a body."""
+        """The body with damaged bytes."""
         draw = self._draw
         at = draw.randrange(len(body) + 1)
         match draw.randrange(9):

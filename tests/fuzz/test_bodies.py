@@ -1,4 +1,4 @@
-"""No body, however it is broken, brings a server's error; what is accepted can be deliberated about."""
+"""Mutated bodies cause no server error, and every accepted one can be run."""
 
 from tests.fuzz.bodies import post_all
 

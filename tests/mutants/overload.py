@@ -12,7 +12,7 @@ OVERLOAD = (
         "app/admission/backlog.py",
         '        yield _Bound(ALL, "", self._pace, self.depth, self._depth_max)\n',
         "",
-        "tests/components/routes/test_deliberations.py::test_a_full_queue_is_told_with_an_honest_time_and_lets_replays_pass",
+        "tests/components/routes/test_deliberations.py::test_a_full_queue_answers_with_retry_after_and_admits_replays",
     ),
     Guard(
         "what is being written counts",

@@ -1,4 +1,4 @@
-"""The clients as `make test-sdk` builds them, and a stack for them to speak to."""
+"""The clients as `make test-sdk` builds them, and a stack for them."""
 
 import asyncio
 import json
@@ -18,13 +18,13 @@ from tests.e2e.conftest import start_up, stop_up
 
 @pytest.fixture(scope="session", autouse=True)
 def built() -> None:
-    """Fails, telling what to do, where the clients have not been built."""
+    """Fail with advice if the clients have not been built."""
     if not (build.work() / ".clients.stamp").is_file():
         pytest.fail("run `python sdk/build.py` first, or `make test-sdk`", pytrace=False)
 
 
 async def output_of(command: Sequence[str | Path], cwd: Path | None = None, **environment: str) -> str:
-    """What a program prints; fails with all that it said when it does not end well."""
+    """The standard output of a program; fails with all its output if its exit status is not 0."""
     process = await asyncio.create_subprocess_exec(
         *command,
         cwd=cwd or build.work(),
@@ -33,19 +33,19 @@ async def output_of(command: Sequence[str | Path], cwd: Path | None = None, **en
         stderr=subprocess.PIPE,
     )
     async with asyncio.timeout(400):
-        printed, told = (said.decode() for said in await process.communicate())
-    assert process.returncode == 0, f"{command}\n{printed}\n{told}"
+        printed, errors = (output.decode() for output in await process.communicate())
+    assert process.returncode == 0, f"{command}\n{printed}\n{errors}"
     return printed
 
 
 async def json_of(command: Sequence[str | Path], cwd: Path | None = None) -> Any:
-    """The JSON on the last line that a program prints."""
+    """The JSON in the last line of a program's output."""
     return json.loads((await output_of(command, cwd)).strip().rpartition("\n")[2])
 
 
 @pytest.fixture(scope="session")
 def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]:
-    """What `deliberate up` said when it was ready."""
+    """The report of `deliberate up` once the stack is ready."""
     process, ready = start_up(tmp_path_factory.mktemp("up"))
     yield ready
     if process.poll() is None:
@@ -53,7 +53,7 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]:
 
 
 async def pace(stack: dict[str, Any], duration_ms: int) -> str:
-    """Have every call of the engine take so long; returns the gateway's URL."""
+    """Set the duration of every call to the engine; returns the gateway's URL."""
     script: dict[str, Any] = {"duration_ms": duration_ms, "faults": [], "behaviour": "normal"}
     async with httpx.AsyncClient(base_url=stack["engine_urls"][0]) as engine:
         (await engine.post("/simulator/script", json=script)).raise_for_status()
@@ -62,13 +62,13 @@ async def pace(stack: dict[str, Any], duration_ms: int) -> str:
 
 @pytest.fixture
 async def quick_url(stack: dict[str, Any]) -> str:
-    """The gateway's URL; its engine answers at once."""
+    """The gateway's URL, with an engine that answers at once."""
     return await pace(stack, 0)
 
 
 @pytest.fixture
 async def url(stack: dict[str, Any]) -> str:
-    """The gateway's URL; its engine takes its time, so that a client finds a council at work and can stop it."""
+    """The gateway's URL, with an engine so slow that a client can cancel a running council."""
     return await pace(stack, 1_000)
 
 

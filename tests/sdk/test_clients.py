@@ -1,4 +1,4 @@
-"""Clients that nobody here wrote, generated from the document: they are well typed, and they work against the stack."""
+"""The generated clients type-check, and work against the stack."""
 
 from typing import Any
 
@@ -13,18 +13,18 @@ pytestmark = pytest.mark.sdk
 TSC = build.tool("typescript", "bin/tsc")
 
 
-async def outcome(url: str, told: dict[str, Any]) -> dict[str, Any]:
-    """What every client must have found, apart from the ids."""
-    assert told.pop("again") == told["id"]
+async def outcome(url: str, results: dict[str, Any]) -> dict[str, Any]:
+    """A client's results without ids, after checking those."""
+    assert results.pop("again") == results["id"]
     async with httpx.AsyncClient(base_url=url, headers={"Accept": "application/json"}) as http:
         page = await http.get(
-            f"/deliberations/{told['id']}/events", params={"after": "0", "deltas": False, "limit": 1_000}
+            f"/deliberations/{results['id']}/events", params={"after": "0", "deltas": False, "limit": 1_000}
         )
-    assert told.pop("events") == len(page.raise_for_status().json()["items"]) > 10
-    assert told.pop("listed") == [told.pop("id")]
-    assert told.pop("winner") == told.pop("told_winner")
-    assert told.pop("rebuilt", True) is True
-    return told
+    assert results.pop("events") == len(page.raise_for_status().json()["items"]) > 10
+    assert results.pop("listed") == [results.pop("id")]
+    assert results.pop("winner") == results.pop("told_winner")
+    assert results.pop("rebuilt", True) is True
+    return results
 
 
 EXPECTED = {
@@ -36,8 +36,8 @@ EXPECTED = {
 
 
 async def test_the_python_client_type_checks() -> None:
-    said = await output_of([PYRIGHT, "--pythonpath", build.python(), "-p", build.work() / "python"])
-    assert "0 errors" in said
+    report = await output_of([PYRIGHT, "--pythonpath", build.python(), "-p", build.work() / "python"])
+    assert "0 errors" in report
 
 
 @pytest.mark.parametrize("recipe", ["hey-api", "openapi-typescript"])
@@ -46,7 +46,7 @@ async def test_a_typescript_client_type_checks(recipe: str) -> None:
 
 
 async def test_type_checks_find_wrong_uses() -> None:
-    """The types say something: not everything passes."""
+    """A body of the wrong type is an error."""
     script = build.work() / "openapi-typescript" / "wrong.ts"
     script.write_text(
         'import type { components } from "./schema.js";\n'
@@ -61,13 +61,13 @@ async def test_type_checks_find_wrong_uses() -> None:
 
 async def test_the_python_client_works(url: str) -> None:
     folder = build.work() / "python"
-    told = await json_of([build.python(), folder / "roundtrip.py", url, "none"])
-    assert await outcome(url, told) == EXPECTED
+    results = await json_of([build.python(), folder / "roundtrip.py", url, "none"])
+    assert await outcome(url, results) == EXPECTED
 
 
 @pytest.mark.parametrize("recipe", ["hey-api", "openapi-typescript"])
 async def test_a_typescript_client_works(url: str, recipe: str) -> None:
     folder = build.work() / recipe
     await output_of([*TSC, "--project", folder])
-    told = await json_of([build.NODE, folder / "dist" / "roundtrip.js", url, "none"])
-    assert await outcome(url, told) == EXPECTED
+    results = await json_of([build.NODE, folder / "dist" / "roundtrip.js", url, "none"])
+    assert await outcome(url, results) == EXPECTED

@@ -1,4 +1,4 @@
-"""What docs/sdks.md shows compiles, and does against the stack what it says."""
+"""The programs in docs/sdks.md compile and work against the stack."""
 
 import json
 import re
@@ -20,8 +20,8 @@ HELPERS = ["EventStream", "MultiplexedStream"]
 TSC = [*build.tool("typescript", "bin/tsc"), "--strict", "--module", "nodenext", "--target", "es2022", "--rootDir", "."]
 
 
-def shown(language: str, mark: str) -> str:
-    """The one program of a language with these words in it."""
+def program_with(language: str, mark: str) -> str:
+    """The only program on the page in a language that contains `mark`."""
     programs = re.findall(rf"```{language}\n(.*?)```", PAGE.read_text(), re.DOTALL)
     (found,) = (program for program in programs if mark in program)
     return found
@@ -36,13 +36,13 @@ async def finished(quick_url: str) -> dict[str, Any]:
     return answered.json()
 
 
-def said_in(finished: dict[str, Any]) -> str:
-    """The winning text as it stands in the JSON that its agent wrote."""
+def winning_text(finished: dict[str, Any]) -> str:
+    """The winning text as its agent wrote it in JSON."""
     return json.dumps(finished["verdict"]["content"], ensure_ascii=False)
 
 
 async def compiled(recipe: str, program: str) -> Path:
-    """A TypeScript program of the page as JavaScript, beside what the recipe's generator made."""
+    """Compile a TypeScript program of the page beside the recipe's generated code."""
     folder = build.work() / recipe
     source = written(folder / "documented.ts", program)
     await output_of([*TSC, "--outDir", "documented", source], cwd=folder)
@@ -50,19 +50,19 @@ async def compiled(recipe: str, program: str) -> Path:
 
 
 def written(path: Path, program: str) -> Path:
-    """A program of the page as a file."""
+    """Write a program of the page to a file."""
     path.write_text(program)
     return path
 
 
 async def well_typed(path: Path, interpreter: str | Path, root: Path) -> Path:
-    """A Python program that imports from `root`, once pyright has nothing to say about it."""
+    """A Python program that imports from `root`, after pyright has found no errors."""
     assert "0 errors" in await output_of([PYRIGHT, "--pythonpath", interpreter, path], cwd=root)
     return path
 
 
 async def test_the_documented_python_client_works(quick_url: str) -> None:
-    program = shown("python", "from deliberation_client").replace(URL, quick_url)
+    program = program_with("python", "from deliberation_client").replace(URL, quick_url)
     folder = build.work() / "python"
     path = await well_typed(written(folder / "documented.py", program), build.python(), folder)
     assert (await output_of([build.python(), path])).startswith("completed ")
@@ -71,7 +71,7 @@ async def test_the_documented_python_client_works(quick_url: str) -> None:
 @pytest.mark.parametrize("recipe", ["hey-api", "openapi-typescript"])
 async def test_the_documented_typescript_client_works(quick_url: str, recipe: str) -> None:
     imported = {"hey-api": "./client/index.js", "openapi-typescript": "openapi-fetch"}[recipe]
-    path = await compiled(recipe, shown("ts", f'"{imported}"').replace(URL, quick_url))
+    path = await compiled(recipe, program_with("ts", f'"{imported}"').replace(URL, quick_url))
     assert (await output_of([build.NODE, path])).startswith("completed ")
 
 
@@ -79,20 +79,20 @@ async def test_the_documented_typescript_client_works(quick_url: str, recipe: st
 async def test_the_documented_python_helper_works(
     quick_url: str, finished: dict[str, Any], tmp_path: Path, helper: str
 ) -> None:
-    program = shown("python", f"app.client import {helper}")
+    program = program_with("python", f"app.client import {helper}")
     path = await well_typed(written(tmp_path / "documented.py", program), sys.executable, build.HERE.parent)
     printed = await output_of([sys.executable, path, quick_url, finished["id"]])
     events, _, texts = printed.partition("deliberation.completed")
-    assert "stream.opened" in events and said_in(finished) in texts
+    assert "stream.opened" in events and winning_text(finished) in texts
 
 
 @pytest.mark.parametrize("helper", HELPERS)
 async def test_the_documented_typescript_helper_works(quick_url: str, finished: dict[str, Any], helper: str) -> None:
-    path = await compiled("openapi-typescript", shown("ts", f"import {{ {helper} }}"))
+    path = await compiled("openapi-typescript", program_with("ts", f"import {{ {helper} }}"))
     printed = await output_of([build.NODE, path, quick_url, finished["id"]])
     end = {"EventStream": finished["verdict"]["winner"], "MultiplexedStream": "deliberation.completed"}[helper]
     events, _, texts = printed.partition(end)
-    assert "stream.opened" in events and said_in(finished) in texts
+    assert "stream.opened" in events and winning_text(finished) in texts
 
 
 async def test_the_page_names_the_tested_versions() -> None:

@@ -1,4 +1,4 @@
-"""The contract's files, as those who read them for others judge them: Redocly, Spectral."""
+"""Redocly and Spectral find no faults in the documents in openapi/."""
 
 from pathlib import Path
 
@@ -16,8 +16,8 @@ DOCUMENTS = ("openapi.json", "openapi-3.2.json")
 @pytest.mark.parametrize("name", DOCUMENTS)
 async def test_redocly_reports_nothing(name: str) -> None:
     redocly = [*build.tool("@redocly/cli", "bin/cli.js"), "lint", build.CONTRACT / name]
-    told = await output_of([*redocly, "--config", LINT / "redocly.yaml", "--format", "json"], REDOCLY_TELEMETRY="off")
-    assert '"problems": []' in told
+    report = await output_of([*redocly, "--config", LINT / "redocly.yaml", "--format", "json"], REDOCLY_TELEMETRY="off")
+    assert '"problems": []' in report
 
 
 @pytest.mark.parametrize(
@@ -25,8 +25,8 @@ async def test_redocly_reports_nothing(name: str) -> None:
 )
 async def test_spectral_reports_nothing(name: str, rules: str) -> None:
     spectral = [*build.tool("@stoplight/spectral-cli", "dist/index.js"), "lint", build.CONTRACT / name]
-    told = await output_of([*spectral, "--ruleset", LINT / rules, "--fail-severity", "hint", "--format", "json"])
-    assert told.partition("No results")[0].strip() in ("", "[]")
+    report = await output_of([*spectral, "--ruleset", LINT / rules, "--fail-severity", "hint", "--format", "json"])
+    assert report.partition("No results")[0].strip() in ("", "[]")
 
 
 async def test_the_linters_report_a_broken_document(tmp_path: Path) -> None:

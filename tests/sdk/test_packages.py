@@ -1,4 +1,4 @@
-"""What `sdk/build.py` installs is pinned, with hashes, from wherever packages come."""
+"""The packages that `sdk/build.py` installs are pinned by hash, from any registry."""
 
 import json
 import re
@@ -19,9 +19,9 @@ def test_npm_packages_are_pinned_by_hash_without_a_registry() -> None:
 
 
 def test_the_lock_matches_the_requirements() -> None:
-    wanted = json.loads((build.HERE / "package.json").read_text())["devDependencies"]
+    required = json.loads((build.HERE / "package.json").read_text())["devDependencies"]
     locked = json.loads((build.HERE / "package-lock.json").read_text())["packages"]
-    assert {name: locked[f"node_modules/{name}"]["version"] for name in wanted} == wanted
+    assert {name: locked[f"node_modules/{name}"]["version"] for name in required} == required
 
 
 def test_python_packages_are_pinned_by_hash() -> None:

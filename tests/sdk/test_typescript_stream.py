@@ -1,4 +1,4 @@
-"""The TypeScript helper meets the same scripted streams as the Python one, and makes the same of them."""
+"""The TypeScript helper gives the same results as the Python one on the same scripted streams."""
 
 import json
 import re
@@ -19,7 +19,7 @@ MODULE = build.work() / "typescript" / "dist" / "index.js"
 
 
 async def followed(url: str, script: dict[str, Any], mode: str) -> dict[str, Any]:
-    """What the helper makes of a scripted stream."""
+    """The helper's results for a scripted stream."""
     options = {name: script[name] for name in ("of", "after", "deltas") if script.get(name) is not None}
     return await json_of([build.NODE, RUNNER, MODULE, url, mode, json.dumps(options)])
 
@@ -28,10 +28,10 @@ async def followed(url: str, script: dict[str, Any], mode: str) -> dict[str, Any
 async def test_every_event_arrives_once_and_in_order(name: str) -> None:
     script = fixture(name)
     async with scripted(script) as (served, url):
-        told = await followed(url, script, "frames")
-    assert told["shown"] == script["events"]
+        results = await followed(url, script, "frames")
+    assert results["shown"] == script["events"]
     assert served.asked == served.expected
-    assert (told["duplicates"], told["refused"]) == (script.get("duplicates", 0), script.get("refused"))
+    assert (results["duplicates"], results["refused"]) == (script.get("duplicates", 0), script.get("refused"))
     for (before_s, after_s), least_ms in zip(pairwise(served.at_s), script.get("waits_ms", ()), strict=False):
         assert after_s - before_s >= least_ms / 1_000
 
@@ -40,15 +40,15 @@ async def test_every_event_arrives_once_and_in_order(name: str) -> None:
 async def test_rebuilds_every_text(name: str) -> None:
     script = fixture(name)
     async with scripted(script) as (_, url):
-        told = await followed(url, script, "events")
-    assert told["shown"] == [kind for _, kind in script["events"]]
-    assert told["texts"] == script["texts"]
+        results = await followed(url, script, "events")
+    assert results["shown"] == [kind for _, kind in script["events"]]
+    assert results["texts"] == script["texts"]
 
 
 async def test_the_helper_waits_retries_and_stops() -> None:
     tests = Path(__file__).with_name("stream.test.mjs")
-    said = await output_of([build.NODE, "--test", tests], HELPER=str(MODULE.parent))
-    assert "fail 0" in said and "pass 0" not in said
+    report = await output_of([build.NODE, "--test", tests], HELPER=str(MODULE.parent))
+    assert "fail 0" in report and "pass 0" not in report
 
 
 async def test_the_helper_has_no_dependencies() -> None:
@@ -58,5 +58,5 @@ async def test_the_helper_has_no_dependencies() -> None:
     for source in (folder / "src").glob("*.ts"):
         imported = re.findall(r"^(?:import|export) .* from (.*)$", source.read_text(), re.MULTILINE)
         assert all(name.startswith('"./') for name in imported), source
-    # Neither Node's types nor a bundler's are there: what is used, browsers have too.
+    # Compiles without the types of Node or a bundler, so the helper uses only what browsers have.
     await output_of([*build.tool("typescript", "bin/tsc"), "--noEmit", "--project", build.work() / "typescript"])

@@ -1,4 +1,4 @@
-"""A gateway that asks for keys, and keys for it."""
+"""A gateway with keys, and keys for it."""
 
 from collections.abc import Iterable
 from datetime import datetime
@@ -22,7 +22,7 @@ async def make_key(
     expires_at: datetime | None = None,
     pepper: str = PEPPER,
 ) -> str:
-    """A key that stands in the log."""
+    """Create a key in the log."""
     fact, key = created(
         Pepper(pepper), name=f"of {tenant}", tenant=tenant, scopes=scopes, created_at=NOW, expires_at=expires_at
     )
@@ -51,9 +51,9 @@ async def accepted(gateway: Served, key: str, headers: dict[str, str] | None = N
 
 
 async def play(gateway: Served, tenant: str, deliberation_id: str, *, until_stage: int | None = None) -> None:
-    """Append what a coordinator and its agents would, up to the end, or to the opening of a stage."""
+    """Append the facts of a coordinator and its agents, to the end or to the opening of a stage."""
     records = await gateway.journal.facts(tenant, deliberation_id)
     fact = decode(records[0].data)
     assert isinstance(fact, Accepted)
-    for told in played(fact, now=gateway.clock.now, until_stage=until_stage):
-        await gateway.journal.append(tenant, told)
+    for event in played(fact, now=gateway.clock.now, until_stage=until_stage):
+        await gateway.journal.append(tenant, event)

@@ -1,4 +1,4 @@
-"""Who may ask what: keys, scopes, and what is refused before a route sees it; development mode."""
+"""Keys, scopes, refusals before routing, and development mode."""
 
 import io
 import json
@@ -31,7 +31,7 @@ from tests.story import NOW
 
 @pytest.fixture
 async def gateway() -> AsyncGenerator[Served, None]:
-    """A gateway that asks for keys, and has read them."""
+    """A gateway with keys, which it has loaded."""
     async with served(key_pepper=PEPPER) as running:
         await _read(running)
         yield running
@@ -63,7 +63,7 @@ def operations() -> Iterator[tuple[str, str, str]]:
 
 
 @pytest.mark.parametrize(("name", "method", "path"), operations())
-async def test_every_route_asks_for_what_the_table_says(gateway: Served, name: str, method: str, path: str) -> None:
+async def test_every_route_requires_the_scope_of_the_table(gateway: Served, name: str, method: str, path: str) -> None:
     async def asked(scopes: tuple[Scope, ...] | None) -> httpx.Response:
         headers = {} if scopes is None else bearer(await make_key(gateway.journal, scopes=scopes))
         if name == "read_events":  # a page, since the stream of a whole tenant has no end
@@ -87,8 +87,8 @@ async def test_every_route_asks_for_what_the_table_says(gateway: Served, name: s
             assert needed in answered.text
 
 
-async def test_a_bad_credential_is_told_before_anything_else_is_looked_at(gateway: Served) -> None:
-    """Neither a body nor a query is read, and no route tells whether something is there."""
+async def test_the_credential_is_checked_before_anything_else(gateway: Served) -> None:
+    """The gateway reads neither body nor query, and does not reveal whether an id exists."""
     for method, path, body in (
         ("POST", "/deliberations", b"{"),
         ("GET", "/deliberations?limit=many", b""),
@@ -114,7 +114,7 @@ async def test_a_bad_credential_is_told_before_anything_else_is_looked_at(gatewa
         {"Cookie": "deliberate=abcdefghijkl.9999999999.AAAA"},
     ],
 )
-async def test_what_is_no_good_key_is_refused(gateway: Served, headers: dict[str, str]) -> None:
+async def test_rejects_invalid_keys(gateway: Served, headers: dict[str, str]) -> None:
     key = await make_key(gateway.journal)
     sent = [(name, value.format(key=key).encode("latin-1")) for name, value in headers.items()]
     response = await gateway.client.get("/roles", headers=sent)
@@ -124,20 +124,20 @@ async def test_what_is_no_good_key_is_refused(gateway: Served, headers: dict[str
     assert (await gateway.client.get("/roles", headers=bearer(key))).status_code == 200
 
 
-async def test_two_credentials_are_none(gateway: Served) -> None:
+async def test_rejects_two_authorization_headers(gateway: Served) -> None:
     key = await make_key(gateway.journal)
     sent = [("Authorization", f"Bearer {key}")] * 2
     refusal(await gateway.client.get("/roles", headers=sent), 401, "unauthenticated")
 
 
 @pytest.mark.parametrize("scheme", ["Bearer", "bearer", "BEARER"])
-async def test_the_scheme_has_no_case(gateway: Served, scheme: str) -> None:
+async def test_the_scheme_is_case_insensitive(gateway: Served, scheme: str) -> None:
     key = await make_key(gateway.journal)
     response = await gateway.client.get("/roles", headers={"Authorization": f"{scheme}  {key} "})
     assert response.status_code == 200
 
 
-async def test_a_key_is_good_until_it_expires_or_is_revoked_and_its_holder_is_told(gateway: Served) -> None:
+async def test_a_key_is_valid_until_expiry_or_revocation(gateway: Served) -> None:
     key = await make_key(gateway.journal, expires_at=NOW + timedelta(seconds=60))
     other = await make_key(gateway.journal)
     gateway.clock.present = NOW + timedelta(seconds=59)
@@ -152,11 +152,11 @@ async def test_a_key_is_good_until_it_expires_or_is_revoked_and_its_holder_is_to
     guessed = other[:-1] + ("0" if other[-1] != "0" else "1")
     response = await gateway.client.get("/roles", headers=bearer(guessed))
     assert "revoked" not in refusal(response, 401, "unauthenticated")["detail"], (
-        "who has not the secret is told nothing"
+        "without the secret, the answer does not reveal the key's state"
     )
 
 
-async def test_before_the_keys_have_been_read_nobody_is_told_that_theirs_is_wrong() -> None:
+async def test_answers_503_until_the_keys_are_loaded() -> None:
     journal = InMemoryJournal(replies={"control.coordinator": [COORDINATOR]})
     async with served(journal=journal, key_pepper=PEPPER) as gateway:
         await _read(gateway)
@@ -175,7 +175,7 @@ async def test_before_the_keys_have_been_read_nobody_is_told_that_theirs_is_wron
         ]  # fmt: skip
 
 
-async def test_no_request_waits_for_the_log_to_know_its_key(gateway: Served) -> None:
+async def test_key_checks_need_no_request_to_the_log(gateway: Served) -> None:
     key = await make_key(gateway.journal)
     gateway.journal.available = False
     assert (await gateway.client.get("/roles", headers=bearer(key))).status_code == 200
@@ -201,7 +201,7 @@ async def test_no_request_waits_for_the_log_to_know_its_key(gateway: Served) -> 
         ("/v1/models?api_key={key}", "api_key"),
     ],
 )
-async def test_a_key_in_a_url_is_refused_wherever_it_stands(gateway: Served, path: str, pointer: str) -> None:
+async def test_rejects_a_key_anywhere_in_the_url(gateway: Served, path: str, pointer: str) -> None:
     key = await make_key(gateway.journal)
     quoted = "".join(f"%{ord(sign):02X}" for sign in key)
     response = await gateway.client.get(path.format(key=key, quoted=quoted), headers=bearer(key))
@@ -212,13 +212,13 @@ async def test_a_key_in_a_url_is_refused_wherever_it_stands(gateway: Served, pat
 
 
 @pytest.mark.parametrize("query", ["status=pending", "metadata.token=x", "metadata.key=y", "role=dlb", "limit=1"])
-async def test_a_query_that_is_no_credential_passes(gateway: Served, query: str) -> None:
+async def test_a_query_without_credentials_passes(gateway: Served, query: str) -> None:
     key = await make_key(gateway.journal)
     assert (await gateway.client.get(f"/deliberations?{query}", headers=bearer(key))).status_code == 200
 
 
 class Logged:
-    """Everything that was logged, at the most talkative level."""
+    """Everything that was logged at level debug."""
 
     def __init__(self) -> None:
         self.output = io.StringIO()
@@ -237,7 +237,7 @@ def logged() -> Iterator[Logged]:
     root.setLevel(level)
 
 
-async def test_no_log_has_a_key_whatever_way_it_came(gateway: Served, logged: Logged) -> None:
+async def test_no_log_event_contains_a_key(gateway: Served, logged: Logged) -> None:
     key = await make_key(gateway.journal)
     secret = key.rpartition("_")[2]
     client, sent = gateway.client, bearer(key)
@@ -256,15 +256,15 @@ async def test_no_log_has_a_key_whatever_way_it_came(gateway: Served, logged: Lo
     gateway.gateway["roles"] = None  # pyright: ignore[reportGeneralTypeIssues] -- a defect, whatever it is
     assert (await client.get("/roles", headers=sent)).status_code == 500
     await revoke(gateway.journal, key)
-    told = logged.text()
-    assert "request_crashed" in told and "key_revoked" in told
-    assert secret not in told and session not in told and PEPPER not in told
-    events = [json.loads(line) for line in told.splitlines()]
+    text = logged.text()
+    assert "request_crashed" in text and "key_revoked" in text
+    assert secret not in text and session not in text and PEPPER not in text
+    events = [json.loads(line) for line in text.splitlines()]
     by_key = [event for event in events if event.get("key_id") == key_id_of(key) and event["event"] == "request"]
-    assert {event["tenant"] for event in by_key} == {"acme"} and len(by_key) >= 4, "who asked is told by the key's id"
+    assert {event["tenant"] for event in by_key} == {"acme"} and len(by_key) >= 4, "each request event has the key's id"
 
 
-async def test_a_stream_ends_when_its_key_is_revoked_and_others_go_on() -> None:
+async def test_a_revocation_ends_only_the_streams_of_its_key() -> None:
     async with listening(key_pepper=PEPPER) as gateway:
         first, second = await make_key(gateway.journal), await make_key(gateway.journal)
         gateway.client.headers.update(bearer(second))
@@ -300,7 +300,7 @@ async def test_a_stream_ends_when_its_key_expires() -> None:
                 assert b"stream.opened" in b"".join([chunk async for chunk in stream.aiter_bytes()])
 
 
-async def test_a_client_that_leaves_its_stream_leaves_nothing_with_the_key() -> None:
+async def test_a_closed_stream_detaches_from_its_key() -> None:
     async with listening(key_pepper=PEPPER) as gateway:
         key = await make_key(gateway.journal)
         gateway.client.headers.update(bearer(key))
@@ -312,7 +312,7 @@ async def test_a_client_that_leaves_its_stream_leaves_nothing_with_the_key() -> 
         await until(lambda: not ring._open)
 
 
-async def test_without_a_pepper_it_is_development_mode_and_every_answer_says_so() -> None:
+async def test_without_a_pepper_every_answer_declares_development_mode() -> None:
     async with served() as gateway:
         for path, status in (
             ("/roles", 200),
@@ -334,14 +334,14 @@ async def test_without_a_pepper_it_is_development_mode_and_every_answer_says_so(
         assert ignored.status_code == 200 and "ratelimit" not in ignored.headers
 
 
-async def test_with_a_pepper_no_answer_says_development_mode(gateway: Served) -> None:
+async def test_with_a_pepper_no_answer_declares_development_mode(gateway: Served) -> None:
     key = await make_key(gateway.journal)
     for path in ("/roles", "/nothing", "/readyz"):
         assert "development-mode" not in (await gateway.client.get(path, headers=bearer(key))).headers
     assert (await gateway.client.get("/readyz")).json()["mode"] == "keys"
     async with listening(key_pepper=PEPPER) as whole:
-        told = (await whole.client.get("/openapi.json")).json()["info"]["description"]
-        assert "needs an API key" in told and "Development mode" not in told
+        text = (await whole.client.get("/openapi.json")).json()["info"]["description"]
+        assert "needs an API key" in text and "Development mode" not in text
 
 
 @pytest.mark.parametrize(
@@ -361,8 +361,8 @@ async def test_with_a_pepper_no_answer_says_development_mode(gateway: Served) ->
         ("[", False),
     ],
 )
-async def test_in_development_mode_other_sites_names_are_not_answered(host: str, answered: bool) -> None:
-    """A page may have its own name resolve to loopback, and would be of the same origin as what answers there."""
+async def test_development_mode_rejects_foreign_host_headers(host: str, answered: bool) -> None:
+    """A page could resolve its own name to loopback, and would share the origin of the gateway there."""
     assert own_name(host) == answered
     async with served() as gateway:
         response = await gateway.client.get("/roles", headers={"Host": host})
@@ -372,14 +372,14 @@ async def test_in_development_mode_other_sites_names_are_not_answered(host: str,
         refusal(response, 400, "foreign_host")
 
 
-async def test_with_keys_any_name_is_answered(gateway: Served) -> None:
+async def test_with_keys_any_host_header_is_accepted(gateway: Served) -> None:
     key = await make_key(gateway.journal)
     response = await gateway.client.get("/roles", headers=bearer(key) | {"Host": "deliberations.example"})
     assert response.status_code == 200
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "", "192.0.2.7", "gateway", "example.com", "localhost.example"])
-def test_without_keys_no_other_address_is_listened_on(monkeypatch: pytest.MonkeyPatch, host: str) -> None:
+def test_without_keys_only_loopback_hosts_are_allowed(monkeypatch: pytest.MonkeyPatch, host: str) -> None:
     assert not is_loopback(host)
     if not host:
         return
@@ -390,11 +390,11 @@ def test_without_keys_no_other_address_is_listened_on(monkeypatch: pytest.Monkey
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.1.2.3", "::1", "localhost"])
-def test_loopback_needs_no_keys(host: str) -> None:
+def test_loopback_hosts_need_no_keys(host: str) -> None:
     check_exposure(Settings(host=host))
 
 
-def test_a_setting_that_is_wrong_is_told_without_its_value(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_settings_error_does_not_show_the_value(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KEY_PEPPER", "short-canary")
     with pytest.raises(ValueError, match="KEY_PEPPER") as caught:
         Settings()
@@ -407,7 +407,7 @@ def test_a_setting_that_is_wrong_is_told_without_its_value(monkeypatch: pytest.M
     "origin",
     ["*", "https://*.example", "example.com", "https://a/", "https://A.example", "https://a:443", "null", "ftp://a"],
 )
-def test_an_origin_that_is_not_exact_is_refused(monkeypatch: pytest.MonkeyPatch, origin: str) -> None:
+def test_rejects_inexact_origins(monkeypatch: pytest.MonkeyPatch, origin: str) -> None:
     with pytest.raises(ValueError, match="not an origin"):
         checked_origin(origin)
     monkeypatch.setenv("CORS_ORIGINS", f"https://fine.example, {origin}")
@@ -415,14 +415,14 @@ def test_an_origin_that_is_not_exact_is_refused(monkeypatch: pytest.MonkeyPatch,
         Settings()
 
 
-def test_origins_are_listed_with_commas(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_origins_are_separated_by_commas(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CORS_ORIGINS", "https://a.example, http://localhost:5173,,https://[::1]:8443")
     assert Settings().cors_origins == ("https://a.example", "http://localhost:5173", "https://[::1]:8443")
     monkeypatch.setenv("CORS_ORIGINS", "")
     assert Settings().cors_origins == ()
 
 
-def test_the_table_of_the_documentation_is_the_codes() -> None:
+def test_the_access_table_is_documented() -> None:
     page = (Path(__file__).parents[3] / "docs" / "security.md").read_text()
     routes = {
         operation["operationId"]: (method.upper(), path)
@@ -435,14 +435,14 @@ def test_the_table_of_the_documentation_is_the_codes() -> None:
         assert f"| `{scope}` | {means} |" in page
 
 
-def test_an_operation_that_is_not_in_the_table_is_served_to_nobody() -> None:
+def test_an_operation_outside_the_table_is_refused() -> None:
     access = Access(FakeClock(), None, None, Rates(1), ())
     with pytest.raises(KeyError):
         access.permit({"type": "http", "headers": [], "method": "GET", "scheme": "http"}, "unheard_of")
     assert access_of(Settings(), FakeClock()).development
 
 
-async def test_what_a_tenant_made_without_keys_is_reached_with_a_key_for_default() -> None:
+async def test_a_key_for_default_reaches_deliberations_of_development_mode() -> None:
     async with served() as before:
         made = await before.accepted()
     async with served(journal=before.journal, key_pepper=PEPPER) as gateway:

@@ -1,4 +1,4 @@
-"""All routes × a foreign tenant: what is another's is what does not exist, in every word and every step."""
+"""All routes × a foreign tenant: answers and log requests are those for an id that does not exist."""
 
 import asyncio
 import json
@@ -22,7 +22,7 @@ from tests.conditions import until
 from tests.story import NOW
 
 CANARY = "canary-of-acme"
-NOBODYS = "z" * 26
+UNKNOWN = "z" * 26
 # What differs from one answer to the next whoever asks, and tells nothing.
 PASSING = {"x-request-id", "ratelimit", "date"}
 EXAMPLES = {"role": "DEV", "model": "council/DEV"}
@@ -30,7 +30,7 @@ EXAMPLES = {"role": "DEV", "model": "council/DEV"}
 
 @dataclass
 class Two:
-    """A gateway of two tenants. Acme has one deliberation that has ended, and one that goes on."""
+    """A gateway of two tenants. Acme has one deliberation that has ended, and one that has not."""
 
     gateway: Served
     acme: str
@@ -59,16 +59,16 @@ async def two() -> AsyncGenerator[Two, None]:
     async with served(journal=journal, key_pepper=PEPPER) as gateway:
         ring = gateway.gateway["access"].keyring
         await until(lambda: ring is not None and ring.caught_up)
-        told = {"task": f"Name a colour, {CANARY}.", "metadata": {"whose": CANARY}}
-        ended = await accepted(gateway, acme, **told)
+        body = {"task": f"Name a colour, {CANARY}.", "metadata": {"whose": CANARY}}
+        ended = await accepted(gateway, acme, **body)
         await play(gateway, "acme", ended)
-        running = await accepted(gateway, acme, **told)
+        running = await accepted(gateway, acme, **body)
         await play(gateway, "acme", running, until_stage=1)
         yield Two(gateway, acme, rival, operator, ended, running)
 
 
 def operations(*, with_id: bool) -> Iterator[tuple[str, str, str]]:
-    """Operation, method and path of all that asks for a key; `with_id` picks those that name a deliberation."""
+    """Operation, method and path of all operations with a key; `with_id` selects those with a deliberation id."""
     for path, methods in document()["paths"].items():
         for method, operation in methods.items():
             if method == "parameters" or ACCESS[operation["operationId"]] is None:
@@ -84,14 +84,14 @@ def at(path: str, deliberation: str = "") -> str:
     )
 
 
-def told(response: httpx.Response, deliberation: str) -> tuple[int, dict[str, str], str]:
-    """All that an answer tells, without the id that was asked for and what is drawn anew for every answer."""
+def visible(response: httpx.Response, deliberation: str) -> tuple[int, dict[str, str], str]:
+    """Status, headers and body of an answer, without the requested id and values that differ in every answer."""
     headers = {name: value for name, value in response.headers.items() if name not in PASSING}
     text = response.text.replace(deliberation, "ID").replace(response.headers["x-request-id"], "REQUEST")
     return response.status_code, headers, text
 
 
-def test_the_walk_is_long_enough() -> None:
+def test_the_walk_covers_every_operation() -> None:
     walked = {name for with_id in (True, False) for name, _, _ in operations(with_id=with_id)}
     assert {"get_deliberation", "cancel_deliberation", "read_deliberation_events", "list_deliberations"} <= walked
     assert walked == {name for name, needed in ACCESS.items() if needed is not None}
@@ -103,27 +103,27 @@ def test_the_walk_is_long_enough() -> None:
     [{}, {"Accept": "application/json"}, {"Prefer": "wait=5"}, {"If_None_Match": "*"}, {"Last_Event_ID": "memory-1"}],
     ids=lambda headers: next(iter(headers), "plain"),
 )
-async def test_anothers_deliberation_is_answered_as_one_that_does_not_exist(
+async def test_a_foreign_deliberation_answers_as_an_unknown_one(
     two: Two, name: str, method: str, path: str, headers: dict[str, str]
 ) -> None:
-    nobodys = await two.ask(method, at(path, NOBODYS), two.rival, **headers)
+    unknown = await two.ask(method, at(path, UNKNOWN), two.rival, **headers)
     for foreign in (two.ended, two.running):
         theirs = await two.ask(method, at(path, foreign), two.rival, **headers)
         assert theirs.status_code == 404, name
-        assert told(theirs, foreign) == told(nobodys, NOBODYS)
+        assert visible(theirs, foreign) == visible(unknown, UNKNOWN)
         assert CANARY not in theirs.text and "acme" not in theirs.text
         own = await two.ask(method, at(path, two.ended), two.acme, **headers)
-        # Of deliveries it has none of the name that the walk gives.
+        # The delivery id of the walk does not exist.
         walked = own.status_code < 400 or own.status_code in (406, 409) or "{delivery_id}" in path
         assert walked, "the walk asks what its owner may ask"
     assert not [r for r in two.gateway.journal.records if r.subject.endswith(".cancel") and two.running in r.subject]
 
 
 @pytest.mark.parametrize(("name", "method", "path"), operations(with_id=True))
-async def test_the_log_is_asked_the_same_for_anothers_as_for_nobodys(
+async def test_foreign_and_unknown_ids_cause_the_same_log_requests(
     two: Two, monkeypatch: pytest.MonkeyPatch, name: str, method: str, path: str
 ) -> None:
-    """The same questions with the same answers take the same time: how long it takes tells nothing either."""
+    """Equal requests to the log with equal answers take the same time, so timing reveals nothing either."""
     asked: list[str] = []
     facts, last, write = InMemoryJournal.facts, InMemoryJournal.last, InMemoryJournal.write
 
@@ -145,7 +145,7 @@ async def test_the_log_is_asked_the_same_for_anothers_as_for_nobodys(
     monkeypatch.setattr(InMemoryJournal, "last", counted_last)
     monkeypatch.setattr(InMemoryJournal, "write", counted_write)
     steps: list[list[str]] = []
-    for deliberation in (NOBODYS, two.ended, two.running):
+    for deliberation in (UNKNOWN, two.ended, two.running):
         asked.clear()
         await two.ask(method, at(path, deliberation), two.rival)
         steps.append(list(asked))
@@ -154,7 +154,7 @@ async def test_the_log_is_asked_the_same_for_anothers_as_for_nobodys(
 
 
 @pytest.mark.parametrize(("name", "method", "path"), operations(with_id=False))
-async def test_nothing_that_names_no_deliberation_tells_of_anothers(
+async def test_operations_without_an_id_never_show_foreign_deliberations(
     two: Two, name: str, method: str, path: str
 ) -> None:
     # A page, since the stream of a whole tenant has no end.
@@ -171,7 +171,7 @@ async def test_nothing_that_names_no_deliberation_tells_of_anothers(
             assert theirs not in response.text, "an operator's figures count tenants together, and name none"
 
 
-async def test_lists_and_statistics_are_a_tenants_own(two: Two) -> None:
+async def test_lists_and_statistics_cover_one_tenant(two: Two) -> None:
     own = await accepted(two.gateway, two.rival)
     for query in ("", "?status=completed", f"?metadata.whose={CANARY}", "?limit=200", "?role=DEV"):
         items = (await two.ask("GET", f"/deliberations{query}", two.rival)).json()["items"]
@@ -183,13 +183,13 @@ async def test_lists_and_statistics_are_a_tenants_own(two: Two) -> None:
     assert (await two.ask("GET", "/stats", two.acme)).json()["total"] == 2
 
 
-async def test_a_cursor_of_anothers_list_leads_to_ones_own(two: Two) -> None:
+async def test_a_foreign_list_cursor_shows_only_the_callers_tenant(two: Two) -> None:
     cursor = (await two.ask("GET", "/deliberations?limit=1", two.acme)).json()["next_cursor"]
     page = (await two.ask("GET", f"/deliberations?cursor={cursor}", two.rival)).json()
     assert page == {"items": [], "next_cursor": None}
 
 
-async def test_one_idempotency_key_is_two_deliberations_in_two_tenants(two: Two) -> None:
+async def test_an_idempotency_key_is_scoped_to_its_tenant(two: Two) -> None:
     first = await accepted(two.gateway, two.acme, {"Idempotency-Key": "order-1"})
     second = await accepted(two.gateway, two.rival, {"Idempotency-Key": "order-1"})
     assert first == deliberation_id("acme", "order-1", NOW) != second == deliberation_id("rival", "order-1", NOW)
@@ -201,8 +201,8 @@ async def test_one_idempotency_key_is_two_deliberations_in_two_tenants(two: Two)
     assert (await two.ask("GET", f"/deliberations/{second}", two.acme)).status_code == 404
 
 
-def test_ids_of_two_tenants_never_meet() -> None:
-    """Coordinators know deliberations by id alone: ids have 130 bits of a keyed hash of the tenant, or of chance."""
+def test_ids_of_two_tenants_differ() -> None:
+    """Coordinators use the id alone: it has 130 bits of a keyed hash of the tenant, or 82 random ones."""
     tenants = [f"t{number}" for number in range(20)] + ["t", "t1-", "t1_", "1"]
     keys = [f"k{number}" for number in range(500)]
     counts = Counter(deliberation_id(tenant, key, NOW) for tenant in tenants for key in keys)
@@ -210,14 +210,14 @@ def test_ids_of_two_tenants_never_meet() -> None:
     assert {len(id) for id in counts} == {26}
 
 
-async def test_a_long_poll_for_anothers_does_not_wait(two: Two) -> None:
+async def test_a_long_poll_for_a_foreign_deliberation_does_not_wait(two: Two) -> None:
     async with asyncio.timeout(2):
-        for path in (f"/deliberations/{two.running}", f"/deliberations/{NOBODYS}"):
+        for path in (f"/deliberations/{two.running}", f"/deliberations/{UNKNOWN}"):
             assert (await two.ask("GET", path, two.rival, Prefer="wait=60")).status_code == 404
             assert (await two.ask("POST", f"{path}/cancel", two.rival, Prefer="wait=60")).status_code == 404
 
 
-async def test_the_model_facade_speaks_of_ones_own_alone(two: Two) -> None:
+async def test_the_openai_facade_shows_only_the_callers_tenant(two: Two) -> None:
     body = {"model": "single/DEV", "messages": [{"role": "user", "content": "Name a colour."}]}
     asking = asyncio.create_task(
         two.gateway.client.post("/v1/chat/completions", json=body, headers=bearer(two.rival, Idempotency_Key="k"))
@@ -231,7 +231,7 @@ async def test_the_model_facade_speaks_of_ones_own_alone(two: Two) -> None:
     assert (await two.ask("GET", answered.headers["location"], two.acme)).status_code == 404
 
 
-async def test_every_subject_has_the_tenant_of_the_credential(two: Two) -> None:
+async def test_every_subject_contains_the_callers_tenant(two: Two) -> None:
     await accepted(two.gateway, two.rival, task="What of X-Tenant?", metadata={"tenant": "acme"})
     headers = bearer(two.rival) | {"X-Tenant": "acme", "X-Tenant-Id": "acme", "Tenant": "acme"}
     response = await two.gateway.client.post("/deliberations", json={"task": "t"}, headers=headers)

@@ -1,4 +1,4 @@
-"""Keys: what is kept of them, how they are checked, and that a revocation is heard wherever it is needed."""
+"""Keys: their facts, their checks, and the effect of revocations."""
 
 import asyncio
 import hmac
@@ -44,7 +44,7 @@ async def following(journal: InMemoryJournal) -> AsyncGenerator[Keyring, None]:
         task.cancel()
 
 
-def test_a_key_has_an_id_and_256_bits_that_nobody_draws_twice() -> None:
+def test_keys_have_a_unique_id_and_256_random_bits() -> None:
     drawn = [new_key() for _ in range(1_000)]
     assert len({key for _, key in drawn}) == len({key_id for key_id, _ in drawn}) == 1_000
     for key_id, key in drawn[:10]:
@@ -54,7 +54,7 @@ def test_a_key_has_an_id_and_256_bits_that_nobody_draws_twice() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "dlb_", "dlb_abc_def", "sk-proj-1234", "dlb_" + "a" * 12 + "_" + "é" * 52])
-def test_what_is_no_key_has_no_id(text: str) -> None:
+def test_malformed_keys_have_no_id(text: str) -> None:
     assert key_id_of(text) is None
     assert not looks_like_key(text)
 
@@ -91,7 +91,7 @@ async def test_facts_of_keys_may_come_in_any_order_and_more_than_once() -> None:
         assert book.keys[key_id].caller.tenant == "acme"
 
 
-async def test_only_the_whole_secret_under_the_same_pepper_opens() -> None:
+async def test_only_the_full_secret_under_its_pepper_is_valid() -> None:
     journal = InMemoryJournal()
     key = await make_key(journal)
     foreign = await make_key(journal, pepper="another pepper of some length, at last")
@@ -104,7 +104,7 @@ async def test_only_the_whole_secret_under_the_same_pepper_opens() -> None:
 
 
 async def test_an_unknown_id_takes_the_same_steps_as_a_wrong_secret(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One digest and one comparison of equal length for each, whatever is at fault: time tells nothing."""
+    """Each check makes one digest and one comparison of equal length, against timing attacks."""
     journal = InMemoryJournal()
     key = await make_key(journal)
     steps: list[tuple[int, int]] = []
@@ -129,14 +129,14 @@ async def test_an_unknown_id_takes_the_same_steps_as_a_wrong_secret(monkeypatch:
     assert taken == [[(3, 69), (32, 32)]] * 5
 
 
-async def test_keys_and_revocations_are_heard_as_they_are_stored() -> None:
+async def test_keys_and_revocations_apply_as_they_are_stored() -> None:
     journal = InMemoryJournal()
     async with following(journal) as ring:
         key = await make_key(journal)
         assert ring.holder(key) is not None
         await revoke(journal, key)
         assert ring.good(key_id_of(key) or "") is None
-        assert ring.holder(key) is not None, "its holder may be told that it was revoked"
+        assert ring.holder(key) is not None, "the holder may learn that it was revoked"
 
 
 async def test_what_a_lost_connection_swallowed_is_read_again() -> None:
@@ -155,7 +155,7 @@ async def test_what_a_lost_connection_swallowed_is_read_again() -> None:
         assert ended == ["revoked"]
 
 
-async def test_what_was_not_heard_at_all_is_read_within_the_minute(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_lost_key_facts_are_read_within_a_minute(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(keyrings, "CHECK_S", 0.01)
     journal = InMemoryJournal()
     key = await make_key(journal)
@@ -165,7 +165,7 @@ async def test_what_was_not_heard_at_all_is_read_within_the_minute(monkeypatch: 
         await until(lambda: ring.good(key_id_of(key) or "") is None)
 
 
-async def test_keys_of_a_log_that_was_replaced_are_forgotten() -> None:
+async def test_keys_of_a_replaced_log_are_removed() -> None:
     journal = InMemoryJournal()
     key = await make_key(journal)
     async with following(journal) as ring:
@@ -174,7 +174,7 @@ async def test_keys_of_a_log_that_was_replaced_are_forgotten() -> None:
         await until(lambda: ring.holder(key) is None)
 
 
-async def test_while_the_log_is_away_the_known_keys_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_known_keys_apply_while_the_log_is_unavailable(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("app.log.projection.RETRY_S", 0.01)
     journal = InMemoryJournal()
     key = await make_key(journal)
@@ -200,7 +200,7 @@ async def test_an_unreadable_fact_is_left_out() -> None:
         assert ring.holder(key) is not None
 
 
-async def test_whoever_is_attached_is_told_of_their_own_revocation_alone() -> None:
+async def test_a_revocation_calls_only_the_callbacks_of_its_key() -> None:
     journal = InMemoryJournal()
     first, second = await make_key(journal), await make_key(journal)
     async with following(journal) as ring:
@@ -216,7 +216,7 @@ async def test_whoever_is_attached_is_told_of_their_own_revocation_alone() -> No
         assert ended == ["first", "too late"], "it was revoked between the question and the answer"
 
 
-async def test_a_session_ends_with_its_time_or_its_key_whichever_is_first() -> None:
+async def test_a_session_ends_at_its_time_or_with_its_key() -> None:
     journal = InMemoryJournal()
     key = await make_key(journal)
     brief = await make_key(journal, expires_at=NOW + timedelta(seconds=50))
@@ -244,7 +244,7 @@ async def test_a_session_ends_with_its_time_or_its_key_whichever_is_first() -> N
         "é.é.é",
     ],
 )
-async def test_a_token_that_was_not_signed_here_opens_nothing(forged: str) -> None:
+async def test_rejects_tokens_with_a_foreign_signature(forged: str) -> None:
     journal = InMemoryJournal()
     key = await make_key(journal)
     sessions = Sessions(pepper, 100)

@@ -1,4 +1,4 @@
-"""One tenant asks a hundred times as much: it is told so, and the others do not notice."""
+"""Limits per tenant: a tenant with a hundred times the load is refused, and the others are not slowed."""
 
 import asyncio
 import re
@@ -31,13 +31,13 @@ async def keyed(**settings: Any) -> AsyncGenerator[Served, None]:
 
 
 def rate(response: httpx.Response) -> tuple[int, int]:
-    """Requests left, and seconds until there is one more."""
+    """Requests left, and seconds until one more is admitted."""
     found = re.fullmatch(r'"requests";r=(\d+);t=(\d+)', response.headers["ratelimit"])
     assert found is not None
     return int(found[1]), int(found[2])
 
 
-async def test_the_rate_is_told_with_every_answer_and_a_refusal_tells_when_to_come_back() -> None:
+async def test_every_answer_has_the_rate_and_a_refusal_has_retry_after() -> None:
     async with keyed(tenant_requests_per_minute=3) as gateway:
         key, second, rival = (
             await make_key(gateway.journal, "acme"),
@@ -65,14 +65,14 @@ async def test_the_rate_is_told_with_every_answer_and_a_refusal_tells_when_to_co
         assert unknown.status_code == 401 and "ratelimit" not in unknown.headers
 
 
-async def test_a_session_counts_for_its_tenant_too() -> None:
+async def test_session_requests_count_for_their_tenant() -> None:
     async with keyed(tenant_requests_per_minute=2) as gateway:
         key = await make_key(gateway.journal)
         await gateway.client.post("/login", json={"key": key})
         assert [(await gateway.client.get("/roles")).status_code for _ in range(3)] == [200, 200, 429]
 
 
-async def test_a_tenant_with_enough_in_flight_is_refused_and_the_queue_stays_open_for_others() -> None:
+async def test_a_tenant_at_its_limit_does_not_block_others() -> None:
     async with keyed(tenant_in_flight_max=2, queue_depth_max=3) as gateway:
         acme, rival = await make_key(gateway.journal, "acme"), await make_key(gateway.journal, "rival")
         first = await accepted(gateway, acme, {"Idempotency-Key": "k"})
@@ -89,7 +89,7 @@ async def test_a_tenant_with_enough_in_flight_is_refused_and_the_queue_stays_ope
         await accepted(gateway, acme)
 
 
-async def test_streams_are_bounded_by_tenant_wherever_they_come_from() -> None:
+async def test_streams_are_bounded_by_tenant_over_all_addresses() -> None:
     async with listening(key_pepper=PEPPER, streams_per_client_max=1) as gateway:
         acme, rival = await make_key(gateway.journal, "acme"), await make_key(gateway.journal, "rival")
         paths: dict[str, str] = {}
@@ -106,7 +106,7 @@ async def test_streams_are_bounded_by_tenant_wherever_they_come_from() -> None:
 
 
 async def _round(gateway: Served, key: str, statuses: Counter[int]) -> float:
-    """Milliseconds that a tenant waits for accepting, reading and listing one deliberation."""
+    """Milliseconds that a tenant needs to accept, read and list one deliberation."""
     began_s = perf_counter()
     made = await gateway.client.post("/deliberations", json={"task": "t"}, headers=bearer(key))
     path = f"/deliberations/{made.json()['id']}" if made.status_code == 202 else "/stats"
@@ -119,7 +119,7 @@ async def _round(gateway: Served, key: str, statuses: Counter[int]) -> float:
 async def _others(
     gateway: Served, keys: list[str], statuses: Counter[int], pause: Callable[[int], Awaitable[None]]
 ) -> list[float]:
-    """How long each of the others' rounds takes; each goes through `pause` before its next one."""
+    """The duration of each of the others' rounds, with a pause before the next one."""
 
     async def client(key: str) -> list[float]:
         taken: list[float] = []
@@ -135,8 +135,8 @@ def p95(taken: list[float]) -> float:
     return statistics.quantiles(taken, n=20)[-1]
 
 
-async def test_one_tenant_at_a_hundred_times_the_others_does_not_hurt_them() -> None:
-    """None of the others' requests is refused, and their p95 stays in the class that it has without the loud one.
+async def test_a_tenant_with_100_times_the_load_does_not_slow_others() -> None:
+    """No request of the others is refused, and their p95 stays in the same class as without the loud tenant.
 
     The bound on time is loose, because everybody runs in one loop on a shared machine. Without bounds of tenants the
     loud one fills the queue, and the others are refused.
@@ -167,12 +167,12 @@ async def test_one_tenant_at_a_hundred_times_the_others_does_not_hurt_them() -> 
             over.set()
     assert theirs == {202: OTHERS * ROUNDS, 200: 2 * OTHERS * ROUNDS}, "nobody else is refused"
     assert its[202] == 50 and its[429] > its.total() / 2, "the loud one is"
-    told = f"p95 of the others: {p95(alone):.1f} ms alone, {p95(beside):.1f} ms beside {its.total()} requests of one"
-    print(told)
-    assert p95(beside) < 5 * p95(alone) + 50, told
+    figures = f"p95 of the others: {p95(alone):.1f} ms alone, {p95(beside):.1f} ms beside {its.total()} requests of one"
+    print(figures)
+    assert p95(beside) < 5 * p95(alone) + 50, figures
 
 
-async def test_lists_take_as_long_as_they_are_and_not_as_long_as_anothers() -> None:
+async def test_the_cost_of_a_list_does_not_depend_on_other_tenants() -> None:
     async with keyed(tenant_in_flight_max=10_000, tenant_requests_per_minute=1_000_000) as gateway:
         loud, quiet = await make_key(gateway.journal, "loud"), await make_key(gateway.journal, "quiet")
         own = await accepted(gateway, quiet)

@@ -1,4 +1,4 @@
-"""Errors as problem documents: every code of the tree has its status, and every refusal is one."""
+"""Errors as problem documents: every public code has a status, and every refusal is a document."""
 
 from collections.abc import AsyncGenerator, Iterator
 
@@ -15,7 +15,7 @@ from app.deliberation.errors import (
 from app.openai.problems import CHAT_STATUSES
 from tests.components.routes.served import Served, served
 
-# These never meet a client: they are recorded as facts, or are the gateway's own fault.
+# Clients never get these as problems: they are recorded as facts, or are defects.
 INTERNAL = {
     "internal_error",
     "unexpected_fact",
@@ -45,7 +45,7 @@ def test_every_error_that_a_client_can_meet_has_a_status() -> None:
     assert {UnexpectedFact.code, StrategyDrift.code} & STATUSES.keys() == set()
 
 
-def test_what_may_be_tried_again_is_told_with_a_status_that_says_so() -> None:
+def test_retryable_errors_have_a_retryable_status() -> None:
     for error in tree(DeliberationError):
         if error.retryable and error.code in STATUSES:
             assert STATUSES[error.code][0] in (408, 429, 503), error
@@ -61,7 +61,7 @@ def test_what_may_be_tried_again_is_told_with_a_status_that_says_so() -> None:
         (("x" * 1_000,), "/" + "x" * 255),
     ],
 )
-def test_pointers_are_rfc_6901_and_short(location: tuple[int | str, ...], expected: str) -> None:
+def test_pointers_are_rfc_6901_and_bounded(location: tuple[int | str, ...], expected: str) -> None:
     assert pointer(location) == expected
 
 
@@ -80,7 +80,7 @@ def test_pointers_are_rfc_6901_and_short(location: tuple[int | str, ...], expect
         ("GET", "/roles/NOBODY", 404, "not_found", None),
     ],
 )
-async def test_the_routers_refusals_are_problems(
+async def test_router_errors_are_problem_documents(
     gateway: Served, method: str, path: str, status: int, code: str, allow: str | None
 ) -> None:
     response = await gateway.client.request(method, path)
@@ -92,10 +92,10 @@ async def test_the_routers_refusals_are_problems(
     assert response.headers.get("allow") == allow
 
 
-async def test_an_endless_path_is_cut_where_it_is_told(gateway: Served) -> None:
+async def test_a_long_path_is_truncated_in_the_problem(gateway: Served) -> None:
     response = await gateway.client.get("/" + "x" * 20_000)
     assert len(response.json()["instance"]) == 256
 
 
-def test_a_full_queue_says_when_to_come_back() -> None:
+def test_queue_full_carries_retry_after() -> None:
     assert QueueFull("full", 7).retry_after_s == 7

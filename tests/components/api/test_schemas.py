@@ -1,4 +1,4 @@
-"""What is taken and what is given: every bound of a request, strict JSON, and events told apart by their type."""
+"""Requests and answers: every bound of a request, strict JSON, and the discriminated union of events."""
 
 import json
 from datetime import timedelta
@@ -118,7 +118,7 @@ BOUNDS: list[tuple[str, object, bool]] = [
 
 
 @pytest.mark.parametrize(("pointer", "value", "valid"), BOUNDS)
-def test_a_field_is_taken_within_its_bounds_and_named_outside_them(pointer: str, value: object, valid: bool) -> None:
+def test_a_field_out_of_bounds_is_named(pointer: str, value: object, valid: bool) -> None:
     field = pointer.split("/")[1].replace("~1", "/").replace("~0", "~")
     found = faults({"task": "t", field: value})
     assert (not found) == valid, found
@@ -128,7 +128,7 @@ def test_a_field_is_taken_within_its_bounds_and_named_outside_them(pointer: str,
         assert found[pointer].remedy
 
 
-def test_every_bad_field_is_named_at_once() -> None:
+def test_all_invalid_fields_are_named_at_once() -> None:
     found = faults({"role": "NOBODY", "strategy": "prayer", "rounds": 9, "agents": [{"role": "X"}], "other": 1})
     assert set(found) == {"/task", "/role", "/strategy", "/rounds", "/agents/0/role", "/other"}
     assert "DEV" in found["/role"].remedy
@@ -136,18 +136,18 @@ def test_every_bad_field_is_named_at_once() -> None:
     assert found["/task"].code == "missing"
 
 
-def test_two_ways_to_name_the_council_exclude_each_other() -> None:
+def test_agents_and_num_agents_exclude_each_other() -> None:
     found = faults({"task": "t", "agents": [{"role": "QA"}], "role": "DEV", "num_agents": 2, "quorum": 2})
     assert set(found) == {"/role", "/num_agents", "/quorum"}
 
 
-def test_a_gateway_without_the_default_role_asks_for_one() -> None:
+def test_a_gateway_without_the_default_role_requires_a_role() -> None:
     with pytest.raises(ValidationFailed) as refused:
         DeliberationRequest.model_validate_json('{"task":"t"}', context={**KNOWN, "roles": {"QA": ROLES["QA"]}})
     assert [(fault.pointer, fault.code) for fault in refused.value.errors] == [("/role", "unknown_role")]
 
 
-def test_problems_never_quote_the_value_and_are_few_and_short() -> None:
+def test_problems_are_bounded_and_never_quote_values() -> None:
     found = faults({"task": "t", **{f"{'k' * 1_000}{n}": "canary" for n in range(500)}})
     assert len(found) == 1  # they differ beyond the length that is shown
     assert all(len(pointer) <= 256 and "canary" not in fault.detail for pointer, fault in found.items())
@@ -172,7 +172,7 @@ def test_problems_never_quote_the_value_and_are_few_and_short() -> None:
     ],
     ids=lambda content: repr(content[:24]),
 )
-def test_json_that_parsers_differ_about_is_refused(content: bytes) -> None:
+def test_rejects_json_that_parsers_read_differently(content: bytes) -> None:
     with pytest.raises(InvalidJson):
         checked_json(content)
 
@@ -180,7 +180,7 @@ def test_json_that_parsers_differ_about_is_refused(content: bytes) -> None:
 @pytest.mark.parametrize(
     "content", [b"{}", b"[" * 32 + b"]" * 32, b"[" * 32 + b"1" + b"]" * 32, b'{"a":[[1]],"b":[[1]]}']
 )
-def test_strict_json_passes_as_it_is(content: bytes) -> None:
+def test_strict_json_passes_unchanged(content: bytes) -> None:
     assert checked_json(content) is content
 
 
@@ -194,16 +194,16 @@ def test_strict_json_passes_as_it_is(content: bytes) -> None:
         ({"task": "t"}, {"task": "t", "seed": 1}, False),
     ],
 )
-def test_bodies_have_the_same_hash_when_they_mean_the_same(one: object, other: object, same: bool) -> None:
+def test_equivalent_bodies_have_the_same_hash(one: object, other: object, same: bool) -> None:
     assert (body_sha256(read(one)) == body_sha256(read(other))) == same
 
 
 @pytest.mark.parametrize(("size", "quorum"), [(1, 1), (2, 2), (3, 2), (4, 2), (5, 3), (9, 5), (32, 16)])
-def test_the_default_quorum_is_half_and_two_at_least(size: int, quorum: int) -> None:
+def test_the_default_quorum_is_half_and_at_least_two(size: int, quorum: int) -> None:
     assert default_quorum(size) == quorum
 
 
-def test_the_first_agent_is_at_the_baseline_and_the_others_vary_within_bounds() -> None:
+def test_only_later_agents_vary_their_temperature_within_bounds() -> None:
     members = [{"role": "DEV", "count": 2}, {"role": "QA", "temperature": 0.1, "model": "m"}, {"role": "DEV"}]
     council = agents(read({"task": "t", "agents": members, "sampling": {"temperature": 1.8, "top_p": 0.5}}), ROLES)
     assert [agent.agent_id for agent in council] == ["dev-001", "dev-002", "qa-001", "dev-003"]
@@ -229,12 +229,12 @@ def test_defaults_are_filled_in_at_acceptance() -> None:
     assert made.seed != specified({"task": "t"}).seed
 
 
-def test_a_rubric_in_one_sentence_is_one_criterion() -> None:
+def test_a_rubric_in_one_text_is_one_criterion() -> None:
     rubric = specified({"task": "t", "constraints": {"rubric": "Is it short?"}}).constraints.rubric
     assert [(criterion.id, criterion.description) for criterion in rubric] == [("rubric", "Is it short?")]
 
 
-def test_ids_come_from_tenant_and_key_or_from_time_and_chance() -> None:
+def test_an_id_is_a_digest_of_tenant_and_key_or_time_and_random_bits() -> None:
     assert deliberation_id("a", "k", NOW) == deliberation_id("a", "k", NOW + timedelta(days=1))
     keyed = {deliberation_id(tenant, key, NOW) for tenant, key in (("a", "k"), ("b", "k"), ("a", "l"))}
     drawn = {deliberation_id("a", None, NOW) for _ in range(2)}
@@ -242,7 +242,7 @@ def test_ids_come_from_tenant_and_key_or_from_time_and_chance() -> None:
     assert all(len(each) == 26 and set(each) <= set("0123456789abcdefghijklmnopqrstuv") for each in keyed | drawn)
 
 
-def test_an_id_without_a_key_tells_when_it_was_given_out_and_one_with_a_key_never_seems_to() -> None:
+def test_only_an_id_without_a_key_contains_its_issue_time() -> None:
     for at in (NOW, NOW + timedelta(milliseconds=1), NOW + timedelta(days=36_500)):
         assert issued_at(deliberation_id("a", None, at)) == at
     assert deliberation_id("a", None, NOW) < deliberation_id("a", None, NOW + timedelta(milliseconds=1))
@@ -252,7 +252,7 @@ def test_an_id_without_a_key_tells_when_it_was_given_out_and_one_with_a_key_neve
     }
 
 
-def test_the_event_union_takes_every_logged_event_and_tells_them_apart() -> None:
+def test_the_event_union_discriminates_every_logged_event() -> None:
     story = Story("d1")
     events = [
         story.accepted(),
@@ -267,11 +267,11 @@ def test_the_event_union_takes_every_logged_event_and_tells_them_apart() -> None
         assert DeliberationEvent.model_validate_json(encode(event)).root == event
 
 
-def test_a_gap_names_its_bounds_as_the_contract_does() -> None:
-    told = {"deliberation_id": "d", "ts": "2026-01-01T00:00:00Z", "from": "a-1", "to": "b-2", "reason": "epoch"}
-    written = json.loads(dump(StreamGap.model_validate(told)))
+def test_a_gap_serializes_its_bounds_as_from_and_to() -> None:
+    given = {"deliberation_id": "d", "ts": "2026-01-01T00:00:00Z", "from": "a-1", "to": "b-2", "reason": "epoch"}
+    written = json.loads(dump(StreamGap.model_validate(given)))
     assert next(iter(written)) == "type"
-    assert written == {"type": "stream.gap", **told}
+    assert written == {"type": "stream.gap", **given}
 
 
 def test_every_event_requires_its_envelope() -> None:

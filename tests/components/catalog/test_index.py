@@ -1,4 +1,4 @@
-"""The catalog: the same, whatever the order in which it hears of facts, and bounded."""
+"""The catalog is bounded, and independent of the order of facts."""
 
 import asyncio
 import random
@@ -28,7 +28,7 @@ def catalog(clock: FakeClock | None = None, **bounds: int) -> Catalog:
     return Catalog(clock, Backlog(clock, 1_000, {}), **{"retention_s": 3_600, "size_max": 1_000, **bounds})
 
 
-def told(kept: Catalog, tenant: str = "default") -> list[tuple[str, str]]:
+def entries_of(kept: Catalog, tenant: str = "default") -> list[tuple[str, str]]:
     return [(entry.id, entry.status) for entry in kept.page(tenant, EVERYTHING, limit=1_000)[0]]
 
 
@@ -54,7 +54,7 @@ async def following(kept: Catalog, journal: InMemoryJournal) -> AsyncGenerator[N
 
 
 @pytest.mark.parametrize("seed", range(20))
-async def test_facts_make_the_same_catalog_in_any_order_and_any_number_of_times(seed: int) -> None:
+async def test_order_and_repetition_of_facts_do_not_change_the_catalog(seed: int) -> None:
     journal = await journal_of(
         *life("a", Completed(deliberation_id="a", ts=NOW)),
         *life("b", Failed(deliberation_id="b", ts=NOW)),
@@ -71,21 +71,21 @@ async def test_facts_make_the_same_catalog_in_any_order_and_any_number_of_times(
     for record in heard:
         kept.apply(record)
     expected = [("e", "cancelled"), ("d", "pending"), ("c", "cancelling"), ("b", "failed"), ("a", "completed")]
-    assert told(kept) == expected
+    assert entries_of(kept) == expected
     assert kept.active_by_status() == {"pending": 1, "in_progress": 0, "cancelling": 1}
     assert kept.ended_counts == {"completed": 1, "failed": 1, "cancelled": 1}
 
 
-async def test_it_knows_what_was_stored_before_and_what_comes_after() -> None:
+async def test_applies_stored_and_live_facts() -> None:
     journal = await journal_of(*life("old"))
     kept = catalog()
     async with following(kept, journal):
         await journal.append("default", Story("new").accepted())
-        assert told(kept) == [("new", "pending"), ("old", "in_progress")]
+        assert entries_of(kept) == [("new", "pending"), ("old", "in_progress")]
         assert kept.epoch == journal.epoch
 
 
-async def test_what_arrives_while_it_reads_is_not_missed() -> None:
+async def test_facts_stored_during_the_replay_are_applied() -> None:
     journal = await journal_of(Story("first").accepted())
     read = journal.read
 
@@ -99,7 +99,7 @@ async def test_what_arrives_while_it_reads_is_not_missed() -> None:
     journal.read = slow  # pyright: ignore[reportAttributeAccessIssue]
     kept = catalog()
     async with following(kept, journal):
-        assert told(kept) == [("meanwhile", "pending"), ("first", "completed")]
+        assert entries_of(kept) == [("meanwhile", "pending"), ("first", "completed")]
 
 
 async def test_what_a_lost_connection_swallowed_is_read_again() -> None:
@@ -108,13 +108,13 @@ async def test_what_a_lost_connection_swallowed_is_read_again() -> None:
     async with following(kept, journal):
         deaf, journal._subscriptions[:] = list(journal._subscriptions), []  # pyright: ignore[reportPrivateUsage]
         await journal.append("default", Story("b").accepted())
-        assert told(kept) == [("a", "pending")]
+        assert entries_of(kept) == [("a", "pending")]
         journal._subscriptions[:] = deaf  # pyright: ignore[reportPrivateUsage]
         journal.reconnect()
-        await until(lambda: len(told(kept)) == 2)
+        await until(lambda: len(entries_of(kept)) == 2)
 
 
-async def test_a_log_that_was_made_anew_starts_a_new_catalog() -> None:
+async def test_a_replaced_log_starts_a_new_catalog() -> None:
     journal = await journal_of(Story("a").accepted())
     kept = catalog()
     async with following(kept, journal):
@@ -122,10 +122,10 @@ async def test_a_log_that_was_made_anew_starts_a_new_catalog() -> None:
         journal.epoch = "another"
         journal.reconnect()
         await until(lambda: kept.epoch == "another")
-        assert told(kept) == []
+        assert entries_of(kept) == []
 
 
-async def test_a_log_that_was_made_anew_is_noticed_without_a_lost_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_replaced_log_is_detected_without_a_lost_connection(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("app.catalog.index.CHECK_S", 0.001)
     journal = await journal_of(Story("a").accepted())
     kept = catalog()
@@ -133,10 +133,10 @@ async def test_a_log_that_was_made_anew_is_noticed_without_a_lost_connection(mon
         journal.records.clear()
         journal.epoch = "another"
         await until(lambda: kept.epoch == "another")
-        assert told(kept) == []
+        assert entries_of(kept) == []
 
 
-async def test_after_a_lost_connection_only_what_was_uncertain_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_replay_starts_after_the_last_complete_sequence(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("app.catalog.index.CHECK_S", 0.001)
     journal = await journal_of(Story("a").accepted())
     kept = catalog()
@@ -157,7 +157,7 @@ async def test_after_a_lost_connection_only_what_was_uncertain_is_read(monkeypat
     assert set(asked) == {6}
 
 
-async def test_it_waits_for_a_log_that_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_waits_for_an_unavailable_log(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("app.log.projection.RETRY_S", 0.001)
     journal = await journal_of(Story("a").accepted())
     journal.available = False
@@ -169,7 +169,7 @@ async def test_it_waits_for_a_log_that_is_away(monkeypatch: pytest.MonkeyPatch) 
         journal.available = True
         await until(lambda: kept.caught_up)
         task.cancel()
-    assert told(kept) == [("a", "pending")]
+    assert entries_of(kept) == [("a", "pending")]
 
 
 def broken_off(journal: InMemoryJournal, after_records: int, then: Callable[[], None] = lambda: None) -> list[int]:
@@ -194,16 +194,16 @@ def broken_off(journal: InMemoryJournal, after_records: int, then: Callable[[], 
     return asked
 
 
-async def test_what_was_read_before_the_log_went_away_is_not_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_interrupted_replay_resumes_where_it_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("app.log.projection.RETRY_S", 0.001)
     journal = await journal_of(*(fact for id in "abc" for fact in (Story(id).accepted(), Story(id).completed())))
     asked = broken_off(journal, 2)
     kept = catalog()
     async with following(kept, journal):
-        assert asked == [6, 0, 3] and sorted(told(kept)) == [(id, "completed") for id in "abc"]
+        assert asked == [6, 0, 3] and sorted(entries_of(kept)) == [(id, "completed") for id in "abc"]
 
 
-async def test_a_log_that_lost_its_tail_before_it_was_read_to_its_end_is_read_anew(
+async def test_a_truncated_log_is_read_anew(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("app.log.projection.RETRY_S", 0.001)
@@ -216,10 +216,10 @@ async def test_a_log_that_lost_its_tail_before_it_was_read_to_its_end_is_read_an
     asked = broken_off(journal, 3, lost)
     kept = catalog()
     async with following(kept, journal):
-        assert asked == [6, 0, 4, 0] and sorted(told(kept)) == [("a", "completed"), ("b", "completed")]
+        assert asked == [6, 0, 4, 0] and sorted(entries_of(kept)) == [("a", "completed"), ("b", "completed")]
 
 
-async def test_what_is_unfinished_is_known_before_all_else_is_read_and_counted_alone_while_it_is() -> None:
+async def test_unfinished_deliberations_are_loaded_first() -> None:
     journal = await journal_of(
         *(fact for id in "abc" for fact in life(id, Completed(deliberation_id=id, ts=NOW + timedelta(seconds=9)))),
         *life("d"),
@@ -247,7 +247,7 @@ async def test_what_is_unfinished_is_known_before_all_else_is_read_and_counted_a
     assert kept.stats("default").completed == 3
 
 
-async def test_what_ended_before_the_catalog_was_there_tells_how_fast_work_ends() -> None:
+async def test_ends_before_the_start_count_for_the_throughput() -> None:
     journal = await journal_of()
     for number in range(40):
         story, at = Story(f"d{number}"), NOW + timedelta(seconds=number)
@@ -260,7 +260,7 @@ async def test_what_ended_before_the_catalog_was_there_tells_how_fast_work_ends(
     assert rate is not None and (rate.per_s, rate.took_s) == (pytest.approx(1.0, rel=0.1), 3.0)
 
 
-async def test_a_log_that_was_made_anew_is_listed_once_it_has_been_read(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_replaced_log_is_listed_once_it_has_been_read(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("app.log.projection.RETRY_S", 0.001)
     journal = await journal_of(*life("a"))
     kept = catalog()
@@ -274,13 +274,13 @@ async def test_a_log_that_was_made_anew_is_listed_once_it_has_been_read(monkeypa
         assert not kept.caught_up and kept.backlog.depth == 1
         going_on.set()
         await until(lambda: kept.caught_up)
-        assert told(kept) == [("b", "pending")]
+        assert entries_of(kept) == [("b", "pending")]
 
 
 async def test_an_unreadable_fact_is_left_out() -> None:
     kept = catalog()
     kept.apply(Record("deliberations.default.x.accepted", 1, b"not json"))
-    assert told(kept) == []
+    assert entries_of(kept) == []
 
 
 async def test_tenants_do_not_see_each_other() -> None:
@@ -288,23 +288,23 @@ async def test_tenants_do_not_see_each_other() -> None:
     for tenant in ("one", "two"):
         for record in (await journal_of(Story(f"of-{tenant}").accepted(), tenant=tenant)).records:
             kept.apply(record)
-    assert told(kept, "one") == [("of-one", "pending")]
+    assert entries_of(kept, "one") == [("of-one", "pending")]
     assert kept.stats("two").total == 1
     assert not kept.knows("one", "of-two")
 
 
-async def test_what_is_older_than_the_retention_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_removes_deliberations_past_the_retention(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("app.catalog.index.CHECK_S", 0.001)
     clock = FakeClock(NOW)
     journal = await journal_of(*life("old"))
     kept = catalog(clock)
     async with following(kept, journal):
         clock.advance(3_601)
-        await until(lambda: told(kept) == [])
+        await until(lambda: entries_of(kept) == [])
         assert sum(kept.active_by_status().values()) == 0
 
 
-async def test_too_many_are_forgotten_the_oldest_ended_first() -> None:
+async def test_a_full_catalog_removes_the_oldest_ended_first() -> None:
     facts: list[Fact] = []
     for number in range(30):
         end = None if number == 0 else Completed(deliberation_id=f"d{number}", ts=NOW)
@@ -312,7 +312,7 @@ async def test_too_many_are_forgotten_the_oldest_ended_first() -> None:
     kept = catalog(size_max=20)
     for record in (await journal_of(*facts)).records:
         kept.apply(record)
-    ids = [id for id, _ in told(kept)]
+    ids = [id for id, _ in entries_of(kept)]
     assert len(ids) <= 20
     assert ids[0] == "d29"
     assert ids[-1] == "d0"  # it has not ended
@@ -351,7 +351,7 @@ async def test_statistics_cover_counts_durations_and_tokens() -> None:
     ("values", "share", "expected"),
     [([], 0.5, None), ([1.0], 0.01, 1.0), ([1.0, 2.0], 0.5, 1.0), ([1.0, 2.0, 3.0], 0.99, 3.0)],
 )
-def test_percentiles_are_of_the_nearest_rank(values: list[float], share: float, expected: float | None) -> None:
+def test_percentiles_use_the_nearest_rank(values: list[float], share: float, expected: float | None) -> None:
     assert percentile(values, share) == expected
 
 
@@ -366,7 +366,7 @@ def test_percentiles_are_of_the_nearest_rank(values: list[float], share: float, 
         ([], 3, []),
     ],
 )
-def test_whoever_has_the_most_is_forgotten_first(held: list[int], surplus: int, left: list[int]) -> None:
+def test_the_largest_tenants_lose_entries_first(held: list[int], surplus: int, left: list[int]) -> None:
     tenants = [[Entry(str(tenant), str(place), NOW) for place in range(count)] for tenant, count in enumerate(held)]
     gone = fair_surplus(tenants, surplus)
     counts = Counter(entry.tenant for entry in gone)
@@ -374,13 +374,13 @@ def test_whoever_has_the_most_is_forgotten_first(held: list[int], surplus: int, 
     assert all(entry.id < str(counts[entry.tenant]) for entry in gone if counts[entry.tenant] < 10), "the oldest"
 
 
-async def test_a_tenant_with_many_does_not_make_others_forgotten() -> None:
+async def test_a_large_tenant_does_not_evict_others() -> None:
     kept = catalog(size_max=100)
     journal = await journal_of(*life("theirs", Completed(deliberation_id="theirs", ts=NOW)), tenant="small")
     for number in range(150):
         for fact in life(f"l{number}", Completed(deliberation_id=f"l{number}", ts=NOW)):
             await journal.append("large", fact)
     async with following(kept, journal):
-        assert told(kept, "small") == [("theirs", "completed")]
-        assert len(told(kept, "large")) < 100
+        assert entries_of(kept, "small") == [("theirs", "completed")]
+        assert len(entries_of(kept, "large")) < 100
         assert kept.stats("small").total == 1

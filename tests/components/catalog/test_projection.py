@@ -1,4 +1,4 @@
-"""The resource that clients read, of facts as the product's own engine writes them."""
+"""The resource of a deliberation, from facts that the product's engine writes."""
 
 import json
 import random
@@ -50,13 +50,13 @@ def folded(first: Accepted, facts: list[Fact]) -> State:
     return state
 
 
-def told(first: Accepted, facts: list[Fact]) -> Deliberation:
+def resource_of(first: Accepted, facts: list[Fact]) -> Deliberation:
     return resource(folded(first, facts), epoch="e1", retention_s=60)
 
 
-def test_a_fresh_deliberation_has_its_whole_council_and_nothing_else() -> None:
+def test_a_new_deliberation_shows_its_council_without_texts() -> None:
     first = accepted(agents=[{"role": "DEV", "count": 2}, {"role": "QA"}], metadata={"team": "a"})
-    read = told(first, [])
+    read = resource_of(first, [])
     assert read.status == "pending"
     assert read.revision == 1
     assert read.role is None
@@ -73,7 +73,7 @@ def test_a_fresh_deliberation_has_its_whole_council_and_nothing_else() -> None:
 
 @pytest.mark.parametrize("seed", range(5))
 @pytest.mark.parametrize("size", [2, 3])
-def test_a_council_is_told_in_rank_order_with_the_winning_text_in_its_place(seed: int, size: int) -> None:
+def test_proposals_are_in_rank_order_with_their_chosen_text(seed: int, size: int) -> None:
     def opinionated(call: Call) -> str:
         if call.output.kind != "score" or seed % 5 == 4:
             return "not a ballot" if call.output.kind == "score" else written(call)
@@ -87,7 +87,7 @@ def test_a_council_is_told_in_rank_order_with_the_winning_text_in_its_place(seed
         return json.dumps(scores)
 
     first = accepted(seed=seed, num_agents=size, rounds=2)
-    read = told(first, played(first, now=CLOCK.now, write=opinionated))
+    read = resource_of(first, played(first, now=CLOCK.now, write=opinionated))
     assert read.status == "completed"
     assert read.verdict is not None
     assert [proposal.rank for proposal in read.proposals] == list(range(1, size + 1))
@@ -102,10 +102,10 @@ def test_a_council_is_told_in_rank_order_with_the_winning_text_in_its_place(seed
         assert proposal.agent_id not in [critique.agent_id for critique in proposal.critiques]
 
 
-def test_criteria_are_the_means_of_the_ballots_that_show_the_chosen_text() -> None:
+def test_criteria_are_means_over_ballots_with_the_chosen_text() -> None:
     first = accepted(num_agents=3, rounds=0)
     facts = played(first, now=CLOCK.now)
-    read = told(first, facts)
+    read = resource_of(first, facts)
     shown = Counter[str]()
     points = Counter[str]()
     for fact in facts:
@@ -123,7 +123,7 @@ def test_criteria_are_the_means_of_the_ballots_that_show_the_chosen_text() -> No
 
 def test_usage_by_agent_sums_to_the_total() -> None:
     first = accepted()
-    read = told(first, played(first, now=CLOCK.now))
+    read = resource_of(first, played(first, now=CLOCK.now))
     assert sum(proposal.usage.completion_tokens for proposal in read.proposals) == read.usage.completion_tokens > 0
     assert sum(proposal.usage.calls for proposal in read.proposals) == read.usage.calls == 12
 
@@ -131,7 +131,7 @@ def test_usage_by_agent_sums_to_the_total() -> None:
 def test_progress_counts_the_calls_of_the_open_stage() -> None:
     first = accepted()
     facts = played(first, now=CLOCK.now, until_stage=2)
-    read = told(first, facts)
+    read = resource_of(first, facts)
     assert read.status == "in_progress"
     assert read.progress is not None
     assert read.progress.model_dump() == {
@@ -178,26 +178,26 @@ def close(seen: tuple[str, ...]) -> StageClosed:
     return StageClosed(deliberation_id="d1", ts=NOW, stage=1, purpose="propose", round=0, seen=seen, reason="deadline")
 
 
-def test_a_failed_call_is_told_as_an_error_and_never_as_an_answer() -> None:
+def test_a_failed_call_is_an_error_and_never_an_answer() -> None:
     first = accepted()
-    read = told(first, first_stage(first, {"dev-001": ANSWER, "dev-002": None}))
+    read = resource_of(first, first_stage(first, {"dev-001": ANSWER, "dev-002": None}))
     assert [proposal.status for proposal in read.proposals] == ["answered", "failed", "pending"]
     assert read.proposals[1].error == FactProblem(code="call_timeout", detail="late", retryable=True)
     assert read.proposals[1].content is None
 
 
-def test_an_answer_that_its_stage_did_not_wait_for_is_late_and_not_shown_as_a_proposal() -> None:
+def test_an_answer_after_its_stage_closed_is_late() -> None:
     first = accepted()
     _, *outcomes = first_stage(first, {"dev-001": ANSWER, "dev-002": ANSWER, "dev-003": ANSWER})
     opened, in_time, late = first_stage(first, {"dev-001": ANSWER})[0], outcomes[:2], outcomes[2]
-    read = told(first, [opened, *in_time, close(("s1-dev-001", "s1-dev-002")), late])
+    read = resource_of(first, [opened, *in_time, close(("s1-dev-001", "s1-dev-002")), late])
     assert [proposal.status for proposal in read.proposals] == ["answered", "answered", "late"]
     assert read.proposals[2].content is None
 
 
-def test_an_answer_of_a_foreign_shape_is_passed_over() -> None:
+def test_an_answer_of_an_unknown_shape_is_ignored() -> None:
     first = accepted()
-    read = told(first, first_stage(first, {"dev-001": '{"other":1}'}))
+    read = resource_of(first, first_stage(first, {"dev-001": '{"other":1}'}))
     assert read.proposals[0].content is None
 
 
@@ -215,15 +215,15 @@ def test_an_answer_of_a_foreign_shape_is_passed_over() -> None:
         ),
     ],
 )
-def test_a_stopped_deliberation_tells_why_and_skips_who_never_answered(
+def test_a_cancelled_deliberation_shows_its_reason_and_skipped_agents(
     facts: list[Fact], status: str, reason: str
 ) -> None:
-    read = told(accepted(), facts)
+    read = resource_of(accepted(), facts)
     assert (read.status, read.status_reason) == (status, reason)
     assert {proposal.status for proposal in read.proposals} == {"skipped" if status == "cancelled" else "pending"}
 
 
-def test_a_request_to_stop_tells_what_it_cut_and_what_ended_by_itself_after_it() -> None:
+def test_a_cancellation_lists_cut_and_later_finished_calls() -> None:
     first = accepted()
     opened, before, after, cut = first_stage(first, {"dev-001": ANSWER, "dev-002": ANSWER, "dev-003": None})
     assert isinstance(after, CallFinished) and isinstance(cut, CallFinished)
@@ -231,21 +231,21 @@ def test_a_request_to_stop_tells_what_it_cut_and_what_ended_by_itself_after_it()
     problem = FactProblem(code="call_cancelled", detail="stopped on request", retryable=False)
     after, cut = after.model_copy(update={"usage": usage}), cut.model_copy(update={"usage": usage, "problem": problem})
     stop = CancelRequested(deliberation_id="d1", ts=NOW, reason="enough")
-    read = told(first, [opened, before, stop, after, cut, Cancelled(deliberation_id="d1", ts=NOW)])
+    read = resource_of(first, [opened, before, stop, after, cut, Cancelled(deliberation_id="d1", ts=NOW)])
     assert read.cancellation is not None
     assert [(each.call_id, each.usage) for each in read.cancellation.cut] == [("s1-dev-003", usage)]
     assert read.cancellation.finished_after == ("s1-dev-002",)
     assert read.cancellation.tokens_after == 12
-    assert told(first, [opened, before]).cancellation is None
+    assert resource_of(first, [opened, before]).cancellation is None
 
 
 def test_equal_facts_give_equal_bytes() -> None:
     first = accepted()
     facts = played(first, now=CLOCK.now)
-    assert dump(told(first, facts)) == dump(told(first, facts))
+    assert dump(resource_of(first, facts)) == dump(resource_of(first, facts))
 
 
-def test_damaged_facts_are_told_without_quoting_them() -> None:
+def test_damaged_facts_are_reported_without_their_content() -> None:
     with pytest.raises(UnexpectedFact) as told_error:
         state_of([Record("deliberations.t.d.accepted", 1, b'{"type":"deliberation.accepted","task":"canary"}')])
     assert "canary" not in str(told_error.value)
@@ -262,7 +262,7 @@ def test_records_fold_into_the_same_state() -> None:
     assert state_of([]) is None
 
 
-def test_a_program_stands_with_what_running_it_brought() -> None:
+def test_a_program_shows_its_check_results() -> None:
     first = accepted(num_agents=1, strategy="execute")
     program = '{"reasoning":"r","code":"def f(): return 1","confidence":50}'
     opened, outcome = first_stage(first, {"dev-001": program})
@@ -271,7 +271,7 @@ def test_a_program_stands_with_what_running_it_brought() -> None:
     planned = opened.calls[0].model_copy(update={"call_id": "s2-dev-001", "output": "report"})
     checking = opened.model_copy(update={"stage": 2, "purpose": "check", "calls": (planned,)})
     checked = outcome.model_copy(update={"call_id": "s2-dev-001", "stage": 2, "text": report})
-    (proposal,) = told(first, [opened, outcome, close(("s1-dev-001",)), checking, checked]).proposals
+    (proposal,) = resource_of(first, [opened, outcome, close(("s1-dev-001",)), checking, checked]).proposals
     assert proposal.content == "def f(): return 1"
     (check,) = proposal.checks
     assert (check.name, check.passed, check.reason) == ("holds", False, "AssertionError")

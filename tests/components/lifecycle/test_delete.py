@@ -1,4 +1,4 @@
-"""Deleting: everything goes but a tombstone, at once for whoever asks, on every gateway, until retention."""
+"""Deletion removes everything but a tombstone, on every gateway at once, until retention."""
 
 import random
 from collections.abc import AsyncGenerator
@@ -13,7 +13,7 @@ from app.lifecycle.specify import deliberation_id
 from app.lifecycle.sweep import sweep_once
 from app.testing import InMemoryJournal
 from tests.components.access.keyed import PEPPER, accepted, bearer, make_key, play
-from tests.components.catalog.test_index import catalog, told
+from tests.components.catalog.test_index import catalog, entries_of
 from tests.components.routes.listening import following, listening, types, whole
 from tests.components.routes.served import Served, served
 from tests.conditions import until
@@ -60,7 +60,7 @@ async def test_deleting_removes_every_fact_and_leaves_a_tombstone(gateway: Serve
     assert page.status_code == 410 and "deleted" in page.json()["detail"]
 
 
-async def test_lists_and_statistics_forget_what_is_deleted(gateway: Served) -> None:
+async def test_lists_and_statistics_omit_deleted_deliberations(gateway: Served) -> None:
     ids = [await ended(gateway) for _ in range(3)]
     tokens = (await gateway.client.get("/stats")).json()["tokens"]["prompt_tokens"]
     await gateway.client.delete(f"/deliberations/{ids[1]}")
@@ -70,7 +70,7 @@ async def test_lists_and_statistics_forget_what_is_deleted(gateway: Served) -> N
     assert (stats["total"], stats["completed"], stats["tokens"]["prompt_tokens"]) == (2, 2, tokens * 2 // 3)
 
 
-async def test_deleting_twice_is_the_same_as_once_and_what_never_was_is_not_found(gateway: Served) -> None:
+async def test_delete_is_idempotent_and_unknown_ids_are_not_found(gateway: Served) -> None:
     id = await ended(gateway)
     for _ in range(3):
         assert (await gateway.client.delete(f"/deliberations/{id}")).status_code == 204
@@ -79,7 +79,7 @@ async def test_deleting_twice_is_the_same_as_once_and_what_never_was_is_not_foun
 
 
 @pytest.mark.parametrize("stage", [None, 1])
-async def test_what_is_alive_is_not_deleted(gateway: Served, stage: int | None) -> None:
+async def test_an_unfinished_deliberation_cannot_be_deleted(gateway: Served, stage: int | None) -> None:
     id = await gateway.accepted()
     if stage is not None:
         await gateway.play(id, until_stage=stage)
@@ -91,7 +91,7 @@ async def test_what_is_alive_is_not_deleted(gateway: Served, stage: int | None) 
     assert (await gateway.client.get(f"/deliberations/{id}")).json()["links"]["delete"] is None
 
 
-async def test_the_link_to_delete_is_there_once_it_has_ended(gateway: Served) -> None:
+async def test_the_delete_link_appears_after_the_end(gateway: Served) -> None:
     id = await ended(gateway)
     body = (await gateway.client.get(f"/deliberations/{id}")).json()
     (item,) = (await gateway.client.get("/deliberations")).json()["items"]
@@ -99,8 +99,8 @@ async def test_the_link_to_delete_is_there_once_it_has_ended(gateway: Served) ->
     assert (await gateway.client.delete(body["links"]["delete"])).status_code == 204
 
 
-async def test_the_idempotency_key_of_what_was_deleted_starts_nothing(gateway: Served) -> None:
-    """The log refuses it, whatever a gateway knows: another one, and one that has just begun, answer the same."""
+async def test_the_idempotency_key_of_a_deleted_deliberation_starts_nothing(gateway: Served) -> None:
+    """The log refuses the key, so that another gateway and one that has just started answer the same."""
     id = (await gateway.post(BODY, Idempotency_Key="k")).json()["id"]
     await gateway.play(id)
     await gateway.client.delete(f"/deliberations/{id}")
@@ -113,7 +113,7 @@ async def test_the_idempotency_key_of_what_was_deleted_starts_nothing(gateway: S
     assert [each for each in subjects(gateway.journal) if id in each] == [f"deliberations.default.{id}.deleted"]
 
 
-async def test_another_gateway_and_one_that_starts_later_forget_it_too(gateway: Served) -> None:
+async def test_other_and_later_gateways_omit_a_deleted_deliberation(gateway: Served) -> None:
     id, kept = await ended(gateway), await ended(gateway)
     async with served(journal=gateway.journal) as another:
         assert len((await another.client.get("/deliberations")).json()["items"]) == 2
@@ -125,7 +125,7 @@ async def test_another_gateway_and_one_that_starts_later_forget_it_too(gateway: 
         assert (await later.client.delete(f"/deliberations/{id}")).status_code == 204
 
 
-async def test_a_foreign_tenant_can_neither_delete_nor_learn_that_it_was_deleted() -> None:
+async def test_a_foreign_tenant_can_neither_delete_nor_see_a_deletion() -> None:
     journal = InMemoryJournal()
     own, foreign = await make_key(journal, "acme"), await make_key(journal, "other")
     async with served(journal=journal, key_pepper=PEPPER) as gateway:
@@ -141,7 +141,7 @@ async def test_a_foreign_tenant_can_neither_delete_nor_learn_that_it_was_deleted
 
 
 @pytest.mark.parametrize("seed", range(10))
-async def test_a_tombstone_buries_in_any_order(seed: int) -> None:
+async def test_a_tombstone_applies_in_any_order_of_facts(seed: int) -> None:
     journal = InMemoryJournal()
     for story in (Story("a"), Story("b")):
         for fact in (story.accepted(), story.opened(), Completed(deliberation_id=story.id, ts=NOW)):
@@ -152,12 +152,12 @@ async def test_a_tombstone_buries_in_any_order(seed: int) -> None:
     kept = catalog()
     for record in heard:
         kept.apply(record)
-    assert told(kept) == [("b", "completed")]
+    assert entries_of(kept) == [("b", "completed")]
     assert kept.stats("default").total == 1 and not kept.knows("default", "a")
     assert list(kept.tombstones) == [("default", "a")]
 
 
-async def test_tombstones_are_forgotten_with_their_age_and_when_there_are_too_many() -> None:
+async def test_tombstones_are_bounded_by_age_and_number() -> None:
     kept = catalog(size_max=10)
     journal = InMemoryJournal()
     for number in range(40):
@@ -168,8 +168,8 @@ async def test_tombstones_are_forgotten_with_their_age_and_when_there_are_too_ma
     assert kept.stats("default").total == 0
 
 
-async def test_a_removal_that_was_broken_off_is_hidden_and_completed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The gateway dies after the tombstone: nobody sees what is left, and the next one to start removes it."""
+async def test_an_interrupted_deletion_is_hidden_and_completed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The gateway crashes after the tombstone: the remaining facts are hidden, and the next gateway removes them."""
     journal = InMemoryJournal()
     async with served(journal=journal) as gateway:
         id, kept = await ended(gateway), await ended(gateway)
@@ -186,7 +186,7 @@ async def test_a_removal_that_was_broken_off_is_hidden_and_completed(monkeypatch
         assert (await later.client.get(f"/deliberations/{kept}")).status_code == 200
 
 
-async def test_a_sweep_without_a_log_forgets_nothing() -> None:
+async def test_a_sweep_without_a_log_keeps_its_tombstones() -> None:
     journal, kept = InMemoryJournal(), catalog()
     await journal.append("default", Story("a").opened())
     kept.apply((await journal.append("default", Deleted(deliberation_id="a", ts=NOW))).record)
@@ -198,7 +198,7 @@ async def test_a_sweep_without_a_log_forgets_nothing() -> None:
     assert subjects(journal) == ["deliberations.default.a.deleted"] and not kept.tombstones
 
 
-async def test_a_log_that_is_away_refuses_and_the_next_try_completes(gateway: Served) -> None:
+async def test_a_retry_completes_a_deletion_that_failed_without_a_log(gateway: Served) -> None:
     id = await ended(gateway)
     purge = gateway.journal.purge
 
@@ -213,7 +213,7 @@ async def test_a_log_that_is_away_refuses_and_the_next_try_completes(gateway: Se
     assert len([each for each in subjects(gateway.journal) if id in each]) == 1
 
 
-async def test_a_viewer_who_is_still_reading_is_told_and_its_stream_ends() -> None:
+async def test_a_deletion_ends_the_stream_of_its_viewer() -> None:
     story = Story("a")
     async with listening() as gateway:
         await gateway.write(*whole(story)[:-1])
@@ -228,10 +228,8 @@ async def test_a_viewer_who_is_still_reading_is_told_and_its_stream_ends() -> No
     ("age_s", "expected"),
     [(0, (404, "not_found")), (3_599, (404, "not_found")), (3_601, (410, "gone"))],
 )
-async def test_an_id_that_says_when_it_was_given_out_is_gone_after_retention(
-    age_s: int, expected: tuple[int, str]
-) -> None:
-    """Whether it was given out at all cannot be known then: nothing of it is left."""
+async def test_an_id_with_an_issue_time_is_gone_after_retention(age_s: int, expected: tuple[int, str]) -> None:
+    """Unknown and removed ids cannot be distinguished then, because nothing of either remains."""
     async with served(retention_s=3_600) as gateway:
         id = deliberation_id("default", None, gateway.clock.now())
         keyed = deliberation_id("default", "k", gateway.clock.now())
@@ -242,7 +240,7 @@ async def test_an_id_that_says_when_it_was_given_out_is_gone_after_retention(
         assert await code_of(gateway, f"/deliberations/{keyed}") == (404, "not_found")
 
 
-async def test_retention_of_everything(gateway: Served) -> None:
+async def test_a_deliberation_past_its_retention_is_gone(gateway: Served) -> None:
     id = await ended(gateway)
     gateway.clock.advance(gateway.gateway["settings"].retention_s + 1)
     gateway.journal.records = [record for record in gateway.journal.records if record.subject.endswith(".end")]
@@ -251,8 +249,8 @@ async def test_retention_of_everything(gateway: Served) -> None:
     assert await code_of(gateway, f"/deliberations/{id}") == (410, "gone")
 
 
-async def test_a_key_is_not_taken_while_retention_has_left_something_of_it(gateway: Served) -> None:
-    """A new acceptance beside old facts would be a log that nobody can fold."""
+async def test_a_key_is_refused_while_old_facts_of_its_id_remain(gateway: Served) -> None:
+    """A new acceptance beside old facts could not be folded."""
     id = (await gateway.post(BODY, Idempotency_Key="k")).json()["id"]
     await gateway.play(id)
     left: Any = [record for record in gateway.journal.records if record.tokens[-1] != "accepted"]

@@ -1,4 +1,4 @@
-"""What is logged is never worth a failure."""
+"""A failed log output never fails its caller."""
 
 import io
 import json
@@ -12,7 +12,7 @@ from app.observability import logs
 
 
 class FullDisk(io.StringIO):
-    """An output that cannot be written, until there is room."""
+    """An output whose writes fail until there is room."""
 
     room = False
 
@@ -36,7 +36,7 @@ def _restored() -> Iterator[None]:  # pyright: ignore[reportUnusedFunction] -- u
     structlog.reset_defaults()
 
 
-def test_a_full_disk_fails_nothing_that_is_merely_logged() -> None:
+def test_a_full_disk_does_not_fail_the_code_that_logs() -> None:
     output = FullDisk()
     logs.configure("info", output)
     structlog.get_logger().info("lost")
@@ -46,7 +46,7 @@ def test_a_full_disk_fails_nothing_that_is_merely_logged() -> None:
     assert [json.loads(line)["event"] for line in output.getvalue().splitlines()] == ["kept"]
 
 
-def test_replicas_log_as_by_default_but_never_fail(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_replicas_log_to_standard_output_and_never_fail(monkeypatch: pytest.MonkeyPatch) -> None:
     output = FullDisk()
     monkeypatch.setattr("sys.stdout", output)
     logs.outlast_output()

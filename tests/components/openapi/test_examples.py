@@ -11,11 +11,10 @@ import pytest
 
 from app.api.problems import STATUSES
 from app.client import SseDecoder
-from app.deliberation.facts import CallDelta, CallStarted, decode
 from app.openapi.document import document
-from app.openapi.example_log import EPOCH, TENANT, delivery_records, log_records
+from app.openapi.example_log import log_records
 from app.openapi.examples import EVENT_STREAM, Example, examples
-from app.testing import InMemoryJournal
+from tests.components.openapi.example_journal import example_journal
 from tests.components.routes.served import COORDINATOR, SENDER, Served, served
 
 CASES = [(operation, example) for operation, entries in examples().items() for example in entries]
@@ -71,16 +70,7 @@ async def _play_new(gateway: Served, known: set[str]) -> None:
 @asynccontextmanager
 async def example_gateway() -> AsyncGenerator[Served, None]:
     """A gateway with the log of the examples."""
-    journal = InMemoryJournal(epoch=EPOCH, replies={"control.coordinator": [COORDINATOR], "control.webhooks": [SENDER]})
-    for record in log_records():
-        event = decode(record.data)
-        if isinstance(event, CallStarted | CallDelta):
-            await journal.publish_view(TENANT, event)
-        else:
-            await journal.append(TENANT, event)
-    for record in delivery_records():
-        await journal.write(record.subject, record.data)
-    assert journal.records == [*log_records(), *delivery_records()]
+    journal = await example_journal(coordinator=COORDINATOR, webhooks=SENDER)
     async with served(journal=journal, webhooks=True) as gateway, asyncio.TaskGroup() as group:
         playing = group.create_task(_play_new(gateway, {record.tokens[2] for record in log_records()}))
         yield gateway

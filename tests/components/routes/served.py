@@ -1,4 +1,4 @@
-"""The gateway in this process over a log in memory, and whole deliberations played by the product's own engine."""
+"""The gateway in this process over an in-memory log, and deliberations played by the product's engine."""
 
 import json
 from collections.abc import AsyncGenerator, Callable
@@ -32,13 +32,13 @@ SENDER: dict[str, Any] = {
     "queues": {"webhooks": {"new": 5, "taken": 6}, "attempts": {"new": 7, "taken": 8}},
 }
 
-# The routes are the same for every gateway, and take longer to build than most tests to run.
+# Shared, because building the routes takes longer than most tests.
 APP = create_app(Settings())
 
 
 @dataclass
 class Served:
-    """A gateway and what it stands on."""
+    """A gateway with its log and clock."""
 
     client: httpx.AsyncClient
     journal: InMemoryJournal
@@ -59,7 +59,7 @@ class Served:
         await self.journal.append("default", fact)
 
     async def play(self, deliberation_id: str, *, until_stage: int | None = None) -> None:
-        """Append what a coordinator and its agents would, up to the end, or to the opening of a stage."""
+        """Append the facts of a coordinator and its agents, to the end or to the opening of a stage."""
         records = await self.journal.facts("default", deliberation_id)
         accepted = decode(records[0].data)
         assert isinstance(accepted, Accepted)
@@ -69,7 +69,7 @@ class Served:
 
 @asynccontextmanager
 async def answering(state: Gateway) -> AsyncGenerator[httpx.AsyncClient, None]:
-    """A client of the gateway with these parts."""
+    """A client of the gateway with this state."""
 
     async def with_state(scope: Scope, receive: Receive, send: Send) -> None:
         await APP({**scope, "state": dict(cast(Any, state))}, receive, send)
@@ -86,7 +86,7 @@ async def served(
     caught_up: bool = True,
     **settings: Any,
 ) -> AsyncGenerator[Served, None]:
-    """A running gateway; by default once it has read its log, and with a coordinator that answers."""
+    """A running gateway, by default after it has read its log, and with a coordinator that answers."""
     journal = journal or InMemoryJournal(replies={"control.coordinator": [COORDINATOR]})
     clock = FakeClock()
     async with lifespan_of(Settings(**settings), journal, clock, startup_wait_s=0.0)(APP) as gateway:
@@ -97,7 +97,7 @@ async def served(
 
 
 def written(call: Call) -> str:
-    """An agent's answer, valid for what the call asks; the later a candidate's label, the better it scores."""
+    """A valid answer to a call; later labels get better scores."""
     match call.output.kind:
         case "answer":
             answer: Any = {"reasoning": "r", "answer": f"draft {call.call_id}", "confidence": 50}
@@ -142,7 +142,7 @@ def played(
     write: Callable[[Call], str] = written,
     order: Callable[[tuple[Call, ...]], list[Call]] = list,
 ) -> list[Fact]:
-    """The facts after `accepted`, as the product's engine decides them over agents that `write` what it asks."""
+    """The facts after `accepted` that the product's engine decides on, with the answers of `write`."""
 
     def run(_: State, stage: RunStage) -> list[CallFinished]:
         id = accepted.deliberation_id

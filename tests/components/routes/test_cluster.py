@@ -1,4 +1,4 @@
-"""GET /cluster: what parts tell of themselves put together, what does not answer told, and nothing that breaks it."""
+"""GET /cluster: the status of all parts, the missing ones, and robustness against invalid replies."""
 
 import asyncio
 import json
@@ -51,8 +51,8 @@ LOG = LogFigures(
 
 
 def engine(url: str, **more: Any) -> dict[str, Any]:
-    told = {"url": url, "healthy": True, "circuit": "closed", "in_flight": 0, "models": ["m-1"], "version": "0.32.0"}
-    return {**told, **more}
+    shown = {"url": url, "healthy": True, "circuit": "closed", "in_flight": 0, "models": ["m-1"], "version": "0.32.0"}
+    return {**shown, **more}
 
 
 def agent(role: str, number: int = 1, **more: Any) -> dict[str, Any]:
@@ -75,7 +75,7 @@ def agent(role: str, number: int = 1, **more: Any) -> dict[str, Any]:
 
 
 def replies() -> dict[str, list[dict[str, Any]]]:
-    """Of an installation in which everybody answers."""
+    """The replies of an installation in which every part answers."""
     of_roles = {f"control.role.{role}": [agent(role)] for role in ROLES}
     return {"control.coordinator": [deepcopy(COORDINATOR)], "control.webhooks": [SENDER], **of_roles}
 
@@ -92,7 +92,7 @@ async def gateway() -> AsyncGenerator[Served, None]:
 
 
 async def cluster(gateway: Served) -> dict[str, Any]:
-    """A new answer, in the shape that is declared."""
+    """A new answer, validated against its schema."""
     gateway.gateway["cluster"].clear()
     response = await gateway.client.get("/cluster")
     assert (response.status_code, response.headers["cache-control"]) == (200, "no-store"), response.text
@@ -100,31 +100,31 @@ async def cluster(gateway: Served) -> dict[str, Any]:
     return response.json()
 
 
-def missing(told: dict[str, Any]) -> list[str]:
-    return [each["part"] for each in told["missing"]]
+def missing(shown: dict[str, Any]) -> list[str]:
+    return [each["part"] for each in shown["missing"]]
 
 
-async def test_where_everybody_answers_nothing_is_missing_and_all_is_told(gateway: Served) -> None:
-    told = await cluster(gateway)
-    assert told["missing"] == []
-    assert told["versions"]["nats_server"] == "2.15.1" and told["versions"]["replicas"] == [VERSIONS]
-    assert told["versions"]["engines"] == ["0.32.0"]
-    (application,) = told["applications"]
+async def test_shows_every_part_when_all_answer(gateway: Served) -> None:
+    shown = await cluster(gateway)
+    assert shown["missing"] == []
+    assert shown["versions"]["nats_server"] == "2.15.1" and shown["versions"]["replicas"] == [VERSIONS]
+    assert shown["versions"]["engines"] == ["0.32.0"]
+    (application,) = shown["applications"]
     assert application["name"] == "deliberations"
     assert [each["name"] for each in application["deployments"]] == [
         "Coordinator",
         *(f"Agent:{role}" for role in ROLES),
     ]
     assert application["deployments"][0] == {"name": "Coordinator", "answered": 1, "wanted": 1, "product": ["0.1.0"]}
-    (coordinator,) = told["coordinators"]
+    (coordinator,) = shown["coordinators"]
     assert (coordinator["id"], coordinator["in_hand"], coordinator["bound"]) == ("host-1", 7, 1_024)
     assert coordinator["turns"] == COORDINATOR["gates"]
-    assert [each["role"] for each in told["agents"]] == list(ROLES)
-    assert told["streams"][0]["messages"] == 3 and told["consumers"][0]["lag"] == 4
-    assert told["webhooks"][0]["held"] == SENDER["held"]
+    assert [each["role"] for each in shown["agents"]] == list(ROLES)
+    assert shown["streams"][0]["messages"] == 3 and shown["consumers"][0]["lag"] == 4
+    assert shown["webhooks"][0]["held"] == SENDER["held"]
 
 
-async def test_an_engine_is_told_once_with_the_load_of_all_and_the_worst_of_what_they_see(gateway: Served) -> None:
+async def test_an_engine_appears_once_with_total_load_and_worst_circuit(gateway: Served) -> None:
     gateway.journal.replies["control.role.DEV"] = [
         agent(
             "DEV",
@@ -137,14 +137,14 @@ async def test_an_engine_is_told_once_with_the_load_of_all_and_the_worst_of_what
     gateway.gateway["cluster"].clear()
     response = await gateway.client.get("/cluster")
     assert "secret" not in response.text
-    told = response.json()
-    engines = {each["url"]: each for each in told["engines"]}
+    shown = response.json()
+    engines = {each["url"]: each for each in shown["engines"]}
     assert list(engines) == ["http://e1:8000", "http://e2:8000"]
     first = engines["http://e1:8000"]
     assert (first["in_flight"], first["circuit"], first["healthy"], first["simulated"]) == (7, "half_open", False, True)
     assert first["roles"] == sorted(ROLES) and first["models"] == ["m-1", "m-2 simulated"]
     assert engines["http://e2:8000"]["roles"] == ["DEV"] and engines["http://e2:8000"]["healthy"]
-    dev = told["agents"][0]
+    dev = shown["agents"][0]
     assert (dev["running"], dev["waiting"], dev["concurrency"]) == (9, 3, 256)
 
 
@@ -157,16 +157,16 @@ async def test_an_engine_is_told_once_with_the_load_of_all_and_the_worst_of_what
         (("open", "closed"), "open"),
     ],
 )
-async def test_of_what_replicas_see_of_an_engine_the_worst_is_told(
+async def test_an_engine_shows_the_worst_view_of_its_replicas(
     gateway: Served, seen: tuple[str, str], worst: str
 ) -> None:
     for role, circuit in zip(ROLES, (*seen, *["closed"] * 3), strict=True):
         gateway.journal.replies[f"control.role.{role}"] = [agent(role, engines=[engine("http://e", circuit=circuit)])]
-    (told,) = (await cluster(gateway))["engines"]
-    assert told["circuit"] == worst
+    (shown,) = (await cluster(gateway))["engines"]
+    assert shown["circuit"] == worst
 
 
-async def test_the_queue_is_what_is_accepted_and_unfinished_and_what_more_is_taken_on(gateway: Served) -> None:
+async def test_the_queue_shows_its_depth_and_limits(gateway: Served) -> None:
     begun = await gateway.accepted()
     await gateway.play(begun, until_stage=1)
     await gateway.accepted(role="QA")
@@ -193,33 +193,33 @@ async def test_the_queue_is_what_is_accepted_and_unfinished_and_what_more_is_tak
         (tuple(replies()), ["coordinator", *sorted(f"role {role}" for role in ROLES), "webhooks"]),
     ],
 )
-async def test_whoever_does_not_answer_is_named_and_the_rest_is_told(
+async def test_silent_parts_are_missing_and_the_others_shown(
     gateway: Served, silence: tuple[str, ...], expected: list[str]
 ) -> None:
     for subject in silence:
         del gateway.journal.replies[subject]
-    told = await cluster(gateway)
-    assert missing(told) == expected
-    assert all("answered within 0.5 s" in each["detail"] for each in told["missing"])
-    assert told["queue"]["depth"] == 0 and told["streams"]
-    assert len(told["agents"]) == len(ROLES) - sum("role" in subject for subject in silence)
+    shown = await cluster(gateway)
+    assert missing(shown) == expected
+    assert all("answered within 0.5 s" in each["detail"] for each in shown["missing"])
+    assert shown["queue"]["depth"] == 0 and shown["streams"]
+    assert len(shown["agents"]) == len(ROLES) - sum("role" in subject for subject in silence)
 
 
-async def test_fewer_coordinators_than_serve_wants_are_told(gateway: Served) -> None:
+async def test_missing_coordinators_are_reported(gateway: Served) -> None:
     gateway.journal.replies["control.coordinator"] = [{**COORDINATOR, "replica": f"c{n}", "wanted": 3} for n in (2, 1)]
-    told = await cluster(gateway)
-    assert told["missing"] == [{"part": "coordinator", "detail": "2 of 3 answered within 0.5 s"}]
-    assert [each["id"] for each in told["coordinators"]] == ["c1", "c2"]
-    assert told["applications"][0]["deployments"][0]["wanted"] == 3
+    shown = await cluster(gateway)
+    assert shown["missing"] == [{"part": "coordinator", "detail": "2 of 3 answered within 0.5 s"}]
+    assert [each["id"] for each in shown["coordinators"]] == ["c1", "c2"]
+    assert shown["applications"][0]["deployments"][0]["wanted"] == 3
 
 
-async def test_while_webhooks_are_off_nobody_is_missed() -> None:
+async def test_senders_are_not_missing_while_webhooks_are_off() -> None:
     async with served(journal=InMemoryJournal(replies=replies())) as gateway:
-        told = await cluster(gateway)
-    assert told["webhooks"] is None and missing(told) == []
+        shown = await cluster(gateway)
+    assert shown["webhooks"] is None and missing(shown) == []
 
 
-async def test_replicas_of_another_version_are_read_as_far_as_they_go(gateway: Served) -> None:
+async def test_replies_of_another_version_are_read_partially(gateway: Served) -> None:
     gateway.journal.replies["control.role.DEV"] = [{"role": "DEV", "replica": "old", "more": [1]}]
     newer = {**VERSIONS, "product": "0.2.0"}
     gateway.journal.replies["control.role.QA"] = [agent("QA", 1), agent("QA", 2, versions=newer)]
@@ -227,12 +227,12 @@ async def test_replicas_of_another_version_are_read_as_far_as_they_go(gateway: S
         name: role.model_copy(update={"replicas": role.replicas.model_copy(update={"max": 4})})
         for name, role in gateway.gateway["roles"].items()
     }
-    told = await cluster(gateway)
-    old = next(each for each in told["agents"] if each["id"] == "old")
+    shown = await cluster(gateway)
+    old = next(each for each in shown["agents"] if each["id"] == "old")
     assert old["versions"] == {"product": None, "ray": None, "python": None} and old["engines"] == []
-    deployments = {each["name"]: each for each in told["applications"][0]["deployments"]}
+    deployments = {each["name"]: each for each in shown["applications"][0]["deployments"]}
     assert "Agent:DEV" not in deployments and deployments["Agent:QA"]["product"] == ["0.1.0", "0.2.0"]
-    assert newer in told["versions"]["replicas"] and told["missing"] == []
+    assert newer in shown["versions"]["replicas"] and shown["missing"] == []
 
 
 @pytest.mark.parametrize(
@@ -247,11 +247,11 @@ async def test_replicas_of_another_version_are_read_as_far_as_they_go(gateway: S
         agent("QA", versions="1"),
     ],
 )
-async def test_a_reply_that_cannot_be_read_is_told_and_breaks_nothing(gateway: Served, reply: dict[str, Any]) -> None:
+async def test_an_invalid_reply_is_reported_as_missing(gateway: Served, reply: dict[str, Any]) -> None:
     gateway.journal.replies["control.role.QA"] = [reply]
-    told = await cluster(gateway)
-    assert missing(told) == ["role QA"] and "is not valid" in told["missing"][0]["detail"]
-    assert [each["role"] for each in told["agents"]] == [role for role in ROLES if role != "QA"]
+    shown = await cluster(gateway)
+    assert missing(shown) == ["role QA"] and "is not valid" in shown["missing"][0]["detail"]
+    assert [each["role"] for each in shown["agents"]] == [role for role in ROLES if role != "QA"]
 
 
 async def _away() -> LogFigures:
@@ -264,24 +264,24 @@ async def _hangs() -> LogFigures:
 
 
 @pytest.mark.parametrize(("log", "detail"), [(_away, "cannot be reached"), (_hangs, "No answer within")])
-async def test_a_log_that_is_away_or_hangs_is_told_first_and_waited_for_no_longer_than_its_bound(
+async def test_an_unavailable_log_is_reported_first_within_its_timeout(
     gateway: Served, log: Callable[[], Any], detail: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("app.routes.cluster.LOG_TIMEOUT_S", 0.05)
     gateway.journal.figures = log  # pyright: ignore[reportAttributeAccessIssue]
     gateway.journal.replies.clear()
     async with asyncio.timeout(5):
-        told = await cluster(gateway)
-    assert missing(told)[0] == "log" and detail in told["missing"][0]["detail"]
-    assert told["streams"] == told["agents"] == [] and told["versions"]["nats_server"] is None
+        shown = await cluster(gateway)
+    assert missing(shown)[0] == "log" and detail in shown["missing"][0]["detail"]
+    assert shown["streams"] == shown["agents"] == [] and shown["versions"]["nats_server"] is None
 
 
-async def test_while_the_log_is_being_read_it_is_told_that_the_queue_is_not_known(gateway: Served) -> None:
+async def test_the_queue_is_missing_until_the_log_is_read(gateway: Served) -> None:
     gateway.gateway["catalog"].backlog_known = False
     assert missing(await cluster(gateway)) == ["catalog"]
 
 
-async def test_all_who_ask_within_a_moment_cost_one_question(gateway: Served) -> None:
+async def test_concurrent_requests_share_one_answer(gateway: Served) -> None:
     asked: list[int] = []
     answering = asyncio.Event()
 
@@ -299,7 +299,7 @@ async def test_all_who_ask_within_a_moment_cost_one_question(gateway: Served) ->
     assert len(asked) == 1 and len({viewer.result().content for viewer in viewers}) == 1
 
 
-async def test_it_is_for_whoever_runs_the_installation_and_names_no_tenant() -> None:
+async def test_requires_the_admin_scope_and_names_no_tenant() -> None:
     async with served(journal=InMemoryJournal(replies=replies()), key_pepper=PEPPER) as gateway:
         ring = gateway.gateway["access"].keyring
         assert ring is not None
@@ -310,13 +310,13 @@ async def test_it_is_for_whoever_runs_the_installation_and_names_no_tenant() -> 
         assert posted.status_code == 202
         assert (await gateway.client.get("/cluster")).status_code == 401
         assert (await gateway.client.get("/cluster", headers=bearer(chief))).status_code == 403
-        told = await gateway.client.get("/cluster", headers=bearer(operator))
-    assert told.status_code == 200 and told.json()["queue"]["depth"] == 1
-    assert not any(word in told.text for word in ("acme", "secret plan", posted.json()["id"]))
+        shown = await gateway.client.get("/cluster", headers=bearer(operator))
+    assert shown.status_code == 200 and shown.json()["queue"]["depth"] == 1
+    assert not any(word in shown.text for word in ("acme", "secret plan", posted.json()["id"]))
 
 
 class Server:
-    """A server of the log that has what it is given."""
+    """A log server with the given replies."""
 
     server_version = "2.15.1"
 
@@ -328,7 +328,7 @@ class Server:
         return json.loads(json.dumps(self.replies.get(subject.removeprefix("$JS.API."), absent)))
 
 
-async def test_streams_and_consumers_that_the_server_lacks_are_missing_and_an_empty_stream_has_no_moments() -> None:
+async def test_absent_streams_are_missing_and_empty_ones_have_no_times() -> None:
     state = {"messages": 0, "bytes": 0, "first_seq": 8, "last_seq": 7}
     moments = {"first_ts": "0001-01-01T00:00:00Z", "last_ts": "2026-01-01T00:00:00.123456789Z"}
     full = {"state": {**state, **moments, "messages": 2, "bytes": 10, "first_ts": "2026-01-01T00:00:00Z"}}
@@ -336,14 +336,14 @@ async def test_streams_and_consumers_that_the_server_lacks_are_missing_and_an_em
     server = Server(
         {"STREAM.INFO.A": full, "STREAM.INFO.B": {"state": {**state, **moments}}, "CONSUMER.INFO.A.c": consumer}
     )
-    told = await log_figures(server, ["A", "B", "C"], [("A", "c"), ("C", "d")])
-    assert [(each.name, each.messages, each.first_at is None) for each in told.streams] == [
+    shown = await log_figures(server, ["A", "B", "C"], [("A", "c"), ("C", "d")])
+    assert [(each.name, each.messages, each.first_at is None) for each in shown.streams] == [
         ("A", 2, False),
         ("B", 0, True),
     ]
-    (known,) = told.consumers
+    (known,) = shown.consumers
     assert (known.lag, known.unacknowledged, known.redelivered, known.pulls) == (1, 2, 3, 4)
-    assert told.missing == (
+    assert shown.missing == (
         MissingPart(part="stream C", detail="not found"),
         MissingPart(part="consumer C.d", detail="not found"),
     )

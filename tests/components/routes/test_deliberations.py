@@ -1,4 +1,4 @@
-"""The HTTP contract of deliberations: accepted durably or not at all, read, listed, stopped."""
+"""The HTTP contract of deliberations: accept durably or not at all, read, list, cancel."""
 
 import asyncio
 import io
@@ -40,7 +40,7 @@ def problem_of(response: Any) -> dict[str, Any]:
     return problem
 
 
-async def test_an_accepted_deliberation_is_in_the_log_when_the_client_hears_of_it(gateway: Served) -> None:
+async def test_an_acceptance_is_in_the_log_before_the_answer(gateway: Served) -> None:
     response = await gateway.post(BODY)
     assert response.status_code == 202
     body = response.json()
@@ -63,7 +63,7 @@ async def test_request_id_and_trace_are_recorded_with_the_acceptance(gateway: Se
 
 
 @pytest.mark.parametrize("given", ["", "a b", "x" * 129, "a\tb"])
-async def test_an_unusable_request_id_is_replaced(gateway: Served, given: str) -> None:
+async def test_an_invalid_request_id_is_replaced(gateway: Served, given: str) -> None:
     response = await gateway.client.get("/healthz", headers={"X-Request-Id": given})
     assert response.headers["x-request-id"] != given
     assert len(response.headers["x-request-id"]) == 24
@@ -78,7 +78,7 @@ async def test_a_key_used_again_with_the_same_body_starts_nothing(gateway: Serve
     assert len(gateway.journal.records) == 1
 
 
-async def test_a_replay_is_the_first_answer_also_after_the_end(gateway: Served) -> None:
+async def test_a_replay_returns_the_first_answer_even_after_the_end(gateway: Served) -> None:
     first = await gateway.post(BODY, Idempotency_Key="k")
     await gateway.play(first.json()["id"])
     again = await gateway.post(BODY, Idempotency_Key="k")
@@ -95,7 +95,7 @@ async def test_a_replay_is_found_by_another_gateway_too(gateway: Served) -> None
     assert again.content == first.content
 
 
-async def test_two_at_once_with_one_key_are_one_deliberation(gateway: Served) -> None:
+async def test_concurrent_requests_with_one_key_start_one_deliberation(gateway: Served) -> None:
     answers = await asyncio.gather(*(gateway.post(BODY, Idempotency_Key="k") for _ in range(5)))
     assert len({answer.content for answer in answers}) == 1
     assert len(gateway.journal.records) == 1
@@ -111,7 +111,7 @@ async def test_a_key_used_again_with_another_body_is_a_conflict(gateway: Served)
 
 
 @pytest.mark.parametrize("key", ["", "x" * 256, "a b", "é"])
-async def test_an_unusable_key_is_refused(gateway: Served, key: str) -> None:
+async def test_rejects_invalid_idempotency_keys(gateway: Served, key: str) -> None:
     response = await gateway.client.post(
         "/deliberations", json=BODY, headers=[(b"Idempotency-Key", key.encode("latin-1"))]
     )
@@ -122,7 +122,7 @@ async def test_an_unusable_key_is_refused(gateway: Served, key: str) -> None:
 
 
 @pytest.mark.parametrize("key", ["x" * 255, '"8e03978e-40d5-43e8-bc93-6894a57f9324"', "!~"])
-async def test_every_visible_key_is_usable(gateway: Served, key: str) -> None:
+async def test_accepts_every_visible_ascii_idempotency_key(gateway: Served, key: str) -> None:
     response = await gateway.post(BODY, Idempotency_Key=key)
     assert response.json()["id"] == deliberation_id("default", key, NOW)
 
@@ -145,7 +145,7 @@ async def test_every_visible_key_is_usable(gateway: Served, key: str) -> None:
     ],
     ids=lambda value: repr(value[:20]) if isinstance(value, bytes) else None,
 )
-async def test_a_bad_body_gets_its_problem_and_leaves_no_trace(
+async def test_an_invalid_body_is_refused_and_stores_nothing(
     gateway: Served, content: bytes, media: str, status: int, code: str
 ) -> None:
     response = await gateway.client.post("/deliberations", content=content, headers={"Content-Type": media})
@@ -155,7 +155,7 @@ async def test_a_bad_body_gets_its_problem_and_leaves_no_trace(
     assert (await gateway.post(BODY)).status_code == 202
 
 
-async def test_a_body_without_a_declared_length_is_refused_while_it_is_read(gateway: Served) -> None:
+async def test_a_large_body_without_a_length_is_refused_while_it_is_read(gateway: Served) -> None:
     sent = 0
 
     async def endless() -> AsyncGenerator[bytes, None]:
@@ -170,7 +170,7 @@ async def test_a_body_without_a_declared_length_is_refused_while_it_is_read(gate
     assert response.headers["connection"] == "close"
 
 
-async def test_a_body_that_does_not_arrive_is_not_waited_for(gateway: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_slow_body_times_out(gateway: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("app.api.request_body.BODY_TIMEOUT_S", 0.01)
 
     async def stalled() -> AsyncGenerator[bytes, None]:
@@ -182,7 +182,7 @@ async def test_a_body_that_does_not_arrive_is_not_waited_for(gateway: Served, mo
     assert problem_of(response)["retryable"] is True
 
 
-async def test_every_bad_field_is_named(gateway: Served) -> None:
+async def test_every_invalid_field_is_named(gateway: Served) -> None:
     response = await gateway.post({"role": "NOBODY", "rounds": 6, "surprise": 1})
     assert response.status_code == 422
     errors = problem_of(response)["errors"]
@@ -206,7 +206,7 @@ async def test_before_the_log_has_been_read_nothing_is_accepted_or_listed() -> N
             assert (response.status_code, response.headers["retry-after"]) == (503, "2")
 
 
-async def test_once_all_that_is_unfinished_has_been_read_work_is_accepted_though_nothing_is_listed_yet() -> None:
+async def test_work_is_accepted_once_unfinished_work_is_loaded() -> None:
     journal = InMemoryJournal()
     async with served(journal=journal) as before:
         replayed = (await before.post(BODY, Idempotency_Key="k")).json()
@@ -226,7 +226,7 @@ async def test_once_all_that_is_unfinished_has_been_read_work_is_accepted_though
         assert len((await gateway.client.get("/deliberations")).json()["items"]) == 4
 
 
-async def test_a_full_queue_is_told_with_an_honest_time_and_lets_replays_pass() -> None:
+async def test_a_full_queue_answers_with_retry_after_and_admits_replays() -> None:
     async with served(queue_depth_max=2) as gateway:
         await gateway.post(BODY, Idempotency_Key="k")
         second = await gateway.accepted()
@@ -258,7 +258,7 @@ async def test_who_was_refused_finds_its_place_at_another_gateway_too() -> None:
         assert (await there.post(BODY, Idempotency_Key="k")).status_code == 202
 
 
-async def test_the_answer_waits_for_the_end_when_asked_to(gateway: Served) -> None:
+async def test_prefer_wait_delays_the_answer_until_the_end(gateway: Served) -> None:
     waiting = asyncio.create_task(gateway.post(BODY, Prefer="respond-async, wait=30"))
     await until(lambda: len(gateway.journal.records) == 1)
     await gateway.play(gateway.journal.records[0].tokens[2])
@@ -269,7 +269,7 @@ async def test_the_answer_waits_for_the_end_when_asked_to(gateway: Served) -> No
 
 
 @pytest.mark.parametrize(("preference", "applied"), [("wait=0", "wait=0"), ("wait=x", None), ("return=minimal", None)])
-async def test_a_wait_that_is_over_answers_with_what_there_is(
+async def test_an_expired_wait_answers_with_the_current_state(
     gateway: Served, preference: str, applied: str | None
 ) -> None:
     response = await gateway.post(BODY, Prefer=preference)
@@ -277,7 +277,7 @@ async def test_a_wait_that_is_over_answers_with_what_there_is(
     assert response.headers.get("preference-applied") == applied
 
 
-async def test_an_etag_saves_reading_until_something_happens(gateway: Served) -> None:
+async def test_an_unchanged_etag_answers_304(gateway: Served) -> None:
     path = f"/deliberations/{await gateway.accepted()}"
     first = await gateway.client.get(path)
     for given in (first.headers["etag"], f'"x", W/{first.headers["etag"]}', "*"):
@@ -316,7 +316,7 @@ async def test_draining_ends_a_long_poll(gateway: Served) -> None:
     assert (await waiting).status_code == 200
 
 
-async def test_draining_refuses_new_work_and_still_tells_what_was_accepted(gateway: Served) -> None:
+async def test_draining_refuses_new_work_and_still_serves_reads(gateway: Served) -> None:
     accepted = await gateway.post(BODY, **{"Idempotency-Key": "k"})
     gateway.gateway["feed"].drain()
     refused = await gateway.post(BODY)
@@ -325,7 +325,7 @@ async def test_draining_refuses_new_work_and_still_tells_what_was_accepted(gatew
     assert (replayed.status_code, replayed.json()["id"]) == (202, accepted.json()["id"])
 
 
-async def test_a_log_that_goes_away_leaves_a_wait_with_what_is_known(
+async def test_a_wait_answers_with_the_known_state_when_the_log_fails(
     gateway: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def gone(*_: object) -> bool:
@@ -343,7 +343,7 @@ HOSTILE = ["*", ">", "..%2f", "a.b", "a%20b", "%00", "A", "é", "x" * 65, "x" * 
 
 @pytest.mark.parametrize("hostile", HOSTILE, ids=lambda hostile: hostile[:12])
 @pytest.mark.parametrize(("method", "tail"), [("GET", ""), ("POST", "/cancel"), ("GET", "/events")])
-async def test_an_id_that_cannot_exist_is_not_found(gateway: Served, hostile: str, method: str, tail: str) -> None:
+async def test_a_malformed_id_is_not_found(gateway: Served, hostile: str, method: str, tail: str) -> None:
     response = await gateway.client.request(method, f"/deliberations/{hostile}{tail}")
     assert response.status_code == 404
     problem = problem_of(response)
@@ -351,7 +351,7 @@ async def test_an_id_that_cannot_exist_is_not_found(gateway: Served, hostile: st
     assert len(response.content) < 1_000
 
 
-async def test_an_id_that_could_exist_and_does_not_is_not_found(gateway: Served) -> None:
+async def test_an_unknown_id_is_not_found(gateway: Served) -> None:
     for response in (
         await gateway.client.get("/deliberations/nope"),
         await gateway.client.post("/deliberations/nope/cancel"),
@@ -359,7 +359,7 @@ async def test_an_id_that_could_exist_and_does_not_is_not_found(gateway: Served)
         assert problem_of(response)["detail"] == "There is no deliberation nope."
 
 
-async def test_facts_whose_beginning_is_past_retention_are_gone(gateway: Served) -> None:
+async def test_facts_without_their_acceptance_are_gone(gateway: Served) -> None:
     id = await gateway.accepted()
     await gateway.play(id)
     gateway.journal.forget(1)
@@ -369,7 +369,7 @@ async def test_facts_whose_beginning_is_past_retention_are_gone(gateway: Served)
 
 @pytest.fixture
 def logged() -> Iterator[io.StringIO]:
-    """What the gateway logs, as it logs it."""
+    """The log output of the gateway."""
     root = logging.getLogger()
     handlers, level = list(root.handlers), root.level
     output = io.StringIO()
@@ -380,7 +380,7 @@ def logged() -> Iterator[io.StringIO]:
     root.setLevel(level)
 
 
-async def test_a_damaged_fact_is_the_gateways_fault_and_leaks_nothing(gateway: Served) -> None:
+async def test_a_damaged_fact_is_an_internal_error_without_details(gateway: Served) -> None:
     id = await gateway.accepted()
     await gateway.append(Completed(deliberation_id=id, ts=gateway.clock.now()))
     await gateway.append(Story(id, 1).opened(stage=7))
@@ -390,7 +390,7 @@ async def test_a_damaged_fact_is_the_gateways_fault_and_leaks_nothing(gateway: S
     assert "stage" not in problem["detail"]
 
 
-async def test_a_crash_is_a_problem_too_and_its_log_says_where_and_not_what(
+async def test_a_crash_is_a_problem_document_and_logs_frames_without_content(
     gateway: Served, monkeypatch: pytest.MonkeyPatch, logged: io.StringIO
 ) -> None:
     async def crash(*_: object) -> None:
@@ -420,7 +420,7 @@ async def test_requests_are_logged_as_events_without_their_content(gateway: Serv
     assert "canary" not in logged.getvalue()
 
 
-async def test_cancelling_is_recorded_once_and_answered_alike_every_time(gateway: Served) -> None:
+async def test_cancel_is_idempotent(gateway: Served) -> None:
     id = await gateway.accepted()
     first = await gateway.client.post(f"/deliberations/{id}/cancel", json={"reason": "enough"})
     again = await gateway.client.post(f"/deliberations/{id}/cancel", json={"reason": "really"})
@@ -431,7 +431,7 @@ async def test_cancelling_is_recorded_once_and_answered_alike_every_time(gateway
     assert len(gateway.journal.records) == 2
 
 
-async def test_cancelling_what_has_ended_answers_with_how_it_ended(gateway: Served) -> None:
+async def test_cancelling_an_ended_deliberation_returns_its_end(gateway: Served) -> None:
     id = await gateway.accepted()
     await gateway.play(id)
     before = len(gateway.journal.records)
@@ -449,7 +449,7 @@ async def test_cancelling_can_wait_for_the_end(gateway: Served) -> None:
     assert (response.status_code, response.json()["status"]) == (200, "cancelled")
 
 
-async def test_two_who_cancel_at_once_agree(gateway: Served) -> None:
+async def test_concurrent_cancels_agree(gateway: Served) -> None:
     id = await gateway.accepted()
     answers = await asyncio.gather(
         *(gateway.client.post(f"/deliberations/{id}/cancel", json={"reason": str(n)}) for n in range(4))
@@ -458,7 +458,7 @@ async def test_two_who_cancel_at_once_agree(gateway: Served) -> None:
 
 
 @pytest.mark.parametrize("body", [{"reason": "x" * 501}, {"because": "x"}, [], {"reason": 5}])
-async def test_a_bad_reason_is_refused(gateway: Served, body: object) -> None:
+async def test_rejects_invalid_cancel_reasons(gateway: Served, body: object) -> None:
     id = await gateway.accepted()
     response = await gateway.client.post(f"/deliberations/{id}/cancel", json=body)
     assert response.status_code == 422
@@ -574,7 +574,7 @@ async def test_lists_are_the_same_from_every_gateway_also_just_after_a_start(gat
         ("?metadata.a=1&metadata.a=2", "metadata.a"),
     ],
 )
-async def test_a_bad_query_is_refused_by_name(gateway: Served, query: str, pointer: str) -> None:
+async def test_rejects_invalid_list_parameters_by_name(gateway: Served, query: str, pointer: str) -> None:
     response = await gateway.client.get(f"/deliberations{query}")
     assert response.status_code == 422
     (fault,) = problem_of(response)["errors"]
@@ -589,7 +589,7 @@ async def test_a_malformed_or_foreign_cursor_is_refused(gateway: Served, cursor:
     assert problem_of(response)["code"] == "invalid_cursor"
 
 
-async def test_the_body_is_json_with_its_own_type(gateway: Served) -> None:
+async def test_the_answer_is_json_with_its_media_type(gateway: Served) -> None:
     response = await gateway.post(BODY)
     assert response.headers["content-type"] == "application/json"
     assert json.loads(response.content)["task"] == BODY["task"]

@@ -1,4 +1,4 @@
-"""Browsers: a key for a cookie that scripts cannot read, what other sites' pages may not, and listed origins."""
+"""Browser sessions: login, cookies, cross-site requests and listed origins."""
 
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
@@ -44,7 +44,7 @@ def cookie_of(response: httpx.Response) -> dict[str, Any]:
     return {"name": name, "value": morsel.value, **{key: value for key, value in morsel.items() if value}}
 
 
-async def test_a_key_in_a_body_is_a_cookie_that_scripts_cannot_read_and_no_other_site_sends(gateway: Served) -> None:
+async def test_a_login_sets_an_http_only_strict_cookie(gateway: Served) -> None:
     key = await make_key(gateway.journal, "acme", ("read", "submit"))
     response = await log_in(gateway, key)
     assert response.status_code == 200
@@ -61,12 +61,12 @@ async def test_a_key_in_a_body_is_a_cookie_that_scripts_cannot_read_and_no_other
     }  # fmt: skip
     assert key not in str(response.headers) + response.text
     assert response.headers["cache-control"] == "no-store"
-    told = await gateway.client.get("/login")
-    assert told.json() == response.json()
+    session = await gateway.client.get("/login")
+    assert session.json() == response.json()
     assert (await gateway.client.get("/deliberations")).status_code == 200
 
 
-async def test_over_https_the_cookie_is_secure_and_of_this_host_alone(gateway: Served) -> None:
+async def test_over_https_the_cookie_is_secure_and_host_bound(gateway: Served) -> None:
     key = await make_key(gateway.journal)
     cookie = cookie_of(await log_in(gateway, key, "https://gateway/login"))
     assert (cookie["name"], cookie["secure"], cookie["path"]) == ("__Host-deliberate", True, "/")
@@ -88,13 +88,13 @@ async def test_over_https_the_cookie_is_secure_and_of_this_host_alone(gateway: S
         ({"key": "x", "remember": True}, 422, "invalid_request"),
     ],
 )
-async def test_what_is_no_key_begins_no_session(gateway: Served, body: Any, status: int, code: str) -> None:
+async def test_an_invalid_key_starts_no_session(gateway: Served, body: Any, status: int, code: str) -> None:
     response = await gateway.client.post("/login", json=body)
     assert (response.status_code, response.json()["code"]) == (status, code)
     assert "set-cookie" not in response.headers
 
 
-async def test_a_form_of_another_site_cannot_log_anybody_in(gateway: Served) -> None:
+async def test_a_form_of_another_site_cannot_log_in(gateway: Served) -> None:
     key = await make_key(gateway.journal)
     form = await gateway.client.post("/login", content=f'{{"key": "{key}"}}', headers={"Content-Type": "text/plain"})
     assert form.status_code == 415
@@ -104,7 +104,7 @@ async def test_a_form_of_another_site_cannot_log_anybody_in(gateway: Served) -> 
         assert "set-cookie" not in refused.headers
 
 
-async def test_a_session_ends_with_its_time_its_key_or_by_logging_out(gateway: Served) -> None:
+async def test_a_session_ends_by_expiry_revocation_or_logout(gateway: Served) -> None:
     key = await make_key(gateway.journal)
     await log_in(gateway, key)
     gateway.clock.advance(43_199)
@@ -121,7 +121,7 @@ async def test_a_session_ends_with_its_time_its_key_or_by_logging_out(gateway: S
     assert (await gateway.client.get("/login")).status_code == 401
 
 
-async def test_a_session_is_never_longer_than_its_key_is_good(gateway: Served) -> None:
+async def test_a_session_never_outlasts_its_key(gateway: Served) -> None:
     key = await make_key(gateway.journal, expires_at=NOW + timedelta(seconds=100))
     cookie = cookie_of(await log_in(gateway, key))
     assert cookie["max-age"] == "100"
@@ -131,7 +131,7 @@ async def test_a_session_is_never_longer_than_its_key_is_good(gateway: Served) -
     assert response.status_code == 401
 
 
-async def test_anothers_key_id_in_a_token_opens_nothing(gateway: Served) -> None:
+async def test_a_token_with_a_changed_key_id_is_invalid(gateway: Served) -> None:
     acme, rival = await make_key(gateway.journal, "acme"), await make_key(gateway.journal, "rival")
     value = cookie_of(await log_in(gateway, rival))["value"]
     gateway.client.cookies.clear()
@@ -140,7 +140,7 @@ async def test_anothers_key_id_in_a_token_opens_nothing(gateway: Served) -> None
     assert (await gateway.client.get("/login", headers={"Cookie": f"deliberate={forged}"})).status_code == 401
 
 
-async def test_a_bearer_beats_the_cookie_also_where_it_is_no_good(gateway: Served) -> None:
+async def test_a_bearer_key_beats_the_cookie_even_if_invalid(gateway: Served) -> None:
     acme, rival = await make_key(gateway.journal, "acme"), await make_key(gateway.journal, "rival")
     await log_in(gateway, rival)
     assert (await gateway.client.get("/login", headers=bearer(acme))).json()["tenant"] == "acme"
@@ -165,7 +165,7 @@ async def test_a_bearer_beats_the_cookie_also_where_it_is_no_good(gateway: Serve
         ({}, False),
     ],
 )
-async def test_a_change_by_cookie_must_come_from_a_page_of_this_site(headers: dict[str, str], allowed: bool) -> None:
+async def test_a_change_by_cookie_requires_a_page_of_this_site(headers: dict[str, str], allowed: bool) -> None:
     async with served(key_pepper=PEPPER, cors_origins=("https://listed.example",)) as gateway:
         ring = gateway.gateway["access"].keyring
         await until(lambda: ring is not None and ring.caught_up)
@@ -185,7 +185,7 @@ async def test_a_change_by_cookie_must_come_from_a_page_of_this_site(headers: di
 
 @asynccontextmanager
 async def with_cors(*origins: str) -> AsyncGenerator[httpx.AsyncClient, None]:
-    """A client of a gateway that lists origins, and asks for keys."""
+    """A client of a gateway with keys and listed origins."""
     journal = InMemoryJournal(replies={"control.coordinator": [COORDINATOR]})
     async with served(journal=journal, key_pepper=PEPPER, cors_origins=origins) as running:
         app = create_app(running.gateway["settings"], journal, FakeClock())
@@ -221,7 +221,7 @@ async def test_a_page_of_a_listed_origin_may_read_answers_and_refusals(path: str
     "origin",
     ["https://b.example", "http://a.example", "https://a.example:8443", "https://a.example.evil.example", "null"],
 )
-async def test_no_other_origin_may(origin: str) -> None:
+async def test_an_unlisted_origin_cannot_read_answers(origin: str) -> None:
     async with with_cors("https://a.example") as client:
         response = await client.get("/deliberations", headers={"Origin": origin})
         assert "access-control-allow-origin" not in response.headers
@@ -241,7 +241,7 @@ async def test_no_other_origin_may(origin: str) -> None:
         ("POST", "x-tenant", False),
     ],
 )
-async def test_a_preflight_lists_what_the_contract_needs(method: str, headers: str, allowed: bool) -> None:
+async def test_a_preflight_allows_the_contracts_methods_and_headers(method: str, headers: str, allowed: bool) -> None:
     asked = {
         "Origin": "https://a.example",
         "Access-Control-Request-Method": method,
@@ -254,7 +254,7 @@ async def test_a_preflight_lists_what_the_contract_needs(method: str, headers: s
     assert response.headers["x-request-id"]
 
 
-async def test_every_header_that_the_contract_reads_or_sends_may_cross() -> None:
+async def test_cors_allows_every_header_of_the_contract() -> None:
     async with with_cors("https://a.example") as client:
         asked = {"Origin": "https://a.example", "Access-Control-Request-Method": "GET"}
         preflight = await client.options("/deliberations", headers=asked)
@@ -267,18 +267,18 @@ async def test_every_header_that_the_contract_reads_or_sends_may_cross() -> None
     read = {each["name"].lower() for each in parameters if each["in"] == "header"}
     sent = {name.lower() for name in document()["components"]["headers"]}
     assert read - allowed == set()
-    # For the browser itself, for proxies, or readable anyway.
+    # Headers for the browser or for proxies, and those on the safelist.
     not_for_pages = {"set-cookie", "allow", "vary", "x-accel-buffering", "cache-control"}
     assert sent - exposed - not_for_pages == set()
 
 
-async def test_by_default_no_origin_may() -> None:
+async def test_by_default_no_origin_is_allowed() -> None:
     async with served() as gateway:
         response = await gateway.client.get("/roles", headers={"Origin": "https://a.example"})
         assert not [name for name in response.headers if name.startswith("access-control")]
 
 
-async def test_a_stream_may_be_watched_from_a_listed_origin_with_the_cookie() -> None:
+async def test_a_listed_origin_can_watch_a_stream_with_the_cookie() -> None:
     """As EventSource does with `withCredentials`."""
     async with listening(key_pepper=PEPPER, cors_origins=("https://a.example",)) as gateway:
         key = await make_key(gateway.journal)
@@ -293,7 +293,7 @@ async def test_a_stream_may_be_watched_from_a_listed_origin_with_the_cookie() ->
             assert b"stream.opened" in await anext(stream.aiter_bytes())
 
 
-async def test_without_keys_a_login_is_answered_and_sets_nothing() -> None:
+async def test_a_login_in_development_mode_sets_no_cookie() -> None:
     async with served() as gateway:
         response = await gateway.client.post("/login", json={"key": "whatever"})
         assert (response.status_code, response.json()["mode"]) == (200, "development")

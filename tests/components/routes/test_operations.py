@@ -1,4 +1,4 @@
-"""Roles, strategies, health, statistics, metrics: what operators and clients read beside deliberations."""
+"""Roles, strategies, health, statistics and metrics."""
 
 from collections.abc import AsyncGenerator
 from pathlib import Path
@@ -20,7 +20,7 @@ async def gateway() -> AsyncGenerator[Served, None]:
         yield running
 
 
-async def test_roles_are_told_as_declared_and_as_they_live(gateway: Served) -> None:
+async def test_roles_show_their_declaration_and_live_replicas(gateway: Served) -> None:
     engine = {"url": "http://user:secret@e1:8000", "healthy": True, "circuit": "closed", "models": ["sim-1"]}
     gateway.journal.replies["control.role.QA"] = [
         {"role": "QA", "replica": "a", "model": "sim-1", "simulated": True, "engines": [engine], "in_flight": 2}
@@ -39,7 +39,7 @@ async def test_roles_are_told_as_declared_and_as_they_live(gateway: Served) -> N
     assert (await gateway.client.get("/roles/QA")).json() == items["QA"]
 
 
-async def test_an_unknown_role_is_not_found_and_the_known_ones_are_named(gateway: Served) -> None:
+async def test_an_unknown_role_is_not_found_and_lists_the_known_ones(gateway: Served) -> None:
     response = await gateway.client.get("/roles/dev")
     assert response.status_code == 404
     assert "ARCHITECT, DATA, DEV, DEVOPS, QA" in response.json()["detail"]
@@ -61,7 +61,7 @@ async def test_roles_of_a_file_replace_the_packaged_ones(tmp_path: Path) -> None
     "content",
     ["roles: [", "roles: {}", "roles: {dev: {persona: x}}", "roles: {DEV: {persona: x, extra: 1}}", "", "\x00"],
 )
-def test_roles_that_cannot_be_read_are_refused(tmp_path: Path, content: str) -> None:
+def test_rejects_unreadable_roles(tmp_path: Path, content: str) -> None:
     path = tmp_path / "roles.yaml"
     path.write_text(content)
     with pytest.raises(InvalidRequest):
@@ -70,12 +70,12 @@ def test_roles_that_cannot_be_read_are_refused(tmp_path: Path, content: str) -> 
         read_roles(tmp_path / "missing.yaml")
 
 
-def test_credentials_in_an_url_are_not_shown() -> None:
+def test_engine_urls_are_shown_without_credentials() -> None:
     assert without_credentials("http://u:p@h:1/v1") == "http://h:1/v1"
     assert without_credentials("http://h:1") == "http://h:1"
 
 
-async def test_strategies_tell_their_steps_calls_and_parameters(gateway: Served) -> None:
+async def test_strategies_show_steps_calls_and_parameters(gateway: Served) -> None:
     items = {item["name"]: item for item in (await gateway.client.get("/strategies")).json()["items"]}
     assert list(items) == list(STRATEGIES)
     for name, definition in STRATEGIES.items():
@@ -86,36 +86,36 @@ async def test_strategies_tell_their_steps_calls_and_parameters(gateway: Served)
     assert "rounds" not in items["single"]["fields"]
 
 
-async def test_the_process_is_alive_whatever_else_is_not(gateway: Served) -> None:
+async def test_healthz_depends_on_the_process_only(gateway: Served) -> None:
     gateway.journal.available = False
     assert (await gateway.client.get("/healthz")).json() == {"status": "ok"}
 
 
-async def test_ready_means_that_work_is_accepted_and_will_be_done(gateway: Served) -> None:
+async def test_ready_when_work_can_be_accepted_and_run(gateway: Served) -> None:
     response = await gateway.client.get("/readyz")
     assert (response.status_code, response.json()["status"]) == (200, "ready")
     assert response.headers["cache-control"] == "no-store"
 
 
-async def test_whoever_sends_webhooks_is_missed_where_they_are_on_and_nothing_waits_for_it() -> None:
+async def test_a_missing_sender_degrades_readiness_without_failing_it() -> None:
     journal = InMemoryJournal(replies={"control.coordinator": [COORDINATOR]})
     async with served(journal=journal, webhooks=True) as gateway:
         without = await gateway.client.get("/readyz")
         figures = (await gateway.client.get("/metrics")).text.splitlines()
         assert "webhook_senders 0.0" in figures
         journal.replies["control.webhooks"] = [SENDER]
-        told = (await gateway.client.get("/readyz")).json()
+        ready = (await gateway.client.get("/readyz")).json()
         assert "webhook_senders 1.0" in (await gateway.client.get("/metrics")).text.splitlines()
         journal.replies.clear()
-        assert await missing(gateway) == ["coordinator"], "what makes it not ready is told alone"
+        assert await missing(gateway) == ["coordinator"], "a degraded part is not a fault"
     assert (without.status_code, without.json()["status"]) == (200, "ready")
     (problem,) = without.json()["degraded"]
     assert problem["pointer"] == "webhooks" and "python -m app.webhooks" in problem["remedy"]
     assert "webhooks" not in without.json()["checks"]
-    assert "webhooks" in told["checks"] and told["degraded"] == []
+    assert "webhooks" in ready["checks"] and ready["degraded"] == []
 
 
-async def test_where_webhooks_are_off_nobody_misses_a_sender(gateway: Served) -> None:
+async def test_no_sender_is_needed_while_webhooks_are_off(gateway: Served) -> None:
     assert (await gateway.client.get("/readyz")).json()["degraded"] == []
     assert "webhook_senders" not in (await gateway.client.get("/metrics")).text
 
@@ -129,7 +129,7 @@ async def missing(gateway: Served) -> list[str]:
     return [error["pointer"] for error in problem["errors"]]
 
 
-async def test_each_thing_that_is_missing_is_named(gateway: Served) -> None:
+async def test_every_missing_dependency_is_named(gateway: Served) -> None:
     gateway.journal.replies.clear()
     assert await missing(gateway) == ["coordinator"]
     gateway.journal.available = False
@@ -151,9 +151,7 @@ async def test_each_thing_that_is_missing_is_named(gateway: Served) -> None:
         (JournalUnavailable("away"), ["journal"]),
     ],
 )
-async def test_streams_that_are_not_as_declared_are_named(
-    gateway: Served, lines: list[str] | Exception, expected: list[str]
-) -> None:
+async def test_differing_streams_are_named(gateway: Served, lines: list[str] | Exception, expected: list[str]) -> None:
     async def differences() -> list[str]:
         if isinstance(lines, Exception):
             raise lines
@@ -163,7 +161,7 @@ async def test_streams_that_are_not_as_declared_are_named(
     assert await missing(gateway) == expected
 
 
-async def test_statistics_count_what_happened(gateway: Served) -> None:
+async def test_statistics_count_deliberations_durations_and_tokens(gateway: Served) -> None:
     await gateway.play(await gateway.accepted())
     await gateway.accepted()
     stats = (await gateway.client.get("/stats")).json()
@@ -193,7 +191,7 @@ async def test_metrics_count_requests_by_route_and_deliberations_by_status(gatew
         assert expected in lines
 
 
-async def test_metrics_tell_the_agents_calls_and_the_circuits_of_their_engines(gateway: Served) -> None:
+async def test_metrics_count_agent_calls_and_engine_circuits(gateway: Served) -> None:
     gateway.journal.replies["control.role.QA"] = [
         {
             "role": "QA",
@@ -225,7 +223,7 @@ async def test_metrics_tell_the_agents_calls_and_the_circuits_of_their_engines(g
         {"role": "QA", "replica": "r", "counts": {}, "engines": [{"url": "http://e", "circuit": "ajar"}]},
     ],
 )
-async def test_a_replica_of_another_version_breaks_neither_figures_nor_roles(
+async def test_a_reply_of_another_version_breaks_neither_metrics_nor_roles(
     gateway: Served, reply: dict[str, Any]
 ) -> None:
     partial = {"role": "DEV", "replica": "old", "counts": {"answered": 2}, "engines": [{"url": "http://e"}]}
@@ -239,7 +237,7 @@ async def test_a_replica_of_another_version_breaks_neither_figures_nor_roles(
     assert live["QA"] is None and live["DEV"]["replicas"] == 1
 
 
-async def test_a_gateway_that_starts_on_a_full_log_knows_it_before_it_is_ready() -> None:
+async def test_a_starting_gateway_reads_the_log_before_it_is_ready() -> None:
     journal = InMemoryJournal(replies={"control.coordinator": [COORDINATOR]})
     async with served(journal=journal) as first:
         await first.play(await first.accepted())

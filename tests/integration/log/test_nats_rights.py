@@ -288,7 +288,7 @@ async def test_webhooks_are_sent_and_asked_for_with_the_rights_of_their_sender_a
         await receiver.until(3)
         (told,) = await gateway.inquire(CONTROL_SUBJECT, timeout_s=2)
         assert told["counts"]["failed"] == 1 and set(told["queues"]) == {"webhooks", "attempts"}
-        while len(await gateway.last([place.pattern])) < 4:
+        while len(await gateway.last([f"webhooks.default.{story.id}.>"])) < 4:
             await asyncio.sleep(0.02)
         running.cancel()
         await asyncio.wait([running])

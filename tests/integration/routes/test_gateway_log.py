@@ -1,4 +1,4 @@
-"""The gateway over a real nats-server: one that is not there yet, and one that is killed."""
+"""The gateway over a real nats-server that starts later or is killed."""
 
 import asyncio
 from collections.abc import AsyncGenerator
@@ -89,7 +89,7 @@ async def test_a_killed_log_loses_nothing_and_the_next_request_works(own_nats_se
         await journal.close()
 
 
-async def test_a_wait_ends_with_the_fact_that_it_waits_for(own_nats_server: NatsServer) -> None:
+async def test_a_long_poll_ends_with_the_next_fact(own_nats_server: NatsServer) -> None:
     journal = await declare(own_nats_server)
     async with gateway_on(own_nats_server) as (gateway, client):
         await until(lambda: gateway["catalog"].caught_up)
