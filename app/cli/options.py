@@ -6,6 +6,9 @@ from typing import Annotated, Any, cast
 
 import typer
 
+from app.deliberation.errors import InvalidToken
+from app.deliberation.specification import checked_token
+
 DEFAULT_URL = "http://127.0.0.1:8080"
 _ID = re.compile(r"[a-z0-9_-]{1,64}")
 
@@ -16,6 +19,14 @@ def _checked_id(value: str) -> str:
     return value
 
 
+def checked_tenant(value: str) -> str:
+    """A valid tenant; raises typer.BadParameter."""
+    try:
+        return checked_token(value, "tenant")
+    except InvalidToken as exc:
+        raise typer.BadParameter("a tenant consists of a-z, 0-9, _ and -, at most 64 of them") from exc
+
+
 UrlOption = Annotated[str, typer.Option("--url", envvar="DELIBERATE_URL", help="Base URL of the gateway.")]
 ApiKeyOption = Annotated[
     str | None,
@@ -24,7 +35,7 @@ ApiKeyOption = Annotated[
         envvar="DELIBERATE_API_KEY",
         metavar="KEY",
         show_default=False,
-        help="Key of the gateway; better set in the environment, which no list of processes shows.",
+        help="API key; prefer the environment variable, because process lists show options.",
     ),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON only, one document per line.")]
@@ -32,7 +43,7 @@ IdArgument = Annotated[str, typer.Argument(metavar="ID", callback=_checked_id, h
 
 
 def pairs(values: list[str], option: str) -> dict[str, str]:
-    """`key=value` entries as a mapping; raises typer.BadParameter naming `option`."""
+    """`key=value` entries as a mapping; raises typer.BadParameter that names `option`."""
     found: dict[str, str] = {}
     for value in values:
         key, sign, rest = value.partition("=")
@@ -54,9 +65,9 @@ def _value(text: str) -> Any:  # noqa: ANN401 -- any JSON value
 
 
 def nested_values(values: list[str], option: str) -> dict[str, Any]:
-    """`key=value` entries as an object: a value is JSON where it reads as JSON, else a string; dots in a key nest.
+    """`key=value` entries as an object: a value is JSON if it parses, else a string; dots in a key nest.
 
-    Raises typer.BadParameter naming `option` when an entry has no key, or says again what another has said.
+    Raises typer.BadParameter that names `option` for an entry without a key and for a repeated key.
     """
     found: dict[str, Any] = {}
     for value in values:

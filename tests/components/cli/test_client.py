@@ -8,7 +8,7 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response
 
 from app.api.schemas import Deliberation
 from app.cli import client
-from app.cli.client import GatewayClient, GatewayRefused, GatewayUnreachable, Retry, understood
+from app.cli.client import GatewayClient, GatewayRefused, GatewayUnreachable, Retry, parsed
 from app.cli.exits import CommandError, Exit, FieldFault
 from app.client.sse import Frame
 from tests.components.cli.council_run import ID, StubGateway, problem
@@ -163,9 +163,9 @@ async def test_a_refusal_ends_the_stream(stub: StubGateway, gateway: GatewayClie
 
 def test_a_resource_of_another_version_is_an_error(stub: StubGateway) -> None:
     resource = stub.council.resource
-    assert understood(Deliberation, resource | {"newer": 1}).id == ID
+    assert parsed(Deliberation, resource | {"newer": 1}).id == ID
     del resource["status"]
     with pytest.raises(CommandError) as raised:
-        understood(Deliberation, resource)
+        parsed(Deliberation, resource)
     assert raised.value.code == "not_understood"
     assert "status" in raised.value.detail
