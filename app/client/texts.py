@@ -1,6 +1,5 @@
-"""What each call has said so far, rebuilt from pieces that may come twice, or from an attempt that was given up."""
+"""Rebuilds the text of each call from deltas, which may repeat or belong to an abandoned attempt."""
 
-from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from app.api.event_schemas import DeliberationSnapshot, DeliberationsSnapshot, StreamGap
@@ -10,7 +9,7 @@ from app.deliberation.facts import TERMINAL_STATUS, CallDelta, CallFinished, Cal
 
 @dataclass(slots=True)
 class CallText:
-    """The text of a call's newest attempt. Its first character is the attempt's character number `begin`."""
+    """The text of a call's newest attempt, from its character number `begin` on."""
 
     call_id: str
     agent_id: str
@@ -21,39 +20,27 @@ class CallText:
 
     @property
     def whole(self) -> bool:
-        """Whether nothing is missing before the text: pieces that are older than their retention cannot be replayed."""
+        """Whether the text has its beginning: expired pieces cannot be replayed."""
         return self.begin == 0
 
     def place(self, offset: int, piece: str) -> None:
-        """Put a piece where it belongs. After a hole the text begins anew; a known piece changes nothing."""
+        """Place a piece at its offset. After a gap the text starts again; a repeated piece changes nothing."""
         at = offset - self.begin
         if not 0 <= at <= len(self.text):
             self.begin, self.text = offset, piece
         elif self.text[at : at + len(piece)] != piece:
-            # The attempt was begun again, or goes on: what followed here is no longer true.
+            # The attempt continues, or restarted here and invalidated the rest.
             self.text = self.text[:at] + piece
 
 
-class Texts(Mapping[str, CallText]):
+class Texts(dict[str, CallText]):
     """Call id → its text. `apply` takes every event of a stream, in order."""
 
-    def __init__(self) -> None:
-        self._texts: dict[str, CallText] = {}
-
-    def __getitem__(self, call_id: str) -> CallText:
-        return self._texts[call_id]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._texts)
-
-    def __len__(self) -> int:
-        return len(self._texts)
-
     def apply(self, event: AnyEvent) -> None:
-        """Take what an event says about texts.
+        """Update the texts with an event.
 
-        The recorded text of `call.finished` stands whatever was streamed; of a call that failed, what it had said
-        stays. A snapshot replaces every text that was unfinished, and when the log has become another one all of them.
+        The recorded text of `call.finished` replaces the streamed one; a failed call keeps its streamed text. A
+        snapshot replaces all unfinished texts, and a change of the log removes all texts.
         """
         match event:
             case CallStarted():
@@ -68,63 +55,55 @@ class Texts(Mapping[str, CallText]):
                     text.text, text.begin = event.text, 0
                 text.finished = True
             case StreamGap(reason="epoch"):
-                self._texts.clear()
+                self.clear()
             case DeliberationSnapshot():
                 self.forget_unfinished()
                 for call in event.unfinished:
                     begin = call.offset - len(call.text)
-                    self._texts[call.call_id] = CallText(call.call_id, call.agent_id, call.attempt, call.text, begin)
+                    self[call.call_id] = CallText(call.call_id, call.agent_id, call.attempt, call.text, begin)
             case _:
                 return
 
     def forget_unfinished(self) -> None:
-        """Leave only the texts of calls that have finished."""
-        self._texts = {call_id: text for call_id, text in self._texts.items() if text.finished}
+        """Keep only the texts of finished calls."""
+        for call_id in [call_id for call_id, text in self.items() if not text.finished]:
+            del self[call_id]
 
     def _attempt(self, call_id: str, agent_id: str, attempt: int) -> CallText:
-        """The text of this attempt, or of a newer one that is known; a finished call has no newer attempts."""
-        known = self._texts.get(call_id)
+        """The text of this attempt or of a newer known one; a finished call has no newer attempts."""
+        known = self.get(call_id)
         if known is None or (known.attempt < attempt and not known.finished):
-            known = self._texts[call_id] = CallText(call_id, agent_id, attempt)
+            known = self[call_id] = CallText(call_id, agent_id, attempt)
         return known
 
 
-class TextsOfSeveral(Mapping[str, Texts]):
-    """Deliberation id → its texts. `apply` takes every event of a stream of several, in order.
+class TextsOfSeveral(dict[str, Texts]):
+    """Deliberation id → its texts. `apply` takes every event of a multiplexed stream, in order.
 
-    Those of a deliberation that was deleted are forgotten; where the stream is of `all`, also those of one that has
-    ended, when the next event comes: such a stream has no end, and what it holds must have one.
+    The texts of a deleted deliberation are removed. A stream of `all` deliberations never ends, so there the next event
+    also removes the texts of a deliberation that has ended.
     """
 
     def __init__(self, *, all: bool) -> None:
+        super().__init__()
         self._all = all
-        self._texts: dict[str, Texts] = {}
         self._ended: str | None = None
 
-    def __getitem__(self, deliberation_id: str) -> Texts:
-        return self._texts[deliberation_id]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._texts)
-
-    def __len__(self) -> int:
-        return len(self._texts)
-
     def apply(self, event: AnyEvent) -> None:
-        """Take what an event says about texts: see `Texts.apply`. The list of a tenant's newest tells of no text."""
+        """Update the texts with an event: see `Texts.apply`."""
         if self._ended is not None:
-            self._texts.pop(self._ended, None)
+            self.pop(self._ended, None)
             self._ended = None
         match event:
             case StreamGap(reason="epoch"):
-                self._texts.clear()
+                self.clear()
             case DeliberationsSnapshot():
-                for texts in self._texts.values():
+                for texts in self.values():
                     texts.forget_unfinished()
             case Deleted():
-                self._texts.pop(event.deliberation_id, None)
+                self.pop(event.deliberation_id, None)
             case CallStarted() | CallDelta() | CallFinished() | DeliberationSnapshot():
-                self._texts.setdefault(event.deliberation_id, Texts()).apply(event)
+                self.setdefault(event.deliberation_id, Texts()).apply(event)
             case _ if self._all and event.type in TERMINAL_STATUS and not isinstance(event, UnknownEvent):
                 self._ended = event.deliberation_id
             case _:
