@@ -191,8 +191,8 @@ class EventStream(_Stream):
     follows a `stream.gap`. `cursor` is the id of the last yielded event, at which another stream can resume. `texts`
     are rebuilt from the yielded events.
 
-    Nothing is read ahead: the gateway disconnects a slow viewer, which then reads from the log. Raises StreamRefused,
-    and StreamLost after the patience. Leaving the context closes the connection; the deliberation continues.
+    Nothing is read ahead: the gateway reports `slow_consumer` to a slow viewer, which reads the log again. Raises
+    StreamRefused, and StreamLost after the patience. Leaving the context closes the connection; the deliberation continues.
     """
 
     def __init__(
