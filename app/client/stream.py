@@ -192,7 +192,8 @@ class EventStream(_Stream):
     are rebuilt from the yielded events.
 
     Nothing is read ahead: the gateway reports `slow_consumer` to a slow viewer, which reads the log again. Raises
-    StreamRefused, and StreamLost after the patience. Leaving the context closes the connection; the deliberation continues.
+    StreamRefused, and StreamLost after the patience. Leaving the context closes the connection; the deliberation
+    continues.
     """
 
     def __init__(

@@ -6,8 +6,8 @@ from contextlib import suppress
 
 import pytest
 
-from benchmarks.chaos.__main__ import Door
-from benchmarks.chaos.checker import Asked, Fault, Findings, Stored, check
+from benchmarks.chaos.__main__ import RequestRecorder
+from benchmarks.chaos.checker import EngineRequest, Fault, Findings, Stored, check
 from benchmarks.chaos.proxy import CutKind, FaultProxy
 
 KILL = Fault("SIGKILL", "coordinator", 10.0)
@@ -25,7 +25,7 @@ WHOLE = log((1, "accepted"), (2, "stage.1.opened"), (5, "call.c1.finished"), (14
 
 
 def found(stored: list[Stored], *asked_at_s: float, promised: tuple[str, ...] = ("d1",)) -> Findings:
-    return check(promised, stored, [Asked("d1", "c1", at_s) for at_s in asked_at_s], [KILL])
+    return check(promised, stored, [EngineRequest("d1", "c1", at_s) for at_s in asked_at_s], [KILL])
 
 
 def test_a_correct_run_has_no_violation_and_reports_its_figures() -> None:
@@ -85,17 +85,17 @@ def test_detects_more_waste_than_the_calls_in_flight() -> None:
 def test_an_unrecorded_call_is_in_flight_until_its_deliberation_ends() -> None:
     unrecorded = log((1, "accepted"), (12, "end"))
     later = [KILL, Fault("SIGKILL", "agent", 11.0), Fault("SIGKILL", "agent", 13.0)]
-    assert check(("d1",), unrecorded, [Asked("d1", "c1", 3)], later).wasted_bound == 2
+    assert check(("d1",), unrecorded, [EngineRequest("d1", "c1", 3)], later).wasted_bound == 2
 
 
 def test_the_proxy_counts_each_request_head_once() -> None:
-    door = Door()
+    recorder = RequestRecorder()
     request = b"POST /v1/chat/completions HTTP/1.1\r\nX-Call-Id: d1.s1-dev-001\r\nX-Request-Id: r\r\n\r\n{}"
     for at in range(len(request)):
-        door(request[:at], at, 1.0)
-        door(request[at:], at, 1.0)
-    assert len(door.asked) == len(request)
-    assert {(each.deliberation_id, each.call_id) for each in door.asked} == {("d1", "s1-dev-001")}
+        recorder(request[:at], at, 1.0)
+        recorder(request[at:], at, 1.0)
+    assert len(recorder.asked) == len(request)
+    assert {(each.deliberation_id, each.call_id) for each in recorder.asked} == {("d1", "s1-dev-001")}
 
 
 class Held:
