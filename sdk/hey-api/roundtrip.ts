@@ -1,8 +1,7 @@
 /**
- * What a user of the client that @hey-api/openapi-ts generates does: create, wait, list, read events, cancel, and meet
- * typed errors.
+ * Uses the client that @hey-api/openapi-ts generates: create, wait, list, read events, cancel, and handle typed errors.
  *
- *     node roundtrip.js URL KEY    # prints what came of it as JSON
+ *     node roundtrip.js URL KEY    # prints the results as JSON
  */
 
 import { createClient, createConfig } from "./client/client/index.js";

@@ -37,7 +37,7 @@ async function read(deliberation_id: string): Promise<Deliberation> {
   return data;
 }
 
-/** The winner that the terminal event tells, and whether every text was rebuilt from its pieces as it was recorded. */
+/** The winner in the terminal event, and whether every rebuilt text equals the recorded one. */
 async function watched(deliberation_id: string): Promise<[winner: string | null, rebuilt: boolean]> {
   const streamed = new Map<string, string>();
   let [winner, rebuilt] = [null as string | null, true];

@@ -1,4 +1,4 @@
-"""What a user of the generated Python client does: create, wait, list, read events, cancel, and meet typed errors.
+"""Uses the generated Python client: create, wait, list, read events, cancel, and handle typed errors.
 
 `python roundtrip.py URL KEY` prints what came of it as JSON.
 """
@@ -38,7 +38,7 @@ ENDED = {
 
 
 def request(strategy: DeliberationRequestStrategy) -> DeliberationRequest:
-    """A body."""
+    """A request body."""
     metadata = DeliberationRequestMetadata()
     metadata["sdk"] = MARK
     return DeliberationRequest(
@@ -47,7 +47,7 @@ def request(strategy: DeliberationRequestStrategy) -> DeliberationRequest:
 
 
 def created(client: AuthenticatedClient, body: DeliberationRequest, key: str | None = None) -> Deliberation:
-    """A new deliberation, or the one of this key."""
+    """A new deliberation, or the existing one with this key."""
     answer = (
         create_deliberation.sync(client=client, body=body)
         if key is None
@@ -58,7 +58,7 @@ def created(client: AuthenticatedClient, body: DeliberationRequest, key: str | N
 
 
 def waited(client: AuthenticatedClient, id: str) -> Deliberation:
-    """A deliberation once it has ended."""
+    """A deliberation after its end."""
     while True:
         found = get_deliberation.sync(id, client=client, prefer="wait=30")
         assert isinstance(found, Deliberation), found
@@ -67,7 +67,7 @@ def waited(client: AuthenticatedClient, id: str) -> Deliberation:
 
 
 def events_of(client: AuthenticatedClient, id: str) -> tuple[int, str | None]:
-    """How many events there are without pieces of text, and the winner that the last one tells."""
+    """The number of events without deltas, and the winner in the last one."""
     after, count, winner = "0", 0, None
     while True:
         page = read_deliberation_events.sync(id, client=client, after=after, deltas=False, limit=5)
@@ -82,7 +82,7 @@ def events_of(client: AuthenticatedClient, id: str) -> tuple[int, str | None]:
 
 
 def refusals(client: AuthenticatedClient) -> list[list[object]]:
-    """Status, code and first field of what is refused."""
+    """Status, code and first field of a refusal."""
     body = request(DeliberationRequestStrategy.SINGLE)
     body.role = "NOBODY"
     invalid = create_deliberation.sync(client=client, body=body)
@@ -95,7 +95,7 @@ def refusals(client: AuthenticatedClient) -> list[list[object]]:
 
 
 def main(url: str, key: str) -> None:
-    """Do all of it."""
+    """Run all steps."""
     # Accept chooses pages of JSON where a stream could be read, too.
     headers = {"Accept": "application/json"}
     with AuthenticatedClient(url, key, headers=headers, raise_on_unexpected_status=True) as client:

@@ -1,4 +1,4 @@
-"""The chaos run's checker can fail: each broken promise is found in a log that breaks it, and in no other."""
+"""The checker of chaos runs finds each violated guarantee, and no other."""
 
 import asyncio
 import random
@@ -14,7 +14,7 @@ KILL = Fault("SIGKILL", "coordinator", 10.0)
 
 
 def log(*facts: tuple[float, str]) -> list[Stored]:
-    """Facts of one deliberation: when each was stored, and its subject's tail."""
+    """Facts of one deliberation from their times of storage and subject tails."""
     return [
         Stored(("deliberations", "default", "d1", *tail.split(".")), at_s, f"deliberation.{tail}")
         for at_s, tail in facts
@@ -99,7 +99,7 @@ def test_the_proxy_counts_each_request_head_once() -> None:
 
 
 class Held:
-    """Stands where the proxy sleeps while it holds a connection, and tells when it has read what is sent meanwhile."""
+    """Replaces the proxy's sleep while it holds a connection, and waits until the sent bytes are read."""
 
     def __init__(self) -> None:
         self.begun, self.read, self.over = asyncio.Event(), asyncio.Event(), asyncio.Event()
@@ -113,9 +113,9 @@ class Held:
         return 101.0
 
 
-@pytest.mark.parametrize(("kind", "passed_on"), [("delay", b"late"), ("half-open", b"")])
+@pytest.mark.parametrize(("kind", "forwarded"), [("delay", b"late"), ("half-open", b"")])
 async def test_a_held_request_counts_from_its_sending_and_only_if_forwarded(
-    kind: CutKind, passed_on: bytes, monkeypatch: pytest.MonkeyPatch
+    kind: CutKind, forwarded: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("benchmarks.chaos.proxy.now_s", lambda: 100.0)
     reached: asyncio.Queue[bytes] = asyncio.Queue()
@@ -142,10 +142,10 @@ async def test_a_held_request_counts_from_its_sending_and_only_if_forwarded(
         monkeypatch.setattr("benchmarks.chaos.proxy.now_s", held.read_at)
         await held.read.wait()
         held.over.set()
-        if passed_on:
-            assert await reached.get() == passed_on
+        if forwarded:
+            assert await reached.get() == forwarded
         else:
             with suppress(ConnectionError):
                 assert await reader.read() == b""
         writer.close()
-    assert seen == [(b"first", 100.0)] + [(passed_on, 101.0)] * bool(passed_on)
+    assert seen == [(b"first", 100.0)] + [(forwarded, 101.0)] * bool(forwarded)
