@@ -3,7 +3,7 @@
 import asyncio
 import json
 import sys
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 from uuid import uuid4
@@ -18,30 +18,6 @@ from app.cli.exits import Exit, exit_of, print_json, run
 from app.cli.options import DEFAULT_URL, ApiKeyOption, JsonOption, UrlOption, nested_values, pairs
 from app.cli.render.ranking import deliberation_report
 from app.cli.watch import print_events, until_ended, watch_deliberation
-
-
-@dataclass(frozen=True, slots=True)
-class TaskOptions:
-    """The options of a submission; None and empty mean the gateway's default."""
-
-    task: str
-    role: str | None = None
-    agents: int | None = None
-    council: str | None = None
-    strategy: str | None = None
-    parameters: list[str] = field(default_factory=list[str])
-    rounds: int | None = None
-    rubric: str | None = None
-    requirements: list[str] = field(default_factory=list[str])
-    timeout_s: int | None = None
-    seed: int | None = None
-    max_tokens: int | None = None
-    temperature: float | None = None
-    quorum: int | None = None
-    budget_tokens: int | None = None
-    budget_calls: int | None = None
-    metadata: list[str] = field(default_factory=list[str])
-    webhook: str | None = None
 
 
 def parse_council(text: str) -> list[JsonObject]:
@@ -85,32 +61,6 @@ def task_text(task: str | None, file: str | None) -> str:
 
 def _given(**fields: Any) -> JsonObject:  # noqa: ANN401 -- the fields of a JSON object
     return {name: value for name, value in fields.items() if value not in (None, [], {})}
-
-
-def request_body(options: TaskOptions) -> JsonObject:
-    """The body of POST /deliberations with the given options only, so that every default is the gateway's."""
-    if options.council is not None and (options.role is not None or options.agents is not None):
-        raise typer.BadParameter("--council names the whole council: omit --role and --agents")
-    return _given(
-        task=options.task,
-        role=options.role,
-        num_agents=options.agents,
-        agents=None if options.council is None else parse_council(options.council),
-        strategy=options.strategy,
-        parameters=nested_values(options.parameters, "--parameter"),
-        rounds=options.rounds,
-        constraints=_given(
-            rubric=None if options.rubric is None else parse_rubric(options.rubric),
-            requirements=options.requirements,
-            timeout_seconds=options.timeout_s,
-        ),
-        quorum=options.quorum,
-        budget=_given(max_tokens=options.budget_tokens, max_calls=options.budget_calls),
-        sampling=_given(temperature=options.temperature, max_tokens=options.max_tokens),
-        seed=options.seed,
-        metadata=pairs(options.metadata, "--meta"),
-        webhook=_given(url=options.webhook),
-    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,26 +180,28 @@ def ask(
     A terminal shows the council live; elsewhere only the verdict is printed. --json prints the resource at the end, and
     with --watch every event as it comes.
     """
-    options = TaskOptions(
+    if council is not None and (role is not None or agents is not None):
+        raise typer.BadParameter("--council names the whole council: omit --role and --agents")
+    # Only the given options, so that every default is the gateway's.
+    body = _given(
         task=task_text(task, file),
         role=role,
-        agents=agents,
-        council=council,
+        num_agents=agents,
+        agents=None if council is None else parse_council(council),
         strategy=strategy,
-        parameters=parameter or [],
+        parameters=nested_values(parameter or [], "--parameter"),
         rounds=rounds,
-        rubric=rubric,
-        requirements=requirement or [],
-        timeout_s=timeout,
-        seed=seed,
-        max_tokens=max_tokens,
-        temperature=temperature,
+        constraints=_given(
+            rubric=None if rubric is None else parse_rubric(rubric),
+            requirements=requirement,
+            timeout_seconds=timeout,
+        ),
         quorum=quorum,
-        budget_tokens=budget_tokens,
-        budget_calls=budget_calls,
-        metadata=meta or [],
-        webhook=webhook,
+        budget=_given(max_tokens=budget_tokens, max_calls=budget_calls),
+        sampling=_given(temperature=temperature, max_tokens=max_tokens),
+        seed=seed,
+        metadata=pairs(meta or [], "--meta"),
+        webhook=_given(url=webhook),
     )
-    body = request_body(options)
     live = watch if watch is not None else sys.stdout.isatty() and not as_json
     run(lambda: _ask(body, _Mode(url, api_key, idempotency_key, detach, live, as_json)), as_json=as_json)

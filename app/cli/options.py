@@ -3,6 +3,7 @@
 import json
 import re
 from typing import Annotated, Any, cast
+from urllib.parse import urlsplit
 
 import typer
 
@@ -17,6 +18,22 @@ def _checked_id(value: str) -> str:
     if _ID.fullmatch(value) is None:
         raise typer.BadParameter("a deliberation's id consists of a-z, 0-9, _ and -, at most 64 of them")
     return value
+
+
+def checked_url(value: str, schemes: tuple[str, ...]) -> str:
+    """A URL with a host and one of the schemes; raises typer.BadParameter."""
+    try:
+        parts = urlsplit(value)
+        if parts.scheme in schemes and parts.hostname and parts.port != 0 and not value.split()[1:]:
+            return value
+    except ValueError:
+        pass
+    raise typer.BadParameter(f"{value!r} is not a URL that begins with {' or '.join(f'{s}://' for s in schemes)}")
+
+
+def checked_nats_url(value: str | None) -> str | None:
+    """A URL of a NATS server, or None; raises typer.BadParameter."""
+    return None if value is None else checked_url(value, ("nats", "tls", "ws", "wss"))
 
 
 def checked_tenant(value: str) -> str:

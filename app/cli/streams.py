@@ -4,7 +4,6 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from typing import Annotated
-from urllib.parse import urlsplit
 
 import structlog
 import typer
@@ -12,7 +11,7 @@ from rich.console import Console
 from rich.text import Text
 
 from app.cli.exits import EXIT_HELP, CommandError, Exit, FieldFault, print_json, run
-from app.cli.options import JsonOption
+from app.cli.options import JsonOption, checked_nats_url
 from app.deliberation.errors import JournalUnavailable, StreamsDiffer
 from app.log.journal import JetStreamJournal
 from app.log.stream_settings import (
@@ -29,19 +28,8 @@ from app.log.streams import apply, plan
 streams_cli = typer.Typer(no_args_is_help=True, help="Declare the streams of the log.", epilog=EXIT_HELP)
 
 
-def _checked_url(value: str) -> str:
-    try:
-        parsed = urlsplit(value)
-        usable = parsed.scheme in ("nats", "tls", "ws", "wss") and bool(parsed.hostname) and parsed.port != 0
-    except ValueError:
-        usable = False
-    if not usable:
-        raise typer.BadParameter(f"a NATS server is nats://host:port, not {value!r}")
-    return value
-
-
 NatsOption = Annotated[
-    str, typer.Option("--nats-url", envvar="NATS_URL", callback=_checked_url, help="NATS server of the log.")
+    str, typer.Option("--nats-url", envvar="NATS_URL", callback=checked_nats_url, help="NATS server of the log.")
 ]
 RetentionOption = Annotated[
     int,

@@ -1,10 +1,9 @@
 """`deliberate watch`: shows a running deliberation; `ask` and `demo` use it too."""
 
 import asyncio
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from datetime import UTC, datetime
-from types import TracebackType
-from typing import Annotated, Self
+from typing import Annotated, NoReturn
 
 import typer
 from rich.console import Console
@@ -28,61 +27,35 @@ def retry_text(retry: Retry) -> str:
     return f"stream lost: {retry.reason}; attempt {retry.attempt} in {retry.delay_s:.1f} s"
 
 
-class Painter:
-    """Draws a view after changes, at most every `_FRAME_S` seconds, and once more at the end."""
-
-    def __init__(self, console: Console, view: CouncilView) -> None:
-        self._console = console
-        self._view = view
-        self._live = Live(console=console, auto_refresh=False, vertical_overflow="crop")
-        self._drawn_at = 0.0
-        self._timer: asyncio.TimerHandle | None = None
-
-    def __enter__(self) -> Self:
-        self._live.start()
-        self._draw()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._draw(again=False)
-        self._live.stop()
-
-    def changed(self) -> None:
-        """Draw the changed view as soon as the frame rate allows."""
-        self._draw_at(self._drawn_at + _FRAME_S)
-
-    def _draw_at(self, when: float) -> None:
-        if self._timer is not None:
-            if self._timer.when() <= when:
-                return
-            self._timer.cancel()
-        self._timer = asyncio.get_running_loop().call_at(when, self._draw)
-
-    def _draw(self, *, again: bool = True) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-        self._live.update(picture(self._console, self._view, datetime.now(UTC)), refresh=True)
-        self._drawn_at = asyncio.get_running_loop().time()
-        if again:
-            self._draw_at(self._drawn_at + _IDLE_FRAME_S)
+async def _draw(live: Live, console: Console, view: CouncilView, changed: asyncio.Event) -> NoReturn:
+    """Draw the view after each change, at most every `_FRAME_S` seconds and at least every `_IDLE_FRAME_S`."""
+    while True:
+        live.update(picture(console, view, datetime.now(UTC)), refresh=True)
+        await asyncio.sleep(_FRAME_S)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_IDLE_FRAME_S):
+                await changed.wait()
+        changed.clear()
 
 
 async def show_lanes(gateway: GatewayClient, deliberation_id: str, console: Console, *, after: str = "0") -> None:
     """Draw the lanes of a deliberation until its end."""
-    view = CouncilView()
-    with Painter(console, view) as painter:
+    view, changed = CouncilView(), asyncio.Event()
 
-        def show_retry(retry: Retry) -> None:
-            view.notice = retry_text(retry)
-            painter.changed()
+    def show_retry(retry: Retry) -> None:
+        view.notice = retry_text(retry)
+        changed.set()
 
-        async with aclosing(gateway.follow(deliberation_id, after=after, on_retry=show_retry)) as frames:
-            async for frame in frames:
-                view.apply(frame)
-                painter.changed()
+    with Live(console=console, auto_refresh=False, vertical_overflow="crop") as live:
+        drawing = asyncio.create_task(_draw(live, console, view, changed))
+        try:
+            async with aclosing(gateway.follow(deliberation_id, after=after, on_retry=show_retry)) as frames:
+                async for frame in frames:
+                    view.apply(frame)
+                    changed.set()
+        finally:
+            drawing.cancel()
+            live.update(picture(console, view, datetime.now(UTC)), refresh=True)
 
 
 async def show_lines(gateway: GatewayClient, deliberation_id: str, console: Console, *, after: str = "0") -> None:

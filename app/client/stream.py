@@ -2,11 +2,10 @@
 
 import asyncio
 import random
-from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Mapping, Sequence
 from contextlib import aclosing
 from types import TracebackType
-from typing import Self
+from typing import Generic, Self, TypeVar
 
 import httpx
 from pydantic import ValidationError
@@ -18,6 +17,7 @@ from app.client.sse import Frame, SseDecoder
 from app.client.texts import Texts, TextsOfSeveral
 
 _CONNECT_TIMEOUT_S = 5.0
+_TextsT = TypeVar("_TextsT", Texts, TextsOfSeveral)
 _MEDIA = "text/event-stream"
 # Statuses to retry beside 5xx.
 _RETRIED = (408, 425, 429)
@@ -52,7 +52,7 @@ class _Broken(Exception):
         self.response = response
 
 
-class _Stream(ABC):
+class _Stream(Generic[_TextsT]):
     """The events after a cursor, over any number of connections."""
 
     def __init__(
@@ -62,6 +62,7 @@ class _Stream(ABC):
         filters: Mapping[str, str | Sequence[str]],
         after: str | None,
         follower: Follower,
+        texts: _TextsT,
         waits: Waits,
         on_retry: Callable[[Retry], None] | None,
     ) -> None:
@@ -72,11 +73,8 @@ class _Stream(ABC):
         self._waits = waits
         self._on_retry = on_retry
         self._follower = follower
+        self.texts = texts
         self._frames = self._follow()
-
-    @abstractmethod
-    def _apply(self, event: AnyEvent) -> None:
-        """Update the texts with an event."""
 
     async def __aenter__(self) -> Self:
         return self
@@ -103,7 +101,7 @@ class _Stream(ABC):
     async def __aiter__(self) -> AsyncIterator[AnyEvent]:
         async for frame in self._frames:
             event = event_of(frame)
-            self._apply(event)
+            self.texts.apply(event)
             yield event
 
     async def _follow(self) -> AsyncGenerator[Frame]:
@@ -183,7 +181,7 @@ class _Stream(ABC):
                     return
 
 
-class EventStream(_Stream):
+class EventStream(_Stream[Texts]):
     """The events of one deliberation after the cursor `after`: `0` is the beginning, None starts with a snapshot.
 
     An async context manager and iterator. It yields each event once, in the order of the log, up to the terminal one,
@@ -211,14 +209,10 @@ class EventStream(_Stream):
         waits = waits or Waits()
         filters = ({} if deltas else {"deltas": "false"}) | ({"types": ",".join(types)} if types else {})
         path = f"/deliberations/{deliberation_id}/events"
-        super().__init__(http, path, filters, after, Follower(waits), waits, on_retry)
-        self.texts = Texts()
-
-    def _apply(self, event: AnyEvent) -> None:
-        self.texts.apply(event)
+        super().__init__(http, path, filters, after, Follower(waits), Texts(), waits, on_retry)
 
 
-class MultiplexedStream(_Stream):
+class MultiplexedStream(_Stream[TextsOfSeveral]):
     """The events of several deliberations in one stream with one cursor; otherwise like `EventStream`.
 
     Without ids it covers all deliberations of the tenant, including future ones, and never ends. `statuses` selects
@@ -245,11 +239,8 @@ class MultiplexedStream(_Stream):
             **({"deltas": "true"} if deltas else {}),
             **({"types": ",".join(types)} if types else {}),
         }
-        super().__init__(http, "/events", filters, after, Follower(waits, deliberation_ids), waits, on_retry)
-        self.texts = TextsOfSeveral(all=not deliberation_ids)
-
-    def _apply(self, event: AnyEvent) -> None:
-        self.texts.apply(event)
+        follower, texts = Follower(waits, deliberation_ids), TextsOfSeveral(all=not deliberation_ids)
+        super().__init__(http, "/events", filters, after, follower, texts, waits, on_retry)
 
 
 def _retry_after_s(response: httpx.Response | None) -> float | None:

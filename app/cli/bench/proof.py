@@ -53,25 +53,11 @@ def summary_line(figures: Collection[Figure]) -> Text:
     )
 
 
-def figure_document(figure: Figure) -> JsonObject:
-    """A figure as JSON."""
-    return {
-        "what": figure.what,
-        "measured": figure.measured,
-        "predicted": figure.predicted,
-        "band": figure.band,
-        "within": figure.within,
-    }
-
-
 def row_document(row: Row) -> JsonObject:
     """A row as JSON."""
-    return {
-        "strategy": row.strategy,
-        "about": row.about,
-        "runs": row.runs,
-        "figures": [figure_document(figure) for figure in row.all],
-    }
+    names = ("what", "measured", "predicted", "band", "within")
+    figures = [{name: getattr(figure, name) for name in names} for figure in row.all]
+    return {"strategy": row.strategy, "about": row.about, "runs": row.runs, "figures": figures}
 
 
 async def proof(strategies: Collection[str], runs: int, seed: int, *, as_json: bool) -> Exit:

@@ -9,7 +9,7 @@ from typer.testing import CliRunner, Result
 
 from app.cli import cli
 from app.cli import openapi as openapi_command
-from app.cli.ask import TaskOptions, request_body
+from app.cli.ask import parse_rubric
 from tests.components.cli.council_run import ID, Council, Served, StubGateway, council_of, problem
 
 runner = CliRunner()
@@ -116,12 +116,11 @@ def test_every_option_reaches_the_request(stub: StubGateway, url: str) -> None:
     ]
 
 
-def test_sends_an_empty_or_structured_rubric_unchanged(tmp_path: Path) -> None:
+def test_parses_a_structured_rubric(tmp_path: Path) -> None:
     file = tmp_path / "rubric.json"
     file.write_text('[{"id": "right", "description": "Is it right?", "weight": 2}]')
     for given in (f"@{file}", file.read_text()):
-        rubric = request_body(TaskOptions(task="x", rubric=given))["constraints"]["rubric"]
-        assert rubric == [{"id": "right", "description": "Is it right?", "weight": 2}]
+        assert parse_rubric(given) == [{"id": "right", "description": "Is it right?", "weight": 2}]
 
 
 @pytest.mark.parametrize(
