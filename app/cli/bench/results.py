@@ -1,6 +1,7 @@
 """Results of strategies as text and as JSON."""
 
 from collections.abc import Iterator
+from dataclasses import asdict
 
 from rich.text import Text
 
@@ -69,8 +70,8 @@ def _figures(result: StrategyResult) -> JsonObject:
         "tokens": result.tokens,
         "calls_per_right": result.per_right(result.calls),
         "tokens_per_right": result.per_right(result.tokens),
-        "against_majority": _flips_document(result.against_majority),
-        "against_first": _flips_document(result.against_first),
+        "against_majority": asdict(result.against_majority),
+        "against_first": asdict(result.against_first),
         "answers": result.answers,
         "unread": result.unreadable,
         "mean_seconds": result.seconds,
@@ -81,7 +82,3 @@ def _figures(result: StrategyResult) -> JsonObject:
             for each in result.grades
         ],
     }
-
-
-def _flips_document(found: Flips) -> JsonObject:
-    return {"spoilt": found.spoilt, "mended": found.mended}

@@ -189,5 +189,5 @@ def deliberation_report(deliberation: Deliberation) -> Group:
         parts.append(Text(f"stage {at.stage}: {at.purpose}, {at.calls_finished} of {at.calls_total} calls answered"))
     parts.append(cost_line(deliberation))
     if any(is_simulated(proposal.model) for proposal in deliberation.proposals):
-        parts.append(Text("Simulated: the engine is a simulator without weights; no model wrote this.", "yellow"))
+        parts.append(Text("Simulated: the engine is a stand-in without weights; no model wrote this.", "yellow"))
     return Group(*parts)

@@ -23,7 +23,7 @@ from app.cli.render.progress import (
     as_document,
 )
 from app.cli.stack.layout import PACKAGED_ROLES, StackOptions, make_ray_dir, plan_stack, without_credentials
-from app.cli.stack.nats_store import FREE_BYTES_MIN, unhealthy_store
+from app.cli.stack.nats_server import FREE_BYTES_MIN, unhealthy_store
 from app.cli.stack.processes import PortAllocator, log_tail, marked, output_since, write_private
 from app.cli.stack.restart_policy import (
     DELAY_MAX_S,
