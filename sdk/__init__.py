@@ -1,1 +1,1 @@
-"""Recipes that generate clients of the gateway, and the streaming helper for TypeScript; `docs/sdks.md` tells them."""
+"""Recipes for clients of the gateway, and the streaming library for TypeScript; see `docs/sdks.md`."""

@@ -25,15 +25,15 @@ def lock_node(folder: Path) -> None:
     build.run(*npm, cwd=folder)
     lock = json.loads((folder / "package-lock.json").read_text())
     for package in lock["packages"].values():
-        for told in ("funding", "resolved"):
-            package.pop(told, None)
+        for field in ("funding", "resolved"):
+            package.pop(field, None)
     (build.HERE / "package-lock.json").write_text(json.dumps(lock, indent=2, ensure_ascii=False) + "\n")
 
 
 def lock_python() -> None:
     """Lock the packages of the Python client's environment."""
     options = ["--quiet", "--upgrade", "--universal", "--python-version", "3.11", "--generate-hashes"]
-    # The generator would format with ruff; that is most of the download, and nobody reads what is generated here.
+    # Without ruff, which is most of the download and would only format the generated code.
     files = ["--no-annotate", "--no-header", "--no-emit-package", "ruff", "requirements.in", "-o", "requirements.lock"]
     build.run(_UV, "pip", "compile", *options, *files, cwd=build.HERE)
 

@@ -135,7 +135,7 @@ def selected_by_identical_reviewers(agents: int, judge: float) -> Callable[[int]
     authors every two candidates have a common reviewer, so the upper kind leads the Borda average: the winner is right
     if some candidate is, or under wrong judgement if all are.
     """
-    return selected_of_versions(agents, kept=1.0, mended=0.0, judge=judge)
+    return selected_of_versions(agents, kept=1.0, repaired=0.0, judge=judge)
 
 
 def selected_by_independent_reviewers(agents: int, judge: float) -> Callable[[int], float]:
@@ -198,7 +198,7 @@ def _right_leads(agents: int, k: int, true_right: int, true_wrong: int) -> bool:
     return right > wrong
 
 
-def kept_and_mended(fix: float, harm: float, rounds: int) -> tuple[float, float]:
+def kept_and_repaired(fix: float, harm: float, rounds: int) -> tuple[float, float]:
     """The probabilities that a right and a wrong draft are right after `rounds` revisions.
 
     A Markov chain with two states: each round a wrong text becomes right with u, a right one wrong with h. Its second
@@ -211,7 +211,7 @@ def kept_and_mended(fix: float, harm: float, rounds: int) -> tuple[float, float]
     return limit + (1 - limit) * fading, limit * (1 - fading)
 
 
-def selected_of_versions(agents: int, kept: float, mended: float, judge: float) -> Callable[[int], float]:
+def selected_of_versions(agents: int, kept: float, repaired: float, judge: float) -> Callable[[int], float]:
     """g(k): how often selection by identical reviewers is right among N drafts, k of them right, and N last versions.
 
     It needs two probabilities: that some text is right, which fails if all drafts are wrong and none was repaired; and
@@ -219,7 +219,7 @@ def selected_of_versions(agents: int, kept: float, mended: float, judge: float) 
     """
 
     def given(k: int) -> float:
-        some = 1 - (k == 0) * (1 - mended) ** agents
+        some = 1 - (k == 0) * (1 - repaired) ** agents
         all_ = (k == agents) * kept**agents
         return judge * some + (1 - judge) * all_
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from app.quality.closed_forms import expected, kept_and_mended, selected_of_versions, tested_by_two
+from app.quality.closed_forms import expected, kept_and_repaired, selected_of_versions, tested_by_two
 from app.quality.experiments import Experiment, distribution_of, short
 from app.quality.simulated_agents import RIGHT, AgentModel
 from app.quality.trials import Setting
@@ -21,11 +21,11 @@ def _given(agents: int, accuracy: float, fix: float, rounds: int) -> Experiment:
     # A right test equals a perfect reviewer: a passing program wins, and only a failing one is repaired.
     model = AgentModel(accuracy=accuracy, fix=fix)
     setting = Setting(strategy="execute", agents=agents, model=model, rounds=rounds, parameters=_GIVEN)
-    _, mended = kept_and_mended(fix, 0.0, rounds)
+    _, repaired = kept_and_repaired(fix, 0.0, rounds)
     return Experiment(
         about=f"N={agents} R={rounds} p={short(accuracy)} u={short(fix)}, a given test",
         setting=setting,
-        right=expected(distribution_of(setting), selected_of_versions(agents, kept=1.0, mended=mended, judge=1.0)),
+        right=expected(distribution_of(setting), selected_of_versions(agents, kept=1.0, repaired=repaired, judge=1.0)),
         calls=agents + rounds * agents * (1 - accuracy),
     )
 

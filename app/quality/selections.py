@@ -6,7 +6,7 @@ from app.deliberation.outputs import Answer, Revision, parse_output
 from app.quality.closed_forms import (
     escalated,
     expected,
-    kept_and_mended,
+    kept_and_repaired,
     selected_by_identical_reviewers,
     selected_by_independent_reviewers,
     selected_of_versions,
@@ -67,9 +67,9 @@ def _council(about: str, model: AgentModel, rounds: int, critics: int = 1) -> Ex
     setting = Setting(strategy="council", agents=agents, model=model, rounds=rounds, parameters={"critics": critics})
     # One critic is enough to demand a revision.
     detect, alarm = (1 - (1 - rate) ** critics for rate in (model.detect, model.alarm))
-    kept, mended = kept_and_mended(detect * model.fix, alarm * model.harm, rounds)
+    kept, repaired = kept_and_repaired(detect * model.fix, alarm * model.harm, rounds)
     revised = model.accuracy * alarm + (1 - model.accuracy) * detect
-    drift = model.accuracy * kept + (1 - model.accuracy) * mended
+    drift = model.accuracy * kept + (1 - model.accuracy) * repaired
 
     def last_versions(found: Sequence[Trial]) -> Iterable[Figure]:
         yield share("last version right", [right for trial in found for right in last_right(trial)], drift)
@@ -77,7 +77,7 @@ def _council(about: str, model: AgentModel, rounds: int, critics: int = 1) -> Ex
     return Experiment(
         about=f"N={agents} R={rounds} {about}",
         setting=setting,
-        right=expected(distribution_of(setting), selected_of_versions(agents, kept, mended, model.judge)),
+        right=expected(distribution_of(setting), selected_of_versions(agents, kept, repaired, model.judge)),
         calls=agents * (2 + rounds * (critics + revised)),
         extra=last_versions,
     )
@@ -100,8 +100,8 @@ def _autos() -> Iterator[Experiment]:
         about = f"N=5 p=.7 ρ={short(correlation)} q=.8, on to best_of_n"
         yield _auto(about, 5, model, "best_of_n", selected_by_independent_reviewers(5, model.judge), calls=10)
     model = AgentModel(accuracy=0.7, fix=0.4, harm=0.2, judge=0.8, one_jury=True)
-    kept, mended = kept_and_mended(model.fix, model.harm, 1)
-    given = selected_of_versions(3, kept, mended, model.judge)
+    kept, repaired = kept_and_repaired(model.fix, model.harm, 1)
+    given = selected_of_versions(3, kept, repaired, model.judge)
     yield _auto("N=3 R=1 p=.7 u=.4 h=.2 q=.8, on to council", 3, model, "council", given, calls=12)
 
 

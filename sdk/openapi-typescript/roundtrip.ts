@@ -1,8 +1,8 @@
 /**
- * What a user of the types that openapi-typescript generates does, with openapi-fetch for the requests and the streaming
- * helper for events: create, watch until the end, list, read events, cancel, and meet typed errors.
+ * Uses the types that openapi-typescript generates, with openapi-fetch for requests and the streaming library for events:
+ * create, watch until the end, list, read events, cancel, and handle typed errors.
  *
- *     node roundtrip.js URL KEY    # prints what came of it as JSON
+ *     node roundtrip.js URL KEY    # prints the results as JSON
  */
 
 import { EventStream } from "deliberation-stream";
@@ -71,7 +71,7 @@ async function eventsOf(deliberation_id: string): Promise<number> {
   }
 }
 
-function told(error: Schemas["Problem"] | undefined): [number, string, string | null] {
+function summary(error: Schemas["Problem"] | undefined): [number, string, string | null] {
   if (error === undefined) throw new Error("not refused");
   return [error.status, error.code, error.errors[0]?.pointer ?? null];
 }
@@ -106,7 +106,7 @@ console.log(
     told_winner: winner,
     cancelled: stopped.status,
     reason: stopped.status_reason,
-    refusals: [told(invalid.error), told(unknown.error)],
+    refusals: [summary(invalid.error), summary(unknown.error)],
     rebuilt,
   }),
 );

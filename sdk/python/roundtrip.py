@@ -111,7 +111,7 @@ def main(url: str, key: str) -> None:
         stopping = cancel_deliberation.sync(doomed.id, client=client, body=CancelRequest(reason="changed my mind"))
         assert isinstance(stopping, Deliberation), stopping
         stopped = waited(client, doomed.id)
-        told = {
+        results = {
             "id": first.id,
             "again": again.id,
             "status": ended.status.value,
@@ -123,7 +123,7 @@ def main(url: str, key: str) -> None:
             "reason": stopped.status_reason,
             "refusals": refusals(client),
         }
-    print(json.dumps(told))
+    print(json.dumps(results))
 
 
 if __name__ == "__main__":

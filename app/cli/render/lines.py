@@ -75,10 +75,10 @@ def _describe(event: Event) -> str | None:
             assert_never(event)
 
 
-def event_line(event: Event, begun_at: datetime | None) -> str | None:
-    """One line for an event with the seconds since `begun_at`; None for a delta."""
+def event_line(event: Event, started_at: datetime | None) -> str | None:
+    """One line for an event with the seconds since `started_at`; None for a delta."""
     text = _describe(event)
     if text is None:
         return None
-    passed_s = (event.ts - (begun_at or event.ts)).total_seconds()
+    passed_s = (event.ts - (started_at or event.ts)).total_seconds()
     return printable(f"{passed_s:6.1f} s  {text}").replace("\n", " ")

@@ -99,9 +99,9 @@ async def declare_on_external(layout: Layout, report: ProgressReport) -> None:
             layout.nats_url, layout.streams, on_wait=lambda: report(PartGiven("nats", url, answers=False))
         )
     except JournalUnavailable as error:
-        remedy = "has it JetStream, and do the credentials fit? without --nats-url one is started"
+        remedy = "check that it has JetStream and accepts the credentials; without --nats-url one is started"
         raise CommandError(Exit.UNREACHABLE, error.code, str(error), remedy=remedy) from error
     except StreamsDiffer as error:
-        remedy = "`deliberate streams plan` tells each difference; nothing was changed"
+        remedy = "`deliberate streams plan` lists each difference; nothing was changed"
         raise CommandError(Exit.FAILED, error.code, str(error), remedy=remedy) from error
     report(PartGiven("nats", url, answers=True))

@@ -221,7 +221,7 @@ def _nats(layout: Layout) -> Child:
         low_priority=False,
         ports={"nats": port, "monitor": monitor},
         detail=f"{layout.nats_url}  JetStream, streams declared",
-        hint="the store lies in the data directory; is its disk full, or the port taken?",
+        hint="check the disk of the data directory and the port",
     )
 
 
@@ -237,7 +237,7 @@ def _simulator(layout: Layout) -> Child:
         stop_within_s=3.0,
         ports={"simulator": port},
         detail=f"{layout.engine_urls[0]}  simulated: no weights; --engine-url names a real engine",
-        hint="`deliberate simulator --help` tells what --simulate may hold",
+        hint="`deliberate simulator --help` lists the arguments for --simulate",
     )
 
 
@@ -329,8 +329,8 @@ def _webhooks(layout: Layout, needs: tuple[str, ...]) -> Child:
         needs=needs,
         stop_within_s=layout.webhooks_stop_within_s,
         ports={"webhooks": port},
-        detail="`deliberate webhooks secret` tells what receivers check with",
-        hint="is there a WEBHOOK_… in the environment that it does not take?",
+        detail="`deliberate webhooks secret` prints the secret for receivers",
+        hint="check the WEBHOOK_… variables in the environment",
     )
 
 
@@ -349,5 +349,5 @@ def _gateway(layout: Layout, needs: tuple[str, ...]) -> Child:
         stop_within_s=layout.gateway_stops_within_s,
         ports={"gateway": layout.ports["gateway"]},
         detail=f"{layout.url}  the dashboard; documentation at /docs",
-        hint="a port that was free may have been taken meanwhile: choose another by --port",
+        hint="another process may have taken the port; choose another by --port",
     )

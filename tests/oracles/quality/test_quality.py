@@ -73,15 +73,15 @@ def test_identical_reviewers_match_a_manual_count() -> None:
 
 @pytest.mark.parametrize(("fix", "harm"), [(0.4, 0.2), (0.0, 0.0), (1.0, 1.0), (0.3, 0.0)])
 def test_the_chain_of_revisions_is_the_product_of_its_steps(fix: float, harm: float) -> None:
-    kept, mended = 1.0, 0.0
+    kept, repaired = 1.0, 0.0
     for rounds in range(5):
-        assert closed_forms.kept_and_mended(fix, harm, rounds) == pytest.approx((kept, mended))
-        kept, mended = kept * (1 - harm) + (1 - kept) * fix, mended * (1 - harm) + (1 - mended) * fix
+        assert closed_forms.kept_and_repaired(fix, harm, rounds) == pytest.approx((kept, repaired))
+        kept, repaired = kept * (1 - harm) + (1 - kept) * fix, repaired * (1 - harm) + (1 - repaired) * fix
 
 
 def test_neutral_revisions_keep_the_accuracy() -> None:
-    kept, mended = closed_forms.kept_and_mended(0.28, 0.12, 3)
-    assert 0.7 * kept + 0.3 * mended == pytest.approx(0.7)
+    kept, repaired = closed_forms.kept_and_repaired(0.28, 0.12, 3)
+    assert 0.7 * kept + 0.3 * repaired == pytest.approx(0.7)
 
 
 def test_a_stopped_vote_matches_the_published_calls_and_accuracy() -> None:
