@@ -46,7 +46,7 @@ class Plan:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Target:
+class BenchTarget:
     """The gateway to measure: the one at `url`, or one that is started in front of these engines."""
 
     url: str | None
@@ -70,7 +70,7 @@ def read_dataset(path: Path, limit: int | None) -> list[Question]:
 
 
 @asynccontextmanager
-async def gateway_at(target: Target) -> AsyncGenerator[GatewayClient]:
+async def gateway_at(target: BenchTarget) -> AsyncGenerator[GatewayClient]:
     """The gateway at the target. Without a URL a stack is started and stopped; stderr shows its progress."""
     if target.url is not None:
         async with GatewayClient(target.url, target.api_key) as gateway:

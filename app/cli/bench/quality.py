@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from app.cli.bench.engines import Plan, Target, gateway_at, measure, read_dataset
+from app.cli.bench.engines import BenchTarget, Plan, gateway_at, measure, read_dataset
 from app.cli.bench.proof import proof
 from app.cli.exits import Exit, run
 from app.cli.options import ApiKeyOption, JsonOption
@@ -109,15 +109,15 @@ def quality(
     run(lambda: _measure(target, plan, dataset, limit, as_json=as_json), as_json=as_json)
 
 
-def _target(url: str | None, engine_urls: list[str], data_dir: Path | None) -> Target:
+def _target(url: str | None, engine_urls: list[str], data_dir: Path | None) -> BenchTarget:
     if (url is None) == (not engine_urls):
         raise typer.BadParameter("give either --engine-url, repeatable, or the --url of a running gateway")
     if url is not None and data_dir is not None:
         raise typer.BadParameter("--data-dir belongs to a stack that is started here, and not to the gateway at --url")
-    return Target(url=url, engine_urls=tuple(engine_urls), data_dir=data_dir)
+    return BenchTarget(url=url, engine_urls=tuple(engine_urls), data_dir=data_dir)
 
 
-async def _measure(target: Target, plan: Plan, dataset: Path, limit: int | None, *, as_json: bool) -> Exit:
+async def _measure(target: BenchTarget, plan: Plan, dataset: Path, limit: int | None, *, as_json: bool) -> Exit:
     # Read before anything starts, so that an invalid row costs nothing.
     questions = read_dataset(dataset, limit)
     async with gateway_at(target) as gateway:
