@@ -1,9 +1,9 @@
-"""What asking for keys costs a request: one gateway that does beside one that does not, in this process.
+"""Measures the cost of authentication: a gateway with keys against one without, in this process.
 
     python -m benchmarks.authentication [--requests 20000]
 
-Requests go into the ASGI application itself, over a log in memory, so that nothing but the gateway's own CPU is
-measured. The two take turns in rounds, and the median of the rounds is told, since a shared machine has slow moments.
+Requests call the ASGI application directly, with a log in memory, so that only the gateway's CPU time counts. Both
+gateways alternate in rounds, and the median round is printed, because a shared machine has slow moments.
 """
 
 import argparse
@@ -33,7 +33,7 @@ _HOST = (b"host", b"localhost:8080")
 
 @asynccontextmanager
 async def running(settings: Settings, journal: InMemoryJournal) -> AsyncGenerator[Gateway, None]:
-    """A gateway that has read its log, and its keys."""
+    """A gateway that has loaded its log and its keys."""
     app = create_app(settings)
     async with lifespan_of(settings, journal, SystemClock())(app) as gateway:
         ring = gateway["access"].keyring
@@ -45,7 +45,7 @@ async def running(settings: Settings, journal: InMemoryJournal) -> AsyncGenerato
 def requests(
     app: ASGIApp, gateway: Gateway, path: str, headers: Headers
 ) -> Callable[[int], Coroutine[Any, Any, float]]:
-    """Makes so many requests, one after the other; returns microseconds of each."""
+    """A function that makes sequential requests and returns the mean microseconds."""
 
     async def receive() -> Message:
         return {"type": "http.request", "body": b"", "more_body": False}
@@ -71,8 +71,8 @@ def requests(
     return make
 
 
-async def measured(count: int, keys: int) -> None:
-    """Print what a request costs without keys, with one, and with a session."""
+async def measure(count: int, keys: int) -> None:
+    """Print the cost of a request without a key, with a key, and with a session."""
     journal = InMemoryJournal()
     pepper, key = Pepper(PEPPER), ""
     for _ in range(keys):
@@ -84,15 +84,15 @@ async def measured(count: int, keys: int) -> None:
     open_settings = Settings()
     os.environ["KEY_PEPPER"] = PEPPER
     keyed_settings = Settings()
-    async with running(open_settings, journal) as without, running(keyed_settings, journal) as asking:
-        access = asking["access"]
+    async with running(open_settings, journal) as without, running(keyed_settings, journal) as keyed:
+        access = keyed["access"]
         assert access.sessions is not None
         token, _ = access.sessions.begin(access.holder(key), access.now_s())
         open_app, keyed_app, path = create_app(open_settings), create_app(keyed_settings), "/deliberations"
         ways = {
             "no keys": requests(open_app, without, path, [_HOST]),
-            "key": requests(keyed_app, asking, path, [_HOST, (b"authorization", f"Bearer {key}".encode())]),
-            "session": requests(keyed_app, asking, path, [_HOST, (b"cookie", f"deliberate={token}".encode())]),
+            "key": requests(keyed_app, keyed, path, [_HOST, (b"authorization", f"Bearer {key}".encode())]),
+            "session": requests(keyed_app, keyed, path, [_HOST, (b"cookie", f"deliberate={token}".encode())]),
         }
         taken: dict[str, list[float]] = {name: [] for name in ways}
         for _ in range(ROUNDS):
@@ -111,11 +111,11 @@ async def measured(count: int, keys: int) -> None:
 def main() -> None:
     """Read the options and measure."""
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    options.add_argument("--requests", type=int, default=20_000, help="requests of each way")
-    options.add_argument("--keys", type=int, default=1_000, help="keys that are held")
+    options.add_argument("--requests", type=int, default=20_000, help="requests per gateway")
+    options.add_argument("--keys", type=int, default=1_000, help="number of keys")
     given = options.parse_args()
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
-    asyncio.run(measured(given.requests, given.keys))
+    asyncio.run(measure(given.requests, given.keys))
 
 
 if __name__ == "__main__":

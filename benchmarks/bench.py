@@ -1,9 +1,9 @@
-"""`make bench`: the product beside its floor, in one run, on one machine, with the simulator at 500 ms per call.
+"""`make bench`: compares the product with a floor, in one run on one machine, with the simulator at 500 ms per call.
 
-The floor is a bare script in this process: httpx over aiohttp makes the same three calls at once and keeps nothing; it
-has no server, no queue and no record. The product is the whole stack as `deliberate up` starts it, asked over HTTP
-(`POST /deliberations` with `Prefer: wait`, strategy `independent`, N = 3). Engine, load and product share the machine's
-cores, so only the ratios within a run mean anything.
+The floor is a script in this process: httpx over aiohttp makes the same three calls concurrently, without a server, a
+queue or a record. The product is the whole stack as `deliberate up` starts it, over HTTP (`POST /deliberations` with
+`Prefer: wait`, strategy `independent`, N = 3). Engine, load and product share the machine's cores, so only the ratios
+within a run are meaningful.
 """
 
 import argparse
@@ -36,7 +36,7 @@ AGENTS = 3
 CALL_MS = 500
 TOKENS_PER_CHUNK = 8
 TASK = "Write a function that merges two sorted lists, and say how you would test it."
-# The simulator closes idle connections after 5 s, as vLLM does: a request must not meet that moment.
+# The simulator closes idle connections after 5 s, as vLLM does; the client must close them before.
 LIMITS = httpx.Limits(max_connections=2_000, keepalive_expiry=3)
 ROUNDS = ((1, 20), (50, 500), (200, 1_600))
 QUICK_CALL_MS = 50
@@ -46,7 +46,7 @@ HELD = (100, 1_000)
 
 @dataclass
 class Sample:
-    """Latencies in seconds of one round, and how long the round took."""
+    """The latencies and the duration of one round, in seconds."""
 
     in_flight: int
     latencies_s: list[float] = field(default_factory=list[float])
@@ -85,7 +85,7 @@ async def closed_loop(in_flight: int, total: int, one: Callable[[], Awaitable[No
 
 
 def calls() -> tuple[Call, ...]:
-    """The three calls that `independent` makes for the task: the floor sends the same prompts."""
+    """The three calls of `independent` for the task; the floor sends the same prompts."""
     specification = Specification(
         task=TASK,
         agents=tuple(AgentSpec(agent_id=f"dev-{n:03d}", role="DEV") for n in range(1, AGENTS + 1)),
@@ -100,7 +100,7 @@ def calls() -> tuple[Call, ...]:
 
 
 class Floor:
-    """The same calls without a product, as anybody would write them."""
+    """The same calls from a plain script."""
 
     def __init__(self, engine_url: str) -> None:
         self._client = httpx.AsyncClient(
@@ -126,7 +126,7 @@ class Floor:
 
 
 class Product:
-    """The stack, asked over HTTP."""
+    """The stack over HTTP."""
 
     def __init__(self, url: str) -> None:
         self._client = httpx.AsyncClient(
@@ -147,8 +147,8 @@ class Product:
             raise SystemExit(f"the product answered {response.status_code}: {response.text[:500]}")
         return response.json()["id"]
 
-    async def held(self, count: int) -> None:
-        """Wait until the coordinators have so many deliberations in hand."""
+    async def until_running(self, count: int) -> None:
+        """Wait until the coordinators run at least `count` deliberations."""
         while True:
             coordinators = (await self._client.get("/cluster")).json()["coordinators"]
             if sum(each["in_hand"] for each in coordinators) >= count:
@@ -168,7 +168,7 @@ class Product:
             headers["If-None-Match"] = response.headers["ETag"]
 
     async def drained(self) -> None:
-        """Wait until nothing is in flight."""
+        """Wait until no deliberation is active."""
         while (await self._client.get("/stats")).json()["active"]:  # noqa: ASYNC110 -- another process
             await asyncio.sleep(0.2)
 
@@ -176,8 +176,8 @@ class Product:
         await self._client.aclose()
 
 
-async def measured(engine_url: str, url: str, *, deltas: bool) -> list[tuple[str, str, str, str]]:
-    """One stack measured: rows of (what, floor, product, ratio)."""
+async def measure(engine_url: str, url: str, *, deltas: bool) -> list[tuple[str, str, str, str]]:
+    """Measures one stack: rows of (what, floor, product, ratio)."""
     floor, product = Floor(engine_url), Product(url)
     await closed_loop(20, 100, product.once)
     rows: list[tuple[str, str, str, str]] = []
@@ -199,7 +199,7 @@ async def measured(engine_url: str, url: str, *, deltas: bool) -> list[tuple[str
 
 
 async def submits(product: Product) -> list[tuple[str, str, str, str]]:
-    """How long accepting and reading take."""
+    """Measures submissions and reads."""
     ids: list[str] = []
     alone = Sample(1)
     for _ in range(30):
@@ -222,7 +222,7 @@ async def submits(product: Product) -> list[tuple[str, str, str, str]]:
         await product.ended(deliberation_id)
 
     await closed_loop(200, 1_200, submit_and_wait)
-    del steady.latencies_s[:200]  # all at once, which the row above has
+    del steady.latencies_s[:200]  # the initial burst, which the row above measures
     reads = await closed_loop(1, 200, read)
     return [
         ("submit p50, nothing else in flight", "", f"{alone.p50_ms:.2f} ms", ""),
@@ -233,13 +233,13 @@ async def submits(product: Product) -> list[tuple[str, str, str, str]]:
 
 
 def simulator(call_ms: int) -> tuple[str, ...]:
-    """The simulator's arguments, for calls that take so long."""
+    """The simulator's arguments for calls of `call_ms`."""
     return ("--duration-ms", str(call_ms), "--chunk-tokens", str(TOKENS_PER_CHUNK))
 
 
 @asynccontextmanager
 async def stack_of(call_ms: int) -> AsyncGenerator[RunningStack, None]:
-    """The stack, with an engine whose calls take so long."""
+    """The stack with an engine whose calls take `call_ms`."""
     with tempfile.TemporaryDirectory() as data:
         options = StackOptions(data_dir=Path(data), port=0, nats_port=0, simulate=simulator(call_ms))
         async with running_stack(options) as stack:
@@ -247,7 +247,7 @@ async def stack_of(call_ms: int) -> AsyncGenerator[RunningStack, None]:
 
 
 async def quick_calls() -> tuple[str, str, str, str]:
-    """A row: what the product adds to calls that are quick."""
+    """The row of the product's overhead on quick calls."""
     async with stack_of(QUICK_CALL_MS) as stack:
         floor, product = Floor(stack.engine_urls[0]), Product(stack.url)
         await closed_loop(20, 100, product.once)
@@ -259,7 +259,7 @@ async def quick_calls() -> tuple[str, str, str, str]:
 
 
 def resident_kb(name: str) -> int:
-    """Memory of the one process whose command line has this in it."""
+    """Memory of the only process whose command line contains `name`."""
     (status,) = (
         (path / "status").read_text()
         for path in Path("/proc").glob("[0-9]*")
@@ -269,7 +269,7 @@ def resident_kb(name: str) -> int:
 
 
 def submitting(product: Product) -> Callable[[], Awaitable[None]]:
-    """Submits, and is done."""
+    """A function that submits and does not wait."""
 
     async def submit() -> None:
         await product.submit()
@@ -278,13 +278,13 @@ def submitting(product: Product) -> Callable[[], Awaitable[None]]:
 
 
 async def memory() -> tuple[str, str, str, str]:
-    """A row: what a deliberation that is in flight takes in the coordinator."""
+    """The row of the coordinator's memory per deliberation in flight."""
     taken: list[int] = []
     async with stack_of(SLOW_CALL_MS) as stack:
         product = Product(stack.url)
         for before, count in pairwise((0, *HELD)):
             await closed_loop(50, count - before, submitting(product))
-            await product.held(count)
+            await product.until_running(count)
             taken.append(resident_kb(":Coordinator"))
         await product.close()
     few, many = HELD
@@ -302,7 +302,7 @@ async def main() -> None:
             if not deltas:
                 took_s = time.perf_counter() - began
                 table.add_row("cold start to ready, five roles", "", f"{took_s:.1f} s", "")
-            for row in await measured(stack.engine_urls[0], stack.url, deltas=deltas):
+            for row in await measure(stack.engine_urls[0], stack.url, deltas=deltas):
                 table.add_row(*row)
     table.add_row(*await quick_calls())
     os.environ["QUEUE_DEPTH_MAX"] = str(2 * HELD[-1])

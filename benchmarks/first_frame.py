@@ -1,9 +1,8 @@
-"""`python -m benchmarks.first_frame`: how long the engine's first byte takes to the viewer's first frame.
+"""`python -m benchmarks.first_frame`: measures the time from the engine's first byte to the viewer's first frame.
 
-The whole stack as `deliberate up` starts it, with an engine of this process that writes into its first token when it
-sent it. A viewer waits on the deliberation's event stream; the lag is from there to the arrival of the frame with that
-token: engine client, agent, log, gateway and all that share the machine's cores. The floor is a socket that reads the
-engine's answer itself, in the same run.
+The whole stack runs as `deliberate up` starts it, with an engine in this process that writes the time into its first
+token. A viewer reads the deliberation's event stream. The lag ends when the frame with that token arrives, and covers
+engine client, agent, log and gateway on shared cores. The floor is a socket that reads the engine's response itself.
 """
 
 import argparse
@@ -26,7 +25,7 @@ from app.cli.stack.stack import StackOptions, running_stack
 
 ROUNDS = ((1, 100), (8, 200))
 BOUND_MS = 15.0
-# The viewer is there by then, as a viewer of a real engine is.
+# Long enough for the viewer to connect, as with a real engine.
 TTFT_S = 0.3
 _LENGTH = re.compile(rb"content-length: *(\d+)", re.IGNORECASE)
 _SENT = re.compile(rb'"(?:text|content)": ?"[^0-9]{0,40}(\d{10,})')
@@ -46,7 +45,7 @@ def _chunk(text: str, finish_reason: str | None = None) -> bytes:
 
 
 async def _engine(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """Answers completions with the time at which it does, in nanoseconds of this process's clock."""
+    """Responds to completions with the current time in nanoseconds."""
     try:
         while True:
             head = await reader.readuntil(b"\r\n\r\n")
@@ -65,7 +64,7 @@ async def _engine(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) ->
 
 
 async def _lag_ms(url: httpx.URL, request: str) -> float:
-    """Milliseconds from the engine's first byte to its arrival in the answer to a request."""
+    """Milliseconds from the engine's first byte to its arrival in the response to a request."""
     reader, writer = await asyncio.open_connection(url.host, url.port)
     try:
         writer.write(f"{request}\r\nHost: {url.host}:{url.port}\r\n\r\n".encode())
@@ -82,7 +81,7 @@ async def _lag_ms(url: httpx.URL, request: str) -> float:
 
 @dataclass
 class Lags:
-    """Milliseconds of one round."""
+    """The lags of one round in milliseconds."""
 
     floor: list[float] = field(default_factory=list[float])
     product: list[float] = field(default_factory=list[float])
@@ -94,8 +93,8 @@ async def _round(url: str, engine_url: str, in_flight: int, total: int) -> Lags:
 
         async def one() -> None:
             for _ in numbers:
-                asked = {"task": "Name a number.", "strategy": "single", "num_agents": 1}
-                accepted = (await client.post("/deliberations", json=asked)).raise_for_status().json()
+                body = {"task": "Name a number.", "strategy": "single", "num_agents": 1}
+                accepted = (await client.post("/deliberations", json=body)).raise_for_status().json()
                 path = accepted["links"]["events"]
                 lags.product.append(await _lag_ms(httpx.URL(url), f"GET {path} HTTP/1.1"))
                 lags.floor.append(await _lag_ms(httpx.URL(engine_url), "POST /v1/chat/completions HTTP/1.1"))
@@ -107,7 +106,7 @@ async def _round(url: str, engine_url: str, in_flight: int, total: int) -> Lags:
 
 
 async def main() -> int:
-    """Print the table; 1 when the bound is missed by a viewer who is alone."""
+    """Print the table; returns 1 when a single viewer's median exceeds the bound."""
     table = Table(title="From the engine's first byte to the frame of a viewer, ms")
     for column in ("at once", "frames", "floor p50", "p50", "p90", "p99", "bound of p50"):
         table.add_column(column, justify="right")
@@ -121,10 +120,10 @@ async def main() -> int:
             for in_flight, total in ROUNDS:
                 lags = await _round(stack.url, engine_url, in_flight, total)
                 floor, product = sorted(lags.floor), sorted(lags.product)
-                told = [f"{product[int(total * part)]:.1f}" for part in (0.5, 0.9, 0.99)]
+                quantiles = [f"{product[int(total * part)]:.1f}" for part in (0.5, 0.9, 0.99)]
                 medians.append(product[total // 2])
                 bound = f"{BOUND_MS:g}" if in_flight == 1 else ""
-                table.add_row(str(in_flight), str(total), f"{floor[total // 2]:.1f}", *told, bound)
+                table.add_row(str(in_flight), str(total), f"{floor[total // 2]:.1f}", *quantiles, bound)
     server.close()
     Console(width=100).print(table)
     print(f"load over the last minute, at the end: {os.getloadavg()[0]:.1f}")

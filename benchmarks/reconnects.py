@@ -1,10 +1,10 @@
-"""`python -m benchmarks.reconnects --streams 200 --reconnects 5000`: streams that are broken off again and again.
+"""`python -m benchmarks.reconnects --streams 200 --reconnects 5000`: checks streams under repeated disconnects.
 
-Deliberations are told over a real nats-server to one gateway process, and STREAMS sockets follow them. Each connection
-is reset at a random event, in the middle of whatever came with it, and the next one goes on with `Last-Event-ID`. Half
-of the streams keep up with what is told, so that they break in live events; the others break in replays. Every tenth is
-a stream of three deliberations. What each was shown must be what the log holds: every event once, in order, and every
-text rebuilt exactly. Exits with 1 on any violation.
+Deliberations are written over a real nats-server for one gateway process, and STREAMS sockets follow them. Each
+connection is reset at a random event, in the middle of its chunk, and the next one resumes with `Last-Event-ID`. Half
+of the streams keep up with the writer and break in live events; the others break in replays. Every tenth stream covers
+three deliberations. Each stream must match the log: every event once, in order, and every text rebuilt exactly. Exits
+with 1 on any violation.
 """
 
 import argparse
@@ -37,10 +37,10 @@ TENANT = "default"
 TEXT = "Grün ist die Farbe, 緑は色, \u2028\x85 and 𝄞 is not; "
 AGENTS = 2
 PIECES = 60
-# Accepted, opened, closed, completed; started and finished for each agent, and an attempt that was begun again.
+# Accepted, opened, closed, completed; started and finished per agent; and one restarted attempt.
 EVENTS = 4 + 2 * AGENTS + 1 + PIECES * AGENTS
 SEVERAL = 3
-# How many pieces the teller of a stream that keeps up is ahead of it; the other half is told without looking.
+# The writer's lead in pieces over a stream that keeps up; the other half is written without waiting.
 AHEAD = 4
 KEEPS_UP_S = 5.0
 PATIENCE_S = 240.0
@@ -48,7 +48,7 @@ PATIENCE_S = 240.0
 
 @dataclass(eq=False)
 class Viewer:
-    """One stream over all its connections: what it was shown, and what was wrong with it."""
+    """One stream over all its connections: the received events and the faults."""
 
     deliberation_ids: Sequence[str]
     breaks: Sequence[int]
@@ -62,14 +62,14 @@ class Viewer:
 
     @property
     def path(self) -> str:
-        """What it asks for."""
+        """The request's path and query."""
         if len(self.deliberation_ids) == 1:
             return f"/deliberations/{self.deliberation_ids[0]}/events?after=0"
         named = "&".join(f"deliberation={each}" for each in self.deliberation_ids)
         return f"/events?{named}&deltas=true&after=0"
 
     def take(self, frame: Frame) -> None:
-        """Note an event, and whether its text is what was rebuilt until then."""
+        """Record an event, and compare its text with the rebuilt one."""
         if frame.id is not None:
             self.cursor = frame.id
         if frame.event in ("stream.gap", "deliberation.snapshot"):
@@ -86,7 +86,7 @@ class Viewer:
         texts.apply(event)
 
     def judge(self, stored: Sequence[str]) -> None:
-        """Compare what was shown with what the log holds."""
+        """Compare the received events with the log."""
         if not self.ended:
             self.faults.append(f"the stream had not ended after {len(self.shown)} events")
         missing, twice = len(set(stored) - set(self.shown)), len(self.shown) - len(set(self.shown))
@@ -94,13 +94,13 @@ class Viewer:
             self.faults.append(f"{missing} events missing, {twice} doubled, of {len(stored)}")
 
     async def follow(self, port: int) -> None:
-        """Connect until all that it names have ended, breaking off where it should."""
+        """Connect until all deliberations have ended, disconnecting at the planned events."""
         while not self.ended:
-            place = self.breaks[self.reconnects] if self.reconnects < len(self.breaks) else None
-            await self._connect(port, place)
-            self.reconnects += place is not None
+            position = self.breaks[self.reconnects] if self.reconnects < len(self.breaks) else None
+            await self._connect(port, position)
+            self.reconnects += position is not None
 
-    async def _connect(self, port: int, place: int | None) -> None:
+    async def _connect(self, port: int, position: int | None) -> None:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         try:
             last = "" if self.cursor is None else f"Last-Event-ID: {self.cursor}\r\n"
@@ -111,31 +111,31 @@ class Viewer:
                 if status != 204:
                     self.faults.append(f"status {status} after {len(self.shown)} events")
                 return
-            await self._read(reader, place)
+            await self._read(reader, position)
         finally:
             writer.transport.abort()
 
-    async def _read(self, reader: asyncio.StreamReader, place: int | None) -> None:
-        """Take the pieces of an answer (RFC 9112, §7.1) until it ends, or the place where it is broken off."""
+    async def _read(self, reader: asyncio.StreamReader, position: int | None) -> None:
+        """Read the chunks of a response (RFC 9112, §7.1) up to its end or the planned position."""
         decoder = SseDecoder()
-        while place is None or len(self.shown) < place:
+        while position is None or len(self.shown) < position:
             size = int(await reader.readline() or b"0", 16)
             if not size:
                 return
             chunk = (await reader.readexactly(size + 2))[:-2]
             for frame in decoder.feed(chunk):
                 self.take(frame)
-                if len(self.shown) == place:
+                if len(self.shown) == position:
                     break
             self.progress.set()
 
 
-async def tell(journal: JetStreamJournal, story: Story, viewer: Viewer | None) -> None:
-    """Write a deliberation that has been accepted; where a viewer keeps up, no further than some pieces ahead of it.
+async def write(journal: JetStreamJournal, story: Story, viewer: Viewer | None) -> None:
+    """Write an accepted deliberation; with a viewer, at most AHEAD pieces ahead of it.
 
-    The first agent breaks off once and begins anew.
+    The first agent restarts its call once.
     """
-    texts, attempts, told = dict.fromkeys(story.agents, ""), dict.fromkeys(story.agents, 1), 2
+    texts, attempts, written = dict.fromkeys(story.agents, ""), dict.fromkeys(story.agents, 1), 2
     await journal.append(TENANT, story.opened())
     for agent in story.agents:
         await journal.publish_view(TENANT, story.started(agent))
@@ -146,14 +146,14 @@ async def tell(journal: JetStreamJournal, story: Story, viewer: Viewer | None) -
                 await journal.publish_view(TENANT, story.started(agent, attempt=2))
             piece = TEXT[number % len(TEXT) :][: 1 + number % 5]
             await journal.publish_view(TENANT, story.delta(agent, len(texts[agent]), piece, attempts[agent]))
-            texts[agent], told = texts[agent] + piece, told + 1
-        while viewer is not None and not viewer.ended and len(viewer.shown) < told - AHEAD * AGENTS:
+            texts[agent], written = texts[agent] + piece, written + 1
+        while viewer is not None and not viewer.ended and len(viewer.shown) < written - AHEAD * AGENTS:
             viewer.progress.clear()
             try:
                 async with asyncio.timeout(KEEPS_UP_S):
                     await viewer.progress.wait()
             except TimeoutError:
-                viewer = None  # it was not shown everything: that is judged in the end
+                viewer = None  # it missed events, which the final check reports
         await asyncio.sleep(0)
     for agent in story.agents:
         await journal.append(TENANT, story.finished(agent, texts[agent], attempts[agent]))
@@ -163,7 +163,7 @@ async def tell(journal: JetStreamJournal, story: Story, viewer: Viewer | None) -
 
 @asynccontextmanager
 async def gateway(nats_url: str, **settings: str) -> AsyncGenerator[tuple[int, int], None]:
-    """A gateway process: its process id, and its port once it listens."""
+    """A listening gateway process: its process id and port."""
     port = free_port()
     environment = {**os.environ, "NATS_URL": nats_url, "PORT": str(port), **settings}
     command = [sys.executable, "-m", "app.main"]
@@ -185,7 +185,7 @@ async def gateway(nats_url: str, **settings: str) -> AsyncGenerator[tuple[int, i
 
 
 def viewers_of(run: str, streams: int, reconnects: int, chance: random.Random) -> list[Viewer]:
-    """The streams, and where each of them breaks: `reconnects` in all."""
+    """The streams with their planned disconnects, `reconnects` in total."""
     made: list[Viewer] = []
     for number in range(streams):
         size = SEVERAL if number % 10 == 9 else 1
@@ -196,7 +196,7 @@ def viewers_of(run: str, streams: int, reconnects: int, chance: random.Random) -
 
 
 async def stored_ids(journal: JetStreamJournal, deliberation_ids: Sequence[str]) -> list[str]:
-    """The ids of everything that the log holds of them, in its order."""
+    """The ids of all events of the deliberations in the log, in order."""
     epoch, found = (await journal.state()).epoch, list[int]()
     for each in deliberation_ids:
         found += [record.sequence async for record in journal.read(f"deliberations.{TENANT}.{each}.>", 0)]
@@ -204,7 +204,7 @@ async def stored_ids(journal: JetStreamJournal, deliberation_ids: Sequence[str])
 
 
 async def followed(journal: JetStreamJournal, nats_url: str, streams: int, reconnects: int, seed: int) -> list[Viewer]:
-    """Tell and follow everything; the streams, judged."""
+    """Write and follow all deliberations; returns the checked streams."""
     viewers = viewers_of(f"{time.time_ns():x}", streams, reconnects, random.Random(seed))
     stories = {each: Story(each, AGENTS) for viewer in viewers for each in viewer.deliberation_ids}
     for story in stories.values():
@@ -215,14 +215,14 @@ async def followed(journal: JetStreamJournal, nats_url: str, streams: int, recon
                 group.create_task(viewer.follow(port))
                 keeps_up = number % 2 == 0 and len(viewer.deliberation_ids) == 1
                 for each in viewer.deliberation_ids:
-                    group.create_task(tell(journal, stories[each], viewer if keeps_up else None))
+                    group.create_task(write(journal, stories[each], viewer if keeps_up else None))
     for viewer in viewers:
         viewer.judge(await stored_ids(journal, viewer.deliberation_ids))
     return viewers
 
 
 async def measure(streams: int, reconnects: int, seed: int) -> int:
-    """Print the table; the number of violations."""
+    """Print the table; returns the number of violations."""
     began = time.monotonic()
     with tempfile.TemporaryDirectory() as store:
         server = NatsServer(Path(store))
@@ -238,10 +238,10 @@ async def measure(streams: int, reconnects: int, seed: int) -> int:
     table = Table(title=f"Streams broken off and resumed, seed {seed}")
     for column in ("streams", "reconnects", "events shown", "texts rebuilt", "violations", "seconds"):
         table.add_column(column, justify="right")
-    shown = sum(len(viewer.shown) for viewer in viewers)
+    received = sum(len(viewer.shown) for viewer in viewers)
     texts = sum(len(each) for viewer in viewers for each in viewer.texts.values())
     broken = sum(viewer.reconnects for viewer in viewers)
-    table.add_row(*map(str, (len(viewers), broken, shown, texts, len(faults))), f"{time.monotonic() - began:.0f}")
+    table.add_row(*map(str, (len(viewers), broken, received, texts, len(faults))), f"{time.monotonic() - began:.0f}")
     console = Console(width=100)
     console.print(table)
     for fault in faults[:20]:

@@ -1,9 +1,9 @@
-"""`python -m benchmarks.stalled [READERS]`: what a reader costs that asks for a stream and never reads a byte of it.
+"""`python -m benchmarks.stalled [READERS]`: measures the cost of clients that open a stream and never read.
 
-READERS sockets ask one gateway process for a deliberation that goes on and on, half of them for a replay from places of
-their own, and read nothing; one healthy viewer reads along. A reader's cost is what the process grows by it,
-and what the system holds unsent for it; it is gone when the system has forgotten its connection. Exits with 1 when it
-costs more than 256 KiB, or is there for longer than 30 s.
+READERS sockets request the stream of one endless deliberation from one gateway process, half of them as replays from
+different positions, and read nothing; one healthy viewer reads along. A reader's cost is the growth of the process plus
+the bytes that the system holds unsent for it; it is gone when its connection is. Exits with 1 when a reader costs more
+than 256 KiB or stays longer than 30 s.
 """
 
 import argparse
@@ -40,7 +40,7 @@ STORED_PIECES = 100
 
 @dataclass
 class Cost:
-    """What the readers cost at most, in KiB for each of them, and after how many seconds each was gone."""
+    """The maximum cost per reader in KiB, and the seconds until each reader was gone."""
 
     readers: int
     process_kib: float = 0.0
@@ -49,12 +49,12 @@ class Cost:
 
     @property
     def each_kib(self) -> float:
-        """Both together."""
+        """The sum of both."""
         return self.process_kib + self.unsent_kib
 
 
 def _unsent(port: int) -> dict[int, int]:
-    """What the system holds unsent for connections of a port of this machine, in bytes, by the port of the peer."""
+    """The unsent bytes of a local port's connections, by the peer's port."""
     found: dict[int, int] = {}
     for line in Path("/proc/net/tcp").read_text(encoding="ascii").splitlines()[1:]:
         _, local, peer, _, queues, *_ = line.split()
@@ -64,7 +64,7 @@ def _unsent(port: int) -> dict[int, int]:
 
 
 def _stalled(port: int, deliberation_id: str, after: str | None) -> socket.socket:
-    """A socket that asks and will not read: of what was stored after an event, or of what is new."""
+    """A socket that requests a stream and never reads: a replay after an event, or new events."""
     opened = socket.socket()
     opened.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
     opened.connect(("127.0.0.1", port))
@@ -73,8 +73,8 @@ def _stalled(port: int, deliberation_id: str, after: str | None) -> socket.socke
     return opened
 
 
-async def _tell(journal: JetStreamJournal, story: Story, begin: int, pieces: int | None = None) -> None:
-    """One text that grows by so many pieces, or for as long as anyone looks."""
+async def _publish(journal: JetStreamJournal, story: Story, begin: int, pieces: int | None = None) -> None:
+    """Publish a text that grows by so many pieces, or until cancelled."""
     for number in count() if pieces is None else range(pieces):
         delta = CallDelta(
             deliberation_id=story.id,
@@ -97,13 +97,13 @@ async def _read_along(port: int, deliberation_id: str) -> None:
     raise RuntimeError("the healthy viewer lost its stream")
 
 
-async def _until_gone(cost: Cost, pid: int, port: int, story: Story, places: list[str], patience_s: float) -> None:
-    """Open the readers, and look what they cost until the last of them is gone.
+async def _until_gone(cost: Cost, pid: int, port: int, story: Story, positions: list[str], patience_s: float) -> None:
+    """Open the readers and record their cost until the last one is gone.
 
-    Every other one begins in a replay, at a place of its own.
+    Every second one starts a replay at its own position.
     """
     before_kb = memory_kb(pid)
-    afters = [places[number % len(places)] if number % 2 else None for number in range(cost.readers)]
+    afters = [positions[number % len(positions)] if number % 2 else None for number in range(cost.readers)]
     sockets = [_stalled(port, story.id, after) for after in afters]
     began_s, there = time.monotonic(), {each.getsockname()[1] for each in sockets}
     while there and time.monotonic() - began_s < patience_s:
@@ -118,20 +118,20 @@ async def _until_gone(cost: Cost, pid: int, port: int, story: Story, places: lis
 
 
 async def measured(journal: JetStreamJournal, nats_url: str, readers: int, patience_s: float, **settings: str) -> Cost:
-    """What so many readers cost a gateway process of these settings."""
+    """The cost of so many readers for a gateway process with these settings."""
     story, cost = Story(f"{time.time_ns():x}", size=1), Cost(readers)
     await journal.append("default", story.accepted())
     await journal.append("default", story.opened())
-    await _tell(journal, story, 0, STORED_PIECES)
-    places = await stored_ids(journal, [story.id])
+    await _publish(journal, story, 0, STORED_PIECES)
+    positions = await stored_ids(journal, [story.id])
     async with gateway(nats_url, **settings) as (pid, port):
         tasks = [
-            asyncio.create_task(_tell(journal, story, STORED_PIECES)),
+            asyncio.create_task(_publish(journal, story, STORED_PIECES)),
             asyncio.create_task(_read_along(port, story.id)),
         ]
         try:
-            await asyncio.sleep(2)  # for the ring and the pages to have the size that they keep
-            await _until_gone(cost, pid, port, story, places[:-8], patience_s)
+            await asyncio.sleep(2)  # until the gateway's buffers have reached their size
+            await _until_gone(cost, pid, port, story, positions[:-8], patience_s)
         finally:
             for task in tasks:
                 assert not task.done() or task.exception() is None, task.exception()
@@ -141,7 +141,7 @@ async def measured(journal: JetStreamJournal, nats_url: str, readers: int, patie
 
 
 async def measure(readers: int) -> int:
-    """Print the table; 1 when a bound does not hold."""
+    """Print the table; returns 1 when a bound is exceeded."""
     with tempfile.TemporaryDirectory() as store:
         server = NatsServer(Path(store))
         server.start()
@@ -165,7 +165,7 @@ async def measure(readers: int) -> int:
 
 
 def main() -> None:
-    """Measure; exits with 1 when a bound does not hold."""
+    """Measure; exits with 1 when a bound is exceeded."""
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("readers", type=int, nargs="?", default=200)
     given = options.parse_args()

@@ -1,8 +1,8 @@
-"""`python -m benchmarks.viewers [VIEWERS]`: how many may watch one gateway process, beside a floor of the same run.
+"""`python -m benchmarks.viewers [VIEWERS]`: measures many viewers of one gateway process, compared with a floor.
 
-VIEWERS sockets are opened to one process and each gets two frames a second; the lag is from the publish of a delta to
-the frame's arrival, and all of it (log, server, viewers) shares the machine's cores. The floor is a bare asyncio server
-that writes what it hears from NATS to every socket: no HTTP, no cursor, no replay, nothing that can be resumed.
+VIEWERS sockets are opened to one process, and each gets two frames per second. The lag runs from the publish of a delta
+to the frame's arrival; log, server and viewers share the machine's cores. The floor is a bare asyncio server that
+writes messages from NATS to every socket, without HTTP, cursors or replay.
 """
 
 import argparse
@@ -39,26 +39,26 @@ _SENT = re.compile(rb'"text":"(\d+)"')
 
 
 class Viewer(asyncio.Protocol):
-    """A socket that measures the lag of every frame that reaches it."""
+    """A socket that measures the lag of every received frame."""
 
     def __init__(self, request: bytes, lags_ms: list[float]) -> None:
         self._request = request
         self._lags_ms = lags_ms
-        self.begun = False
+        self.started = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Ask."""
-        cast(asyncio.Transport, transport).write(self._request)  # uvloop's are no subclass
+        """Send the request."""
+        cast(asyncio.Transport, transport).write(self._request)  # uvloop's transports are not a subclass
 
     def data_received(self, data: bytes) -> None:
-        """Note when what was sent."""
-        self.begun = True
+        """Record the lag of each frame."""
+        self.started = True
         now = time.monotonic_ns()
         self._lags_ms += [(now - int(sent)) / 1e6 for sent in _SENT.findall(data)]
 
 
 def memory_kb(pid: int) -> int:
-    """What a process has in memory."""
+    """The resident memory of a process."""
     status = Path(f"/proc/{pid}/status").read_text(encoding="ascii")
     return int(status.partition("VmRSS:")[2].split()[0])
 
@@ -74,13 +74,13 @@ async def _connected(port: int, count: int, request: Callable[[int], bytes], lag
         _, viewer = await loop.create_connection(lambda n=number: Viewer(request(n), lags_ms), "127.0.0.1", port)
         viewers.append(viewer)
     async with asyncio.timeout(60):
-        while not all(viewer.begun for viewer in viewers):  # noqa: ASYNC110 -- another process decides
+        while not all(viewer.started for viewer in viewers):  # noqa: ASYNC110 -- another process decides
             await asyncio.sleep(0.05)
     return viewers
 
 
-async def _tell(journal: JetStreamJournal, stories: list[Story], seconds: float) -> None:
-    """Two deltas a second for each deliberation, evenly spread over time."""
+async def _publish(journal: JetStreamJournal, stories: list[Story], seconds: float) -> None:
+    """Publish two deltas per second and deliberation, evenly spread."""
     began = time.monotonic()
     for number in range(round(seconds * FRAMES_PER_S)):
         for place, story in enumerate(stories):
@@ -100,7 +100,7 @@ async def _tell(journal: JetStreamJournal, stories: list[Story], seconds: float)
 
 
 async def _bare_server(nats_url: str, port: int) -> None:
-    """The floor."""
+    """The floor's server."""
     sockets: dict[str, list[asyncio.StreamWriter]] = {}
 
     async def join(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -119,7 +119,7 @@ async def _bare_server(nats_url: str, port: int) -> None:
 
 @asynccontextmanager
 async def _process(command: list[str], port: int, **environment: str) -> AsyncGenerator[int, None]:
-    """A child that listens on `port`; its process id."""
+    """Start a child that listens on `port`; yields its process id."""
     process = await asyncio.create_subprocess_exec(
         *command, env={**os.environ, **environment}, stdout=subprocess.DEVNULL
     )
@@ -138,7 +138,7 @@ async def _process(command: list[str], port: int, **environment: str) -> AsyncGe
         await process.wait()
 
 
-async def _measured(
+async def _measure(
     name: str, pid: int, port: int, journal: JetStreamJournal, stories: list[Story], count: int, ask: str
 ) -> tuple[str, ...]:
     lags_ms: list[float] = []
@@ -148,7 +148,7 @@ async def _measured(
     opened_s = time.monotonic() - began
     lags_ms.clear()
     cpu_s = _cpu_s(pid)
-    await _tell(journal, stories, SECONDS)
+    await _publish(journal, stories, SECONDS)
     cpu_s = _cpu_s(pid) - cpu_s
     lags_ms.sort()
     expected = count * SECONDS * FRAMES_PER_S
@@ -184,13 +184,13 @@ async def measure(count: int) -> None:
                 port = free_port()
                 floor = [sys.executable, "-m", "benchmarks.viewers", "--floor", server.url, str(port)]
                 async with _process(floor, port) as pid:
-                    table.add_row(*await _measured("floor", pid, port, journal, stories, count, "{}\n"))
+                    table.add_row(*await _measure("floor", pid, port, journal, stories, count, "{}\n"))
                 port, limit = free_port(), str(max(1, count))
                 product = [sys.executable, "-m", "app.main"]
                 names = {"NATS_URL": server.url, "PORT": str(port), "STREAMS_PER_CLIENT_MAX": limit}
                 ask = "GET /deliberations/{}/events HTTP/1.1\r\nHost: gateway\r\n\r\n"
                 async with _process(product, port, **names) as pid:
-                    table.add_row(*await _measured("gateway", pid, port, journal, stories, count, ask))
+                    table.add_row(*await _measure("gateway", pid, port, journal, stories, count, ask))
             await journal.close()
         finally:
             server.stop()
@@ -199,7 +199,7 @@ async def measure(count: int) -> None:
 
 
 def main() -> None:
-    """Measure, or be the floor."""
+    """Measure, or serve as the floor."""
     if sys.argv[1:2] == ["--floor"]:
         uvloop.run(_bare_server(sys.argv[2], int(sys.argv[3])))
         return

@@ -1,9 +1,9 @@
-"""Serve browser.html and the gateway's API from one origin, as a reverse proxy in front of both would.
+"""Serve browser.html and the gateway's API from one origin, like a reverse proxy.
 
     python examples/browser.py --url http://127.0.0.1:8080 --port 8090
 
-The gateway answers pages of its own origin only. What comes is passed on piece by piece: a proxy that gathers an event
-stream before it passes it on makes it useless. Needs httpx, starlette and uvicorn.
+The gateway accepts only pages of its own origin. The proxy forwards each piece at once, because a buffered event stream
+is useless. Needs httpx, starlette and uvicorn.
 """
 
 import argparse
@@ -19,17 +19,17 @@ from starlette.responses import FileResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 PAGE = Path(__file__).with_name("browser.html")
-ASKED = ("accept", "content-type", "idempotency-key", "last-event-id", "prefer")
-TOLD = ("content-type", "cache-control", "location", "retry-after", "x-request-id")
+REQUEST_HEADERS = ("accept", "content-type", "idempotency-key", "last-event-id", "prefer")
+RESPONSE_HEADERS = ("content-type", "cache-control", "location", "retry-after", "x-request-id")
 
 
-async def pieces(answer: httpx.Response) -> AsyncGenerator[bytes]:
-    """The body as it comes; a viewer that leaves closes the connection to the gateway too."""
+async def pieces(response: httpx.Response) -> AsyncGenerator[bytes]:
+    """The body, piece by piece; a viewer that leaves also closes the connection to the gateway."""
     try:
-        async for piece in answer.aiter_bytes():
+        async for piece in response.aiter_bytes():
             yield piece
     finally:
-        await answer.aclose()
+        await response.aclose()
 
 
 def proxy(url: str, transport: httpx.AsyncBaseTransport | None = None) -> Starlette:
@@ -44,19 +44,19 @@ def proxy(url: str, transport: httpx.AsyncBaseTransport | None = None) -> Starle
     async def page(_: Request) -> Response:
         return FileResponse(PAGE)
 
-    async def passed_on(request: Request) -> Response:
-        headers = {name: request.headers[name] for name in ASKED if name in request.headers}
+    async def forward(request: Request) -> Response:
+        headers = {name: request.headers[name] for name in REQUEST_HEADERS if name in request.headers}
         target = httpx.URL(path=request.url.path, query=request.url.query.encode())
         outgoing = client.build_request(request.method, target, headers=headers, content=await request.body())
         try:
-            answer = await client.send(outgoing, stream=True)
+            response = await client.send(outgoing, stream=True)
         except httpx.TransportError as error:
             return Response(f"the gateway cannot be reached: {type(error).__name__}\n", 502)
-        told = {name: answer.headers[name] for name in TOLD if name in answer.headers}
-        return StreamingResponse(pieces(answer), answer.status_code, told)
+        kept = {name: response.headers[name] for name in RESPONSE_HEADERS if name in response.headers}
+        return StreamingResponse(pieces(response), response.status_code, kept)
 
     paths = ("/deliberations", "/deliberations/{rest:path}")
-    routes = [Route("/", page), *(Route(path, passed_on, methods=["GET", "POST"]) for path in paths)]
+    routes = [Route("/", page), *(Route(path, forward, methods=["GET", "POST"]) for path in paths)]
     return Starlette(routes=routes, lifespan=lifespan)
 
 
@@ -64,9 +64,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--url", default="http://127.0.0.1:8080")
     parser.add_argument("--port", type=int, default=8090)
-    asked = parser.parse_args()
-    print(f"open http://127.0.0.1:{asked.port}/", flush=True)
-    uvicorn.run(proxy(asked.url), host="127.0.0.1", port=asked.port, log_level="warning", timeout_graceful_shutdown=1)
+    options = parser.parse_args()
+    print(f"open http://127.0.0.1:{options.port}/", flush=True)
+    uvicorn.run(
+        proxy(options.url), host="127.0.0.1", port=options.port, log_level="warning", timeout_graceful_shutdown=1
+    )
 
 
 if __name__ == "__main__":

@@ -1,13 +1,13 @@
 #!/bin/sh
-# Post a task, watch the council think, read the verdict. Needs curl only.
+# Submit a task, watch the council, and read the verdict. Needs only curl.
 #   examples/curl.sh "Name three risks of a big rewrite." [http://127.0.0.1:8080]
 set -eu
 
 task=${1:-Name three risks of a big rewrite, and what to do about each.}
 url=${2:-${DELIBERATE_URL:-http://127.0.0.1:8080}}
-# With a key of its own the request may be sent again: a second one starts nothing.
+# The key makes retries safe: they return the same deliberation.
 key=$(od -An -N16 -tx1 /dev/urandom | tr -d ' \n')
-# JSON wants these escaped.
+# JSON requires these escapes.
 text=$(printf '%s' "$task" | sed 's/\\/\\\\/g; s/"/\\"/g' | tr '\n\t' '  ')
 
 location=$(curl -sS --fail-with-body --retry 3 --retry-connrefused -D - -o /dev/null "$url/deliberations" \

@@ -1,8 +1,8 @@
-"""Drive a deliberation with OpenAI's own client, as if the council were a model.
+"""Run a deliberation with OpenAI's client, as if the council were a model.
 
     python examples/openai_client.py "Name three risks of a big rewrite." --model council/DEV
 
-Needs openai alone.
+Needs only openai.
 """
 
 import argparse
@@ -17,14 +17,14 @@ def models(client: openai.OpenAI) -> list[str]:
 
 
 def deliberate(client: openai.OpenAI, model: str, task: str, agents: int) -> openai.types.CompletionUsage | None:
-    """Ask a council, print its answer as it comes, and return what all agents together have used."""
+    """Submit a task, print the answer as it streams, and return the usage of all agents."""
     usage = None
     answer = client.chat.completions.with_raw_response.create(
         model=model,
         messages=[{"role": "system", "content": "Be brief."}, {"role": "user", "content": task}],
         stream=True,
         stream_options={"include_usage": True},
-        # What OpenAI's API has no field for.
+        # Fields that OpenAI's API does not have.
         extra_body={"deliberation": {"num_agents": agents}},
     )
     print(f"deliberate watch {answer.headers['X-Deliberation-Id']}", file=sys.stderr)

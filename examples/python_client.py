@@ -1,8 +1,8 @@
-"""Post a task, watch the council think, print the verdict; a stream that breaks is resumed where it broke off.
+"""Submit a task, watch the council, and print the verdict; a broken stream resumes at its cursor.
 
     python examples/python_client.py "Name three risks of a big rewrite." --url http://127.0.0.1:8080
 
-Needs httpx alone.
+Needs only httpx.
 """
 
 import argparse
@@ -20,7 +20,7 @@ ATTEMPTS = 5
 
 
 def submit(client: httpx.Client, body: dict[str, Any]) -> str:
-    """Post a deliberation and return its path. The key makes it safe to send again: a second one starts nothing."""
+    """Submit a deliberation and return its path. The key makes retries safe: they return the same deliberation."""
     headers = {"Idempotency-Key": uuid.uuid4().hex}
     for attempt in range(1, ATTEMPTS + 1):
         try:
@@ -38,18 +38,19 @@ def submit(client: httpx.Client, body: dict[str, Any]) -> str:
 
 
 def blocks(chunks: Iterable[bytes]) -> Iterator[dict[str, str]]:
-    """The fields of each block of a server-sent stream. Comments, which keep proxies awake, have none."""
+    """The fields of each block of a server-sent stream; comments have none."""
     rest = b""
     for chunk in chunks:
-        *whole, rest = (rest + chunk).split(b"\n\n")
-        for block in whole:
-            # Not splitlines(): JSON may carry U+2028, which is a line's end to Python and not to this protocol.
+        *complete, rest = (rest + chunk).split(b"\n\n")
+        for block in complete:
+            # Not splitlines(): it splits at U+2028, which JSON may contain and this protocol does not treat as a line
+            # end.
             lines = [line.partition(": ") for line in block.decode().split("\n") if line and not line.startswith(":")]
             yield {name: value for name, _, value in lines}
 
 
 def events(client: httpx.Client, path: str) -> Iterator[dict[str, Any]]:
-    """Every event from the beginning to the end, each once, however often the connection breaks."""
+    """Every event from the beginning to the end, once each, across broken connections."""
     cursor, wait_s = None, 1.0
     while True:
         position: dict[str, Any] = {"params": {"after": "0"}} if cursor is None else {}
@@ -70,12 +71,12 @@ def events(client: httpx.Client, path: str) -> Iterator[dict[str, Any]]:
                             if event["type"] in TERMINAL:
                                 return
         except httpx.TransportError as error:
-            print(f"… {type(error).__name__}: going on after {cursor}", file=sys.stderr)
+            print(f"… {type(error).__name__}: resuming after {cursor}", file=sys.stderr)
         time.sleep(wait_s)
 
 
 def watch(client: httpx.Client, path: str) -> dict[tuple[str, int], str]:
-    """Print what happens; returns the streamed text of every attempt of every call, rebuilt from its pieces."""
+    """Print the progress; returns the rebuilt text of every attempt of every call."""
     texts: dict[tuple[str, int], str] = {}
     for event in events(client, path):
         match event["type"]:
@@ -83,7 +84,7 @@ def watch(client: httpx.Client, path: str) -> dict[tuple[str, int], str]:
                 print(f"{event['purpose']}: {len(event['calls'])} calls", flush=True)
             case "call.delta":
                 attempt = (event["call_id"], event["attempt"])
-                # By its offset a piece has one place, so one that comes twice changes nothing.
+                # Each piece has an offset, so a repeated piece changes nothing.
                 texts[attempt] = texts.get(attempt, "")[: event["offset"]] + event["text"]
             case "call.finished":
                 outcome = event["finish_reason"] if event["problem"] is None else event["problem"]["code"]
@@ -100,18 +101,18 @@ def main() -> int:
     parser.add_argument("task", nargs="?", default="Name three risks of a big rewrite, and what to do about each.")
     parser.add_argument("--url", default="http://127.0.0.1:8080")
     parser.add_argument("--agents", type=int, default=3)
-    asked = parser.parse_args()
-    with httpx.Client(base_url=asked.url, timeout=10) as client:
-        path = submit(client, {"task": asked.task, "num_agents": asked.agents})
-        print(f"accepted: {asked.url}{path}", flush=True)
+    options = parser.parse_args()
+    with httpx.Client(base_url=options.url, timeout=10) as client:
+        path = submit(client, {"task": options.task, "num_agents": options.agents})
+        print(f"accepted: {options.url}{path}", flush=True)
         watch(client, path)
         found = client.get(path).raise_for_status().json()
     verdict = found["verdict"]
     if verdict is None:
         print(f"{found['status']}: {found['problem'] or found['status_reason']}", file=sys.stderr)
         return 1
-    for place in verdict["ranking"]:
-        print(f"{place['rank']}. {place['agent_id']}  {place['score']}")
+    for entry in verdict["ranking"]:
+        print(f"{entry['rank']}. {entry['agent_id']}  {entry['score']}")
     print(f"\n{verdict['content']}")
     return 0
 

@@ -1,6 +1,5 @@
 """The text of each call so far, rebuilt from deltas, which may come twice or belong to a repeated attempt."""
 
-from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from app.api.event_schemas import DeliberationSnapshot, StreamGap
@@ -38,20 +37,8 @@ class CallText:
             self.text = self.text[:at] + piece
 
 
-class Texts(Mapping[str, CallText]):
+class Texts(dict[str, CallText]):
     """Call id → its text. `apply` takes every event of a stream, in order."""
-
-    def __init__(self) -> None:
-        self._texts: dict[str, CallText] = {}
-
-    def __getitem__(self, call_id: str) -> CallText:
-        return self._texts[call_id]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._texts)
-
-    def __len__(self) -> int:
-        return len(self._texts)
 
     def apply(self, event: object) -> None:
         """Apply an event; those without text change nothing.
@@ -72,22 +59,23 @@ class Texts(Mapping[str, CallText]):
                     text.text, text.begin = event.text, 0
                 text.finished = True
             case StreamGap(reason="epoch"):
-                self._texts.clear()
+                self.clear()
             case DeliberationSnapshot():
                 self.forget_unfinished()
                 for call in event.unfinished:
                     begin = call.offset - len(call.text)
-                    self._texts[call.call_id] = CallText(call.call_id, call.agent_id, call.attempt, call.text, begin)
+                    self[call.call_id] = CallText(call.call_id, call.agent_id, call.attempt, call.text, begin)
             case _:
                 return
 
     def forget_unfinished(self) -> None:
         """Keep only the texts of finished calls."""
-        self._texts = {call_id: text for call_id, text in self._texts.items() if text.finished}
+        for call_id in [call_id for call_id, text in self.items() if not text.finished]:
+            del self[call_id]
 
     def _attempt(self, call_id: str, agent_id: str, attempt: int) -> CallText:
         """The text of this attempt, or of a newer known one; a finished call has no newer attempts."""
-        known = self._texts.get(call_id)
+        known = self.get(call_id)
         if known is None or (known.attempt < attempt and not known.finished):
-            known = self._texts[call_id] = CallText(call_id, agent_id, attempt)
+            known = self[call_id] = CallText(call_id, agent_id, attempt)
         return known

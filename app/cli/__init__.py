@@ -1,4 +1,4 @@
-"""The command `deliberate`. Each command lives in a module of this package and is registered here, one line each."""
+"""The command `deliberate`. Each command has its module; this one registers them."""
 
 import typer
 

@@ -1,7 +1,7 @@
-"""A thin HTTP client of the gateway, for the command line alone.
+"""A thin HTTP client of the gateway for the command line.
 
-It turns problem documents into `CommandError`s with a remedy, sends a submission again under its own idempotency key
-when the connection broke, and follows the event stream across restarts of the gateway by its cursor.
+It turns problem documents into `CommandError`s with a remedy, retries a submission with its idempotency key after a
+broken connection, and follows the event stream by cursor across restarts of the gateway.
 """
 
 import asyncio
@@ -23,20 +23,20 @@ _READ_TIMEOUT_S = 10.0
 _SUBMIT_ATTEMPTS = 4
 _BACKOFF_FIRST_S = 0.25
 _BACKOFF_MAX_S = 5.0
-_URL_REMEDY = "name a gateway by --url http://host:port or DELIBERATE_URL"
-_START_ONE = "start one with `deliberate up`, or name another by --url or DELIBERATE_URL"
+_URL_REMEDY = "give the gateway's URL by --url http://host:port or DELIBERATE_URL"
+_UNREACHABLE_REMEDY = "start one with `deliberate up`, or name another by --url or DELIBERATE_URL"
 
 _REMEDIES = {
-    "not_found": "`deliberate list` shows what this gateway holds",
-    "gone": "its facts were removed; GET retention_until tells how long they are kept",
+    "not_found": "`deliberate list` shows the deliberations of this gateway",
+    "gone": "its facts were removed; retention_until states how long they are kept",
     "invalid_id": "an id consists of a-z, 0-9, _ and -, at most 64 of them",
-    "invalid_cursor": "leave --after out to read from the beginning",
+    "invalid_cursor": "omit --after to read from the beginning",
     "unknown_role": "`deliberate roles` lists the roles",
     "unknown_strategy": "`deliberate strategies` lists the strategies",
     "idempotency_conflict": "send the same body, or another --idempotency-key",
     "queue_full": "try again later",
-    "unauthenticated": "give a good key by --api-key or DELIBERATE_API_KEY; `deliberate keys create` makes one",
-    "rate_limited": "ask less often",
+    "unauthenticated": "give a valid key by --api-key or DELIBERATE_API_KEY; `deliberate keys create` makes one",
+    "rate_limited": "send fewer requests",
     "journal_unavailable": "the gateway cannot reach NATS; try again, or look at its /readyz",
 }
 
@@ -46,7 +46,7 @@ _Model = TypeVar("_Model", bound=BaseModel)
 
 
 class GatewayUnreachable(CommandError):
-    """Nobody answers there, or what answers cannot serve now."""
+    """No gateway responds, or it cannot serve now."""
 
 
 class GatewayRefused(CommandError):
@@ -63,14 +63,14 @@ def _is_loopback(host: str) -> bool:
 
 
 def _authorization(api_key: str | None) -> dict[str, str]:
-    """The header that a key is sent in. The key itself is told nowhere, also where it is none."""
-    given = (api_key or "").strip()
-    if not given:
+    """The Authorization header of a key. No error message contains the key, valid or not."""
+    key = (api_key or "").strip()
+    if not key:
         return {}
-    if not given.isascii() or not given.isprintable() or " " in given:
-        detail = "what --api-key or DELIBERATE_API_KEY holds is no key"
+    if not key.isascii() or not key.isprintable() or " " in key:
+        detail = "the value of --api-key or DELIBERATE_API_KEY is not a key"
         raise CommandError(Exit.USAGE, "invalid_key", detail, remedy="`deliberate keys create` makes one")
-    return {"Authorization": f"Bearer {given}"}
+    return {"Authorization": f"Bearer {key}"}
 
 
 def _unreachable(url: str, exc: httpx.TransportError) -> GatewayUnreachable:
@@ -78,10 +78,10 @@ def _unreachable(url: str, exc: httpx.TransportError) -> GatewayUnreachable:
         case httpx.ConnectError() | httpx.ConnectTimeout():
             detail = f"no gateway answers at {url}"
         case httpx.TimeoutException():
-            detail = f"nothing was heard from {url} in time"
+            detail = f"{url} did not answer in time"
         case _:
             detail = f"the connection to {url} broke"
-    return GatewayUnreachable(Exit.UNREACHABLE, "unreachable", detail, remedy=_START_ONE)
+    return GatewayUnreachable(Exit.UNREACHABLE, "unreachable", detail, remedy=_UNREACHABLE_REMEDY)
 
 
 def _not_a_gateway(url: str, detail: str) -> GatewayUnreachable:
@@ -89,18 +89,18 @@ def _not_a_gateway(url: str, detail: str) -> GatewayUnreachable:
     return GatewayUnreachable(Exit.UNREACHABLE, "not_a_gateway", f"{url} {detail}", remedy=remedy)
 
 
-def understood(model: type[_Model], document: JsonObject) -> _Model:
-    """A resource as this version reads it; raises CommandError when it lacks what is needed. New fields are dropped."""
+def parsed(model: type[_Model], document: JsonObject) -> _Model:
+    """The parsed resource; raises CommandError when fields are missing or invalid. Unknown fields are dropped."""
     try:
         return model.model_validate(document)
     except ValidationError as exc:
         where = ".".join(map(str, exc.errors(include_url=False)[0]["loc"]))
-        detail = f"the gateway's {model.__name__} is of another version: {where}"
-        raise CommandError(Exit.REFUSED, "not_understood", detail, remedy="--json prints it as it is") from exc
+        detail = f"the gateway's {model.__name__} has another version: {where}"
+        raise CommandError(Exit.REFUSED, "not_understood", detail, remedy="--json prints it unparsed") from exc
 
 
 def problem_of(response: httpx.Response) -> CommandError:
-    """The error that a 4xx or 5xx response tells, whether or not its body is a problem document."""
+    """The error of a 4xx or 5xx response, with or without a problem document."""
     try:
         problem = Problem.model_validate_json(response.content)
     except ValidationError:
@@ -123,12 +123,12 @@ def _error(
 
 
 class GatewayClient:
-    """One gateway, for the life of a command. Use as an async context."""
+    """A connection to one gateway. Use as an async context."""
 
     def __init__(
         self, url: str, api_key: str | None = None, *, transport: httpx.AsyncBaseTransport | None = None
     ) -> None:
-        """`transport` replaces the network in tests. Raises CommandError when `url` is no URL, or the key is none."""
+        """Raises CommandError for an invalid URL or key. `transport` replaces the network in tests."""
         try:
             parsed = httpx.URL(url)
         except httpx.InvalidURL as exc:
@@ -142,7 +142,7 @@ class GatewayClient:
             base_url=self.url,
             transport=transport,
             timeout=httpx.Timeout(_READ_TIMEOUT_S, connect=_CONNECT_TIMEOUT_S),
-            # A proxy of the environment must not swallow what is meant for this machine.
+            # A proxy of the environment must not receive requests to this machine.
             trust_env=not _is_loopback(parsed.host),
             headers={"User-Agent": "deliberate"} | _authorization(api_key),
         )
@@ -182,7 +182,7 @@ class GatewayClient:
         return cast(JsonObject, document)
 
     async def submit(self, body: JsonObject, idempotency_key: str, *, wait_s: float = 0) -> JsonObject:
-        """POST a deliberation; returns the resource. Sent again under the same key when the answer is in doubt."""
+        """POST a deliberation; returns the resource. Retries with the same key when the outcome is unknown."""
         for attempt in range(1, _SUBMIT_ATTEMPTS + 1):
             try:
                 headers = {"Idempotency-Key": idempotency_key}
@@ -203,12 +203,12 @@ class GatewayClient:
         return await self._request("GET", "/deliberations", params=filters)
 
     async def cancel(self, deliberation_id: str, reason: str | None, *, wait_s: float = 0) -> JsonObject:
-        """Ask to stop; returns the resource, cancelling or ended."""
+        """Request the cancellation; returns the resource, cancelling or ended."""
         body = {} if reason is None else {"reason": reason}
         return await self._request("POST", f"/deliberations/{deliberation_id}/cancel", body=body, wait_s=wait_s)
 
     async def read(self, path: str) -> JsonObject:
-        """The JSON of a plain GET: /roles, /strategies."""
+        """The JSON of a GET, such as /roles or /strategies."""
         return await self._request("GET", path)
 
     async def follow(
@@ -220,10 +220,10 @@ class GatewayClient:
         patience_s: float = 60.0,
         on_retry: Callable[[Retry], None] | None = None,
     ) -> AsyncGenerator[Frame]:
-        """Every event after the cursor `after`, until the terminal one; ends at once when there is none left.
+        """Yields every event after the cursor `after` up to the terminal one. Iterate in `aclosing`.
 
-        A broken stream is opened again at the last cursor; when nothing came for `patience_s` seconds of trying,
-        GatewayUnreachable is raised. A refusal that is final is raised at once. Iterate in `aclosing`.
+        A broken stream resumes at the last cursor. Raises GatewayUnreachable after `patience_s` seconds without an
+        event, and a final refusal without a retry.
         """
         waits = Waits(first_s=_BACKOFF_FIRST_S, most_s=_BACKOFF_MAX_S, patience_s=patience_s)
         stream = EventStream(self._http, deliberation_id, after=after, deltas=deltas, waits=waits, on_retry=on_retry)
@@ -236,7 +236,9 @@ class GatewayClient:
         except StreamLost as exc:
             if exc.response is not None:
                 raise problem_of(exc.response) from exc
-            raise GatewayUnreachable(Exit.UNREACHABLE, "unreachable", f"{self.url}: {exc}", remedy=_START_ONE) from exc
+            raise GatewayUnreachable(
+                Exit.UNREACHABLE, "unreachable", f"{self.url}: {exc}", remedy=_UNREACHABLE_REMEDY
+            ) from exc
 
 
 def _backoff_s(attempt: int) -> float:

@@ -1,4 +1,4 @@
-"""`deliberate cluster`: what every part of an installation tells of itself, on one screen."""
+"""`deliberate cluster`: the state of every part of an installation on one screen."""
 
 from collections.abc import Iterator
 
@@ -7,7 +7,7 @@ from rich.table import Table
 from rich.text import Text
 
 from app.api.cluster_schemas import Cluster
-from app.cli.client import GatewayClient, understood
+from app.cli.client import GatewayClient, parsed
 from app.cli.exits import Exit, run
 from app.cli.options import DEFAULT_URL, ApiKeyOption, JsonOption, UrlOption
 from app.cli.render.ranking import plain
@@ -17,68 +17,68 @@ _MEGABYTE = 1_000_000
 
 
 def _rate(per_s: float | None) -> str:
-    return "too little has ended to tell how fast" if per_s is None else f"{per_s:.2g} end in a second"
+    return "throughput unknown" if per_s is None else f"{per_s:.2g} per second"
 
 
-def _work(told: Cluster) -> Iterator[tuple[str, str, str]]:
-    queue = told.queue
+def _work(found: Cluster) -> Iterator[tuple[str, str, str]]:
+    queue = found.queue
     head = f", the oldest for {queue.head_waited_s:.1f} s" if queue.waiting else ""
-    figures = f"{queue.in_hand} in hand, {queue.waiting} waiting{head}; {_rate(queue.ended_per_s)}"
+    figures = f"{queue.in_hand} running, {queue.waiting} waiting{head}; {_rate(queue.ended_per_s)}"
     yield "queue", f"{queue.depth} of {queue.depth_max}", figures
     for role in queue.roles:
         if role.depth:
             yield "", role.role, f"{role.depth} of {role.admitted} admitted; {_rate(role.ended_per_s)}"
-    for coordinator in told.coordinators:
+    for coordinator in found.coordinators:
         turns = "".join(
-            f"; {' '.join(turn.roles)}: {turn.begun} of {turn.bound} begun, {turn.waiting} waiting"
+            f"; {' '.join(turn.roles)}: {turn.begun} of {turn.bound} started, {turn.waiting} waiting"
             for turn in coordinator.turns
             if turn.begun or turn.waiting
         )
-        yield "coordinator", coordinator.id, f"{coordinator.in_hand} in hand of {coordinator.bound}{turns}"
-    for agent in told.agents:
+        yield "coordinator", coordinator.id, f"{coordinator.in_hand} running of {coordinator.bound}{turns}"
+    for agent in found.agents:
         simulated = ", simulated" if agent.simulated else ""
         figures = f"{agent.running} calls of {agent.concurrency}, {agent.waiting} waiting; {agent.model}{simulated}"
         yield f"agent {agent.role}", agent.id, figures
-    for engine in told.engines:
+    for engine in found.engines:
         version = f", version {engine.version}" if engine.version else ""
         figures = f"{engine.in_flight} in flight, circuit {engine.circuit}{version}; {', '.join(engine.roles)}"
         yield "engine", engine.url, figures
 
 
-def _log(told: Cluster) -> Iterator[tuple[str, str, str]]:
-    for stream in told.streams:
+def _log(found: Cluster) -> Iterator[tuple[str, str, str]]:
+    for stream in found.streams:
         if stream.messages:
             yield "stream", stream.name, f"{stream.messages} messages, {stream.bytes / _MEGABYTE:.1f} MB"
-    for consumer in told.consumers:
+    for consumer in found.consumers:
         figures = f"{consumer.lag} behind, {consumer.unacknowledged} unacknowledged, {consumer.redelivered} redelivered"
         yield "consumer", consumer.name, figures
-    for sender in told.webhooks or ():
+    for sender in found.webhooks or ():
         yield "webhooks", sender.id, f"{sender.in_flight} in flight, {sender.waiting} waiting"
-    versions = told.versions
+    versions = found.versions
     yield "versions", "gateway", f"{versions.gateway}, Python {versions.python}, nats-server {versions.nats_server}"
     for replicas in versions.replicas:
         yield "", "replicas", f"{replicas.product}, Python {replicas.python}, Ray {replicas.ray}"
 
 
-def cluster_text(told: Cluster) -> RenderableType:
-    """A row for each part, and below them what did not answer."""
+def cluster_text(found: Cluster) -> RenderableType:
+    """A row per part, and below them the parts that did not answer."""
     table = Table(box=None, pad_edge=False, show_header=False)
     for style in ("bold", "", "dim"):
         table.add_column(style=style, overflow="fold")
-    for row in (*_work(told), *_log(told)):
+    for row in (*_work(found), *_log(found)):
         table.add_row(*map(plain, row))
     missing = (
-        Text.assemble(("missing", "yellow"), "  ", plain(f"{each.part}: {each.detail}")) for each in told.missing
+        Text.assemble(("missing", "yellow"), "  ", plain(f"{each.part}: {each.detail}")) for each in found.missing
     )
     return Group(table, *missing)
 
 
 def cluster(url: UrlOption = DEFAULT_URL, api_key: ApiKeyOption = None, as_json: JsonOption = False) -> None:
-    """Tell of replicas, queue, engines, log and versions; with keys, one of the scope admin is needed."""
+    """Show replicas, queue, engines, log and versions. If keys are required, the scope admin is needed."""
 
     async def work() -> Exit:
         async with GatewayClient(url, api_key) as gateway:
             document = await gateway.read("/cluster")
-        return output(document, lambda: cluster_text(understood(Cluster, document)), as_json=as_json)
+        return output(document, lambda: cluster_text(parsed(Cluster, document)), as_json=as_json)
 
     run(work, as_json=as_json)

@@ -1,14 +1,14 @@
-"""Exit codes, and the one place where a command's errors become text on stderr and a status.
+"""Exit codes, and the conversion of a command's errors to text on stderr and an exit code.
 
 | code | meaning |
 |------|---------|
-| 0    | success: the command did what was asked; a deliberation that was waited for is completed |
-| 1    | the deliberation failed or timed out; or a check found a difference (`streams`, `openapi --check`) |
-| 2    | usage: an option or argument is wrong, nothing was sent |
-| 3    | unreachable: no gateway (or NATS) answers there, or it cannot serve now (5xx) |
+| 0    | success; the deliberation that the command waited for is completed |
+| 1    | the deliberation failed or timed out, or a check found a difference (`streams`, `openapi --check`) |
+| 2    | usage: an option or argument is invalid; nothing was sent |
+| 3    | unreachable: no gateway (or NATS) answers, or it cannot serve now (5xx) |
 | 4    | refused: the gateway answered 4xx; the fields and the remedy are on stderr |
 | 5    | the deliberation was cancelled |
-| 130  | interrupted by Ctrl-C (128 + the signal: 143 by SIGTERM); what was submitted goes on |
+| 130  | interrupted by Ctrl-C (128 + signal: 143 for SIGTERM); a submitted deliberation continues |
 
 With `--json`, stdout carries JSON only, one document per line, and an error is one JSON document on stderr.
 """
@@ -34,7 +34,7 @@ EXIT_HELP = (
 
 
 class Exit(IntEnum):
-    """The statuses that a command ends with; the module's docstring is their documentation."""
+    """The exit codes of commands, documented in the module's docstring."""
 
     SUCCESS = 0
     FAILED = 1
@@ -49,12 +49,12 @@ _EXIT_OF_STATUS = {"failed": Exit.FAILED, "timeout": Exit.FAILED, "cancelled": E
 
 
 def exit_of(status: str) -> Exit:
-    """The exit code that tells a deliberation's final status."""
+    """The exit code for a deliberation's final status."""
     return _EXIT_OF_STATUS.get(status, Exit.SUCCESS)
 
 
 class FieldFault(NamedTuple):
-    """One field of a request that the gateway refuses, why, and what to do."""
+    """An invalid field of a request, with the fault and the remedy."""
 
     field: str
     detail: str
@@ -62,7 +62,7 @@ class FieldFault(NamedTuple):
 
 
 class CommandError(Exception):
-    """A command cannot go on: what it ends with, a stable code, a sentence, the fields at fault, and a remedy."""
+    """A command failed: its exit code, a stable code, a sentence, the faulty fields, and a remedy."""
 
     def __init__(
         self,
@@ -83,7 +83,7 @@ class CommandError(Exception):
         self.request_id = request_id
 
     def document(self) -> dict[str, Any]:
-        """The error as `--json` prints it on stderr."""
+        """The error as JSON, for stderr with `--json`."""
         return {
             "code": self.code,
             "detail": self.detail,
@@ -95,7 +95,7 @@ class CommandError(Exception):
 
 
 def print_error(error: CommandError, *, as_json: bool) -> None:
-    """Tell an error on stderr: code and sentence, one line per field, the remedy."""
+    """Print an error to stderr: code and sentence, one line per field, the remedy."""
     if as_json:
         print(json.dumps(error.document(), ensure_ascii=False), file=sys.stderr)
         return
@@ -111,7 +111,7 @@ def print_error(error: CommandError, *, as_json: bool) -> None:
 
 
 class _Signals:
-    """Cancels the command at the first signal; later ones must not cut its cleaning up short, and are passed over."""
+    """Cancels the command at the first signal. Later signals are ignored, so that the cleanup completes."""
 
     def __init__(self) -> None:
         self.first: int | None = None
@@ -121,24 +121,24 @@ class _Signals:
         assert task is not None, "asyncio.run gives every coroutine a task"
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            loop.add_signal_handler(number, self._take, number, task)
+            loop.add_signal_handler(number, self._cancel, number, task)
         return await work
 
-    def _take(self, number: int, task: asyncio.Task[Any]) -> None:
+    def _cancel(self, number: int, task: asyncio.Task[Any]) -> None:
         if self.first is None:
             self.first = number
             task.cancel()
 
 
 def run(work: Callable[[], Coroutine[Any, Any, Exit]], *, as_json: bool) -> NoReturn:
-    """Run a command's coroutine to its end and leave with its exit code; Ctrl-C and SIGTERM cancel it first."""
+    """Run a command's coroutine and exit with its code; Ctrl-C, SIGTERM and SIGHUP cancel it first."""
     signals = _Signals()
     try:
         code: int = asyncio.run(signals.guard(work()))
     except CommandError as error:
         print_error(error, as_json=as_json)
         code = error.exit_code
-    except KeyboardInterrupt:  # before the loop had begun to listen
+    except KeyboardInterrupt:  # before the signal handlers were set
         code = Exit.INTERRUPTED
     except asyncio.CancelledError:
         if signals.first is None:
@@ -148,5 +148,5 @@ def run(work: Callable[[], Coroutine[Any, Any, Exit]], *, as_json: bool) -> NoRe
 
 
 def print_json(document: object) -> None:
-    """Print one JSON document on one line of stdout, at once."""
+    """Print a JSON document on one line of stdout, unbuffered."""
     print(json.dumps(document, ensure_ascii=False, separators=(",", ":")), flush=True)

@@ -1,7 +1,7 @@
-"""`deliberate keys create | list | revoke`: keys are facts in the log, so whoever may write there makes them.
+"""`deliberate keys create | list | revoke`: keys are facts in the log, so write access to the log is needed.
 
-No route makes a key: one that is stolen cannot make others. The secret behind them is read from KEY_PEPPER alone, since
-options stand in the list of processes.
+No route creates keys, so a stolen key cannot create others. The pepper is read from KEY_PEPPER only, because the list
+of processes shows options.
 """
 
 import os
@@ -30,12 +30,10 @@ from app.access.keys import (
     key_subject,
 )
 from app.cli.exits import EXIT_HELP, CommandError, Exit, print_json, run
-from app.cli.options import JsonOption
+from app.cli.options import JsonOption, checked_tenant
 from app.cli.render.prose import printable
 from app.cli.render.ranking import plain
 from app.cli.streams import DEFAULT_NATS_URL, NatsOption, WaitOption, connected
-from app.deliberation.errors import InvalidToken
-from app.deliberation.specification import checked_token
 from app.log.journal import JetStreamJournal
 
 keys_cli = typer.Typer(no_args_is_help=True, help="Make, list and revoke API keys.", epilog=EXIT_HELP)
@@ -45,28 +43,21 @@ _NAME_CHARS_MAX = 100
 
 
 def pepper_of_environment() -> Pepper:
-    """The secret that keys are hashed with; raises CommandError when KEY_PEPPER is missing or too short."""
+    """The secret for hashing keys; raises CommandError when KEY_PEPPER is missing or too short."""
     secret = os.environ.get("KEY_PEPPER", "")
     if len(secret) < PEPPER_CHARS_MIN:
-        detail = f"KEY_PEPPER is {'too short' if secret else 'not set'}; it has {PEPPER_CHARS_MIN} characters or more"
-        remedy = "set it to what the gateway has; for a new one, take what `openssl rand -hex 32` writes"
+        detail = f"KEY_PEPPER is {'too short' if secret else 'not set'}; it needs {PEPPER_CHARS_MIN} characters or more"
+        remedy = "set it to the gateway's value; `openssl rand -hex 32` writes a new one"
         raise CommandError(Exit.USAGE, "no_pepper", detail, remedy=remedy)
     return Pepper(secret)
 
 
 def lifetime(text: str) -> timedelta | None:
-    """`90d`, `12h`, `30m` as a span, `never` as None; raises typer.BadParameter."""
+    """Parses `90d`, `12h` or `30m`; None for `never`. Raises typer.BadParameter."""
     found = re.fullmatch(r"([1-9][0-9]{0,4})([mhd])", text)
     if found is None and text != "never":
         raise typer.BadParameter(f"--expires takes 90d, 12h, 30m or never, not {text!r}")
     return None if found is None else int(found[1]) * _UNITS[found[2]]
-
-
-def _checked_tenant(value: str) -> str:
-    try:
-        return checked_token(value, "tenant")
-    except InvalidToken as exc:
-        raise typer.BadParameter("a tenant consists of a-z, 0-9, _ and -, at most 64 of them") from exc
 
 
 def _checked_name(value: str) -> str:
@@ -78,7 +69,7 @@ def _checked_name(value: str) -> str:
 def _checked_scopes(values: list[str]) -> list[str]:
     for value in values:
         if value not in SCOPES:
-            raise typer.BadParameter(f"there is no scope {value!r}; there are {', '.join(SCOPES)}")
+            raise typer.BadParameter(f"there is no scope {value!r}; the scopes are {', '.join(SCOPES)}")
     return values
 
 
@@ -87,20 +78,20 @@ def _checked_expiry(value: str) -> str:
     return value
 
 
-NameArgument = Annotated[str, typer.Argument(metavar="NAME", callback=_checked_name, help="What it is for.")]
-TenantOption = Annotated[str, typer.Option(callback=_checked_tenant, help="Whose deliberations it opens.")]
+NameArgument = Annotated[str, typer.Argument(metavar="NAME", callback=_checked_name, help="Purpose of the key.")]
+TenantOption = Annotated[str, typer.Option(callback=checked_tenant, help="Tenant whose deliberations the key opens.")]
 ScopeOption = Annotated[
     list[str],
-    typer.Option("--scope", metavar="SCOPE", callback=_checked_scopes, help="submit, read or admin; may be repeated."),
+    typer.Option("--scope", metavar="SCOPE", callback=_checked_scopes, help="submit, read or admin; repeatable."),
 ]
 ExpiresOption = Annotated[
-    str, typer.Option("--expires", metavar="SPAN", callback=_checked_expiry, help="30m, 12h, 90d, or never.")
+    str, typer.Option("--expires", metavar="SPAN", callback=_checked_expiry, help="Lifetime: 30m, 12h, 90d, or never.")
 ]
-KeyArgument = Annotated[str, typer.Argument(metavar="ID", help="Id of the key, as `deliberate keys list` tells it.")]
+KeyArgument = Annotated[str, typer.Argument(metavar="ID", help="Id of the key; `deliberate keys list` shows it.")]
 
 
 async def book_of(journal: JetStreamJournal) -> KeyBook:
-    """All keys that the log tells of; what does not decode is left out."""
+    """All keys in the log; records that do not decode are skipped."""
     book = KeyBook()
     async for record in journal.read(KEYS_PATTERN, 0):
         try:
@@ -110,8 +101,8 @@ async def book_of(journal: JetStreamJournal) -> KeyBook:
     return book
 
 
-def standing(key: HeldKey, book: KeyBook, pepper_id: str | None, now: datetime) -> str:
-    """Whether a key is good now, or why not; `pepper_id` of None is not compared."""
+def key_status(key: HeldKey, book: KeyBook, pepper_id: str | None, now: datetime) -> str:
+    """`good`, or why the key is not valid now. A `pepper_id` of None is not compared."""
     if key.fact.key_id in book.revoked:
         return "revoked"
     if key.expires_at_s <= now.timestamp():
@@ -119,11 +110,11 @@ def standing(key: HeldKey, book: KeyBook, pepper_id: str | None, now: datetime) 
     return "good" if pepper_id in (None, key.fact.pepper) else "other pepper"
 
 
-def _told(key: HeldKey, book: KeyBook, pepper_id: str | None, now: datetime) -> dict[str, Any]:
+def _document(key: HeldKey, book: KeyBook, pepper_id: str | None, now: datetime) -> dict[str, Any]:
     fact = key.fact.model_dump(mode="json", include={"key_id", "name", "tenant", "scopes", "created_at", "expires_at"})
     revoked_at = book.revoked.get(key.fact.key_id)
-    told_at = None if revoked_at is None else revoked_at.isoformat()
-    return {**fact, "revoked_at": told_at, "status": standing(key, book, pepper_id, now)}
+    revoked = None if revoked_at is None else revoked_at.isoformat()
+    return {**fact, "revoked_at": revoked, "status": key_status(key, book, pepper_id, now)}
 
 
 def _run(nats_url: str, wait_s: float, as_json: bool, work: Callable[[JetStreamJournal], Awaitable[Exit]]) -> None:
@@ -140,7 +131,7 @@ def create_key(
     as_json: JsonOption = False,
     wait_s: WaitOption = 10.0,
 ) -> None:
-    """Make a key. Stdout has the key alone, and nothing can tell it again."""
+    """Create a key. Stdout has only the key, which cannot be shown again."""
 
     async def work(journal: JetStreamJournal) -> Exit:
         now, span = datetime.now(UTC), lifetime(expires)
@@ -154,26 +145,28 @@ def create_key(
             expires_at=None if span is None else now + span,
         )
         appended = await journal.write(key_subject(fact), encode_key(fact))
-        assert appended.created, "an id of 60 random bits was drawn twice"
-        told = _told(HeldKey.of(fact), KeyBook(), None, now)
+        assert appended.created, "a random id of 60 bits repeated"
+        document = _document(HeldKey.of(fact), KeyBook(), None, now)
         if as_json:
-            print_json({"key": key, **told})
+            print_json({"key": key, **document})
             return Exit.SUCCESS
         print(key, flush=True)
         until = "never expires" if fact.expires_at is None else f"expires {fact.expires_at:%Y-%m-%d %H:%M} UTC"
-        line = f"{fact.key_id}: tenant {tenant}, {', '.join(fact.scopes)}, {until}. Keep the key: it is not told again."
+        line = (
+            f"{fact.key_id}: tenant {tenant}, {', '.join(fact.scopes)}, {until}. Keep the key: it is not shown again."
+        )
         Console(stderr=True, highlight=False).print(plain(line), style="dim", soft_wrap=True)
         return Exit.SUCCESS
 
     _run(nats_url, wait_s, as_json, work)
 
 
-def keys_table(told: list[dict[str, Any]]) -> Table:
-    """One row for each key."""
+def keys_table(documents: list[dict[str, Any]]) -> Table:
+    """One row per key."""
     table = Table(box=None, pad_edge=False)
     for column in ("id", "name", "tenant", "scopes", "expires", "status"):
         table.add_column(column, no_wrap=column in ("id", "status"))
-    for key in told:
+    for key in documents:
         style = "green" if key["status"] == "good" else "red"
         expires = "never" if key["expires_at"] is None else str(key["expires_at"])[:16].replace("T", " ")
         cells = (key["key_id"], key["name"], key["tenant"], ", ".join(key["scopes"]), expires)
@@ -185,20 +178,20 @@ def keys_table(told: list[dict[str, Any]]) -> Table:
 def list_keys(
     nats_url: NatsOption = DEFAULT_NATS_URL,
     as_json: JsonOption = False,
-    tenant: Annotated[str | None, typer.Option(help="Only of this tenant.")] = None,
+    tenant: Annotated[str | None, typer.Option(help="Only keys of this tenant.")] = None,
     wait_s: WaitOption = 10.0,
 ) -> None:
-    """List the keys, oldest first, and whether each is good now. With KEY_PEPPER: also which are of another one."""
+    """List the keys with their status, oldest first. With KEY_PEPPER set, keys of another pepper are marked."""
 
     async def work(journal: JetStreamJournal) -> Exit:
         book, now = await book_of(journal), datetime.now(UTC)
         pepper_id = pepper_of_environment().id if os.environ.get("KEY_PEPPER") else None
         held = sorted(book.keys.values(), key=lambda key: key.fact.created_at)
-        told = [_told(key, book, pepper_id, now) for key in held if tenant in (None, key.fact.tenant)]
+        documents = [_document(key, book, pepper_id, now) for key in held if tenant in (None, key.fact.tenant)]
         if as_json:
-            print_json({"items": told})
+            print_json({"items": documents})
         else:
-            Console(highlight=False).print(keys_table(told))
+            Console(highlight=False).print(keys_table(documents))
         return Exit.SUCCESS
 
     _run(nats_url, wait_s, as_json, work)
@@ -208,20 +201,20 @@ def list_keys(
 def revoke_key(
     key_id: KeyArgument, nats_url: NatsOption = DEFAULT_NATS_URL, as_json: JsonOption = False, wait_s: WaitOption = 10.0
 ) -> None:
-    """Revoke a key, for ever: every gateway refuses it within a second, and ends its streams and sessions."""
+    """Revoke a key for ever. Every gateway refuses it within a second and ends its streams and sessions."""
 
     async def work(journal: JetStreamJournal) -> Exit:
-        # Whoever revokes what has leaked may have the whole key at hand.
+        # The argument may also be the whole key, as after a leak.
         known, book = key_id_of(key_id) or key_id, await book_of(journal)
         held = book.keys.get(known)
         if held is None:
-            detail = "there is no key of this id"
-            raise CommandError(Exit.REFUSED, "not_found", detail, remedy="`deliberate keys list` tells the ids")
+            detail = "there is no key with this id"
+            raise CommandError(Exit.REFUSED, "not_found", detail, remedy="`deliberate keys list` shows the ids")
         fact = KeyRevoked(key_id=known, revoked_at=datetime.now(UTC))
         if known not in book.revoked:
             book.take((await journal.write(key_subject(fact), encode_key(fact))).record)
         if as_json:
-            print_json(_told(held, book, None, datetime.now(UTC)))
+            print_json(_document(held, book, None, datetime.now(UTC)))
         else:
             Console(highlight=False).print(plain(f"{known} is revoked"))
         return Exit.SUCCESS

@@ -1,4 +1,4 @@
-"""`deliberate openapi`: the contract as files, generated from the code; `--check` tells whether they still agree."""
+"""`deliberate openapi`: writes the contract's files from the code, or checks with `--check` that they are current."""
 
 import json
 from difflib import unified_diff
@@ -17,20 +17,20 @@ _DIFF_LINES_MAX = 40
 
 
 def rendered() -> dict[str, str]:
-    """File name → content of every generated document."""
-    # Imported here: it builds the whole application, which no other command needs.
+    """File name → content of each generated document."""
+    # Imported here, because it builds the whole application, which no other command needs.
     from app.openapi.asyncapi import asyncapi
     from app.openapi.document import document, document_3_2, events_schema
 
     documents = {"openapi.json": document(), "openapi-3.2.json": document_3_2(), "events.schema.json": events_schema()}
     written = {name: json.dumps(content, indent=2, ensure_ascii=False) + "\n" for name, content in documents.items()}
-    # Read back from JSON, so that what stands in several places is written out in each.
-    told = json.loads(json.dumps(asyncapi()))
-    return written | {"asyncapi.yaml": yaml.safe_dump(told, sort_keys=False, allow_unicode=True, width=120)}
+    # Read back from JSON, so that YAML has no anchors for repeated objects.
+    plain = json.loads(json.dumps(asyncapi()))
+    return written | {"asyncapi.yaml": yaml.safe_dump(plain, sort_keys=False, allow_unicode=True, width=120)}
 
 
 def drift(directory: Path, expected: dict[str, str]) -> dict[str, list[str]]:
-    """File name → first lines of the difference, for each file that is not as expected."""
+    """File name → first lines of the difference, for each file that differs."""
     found: dict[str, list[str]] = {}
     for name, content in expected.items():
         path = directory / name
@@ -51,7 +51,7 @@ def _check(directory: Path, expected: dict[str, str], *, as_json: bool) -> Exit:
         for line in (line for lines in different.values() for line in lines):
             style = {"+": "green", "-": "red"}.get(line[:1], "")
             Console(highlight=False).print(Text(line, style), soft_wrap=True)
-    faults = [FieldFault(str(directory / name), "is not what the code generates") for name in different]
+    faults = [FieldFault(str(directory / name), "differs from what the code generates") for name in different]
     error = CommandError(
         Exit.FAILED, "openapi_drift", "the contract's files differ", fields=faults, remedy="run `deliberate openapi`"
     )
@@ -60,11 +60,13 @@ def _check(directory: Path, expected: dict[str, str], *, as_json: bool) -> Exit:
 
 
 def openapi(
-    directory: Annotated[Path, typer.Option("--dir", file_okay=False, help="Where the files are.")] = Path("openapi"),
-    check: Annotated[bool, typer.Option("--check", help="Write nothing; exit 1 when a file differs.")] = False,
+    directory: Annotated[Path, typer.Option("--dir", file_okay=False, help="Directory of the files.")] = Path(
+        "openapi"
+    ),
+    check: Annotated[bool, typer.Option("--check", help="Write nothing; exit with 1 when a file differs.")] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Write openapi.json, openapi-3.2.json, events.schema.json and asyncapi.yaml, or check that they are up to date."""
+    """Write openapi.json, openapi-3.2.json, events.schema.json and asyncapi.yaml, or check that they are current."""
     expected = rendered()
     if check:
         raise typer.Exit(_check(directory, expected, as_json=as_json))

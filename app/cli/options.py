@@ -3,8 +3,12 @@
 import json
 import re
 from typing import Annotated, Any, cast
+from urllib.parse import urlsplit
 
 import typer
+
+from app.deliberation.errors import InvalidToken
+from app.deliberation.specification import checked_token
 
 DEFAULT_URL = "http://127.0.0.1:8080"
 _ID = re.compile(r"[a-z0-9_-]{1,64}")
@@ -16,6 +20,30 @@ def _checked_id(value: str) -> str:
     return value
 
 
+def checked_url(value: str, schemes: tuple[str, ...]) -> str:
+    """A URL with a host and one of the schemes; raises typer.BadParameter."""
+    try:
+        parts = urlsplit(value)
+        if parts.scheme in schemes and parts.hostname and parts.port != 0 and not value.split()[1:]:
+            return value
+    except ValueError:
+        pass
+    raise typer.BadParameter(f"{value!r} is not a URL that begins with {' or '.join(f'{s}://' for s in schemes)}")
+
+
+def checked_nats_url(value: str | None) -> str | None:
+    """A URL of a NATS server, or None; raises typer.BadParameter."""
+    return None if value is None else checked_url(value, ("nats", "tls", "ws", "wss"))
+
+
+def checked_tenant(value: str) -> str:
+    """A valid tenant; raises typer.BadParameter."""
+    try:
+        return checked_token(value, "tenant")
+    except InvalidToken as exc:
+        raise typer.BadParameter("a tenant consists of a-z, 0-9, _ and -, at most 64 of them") from exc
+
+
 UrlOption = Annotated[str, typer.Option("--url", envvar="DELIBERATE_URL", help="Base URL of the gateway.")]
 ApiKeyOption = Annotated[
     str | None,
@@ -24,7 +52,7 @@ ApiKeyOption = Annotated[
         envvar="DELIBERATE_API_KEY",
         metavar="KEY",
         show_default=False,
-        help="Key of the gateway; better set in the environment, which no list of processes shows.",
+        help="API key; prefer the environment variable, because process lists show options.",
     ),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON only, one document per line.")]
@@ -32,7 +60,7 @@ IdArgument = Annotated[str, typer.Argument(metavar="ID", callback=_checked_id, h
 
 
 def pairs(values: list[str], option: str) -> dict[str, str]:
-    """`key=value` entries as a mapping; raises typer.BadParameter naming `option`."""
+    """`key=value` entries as a mapping; raises typer.BadParameter that names `option`."""
     found: dict[str, str] = {}
     for value in values:
         key, sign, rest = value.partition("=")
@@ -54,9 +82,9 @@ def _value(text: str) -> Any:  # noqa: ANN401 -- any JSON value
 
 
 def nested_values(values: list[str], option: str) -> dict[str, Any]:
-    """`key=value` entries as an object: a value is JSON where it reads as JSON, else a string; dots in a key nest.
+    """`key=value` entries as an object: a value is JSON if it parses, else a string; dots in a key nest.
 
-    Raises typer.BadParameter naming `option` when an entry has no key, or says again what another has said.
+    Raises typer.BadParameter that names `option` for an entry without a key and for a repeated key.
     """
     found: dict[str, Any] = {}
     for value in values:

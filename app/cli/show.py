@@ -1,4 +1,4 @@
-"""`deliberate list | show | cancel | roles`: what a gateway holds and offers, read once and printed."""
+"""`deliberate list | show | cancel | roles`: reads resources of a gateway and prints them."""
 
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -11,19 +11,19 @@ from rich.table import Table
 from rich.text import Text
 
 from app.api.schemas import Deliberation, DeliberationPage, DeliberationSummary, RoleList, RoleResource
-from app.cli.client import GatewayClient, JsonObject, understood
+from app.cli.client import GatewayClient, JsonObject, parsed
 from app.cli.exits import Exit, print_json, run
 from app.cli.options import DEFAULT_URL, ApiKeyOption, IdArgument, JsonOption, UrlOption, pairs
 from app.cli.render.lanes import is_simulated
 from app.cli.render.panels import seconds, style_of
 from app.cli.render.prose import printable
-from app.cli.render.ranking import account, duration_s, plain, status_text
+from app.cli.render.ranking import deliberation_report, duration_s, plain, status_text
 
 _TASK_CHARS_MAX = 50
 
 
 def output(document: JsonObject, rendered: Callable[[], RenderableType], *, as_json: bool) -> Exit:
-    """Print a document as JSON, or as it is `rendered`; a command's last word."""
+    """Print a document as JSON, or `rendered`; returns success."""
     if as_json:
         print_json(document)
     else:
@@ -52,7 +52,7 @@ def _row(found: DeliberationSummary, now: datetime) -> list[RenderableType]:
 
 
 def deliberations_table(page: DeliberationPage, now: datetime) -> Table:
-    """One row per deliberation of a page, its strategy where they differ, and how the next page is asked for."""
+    """One row per deliberation of a page, its strategy if they differ, and the option for the next page."""
     strategies_differ = len({found.strategy for found in page.items}) > 1
     more = f"more: --cursor {page.next_cursor}" if page.next_cursor else None
     table = Table(box=None, pad_edge=False, caption=more, caption_justify="left")
@@ -74,14 +74,14 @@ def list_deliberations(
     url: UrlOption = DEFAULT_URL,
     api_key: ApiKeyOption = None,
     as_json: JsonOption = False,
-    status: Annotated[str | None, typer.Option(help="Only this status.")] = None,
+    status: Annotated[str | None, typer.Option(help="Only with this status.")] = None,
     role: Annotated[str | None, typer.Option(help="Only with an agent of this role.")] = None,
-    strategy: Annotated[str | None, typer.Option(help="Only by this strategy.")] = None,
+    strategy: Annotated[str | None, typer.Option(help="Only with this strategy.")] = None,
     meta: Annotated[list[str] | None, typer.Option(metavar="KEY=VALUE", help="Only with this metadata.")] = None,
-    created_after: Annotated[str | None, typer.Option(metavar="TIME", help="RFC 3339.")] = None,
-    created_before: Annotated[str | None, typer.Option(metavar="TIME", help="RFC 3339.")] = None,
-    limit: Annotated[int, typer.Option(help="Entries of a page, at most 200.")] = 20,
-    cursor: Annotated[str | None, typer.Option(help="The page after this cursor.")] = None,
+    created_after: Annotated[str | None, typer.Option(metavar="TIME", help="RFC 3339 time.")] = None,
+    created_before: Annotated[str | None, typer.Option(metavar="TIME", help="RFC 3339 time.")] = None,
+    limit: Annotated[int, typer.Option(help="Entries per page, at most 200.")] = 20,
+    cursor: Annotated[str | None, typer.Option(help="Show the page after this cursor.")] = None,
 ) -> None:
     """List deliberations, newest first."""
     given: dict[str, Any] = {
@@ -100,7 +100,7 @@ def list_deliberations(
         async with GatewayClient(url, api_key) as gateway:
             page = await gateway.deliberations(filters)
         now = datetime.now(UTC)
-        return output(page, lambda: deliberations_table(understood(DeliberationPage, page), now), as_json=as_json)
+        return output(page, lambda: deliberations_table(parsed(DeliberationPage, page), now), as_json=as_json)
 
     run(work, as_json=as_json)
 
@@ -108,12 +108,12 @@ def list_deliberations(
 def show(
     deliberation_id: IdArgument, url: UrlOption = DEFAULT_URL, api_key: ApiKeyOption = None, as_json: JsonOption = False
 ) -> None:
-    """Show one deliberation: ranking, scores, doubts, cost, and the winning text."""
+    """Show one deliberation: ranking, scores, confidence, cost, and the winning text."""
 
     async def work() -> Exit:
         async with GatewayClient(url, api_key) as gateway:
             resource = await gateway.deliberation(deliberation_id)
-        return output(resource, lambda: account(understood(Deliberation, resource)), as_json=as_json)
+        return output(resource, lambda: deliberation_report(parsed(Deliberation, resource)), as_json=as_json)
 
     run(work, as_json=as_json)
 
@@ -123,10 +123,10 @@ def cancel(
     url: UrlOption = DEFAULT_URL,
     api_key: ApiKeyOption = None,
     as_json: JsonOption = False,
-    reason: Annotated[str | None, typer.Option(help="Recorded with the request.")] = None,
-    wait: Annotated[int, typer.Option(metavar="SECONDS", min=0, max=60, help="Wait for its end so long.")] = 0,
+    reason: Annotated[str | None, typer.Option(help="Reason to record with the request.")] = None,
+    wait: Annotated[int, typer.Option(metavar="SECONDS", min=0, max=60, help="Wait for the end up to this long.")] = 0,
 ) -> None:
-    """Stop a deliberation. Asking twice, or after its end, changes nothing."""
+    """Cancel a deliberation. A repeated or late request changes nothing."""
 
     async def work() -> Exit:
         async with GatewayClient(url, api_key) as gateway:
@@ -145,13 +145,13 @@ def _served(role: RoleResource) -> Text:
     if role.live.simulated or any(is_simulated(name) for name in role.live.models):
         text.append(" simulated ", "black on yellow")
     for engine in role.live.engines:
-        resting = "" if engine.circuit == "closed" else f", circuit {engine.circuit}"
-        text.append(f" at {printable(engine.url)}").append("" if engine.healthy else f" (down{resting})", "red")
+        circuit = "" if engine.circuit == "closed" else f", circuit {engine.circuit}"
+        text.append(f" at {printable(engine.url)}").append("" if engine.healthy else f" (down{circuit})", "red")
     return text
 
 
 def role_text(role: RoleResource) -> RenderableType:
-    """A role: what serves it now, its bounds, how it samples, and who it is."""
+    """A role: its models and engines, replica bounds, temperature, and persona."""
     replicas = f"{role.live.replicas if role.live else 0} of {role.replicas.min}–{role.replicas.max} replicas"
     figures = f" · {replicas} · temperature {role.sampling.temperature:g}"
     head = Text.assemble((role.name, f"bold {style_of(role.name)}"), "  ", _served(role), (figures, "dim"))
@@ -159,11 +159,11 @@ def role_text(role: RoleResource) -> RenderableType:
 
 
 def roles(url: UrlOption = DEFAULT_URL, api_key: ApiKeyOption = None, as_json: JsonOption = False) -> None:
-    """List the roles that councils are made of."""
+    """List the roles of agents."""
 
     async def work() -> Exit:
         async with GatewayClient(url, api_key) as gateway:
             document = await gateway.read("/roles")
-        return output(document, lambda: Group(*map(role_text, understood(RoleList, document).items)), as_json=as_json)
+        return output(document, lambda: Group(*map(role_text, parsed(RoleList, document).items)), as_json=as_json)
 
     run(work, as_json=as_json)

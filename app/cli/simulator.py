@@ -1,4 +1,4 @@
-"""`deliberate simulator`: the engine without weights, in this process's place."""
+"""`deliberate simulator`: replaces this process by the engine without weights."""
 
 import os
 import sys
@@ -8,6 +8,6 @@ import typer
 
 
 def simulator(context: typer.Context) -> NoReturn:
-    """Run the simulator, an OpenAI-compatible engine without weights. All arguments are passed on: see --help."""
+    """Run the simulator, an OpenAI-compatible engine without weights; --help shows its arguments."""
     sys.stdout.flush()
     os.execv(sys.executable, [sys.executable, "-m", "serve_deployments.simulator", *context.args])

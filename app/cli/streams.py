@@ -1,10 +1,9 @@
-"""`deliberate streams plan | apply`: the one place where streams are declared; no service does it while serving."""
+"""`deliberate streams plan | apply`: declares the streams of the log; no service does so while serving."""
 
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from typing import Annotated
-from urllib.parse import urlsplit
 
 import structlog
 import typer
@@ -12,7 +11,7 @@ from rich.console import Console
 from rich.text import Text
 
 from app.cli.exits import EXIT_HELP, CommandError, Exit, FieldFault, print_json, run
-from app.cli.options import JsonOption
+from app.cli.options import JsonOption, checked_nats_url
 from app.deliberation.errors import JournalUnavailable, StreamsDiffer
 from app.log.journal import JetStreamJournal
 from app.log.stream_settings import (
@@ -26,22 +25,11 @@ from app.log.stream_settings import (
 )
 from app.log.streams import apply, plan
 
-streams_cli = typer.Typer(no_args_is_help=True, help="Declare the streams that the log lives in.", epilog=EXIT_HELP)
-
-
-def _checked_url(value: str) -> str:
-    try:
-        parsed = urlsplit(value)
-        usable = parsed.scheme in ("nats", "tls", "ws", "wss") and bool(parsed.hostname) and parsed.port != 0
-    except ValueError:
-        usable = False
-    if not usable:
-        raise typer.BadParameter(f"a NATS server is nats://host:port, not {value!r}")
-    return value
+streams_cli = typer.Typer(no_args_is_help=True, help="Declare the streams of the log.", epilog=EXIT_HELP)
 
 
 NatsOption = Annotated[
-    str, typer.Option("--nats-url", envvar="NATS_URL", callback=_checked_url, help="Server that holds the log.")
+    str, typer.Option("--nats-url", envvar="NATS_URL", callback=checked_nats_url, help="NATS server of the log.")
 ]
 RetentionOption = Annotated[
     int,
@@ -51,11 +39,11 @@ RetentionOption = Annotated[
         metavar="SECONDS",
         min=RETENTION_S_MIN,
         max=RETENTION_S_MAX,
-        help="How long facts stay.",
+        help="Retention of facts.",
     ),
 ]
 ReplicasOption = Annotated[
-    int, typer.Option(envvar="STREAM_REPLICAS", min=1, max=REPLICAS_MAX, help="Servers that keep each stream: 1 or 3.")
+    int, typer.Option(envvar="STREAM_REPLICAS", min=1, max=REPLICAS_MAX, help="Replicas of each stream: 1 or 3.")
 ]
 AckWaitOption = Annotated[
     float,
@@ -65,10 +53,12 @@ AckWaitOption = Annotated[
         metavar="SECONDS",
         min=ACK_WAIT_S_MIN,
         max=ACK_WAIT_S_MAX,
-        help="Silence of a coordinator after which another takes over; 20 with three servers.",
+        help="Time without a sign of life until another coordinator takes over; 20 with three servers.",
     ),
 ]
-WaitOption = Annotated[float, typer.Option("--wait", metavar="SECONDS", min=0, help="Wait for the server so long.")]
+WaitOption = Annotated[
+    float, typer.Option("--wait", metavar="SECONDS", min=0, help="Wait for the server up to this long.")
+]
 
 DEFAULT_NATS_URL = "nats://127.0.0.1:4222"
 
@@ -80,12 +70,12 @@ async def connected(
     *,
     name: str = "deliberate streams",
 ) -> Exit:
-    """Do `work` over a connection to the log; raises CommandError when nobody answers within `wait_s` seconds."""
-    # What fails is told once, at the end, and not at every attempt to connect.
+    """Run `work` with a connection to the log; raises CommandError when no server answers within `wait_s` seconds."""
+    # Otherwise every attempt to connect would be logged; a failure is reported once, at the end.
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
     journal = JetStreamJournal(nats_url, name=name)
     remedy = (
-        "name the server by --nats-url or NATS_URL; `deliberate up` starts one, `deliberate streams apply` readies it"
+        "give the server by --nats-url or NATS_URL; `deliberate up` starts one, `deliberate streams apply` prepares it"
     )
     try:
         async with asyncio.timeout(wait_s):
@@ -98,7 +88,7 @@ async def connected(
         await journal.close()
 
 
-def _say(lines: list[str], style: str) -> None:
+def _print_lines(lines: list[str], style: str) -> None:
     console = Console(highlight=False)
     for line in lines:
         console.print(Text(line, style), soft_wrap=True)
@@ -113,16 +103,16 @@ def plan_streams(
     ack_wait_s: AckWaitOption = ACK_WAIT_S_MIN,
     wait_s: WaitOption = 10.0,
 ) -> None:
-    """Tell what is missing and what differs, and change nothing; exits 1 unless all is as declared."""
+    """List missing and different streams without a change; exits with 1 if there are any."""
 
     async def work(journal: JetStreamJournal) -> Exit:
         missing, different = await plan(journal, StreamSettings(retention_s, replicas, ack_wait_s))
         if as_json:
             print_json({"missing": missing, "different": different})
         else:
-            _say([f"missing: {name}" for name in missing], "yellow")
-            _say([f"differs: {line}" for line in different], "red")
-            _say([] if missing or different else ["all streams are as declared"], "green")
+            _print_lines([f"missing: {name}" for name in missing], "yellow")
+            _print_lines([f"differs: {line}" for line in different], "red")
+            _print_lines([] if missing or different else ["all streams are as declared"], "green")
         return Exit.FAILED if missing or different else Exit.SUCCESS
 
     run(lambda: connected(nats_url, wait_s, work), as_json=as_json)
@@ -137,20 +127,20 @@ def apply_streams(
     ack_wait_s: AckWaitOption = ACK_WAIT_S_MIN,
     wait_s: WaitOption = 10.0,
 ) -> None:
-    """Create what is missing. When something differs nothing is changed: each difference is told, and it exits 1."""
+    """Create missing streams. If a stream differs, change nothing, list the differences and exit with 1."""
 
     async def work(journal: JetStreamJournal) -> Exit:
         try:
             created = await apply(journal, StreamSettings(retention_s, replicas, ack_wait_s))
         except StreamsDiffer as exc:
             faults = [FieldFault(*line.partition(": ")[::2]) for line in str(exc).split("; ")]
-            detail = "streams exist that are not as declared; nothing was changed"
-            remedy = "declare them with the settings they have, or change or delete them on the server"
+            detail = "existing streams differ from the declaration; nothing was changed"
+            remedy = "declare them with their settings, or change or delete them on the server"
             raise CommandError(Exit.FAILED, exc.code, detail, fields=faults, remedy=remedy) from exc
         if as_json:
             print_json({"created": created})
         else:
-            _say([f"created: {name}" for name in created] or ["all streams are as declared"], "green")
+            _print_lines([f"created: {name}" for name in created] or ["all streams are as declared"], "green")
         return Exit.SUCCESS
 
     run(lambda: connected(nats_url, wait_s, work), as_json=as_json)

@@ -1,108 +1,83 @@
-"""`deliberate watch`: a running deliberation, live. Also what `ask` and `demo` show a deliberation with."""
+"""`deliberate watch`: shows a running deliberation; `ask` and `demo` use it too."""
 
 import asyncio
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from datetime import UTC, datetime
-from types import TracebackType
-from typing import Annotated, Self
+from typing import Annotated, NoReturn
 
 import typer
 from rich.console import Console
 from rich.live import Live
 
 from app.api.schemas import Deliberation
-from app.cli.client import GatewayClient, JsonObject, Retry, understood
+from app.cli.client import GatewayClient, JsonObject, Retry, parsed
 from app.cli.exits import Exit, exit_of, print_json, run
 from app.cli.options import DEFAULT_URL, ApiKeyOption, IdArgument, JsonOption, UrlOption
 from app.cli.render.lanes import CouncilView
 from app.cli.render.lines import event_line
 from app.cli.render.panels import picture
-from app.cli.render.ranking import account
+from app.cli.render.ranking import deliberation_report
 
-_FRAME_S = 1 / 8  # no more frames than this: the CPU is left to the work
-_IDLE_FRAME_S = 1.0  # the time that is shown moves on while nothing else does
+_FRAME_S = 1 / 8  # bounds the frame rate, to leave the CPU to the work
+_IDLE_FRAME_S = 1.0  # updates the displayed time without events
 
 
 def retry_text(retry: Retry) -> str:
-    """What is told while the stream is opened again."""
+    """The notice of a reconnect."""
     return f"stream lost: {retry.reason}; attempt {retry.attempt} in {retry.delay_s:.1f} s"
 
 
-class Painter:
-    """Draws a view when it changed, at most every `_FRAME_S` seconds, and once more when the block is left."""
-
-    def __init__(self, console: Console, view: CouncilView) -> None:
-        self._console = console
-        self._view = view
-        self._live = Live(console=console, auto_refresh=False, vertical_overflow="crop")
-        self._drawn_at = 0.0
-        self._timer: asyncio.TimerHandle | None = None
-
-    def __enter__(self) -> Self:
-        self._live.start()
-        self._draw()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._draw(again=False)
-        self._live.stop()
-
-    def changed(self) -> None:
-        """The view is another one now: draw it as soon as the frame rate allows."""
-        self._draw_at(self._drawn_at + _FRAME_S)
-
-    def _draw_at(self, when: float) -> None:
-        if self._timer is not None:
-            if self._timer.when() <= when:
-                return
-            self._timer.cancel()
-        self._timer = asyncio.get_running_loop().call_at(when, self._draw)
-
-    def _draw(self, *, again: bool = True) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-        self._live.update(picture(self._console, self._view, datetime.now(UTC)), refresh=True)
-        self._drawn_at = asyncio.get_running_loop().time()
-        if again:
-            self._draw_at(self._drawn_at + _IDLE_FRAME_S)
+async def _draw(live: Live, console: Console, view: CouncilView, changed: asyncio.Event) -> NoReturn:
+    """Draw the view after each change, at most every `_FRAME_S` seconds and at least every `_IDLE_FRAME_S`."""
+    while True:
+        live.update(picture(console, view, datetime.now(UTC)), refresh=True)
+        await asyncio.sleep(_FRAME_S)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_IDLE_FRAME_S):
+                await changed.wait()
+        changed.clear()
 
 
 async def show_lanes(gateway: GatewayClient, deliberation_id: str, console: Console, *, after: str = "0") -> None:
     """Draw the lanes of a deliberation until its end."""
-    view = CouncilView()
-    with Painter(console, view) as painter:
+    view, changed = CouncilView(), asyncio.Event()
 
-        def lost(retry: Retry) -> None:
-            view.notice = retry_text(retry)
-            painter.changed()
+    def show_retry(retry: Retry) -> None:
+        view.notice = retry_text(retry)
+        changed.set()
 
-        async with aclosing(gateway.follow(deliberation_id, after=after, on_retry=lost)) as frames:
-            async for frame in frames:
-                view.apply(frame)
-                painter.changed()
+    with Live(console=console, auto_refresh=False, vertical_overflow="crop") as live:
+        drawing = asyncio.create_task(_draw(live, console, view, changed))
+        try:
+            async with aclosing(gateway.follow(deliberation_id, after=after, on_retry=show_retry)) as frames:
+                async for frame in frames:
+                    view.apply(frame)
+                    changed.set()
+        finally:
+            drawing.cancel()
+            live.update(picture(console, view, datetime.now(UTC)), refresh=True)
 
 
 async def show_lines(gateway: GatewayClient, deliberation_id: str, console: Console, *, after: str = "0") -> None:
-    """Print a line for each event of a deliberation until its end."""
+    """Print a line per event of a deliberation until its end."""
     view = CouncilView()
 
-    def tell(line: str) -> None:
+    def print_line(line: str) -> None:
         console.print(line, markup=False, soft_wrap=True)
 
-    follow = gateway.follow(deliberation_id, after=after, deltas=False, on_retry=lambda retry: tell(retry_text(retry)))
+    follow = gateway.follow(
+        deliberation_id, after=after, deltas=False, on_retry=lambda retry: print_line(retry_text(retry))
+    )
     async with aclosing(follow) as frames:
         async for frame in frames:
             event = view.apply(frame)
             line = event_line(event, view.accepted_at) if event is not None else view.notice
             if line:
-                tell(line)
+                print_line(line)
 
 
 async def print_events(gateway: GatewayClient, deliberation_id: str, *, after: str = "0", deltas: bool = True) -> None:
-    """Print the JSON of each event on a line until the end; what concerns the connection goes to stderr."""
+    """Print the JSON of each event on a line until the end; notices of the connection go to stderr."""
     errors = Console(stderr=True, highlight=False)
     follow = gateway.follow(
         deliberation_id,
@@ -116,7 +91,7 @@ async def print_events(gateway: GatewayClient, deliberation_id: str, *, after: s
 
 
 async def until_ended(gateway: GatewayClient, deliberation_id: str) -> None:
-    """Wait for a deliberation's end without showing anything."""
+    """Wait for a deliberation's end without output."""
     async with aclosing(gateway.follow(deliberation_id, deltas=False)) as frames:
         async for _ in frames:
             pass
@@ -125,11 +100,11 @@ async def until_ended(gateway: GatewayClient, deliberation_id: str) -> None:
 async def watch_deliberation(
     gateway: GatewayClient, deliberation_id: str, console: Console, *, after: str = "0"
 ) -> JsonObject:
-    """Show a deliberation until its end, then its account; live where the console can redraw. Returns the resource."""
+    """Show a deliberation until its end, live if the console can redraw, then its report. Returns the resource."""
     show = show_lanes if console.is_terminal and not console.is_dumb_terminal else show_lines
     await show(gateway, deliberation_id, console, after=after)
     resource = await gateway.deliberation(deliberation_id)
-    console.print(account(understood(Deliberation, resource)))
+    console.print(deliberation_report(parsed(Deliberation, resource)))
     return resource
 
 
@@ -137,14 +112,14 @@ async def _watch(
     url: str, api_key: str | None, deliberation_id: str, after: str, *, deltas: bool, as_json: bool
 ) -> Exit:
     async with GatewayClient(url, api_key) as gateway:
-        # Asked first, so that an unknown id or a gateway that is not there is told at once, and not after retries.
+        # The first request reports an unknown id or an unreachable gateway without retries.
         await gateway.deliberation(deliberation_id)
         if as_json:
             await print_events(gateway, deliberation_id, after=after, deltas=deltas)
             resource = await gateway.deliberation(deliberation_id)
         else:
             resource = await watch_deliberation(gateway, deliberation_id, Console(highlight=False), after=after)
-        return exit_of(understood(Deliberation, resource).status)
+        return exit_of(parsed(Deliberation, resource).status)
 
 
 def watch(
@@ -152,13 +127,12 @@ def watch(
     url: UrlOption = DEFAULT_URL,
     api_key: ApiKeyOption = None,
     as_json: JsonOption = False,
-    after: Annotated[str, typer.Option(metavar="CURSOR", help="Begin after this cursor; 0 is the beginning.")] = "0",
-    deltas: Annotated[bool, typer.Option(help="With --json: print the pieces of text too.")] = True,
+    after: Annotated[str, typer.Option(metavar="CURSOR", help="Start after this cursor; 0 is the beginning.")] = "0",
+    deltas: Annotated[bool, typer.Option(help="With --json, also print pieces of text.")] = True,
 ) -> None:
-    """Watch a deliberation live, until it ends.
+    """Watch a deliberation live until it ends.
 
-    In a terminal: a lane with a progress bar for each agent, then the ranking, its scores and the winning text.
-    Elsewhere: a line for each event. The stream is resumed where it stood when the gateway restarts.
-    Leaving never stops the work.
+    A terminal shows a lane with a progress bar per agent, then the ranking, scores and the winning text. Elsewhere each
+    event is a line. The stream resumes at its cursor after a restart of the gateway. Ctrl-C stops only this command.
     """
     run(lambda: _watch(url, api_key, deliberation_id, after, deltas=deltas, as_json=as_json), as_json=as_json)

@@ -1,11 +1,11 @@
-"""Following deliberations from Python: typed events, over any number of connections, without gap or duplicate.
+"""Follows deliberations from Python: typed events over any number of connections, without gaps or duplicates.
 
     async with httpx.AsyncClient(base_url=url, headers={"Authorization": f"Bearer {key}"}) as http:
         async with EventStream(http, deliberation_id) as stream:
             async for event in stream:
                 ...
 
-docs/sdks.md tells what it does for its caller.
+docs/sdks.md describes its guarantees.
 """
 
 from app.client.follower import Retry, Waits

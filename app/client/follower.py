@@ -1,4 +1,4 @@
-"""Where a viewer of a stream stands, over any number of connections. Pure: no clock, no network."""
+"""The position of a viewer in a stream, over any number of connections. Pure: no clock, no network."""
 
 import re
 from collections.abc import Collection
@@ -13,11 +13,11 @@ _HEARTBEATS_MISSED = 3
 
 @dataclass(frozen=True, slots=True)
 class Waits:
-    """How long is waited, in seconds.
+    """Waiting times in seconds.
 
-    `first_s` before the first reconnect, until the gateway says otherwise by `retry:`; it doubles with every failure,
-    up to `most_s`. `idle_s` is how long a connection may be silent, until the gateway has told its heartbeat; then it
-    is three of those. `patience_s` bounds how long nothing at all may come, over all attempts; None is for ever.
+    `first_s` precedes the first reconnect, unless the gateway sets `retry:`; it doubles with every failure up to
+    `most_s`. `idle_s` bounds the silence of a connection until the gateway states its heartbeat; then the bound is
+    three heartbeats. `patience_s` bounds the silence over all attempts; None means no bound.
     """
 
     first_s: float = 1.0
@@ -28,7 +28,7 @@ class Waits:
 
 @dataclass(frozen=True, slots=True)
 class Retry:
-    """The stream broke: `attempt` (from 1) follows in `delay_s`, because of `reason`."""
+    """The stream broke for `reason`; reconnect number `attempt` (from 1) follows in `delay_s`."""
 
     attempt: int
     delay_s: float
@@ -36,10 +36,10 @@ class Retry:
 
 
 class Follower:
-    """Decides what of a stream is shown, where the next connection goes on, and how long to wait for it.
+    """Decides which frames are new, at which cursor the next connection resumes, and how long to wait for it.
 
-    `cursor` is the id of the last event that was shown or passed over, None before there is one. A stream `of` several
-    deliberations has `ended` with the last of them, one of all (an empty collection) never; None is a stream of one.
+    `cursor` is the id of the last event, None before the first. `of` names the deliberations of a multiplexed stream,
+    which has `ended` with the last of them; with an empty `of` it never ends. None is a stream of one deliberation.
     """
 
     def __init__(self, waits: Waits, of: Collection[str] | None = None) -> None:
@@ -49,12 +49,12 @@ class Follower:
         self.duplicates = 0
         self._waits = waits
         self._retry_s = waits.first_s
-        self._shown: tuple[str, int] | None = None
+        self._position: tuple[str, int] | None = None
         self._of_one = of is None
         self._unended = set(of or ())
 
     def take(self, frame: Frame) -> bool:
-        """Whether a frame is to be shown. Moves the cursor; heeds `retry:`, the heartbeat, gaps and the end."""
+        """Whether a frame has new data. Updates the cursor, delays, heartbeat, and whether the stream has ended."""
         if frame.retry_ms is not None:
             self._retry_s = frame.retry_ms / 1_000
         if frame.id is not None and not self._advance(frame.id):
@@ -66,8 +66,8 @@ class Follower:
                 if isinstance(heartbeat_s, int | float) and heartbeat_s > 0:
                     self.idle_s = _HEARTBEATS_MISSED * heartbeat_s
             case "stream.gap":
-                # Another log may give the same numbers out again: nothing that follows is a duplicate.
-                self._shown = None
+                # Another log may repeat sequence numbers, so later frames are not duplicates.
+                self._position = None
             case kind if kind in TERMINAL_STATUS:
                 self.ended = self._of_one or self._is_last(frame)
             case _:
@@ -75,7 +75,7 @@ class Follower:
         return bool(frame.data)
 
     def _is_last(self, frame: Frame) -> bool:
-        """Whether this end is that of the last of the deliberations that are named, and have not ended."""
+        """Whether this is the end of the last named deliberation."""
         ended = frame.fields().get("deliberation_id")
         if ended not in self._unended:
             return False
@@ -83,20 +83,20 @@ class Follower:
         return not self._unended
 
     def _advance(self, id: str) -> bool:
-        """Whether an id is new; sequences only grow within one epoch, the part before the last dash."""
+        """Whether an id is new. Sequences increase within one epoch, the part before the last dash."""
         found = _CURSOR.fullmatch(id)
-        place = None if found is None else (found[1], int(found[2]))
-        shown = self._shown
-        if place is not None and shown is not None and place[0] == shown[0] and place[1] <= shown[1]:
+        position = None if found is None else (found[1], int(found[2]))
+        last = self._position
+        if position is not None and last is not None and position[0] == last[0] and position[1] <= last[1]:
             return False
-        self.cursor, self._shown = id, place
+        self.cursor, self._position = id, position
         return True
 
     def delay_s(self, attempt: int, retry_after_s: float | None, chance: float) -> float:
-        """Seconds before reconnect number `attempt` (from 1) since the last sign of life.
+        """Seconds before reconnect number `attempt` (from 1) since the last data.
 
-        At least what the gateway asked for (`retry:`, or `retry_after_s` of a refusal). `chance` in [0, 1) adds up to
-        half of it, so that viewers do not come back all at once.
+        It is at least the delay that the gateway set (`retry:`, or `retry_after_s` of a refusal). `chance` in [0, 1)
+        adds up to half of it as jitter, so that viewers do not reconnect at once.
         """
         grown_s = min(self._retry_s * 2 ** min(attempt - 1, 16), max(self._waits.most_s, self._retry_s))
         return max(grown_s, retry_after_s or 0.0) * (1 + chance / 2)

@@ -1,4 +1,4 @@
-"""An event as this version of the package understands it, or as what it was when it does not."""
+"""Parses the event of a frame; unknown events stay unparsed."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from app.client.sse import Frame
 
 @dataclass(frozen=True, slots=True)
 class UnknownEvent:
-    """An event of a type that a newer gateway sends, or of a shape that this version does not read."""
+    """An event whose type or shape this version does not know."""
 
     type: str
     fields: Mapping[str, Any]
@@ -22,7 +22,7 @@ AnyEvent: TypeAlias = KnownEvent | UnknownEvent
 
 
 def event_of(frame: Frame) -> AnyEvent:
-    """The event in a frame's data. Nothing is raised: what is not understood is an `UnknownEvent`."""
+    """The event in a frame's data; an `UnknownEvent` if it does not parse. Never raises."""
     try:
         return DeliberationEvent.model_validate_json(frame.data).root
     except ValidationError:

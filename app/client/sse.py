@@ -1,7 +1,7 @@
-"""Server-sent events, read from bytes as the HTML standard says (§9.2.6).
+"""Decodes server-sent events as the HTML standard defines them (§9.2.6).
 
-Lines are split on the bytes CR and LF alone. `str.splitlines`, and with it `httpx.Response.aiter_lines`, also splits on
-U+2028 and U+0085, which JSON may carry unescaped: it would tear an event's data apart.
+Only the bytes CR and LF split lines. `str.splitlines`, and with it `httpx.Response.aiter_lines`, also splits on U+2028
+and U+0085, which JSON may contain unescaped, and would break an event's data.
 """
 
 import json
@@ -15,7 +15,7 @@ _BOM = b"\xef\xbb\xbf"
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """One block of the stream. `data` is empty when the block only moves the cursor or sets `retry_ms`."""
+    """One block of the stream. `data` is empty in a block that only moves the cursor or sets `retry_ms`."""
 
     event: str
     data: str
@@ -23,7 +23,7 @@ class Frame:
     retry_ms: int | None = None
 
     def fields(self) -> dict[str, Any]:
-        """The JSON object in `data`; empty when there is none."""
+        """The JSON object in `data`; empty without one."""
         try:
             document = json.loads(self.data)
         except ValueError:
@@ -32,16 +32,16 @@ class Frame:
 
 
 class SseDecoder:
-    """Turns chunks of bytes, cut anywhere, into frames."""
+    """Converts chunks of bytes, split anywhere, into frames."""
 
     def __init__(self) -> None:
         self._rest = b""
-        self._begun = False
+        self._started = False
         self._after_cr = False
         self._fields: list[tuple[str, str]] = []
 
     def feed(self, chunk: bytes) -> list[Frame]:
-        """The frames that are complete with this chunk."""
+        """The frames that this chunk completes."""
         if not chunk:
             return []
         if self._after_cr and chunk.startswith(b"\n"):
@@ -51,8 +51,8 @@ class SseDecoder:
         self._rest = lines.pop()
         frames: list[Frame] = []
         for line in lines:
-            if not self._begun:
-                self._begun, line = True, line.removeprefix(_BOM)
+            if not self._started:
+                self._started, line = True, line.removeprefix(_BOM)
             if line:
                 self._read(line.decode("utf-8", "replace"))
             elif self._fields:

@@ -1,12 +1,11 @@
-"""Events over HTTP, of one deliberation or of several, reconnected by cursor until there are no more."""
+"""Streams the events of one or several deliberations over HTTP; reconnects by cursor until the end."""
 
 import asyncio
 import random
-from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Mapping, Sequence
 from contextlib import aclosing
 from types import TracebackType
-from typing import Self
+from typing import Generic, Self, TypeVar
 
 import httpx
 from pydantic import ValidationError
@@ -18,26 +17,27 @@ from app.client.sse import Frame, SseDecoder
 from app.client.texts import Texts, TextsOfSeveral
 
 _CONNECT_TIMEOUT_S = 5.0
+_TextsT = TypeVar("_TextsT", Texts, TextsOfSeveral)
 _MEDIA = "text/event-stream"
-# Beside 5xx: what may be answered otherwise a moment later.
+# Statuses to retry beside 5xx.
 _RETRIED = (408, 425, 429)
 
 
 class StreamRefused(Exception):
-    """The gateway answered, and a later attempt would be answered alike. `problem` is None when it told none."""
+    """A final refusal of the gateway. `problem` is None without a problem document."""
 
     def __init__(self, response: httpx.Response) -> None:
         try:
             self.problem = Problem.model_validate_json(response.content)
         except ValidationError:
             self.problem = None
-        told = self.problem.detail if self.problem else response.headers.get("Content-Type", "no content")
-        super().__init__(f"{response.status_code}: {told}")
+        detail = self.problem.detail if self.problem else response.headers.get("Content-Type", "no content")
+        super().__init__(f"{response.status_code}: {detail}")
         self.response = response
 
 
 class StreamLost(Exception):
-    """Nothing was heard for as long as patience lasts. `response` is the last refusal, None without an answer."""
+    """No data came within the patience. `response` is the last refusal, None without a response."""
 
     def __init__(self, reason: str, response: httpx.Response | None) -> None:
         super().__init__(reason)
@@ -45,15 +45,15 @@ class StreamLost(Exception):
 
 
 class _Broken(Exception):
-    """A connection ended before the stream did."""
+    """A connection broke before the stream's end."""
 
     def __init__(self, reason: str, response: httpx.Response | None = None) -> None:
         super().__init__(reason)
         self.response = response
 
 
-class _Stream(ABC):
-    """Events after a cursor, over any number of connections."""
+class _Stream(Generic[_TextsT]):
+    """The events after a cursor, over any number of connections."""
 
     def __init__(
         self,
@@ -62,6 +62,7 @@ class _Stream(ABC):
         filters: Mapping[str, str | Sequence[str]],
         after: str | None,
         follower: Follower,
+        texts: _TextsT,
         waits: Waits,
         on_retry: Callable[[Retry], None] | None,
     ) -> None:
@@ -72,11 +73,8 @@ class _Stream(ABC):
         self._waits = waits
         self._on_retry = on_retry
         self._follower = follower
-        self._frames = self._followed()
-
-    @abstractmethod
-    def _apply(self, event: AnyEvent) -> None:
-        """Take what an event says about texts."""
+        self.texts = texts
+        self._frames = self._follow()
 
     async def __aenter__(self) -> Self:
         return self
@@ -88,25 +86,25 @@ class _Stream(ABC):
 
     @property
     def cursor(self) -> str | None:
-        """Where to go on; `after` until an event with an id was given out."""
+        """The cursor to resume at; `after` until an event with an id was yielded."""
         return self._follower.cursor or self._after
 
     @property
     def duplicates(self) -> int:
-        """Events that came again and were left out."""
+        """Number of repeated events that were dropped."""
         return self._follower.duplicates
 
     def frames(self) -> AsyncIterator[Frame]:
-        """The same events as they came, unread; without `texts`."""
+        """The same events as unparsed frames; does not update `texts`."""
         return self._frames
 
     async def __aiter__(self) -> AsyncIterator[AnyEvent]:
         async for frame in self._frames:
             event = event_of(frame)
-            self._apply(event)
+            self.texts.apply(event)
             yield event
 
-    async def _followed(self) -> AsyncGenerator[Frame]:
+    async def _follow(self) -> AsyncGenerator[Frame]:
         follower, loop = self._follower, asyncio.get_running_loop()
         attempt, alive_at_s = 0, loop.time()
         while True:
@@ -115,7 +113,7 @@ class _Stream(ABC):
                     async for frame in frames:
                         if frame is not None:
                             yield frame
-                        attempt, alive_at_s = 0, loop.time()  # how long the frame's taker needed is not silence
+                        attempt, alive_at_s = 0, loop.time()  # the consumer's time does not count as silence
                 if follower.ended:
                     return
                 broken = _Broken("the connection was closed")
@@ -131,7 +129,7 @@ class _Stream(ABC):
             await asyncio.sleep(delay_s)
 
     async def _connection(self) -> AsyncGenerator[Frame | None]:
-        """What one connection shows; None is a sign of life. Raises _Broken where another one may follow."""
+        """The frames of one connection; None for other data. Raises _Broken if a reconnect may help."""
         cursor = self._follower.cursor
         after = {"after": self._after} if cursor is None and self._after is not None else {}
         params = {**self._filters, **after}
@@ -142,18 +140,18 @@ class _Stream(ABC):
             async with asyncio.timeout(self._follower.idle_s):
                 response = await self._http.send(request, stream=True)
             try:
-                if await self._opened(response):
+                if await self._check_opened(response):
                     async for frame in self._read(response):
                         yield frame
             finally:
                 await response.aclose()
         except TimeoutError as exc:
-            raise _Broken(f"nothing was heard for {self._follower.idle_s:g} s") from exc
+            raise _Broken(f"no data for {self._follower.idle_s:g} s") from exc
         except (httpx.TransportError, httpx.DecodingError) as exc:
-            raise _Broken(_told(exc)) from exc
+            raise _Broken(_reason(exc)) from exc
 
-    async def _opened(self, response: httpx.Response) -> bool:
-        """Whether a response is a stream; False when there is nothing left to stream."""
+    async def _check_opened(self, response: httpx.Response) -> bool:
+        """Whether a response is a stream; False when the stream has ended."""
         if response.status_code == 204:
             self._follower.ended = True
             return False
@@ -183,17 +181,17 @@ class _Stream(ABC):
                     return
 
 
-class EventStream(_Stream):
-    """The events of one deliberation after the cursor `after`: `0` is the beginning, None begins with a snapshot.
+class EventStream(_Stream[Texts]):
+    """The events of one deliberation after the cursor `after`: `0` is the beginning, None starts with a snapshot.
 
-    An async context manager and an async iterator: events as they are known to this version, in the order of the log,
-    each once, until the terminal one; nothing when that was before the cursor. What says something about the stream
-    itself (`stream.*`) is among them; after a `stream.gap` a snapshot tells the state. `cursor` is the id of the last
-    event that was given out: kept with what was made of the events, it is where another stream goes on. `texts` are
-    rebuilt from what was given out.
+    An async context manager and iterator. It yields each event once, in the order of the log, up to the terminal one,
+    and nothing if that was before the cursor. Events about the stream itself (`stream.*`) are included; a snapshot
+    follows a `stream.gap`. `cursor` is the id of the last yielded event, at which another stream can resume. `texts`
+    are rebuilt from the yielded events.
 
-    Nothing is read ahead: whoever is slow is told so by the gateway, and reads the log again. Raises StreamRefused, and
-    StreamLost when patience is over. Leaving the context closes the connection, and never stops the deliberation.
+    Nothing is read ahead: the gateway reports `slow_consumer` to a slow viewer, which reads the log again. Raises
+    StreamRefused, and StreamLost after the patience. Leaving the context closes the connection; the deliberation
+    continues.
     """
 
     def __init__(
@@ -207,22 +205,18 @@ class EventStream(_Stream):
         waits: Waits | None = None,
         on_retry: Callable[[Retry], None] | None = None,
     ) -> None:
-        """`http` has the gateway's base URL and credentials. `types` are logged ones; empty wants all of them."""
+        """`http` has the gateway's base URL and credentials. `types` selects logged events; empty selects all."""
         waits = waits or Waits()
         filters = ({} if deltas else {"deltas": "false"}) | ({"types": ",".join(types)} if types else {})
         path = f"/deliberations/{deliberation_id}/events"
-        super().__init__(http, path, filters, after, Follower(waits), waits, on_retry)
-        self.texts = Texts()
-
-    def _apply(self, event: AnyEvent) -> None:
-        self.texts.apply(event)
+        super().__init__(http, path, filters, after, Follower(waits), Texts(), waits, on_retry)
 
 
-class MultiplexedStream(_Stream):
-    """The events of several deliberations in one stream, over one cursor; otherwise as an `EventStream`.
+class MultiplexedStream(_Stream[TextsOfSeveral]):
+    """The events of several deliberations in one stream with one cursor; otherwise like `EventStream`.
 
-    Without ids those of all the tenant's deliberations, also of those that are yet to come: such a stream never ends.
-    `statuses` are those that a deliberation has before an event or after it. `texts` are by deliberation.
+    Without ids it covers all deliberations of the tenant, including future ones, and never ends. `statuses` selects
+    events by the deliberation's status before or after them. `texts` are grouped by deliberation.
     """
 
     def __init__(
@@ -237,7 +231,7 @@ class MultiplexedStream(_Stream):
         waits: Waits | None = None,
         on_retry: Callable[[Retry], None] | None = None,
     ) -> None:
-        """`http` has the gateway's base URL and credentials. `types` are logged ones; empty wants all of them."""
+        """`http` has the gateway's base URL and credentials. `types` selects logged events; empty selects all."""
         waits = waits or Waits()
         filters: dict[str, str | Sequence[str]] = {
             "deliberation": sorted(deliberation_ids),
@@ -245,11 +239,8 @@ class MultiplexedStream(_Stream):
             **({"deltas": "true"} if deltas else {}),
             **({"types": ",".join(types)} if types else {}),
         }
-        super().__init__(http, "/events", filters, after, Follower(waits, deliberation_ids), waits, on_retry)
-        self.texts = TextsOfSeveral(all=not deliberation_ids)
-
-    def _apply(self, event: AnyEvent) -> None:
-        self.texts.apply(event)
+        follower, texts = Follower(waits, deliberation_ids), TextsOfSeveral(all=not deliberation_ids)
+        super().__init__(http, "/events", filters, after, follower, texts, waits, on_retry)
 
 
 def _retry_after_s(response: httpx.Response | None) -> float | None:
@@ -257,7 +248,7 @@ def _retry_after_s(response: httpx.Response | None) -> float | None:
     return float(given) if given.isascii() and given.isdigit() and len(given) < 6 else None
 
 
-def _told(exc: httpx.RequestError) -> str:
+def _reason(exc: httpx.RequestError) -> str:
     match exc:
         case httpx.ConnectError() | httpx.ConnectTimeout():
             return "no gateway answers"

@@ -1,7 +1,5 @@
 """The texts of several deliberations in one stream; `app.api.partial_text` has those of one."""
 
-from collections.abc import Iterator, Mapping
-
 from app.api.event_schemas import DeliberationSnapshot, DeliberationsSnapshot, StreamGap
 from app.api.partial_text import CallText, Texts
 from app.client.reading import AnyEvent, UnknownEvent
@@ -10,42 +8,33 @@ from app.deliberation.facts import TERMINAL_STATUS, CallDelta, CallFinished, Cal
 __all__ = ["CallText", "Texts", "TextsOfSeveral"]
 
 
-class TextsOfSeveral(Mapping[str, Texts]):
-    """Deliberation id → its texts. `apply` takes every event of a stream of several, in order.
+class TextsOfSeveral(dict[str, Texts]):
+    """Deliberation id → its texts. `apply` takes every event of a multiplexed stream, in order.
 
-    The texts of a deleted deliberation are dropped. On a stream of `all`, which has no end, those of an ended one are
-    dropped at the next event, so that memory stays bounded.
+    The texts of a deleted deliberation are removed. A stream of `all` deliberations never ends, so there the next event
+    also removes the texts of a deliberation that has ended.
     """
 
     def __init__(self, *, all: bool) -> None:
+        super().__init__()
         self._all = all
-        self._texts: dict[str, Texts] = {}
         self._ended: str | None = None
 
-    def __getitem__(self, deliberation_id: str) -> Texts:
-        return self._texts[deliberation_id]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._texts)
-
-    def __len__(self) -> int:
-        return len(self._texts)
-
     def apply(self, event: AnyEvent) -> None:
-        """Apply an event: see `Texts.apply`. The list of a tenant's newest deliberations holds no text."""
+        """Update the texts with an event: see `Texts.apply`."""
         if self._ended is not None:
-            self._texts.pop(self._ended, None)
+            self.pop(self._ended, None)
             self._ended = None
         match event:
             case StreamGap(reason="epoch"):
-                self._texts.clear()
+                self.clear()
             case DeliberationsSnapshot():
-                for texts in self._texts.values():
+                for texts in self.values():
                     texts.forget_unfinished()
             case Deleted():
-                self._texts.pop(event.deliberation_id, None)
+                self.pop(event.deliberation_id, None)
             case CallStarted() | CallDelta() | CallFinished() | DeliberationSnapshot():
-                self._texts.setdefault(event.deliberation_id, Texts()).apply(event)
+                self.setdefault(event.deliberation_id, Texts()).apply(event)
             case _ if self._all and event.type in TERMINAL_STATUS and not isinstance(event, UnknownEvent):
                 self._ended = event.deliberation_id
             case _:

@@ -1,7 +1,6 @@
-"""What deliberation is worth, measured: seeded minds with known virtues, closed forms, and the accounts of real runs.
+"""Measures the benefit of deliberation: simulated agents, closed forms, and the grading of real runs.
 
-A room of its own beside `app.deliberation`, because nothing here takes part in deliberating: no coordinator, agent or
-gateway imports it; only `deliberate bench quality` does. It stands above the core and drives the very strategies that
-the core registers. Everything here is a function of its arguments: no file, network, clock or unseeded chance. Reading
-a data set, starting a stack and printing are the command's work (`app.cli.bench`).
+Only `deliberate bench quality` imports this package; no coordinator, agent or gateway does. It runs the strategies that
+the core registers. Everything here is pure: no file, network, clock or unseeded randomness. Reading data sets, starting
+a stack and printing belong to the command (`app.cli.bench`).
 """

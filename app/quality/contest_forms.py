@@ -1,4 +1,4 @@
-"""Closed forms of comparing two: judges and their two orders, a fused text against the best one, tournaments."""
+"""Closed forms of pairwise comparison: judges in both orders, a fused text against the best one, tournaments."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -7,10 +7,10 @@ from math import prod
 
 
 def orders_agree(judge: float, bias: float) -> float:
-    """How often both orders name the same winner, of one right and one wrong candidate.
+    """How often both orders name the same winner of a right and a wrong candidate.
 
-    The judge names the right one with probability q+b where it stands first and q-b where it stands second, so both
-    name it with (q+b)(q-b), and both the wrong one with (1-q-b)(1-q+b).
+    The judge names the right one with probability q+b in the first position and q-b in the second. So both orders name
+    it with (q+b)(q-b), and both name the wrong one with (1-q-b)(1-q+b).
     """
     return pair_won(judge, bias) + pair_lost(judge, bias)
 
@@ -26,18 +26,18 @@ def pair_lost(judge: float, bias: float) -> float:
 
 
 def right_when_consistent(judge: float, bias: float) -> float:
-    """How often the winner is right, where both orders agree."""
+    """How often the winner is right, given that both orders agree."""
     return pair_won(judge, bias) / orders_agree(judge, bias)
 
 
 def equals_won(bias: float) -> float:
-    """How often one named candidate of two equal ones wins in both orders: ¼ - b²."""
+    """How often a given one of two equal candidates wins in both orders: ¼ - b²."""
     return (0.5 + bias) * (0.5 - bias)
 
 
 @dataclass(frozen=True, slots=True)
 class Fusion:
-    """What a fusion gives: how often the verdict is right, and how often it is the fused text."""
+    """How often a fusion's verdict is right, and how often it is the fused text."""
 
     right: float
     shipped: float
@@ -46,9 +46,9 @@ class Fusion:
 def fused(best_right: float, some_right: float, writer: float, judge: float, bias: float) -> Fusion:
     """A fused text against the best single one, shipped only if it wins in both orders.
 
-    The writer, who invents nothing, is right with w where some draft is right. Where both texts are right or both are
-    wrong, shipping changes nothing; a right fused text replaces a wrong best with (q+b)(q-b), a wrong one a right best
-    with (1-q-b)(1-q+b). So the gate lets gains through as W and losses as L, and W > L where q > ½.
+    The writer is right with w if some draft is right, and never otherwise. If both texts are right or both are wrong,
+    shipping changes nothing. A right fused text replaces a wrong best one with W = (q+b)(q-b), a wrong one a right best
+    one with L = (1-q-b)(1-q+b), and W > L for q > ½.
     """
     gains, losses, level = pair_won(judge, bias), pair_lost(judge, bias), equals_won(bias)
     missed = some_right - best_right
@@ -64,13 +64,13 @@ def fused(best_right: float, some_right: float, writer: float, judge: float, bia
 def knockout_of_four(accuracy: float, judge: float, bias: float) -> float:
     """How often the winner of a knockout among four independent drafts is right.
 
-    A pair is won with W by the right one, with L by the wrong one, else drawn, and a draw goes on by chance. A drawn
-    final goes to who won the semi-final outright, if only one did: Bradley-Terry counts all games.
+    The right one of a pair wins with W, the wrong one with L, else it is a draw, which chance decides. A drawn final
+    goes to the only finalist that won its semi-final outright, if there is one: Bradley-Terry counts all games.
     """
     wins, losses = pair_won(judge, bias), pair_lost(judge, bias)
     right, wrong = accuracy, 1 - accuracy
     drawn, level = 1 - wins - losses, 2 * equals_won(bias)
-    # (is the finalist right, did it win outright) → chance
+    # (is the finalist right, did it win outright) → probability
     finalist = {
         (True, True): right**2 * level + 2 * right * wrong * wins,
         (True, False): right**2 * (1 - level) + right * wrong * drawn,
@@ -86,10 +86,10 @@ def knockout_of_four(accuracy: float, judge: float, bias: float) -> float:
 
 
 def round_robin(agents: int, judge: float, bias: float) -> Callable[[int], float]:
-    """g(k): how often the winner of a round robin is right given k right drafts, by listing what can happen.
+    """g(k): how often the winner of a round robin is right given k right drafts, by enumeration of all outcomes.
 
-    Each pair is won by one, by the other, or drawn. Everyone meets everyone once, so Bradley-Terry strengths stand in
-    the order of the points (a draw is half of one). Level on points, who won more among the level leads; then chance.
+    Each pair is won by either side or drawn. All pairs meet once, so Bradley-Terry strengths have the order of the
+    points (a draw is half a point). Points among the tied break a tie, then chance does.
     """
     pairs = list(combinations(range(agents), 2))
 
@@ -118,7 +118,7 @@ def _pair_ends(one_right: bool, other_right: bool, end: int, judge: float, bias:
 
 
 def _leaders(players: Sequence[int], pairs: Sequence[tuple[int, int]], ended: Sequence[int]) -> list[int]:
-    """Who has most points of the games among these players."""
+    """The players with most points in the games among them."""
     points = dict.fromkeys(players, 0)
     for (one, other), end in zip(pairs, ended, strict=True):
         if one in points and other in points:

@@ -13,7 +13,7 @@ NORMALISERS: tuple[Normaliser, ...] = get_args(Normaliser)
 QUESTION_CHARS_MAX = 32_768
 FAULTS_MAX = 20
 _SHOWN_CHARS_MAX = 80
-# What a task adds, so that the answer can be found in the text: the same for every strategy.
+# Added to the task so that the answer can be parsed; the same for every strategy.
 _REQUIREMENTS: dict[Normaliser, str] = {
     "text": "The answer is the answer alone: no sentence around it, no explanation.",
     "number": "The answer is one number, in digits, and nothing follows it.",
@@ -25,7 +25,7 @@ _REQUIREMENTS: dict[Normaliser, str] = {
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """A question, its answer, and how answers are read before they are compared with it."""
+    """A question with its right answer, and the normaliser that answers pass before the comparison."""
 
     text: str
     answer: str
@@ -34,21 +34,21 @@ class Question:
 
     @property
     def requirement(self) -> str:
-        """What the task asks of the answer's form."""
+        """The form that the task requires of an answer."""
         return _REQUIREMENTS[self.normaliser]
 
     def read(self, text: str) -> str | None:
-        """An answer as it is compared; None when it cannot be read."""
+        """The normalised answer; None when the text is unreadable."""
         return normalise(text, self.normaliser, self.options)
 
     def is_right(self, text: str | None) -> bool:
-        """Whether an answer is the right one; one that is missing or cannot be read is not."""
+        """Whether an answer is right; a missing or unreadable one is not."""
         return text is not None and (found := self.read(text)) is not None and found == self.read(self.answer)
 
 
 @dataclass(frozen=True, slots=True)
 class RowFault:
-    """A row that cannot be used: its line, from 1, what is wrong, and what to do."""
+    """An invalid row: its line from 1, the fault, and the remedy."""
 
     line: int
     detail: str
@@ -56,7 +56,7 @@ class RowFault:
 
 
 class DatasetInvalid(ValueError):
-    """A data set with rows that cannot be used; `faults` has the first of them, at most FAULTS_MAX."""
+    """A data set has invalid rows; `faults` has at most FAULTS_MAX of them."""
 
     def __init__(self, faults: list[RowFault]) -> None:
         super().__init__(f"{len(faults)} rows cannot be used")
@@ -73,16 +73,16 @@ class _Row(BaseModel):
 
 
 _REMEDIES = {
-    "question": f"It is a text of 1 to {QUESTION_CHARS_MAX:,} characters.",
+    "question": f"Give a text of 1 to {QUESTION_CHARS_MAX:,} characters.",
     "answer": "Write the one right answer, a text or a number.",
-    "normaliser": f"It is one of {', '.join(NORMALISERS)}; text if absent.",
-    "options": "They are what a choice is one of: a list of different texts.",
+    "normaliser": f"Give one of {', '.join(NORMALISERS)}; the default is text.",
+    "options": "Give the choices as a list of different texts.",
 }
 _FORM = 'A row is {"question": …, "answer": …, "normaliser": …, "options": […]}; the last two may be left out.'
 
 
 def parse_dataset(text: str) -> list[Question]:
-    """The questions of a JSONL text; empty lines are passed over. Raises DatasetInvalid: no row, or bad ones."""
+    """The questions of a JSONL text; empty lines are skipped. DatasetInvalid without rows or with invalid ones."""
     questions: list[Question] = []
     faults: list[RowFault] = []
     for number, line in _lines(text):
@@ -99,7 +99,7 @@ def parse_dataset(text: str) -> list[Question]:
 
 
 def _lines(text: str) -> Iterator[tuple[int, str]]:
-    # Not splitlines: U+2028 and others may stand inside a JSON string.
+    # Not splitlines: it also splits at U+2028 and others, which a JSON string may contain.
     for number, line in enumerate(text.split("\n"), start=1):
         if line.strip():
             yield number, line

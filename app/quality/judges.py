@@ -1,4 +1,4 @@
-"""Experiments on who judges: two orders against a judge's bias for a place, and rotation over the places of a list."""
+"""Experiments on judges: two orders against a judge's position bias, and rotation of the positions in a list."""
 
 from collections.abc import Iterable, Iterator, Sequence
 
@@ -6,21 +6,21 @@ from app.deliberation.outputs import Scores, parse_output
 from app.quality.contest_forms import orders_agree, right_when_consistent
 from app.quality.experiments import Experiment, short
 from app.quality.figures import Figure, share
-from app.quality.minds import RIGHT, WRONG, AgentModel
+from app.quality.simulated_agents import RIGHT, WRONG, AgentModel
 from app.quality.trials import Setting, Trial, TrialCall, agent_ids
 
 
 def judges() -> Iterator[Experiment]:
-    """A pair judged in both orders, and equal candidates under reviewers who prefer what stands first."""
+    """A pair judged in both orders, and equal candidates for reviewers who prefer the first position."""
     yield _both_orders(judge=0.7, bias=0.15)
     for agents in (3, 4):
         yield _rotation(agents, bias=0.15)
 
 
 def _both_orders(judge: float, bias: float) -> Experiment:
-    # Two of five answer, one right and one wrong: below the quorum they are compared as one pair, in both orders.
+    # Only two of five answer, one of them rightly: below the quorum both are compared as a pair, in both orders.
     right, wrong = agent_ids(2)
-    nature = AgentModel(judge=judge, pair_bias=bias, planted={right: RIGHT, wrong: WRONG[0]})
+    model = AgentModel(judge=judge, pair_bias=bias, planted={right: RIGHT, wrong: WRONG[0]})
 
     def figures(found: Sequence[Trial]) -> Iterable[Figure]:
         agreeing = [trial for trial in found if not trial.conclusion.tie]
@@ -29,8 +29,8 @@ def _both_orders(judge: float, bias: float) -> Experiment:
 
     return Experiment(
         about=f"a pair in both orders, q={short(judge)} b={short(bias)}",
-        setting=Setting(strategy="best_of_n", agents=5, nature=nature),
-        # Five are asked, two answer, two orders are judged.
+        setting=Setting(strategy="best_of_n", agents=5, model=model),
+        # Five drafts are requested, and two orders are judged.
         calls=7,
         extra=figures,
     )
@@ -48,14 +48,14 @@ def _rotation(agents: int, bias: float) -> Experiment:
 
     return Experiment(
         about=f"N={agents} equal answers, b={short(bias)}, places rotated",
-        setting=Setting(strategy="best_of_n", agents=agents, nature=AgentModel(accuracy=1.0, place_bias=bias)),
+        setting=Setting(strategy="best_of_n", agents=agents, model=AgentModel(accuracy=1.0, place_bias=bias)),
         calls=2 * agents,
         extra=figures,
     )
 
 
 def first_on_top(cast: TrialCall) -> bool:
-    """Whether a ballot puts the candidate that it was shown first above all others."""
+    """Whether a ballot scores its first candidate above all others."""
     ballot = parse_output(cast.call.output, cast.text or "")
     assert isinstance(ballot, Scores)
     first, *others = (ballot.candidates[letter].criteria[0].score for letter in cast.call.output.labels)

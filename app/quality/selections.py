@@ -6,17 +6,17 @@ from app.deliberation.outputs import Answer, Revision, parse_output
 from app.quality.closed_forms import (
     escalated,
     expected,
-    kept_and_mended,
-    selected_by_many,
-    selected_by_one_mind,
+    kept_and_repaired,
+    selected_by_identical_reviewers,
+    selected_by_independent_reviewers,
     selected_of_versions,
 )
-from app.quality.experiments import Experiment, law_of, short
+from app.quality.experiments import Experiment, distribution_of, short
 from app.quality.figures import Figure, share
-from app.quality.minds import RIGHT, AgentModel
+from app.quality.simulated_agents import RIGHT, AgentModel
 from app.quality.trials import Setting, Trial
 
-# So many drafts `auto` asks for before it decides.
+# The number of drafts that `auto` requests before it decides.
 _DRAFTS_FIRST = 3
 
 
@@ -30,46 +30,46 @@ def selections() -> Iterator[Experiment]:
 
 def _best_of_n() -> Iterator[Experiment]:
     for agents, correlation in ((3, 0.0), (5, 0.0), (5, 0.44)):
-        nature = AgentModel(accuracy=0.7, correlation=correlation, judge=0.8)
-        setting = Setting(strategy="best_of_n", agents=agents, nature=nature)
+        model = AgentModel(accuracy=0.7, correlation=correlation, judge=0.8)
+        setting = Setting(strategy="best_of_n", agents=agents, model=model)
         yield Experiment(
             about=f"N={agents} p=.7 ρ={short(correlation)} q=.8, reviewers alone",
             setting=setting,
-            right=expected(law_of(setting), selected_by_many(agents, nature.judge)),
+            right=expected(distribution_of(setting), selected_by_independent_reviewers(agents, model.judge)),
             calls=2 * agents,
         )
-    nature = AgentModel(accuracy=0.7, judge=0.8, one_jury=True)
-    setting = Setting(strategy="best_of_n", agents=5, nature=nature)
+    model = AgentModel(accuracy=0.7, judge=0.8, one_jury=True)
+    setting = Setting(strategy="best_of_n", agents=5, model=model)
     yield Experiment(
         about="N=5 p=.7 q=.8, reviewers of one mind",
         setting=setting,
-        right=expected(law_of(setting), selected_by_one_mind(setting.agents, nature.judge)),
+        right=expected(distribution_of(setting), selected_by_identical_reviewers(setting.agents, model.judge)),
         calls=10,
     )
 
 
 def _councils() -> Iterator[Experiment]:
-    # A critic that sees more faults where there are some; a revision that mends more than it spoils.
-    sober = AgentModel(accuracy=0.6, fix=0.4, harm=0.2, detect=0.9, alarm=0.3, judge=0.8, one_jury=True)
-    yield _council("p=.6 u=.4 h=.2, critics .9/.3", sober, 1)
-    yield _council("p=.6 u=.4 h=.2, two critics .9/.3", sober, 1, critics=2)
-    # A critic that always finds something, so that everybody revises in every round.
-    eager = AgentModel(accuracy=0.6, fix=0.4, harm=0.2, judge=0.8, one_jury=True)
-    yield _council("p=.6 u=.4 h=.2, critics never content", eager, 2)
-    # (1-p)u = ph: what revisions mend they spoil again.
+    # Critics detect more faults in wrong texts, and revisions repair more than they harm.
+    useful = AgentModel(accuracy=0.6, fix=0.4, harm=0.2, detect=0.9, alarm=0.3, judge=0.8, one_jury=True)
+    yield _council("p=.6 u=.4 h=.2, critics .9/.3", useful, 1)
+    yield _council("p=.6 u=.4 h=.2, two critics .9/.3", useful, 1, critics=2)
+    # Critics always find a fault, so that every agent revises in every round.
+    strict = AgentModel(accuracy=0.6, fix=0.4, harm=0.2, judge=0.8, one_jury=True)
+    yield _council("p=.6 u=.4 h=.2, critics never content", strict, 2)
+    # (1-p)u = ph: revisions repair as much as they harm.
     neutral = AgentModel(accuracy=0.7, fix=0.28, harm=0.12, judge=0.8, one_jury=True)
     yield _council("p=.7 u=.28 h=.12, neutral", neutral, 2)
 
 
-def _council(about: str, nature: AgentModel, rounds: int, critics: int = 1) -> Experiment:
-    """Three agents; where critics may be content there is one round, which no early end can cut."""
+def _council(about: str, model: AgentModel, rounds: int, critics: int = 1) -> Experiment:
+    """Three agents. If critics may accept, there is one round, so that no early stop shortens it."""
     agents = 3
-    setting = Setting(strategy="council", agents=agents, nature=nature, rounds=rounds, parameters={"critics": critics})
-    # One of several critics is enough for a revision.
-    detect, alarm = (1 - (1 - rate) ** critics for rate in (nature.detect, nature.alarm))
-    kept, mended = kept_and_mended(detect * nature.fix, alarm * nature.harm, rounds)
-    revised = nature.accuracy * alarm + (1 - nature.accuracy) * detect
-    drift = nature.accuracy * kept + (1 - nature.accuracy) * mended
+    setting = Setting(strategy="council", agents=agents, model=model, rounds=rounds, parameters={"critics": critics})
+    # One critic is enough to demand a revision.
+    detect, alarm = (1 - (1 - rate) ** critics for rate in (model.detect, model.alarm))
+    kept, repaired = kept_and_repaired(detect * model.fix, alarm * model.harm, rounds)
+    revised = model.accuracy * alarm + (1 - model.accuracy) * detect
+    drift = model.accuracy * kept + (1 - model.accuracy) * repaired
 
     def last_versions(found: Sequence[Trial]) -> Iterable[Figure]:
         yield share("last version right", [right for trial in found for right in last_right(trial)], drift)
@@ -77,14 +77,14 @@ def _council(about: str, nature: AgentModel, rounds: int, critics: int = 1) -> E
     return Experiment(
         about=f"N={agents} R={rounds} {about}",
         setting=setting,
-        right=expected(law_of(setting), selected_of_versions(agents, kept, mended, nature.judge)),
+        right=expected(distribution_of(setting), selected_of_versions(agents, kept, repaired, model.judge)),
         calls=agents * (2 + rounds * (critics + revised)),
         extra=last_versions,
     )
 
 
 def last_right(trial: Trial) -> list[bool]:
-    """Whether each author's last version is right."""
+    """For each author, whether the last version is right."""
     last: dict[str, str] = {}
     for asked in (*trial.of("propose"), *trial.of("revise")):
         written = parse_output(asked.call.output, asked.text or "")
@@ -94,21 +94,21 @@ def last_right(trial: Trial) -> list[bool]:
 
 
 def _autos() -> Iterator[Experiment]:
-    """Three drafts first, and a stronger method where they differ."""
+    """Three drafts first, and another strategy if they differ."""
     for correlation in (0.0, 0.44):
-        nature = AgentModel(accuracy=0.7, correlation=correlation, judge=0.8)
+        model = AgentModel(accuracy=0.7, correlation=correlation, judge=0.8)
         about = f"N=5 p=.7 ρ={short(correlation)} q=.8, on to best_of_n"
-        yield _auto(about, 5, nature, "best_of_n", selected_by_many(5, nature.judge), calls=10)
-    nature = AgentModel(accuracy=0.7, fix=0.4, harm=0.2, judge=0.8, one_jury=True)
-    kept, mended = kept_and_mended(nature.fix, nature.harm, 1)
-    given = selected_of_versions(3, kept, mended, nature.judge)
-    yield _auto("N=3 R=1 p=.7 u=.4 h=.2 q=.8, on to council", 3, nature, "council", given, calls=12)
+        yield _auto(about, 5, model, "best_of_n", selected_by_independent_reviewers(5, model.judge), calls=10)
+    model = AgentModel(accuracy=0.7, fix=0.4, harm=0.2, judge=0.8, one_jury=True)
+    kept, repaired = kept_and_repaired(model.fix, model.harm, 1)
+    given = selected_of_versions(3, kept, repaired, model.judge)
+    yield _auto("N=3 R=1 p=.7 u=.4 h=.2 q=.8, on to council", 3, model, "council", given, calls=12)
 
 
 def _auto(
-    about: str, agents: int, nature: AgentModel, on_to: str, given: Callable[[int], float], calls: float
+    about: str, agents: int, model: AgentModel, on_to: str, given: Callable[[int], float], calls: float
 ) -> Experiment:
     parameters = {"normaliser": "number", "escalate_to": on_to}
-    setting = Setting(strategy="auto", agents=agents, nature=nature, parameters=parameters)
-    predicted = escalated(law_of(setting), _DRAFTS_FIRST, given, calls)
+    setting = Setting(strategy="auto", agents=agents, model=model, parameters=parameters)
+    predicted = escalated(distribution_of(setting), _DRAFTS_FIRST, given, calls)
     return Experiment(about=about, setting=setting, right=predicted.right, calls=predicted.calls)

@@ -1,4 +1,4 @@
-"""The proof table: every experiment, in the order in which it is read."""
+"""The proof table: every experiment in its order."""
 
 from collections.abc import Collection, Iterator
 
@@ -11,7 +11,7 @@ from app.quality.votes import votes
 
 
 def experiments(strategies: Collection[str] = ()) -> Iterator[Experiment]:
-    """All experiments, or those on some strategies."""
+    """All experiments, or only those of the given strategies."""
     for experiment in (*votes(), *selections(), *contests(), *programs(), *judges()):
         if not strategies or experiment.setting.strategy in strategies:
             yield experiment

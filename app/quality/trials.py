@@ -1,8 +1,8 @@
-"""Deliberations of seeded minds: the registered strategies, driven to their conclusion in one process.
+"""Trials: registered strategies with simulated agents, run to their conclusion in one process.
 
-The engine of decisions replays a strategy from its start on every decision, which is what makes a crash harmless and
-costs most of its time. Nothing crashes here, so a strategy is run once, and fed the outcomes of each stage in the form
-in which the engine feeds them. The unit tests hold both ways to the same conclusion.
+The strategy engine replays a strategy on every decision, which survives a crash but costs most of its time. Nothing
+crashes here, so a trial runs a strategy once and sends it the outcomes of each stage as the engine does. A test
+compares both conclusions.
 """
 
 from collections.abc import Iterator, Mapping
@@ -16,7 +16,7 @@ from app.deliberation.engine import Conclusion, Outcomes
 from app.deliberation.facts import CallFinished
 from app.deliberation.specification import AgentSpec, Constraints, Criterion, Purpose, Sampling, Specification
 from app.deliberation.strategies import STRATEGIES
-from app.quality.minds import RIGHT, AgentModel, SimulatedAgents, chance
+from app.quality.simulated_agents import RIGHT, AgentModel, SimulatedAgents, chance
 
 ROLE = "DEV"
 _RUBRIC = (Criterion(id="right", description="Is it right?"),)
@@ -28,18 +28,18 @@ _MOMENT = datetime(2026, 1, 1, tzinfo=UTC)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
-    """What is deliberated on and by whom: a strategy, its council, and what the minds are like."""
+    """The setting of a trial: a strategy, its council, and the model of its agents."""
 
     strategy: str
     agents: int
-    nature: AgentModel = field(default_factory=AgentModel)
+    model: AgentModel = field(default_factory=AgentModel)
     rounds: int = 1
     parameters: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
 
 
 @dataclass(frozen=True, slots=True)
 class TrialCall:
-    """One call of a trial, with its stage's purpose and the text that came back, None when it failed."""
+    """One call of a trial with its stage's purpose and its answer, None for a failed call."""
 
     purpose: Purpose
     call: Call
@@ -48,34 +48,34 @@ class TrialCall:
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """One deliberation that has come to its conclusion."""
+    """One concluded deliberation."""
 
     seed: int
     conclusion: Conclusion
-    asked: tuple[TrialCall, ...]
+    trial_calls: tuple[TrialCall, ...]
 
     @property
     def calls(self) -> int:
-        """Engine requests: a check asks a sandbox, and no engine."""
-        return sum(each.call.check is None for each in self.asked)
+        """Number of engine requests; checks go to a sandbox."""
+        return sum(each.call.check is None for each in self.trial_calls)
 
     @property
     def right(self) -> bool:
-        """Whether the verdict is the right answer."""
+        """Whether the verdict is right."""
         return self.conclusion.content == RIGHT
 
     def of(self, purpose: Purpose) -> list[TrialCall]:
-        """The calls of every stage with this purpose, in order."""
-        return [each for each in self.asked if each.purpose == purpose]
+        """The calls of all stages with this purpose, in order."""
+        return [each for each in self.trial_calls if each.purpose == purpose]
 
 
 def agent_ids(count: int) -> list[str]:
-    """The council's ids, as the gateway numbers them."""
+    """The agents' ids as the gateway numbers them."""
     return [f"{ROLE.lower()}-{number:03d}" for number in range(1, count + 1)]
 
 
 def specification(setting: Setting, seed: int) -> Specification:
-    """The setting as the gateway would have accepted it."""
+    """The specification that the gateway would accept for the setting."""
     agents = tuple(AgentSpec(agent_id=each, role=ROLE, sampling=_SAMPLING) for each in agent_ids(setting.agents))
     return Specification(
         task="What is six times seven?",
@@ -91,7 +91,7 @@ def specification(setting: Setting, seed: int) -> Specification:
 
 
 def finished(call: Call, stage: int, text: str | None) -> CallFinished:
-    """The outcome of a call as a replica records it."""
+    """The fact that a replica would record for a call."""
     return CallFinished(
         deliberation_id="trial",
         ts=_MOMENT,
@@ -108,27 +108,27 @@ def finished(call: Call, stage: int, text: str | None) -> CallFinished:
 
 
 def deliberate(setting: Setting, seed: int) -> Trial:
-    """One deliberation, to its conclusion. Raises what the strategy raises."""
-    minds = SimulatedAgents(setting.nature, seed)
+    """Runs one deliberation to its conclusion. Errors of the strategy propagate."""
+    agents = SimulatedAgents(setting.model, seed)
     strategy = STRATEGIES[setting.strategy].run(specification(setting, seed))
-    asked: list[TrialCall] = []
+    calls: list[TrialCall] = []
     stage = 1
     try:
         ask: Ask = next(strategy)
         while True:
-            answers = [TrialCall(ask.purpose, call, minds.say(call, ask.purpose)) for call in ask.calls]
-            asked += answers
+            answers = [TrialCall(ask.purpose, call, agents.answer(call, ask.purpose)) for call in ask.calls]
+            calls += answers
             ask = strategy.send(Outcomes({a.call.call_id: finished(a.call, stage, a.text) for a in answers}))
             stage += 1
     except StopIteration as stop:
-        return Trial(seed, stop.value, tuple(asked))
+        return Trial(seed, stop.value, tuple(calls))
 
 
 def seeds(base: int, name: str, runs: int) -> Iterator[int]:
-    """The seeds of a row's deliberations: other ones for every row, so that no row repeats another's luck."""
+    """The seeds of an experiment's trials; they depend on its name, so that experiments are independent."""
     return (int(chance(base, name, run) * 2**62) for run in range(runs))
 
 
 def trials(setting: Setting, base: int, name: str, runs: int) -> list[Trial]:
-    """`runs` deliberations of one setting."""
+    """`runs` trials of one setting."""
     return [deliberate(setting, seed) for seed in seeds(base, name, runs)]

@@ -5,18 +5,18 @@ from dataclasses import replace
 
 from app.quality import closed_forms
 from app.quality.closed_forms import StopsAt
-from app.quality.experiments import ASK_ALL, VOTE, Experiment, Extra, law_of, no_more, short
+from app.quality.experiments import ASK_ALL, VOTE, Experiment, Extra, distribution_of, no_more, short
 from app.quality.figures import Figure, every
-from app.quality.minds import RIGHT, WRONG, AgentModel
+from app.quality.simulated_agents import RIGHT, WRONG, AgentModel
 from app.quality.trials import Setting, Trial, agent_ids, deliberate
 
 _NUMBERS = {"normaliser": "number"}
-# Of the answers that must be equal for a debate not to begin: the strategy's default.
+# The share of equal answers that skips the debate: the strategy's default.
 _AGREEMENT = 0.8
 
 
 def votes() -> Iterator[Experiment]:
-    """Condorcet's jury with and without correlation, early stops, and what debate adds to counting."""
+    """Condorcet's jury with and without correlation, early stops, and debate."""
     for correlation in (0.0, 0.1, 0.44):
         for agents in (3, 5, 9):
             yield _plurality(agents, AgentModel(accuracy=0.7, correlation=correlation), f"p=.7 ρ={short(correlation)}")
@@ -32,38 +32,38 @@ def votes() -> Iterator[Experiment]:
         yield _debate(agents, correlation)
 
 
-def _vote(agents: int, nature: AgentModel, stop: str = "none") -> Setting:
-    return Setting(strategy=VOTE, agents=agents, nature=nature, parameters={**_NUMBERS, "stop": stop})
+def _vote(agents: int, model: AgentModel, stop: str = "none") -> Setting:
+    return Setting(strategy=VOTE, agents=agents, model=model, parameters={**_NUMBERS, "stop": stop})
 
 
-def _plurality(agents: int, nature: AgentModel, about: str) -> Experiment:
-    setting = _vote(agents, nature)
+def _plurality(agents: int, model: AgentModel, about: str) -> Experiment:
+    setting = _vote(agents, model)
     return Experiment(
         about=f"N={agents} {about}",
         setting=setting,
-        right=closed_forms.plurality(law_of(setting)),
+        right=closed_forms.plurality(distribution_of(setting)),
         calls=agents,
         effort=4,
     )
 
 
-def _many_wrong(agents: int, nature: AgentModel) -> Experiment:
-    right = closed_forms.plurality_of_many(agents, nature.accuracy, nature.wrong_answers)
-    about = f"N={agents} p={short(nature.accuracy)}, {nature.wrong_answers} wrong answers"
-    return Experiment(about=about, setting=_vote(agents, nature), right=right, calls=agents, effort=4)
+def _many_wrong(agents: int, model: AgentModel) -> Experiment:
+    right = closed_forms.plurality_of_many(agents, model.accuracy, model.wrong_answers)
+    about = f"N={agents} p={short(model.accuracy)}, {model.wrong_answers} wrong answers"
+    return Experiment(about=about, setting=_vote(agents, model), right=right, calls=agents, effort=4)
 
 
 def _unassailable(agents: int, accuracy: float) -> Experiment:
     setting = _vote(agents, AgentModel(accuracy=accuracy), "unassailable")
 
     def same_winner(found: Sequence[Trial]) -> Iterable[Figure]:
-        yield every("winner is the full vote's", [_of_all(setting, trial) for trial in found])
+        yield every("winner is the full vote's", [_matches_full_vote(setting, trial) for trial in found])
 
     return _stopped(setting, closed_forms.unassailable, same_winner)
 
 
-def _of_all(setting: Setting, trial: Trial) -> bool:
-    """Whether a stopped vote concludes as the vote of everybody; the same seed draws the same minds for both."""
+def _matches_full_vote(setting: Setting, trial: Trial) -> bool:
+    """Whether a stopped vote concludes like the full vote of the same seed."""
     full = deliberate(replace(setting, parameters=ASK_ALL), trial.seed).conclusion
     return (full.winner, full.content) == (trial.conclusion.winner, trial.conclusion.content)
 
@@ -73,7 +73,7 @@ def _beta(agents: int, accuracy: float) -> Experiment:
 
 
 def _stopped(setting: Setting, rule: StopsAt, extra: Extra = no_more) -> Experiment:
-    agents, accuracy = setting.agents, setting.nature.accuracy
+    agents, accuracy = setting.agents, setting.model.accuracy
     predicted = closed_forms.stopped_vote(agents, accuracy, rule)
     return Experiment(
         about=f"N={agents} p={short(accuracy)}, stop {setting.parameters['stop']}",
@@ -86,28 +86,28 @@ def _stopped(setting: Setting, rule: StopsAt, extra: Extra = no_more) -> Experim
 
 
 def _beta_counts() -> Iterator[Experiment]:
-    # After three equal votes of 15 the lead has .938, and so it has at 5 to 1: both go on.
+    # The confidence is .938 after 3-0 and after 5-1, so both votes continue.
     for answers, calls, about in (("RRRR", 4, "4-0 stops, 3-0 does not"), ("RRRWRRR", 7, "6-1 stops, 5-1 does not")):
         said = [RIGHT if each == "R" else WRONG[0] for each in answers.ljust(15, "R")]
-        nature = AgentModel(planted=dict(zip(agent_ids(15), said, strict=True)))
-        yield Experiment(about=f"beta rule: {about}", setting=_vote(15, nature, "beta"), calls=calls)
+        model = AgentModel(planted=dict(zip(agent_ids(15), said, strict=True)))
+        yield Experiment(about=f"beta rule: {about}", setting=_vote(15, model, "beta"), calls=calls)
 
 
 def _picked(agents: int, accuracy: float) -> Experiment:
-    # The picker is an author who is not shown its own text: it takes the plurality of all the others.
-    nature = AgentModel(accuracy=accuracy)
+    # The picker is an author that does not see its own text: it picks the plurality of the others.
+    model = AgentModel(accuracy=accuracy)
     return Experiment(
         about=f"N={agents} p={short(accuracy)}, nothing counted: one call picks the most consistent",
-        setting=Setting(strategy=VOTE, agents=agents, nature=nature, parameters={"normaliser": "none"}),
+        setting=Setting(strategy=VOTE, agents=agents, model=model, parameters={"normaliser": "none"}),
         right=closed_forms.plurality(closed_forms.right_drafts(agents - 1, accuracy)),
         calls=agents + 1,
     )
 
 
 def _debate(agents: int, correlation: float) -> Experiment:
-    nature = AgentModel(accuracy=0.7, correlation=correlation, fix=0.5, harm=0.2)
-    setting = Setting(strategy="debate", agents=agents, nature=nature, parameters=_NUMBERS)
-    predicted = closed_forms.debated(law_of(setting), _AGREEMENT, nature.fix, nature.harm)
+    model = AgentModel(accuracy=0.7, correlation=correlation, fix=0.5, harm=0.2)
+    setting = Setting(strategy="debate", agents=agents, model=model, parameters=_NUMBERS)
+    predicted = closed_forms.debated(distribution_of(setting), _AGREEMENT, model.fix, model.harm)
     return Experiment(
         about=f"N={agents} R=1 p=.7 ρ={short(correlation)} u=.5 h=.2",
         setting=setting,

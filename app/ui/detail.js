@@ -1,28 +1,18 @@
-/** One deliberation: what its agents say as they say it, how far it is, and the verdict. */
+/** One deliberation: the agents' texts as they stream, the progress, and the verdict. */
 
-import { asked, ENDS, followed } from "./gateway.js";
+import { ENDS, follow, request } from "./gateway.js";
 import { prose } from "./prose.js";
 
 const find = (id) => document.getElementById(id);
 
-/** A text that grows by pieces which begin at a character: code points, where JavaScript's strings count UTF-16. */
-class Text {
-  #text = "";
-  #characters = 0;
+/**
+ * `text` with `piece` at its character `offset`, in code points, which the gateway counts. The page has no build step and
+ * cannot import sdk/typescript/src/texts.ts.
+ */
+const place = (text, offset, piece) => [...text].slice(0, offset).join("") + piece;
 
-  put(offset, piece) {
-    if (offset !== this.#characters) this.#text = [...this.#text].slice(0, offset).join("");
-    this.#text += piece;
-    this.#characters = offset + [...piece].length;
-  }
-
-  toString() {
-    return this.#text;
-  }
-}
-
-/** Shows the deliberation `id`; returns what ends it. */
-export function shown(id, said, refused) {
+/** Shows the deliberation `id` and returns a function that ends it. */
+export function showDeliberation(id, onStatus, onLogout) {
   const path = `/deliberations/${encodeURIComponent(id)}`;
   const lanes = new Map();
   const purposes = new Map();
@@ -37,7 +27,7 @@ export function shown(id, said, refused) {
     const [name, doing, pre] = box.children;
     name.textContent = agentId;
     find("lanes").append(box);
-    const made = { name, doing, pre, text: new Text() };
+    const made = { name, doing, pre, text: "" };
     lanes.set(agentId, made);
     return made;
   };
@@ -47,7 +37,7 @@ export function shown(id, said, refused) {
         for (const each of dirty) {
           const { pre, text } = lane(each);
           const follows = pre.scrollTop + pre.clientHeight >= pre.scrollHeight - 4;
-          pre.textContent = prose(String(text));
+          pre.textContent = prose(text);
           if (ended) pre.scrollTop = 0;
           else if (follows) pre.scrollTop = pre.scrollHeight;
         }
@@ -56,15 +46,15 @@ export function shown(id, said, refused) {
     }
     dirty.add(agentId);
   };
-  const begin = ({ agent_id, call_id, attempt }) => {
+  const startCall = ({ agent_id, call_id, attempt }) => {
     const made = lane(agent_id);
-    made.text = new Text();
+    made.text = "";
     made.doing.textContent = `${purposes.get(call_id) ?? "call"}${attempt > 1 ? `, attempt ${attempt}` : ""}`;
     draw(agent_id);
     return made;
   };
 
-  const told = (resource) => {
+  const showResource = (resource) => {
     find("detail").querySelector("h2").textContent = resource.task;
     const usage = resource.usage;
     find("facts").textContent = [
@@ -82,16 +72,15 @@ export function shown(id, said, refused) {
     for (const { agent_id, content } of resource.proposals) {
       const made = lane(agent_id);
       if (ended) made.doing.textContent = "";
-      if (content === null || !(ended || String(made.text) === "")) continue;
-      made.text = new Text();
-      made.text.put(0, content);
+      if (content === null || !(ended || made.text === "")) continue;
+      made.text = content;
       draw(agent_id);
     }
     if (!ended) return;
     find("progress").textContent = resource.problem?.detail ?? "";
-    judged(resource.verdict);
+    showVerdict(resource.verdict);
   };
-  const judged = (verdict) => {
+  const showVerdict = (verdict) => {
     find("verdict").hidden = verdict === null;
     if (verdict === null) return;
     const [table, notes, content] = find("verdict").querySelectorAll("tbody, p, pre");
@@ -103,7 +92,7 @@ export function shown(id, said, refused) {
     }
     notes.textContent = [
       verdict.winner === null ? "no winner: answers side by side" : null,
-      verdict.tie ? "a tie, broken as the rules say" : null,
+      verdict.tie ? "a tie, broken by rule" : null,
       verdict.margin === null ? null : `margin ${verdict.margin.toFixed(3)}`,
       verdict.agreement === null ? null : `agreement ${verdict.agreement.toFixed(2)}`,
       ...verdict.dissent.map(({ agent_id, preferred }) => `${agent_id} preferred ${preferred}`),
@@ -111,11 +100,11 @@ export function shown(id, said, refused) {
     content.textContent = verdict.content ?? "";
   };
 
-  const heard = {
+  const handlers = {
     "deliberation.snapshot": ({ deliberation, unfinished }) => {
-      told(deliberation);
+      showResource(deliberation);
       for (const call of unfinished) {
-        begin(call).text.put(call.offset - [...call.text].length, call.text);
+        startCall(call).text = call.text;
         draw(call.agent_id);
       }
     },
@@ -123,17 +112,17 @@ export function shown(id, said, refused) {
       for (const { call_id } of calls) purposes.set(call_id, purpose);
       find("progress").textContent = `${purpose}${round > 0 ? `, round ${round}` : ""}: ${calls.length} calls`;
     },
-    "call.started": begin,
+    "call.started": startCall,
     "call.delta": ({ agent_id, offset, text }) => {
-      lane(agent_id).text.put(offset, text);
+      const made = lane(agent_id);
+      made.text = place(made.text, offset, text);
       draw(agent_id);
     },
     "call.finished": ({ agent_id, call_id, text, problem }) => {
       const made = lane(agent_id);
       made.doing.textContent = problem === null ? `${purposes.get(call_id) ?? "call"}: done` : problem.detail;
       if (text === null) return;
-      made.text = new Text();
-      made.text.put(0, text);
+      made.text = text;
       draw(agent_id);
     },
     "deliberation.cancelling": () => {
@@ -146,10 +135,10 @@ export function shown(id, said, refused) {
     },
   };
   for (const name of ENDS) {
-    heard[`deliberation.${name}`] = async () => {
+    handlers[`deliberation.${name}`] = async () => {
       end();
       try {
-        told(await asked(path));
+        showResource(await request(path));
       } catch (error) {
         find("progress").textContent = error.message;
       }
@@ -162,14 +151,14 @@ export function shown(id, said, refused) {
   find("detail").hidden = false;
   find("stop").onclick = async () => {
     try {
-      told(await asked(`${path}/cancel`, { method: "POST", body: { reason: "stopped from the dashboard" } }));
+      showResource(await request(`${path}/cancel`, { method: "POST", body: { reason: "stopped from the dashboard" } }));
     } catch (error) {
       find("progress").textContent = error.message;
     }
   };
-  const end = followed(`${path}/events`, heard, said, refused);
-  // A stream that is refused says nothing of why: whoever follows a link to what is gone is told so.
-  asked(path).catch((error) => {
+  const end = follow(`${path}/events`, handlers, onStatus, onLogout);
+  // A refused stream has no reason, so this request shows the error of a deleted or unknown deliberation.
+  request(path).catch((error) => {
     end();
     find("progress").textContent = error.message;
   });

@@ -1,9 +1,9 @@
-/** The gateway as a page of its own origin asks it: requests that say what was wrong, and streams that go on. */
+/** Requests to the gateway with readable errors, and streams that reconnect. */
 
-/** The statuses in which a deliberation has ended; events of these names are its last. */
+/** The final statuses of a deliberation, which are also the names of its terminal events. */
 export const ENDS = ["completed", "failed", "cancelled", "timeout"];
 
-/** What the gateway refused; `message` is its own sentence, with the remedies. */
+/** A refusal of the gateway; `message` has its detail and remedies. */
 export class Refused extends Error {
   constructor(status, problem) {
     const faults = (problem?.errors ?? []).map((fault) => `${fault.pointer}: ${fault.detail} ${fault.remedy}`);
@@ -12,27 +12,27 @@ export class Refused extends Error {
   }
 }
 
-/** The JSON that a path answers with; null where it has nothing to say. Throws Refused. */
-export async function asked(path, { method = "GET", body, headers = {} } = {}) {
+/** The JSON response of a path; null for other responses. Throws Refused. */
+export async function request(path, { method = "GET", body, headers = {} } = {}) {
   const init = { method, headers: { Accept: "application/json", ...headers } };
   if (body !== undefined) {
     init.body = JSON.stringify(body);
     init.headers["Content-Type"] = "application/json";
   }
-  const answer = await fetch(path, init);
-  const said = answer.headers.get("Content-Type")?.includes("json") ? await answer.json() : null;
-  if (!answer.ok) throw new Refused(answer.status, said);
-  return said;
+  const response = await fetch(path, init);
+  const content = response.headers.get("Content-Type")?.includes("json") ? await response.json() : null;
+  if (!response.ok) throw new Refused(response.status, content);
+  return content;
 }
 
-const AGAIN_MS = 2_000;
+const RECONNECT_MS = 2_000;
 
 /**
- * Follows a stream: `heard` has a function for each type of event, `said` is told when the connection breaks and is back,
- * `refused` when it will not be. Returns what ends it. An EventSource reconnects by itself and names the last event it
- * had, but gives up when it is refused, as by a proxy while the gateway restarts: then another one goes on from there.
+ * Follows a stream and returns a function that ends it. `handlers` has a function per event type, `onStatus` gets a text
+ * when the connection breaks or is restored, `onLogout` is called when the session has ended. An EventSource reconnects
+ * at its last event, but gives up after a refusal, as by a proxy while the gateway restarts; then another one resumes.
  */
-export function followed(path, heard, said, refused) {
+export function follow(path, handlers, onStatus, onLogout) {
   let after = null;
   let source = null;
   let timer = null;
@@ -40,18 +40,18 @@ export function followed(path, heard, said, refused) {
     const url = new URL(path, location.origin);
     if (after !== null) url.searchParams.set("after", after);
     source = new EventSource(url);
-    source.onopen = () => said("");
+    source.onopen = () => onStatus("");
     source.onerror = async () => {
-      said("The connection is lost; it is being taken up again.");
+      onStatus("The connection is lost; reconnecting.");
       if (source.readyState !== EventSource.CLOSED) return;
-      const status = await fetch("/login").then((answer) => answer.status, () => null);
-      if (status === 401) refused();
-      else if (timer !== false) timer = setTimeout(open, AGAIN_MS);
+      const status = await fetch("/login").then((response) => response.status, () => null);
+      if (status === 401) onLogout();
+      else if (timer !== false) timer = setTimeout(open, RECONNECT_MS);
     };
-    for (const [type, take] of Object.entries(heard)) {
+    for (const [type, handle] of Object.entries(handlers)) {
       source.addEventListener(type, (frame) => {
         if (frame.lastEventId !== "") after = frame.lastEventId;
-        take(JSON.parse(frame.data));
+        handle(JSON.parse(frame.data));
       });
     }
   };

@@ -1,28 +1,26 @@
-/** The tenant's newest deliberations, as they come and end. */
+/** The list of the tenant's newest deliberations, updated live. */
 
-import { ENDS, followed } from "./gateway.js";
+import { ENDS, follow } from "./gateway.js";
 
 const SHOWN_MAX = 200;
 const TYPES = ["accepted", "cancelling", "deleted", ...ENDS].map((name) => `deliberation.${name}`);
 
-/** Shows them in `body`, and marks the one that is `current()`. Returns what ends it, and what marks anew. */
-export function listed(body, current, said, refused) {
+/** Shows the list in `body` and highlights `current()`. Returns functions that end it and that update the highlight. */
+export function showList(body, current, onStatus, onLogout) {
   const rows = new Map();
 
   const cell = (row, text) => {
-    const made = row.insertCell();
-    made.textContent = text;
-    return made;
+    row.insertCell().textContent = text;
   };
   const mark = () => {
     for (const [id, row] of rows) row.toggleAttribute("aria-current", id === current());
   };
-  const status = (id, told) => {
+  const setStatus = (id, status) => {
     const row = rows.get(id);
     if (row === undefined || ENDS.includes(row.lastChild.dataset.status)) return;
-    row.lastChild.textContent = row.lastChild.dataset.status = told;
+    row.lastChild.textContent = row.lastChild.dataset.status = status;
   };
-  const put = (id, task, strategy, agents, told) => {
+  const put = (id, task, strategy, agents, status) => {
     if (rows.has(id)) return;
     const row = body.insertRow(0);
     rows.set(id, row);
@@ -33,7 +31,7 @@ export function listed(body, current, said, refused) {
     cell(row, strategy);
     cell(row, agents);
     cell(row, "");
-    status(id, told);
+    setStatus(id, status);
     mark();
     while (rows.size > SHOWN_MAX) remove(body.lastChild.dataset.id);
     row.dataset.id = id;
@@ -43,7 +41,7 @@ export function listed(body, current, said, refused) {
     rows.delete(id);
   };
 
-  const heard = {
+  const handlers = {
     "deliberations.snapshot": ({ items }) => {
       for (const id of [...rows.keys()]) remove(id);
       for (const each of items.toReversed()) {
@@ -54,13 +52,13 @@ export function listed(body, current, said, refused) {
       put(deliberation_id, specification.task, specification.strategy, specification.agents.length, "pending");
     },
     "stage.opened": ({ deliberation_id, stage }) => {
-      if (stage === 1) status(deliberation_id, "in_progress");
+      if (stage === 1) setStatus(deliberation_id, "in_progress");
     },
     "deliberation.deleted": ({ deliberation_id }) => remove(deliberation_id),
   };
   for (const name of ["cancelling", ...ENDS]) {
-    heard[`deliberation.${name}`] = ({ deliberation_id }) => status(deliberation_id, name);
+    handlers[`deliberation.${name}`] = ({ deliberation_id }) => setStatus(deliberation_id, name);
   }
-  const end = followed(`/events?types=${[...TYPES, "stage.opened"].join(",")}`, heard, said, refused);
+  const end = follow(`/events?types=${[...TYPES, "stage.opened"].join(",")}`, handlers, onStatus, onLogout);
   return { end, mark };
 }

@@ -1,8 +1,8 @@
-/** What agents write is JSON; people read what stands in its strings, also while the end is still to come. */
+/** The readable strings of the agents' JSON, also while it is unfinished. */
 
 const ESCAPES = { n: "\n", t: "\t", r: "", b: "", f: "" };
 
-/** The strings that are values, one below the other. What does not begin as JSON stays as it is. */
+/** The string values, one below the other. Text that does not begin like JSON stays unchanged. */
 export function prose(text) {
   if (!/^\s*[[{]/.test(text)) return text;
   const found = [];
@@ -27,7 +27,7 @@ export function prose(text) {
       }
     }
     at += 1;
-    // What a colon follows is a name.
+    // A string before a colon is a name.
     if (!/^\s*:/.test(text.slice(at, at + 8))) found.push(value);
   }
   return found.join("\n\n");

@@ -1,1 +1,1 @@
-"""`make chaos`: kill, stop and cut off everything at random under load, then read the log and tell what was lost."""
+"""`make chaos`: injects random faults under load, then checks the log for lost and repeated work."""

@@ -1,8 +1,8 @@
-"""`python -m benchmarks.chaos`: the whole stack under load, hurt at random, then held to account.
+"""`python -m benchmarks.chaos`: runs the whole stack under load with random faults, then checks the outcome.
 
-Between any two parts there is a proxy that can hurt connections; processes are killed and stopped by their marks. The
-verdict is read off the raw stream and off what reached the engine's door, never off what the product says of itself.
-Exits 1 when a promise did not hold.
+A proxy between every two parts can disturb connections; processes are killed and stopped by their marks. The check uses
+only the raw stream and the requests that reached the engine, and not the product's own reports. Exits with 1 when a
+guarantee does not hold.
 """
 
 import argparse
@@ -33,7 +33,7 @@ from app.cli.stack.stack import stack_children
 from app.cli.stack.supervisor import supervised
 from app.deliberation.facts import FACT_SUFFIXES, event_type
 from app.testing import subject_matches
-from benchmarks.chaos.checker import Asked, Fault, Findings, Stored, check
+from benchmarks.chaos.checker import EngineRequest, Fault, Findings, Stored, check
 from benchmarks.chaos.faults import Struck, cut, strike, wake
 from benchmarks.chaos.load import ROLE_NAMES, Load
 from benchmarks.chaos.proxy import FaultProxy, now_s
@@ -45,7 +45,7 @@ LOOK_BACK_S = 30.0
 CUT_SHARE = 0.15
 STOP_SHARE = 0.15
 ENGINE = "--duration-ms 400 --jitter 0.5"
-# As many as the load asks for: every role is a process more to start when all of Ray has been killed.
+# Only the roles of the load: each is one more process to start after Ray was killed.
 ROLES = "roles:\n" + "".join(f"  {role}: {{persona: You are a {role}.}}\n" for role in ROLE_NAMES)
 HEAD_BYTES_MAX = 512
 PAGE_MESSAGES = 1_000
@@ -53,35 +53,35 @@ _CALL_ID = re.compile(rb"\r\nx-call-id: ([a-z0-9_-]+)\.([a-z0-9_-]+)\r\n", re.IG
 
 
 @dataclass
-class Door:
-    """What passes on its way to the engine: every call that is asked for, and when."""
+class RequestRecorder:
+    """Records every call that is requested from the engine, and when."""
 
-    asked: list[Asked] = field(default_factory=list[Asked])
+    asked: list[EngineRequest] = field(default_factory=list[EngineRequest])
     _tails: dict[int, bytes] = field(default_factory=lambda: defaultdict(bytes))
 
     def __call__(self, data: bytes, connection: int, sent_at_s: float) -> None:
-        """Take in what a client sent on a connection, and when."""
+        """Process bytes that a client sent on a connection."""
         tail = self._tails[connection]
         for found in _CALL_ID.finditer(tail + data):
-            # A head may come in two pieces; one that was in the last piece already is not counted again.
+            # A request head may be split; one that was complete in the last piece counts only once.
             if found.end() > len(tail):
-                self.asked.append(Asked(found[1].decode(), found[2].decode(), sent_at_s))
+                self.asked.append(EngineRequest(found[1].decode(), found[2].decode(), sent_at_s))
         self._tails[connection] = (tail + data)[-HEAD_BYTES_MAX:]
 
 
 @dataclass(frozen=True)
-class Stage:
-    """A stack that runs, its proxies by the part they stand before, and what reaches the engine."""
+class StackUnderTest:
+    """A running stack, the proxies by the part behind them, and the recorded engine requests."""
 
     url: str
     nats_port: int
     marks: tuple[str, str]
     proxies: Mapping[str, FaultProxy]
-    door: Door
+    recorder: RequestRecorder
 
 
 def _up(data_dir: Path, nats_port: int, engine_port: int) -> tuple[subprocess.Popen[str], str, str]:
-    """Start `deliberate up`; its process, its URL and its mark."""
+    """Start `deliberate up`; returns its process, URL and mark."""
     roles = data_dir.with_suffix(".yaml")
     roles.write_text(ROLES)
     options = ["--port", "0", "--data-dir", str(data_dir), "--nats-url", f"nats://127.0.0.1:{nats_port}"]
@@ -104,42 +104,42 @@ async def _drained(process: subprocess.Popen[str], into: Path) -> None:
 
 
 @asynccontextmanager
-async def _stage(directory: Path) -> AsyncGenerator[Stage]:
-    """The log and the engine under a supervisor of their own, proxies before them, and the rest started by `up`."""
+async def _running_stack(directory: Path) -> AsyncGenerator[StackUnderTest]:
+    """Supervises log and engine here, with proxies before them, and starts the rest by `up`."""
     options = StackOptions(port=0, nats_port=0, data_dir=directory / "outside", simulate=tuple(ENGINE.split()))
     options.data_dir.mkdir()
     layout = plan_stack(options, lambda _: None)
     outside = [child for child in stack_children(layout) if child.name in ("nats", "simulator")]
-    door = Door()
+    recorder = RequestRecorder()
     async with AsyncExitStack() as stack:
         await stack.enter_async_context(supervised(outside, layout.stack_run, lambda _: None))
         log = await stack.enter_async_context(FaultProxy(layout.ports["nats"]))
-        engine = await stack.enter_async_context(FaultProxy(layout.ports["simulator"], door))
+        engine = await stack.enter_async_context(FaultProxy(layout.ports["simulator"], recorder))
         process, url, mark = await asyncio.to_thread(_up, directory / "inside", log.port, engine.port)
         draining = asyncio.create_task(_drained(process, directory / "up.jsonl"))
         try:
             gateway = await stack.enter_async_context(FaultProxy(int(url.rpartition(":")[2])))
             proxies = {"log": log, "engine": engine, "gateway": gateway}
             public = f"http://127.0.0.1:{gateway.port}"
-            yield Stage(public, layout.ports["nats"], (layout.mark, mark), proxies, door)
+            yield StackUnderTest(public, layout.ports["nats"], (layout.mark, mark), proxies, recorder)
         finally:
             process.terminate()
             await asyncio.to_thread(process.wait)
             await draining
 
 
-async def _hurt(
-    stage: Stage, rng: random.Random, seconds: float, kills_min: int, interval_s: float, faults: list[Fault]
+async def _inject_faults(
+    stack: StackUnderTest, rng: random.Random, seconds: float, kills_min: int, interval_s: float, faults: list[Fault]
 ) -> None:
-    """Strike at random moments for `seconds`, and on until so many were killed, noting what was done.
+    """Inject random faults for `seconds` and until `kills_min` kills, and record them.
 
-    Whoever was stopped goes on after some seconds.
+    A stopped process continues after some seconds.
     """
     ends_at_s = time.monotonic() + seconds
     async with asyncio.TaskGroup() as wakers:
         while time.monotonic() < ends_at_s or _kills(faults) < kills_min:
             await asyncio.sleep(rng.uniform(0.2, 2 * interval_s - 0.2))
-            struck = _struck(stage, rng)
+            struck = _struck(stack, rng)
             if struck is None:
                 continue
             faults.append(Fault(struck.what, struck.victim, now_s()))
@@ -151,10 +151,10 @@ def _kills(faults: Sequence[Fault]) -> int:
     return sum(fault.kind == "SIGKILL" for fault in faults)
 
 
-def _struck(stage: Stage, rng: random.Random) -> Struck | None:
+def _struck(stack: StackUnderTest, rng: random.Random) -> Struck | None:
     if rng.random() < CUT_SHARE:
-        return cut(rng, stage.proxies, rng.uniform(*STOPPED_S))
-    return strike(rng, stage.marks, STOP_SHARE)
+        return cut(rng, stack.proxies, rng.uniform(*STOPPED_S))
+    return strike(rng, stack.marks, STOP_SHARE)
 
 
 async def _woken(pid: int, after_s: float) -> None:
@@ -163,19 +163,19 @@ async def _woken(pid: int, after_s: float) -> None:
 
 
 async def _tried_again(_: Exception) -> None:
-    """The server may have been killed a moment ago; the client says so with a traceback, and tries again."""
+    """Ignore errors of the client, which retries after a kill of the server."""
 
 
 async def _stored(nats_port: int) -> list[Stored]:
-    """Every fact in the raw stream, with the moment at which the server stored it."""
+    """Every fact in the raw stream with its time of storage."""
     client = await nats.connect(f"nats://127.0.0.1:{nats_port}", error_cb=_tried_again)
-    # No filter: looked up message by message, seven patterns took minutes for what is read in seconds.
+    # No filter: the server matches seven patterns message by message, which took minutes instead of seconds.
     config = ConsumerConfig(deliver_policy=DeliverPolicy.ALL, ack_policy=AckPolicy.NONE, inactive_threshold=60)
     stream = client.jetstream()
     info = await stream.add_consumer("DELIBERATIONS", config)
     subscription = await stream.pull_subscribe_bind(info.name, "DELIBERATIONS")
     found: list[Stored] = []
-    # Asked for anew each time: what is pending grows less by views that expire unread.
+    # Requested again each time: the number of pending messages also falls as views expire.
     while (await subscription.consumer_info()).num_pending:
         with suppress(nats.errors.TimeoutError):
             for message in await subscription.fetch(PAGE_MESSAGES, timeout=1):
@@ -188,7 +188,7 @@ async def _stored(nats_port: int) -> list[Stored]:
 
 
 async def _counted(nats_port: int, tail: str) -> int:
-    """How many facts of a kind are stored, without reading them."""
+    """The number of stored facts of a kind, without reading them."""
     client = await nats.connect(f"nats://127.0.0.1:{nats_port}", error_cb=_tried_again)
     config = ConsumerConfig(
         deliver_policy=DeliverPolicy.ALL,
@@ -201,8 +201,8 @@ async def _counted(nats_port: int, tail: str) -> int:
     return info.num_pending or 0
 
 
-async def _settled(stage: Stage, load: Load, running: asyncio.Task[None]) -> None:
-    """Wait until the clients have seen every end, or give up on them: the log then tells who is lost."""
+async def _settled(stack: StackUnderTest, load: Load, running: asyncio.Task[None]) -> None:
+    """Wait until the clients have seen every end, up to a bound; the log then shows lost work."""
     load.enough.set()
     with suppress(TimeoutError):
         async with asyncio.timeout(SETTLES_WITHIN_S):
@@ -211,13 +211,13 @@ async def _settled(stage: Stage, load: Load, running: asyncio.Task[None]) -> Non
     await asyncio.gather(running, return_exceptions=True)
     ends_at_s = time.monotonic() + SETTLES_WITHIN_S
     while time.monotonic() < ends_at_s:
-        if await _counted(stage.nats_port, "end") >= await _counted(stage.nats_port, "accepted"):
+        if await _counted(stack.nats_port, "end") >= await _counted(stack.nats_port, "accepted"):
             return
         await asyncio.sleep(1)
 
 
-def _traced(directory: Path, faults: Sequence[Fault], asked: Sequence[Asked], stored: Sequence[Stored]) -> None:
-    """What was done, what reached the engine and what was stored, line by line, in the order of their moments."""
+def _traced(directory: Path, faults: Sequence[Fault], asked: Sequence[EngineRequest], stored: Sequence[Stored]) -> None:
+    """Faults, engine requests and stored facts, one per line, in order of time."""
     lines = [(each.at_s, "fault", [each.kind, each.victim]) for each in faults]
     lines += [(each.asked_at_s, "asked", [each.deliberation_id, each.call_id]) for each in asked]
     lines += [(each.stored_at_s, each.type, list(each.tokens[2:])) for each in stored]
@@ -228,22 +228,22 @@ def _traced(directory: Path, faults: Sequence[Fault], asked: Sequence[Asked], st
 async def run(
     directory: Path, seconds: float, kills_min: int, seed: int, in_flight: int, interval_s: float
 ) -> tuple[Findings, list[Fault]]:
-    """One run, from an empty log to its findings; `directory` gets the log's store, every log and the trace."""
+    """One run from an empty log to its findings; `directory` gets the store, all logs and the trace."""
     rng = random.Random(seed)
     faults: list[Fault] = []
     stored: list[Stored] = []
-    async with _stage(directory) as stage:
+    async with _running_stack(directory) as stack:
         try:
             async with asyncio.TaskGroup() as group:
-                load = Load(stage.url, in_flight, seed)
-                # A client that is told what it must never be told, a 500 above all, ends the run.
+                load = Load(stack.url, in_flight, seed)
+                # A response that a client must never get, such as a 500, ends the run.
                 running = group.create_task(load.run())
-                await _hurt(stage, rng, seconds, kills_min, interval_s, faults)
-                await _settled(stage, load, running)
-            stored = await _stored(stage.nats_port)
+                await _inject_faults(stack, rng, seconds, kills_min, interval_s, faults)
+                await _settled(stack, load, running)
+            stored = await _stored(stack.nats_port)
         finally:
-            _traced(directory, faults, stage.door.asked, stored)
-    findings = check(load.promised, stored, stage.door.asked, faults)
+            _traced(directory, faults, stack.recorder.asked, stored)
+    findings = check(load.promised, stored, stack.recorder.asked, faults)
     findings.unseen = sorted(load.pending)
     return findings, faults
 
@@ -255,7 +255,7 @@ def _seconds(found: list[float], *shares: float) -> str:
 def _shown(console: Console, findings: Findings, faults: list[Fault]) -> None:
     kinds = Counter(f"{fault.kind} {fault.victim}" for fault in faults)
     console.print("Faults: " + ", ".join(f"{kind} {count}" for kind, count in sorted(kinds.items())))
-    table = Table("what", "figure", title="simulated engine; figures from the raw stream and the engine's door")
+    table = Table("what", "figure", title="simulated engine; figures from the raw stream and the engine's requests")
     rows: dict[str, object] = {
         "kills (SIGKILL)": _kills(faults),
         "stops (SIGSTOP)": sum(fault.kind == "SIGSTOP" for fault in faults),
@@ -287,7 +287,7 @@ def _shown(console: Console, findings: Findings, faults: list[Fault]) -> None:
 
 
 def main() -> None:
-    """Read the options, run, print, and exit 1 when a promise did not hold."""
+    """Read the options, run and print; exits with 1 when a guarantee does not hold."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seconds", type=float, default=120)
     parser.add_argument("--seed", type=int, default=1)

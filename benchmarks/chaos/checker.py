@@ -1,4 +1,4 @@
-"""What the raw stream and the engine's door tell after a run: nothing lost, no second end, nothing paid for twice."""
+"""Checks the raw stream and the engine's requests after a run: nothing lost, no second end, no repeated call."""
 
 from bisect import bisect_right
 from collections import Counter, defaultdict
@@ -12,7 +12,7 @@ MARGIN_S = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """One fact as the server stored it: its subject's tokens, when it was stored (epoch seconds), and of which type."""
+    """A stored fact: its subject's tokens, its time of storage (epoch seconds), and its type."""
 
     tokens: tuple[str, ...]
     stored_at_s: float
@@ -20,8 +20,8 @@ class Stored:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
-    """One request that reached an engine: the call, and when (epoch seconds)."""
+class EngineRequest:
+    """A request that reached an engine: the call and the time (epoch seconds)."""
 
     deliberation_id: str
     call_id: str
@@ -30,7 +30,7 @@ class Asked:
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """One thing done to the stack: what, to whom, and when (epoch seconds)."""
+    """An injected fault: its kind, its victim and the time (epoch seconds)."""
 
     kind: str
     victim: str
@@ -39,11 +39,10 @@ class Fault:
 
 @dataclass
 class Findings:
-    """The figures of a run; `violations` is empty when every promise held.
+    """The figures of a run; `violations` is empty when every guarantee held.
 
-    `unseen` are those whose end no client could read, though it waited.
-    `unfinished` tells of each deliberation that failed or ran out of time how often it changed hands, and how long it
-    stood still.
+    `unseen` are deliberations whose end a waiting client could not read. `unfinished` describes each failed or late
+    deliberation with its takeovers and its longest silence.
     """
 
     accepted: int = 0
@@ -58,20 +57,20 @@ class Findings:
     made_again: list[str] = field(default_factory=list[str])
     unseen: list[str] = field(default_factory=list[str])
     unfinished: list[str] = field(default_factory=list[str])
-    # Ascending, and a kill as often as there were deliberations that were being worked on.
+    # Ascending; one entry per kill and deliberation in progress.
     resumptions: list[tuple[float, Fault]] = field(default_factory=list["tuple[float, Fault]"])
 
     @property
     def resumed_s(self) -> list[float]:
-        """Seconds from each kill to the next fact of each deliberation that was being worked on, ascending.
+        """Seconds from each kill to the next fact of each deliberation in progress, ascending.
 
-        What waits for its turn then is not held up by the kill alone, and does not count.
+        Waiting deliberations do not count, because the kill alone does not delay them.
         """
         return [seconds for seconds, _ in self.resumptions]
 
     @property
     def progress_s(self) -> list[float]:
-        """Seconds from each kill to the next fact of any deliberation that was being worked on, ascending."""
+        """Seconds from each kill to the next fact of any deliberation in progress, ascending."""
         first: dict[Fault, float] = {}
         for seconds, fault in self.resumptions:
             first.setdefault(fault, seconds)
@@ -79,21 +78,21 @@ class Findings:
 
     @property
     def violations(self) -> list[str]:
-        """Every promise that did not hold, in words."""
+        """The violated guarantees in words."""
         found = [] if self.accepted else ["nothing was accepted"]
         found += [f"lost: {each}" for each in self.lost]
         found += [f"no client could read its end: {each}" for each in self.unseen]
         found += [f"ended more than once: {each}" for each in self.second_ends]
-        found += [f"asked for again after it was recorded: {each}" for each in self.made_again]
+        found += [f"requested again after it was recorded: {each}" for each in self.made_again]
         if self.wasted > self.wasted_bound:
             found.append(f"{self.wasted} calls wasted, with {self.wasted_bound} in flight at the faults")
         return found
 
 
 def check(
-    promised: Iterable[str], stored: Sequence[Stored], asked: Sequence[Asked], faults: Sequence[Fault]
+    promised: Iterable[str], stored: Sequence[Stored], asked: Sequence[EngineRequest], faults: Sequence[Fault]
 ) -> Findings:
-    """Hold a run against its promises. `promised` are the ids that clients got a 202 or a 200 for."""
+    """Check a run's guarantees. `promised` are the ids for which clients got a 202 or a 200."""
     findings = Findings()
     accepted_at: dict[str, float] = {}
     begun_at: dict[str, float] = {}
@@ -137,7 +136,7 @@ def _in_flight(
     moments_s: Iterable[float],
     recorded_at: Mapping[tuple[str, str], float],
     ended_at: Mapping[str, float],
-    asked: Sequence[Asked],
+    asked: Sequence[EngineRequest],
 ) -> int:
     """Calls that an engine had been asked for and that were not recorded yet: each may have to be asked for again.
 
@@ -152,7 +151,9 @@ def _in_flight(
     return sum(bisect_right(starts, at_s) - bisect_right(ends, at_s) for at_s in moments_s)
 
 
-def _count_calls(findings: Findings, recorded_at: Mapping[tuple[str, str], float], asked: Sequence[Asked]) -> None:
+def _count_calls(
+    findings: Findings, recorded_at: Mapping[tuple[str, str], float], asked: Sequence[EngineRequest]
+) -> None:
     findings.requests, findings.recorded = len(asked), len(recorded_at)
     calls = {(each.deliberation_id, each.call_id) for each in asked}
     findings.wasted = len(asked) - len(calls)

@@ -1,4 +1,4 @@
-"""What can be done to a running stack, and to whom: every process of it, by its mark, and every connection."""
+"""Faults for a running stack: its processes, found by mark, and its connections."""
 
 import os
 import random
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from app.cli.stack.processes import marked
 from benchmarks.chaos.proxy import CUTS, FaultProxy
 
-# Who is hit how often. What takes all of Ray along takes ten seconds to come back, so it is hit less.
+# The weights of the victims. A fault that ends all of Ray costs ten seconds, so it is rarer.
 WEIGHTS: Mapping[str, int] = {
     "gateway": 16,
     "coordinator": 24,
@@ -35,7 +35,7 @@ _OF_STACK: Mapping[str, str] = {"gateway": "gateway", "nats": "nats", "engine": 
 
 @dataclass(frozen=True, slots=True)
 class Struck:
-    """What was done: `what` to `victim`, and the process that must be woken again, if it was stopped."""
+    """An injected fault: `what` on `victim`, and the stopped process to continue, if any."""
 
     what: str
     victim: str
@@ -43,16 +43,16 @@ class Struck:
 
 
 def victims(marks: Sequence[str], name: str) -> list[int]:
-    """Process ids of everything that plays the part `name` in the stacks with these marks."""
+    """Process ids of the part `name` in the stacks with these marks."""
     found = [process for mark in marks for process in marked(mark)]
     if name in _OF_STACK:
-        # The part itself, not what it started: its session leader.
+        # Only the part itself, the session leader, and not its descendants.
         return [each.pid for each in found if each.child == _OF_STACK[name] and os.getsid(each.pid) == each.pid]
     return [each.pid for each in found if re.search(_OF_RAY[name], each.command)]
 
 
 def strike(rng: random.Random, marks: Sequence[str], stop_share: float) -> Struck | None:
-    """SIGKILL or SIGSTOP one process; None when whoever was chosen is away already."""
+    """SIGKILL or SIGSTOP one process; None when the chosen one is gone already."""
     (name,) = rng.choices(list(WEIGHTS), list(WEIGHTS.values()))
     pids = victims(marks, name)
     if not pids:
@@ -66,13 +66,13 @@ def strike(rng: random.Random, marks: Sequence[str], stop_share: float) -> Struc
 
 
 def wake(pid: int) -> None:
-    """Let a stopped process go on, if it is still there."""
+    """Continue a stopped process if it still exists."""
     with suppress(ProcessLookupError):
         os.kill(pid, signal.SIGCONT)
 
 
 def cut(rng: random.Random, proxies: Mapping[str, FaultProxy], seconds: float) -> Struck | None:
-    """Hurt one connection of one of the proxies."""
+    """Disturb one connection of one of the proxies."""
     name = rng.choice(sorted(proxies))
     kind = rng.choice(CUTS)
     return Struck(kind, name) if proxies[name].cut(kind, rng, seconds) else None

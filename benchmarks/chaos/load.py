@@ -1,4 +1,4 @@
-"""The load: clients that each keep one deliberation in flight, and try again with the same key until it is accepted."""
+"""The load: each client keeps one deliberation in flight and retries with the same key until it is accepted."""
 
 import asyncio
 import random
@@ -16,7 +16,7 @@ STRATEGIES: tuple[dict[str, Any], ...] = (
 )
 ROLE_NAMES = ("DEV", "QA")
 CANCELLED_SHARE = 0.05
-# Done; ended before it could be cancelled; too much at once; the log is away.
+# Success; ended before its cancellation; overload; the log is unavailable.
 EXPECTED = frozenset({200, 202, 409, 429, 503})
 PAUSE_S = 0.3
 PAUSE_MAX_S = 2.0
@@ -38,9 +38,8 @@ class Load:
     pending: set[str] = field(default_factory=set[str])
 
     async def run(self) -> None:
-        """Submit and wait; ends when `enough` is set and everything that was accepted has ended."""
-        # httpx's own pool looks at every connection for each request: with 200 of them it took half a core, which the
-        # stack then lacked to come back.
+        """Submit and wait; returns when `enough` is set and all accepted deliberations have ended."""
+        # httpx's pool scans all connections for each request: with 200 of them it took half a core from the stack.
         transport = AiohttpTransport(limits=httpx.Limits(max_connections=self.clients * 2, keepalive_expiry=4))
         async with (
             httpx.AsyncClient(base_url=self.url, timeout=WAIT_S + 10, transport=transport) as client,
@@ -62,37 +61,39 @@ class Load:
             self.pending.add(deliberation_id)
             if rng.random() < CANCELLED_SHARE:
                 await asyncio.sleep(rng.random())
-                await self._asked(client, "POST", f"/deliberations/{deliberation_id}/cancel", json={})
+                await self._request(client, "POST", f"/deliberations/{deliberation_id}/cancel", json={})
             await self._ended(client, deliberation_id)
             self.pending.discard(deliberation_id)
 
     async def _submitted(self, client: httpx.AsyncClient, body: dict[str, Any], key: str) -> str | None:
-        """The id, once it was promised; None when the run is over before that."""
+        """The id once the gateway has accepted; None when the run ends before that."""
         while not self.enough.is_set():
-            response = await self._asked(client, "POST", "/deliberations", json=body, headers={"Idempotency-Key": key})
+            response = await self._request(
+                client, "POST", "/deliberations", json=body, headers={"Idempotency-Key": key}
+            )
             if response is not None and response.status_code in (200, 202):
                 self.promised.add(response.json()["id"])
                 return response.json()["id"]
-            # As clients do, but not for as long as they might be asked to: enough shall be in flight.
+            # Shorter than a long Retry-After, to keep enough deliberations in flight.
             asked_s = 0 if response is None else float(response.headers.get("Retry-After", 0))
             await asyncio.sleep(min(max(PAUSE_S, asked_s), PAUSE_MAX_S))
         return None
 
     async def _ended(self, client: httpx.AsyncClient, deliberation_id: str) -> None:
         while True:
-            response = await self._asked(
+            response = await self._request(
                 client, "GET", f"/deliberations/{deliberation_id}", headers={"Prefer": f"wait={WAIT_S}"}
             )
             if response is not None and response.status_code == 200 and response.json()["ended_at"] is not None:
                 return
             await asyncio.sleep(PAUSE_S / 3)
 
-    async def _asked(self, client: httpx.AsyncClient, method: str, path: str, **more: Any) -> httpx.Response | None:  # noqa: ANN401 -- httpx's own arguments
-        """The answer; None when the connection broke, as it does when its other end is killed."""
+    async def _request(self, client: httpx.AsyncClient, method: str, path: str, **more: Any) -> httpx.Response | None:  # noqa: ANN401 -- httpx's own arguments
+        """The response; None when the connection broke, as after a kill."""
         try:
             response = await client.request(method, path, **more)
         except (httpx.TransportError, aiohttp.ClientError):
-            # The transport leaves some of aiohttp's errors as they are.
+            # The transport does not translate all of aiohttp's errors.
             return None
         if response.status_code not in EXPECTED:
             raise AssertionError(f"{method} {path}: {response.status_code} {response.text}")

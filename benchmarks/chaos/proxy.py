@@ -1,4 +1,4 @@
-"""A TCP proxy between two parts that can hurt the connections through it: delay, half-open, truncate, reset."""
+"""A TCP proxy that can disturb its connections: delay, half-open, truncate, reset."""
 
 import asyncio
 import random
@@ -11,19 +11,19 @@ from typing import Literal, Self
 
 CutKind = Literal["reset", "truncate", "half-open", "delay"]
 CUTS: tuple[CutKind, ...] = ("reset", "truncate", "half-open", "delay")
-# What a client sent, on which connection, and when it did (epoch seconds).
+# The bytes that a client sent, the connection, and the time (epoch seconds).
 Seen = Callable[[bytes, int, float], None]
 PIECE_BYTES = 64 * 1024
 _RESET = struct.pack("ii", 1, 0)  # SO_LINGER of zero seconds: closing sends a reset
 
 
 def now_s() -> float:
-    """Epoch seconds: the server's clock and ours are one."""
+    """Epoch seconds; the server uses the same clock."""
     return time.time()
 
 
 class Link:
-    """One proxied connection: two pumps, and a gate that faults close. What a `dead` one held reaches nobody."""
+    """One proxied connection: two pumps, and an event that faults clear. A `dead` one drops its bytes."""
 
     def __init__(self, seen: Seen | None) -> None:
         self.number = id(self)
@@ -34,10 +34,10 @@ class Link:
         self._seen = seen
 
     async def pump(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, upwards: bool) -> None:
-        """Carry bytes one way until either side ends."""
+        """Forward bytes in one direction until either side closes."""
         with suppress(ConnectionError, OSError):
             while data := await reader.read(PIECE_BYTES):
-                # Whoever sent it may be gone when a delay is over: what counts is when it set out.
+                # Taken before a delay, because the sender may be gone after it.
                 sent_at_s = now_s()
                 await self.open.wait()
                 if self.dead:
@@ -50,7 +50,7 @@ class Link:
             writer.close()
 
     def reset(self) -> None:
-        """End both sides with a reset, so that whatever is under way is lost."""
+        """Reset both sides, so that bytes in flight are lost."""
         self.dead = True
         for writer in self.writers:
             raw: socket.socket | None = writer.get_extra_info("socket")
@@ -60,13 +60,13 @@ class Link:
             writer.transport.abort()
 
     def truncate(self) -> None:
-        """End both sides in good order in the middle of whatever is under way."""
+        """Close both sides normally in the middle of the data."""
         for writer in self.writers:
             writer.close()
 
 
 class FaultProxy:
-    """Listens on loopback and forwards to `upstream_port`; `seen` gets what of clients' bytes is passed on.
+    """Listens on loopback and forwards to `upstream_port`; `seen` gets the forwarded bytes of clients.
 
     Use as an async context manager; `port` is where it listens.
     """
@@ -112,7 +112,7 @@ class FaultProxy:
                 each.transport.abort()
 
     def cut(self, kind: CutKind, rng: random.Random, seconds: float) -> bool:
-        """Hurt one connection; False when there is none. `seconds` is how long a delay or a half-open one lasts."""
+        """Disturb one connection; False without one. `seconds` is the duration of a delay or a half-open state."""
         if not self._links:
             return False
         link = rng.choice(sorted(self._links, key=lambda each: each.number))
@@ -129,7 +129,7 @@ class FaultProxy:
         async def hold() -> None:
             link.open.clear()
             await asyncio.sleep(seconds)
-            # A delay lets everything through in the end; a half-open connection was dead all the while.
+            # A delayed connection finally forwards its bytes; a half-open one drops them.
             if kind == "half-open":
                 link.reset()
             link.open.set()

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from app.api.schemas import Deliberation
-from app.quality.accounts import first_drafts, mark
 from app.quality.dataset import parse_dataset
 from app.quality.figures import wilson
+from app.quality.grading import first_drafts, grade
 from tests.e2e.conftest import DELIBERATE, Stack
 
 pytestmark = pytest.mark.e2e
@@ -62,8 +62,8 @@ async def told_as_it_is(stack: Stack, account: dict[str, Any]) -> None:
     }
     assert account["calls"] == sum(found.usage.calls for found in held)
     assert account["questions"] == QUESTIONS and account["failed"] == 0
-    marked = [mark(question, found) for question, found in zip(questions, held, strict=True)]
-    assert account["right"] == sum(each.right for each in marked)
+    grades = [grade(question, found) for question, found in zip(questions, held, strict=True)]
+    assert account["right"] == sum(each.right for each in grades)
     assert (account["accuracy_low"], account["accuracy_high"]) == wilson(account["right"], QUESTIONS)
     drafts = [list(first_drafts(found).values()) for found in held]
     assert account["answers"] == sum(map(len, drafts)) + QUESTIONS

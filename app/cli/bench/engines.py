@@ -1,4 +1,4 @@
-"""Questions with known answers, through a whole gateway: every strategy, and the vote that costs as much."""
+"""Runs questions with known answers through a gateway: every strategy, and the vote with as many calls."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Sequence
@@ -12,8 +12,8 @@ from rich.console import Console
 from rich.text import Text
 
 from app.api.schemas import Deliberation, RoleList, StrategyList
-from app.cli.bench.accounts import account_document, account_lines
-from app.cli.client import GatewayClient, JsonObject, understood
+from app.cli.bench.results import result_document, result_lines
+from app.cli.client import GatewayClient, JsonObject, parsed
 from app.cli.exits import CommandError, Exit, FieldFault, print_json
 from app.cli.render.lanes import is_simulated
 from app.cli.stack.health_checks import status_of
@@ -21,18 +21,18 @@ from app.cli.stack.layout import StackOptions, without_credentials
 from app.cli.stack.stack import running_stack
 from app.cli.stack.up import Checklist
 from app.cli.watch import until_ended
-from app.quality.accounts import Account, MarkedAnswer, mark
 from app.quality.dataset import DatasetInvalid, Question, parse_dataset
 from app.quality.experiments import AGENTS_MAX, VOTE
+from app.quality.grading import GradedAnswer, StrategyResult, grade
 
-MARK = "SIMULATED: a simulator stands in for the model; it cannot be right, and only the accounting means anything."
-# A plain vote needs no baseline: it is the baseline.
+SIMULATED_NOTICE = "SIMULATED: a simulator replaces the model; only calls, tokens and times mean anything."
+# These need no plain vote beside them: they are the baselines.
 _BASELINES = (VOTE, "single")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What is measured: the strategies and the council that each of them gets."""
+    """The measurement: strategies, and the council of each."""
 
     strategies: tuple[str, ...]
     agents: int
@@ -46,8 +46,8 @@ class Plan:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Where:
-    """The gateway that is asked: the one at `url`, or one of our own in front of these engines."""
+class BenchTarget:
+    """The gateway to measure: the one at `url`, or one that is started in front of these engines."""
 
     url: str | None
     engine_urls: tuple[str, ...]
@@ -56,7 +56,7 @@ class Where:
 
 
 def read_dataset(path: Path, limit: int | None) -> list[Question]:
-    """The first `limit` questions of a file. Raises CommandError naming every bad row, wherever it stands."""
+    """The first `limit` questions of a file. Raises CommandError that names every invalid row."""
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -70,24 +70,24 @@ def read_dataset(path: Path, limit: int | None) -> list[Question]:
 
 
 @asynccontextmanager
-async def gateway_at(where: Where) -> AsyncGenerator[GatewayClient]:
-    """The gateway that is asked, started and stopped here when there is none; how it starts is told on stderr."""
-    if where.url is not None:
-        async with GatewayClient(where.url, where.api_key) as gateway:
+async def gateway_at(target: BenchTarget) -> AsyncGenerator[GatewayClient]:
+    """The gateway at the target. Without a URL a stack is started and stopped; stderr shows its progress."""
+    if target.url is not None:
+        async with GatewayClient(target.url, target.api_key) as gateway:
             yield gateway
         return
     with TemporaryDirectory(prefix="deliberate-bench-", ignore_cleanup_errors=True) as temporary:
         options = StackOptions(
-            port=0, nats_port=0, data_dir=where.data_dir or Path(temporary), engine_urls=where.engine_urls
+            port=0, nats_port=0, data_dir=target.data_dir or Path(temporary), engine_urls=target.engine_urls
         )
         checklist = Checklist(Console(stderr=True, highlight=False, soft_wrap=True))
-        await _answering(where.engine_urls)
+        await _check_engines(target.engine_urls)
         async with running_stack(options, checklist) as stack, GatewayClient(stack.url) as gateway:
             yield gateway
 
 
-async def _answering(engine_urls: tuple[str, ...]) -> None:
-    """Raise CommandError for an engine that does not answer: every question would wait for it to its deadline."""
+async def _check_engines(engine_urls: tuple[str, ...]) -> None:
+    """Raise CommandError for an unreachable engine: every question would wait for its deadline."""
     for url in engine_urls:
         if await status_of(f"{url}/v1/models") is None:
             detail = f"no engine answers at {without_credentials(url)}"
@@ -96,8 +96,8 @@ async def _answering(engine_urls: tuple[str, ...]) -> None:
             )
 
 
-def request_body(plan: Plan, strategy: str, agents: int, question: Question, place: int, own: JsonObject) -> JsonObject:
-    """The deliberation on one question; `own` are the strategy's parameters. Every strategy gets the same task."""
+def request_body(plan: Plan, strategy: str, agents: int, question: Question, index: int, own: JsonObject) -> JsonObject:
+    """The request for one question; `own` are the strategy's parameters. Every strategy gets the same task."""
     council: JsonObject = {"role": plan.role, "num_agents": agents}
     if plan.model is not None:
         council = {"agents": [{"role": plan.role, "count": agents, "model": plan.model}]}
@@ -108,7 +108,7 @@ def request_body(plan: Plan, strategy: str, agents: int, question: Question, pla
         "parameters": own,
         **({} if plan.rounds is None else {"rounds": plan.rounds}),
         "constraints": {"requirements": [question.requirement], "timeout_seconds": plan.timeout_s},
-        "seed": plan.seed + place,
+        "seed": plan.seed + index,
         "metadata": {"bench": "quality"},
     }
 
@@ -131,61 +131,61 @@ class _Bench:
     known: StrategyList
     report: Callable[[str], None]
 
-    async def account(self, strategy: str, agents: int, more: JsonObject | None = None) -> Account:
-        """All questions, `concurrency` at a time, under one strategy; `more` are parameters of its own."""
+    async def run(self, strategy: str, agents: int, more: JsonObject | None = None) -> StrategyResult:
+        """All questions with one strategy, `concurrency` at a time; `more` are further parameters of it."""
         free = asyncio.Semaphore(self.plan.concurrency)
         done = 0
 
-        async def one(place: int, question: Question) -> MarkedAnswer:
+        async def one(index: int, question: Question) -> GradedAnswer:
             nonlocal done
             async with free:
                 own = own_parameters(self.known, strategy, question) | (more or {})
-                body = request_body(self.plan, strategy, agents, question, place, own)
+                body = request_body(self.plan, strategy, agents, question, index, own)
                 accepted = await self.gateway.submit(body, uuid4().hex)
                 await until_ended(self.gateway, str(accepted["id"]))
                 resource = await self.gateway.deliberation(str(accepted["id"]))
             done += 1
             self.report(f"{strategy} of {agents}: {done} of {len(self.questions)}")
-            return mark(question, understood(Deliberation, resource))
+            return grade(question, parsed(Deliberation, resource))
 
         try:
             async with asyncio.TaskGroup() as group:
                 tasks = [group.create_task(one(*each)) for each in enumerate(self.questions)]
         except* CommandError as failures:
             raise failures.exceptions[0] from None
-        return Account(strategy, agents, [task.result() for task in tasks])
+        return StrategyResult(strategy, agents, [task.result() for task in tasks])
 
-    async def vote_beside(self, account: Account) -> Account | None:
-        """The plain vote with as many calls as a strategy took in the mean; None where that is the strategy itself."""
-        if not self.plan.baseline or account.strategy in _BASELINES:
+    async def matched_vote(self, result: StrategyResult) -> StrategyResult | None:
+        """The plain vote with as many calls as the strategy made on average; None for a baseline."""
+        if not self.plan.baseline or result.strategy in _BASELINES:
             return None
-        votes = min(AGENTS_MAX, max(1, round(account.calls / account.questions)))
-        return await self.account(VOTE, votes, {"stop": "none"})
+        votes = min(AGENTS_MAX, max(1, round(result.calls / result.questions)))
+        return await self.run(VOTE, votes, {"stop": "none"})
 
 
 async def _is_simulated(gateway: GatewayClient, role: str) -> bool:
-    roles = understood(RoleList, await gateway.read("/roles"))
+    roles = parsed(RoleList, await gateway.read("/roles"))
     return any(each.live is not None and each.live.simulated for each in roles.items if each.name == role)
 
 
 async def measure(
     gateway: GatewayClient, plan: Plan, dataset: str, questions: Sequence[Question], *, as_json: bool
 ) -> None:
-    """Ask every question under every strategy and print the accounts, each as soon as it is known; JSON at the end."""
+    """Run every question with every strategy and print each result as soon as it is known; JSON at the end."""
     console = Console(highlight=False, soft_wrap=True)
     documents: list[JsonObject] = []
-    known = understood(StrategyList, await gateway.read("/strategies"))
+    known = parsed(StrategyList, await gateway.read("/strategies"))
     simulated = is_simulated(plan.model) or await _is_simulated(gateway, plan.role)
     if not as_json:
         _print_heading(console, dataset, questions, simulated=simulated)
     with Console(stderr=True, highlight=False).status("") as status:
         bench = _Bench(gateway, plan, questions, known, status.update)
         for strategy in plan.strategies:
-            account = await bench.account(strategy, plan.agents)
-            vote = await bench.vote_beside(account)
-            documents.append(account_document(account, vote))
+            result = await bench.run(strategy, plan.agents)
+            vote = await bench.matched_vote(result)
+            documents.append(result_document(result, vote))
             if not as_json:
-                for line in account_lines(account, vote):
+                for line in result_lines(result, vote):
                     console.print(line)
     if as_json:
         print_json({"simulated": simulated, "dataset": dataset, "seed": plan.seed, "strategies": documents})
@@ -193,6 +193,6 @@ async def measure(
 
 def _print_heading(console: Console, dataset: str, questions: Sequence[Question], *, simulated: bool) -> None:
     if simulated:
-        console.print(Text(MARK, "yellow"))
-    asked = "1 question" if len(questions) == 1 else f"{len(questions)} questions"
-    console.print(Text(f"{asked} of {dataset}\n"))
+        console.print(Text(SIMULATED_NOTICE, "yellow"))
+    count = "1 question" if len(questions) == 1 else f"{len(questions)} questions"
+    console.print(Text(f"{count} of {dataset}\n"))

@@ -1,4 +1,4 @@
-"""`deliberate bench quality`: what deliberation is worth, proved on seeded minds or measured on real models."""
+"""`deliberate bench quality`: measures the benefit of deliberation, with simulated agents or with real models."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from app.cli.bench.engines import Plan, Where, gateway_at, measure, read_dataset
+from app.cli.bench.engines import BenchTarget, Plan, gateway_at, measure, read_dataset
 from app.cli.bench.proof import proof
 from app.cli.exits import Exit, run
 from app.cli.options import ApiKeyOption, JsonOption
@@ -15,9 +15,9 @@ from app.deliberation.strategies import STRATEGIES
 
 _RUNS = 1_000
 _STRATEGIES = ("single", "vote", "best_of_n", "council")
-# It ranks nothing, so that there is no verdict to be right or wrong.
+# It has no verdict that could be right.
 _WITHOUT_VERDICT = ("independent",)
-# Its verdict is a program, which is no answer to a question.
+# Its verdict is a program and not an answer.
 _OF_PROGRAMS = "execute"
 
 
@@ -25,42 +25,42 @@ def _checked_strategies(values: list[str] | None) -> list[str]:
     for value in values or []:
         if value not in STRATEGIES or value in _WITHOUT_VERDICT:
             known = ", ".join(name for name in STRATEGIES if name not in _WITHOUT_VERDICT)
-            raise typer.BadParameter(f"{value!r} gives no verdict to measure: choose of {known}")
+            raise typer.BadParameter(f"{value!r} has no verdict to measure; choose one of {known}")
     return list(dict.fromkeys(values or []))
 
 
 def _dataset_needed(**given: object) -> None:
-    """Options that mean nothing without a data set are refused, not passed over."""
+    """Reject options that have no meaning without a data set."""
     for name, value in given.items():
         if value not in (None, ()):
-            raise typer.BadParameter(f"--{name.replace('_', '-')} goes with --dataset: the proof asks no engine")
+            raise typer.BadParameter(f"--{name.replace('_', '-')} needs --dataset: the proof uses no engine")
 
 
-# Long by its options alone: typer reads them off the signature.
+# Long because typer reads the options from the signature.
 def quality(
     strategy: Annotated[
         list[str] | None,
         typer.Option(
             metavar="NAME",
             callback=_checked_strategies,
-            help=f"Only this one; repeatable. (default: all; with --dataset {', '.join(_STRATEGIES)})",
+            help=f"Only this strategy; repeatable. (default: all; with --dataset {', '.join(_STRATEGIES)})",
         ),
     ] = None,
     runs: Annotated[
-        int | None, typer.Option(min=20, help="Deliberations for each row of the proof. (default: 1000)")
+        int | None, typer.Option(min=20, help="Deliberations per row of the proof. (default: 1000)")
     ] = None,
-    seed: Annotated[int, typer.Option(min=0, max=2**40, help="Same seed, same proof and same deliberations.")] = 1,
+    seed: Annotated[int, typer.Option(min=0, max=2**40, help="Seed of the proof or of the deliberations.")] = 1,
     dataset: Annotated[
-        Path | None, typer.Option(metavar="FILE.jsonl", help="Questions with answers: measure a real model on them.")
+        Path | None, typer.Option(metavar="FILE.jsonl", help="Questions with answers, to measure a real model.")
     ] = None,
     engine_url: EngineOption = None,
-    url: Annotated[str | None, typer.Option("--url", help="Ask the gateway that runs there; start none.")] = None,
+    url: Annotated[str | None, typer.Option("--url", help="Use this running gateway and start none.")] = None,
     api_key: ApiKeyOption = None,
     model: Annotated[str | None, typer.Option(help="Model of every agent. (default: the role's)")] = None,
     role: Annotated[str | None, typer.Option(help="Role of every agent. (default: DEV)")] = None,
     num_agents: Annotated[int | None, typer.Option(min=1, max=32, help="Agents of each council. (default: 3)")] = None,
-    rounds: Annotated[int | None, typer.Option(min=0, max=5, help="Rounds, where a strategy has them.")] = None,
-    limit: Annotated[int | None, typer.Option(min=1, help="Only the first questions.")] = None,
+    rounds: Annotated[int | None, typer.Option(min=0, max=5, help="Rounds, for strategies that have them.")] = None,
+    limit: Annotated[int | None, typer.Option(min=1, help="Number of questions to use. (default: all)")] = None,
     timeout: Annotated[
         int | None, typer.Option(min=1, metavar="SECONDS", help="Deadline of each deliberation. (default: 300)")
     ] = None,
@@ -69,18 +69,20 @@ def quality(
     ] = None,
     baseline: Annotated[
         bool | None,
-        typer.Option(help="Also ask a plain vote with as many calls. (default: yes)", show_default=False),
+        typer.Option(help="Also run a plain vote with as many calls. (default: yes)", show_default=False),
     ] = None,
     data_dir: Annotated[
-        Path | None, typer.Option(file_okay=False, help="Keep the stack's logs and facts here; else all is removed.")
+        Path | None,
+        typer.Option(file_okay=False, help="Keep the stack's logs and facts here."),
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Prove what deliberation is worth on seeded minds, or measure it on a real model.
+    """Measure the benefit of deliberation with simulated agents or with a real model.
 
-    Without --dataset: every strategy on minds of known accuracy, correlation and bias, in this process; measured
-    against closed forms, with the 3σ band. Exits with 1 when a figure lies outside. With --dataset: accuracy with its
-    interval, cost per right answer, flips, unreadable answers, and the plain vote that costs as much.
+    Without --dataset, every strategy runs in this process with simulated agents of known accuracy, correlation and
+    bias. The results are compared with closed forms and their 3σ bands; a figure outside its band exits with 1. With
+    --dataset it reports accuracy with its interval, cost per right answer, flips, unreadable answers, and the plain
+    vote with as many calls.
     """
     if dataset is None:
         _dataset_needed(
@@ -89,10 +91,10 @@ def quality(
         )  # fmt: skip
         run(lambda: proof(strategy or (), runs or _RUNS, seed, as_json=as_json), as_json=as_json)
     if runs is not None:
-        raise typer.BadParameter("--runs is of the proof; --limit takes only the first questions of a data set")
+        raise typer.BadParameter("--runs belongs to the proof; --limit bounds the questions of a data set")
     if _OF_PROGRAMS in (strategy or ()):
-        raise typer.BadParameter(f"{_OF_PROGRAMS} gives programs, and a data set asks for answers")
-    where = replace(_where(url, engine_url or [], data_dir), api_key=api_key)
+        raise typer.BadParameter(f"{_OF_PROGRAMS} writes programs, but a data set needs answers")
+    target = replace(_target(url, engine_url or [], data_dir), api_key=api_key)
     plan = Plan(
         strategies=tuple(strategy or _STRATEGIES),
         agents=num_agents or 3,
@@ -104,20 +106,20 @@ def quality(
         concurrency=concurrency or 4,
         baseline=baseline is not False,
     )
-    run(lambda: _measured(where, plan, dataset, limit, as_json=as_json), as_json=as_json)
+    run(lambda: _measure(target, plan, dataset, limit, as_json=as_json), as_json=as_json)
 
 
-def _where(url: str | None, engine_urls: list[str], data_dir: Path | None) -> Where:
+def _target(url: str | None, engine_urls: list[str], data_dir: Path | None) -> BenchTarget:
     if (url is None) == (not engine_urls):
-        raise typer.BadParameter("name what is asked: --engine-url, repeatable, or the --url of a gateway that runs")
+        raise typer.BadParameter("give either --engine-url, repeatable, or the --url of a running gateway")
     if url is not None and data_dir is not None:
-        raise typer.BadParameter("--data-dir is of a stack that is started here, not of the gateway at --url")
-    return Where(url=url, engine_urls=tuple(engine_urls), data_dir=data_dir)
+        raise typer.BadParameter("--data-dir belongs to a stack that is started here, and not to the gateway at --url")
+    return BenchTarget(url=url, engine_urls=tuple(engine_urls), data_dir=data_dir)
 
 
-async def _measured(where: Where, plan: Plan, dataset: Path, limit: int | None, *, as_json: bool) -> Exit:
-    # Read before anything is started, so that a bad row costs nothing.
+async def _measure(target: BenchTarget, plan: Plan, dataset: Path, limit: int | None, *, as_json: bool) -> Exit:
+    # Read before anything starts, so that an invalid row costs nothing.
     questions = read_dataset(dataset, limit)
-    async with gateway_at(where) as gateway:
+    async with gateway_at(target) as gateway:
         await measure(gateway, plan, dataset.name, questions, as_json=as_json)
     return Exit.SUCCESS

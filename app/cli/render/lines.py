@@ -26,12 +26,12 @@ from app.deliberation.strategies import STRATEGIES
 
 
 def _accepted(event: Accepted) -> str:
-    asked = event.specification
-    agents = ", ".join(f"{agent.agent_id} ({agent.role})" for agent in asked.agents)
-    definition = STRATEGIES.get(asked.strategy)
-    rounds = f"; {asked.rounds} round(s)" if definition is None or definition.rounds else ""
-    parameters = "".join(f"; {name} {json.dumps(value)}" for name, value in asked.parameters.items())
-    return f"accepted {event.deliberation_id}: {asked.strategy} of {agents}{rounds}{parameters}"
+    specification = event.specification
+    agents = ", ".join(f"{agent.agent_id} ({agent.role})" for agent in specification.agents)
+    definition = STRATEGIES.get(specification.strategy)
+    rounds = f"; {specification.rounds} round(s)" if definition is None or definition.rounds else ""
+    parameters = "".join(f"; {name} {json.dumps(value)}" for name, value in specification.parameters.items())
+    return f"accepted {event.deliberation_id}: {specification.strategy} of {agents}{rounds}{parameters}"
 
 
 def _opened(event: StageOpened) -> str:
@@ -46,7 +46,7 @@ def _finished(event: CallFinished) -> str:
     return f"  {event.agent_id} answered {took}: {len(event.text or ''):,} characters, {event.usage.tokens:,} tokens"
 
 
-def _substance(event: Event) -> str | None:
+def _describe(event: Event) -> str | None:
     match event:
         case Accepted():
             return _accepted(event)
@@ -64,9 +64,9 @@ def _substance(event: Event) -> str | None:
         case CancelRequested():
             return f"cancelling{f': {event.reason}' if event.reason else ''}"
         case Resumed(given_back=True):
-            return f"given back by {event.replica}, which stops: what is recorded stands"
+            return f"given back by {event.replica}, which stops; recorded results are kept"
         case Resumed():
-            return f"taken over by {event.replica}: what is recorded stands"
+            return f"taken over by {event.replica}; recorded results are kept"
         case Completed() | Failed() | Cancelled() | TimedOut():
             return event.type.removeprefix("deliberation.")
         case Deleted():
@@ -75,10 +75,10 @@ def _substance(event: Event) -> str | None:
             assert_never(event)
 
 
-def event_line(event: Event, begun_at: datetime | None) -> str | None:
-    """One line for an event, with the seconds since `begun_at`; None for a delta."""
-    substance = _substance(event)
-    if substance is None:
+def event_line(event: Event, started_at: datetime | None) -> str | None:
+    """One line for an event with the seconds since `started_at`; None for a delta."""
+    text = _describe(event)
+    if text is None:
         return None
-    passed_s = (event.ts - (begun_at or event.ts)).total_seconds()
-    return printable(f"{passed_s:6.1f} s  {substance}").replace("\n", " ")
+    passed_s = (event.ts - (started_at or event.ts)).total_seconds()
+    return printable(f"{passed_s:6.1f} s  {text}").replace("\n", " ")

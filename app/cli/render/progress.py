@@ -73,7 +73,7 @@ class Noticed:
 
 @dataclass(frozen=True, slots=True)
 class StackReady:
-    """The stack is ready, and the gateway's /readyz returns 200; `keys` tells whether it requires keys."""
+    """The stack is ready, and the gateway's /readyz returns 200; `keys`: whether it requires keys."""
 
     url: str
     nats_url: str

@@ -1,4 +1,4 @@
-"""A deliberation as the terminal tells it: the ranking with its scores, the doubts, the cost, and the winning text."""
+"""The report of a deliberation: ranking with scores, confidence, cost, and the winning text."""
 
 from collections.abc import Iterator
 from datetime import datetime
@@ -29,7 +29,7 @@ _ANSWER_CHARS_MAX = 60
 
 
 def plain(text: str | None) -> Text:
-    """Text from elsewhere, to be shown as it is: neither markup nor control characters in it act."""
+    """Untrusted text for display, without the effect of markup and control characters."""
     return Text(printable(text or ""))
 
 
@@ -48,7 +48,7 @@ def duration_s(created_at: datetime, ended_at: datetime | None) -> float | None:
 
 
 def _scored(proposal: Proposal) -> RenderableType:
-    """The score, or why there is none: what failed, or that the agent was left out or not waited for."""
+    """The score, or the reason without one: the failure, or that the agent was skipped or late."""
     if proposal.score is None and proposal.error is not None:
         return Text(printable(proposal.error.code), "red")
     if proposal.score is None and proposal.status in _UNSCORED:
@@ -70,9 +70,9 @@ def _row(proposal: Proposal, criteria: list[str], *, wins: bool, roles: bool, mo
 
 
 def ranking_table(deliberation: Deliberation) -> Table:
-    """One row per agent in rank order: its score, and its mean on each criterion out of ten.
+    """One row per agent in rank order with its score and its mean on each criterion, out of ten.
 
-    Roles and models have a column where they differ.
+    Roles and models have a column if they differ.
     """
     proposals = deliberation.proposals
     criteria = list(dict.fromkeys(mark.id for proposal in proposals for mark in proposal.criteria))
@@ -99,7 +99,7 @@ def ranking_table(deliberation: Deliberation) -> Table:
 
 
 def tally_table(verdict: Verdict) -> Table:
-    """The votes where answers were counted: one row for each answer, most votes first, with who gave it."""
+    """Counted votes: one row per answer with its agents, most votes first."""
     table = Table(title="Votes", title_justify="left", title_style="bold")
     table.add_column("votes", justify="right")
     table.add_column("answer", ratio=1)
@@ -120,7 +120,7 @@ def _agreement(verdict: Verdict) -> str:
     return f"agreement of the reviewers {verdict.agreement:+.2f} (Kendall τ)"
 
 
-def _doubts(verdict: Verdict) -> Iterator[Text]:
+def _confidence(verdict: Verdict) -> Iterator[Text]:
     facts = [
         f"margin {verdict.margin:.3f}" if verdict.margin is not None else "",
         "a tie, broken by rule" if verdict.tie else "",
@@ -147,7 +147,7 @@ def cost_line(deliberation: Deliberation) -> Text:
 
 
 def _content(deliberation: Deliberation, content: str) -> RenderableType:
-    """An answer is Markdown; a program is source, whose line breaks mean something."""
+    """An answer as Markdown; a program as source, because its line breaks matter."""
     if any(proposal.checks for proposal in deliberation.proposals):
         return Syntax(printable(content), "python", word_wrap=True, background_color="default")
     return Markdown(printable(content))
@@ -158,7 +158,7 @@ def _winning_text(deliberation: Deliberation) -> Iterator[RenderableType]:
     if verdict is None:
         return
     if verdict.content is not None:
-        # What is fused from several candidates has no author; the call that wrote it can be looked up.
+        # A fused text has no author, so the title names the call that wrote it.
         written = f", by {verdict.winner}" if verdict.winner else f", from call {verdict.call_id}"
         title = f"The council's answer{written if verdict.winner or verdict.call_id else ''}"
         text = _content(deliberation, verdict.content)
@@ -171,14 +171,14 @@ def _winning_text(deliberation: Deliberation) -> Iterator[RenderableType]:
             yield Panel(text, title=title, title_align="left", border_style=border)
 
 
-def account(deliberation: Deliberation) -> Group:
-    """The whole story of a deliberation, ended or not."""
+def deliberation_report(deliberation: Deliberation) -> Group:
+    """The full report of a deliberation, ended or not."""
     parts: list[RenderableType] = []
     if deliberation.proposals:
         parts.append(ranking_table(deliberation))
     if deliberation.verdict is not None:
         parts += [tally_table(deliberation.verdict)] if deliberation.verdict.tally else []
-        parts += _doubts(deliberation.verdict)
+        parts += _confidence(deliberation.verdict)
     reasons = deliberation.degraded.reasons if deliberation.degraded else ()
     parts += [Text.assemble(("degraded ", "yellow"), printable(reason)) for reason in reasons]
     if deliberation.problem is not None:

@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.text import Text
 
 from app.api.schemas import Deliberation
-from app.cli.client import GatewayClient, JsonObject, understood
+from app.cli.client import GatewayClient, JsonObject, parsed
 from app.cli.exits import CommandError, Exit, exit_of, print_json, run
 from app.cli.options import JsonOption
 from app.cli.render.panels import seconds
@@ -112,7 +112,7 @@ async def _demo(options: StackOptions, body: JsonObject, *, as_json: bool) -> Ex
             resource = await watch_deliberation(gateway, str(accepted["id"]), console)
     if not as_json:
         console.print(next_steps(options.port or DEFAULT_PORT), soft_wrap=True)
-    return exit_of(understood(Deliberation, resource).status)
+    return exit_of(parsed(Deliberation, resource).status)
 
 
 def demo(

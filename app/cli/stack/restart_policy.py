@@ -85,7 +85,7 @@ class Unresponsive:
 
 @dataclass(frozen=True, slots=True)
 class Unhealthy:
-    """The child responds that it cannot serve. `restart_helps` tells whether a restart would repair it now."""
+    """The child responds that it cannot serve. `restart_helps`: whether a restart repairs it now."""
 
     reason: str
     restart_helps: bool

@@ -9,7 +9,7 @@ import os
 import shutil
 import sys
 import time
-from collections.abc import AsyncGenerator, Callable, Generator
+from collections.abc import AsyncGenerator, Generator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,15 +27,11 @@ from app.cli.stack.health_checks import (
     status_of,
 )
 from app.cli.stack.layout import LOOPBACK, Layout, StackOptions, make_ray_dir, plan_stack, without_credentials
-from app.cli.stack.nats_store import jetstream_works, store_bytes_max
+from app.cli.stack.nats_server import declare_on_external, declare_streams, jetstream_works, store_bytes_max
 from app.cli.stack.processes import marked, only_one, sweep
 from app.cli.stack.supervisor import Child, StackFailed, Supervisor, supervised
-from app.deliberation.errors import JournalUnavailable, StreamsDiffer
-from app.log.stream_settings import StreamSettings
 
 READY_WITHIN_S = 120.0
-_STREAMS_WITHIN_S = 10.0
-_NATS_SLOW_AFTER_S = 2.0
 _LEFTOVERS_GRACE_S = 3.0
 _SECRETS = ("KEY_PEPPER", "WEBHOOK_SECRETS")
 # A gRPC client's first bytes (RFC 9113, 3.4): the preface and an empty SETTINGS frame. The server must respond.
@@ -95,7 +91,7 @@ async def running_stack(options: StackOptions, report: ProgressReport = lambda _
         layout = plan_stack(options, report)
         _keep_previous_logs(layout)
         if options.nats_url is not None:
-            await _declare_on_external_nats(layout, report)
+            await declare_on_external(layout, report)
         with _temporary_ray_dir(layout, report):
             async with supervised(stack_children(layout), layout.stack_run, report) as supervisor:
                 await _until_serving(layout)
@@ -225,7 +221,7 @@ def _nats(layout: Layout) -> Child:
         low_priority=False,
         ports={"nats": port, "monitor": monitor},
         detail=f"{layout.nats_url}  JetStream, streams declared",
-        hint="the store lies in the data directory; is its disk full, or the port taken?",
+        hint="check the disk of the data directory and the port",
     )
 
 
@@ -241,7 +237,7 @@ def _simulator(layout: Layout) -> Child:
         stop_within_s=3.0,
         ports={"simulator": port},
         detail=f"{layout.engine_urls[0]}  simulated: no weights; --engine-url names a real engine",
-        hint="`deliberate simulator --help` tells what --simulate may hold",
+        hint="`deliberate simulator --help` lists the arguments for --simulate",
     )
 
 
@@ -333,8 +329,8 @@ def _webhooks(layout: Layout, needs: tuple[str, ...]) -> Child:
         needs=needs,
         stop_within_s=layout.webhooks_stop_within_s,
         ports={"webhooks": port},
-        detail="`deliberate webhooks secret` tells what receivers check with",
-        hint="is there a WEBHOOK_… in the environment that it does not take?",
+        detail="`deliberate webhooks secret` prints the secret for receivers",
+        hint="check the WEBHOOK_… variables in the environment",
     )
 
 
@@ -353,56 +349,5 @@ def _gateway(layout: Layout, needs: tuple[str, ...]) -> Child:
         stop_within_s=layout.gateway_stops_within_s,
         ports={"gateway": layout.ports["gateway"]},
         detail=f"{layout.url}  the dashboard; documentation at /docs",
-        hint="a port that was free may have been taken meanwhile: choose another by --port",
+        hint="another process may have taken the port; choose another by --port",
     )
-
-
-async def declare_streams(
-    nats_url: str, settings: StreamSettings, *, on_wait: Callable[[], None] | None = None
-) -> None:
-    """Declare the streams, idempotently; raises JournalUnavailable or StreamsDiffer.
-
-    With `on_wait` it waits for the server without a bound, and calls `on_wait` when the server is slow.
-    """
-    # Imported here, while the other children are starting.
-    from app.log.journal import JetStreamJournal
-    from app.log.streams import apply
-
-    journal = JetStreamJournal(nats_url, name="deliberate up")
-    opening = asyncio.create_task(journal.open())
-    try:
-        await asyncio.wait({opening}, timeout=_NATS_SLOW_AFTER_S if on_wait else _STREAMS_WITHIN_S)
-        if not opening.done():
-            if on_wait is None:
-                raise JournalUnavailable(f"no NATS server answered at {without_credentials(nats_url)}")
-            on_wait()
-        await opening
-        deadline_s = time.monotonic() + _STREAMS_WITHIN_S
-        while True:
-            try:
-                await apply(journal, settings)
-                return
-            except JournalUnavailable:
-                # JetStream is ready later than the server when its store is large or it elects a leader.
-                if time.monotonic() > deadline_s:
-                    raise
-                await asyncio.sleep(0.1)
-    finally:
-        opening.cancel()
-        await asyncio.gather(opening, return_exceptions=True)
-        await journal.close()
-
-
-async def _declare_on_external_nats(layout: Layout, report: ProgressReport) -> None:
-    url = without_credentials(layout.nats_url)
-    try:
-        await declare_streams(
-            layout.nats_url, layout.streams, on_wait=lambda: report(PartGiven("nats", url, answers=False))
-        )
-    except JournalUnavailable as error:
-        remedy = "has it JetStream, and do the credentials fit? without --nats-url one is started"
-        raise CommandError(Exit.UNREACHABLE, error.code, str(error), remedy=remedy) from error
-    except StreamsDiffer as error:
-        remedy = "`deliberate streams plan` tells each difference; nothing was changed"
-        raise CommandError(Exit.FAILED, error.code, str(error), remedy=remedy) from error
-    report(PartGiven("nats", url, answers=True))

@@ -9,7 +9,6 @@ import signal
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, NoReturn
-from urllib.parse import urlsplit
 
 import structlog
 import typer
@@ -19,7 +18,7 @@ from rich.text import Text
 
 from app.access.origins import is_loopback
 from app.cli.exits import Exit, print_json, run
-from app.cli.options import JsonOption
+from app.cli.options import JsonOption, checked_nats_url, checked_url
 from app.cli.render.progress import (
     ChildDied,
     ChildFailed,
@@ -51,22 +50,8 @@ TITLES = {
 _EXAMPLE = {"task": "Write a function that reverses a linked list", "role": "DEV", "num_agents": 3}
 
 
-def _checked_url(value: str, schemes: tuple[str, ...]) -> str:
-    try:
-        parts = urlsplit(value)
-        if parts.scheme in schemes and parts.hostname and parts.port != 0 and not value.split()[1:]:
-            return value
-    except ValueError:
-        pass
-    raise typer.BadParameter(f"{value!r} is not a URL that begins with {' or '.join(f'{s}://' for s in schemes)}")
-
-
 def _checked_engines(values: list[str] | None) -> list[str]:
-    return [engine_base(_checked_url(value.strip(), ("http", "https"))) for value in values or []]
-
-
-def _checked_nats(value: str | None) -> str | None:
-    return None if value is None else _checked_url(value, ("nats", "tls", "ws", "wss"))
+    return [engine_base(checked_url(value.strip(), ("http", "https"))) for value in values or []]
 
 
 EngineOption = Annotated[
@@ -77,7 +62,7 @@ EngineOption = Annotated[
 ]
 ExternalNatsOption = Annotated[
     str | None,
-    typer.Option("--nats-url", metavar="URL", callback=_checked_nats, help="Use this NATS server and start none."),
+    typer.Option("--nats-url", metavar="URL", callback=checked_nats_url, help="Use this NATS server and start none."),
 ]
 PortOption = Annotated[int, typer.Option(min=0, max=65535, help="The gateway's port; a taken one is replaced.")]
 HostOption = Annotated[str, typer.Option(help="The gateway's listen address.")]

@@ -1,11 +1,11 @@
-/** What the helper itself reads of events; a generated type says the rest. */
+/** The event fields that this library reads; generated types describe the rest. */
 
-/** Any event. `EventStream<E>` gives out a narrower type, for example one that openapi-typescript has generated. */
+/** Any event. `EventStream<E>` yields a narrower type, for example one that openapi-typescript generates. */
 export interface AnyEvent {
   readonly type: string;
 }
 
-/** The types that end a stream. */
+/** The event types that end a stream. */
 export const TERMINAL_TYPES: ReadonlySet<string> = new Set([
   "deliberation.completed",
   "deliberation.failed",
@@ -13,7 +13,7 @@ export const TERMINAL_TYPES: ReadonlySet<string> = new Set([
   "deliberation.timeout",
 ]);
 
-/** The object that data holds; null where it holds none. */
+/** The JSON object in `data`; null without one. */
 export function parsed(data: string): Record<string, unknown> | null {
   try {
     const value: unknown = JSON.parse(data);

@@ -1,4 +1,4 @@
-/** The events of one deliberation or of several, over any number of connections, without gap or duplicate. */
+/** Streams the events of deliberations over any number of connections, without gaps or duplicates. */
 
 export { EventStream, MultiplexedStream, StreamLost, StreamRefused } from "./stream.js";
 export type { MultiplexedOptions, Problem, StreamOptions } from "./stream.js";

@@ -1,6 +1,6 @@
-/** Server-sent events, read from bytes as the HTML standard says (§9.2.6). */
+/** Decodes server-sent events as the HTML standard defines them (§9.2.6). */
 
-/** One block of the stream. `data` is empty when the block only moves the cursor or sets `retryMs`. */
+/** One block of the stream. `data` is empty in a block that only moves the cursor or sets `retryMs`. */
 export interface Frame {
   readonly event: string;
   readonly data: string;
@@ -8,26 +8,25 @@ export interface Frame {
   readonly retryMs: number | null;
 }
 
-/** Turns chunks of bytes, cut anywhere, into frames. */
+/** Converts chunks of bytes, split anywhere, into frames. */
 export class SseDecoder {
-  readonly #text = new TextDecoder(); // it takes a byte order mark away
+  readonly #text = new TextDecoder(); // removes a byte order mark
   #rest = "";
   #afterCr = false;
   #fields: [name: string, value: string][] = [];
 
-  /** The frames that are complete with this chunk. */
+  /** The frames that this chunk completes. */
   feed(chunk: Uint8Array): Frame[] {
     let text = this.#text.decode(chunk, { stream: true });
     if (text === "") return [];
     if (this.#afterCr && text.startsWith("\n")) text = text.slice(1);
-    if (text !== "") this.#afterCr = text.endsWith("\r");
-    else this.#afterCr = false;
+    this.#afterCr = text.endsWith("\r");
     const lines = (this.#rest + text).split(/\r\n|\n|\r/);
     this.#rest = lines.pop() ?? "";
     const frames: Frame[] = [];
     for (const line of lines) {
       if (line !== "") this.#read(line);
-      else if (this.#fields.length > 0) frames.push(this.#dispatched());
+      else if (this.#fields.length > 0) frames.push(this.#dispatch());
     }
     return frames;
   }
@@ -40,7 +39,7 @@ export class SseDecoder {
     this.#fields.push([name, value.startsWith(" ") ? value.slice(1) : value]);
   }
 
-  #dispatched(): Frame {
+  #dispatch(): Frame {
     const fields = this.#fields;
     this.#fields = [];
     const single = new Map(fields);

@@ -1,4 +1,4 @@
-/** Events over HTTP, of one deliberation or of several, reconnected by cursor until there are no more. */
+/** Streams the events of one or several deliberations over HTTP; reconnects by cursor until the end. */
 
 import { type AnyEvent, parsed } from "./events.js";
 import { Follower, type Retry, type Waits, WAITS } from "./follower.js";
@@ -6,10 +6,10 @@ import { type Frame, SseDecoder } from "./sse.js";
 import { Texts, TextsOfSeveral } from "./texts.js";
 
 const MEDIA = "text/event-stream";
-/** Beside 5xx: what may be answered otherwise a moment later. */
+/** Statuses to retry beside 5xx. */
 const RETRIED: ReadonlySet<number> = new Set([408, 425, 429]);
 
-/** A problem document (RFC 9457), as far as it is read here. */
+/** A problem document (RFC 9457). */
 export interface Problem {
   readonly code: string;
   readonly title: string;
@@ -19,15 +19,15 @@ export interface Problem {
 }
 
 export interface StreamOptions {
-  /** Cursor to go on after; "0" is the beginning, and without one the stream begins with a snapshot. */
+  /** Cursor to resume after; "0" is the beginning, and without one the stream starts with a snapshot. */
   readonly after?: string | undefined;
-  /** Whether `call.delta` events are wanted; by default in a stream of one deliberation. */
+  /** Whether to stream `call.delta` events; by default only for a single deliberation. */
   readonly deltas?: boolean | undefined;
-  /** Logged events of these types only. */
+  /** Only logged events of these types. */
   readonly types?: readonly string[] | undefined;
-  /** Sent with every connection, for example `Authorization`; asked for anew each time when it is a function. */
+  /** Headers of every connection, for example `Authorization`; a function is called for each connection. */
   readonly headers?: Record<string, string> | (() => Record<string, string> | Promise<Record<string, string>>) | undefined;
-  /** `include` where a session's cookie belongs to another origin. */
+  /** `include` to send a session cookie to another origin. */
   readonly credentials?: RequestCredentials | undefined;
   readonly signal?: AbortSignal | undefined;
   readonly waits?: Partial<Waits> | undefined;
@@ -36,26 +36,26 @@ export interface StreamOptions {
 }
 
 export interface MultiplexedOptions extends StreamOptions {
-  /** These deliberations alone; without any, all of the tenant's, also those that are yet to come. */
+  /** The deliberations to follow; by default all of the tenant, including future ones. */
   readonly deliberations?: readonly string[] | undefined;
-  /** Statuses that a deliberation has before an event or after it. */
+  /** Only events of deliberations with one of these statuses before or after the event. */
   readonly statuses?: readonly string[] | undefined;
 }
 
-/** The gateway answered, and a later attempt would be answered alike. */
+/** A final refusal of the gateway. */
 export class StreamRefused extends Error {
   override readonly name = "StreamRefused";
 
   constructor(
     readonly status: number,
-    /** Null when it told none. */
+    /** Null without a problem document. */
     readonly problem: Problem | null,
   ) {
     super(`${status}: ${problem?.detail ?? "no problem document"}`);
   }
 }
 
-/** Nothing was heard for as long as patience lasts; `status` is of the last refusal, null without an answer. */
+/** No data came within the patience; `status` is the last refusal's, null without a response. */
 export class StreamLost extends Error {
   override readonly name = "StreamLost";
 
@@ -67,7 +67,7 @@ export class StreamLost extends Error {
   }
 }
 
-/** A connection ended before the stream did. */
+/** A connection broke before the stream's end. */
 class Broken extends Error {
   constructor(
     reason: string,
@@ -78,21 +78,21 @@ class Broken extends Error {
   }
 }
 
-/** Events after a cursor, over any number of connections; `R` is what rebuilds the texts from them. */
+/** The events after a cursor, over any number of connections; `R` rebuilds the texts from them. */
 abstract class FollowedStream<E extends AnyEvent, R extends { apply(event: AnyEvent): void }> implements AsyncIterable<E> {
   readonly #url: string;
   readonly #options: StreamOptions;
   readonly #waits: Waits;
   readonly #follower: Follower;
 
-  /** `of` are several deliberations, or all if it is empty; null is one. `filters` are asked for with every connection. */
+  /** `of` names several deliberations, or all if it is empty; null is one. Every connection sends `filters`. */
   constructor(
     url: string,
     path: string,
     options: StreamOptions,
     of: readonly string[] | null,
     private readonly filters: readonly (readonly [name: string, value: string])[],
-    /** Rebuilt from what was given out. */
+    /** Rebuilt from the yielded events. */
     readonly texts: R,
   ) {
     this.#url = `${url.replace(/\/+$/, "")}${path}`;
@@ -101,12 +101,12 @@ abstract class FollowedStream<E extends AnyEvent, R extends { apply(event: AnyEv
     this.#follower = new Follower(this.#waits, of);
   }
 
-  /** The id of the last event that was given out: kept with what was made of the events, another stream goes on there. */
+  /** The id of the last yielded event, at which another stream can resume. */
   get cursor(): string | null {
     return this.#follower.cursor ?? this.#options.after ?? null;
   }
 
-  /** Events that came again and were left out. */
+  /** Number of repeated events that were dropped. */
   get duplicates(): number {
     return this.#follower.duplicates;
   }
@@ -119,7 +119,7 @@ abstract class FollowedStream<E extends AnyEvent, R extends { apply(event: AnyEv
     }
   }
 
-  /** The same events as they came, unread; without `texts`. */
+  /** The same events as unparsed frames; does not update `texts`. */
   async *frames(): AsyncGenerator<Frame, void, undefined> {
     const follower = this.#follower;
     let attempt = 0;
@@ -130,7 +130,7 @@ abstract class FollowedStream<E extends AnyEvent, R extends { apply(event: AnyEv
         for await (const frame of this.#connection()) {
           if (frame !== null) yield frame;
           attempt = 0;
-          aliveAt = performance.now(); // how long the frame's taker needed is not silence
+          aliveAt = performance.now(); // the consumer's time does not count as silence
         }
         if (follower.ended) return;
       } catch (error) {
@@ -141,27 +141,27 @@ abstract class FollowedStream<E extends AnyEvent, R extends { apply(event: AnyEv
       if (performance.now() - aliveAt >= this.#waits.patienceMs) throw new StreamLost(broken.message, broken.status);
       const delayMs = follower.delayMs(attempt, broken.retryAfterMs, Math.random());
       this.#options.onRetry?.({ attempt, delayMs, reason: broken.message });
-      await this.#slept(delayMs);
+      await this.#sleep(delayMs);
     }
   }
 
-  /** What one connection shows; null is a sign of life. Throws Broken where another one may follow. */
+  /** The frames of one connection; null for other data. Throws Broken if a reconnect may help. */
   async *#connection(): AsyncGenerator<Frame | null, void, undefined> {
     const controller = new AbortController();
     const abort = (): void => controller.abort(this.#options.signal?.reason);
     this.#options.signal?.throwIfAborted();
     this.#options.signal?.addEventListener("abort", abort, { once: true });
     try {
-      const response = await this.#heard(this.#asked(controller.signal), controller);
-      const reader = await this.#opened(response, controller);
-      if (reader !== null) yield* this.#read(reader, controller);
+      const response = await this.#withinIdle(this.#request(controller.signal), controller);
+      const reader = await this.#reader(response, controller);
+      if (reader !== null) yield* this.#decode(reader, controller);
     } finally {
       this.#options.signal?.removeEventListener("abort", abort);
       controller.abort();
     }
   }
 
-  async #asked(signal: AbortSignal): Promise<Response> {
+  async #request(signal: AbortSignal): Promise<Response> {
     const { after, types, headers, credentials } = this.#options;
     const cursor = this.#follower.cursor;
     const query = new URLSearchParams();
@@ -178,8 +178,8 @@ abstract class FollowedStream<E extends AnyEvent, R extends { apply(event: AnyEv
     return (this.#options.fetch ?? globalThis.fetch)(url, init);
   }
 
-  /** What comes next, unless nothing does for too long. */
-  async #heard<T>(next: Promise<T>, controller: AbortController): Promise<T> {
+  /** Awaits `next`; throws Broken after too long a silence. */
+  async #withinIdle<T>(next: Promise<T>, controller: AbortController): Promise<T> {
     const idleMs = this.#follower.idleMs;
     let silent = false;
     const timer = setTimeout(() => {
@@ -189,7 +189,7 @@ abstract class FollowedStream<E extends AnyEvent, R extends { apply(event: AnyEv
     try {
       return await next;
     } catch (error) {
-      if (silent) throw new Broken(`nothing was heard for ${idleMs} ms`);
+      if (silent) throw new Broken(`no data for ${idleMs} ms`);
       this.#options.signal?.throwIfAborted();
       throw error instanceof Broken ? error : new Broken(`the connection broke: ${String(error)}`);
     } finally {
@@ -197,8 +197,8 @@ abstract class FollowedStream<E extends AnyEvent, R extends { apply(event: AnyEv
     }
   }
 
-  /** The reader of a response that is a stream; null when there is nothing left to stream. */
-  async #opened(
+  /** The reader of a response that is a stream; null when the stream has ended. */
+  async #reader(
     response: Response,
     controller: AbortController,
   ): Promise<ReadableStreamDefaultReader<Uint8Array> | null> {
@@ -213,17 +213,18 @@ abstract class FollowedStream<E extends AnyEvent, R extends { apply(event: AnyEv
       const retryAfterMs = /^[0-9]{1,5}$/.test(given) ? 1_000 * Number(given) : 0;
       throw new Broken(`the gateway answered ${response.status}`, response.status, retryAfterMs);
     }
-    const told = parsed(await this.#heard(response.text(), controller));
-    throw new StreamRefused(response.status, told !== null && "code" in told ? (told as unknown as Problem) : null);
+    const problem = parsed(await this.#withinIdle(response.text(), controller));
+    const isProblem = problem !== null && "code" in problem;
+    throw new StreamRefused(response.status, isProblem ? (problem as unknown as Problem) : null);
   }
 
-  async *#read(
+  async *#decode(
     reader: ReadableStreamDefaultReader<Uint8Array>,
     controller: AbortController,
   ): AsyncGenerator<Frame | null, void, undefined> {
     const decoder = new SseDecoder();
     for (;;) {
-      const { done, value } = await this.#heard(reader.read(), controller);
+      const { done, value } = await this.#withinIdle(reader.read(), controller);
       if (done) return;
       yield null;
       for (const frame of decoder.feed(value)) {
@@ -236,7 +237,7 @@ abstract class FollowedStream<E extends AnyEvent, R extends { apply(event: AnyEv
     }
   }
 
-  async #slept(delayMs: number): Promise<void> {
+  async #sleep(delayMs: number): Promise<void> {
     const signal = this.#options.signal;
     signal?.throwIfAborted();
     return new Promise((resolve, reject) => {
@@ -253,15 +254,15 @@ abstract class FollowedStream<E extends AnyEvent, R extends { apply(event: AnyEv
 }
 
 /**
- * The events of one deliberation, in the order of the log, each once, until the terminal one.
+ * The events of one deliberation, each once, in the order of the log, up to the terminal one.
  *
- * What says something about the stream itself (`stream.*`) is among them; after a `stream.gap` a snapshot tells the
- * state. Events of types that are newer than this code are given out as they are. Nothing is read ahead: whoever is slow
- * is told so by the gateway, and reads the log again. Leaving the loop closes the connection, and never stops the
- * deliberation. Throws StreamRefused, StreamLost when patience is over, and the reason of `signal`.
+ * Events about the stream itself (`stream.*`) are included; a snapshot follows a `stream.gap`. Events of unknown types
+ * are yielded unchanged. Nothing is read ahead: the gateway reports `slow_consumer` to a slow viewer, which reads the log
+ * again. Leaving the loop closes the connection; the deliberation continues. Throws StreamRefused, StreamLost after the
+ * patience, and the reason of `signal`.
  */
 export class EventStream<E extends AnyEvent = AnyEvent> extends FollowedStream<E, Texts> {
-  /** `url` is the gateway's. */
+  /** `url` is the gateway's base URL. */
   constructor(url: string, deliberationId: string, options: StreamOptions = {}) {
     const path = `/deliberations/${encodeURIComponent(deliberationId)}/events`;
     super(url, path, options, null, options.deltas === false ? [["deltas", "false"]] : [], new Texts());
@@ -269,12 +270,12 @@ export class EventStream<E extends AnyEvent = AnyEvent> extends FollowedStream<E
 }
 
 /**
- * The events of several deliberations in one stream, over one cursor; otherwise as an `EventStream`.
+ * The events of several deliberations in one stream with one cursor; otherwise like `EventStream`.
  *
- * Ends with the last of `deliberations`; where none is named it never ends. `texts` are by deliberation.
+ * It ends with the last of `deliberations`, and never if none is named. `texts` are grouped by deliberation.
  */
 export class MultiplexedStream<E extends AnyEvent = AnyEvent> extends FollowedStream<E, TextsOfSeveral> {
-  /** `url` is the gateway's. */
+  /** `url` is the gateway's base URL. */
   constructor(url: string, options: MultiplexedOptions = {}) {
     const { deliberations = [], statuses = [], deltas = false } = options;
     const filters: [string, string][] = [

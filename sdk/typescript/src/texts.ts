@@ -1,21 +1,21 @@
-/** What each call has said so far, rebuilt from pieces that may come twice, or from an attempt that was given up. */
+/** Rebuilds the text of each call from deltas, which may repeat or belong to an abandoned attempt. */
 
 import { TERMINAL_TYPES } from "./events.js";
 
-/** The text of a call's newest attempt. Its first character is the attempt's character number `begin`. */
+/** The text of a call's newest attempt, from its character number `begin` on. */
 export interface CallText {
   readonly call_id: string;
   readonly agent_id: string;
   readonly attempt: number;
   readonly text: string;
-  /** 0 unless pieces were lost: those older than their retention cannot be replayed. */
+  /** 0 unless pieces were lost: expired ones cannot be replayed. */
   readonly begin: number;
   readonly finished: boolean;
 }
 
 type Writable = { -readonly [Key in keyof CallText]: CallText[Key] } & { characters: number };
 
-/** Characters as the gateway counts them: code points, where a JavaScript string counts UTF-16 units. */
+/** The number of code points, which the gateway counts; a JavaScript string counts UTF-16 units. */
 function length(text: string): number {
   let characters = 0;
   for (const _ of text) characters += 1;
@@ -30,13 +30,13 @@ function place(known: Writable, offset: number, piece: string): void {
     return;
   }
   if (at < 0 || at > known.characters) {
-    // After a hole the text begins anew.
+    // After a gap the text starts again.
     known.begin = offset;
     known.text = piece;
   } else {
     const characters = [...known.text];
     if (characters.slice(at, at + length(piece)).join("") === piece) return;
-    // The attempt was begun again: what followed here is no longer true.
+    // The attempt restarted here and invalidated the rest.
     known.text = characters.slice(0, at).join("") + piece;
   }
   known.characters = length(known.text);
@@ -55,25 +55,25 @@ export class Texts implements Iterable<readonly [string, CallText]> {
   }
 
   /**
-   * Take what an event says about texts. The recorded text of `call.finished` stands whatever was streamed; of a call
-   * that failed, what it had said stays. A snapshot replaces every text that was unfinished, and when the log has become
-   * another one all of them.
+   * Updates the texts with an event. The recorded text of `call.finished` replaces the streamed one; a failed call
+   * keeps its streamed text. A snapshot replaces all unfinished texts, and a change of the log removes all texts.
    */
   apply(event: { readonly type: string }): void {
-    const told = event as { readonly type: string } & Record<string, unknown>;
-    switch (told.type) {
+    const fields = event as { readonly type: string } & Record<string, unknown>;
+    switch (fields.type) {
       case "call.started":
-        this.#attempt(told);
+        this.#attempt(fields);
         break;
       case "call.delta": {
-        const text = this.#attempt(told);
-        if (text.attempt === told["attempt"] && !text.finished) place(text, Number(told["offset"]), String(told["text"]));
+        const text = this.#attempt(fields);
+        if (text.attempt !== fields["attempt"] || text.finished) break;
+        place(text, Number(fields["offset"]), String(fields["text"]));
         break;
       }
       case "call.finished": {
-        const text = this.#attempt(told);
-        if (typeof told["text"] === "string") {
-          text.text = told["text"];
+        const text = this.#attempt(fields);
+        if (typeof fields["text"] === "string") {
+          text.text = fields["text"];
           text.begin = 0;
           text.characters = length(text.text);
         }
@@ -81,15 +81,15 @@ export class Texts implements Iterable<readonly [string, CallText]> {
         break;
       }
       case "stream.gap":
-        if (told["reason"] === "epoch") this.#texts.clear();
+        if (fields["reason"] === "epoch") this.#texts.clear();
         break;
       case "deliberation.snapshot":
-        this.#restart(told["unfinished"] as readonly Record<string, unknown>[]);
+        this.#restart(fields["unfinished"] as readonly Record<string, unknown>[]);
         break;
     }
   }
 
-  /** Leave only the texts of calls that have finished. */
+  /** Keeps only the texts of finished calls. */
   forgetUnfinished(): void {
     for (const [callId, text] of this.#texts) if (!text.finished) this.#texts.delete(callId);
   }
@@ -111,13 +111,14 @@ export class Texts implements Iterable<readonly [string, CallText]> {
     }
   }
 
-  /** The text of this attempt, or of a newer one that is known; a finished call has no newer attempts. */
-  #attempt(told: Record<string, unknown>): Writable {
-    const call_id = String(told["call_id"]);
-    const attempt = Number(told["attempt"]);
+  /** The text of this attempt or of a newer known one; a finished call has no newer attempts. */
+  #attempt(fields: Record<string, unknown>): Writable {
+    const call_id = String(fields["call_id"]);
+    const attempt = Number(fields["attempt"]);
     let known = this.#texts.get(call_id);
     if (known === undefined || (known.attempt < attempt && !known.finished)) {
-      known = { call_id, agent_id: String(told["agent_id"]), attempt, text: "", begin: 0, finished: false, characters: 0 };
+      const agent_id = String(fields["agent_id"]);
+      known = { call_id, agent_id, attempt, text: "", begin: 0, finished: false, characters: 0 };
       this.#texts.set(call_id, known);
     }
     return known;
@@ -125,10 +126,10 @@ export class Texts implements Iterable<readonly [string, CallText]> {
 }
 
 /**
- * Deliberation id → its texts. `apply` takes every event of a stream of several, in order.
+ * Deliberation id → its texts. `apply` takes every event of a multiplexed stream, in order.
  *
- * Those of a deliberation that was deleted are forgotten; where the stream is of `all`, also those of one that has ended,
- * when the next event comes: such a stream has no end, and what it holds must have one.
+ * The texts of a deleted deliberation are removed. A stream of `all` deliberations never ends, so there the next event
+ * also removes the texts of a deliberation that has ended.
  */
 export class TextsOfSeveral implements Iterable<readonly [string, Texts]> {
   readonly #texts = new Map<string, Texts>();
@@ -144,13 +145,13 @@ export class TextsOfSeveral implements Iterable<readonly [string, Texts]> {
     return this.#texts.entries();
   }
 
-  /** Take what an event says about texts: see `Texts.apply`. The list of a tenant's newest tells of no text. */
+  /** Updates the texts with an event: see `Texts.apply`. */
   apply(event: { readonly type: string }): void {
     if (this.#ended !== null) this.#texts.delete(this.#ended);
     this.#ended = null;
-    const told = event as { readonly type: string } & Record<string, unknown>;
-    const id = String(told["deliberation_id"]);
-    switch (told.type) {
+    const fields = event as { readonly type: string } & Record<string, unknown>;
+    const id = String(fields["deliberation_id"]);
+    switch (fields.type) {
       case "call.started":
       case "call.delta":
       case "call.finished":
@@ -161,7 +162,7 @@ export class TextsOfSeveral implements Iterable<readonly [string, Texts]> {
         break;
       }
       case "stream.gap":
-        if (told["reason"] === "epoch") this.#texts.clear();
+        if (fields["reason"] === "epoch") this.#texts.clear();
         break;
       case "deliberations.snapshot":
         for (const texts of this.#texts.values()) texts.forgetUnfinished();
@@ -170,7 +171,7 @@ export class TextsOfSeveral implements Iterable<readonly [string, Texts]> {
         this.#texts.delete(id);
         break;
       default:
-        if (this.all && TERMINAL_TYPES.has(told.type)) this.#ended = id;
+        if (this.all && TERMINAL_TYPES.has(fields.type)) this.#ended = id;
     }
   }
 }

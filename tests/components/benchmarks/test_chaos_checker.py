@@ -1,4 +1,4 @@
-"""The chaos run's checker can fail: each broken promise is found in a log that breaks it, and in no other."""
+"""The checker of chaos runs finds each violated guarantee, and no other."""
 
 import asyncio
 import random
@@ -6,15 +6,15 @@ from contextlib import suppress
 
 import pytest
 
-from benchmarks.chaos.__main__ import Door
-from benchmarks.chaos.checker import Asked, Fault, Findings, Stored, check
+from benchmarks.chaos.__main__ import RequestRecorder
+from benchmarks.chaos.checker import EngineRequest, Fault, Findings, Stored, check
 from benchmarks.chaos.proxy import CutKind, FaultProxy
 
 KILL = Fault("SIGKILL", "coordinator", 10.0)
 
 
 def log(*facts: tuple[float, str]) -> list[Stored]:
-    """Facts of one deliberation: when each was stored, and its subject's tail."""
+    """Facts of one deliberation from their times of storage and subject tails."""
     return [
         Stored(("deliberations", "default", "d1", *tail.split(".")), at_s, f"deliberation.{tail}")
         for at_s, tail in facts
@@ -25,7 +25,7 @@ WHOLE = log((1, "accepted"), (2, "stage.1.opened"), (5, "call.c1.finished"), (14
 
 
 def found(stored: list[Stored], *asked_at_s: float, promised: tuple[str, ...] = ("d1",)) -> Findings:
-    return check(promised, stored, [Asked("d1", "c1", at_s) for at_s in asked_at_s], [KILL])
+    return check(promised, stored, [EngineRequest("d1", "c1", at_s) for at_s in asked_at_s], [KILL])
 
 
 def test_a_correct_run_has_no_violation_and_reports_its_figures() -> None:
@@ -85,21 +85,21 @@ def test_detects_more_waste_than_the_calls_in_flight() -> None:
 def test_an_unrecorded_call_is_in_flight_until_its_deliberation_ends() -> None:
     unrecorded = log((1, "accepted"), (12, "end"))
     later = [KILL, Fault("SIGKILL", "agent", 11.0), Fault("SIGKILL", "agent", 13.0)]
-    assert check(("d1",), unrecorded, [Asked("d1", "c1", 3)], later).wasted_bound == 2
+    assert check(("d1",), unrecorded, [EngineRequest("d1", "c1", 3)], later).wasted_bound == 2
 
 
 def test_the_proxy_counts_each_request_head_once() -> None:
-    door = Door()
+    recorder = RequestRecorder()
     request = b"POST /v1/chat/completions HTTP/1.1\r\nX-Call-Id: d1.s1-dev-001\r\nX-Request-Id: r\r\n\r\n{}"
     for at in range(len(request)):
-        door(request[:at], at, 1.0)
-        door(request[at:], at, 1.0)
-    assert len(door.asked) == len(request)
-    assert {(each.deliberation_id, each.call_id) for each in door.asked} == {("d1", "s1-dev-001")}
+        recorder(request[:at], at, 1.0)
+        recorder(request[at:], at, 1.0)
+    assert len(recorder.asked) == len(request)
+    assert {(each.deliberation_id, each.call_id) for each in recorder.asked} == {("d1", "s1-dev-001")}
 
 
 class Held:
-    """Stands where the proxy sleeps while it holds a connection, and tells when it has read what is sent meanwhile."""
+    """Replaces the proxy's sleep while it holds a connection, and waits until the sent bytes are read."""
 
     def __init__(self) -> None:
         self.begun, self.read, self.over = asyncio.Event(), asyncio.Event(), asyncio.Event()
@@ -113,9 +113,9 @@ class Held:
         return 101.0
 
 
-@pytest.mark.parametrize(("kind", "passed_on"), [("delay", b"late"), ("half-open", b"")])
+@pytest.mark.parametrize(("kind", "forwarded"), [("delay", b"late"), ("half-open", b"")])
 async def test_a_held_request_counts_from_its_sending_and_only_if_forwarded(
-    kind: CutKind, passed_on: bytes, monkeypatch: pytest.MonkeyPatch
+    kind: CutKind, forwarded: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("benchmarks.chaos.proxy.now_s", lambda: 100.0)
     reached: asyncio.Queue[bytes] = asyncio.Queue()
@@ -142,10 +142,10 @@ async def test_a_held_request_counts_from_its_sending_and_only_if_forwarded(
         monkeypatch.setattr("benchmarks.chaos.proxy.now_s", held.read_at)
         await held.read.wait()
         held.over.set()
-        if passed_on:
-            assert await reached.get() == passed_on
+        if forwarded:
+            assert await reached.get() == forwarded
         else:
             with suppress(ConnectionError):
                 assert await reader.read() == b""
         writer.close()
-    assert seen == [(b"first", 100.0)] + [(passed_on, 101.0)] * bool(passed_on)
+    assert seen == [(b"first", 100.0)] + [(forwarded, 101.0)] * bool(forwarded)

@@ -1,4 +1,4 @@
-"""`deliberate bench quality`: what it prints, what it refuses, and its accounts over a gateway in this process."""
+"""`deliberate bench quality`: its output, its refusals, and its results with a gateway in this process."""
 
 import asyncio
 import json
@@ -16,7 +16,7 @@ from typer.testing import CliRunner, Result
 from app.api.schemas import StrategyList, StrategyResource
 from app.cli import cli
 from app.cli.bench.engines import Plan, measure, own_parameters, read_dataset, request_body
-from app.cli.bench.proof import MARK, figure_line, proof
+from app.cli.bench.proof import NOTICE, figure_line, proof
 from app.cli.client import GatewayClient
 from app.cli.exits import CommandError, Exit
 from app.deliberation.calls import Call
@@ -27,8 +27,8 @@ from app.quality.closed_forms import plurality
 from app.quality.dataset import Question
 from app.quality.experiments import Experiment
 from app.quality.figures import Figure
-from app.quality.minds import AgentModel
 from app.quality.selections import selections
+from app.quality.simulated_agents import AgentModel
 from app.quality.table import experiments as all_experiments
 from tests.components.routes.served import APP, COORDINATOR, played, served, written
 
@@ -56,15 +56,15 @@ def invoke(*arguments: str) -> Result:
 
 
 def test_the_proof_is_labelled_as_simulated_and_shows_every_figure() -> None:
-    told = invoke("--runs", "20", "--strategy", "single")
-    assert told.exit_code == 0, told.output
-    assert MARK in told.stdout and "single  p=.7  20 runs" in told.stdout
-    assert "2 of 2 figures lie within 3σ" in told.stdout
+    printed = invoke("--runs", "20", "--strategy", "single")
+    assert printed.exit_code == 0, printed.output
+    assert NOTICE in printed.stdout and "single  p=.7  20 runs" in printed.stdout
+    assert "2 of 2 figures lie within 3σ" in printed.stdout
 
 
 def test_the_proof_prints_one_json_document_with_bands() -> None:
-    told = invoke("--runs", "20", "--strategy", "single", "--seed", "4", "--json")
-    document = json.loads(told.stdout)
+    printed = invoke("--runs", "20", "--strategy", "single", "--seed", "4", "--json")
+    document = json.loads(printed.stdout)
     assert (document["simulated"], document["seed"], document["figures"], document["outside"]) == (True, 4, 2, 0)
     (row,) = document["rows"]
     assert (row["strategy"], row["runs"]) == ("single", 20)
@@ -75,7 +75,7 @@ def test_a_figure_outside_its_band_is_shown_and_fails_the_command(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     single = next(selections())
-    clever = replace(single, setting=replace(single.setting, nature=AgentModel(accuracy=1.0)))
+    clever = replace(single, setting=replace(single.setting, model=AgentModel(accuracy=1.0)))
 
     def only(_: Collection[str]) -> list[Experiment]:
         return [clever]
@@ -83,8 +83,8 @@ def test_a_figure_outside_its_band_is_shown_and_fails_the_command(
     monkeypatch.setattr("app.cli.bench.proof.experiments", only)
     ended = asyncio.run(proof((), 100, 1, as_json=False))
     assert ended is Exit.FAILED
-    told = capsys.readouterr().out
-    assert "✘ outside" in told and "1 of 2 figures lie within" in told
+    printed = capsys.readouterr().out
+    assert "✘ outside" in printed and "1 of 2 figures lie within" in printed
 
 
 def test_a_figure_without_variance_is_shown_as_exact() -> None:
@@ -93,26 +93,29 @@ def test_a_figure_without_variance_is_shown_as_exact() -> None:
 
 
 REFUSED = {
-    "an engine without a data set": (["--engine-url", "http://e"], "--engine-url goes with --dataset"),
-    "a limit without a data set": (["--limit", "3"], "--limit goes with --dataset"),
-    "a data set without an engine": (["--dataset", "x.jsonl"], "name what is asked"),
-    "two places at once": (["--dataset", "x", "--url", "http://g", "--engine-url", "http://e"], "name what is asked"),
-    "runs with a data set": (["--dataset", "x", "--url", "http://g", "--runs", "50"], "--runs is of the proof"),
+    "an engine without a data set": (["--engine-url", "http://e"], "--engine-url needs --dataset"),
+    "a limit without a data set": (["--limit", "3"], "--limit needs --dataset"),
+    "a data set without an engine": (["--dataset", "x.jsonl"], "give either --engine-url"),
+    "two places at once": (
+        ["--dataset", "x", "--url", "http://g", "--engine-url", "http://e"],
+        "give either --engine-url",
+    ),
+    "runs with a data set": (["--dataset", "x", "--url", "http://g", "--runs", "50"], "--runs belongs to the proof"),
     "a data directory for another's gateway": (
         ["--dataset", "x", "--url", "http://g", "--data-dir", "d"],
-        "--data-dir is of",
+        "--data-dir belongs to",
     ),
-    "programs for answers": (["--dataset", "x", "--url", "http://g", "--strategy", "execute"], "gives programs"),
-    "an unknown strategy": (["--strategy", "seance"], "gives no verdict"),
-    "a strategy without a verdict": (["--strategy", "independent"], "gives no verdict"),
+    "programs for answers": (["--dataset", "x", "--url", "http://g", "--strategy", "execute"], "writes programs"),
+    "an unknown strategy": (["--strategy", "unheard_of"], "has no verdict"),
+    "a strategy without a verdict": (["--strategy", "independent"], "has no verdict"),
 }
 
 
-@pytest.mark.parametrize(("arguments", "said"), REFUSED.values(), ids=REFUSED.keys())
-def test_rejects_options_that_exclude_each_other(arguments: list[str], said: str) -> None:
-    told = invoke(*arguments)
-    assert told.exit_code == Exit.USAGE
-    assert said in " ".join(told.stderr.replace("│", " ").split())
+@pytest.mark.parametrize(("arguments", "detail"), REFUSED.values(), ids=REFUSED.keys())
+def test_rejects_options_that_exclude_each_other(arguments: list[str], detail: str) -> None:
+    printed = invoke(*arguments)
+    assert printed.exit_code == Exit.USAGE
+    assert detail in " ".join(printed.stderr.replace("│", " ").split())
 
 
 def test_rejects_invalid_rows_by_line_before_anything_starts(tmp_path: Path) -> None:
@@ -120,10 +123,10 @@ def test_rejects_invalid_rows_by_line_before_anything_starts(tmp_path: Path) -> 
     dataset.write_text(
         '{"question": "a", "answer": "1"}\n\nnonsense\n{"question": "b", "answer": "x", "normaliser": "number"}\n'
     )
-    # Nobody listens there: whoever tried would be unreachable, and not a matter of usage.
-    told = invoke("--dataset", str(dataset), "--url", "http://127.0.0.1:9", "--limit", "1", "--json")
-    fault = json.loads(told.stderr)
-    assert told.exit_code == Exit.USAGE and fault["code"] == "dataset_invalid"
+    # Nothing listens there: a connection would fail as unreachable and not as a usage error.
+    printed = invoke("--dataset", str(dataset), "--url", "http://127.0.0.1:9", "--limit", "1", "--json")
+    fault = json.loads(printed.stderr)
+    assert printed.exit_code == Exit.USAGE and fault["code"] == "dataset_invalid"
     assert [error["field"] for error in fault["errors"]] == ["line 3", "line 4"]
     assert "cannot be read as a number" in fault["errors"][1]["detail"] and fault["errors"][1]["remedy"]
 
@@ -152,9 +155,9 @@ def test_every_strategy_gets_the_same_task_and_its_own_normaliser() -> None:
 
 
 def test_only_counting_strategies_get_a_normaliser() -> None:
-    told: dict[str, Any] = dict(version=1, summary="", steps=(), calls="", source="", fields=())
-    counting = StrategyResource(name="vote", parameters={"properties": {"normaliser": {}, "options": {}}}, **told)
-    scoring = StrategyResource(name="best_of_n", parameters={"properties": {"aggregation": {}}}, **told)
+    common: dict[str, Any] = dict(version=1, summary="", steps=(), calls="", source="", fields=())
+    counting = StrategyResource(name="vote", parameters={"properties": {"normaliser": {}, "options": {}}}, **common)
+    scoring = StrategyResource(name="best_of_n", parameters={"properties": {"aggregation": {}}}, **common)
     known = StrategyList(items=(counting, scoring))
     assert own_parameters(known, "vote", QUESTIONS[0]) == {"normaliser": "number"}
     assert own_parameters(known, "vote", QUESTIONS[2]) == {"normaliser": "choice", "options": ["yes", "no"]}
@@ -162,15 +165,15 @@ def test_only_counting_strategies_get_a_normaliser() -> None:
 
 
 def right_or_not(accepted: Accepted) -> Callable[[Call], str]:
-    """Minds for QUESTIONS: dev-002 is right and dev-001 is wrong, all the others say nothing that can be read."""
+    """Answers to QUESTIONS: dev-002 is right, dev-001 is wrong, and all others are unreadable."""
     answer = next(each.answer for each in QUESTIONS if each.text == accepted.specification.task)
 
     def write(call: Call) -> str:
         text = written(call)
         if call.output.kind != "answer":
             return _favouring(call, "dev-002") if call.output.kind == "score" else text
-        said = {"dev-001": "no" if answer == "yes" else "-1", "dev-002": answer}.get(call.agent_id, "who knows")
-        return json.dumps({**json.loads(text), "answer": said})
+        revised = {"dev-001": "no" if answer == "yes" else "-1", "dev-002": answer}.get(call.agent_id, "who knows")
+        return json.dumps({**json.loads(text), "answer": revised})
 
     return write
 
@@ -190,7 +193,7 @@ def _favouring(call: Call, agent_id: str) -> str:
 
 
 @asynccontextmanager
-async def gateway_with_minds() -> AsyncGenerator[GatewayClient]:
+async def gateway_with_agents() -> AsyncGenerator[GatewayClient]:
     """A gateway whose deliberations end as soon as they are accepted."""
     role = {"role": "DEV", "replica": "r1", "model": "m", "simulated": True, "in_flight": 0, "engines": []}
     async with served() as here:
@@ -219,7 +222,7 @@ async def gateway_with_minds() -> AsyncGenerator[GatewayClient]:
 
 
 async def test_results_report_accuracy_cost_flips_and_unreadable_answers(capsys: pytest.CaptureFixture[str]) -> None:
-    async with gateway_with_minds() as gateway:
+    async with gateway_with_agents() as gateway:
         await measure(gateway, PLAN, "three.jsonl", QUESTIONS, as_json=True)
     document = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert document["simulated"] is True and document["dataset"] == "three.jsonl"
@@ -237,15 +240,19 @@ async def test_results_report_accuracy_cost_flips_and_unreadable_answers(capsys:
 
 
 async def test_results_as_text_are_labelled_when_the_engine_is_simulated(capsys: pytest.CaptureFixture[str]) -> None:
-    async with gateway_with_minds() as gateway:
+    async with gateway_with_agents() as gateway:
         await measure(gateway, replace(PLAN, strategies=("single",)), "three.jsonl", QUESTIONS[:2], as_json=False)
-    told = capsys.readouterr().out
-    assert "SIMULATED" in told and "2 questions of three.jsonl" in told
-    assert "single, 3 agents" in told and "0 of 2 = 0.000" in told and "– calls and – tokens per right answer" in told
+    printed = capsys.readouterr().out
+    assert "SIMULATED" in printed and "2 questions of three.jsonl" in printed
+    assert (
+        "single, 3 agents" in printed
+        and "0 of 2 = 0.000" in printed
+        and "– calls and – tokens per right answer" in printed
+    )
 
 
 async def test_a_refusal_of_the_gateway_ends_the_bench_with_its_problem() -> None:
-    async with gateway_with_minds() as gateway:
+    async with gateway_with_agents() as gateway:
         with pytest.raises(CommandError) as refused:
             await measure(gateway, replace(PLAN, role="NOBODY"), "x", QUESTIONS, as_json=True)
     assert refused.value.exit_code == Exit.REFUSED
@@ -264,12 +271,12 @@ def wide(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 def test_the_docs_show_every_row_with_its_prediction() -> None:
     page = (Path(__file__).parents[3] / "docs" / "quality.md").read_text(encoding="utf-8")
-    told = [line for line in page.splitlines() if line.startswith("| `") and line.count("|") == 6]
-    assert told == [theory(each) for each in all_experiments()]
+    table = [line for line in page.splitlines() if line.startswith("| `") and line.count("|") == 6]
+    assert table == [theory(each) for each in all_experiments()]
 
 
 def theory(experiment: Experiment) -> str:
     right = "–" if experiment.right is None else f"{experiment.right:.3f}"
     votes = rows.matched_votes(experiment)
-    vote = "–" if votes is None else f"{plurality(rows.law_of(experiment.setting, votes)):.3f} of {votes}"
+    vote = "–" if votes is None else f"{plurality(rows.distribution_of(experiment.setting, votes)):.3f} of {votes}"
     return f"| `{experiment.setting.strategy}` | {experiment.about} | {right} | {experiment.calls:.2f} | {vote} |"

@@ -1,15 +1,18 @@
 import asyncio
+import io
 from collections.abc import AsyncIterator
 from contextlib import aclosing
 
 import httpx
 import pytest
+from rich.console import Console
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 
 from app.api.schemas import Deliberation
 from app.cli import client
-from app.cli.client import GatewayClient, GatewayRefused, GatewayUnreachable, Retry, understood
+from app.cli.client import GatewayClient, GatewayRefused, GatewayUnreachable, Retry, parsed
 from app.cli.exits import CommandError, Exit, FieldFault
+from app.cli.watch import show_lanes
 from app.client.sse import Frame
 from tests.components.cli.council_run import ID, StubGateway, problem
 
@@ -163,9 +166,17 @@ async def test_a_refusal_ends_the_stream(stub: StubGateway, gateway: GatewayClie
 
 def test_a_resource_of_another_version_is_an_error(stub: StubGateway) -> None:
     resource = stub.council.resource
-    assert understood(Deliberation, resource | {"newer": 1}).id == ID
+    assert parsed(Deliberation, resource | {"newer": 1}).id == ID
     del resource["status"]
     with pytest.raises(CommandError) as raised:
-        understood(Deliberation, resource)
+        parsed(Deliberation, resource)
     assert raised.value.code == "not_understood"
     assert "status" in raised.value.detail
+
+
+async def test_a_terminal_shows_the_lanes_up_to_the_last_event(gateway: GatewayClient) -> None:
+    written = io.StringIO()
+    console = Console(file=written, force_terminal=True, width=100, height=30, color_system=None)
+    await show_lanes(gateway, ID, console)
+    _, ended, last_frame = written.getvalue().rpartition("council · completed")
+    assert ended and "dev-003 DEV" in last_frame

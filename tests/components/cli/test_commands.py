@@ -9,7 +9,7 @@ from typer.testing import CliRunner, Result
 
 from app.cli import cli
 from app.cli import openapi as openapi_command
-from app.cli.ask import AskedTask, request_body
+from app.cli.ask import parse_rubric
 from tests.components.cli.council_run import ID, Council, Served, StubGateway, council_of, problem
 
 runner = CliRunner()
@@ -49,34 +49,34 @@ def documents(output: str) -> list[dict[str, object]]:
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_every_command_documents_itself_and_its_exit_codes(command: str) -> None:
-    told = invoke(command, "--help")
-    assert told.exit_code == 0
-    assert "Exit codes" in told.stdout
-    assert "--json" in told.stdout
+    result = invoke(command, "--help")
+    assert result.exit_code == 0
+    assert "Exit codes" in result.stdout
+    assert "--json" in result.stdout
 
 
 def test_ask_waits_and_prints_the_verdict(stub: StubGateway, url: str) -> None:
-    told = invoke("ask", "Write a rate limiter.", "--url", url)
-    assert told.exit_code == 0
-    assert "Ranking" in told.stdout and "The council's answer" in told.stdout
+    result = invoke("ask", "Write a rate limiter.", "--url", url)
+    assert result.exit_code == 0
+    assert "Ranking" in result.stdout and "The council's answer" in result.stdout
     assert stub.bodies == [{"task": "Write a rate limiter."}]
 
 
 def test_ask_prints_only_json(stub: StubGateway, url: str) -> None:
-    told = invoke("ask", "x", "--url", url, "--json")
-    assert [document["status"] for document in documents(told.stdout)] == ["completed"]
-    assert told.stderr == ""
+    result = invoke("ask", "x", "--url", url, "--json")
+    assert [document["status"] for document in documents(result.stdout)] == ["completed"]
+    assert result.stderr == ""
 
 
 def test_ask_with_watch_prints_every_event(stub: StubGateway, url: str) -> None:
-    told = invoke("ask", "x", "--url", url, "--json", "--watch")
-    types = [document["type"] for document in documents(told.stdout)]
+    result = invoke("ask", "x", "--url", url, "--json", "--watch")
+    types = [document["type"] for document in documents(result.stdout)]
     assert types == ["stream.opened", *(event.type for event in stub.council.events)]
 
 
 def test_ask_with_detach_prints_the_id_and_exits(stub: StubGateway, url: str) -> None:
-    told = invoke("ask", "x", "--url", url, "--detach", "--idempotency-key", "mine")
-    assert (told.exit_code, told.stdout) == (0, f"{ID}\n")
+    result = invoke("ask", "x", "--url", url, "--detach", "--idempotency-key", "mine")
+    assert (result.exit_code, result.stdout) == (0, f"{ID}\n")
     assert [(method, headers.get("idempotency-key")) for method, _, headers in stub.requests] == [("POST", "mine")]
     assert documents(invoke("ask", "x", "--url", url, "--no-wait", "--json").stdout)[0]["status"] == "pending"
 
@@ -116,12 +116,11 @@ def test_every_option_reaches_the_request(stub: StubGateway, url: str) -> None:
     ]
 
 
-def test_sends_an_empty_or_structured_rubric_unchanged(tmp_path: Path) -> None:
+def test_parses_a_structured_rubric(tmp_path: Path) -> None:
     file = tmp_path / "rubric.json"
     file.write_text('[{"id": "right", "description": "Is it right?", "weight": 2}]')
     for given in (f"@{file}", file.read_text()):
-        rubric = request_body(AskedTask(task="x", rubric=given))["constraints"]["rubric"]
-        assert rubric == [{"id": "right", "description": "Is it right?", "weight": 2}]
+        assert parse_rubric(given) == [{"id": "right", "description": "Is it right?", "weight": 2}]
 
 
 @pytest.mark.parametrize(
@@ -158,18 +157,18 @@ def test_sends_an_empty_or_structured_rubric_unchanged(tmp_path: Path) -> None:
     ],
 )
 def test_a_usage_error_exits_with_2_and_sends_nothing(arguments: list[str]) -> None:
-    told = invoke(*arguments)
-    assert (told.exit_code, told.stdout) == (2, "")
-    assert told.stderr != ""
+    result = invoke(*arguments)
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert result.stderr != ""
 
 
 @pytest.mark.parametrize(
     "command", [["ask", "x"], ["watch", ID], ["list"], ["show", ID], ["cancel", ID], ["roles"], ["cluster"]]
 )
 def test_an_unreachable_gateway_exits_with_3(command: list[str]) -> None:
-    told = invoke(*command, "--url", "http://127.0.0.1:1")
-    assert (told.exit_code, told.stdout) == (3, "")
-    assert "error unreachable" in told.stderr and "deliberate up" in told.stderr
+    result = invoke(*command, "--url", "http://127.0.0.1:1")
+    assert (result.exit_code, result.stdout) == (3, "")
+    assert "error unreachable" in result.stderr and "deliberate up" in result.stderr
 
 
 @pytest.mark.parametrize(
@@ -178,9 +177,9 @@ def test_an_unreachable_gateway_exits_with_3(command: list[str]) -> None:
 def test_a_refusal_exits_with_4_and_names_the_fields(stub: StubGateway, url: str, command: list[str]) -> None:
     faults = [{"location": "body", "pointer": "/rounds", "code": "le", "detail": "too many", "remedy": "Give 5."}]
     stub.answers = [problem("invalid_request", 422, faults)]
-    told = invoke(*command, "--url", url)
-    assert (told.exit_code, told.stdout) == (4, "")
-    assert "error invalid_request" in told.stderr and "/rounds: too many. Give 5." in told.stderr
+    result = invoke(*command, "--url", url)
+    assert (result.exit_code, result.stdout) == (4, "")
+    assert "error invalid_request" in result.stderr and "/rounds: too many. Give 5." in result.stderr
     stub.answers = [problem("invalid_request", 422, faults)]
     assert documents(invoke(*command, "--url", url, "--json").stderr)[0]["code"] == "invalid_request"
 
@@ -196,23 +195,23 @@ def test_the_exit_code_is_the_deliberations_outcome(
 
 
 def test_watch_without_a_terminal_prints_lines_then_the_report(url: str) -> None:
-    told = invoke("watch", ID, "--url", url)
-    assert told.exit_code == 0
-    assert "stage 1 propose: 3 calls, quorum 2" in told.stdout
-    assert told.stdout.index("  completed") < told.stdout.index("Ranking")
+    result = invoke("watch", ID, "--url", url)
+    assert result.exit_code == 0
+    assert "stage 1 propose: 3 calls, quorum 2" in result.stdout
+    assert result.stdout.index("  completed") < result.stdout.index("Ranking")
 
 
 def test_watch_resumes_a_broken_stream(stub: StubGateway, url: str) -> None:
     stub.cut_after = 100
-    told = invoke("watch", ID, "--url", url, "--json")
-    ids = [document for document in documents(told.stdout) if document["type"] != "stream.opened"]
+    result = invoke("watch", ID, "--url", url, "--json")
+    ids = [document for document in documents(result.stdout) if document["type"] != "stream.opened"]
     assert len(ids) == len(stub.council.events)
-    assert "stream lost" in told.stderr
+    assert "stream lost" in result.stderr
 
 
 def test_watch_without_deltas(url: str) -> None:
-    told = invoke("watch", ID, "--url", url, "--json", "--no-deltas")
-    assert "call.delta" not in {document["type"] for document in documents(told.stdout)}
+    result = invoke("watch", ID, "--url", url, "--json", "--no-deltas")
+    assert "call.delta" not in {document["type"] for document in documents(result.stdout)}
 
 
 def test_reads_the_url_from_the_environment(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -221,25 +220,25 @@ def test_reads_the_url_from_the_environment(url: str, monkeypatch: pytest.Monkey
 
 
 def test_list_prints_deliberations_and_the_next_cursor(url: str) -> None:
-    told = invoke("list", "--url", url, "--status", "completed", "--meta", "team=core")
-    assert told.exit_code == 0
-    assert ID in told.stdout and "3×DEV" in told.stdout and "--cursor c-2" in told.stdout
+    result = invoke("list", "--url", url, "--status", "completed", "--meta", "team=core")
+    assert result.exit_code == 0
+    assert ID in result.stdout and "3×DEV" in result.stdout and "--cursor c-2" in result.stdout
     assert documents(invoke("list", "--url", url, "--json").stdout)[0]["next_cursor"] == "c-2"
 
 
 def test_show_and_roles(url: str) -> None:
     assert "Ranking" in invoke("show", ID, "--url", url).stdout
-    told = invoke("roles", "--url", url).stdout
-    assert "simulated" in told and "no replica answers" in told
-    assert "http://away (down, circuit open)" in " ".join(told.split()) and "http://engine (" not in told
+    result = invoke("roles", "--url", url).stdout
+    assert "simulated" in result and "no replica answers" in result
+    assert "http://away (down, circuit open)" in " ".join(result.split()) and "http://engine (" not in result
 
 
 def test_cluster_shows_every_part_and_the_missing_ones(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "160")
-    told = " ".join(invoke("cluster", "--url", url).stdout.split())
+    result = " ".join(invoke("cluster", "--url", url).stdout.split())
     for expected in (
-        "queue 5 of 2000 4 in hand, 1 waiting, the oldest for 0.2 s; 1.2 end in a second",
-        "coordinator host-4711 4 in hand of 1024; DEV: 4 of 16 begun, 0 waiting",
+        "queue 5 of 2000 4 running, 1 waiting, the oldest for 0.2 s; 1.2 per second",
+        "coordinator host-4711 4 running of 1024; DEV: 4 of 16 started, 0 waiting",
         "12 calls of 256, 0 waiting;",
         "12 in flight, circuit closed, version 0.32.0; DEV",
         "DELIBERATIONS 4211 messages, 5.2 MB",
@@ -247,13 +246,13 @@ def test_cluster_shows_every_part_and_the_missing_ones(url: str, monkeypatch: py
         "nats-server 2.15.1",
         "missing webhooks: None answered",
     ):
-        assert expected in told, told
+        assert expected in result, result
     assert json.loads(invoke("cluster", "--url", url, "--json").stdout)["queue"]["depth"] == 5
 
 
 def test_cancel_prints_the_status(stub: StubGateway, url: str) -> None:
-    told = invoke("cancel", ID, "--url", url, "--reason", "enough", "--wait", "2")
-    assert (told.exit_code, told.stdout) == (0, f"{ID} is cancelling\n")
+    result = invoke("cancel", ID, "--url", url, "--reason", "enough", "--wait", "2")
+    assert (result.exit_code, result.stdout) == (0, f"{ID} is cancelling\n")
     assert stub.bodies == [{"reason": "enough"}]
     assert stub.requests[0][2]["prefer"] == "wait=2"
 
@@ -290,7 +289,7 @@ class TestOpenapi:
     def test_a_check_names_the_file_that_differs(self, tmp_path: Path) -> None:
         invoke("openapi", "--dir", str(tmp_path))
         (tmp_path / "openapi.json").write_text("{\n  edited\n}\n")
-        told = invoke("openapi", "--dir", str(tmp_path), "--check")
-        assert told.exit_code == 1
-        assert "-  edited" in told.stdout
-        assert "openapi.json" in told.stderr and "events.schema.json" not in told.stderr
+        result = invoke("openapi", "--dir", str(tmp_path), "--check")
+        assert result.exit_code == 1
+        assert "-  edited" in result.stdout
+        assert "openapi.json" in result.stderr and "events.schema.json" not in result.stderr

@@ -31,7 +31,7 @@ def served() -> Iterator[Served]:
 
 @pytest.fixture
 def stacks(served: Served, monkeypatch: pytest.MonkeyPatch) -> list[StackOptions]:
-    """Replaces the stack by the stub gateway, and keeps what each was started with."""
+    """Replaces the stack by the stub gateway and records the options of each start."""
     started: list[StackOptions] = []
 
     @asynccontextmanager
@@ -64,19 +64,19 @@ def test_each_case_requests_its_council(case: Case | None, roles: list[str]) -> 
 
 
 def test_the_demo_shows_a_council_and_the_next_steps(served: Served, stacks: list[StackOptions]) -> None:
-    told = runner.invoke(cli, ["demo", "--case", "basic"])
-    assert told.exit_code == 0
+    result = runner.invoke(cli, ["demo", "--case", "basic"])
+    assert result.exit_code == 0
     for expected in ("ready in 7.5 s", "stage 1 propose", "Ranking", "The council's answer", "make up", "curl -s http"):
-        assert expected in told.stdout
-    assert "Stopped" in told.stdout
+        assert expected in result.stdout
+    assert "Stopped" in result.stdout
     assert Counter(member["role"] for member in served.stub.bodies[0]["agents"]) == {"DEV": 1, "QA": 1}
     assert not stacks[0].data_dir.exists(), "nothing is left behind"
 
 
 def test_the_demo_prints_only_json(stacks: list[StackOptions]) -> None:
-    told = runner.invoke(cli, ["demo", "--json"])
-    assert [json.loads(line)["status"] for line in told.stdout.splitlines()] == ["completed"]
-    assert "ready in" in told.stderr
+    result = runner.invoke(cli, ["demo", "--json"])
+    assert [json.loads(line)["status"] for line in result.stdout.splitlines()] == ["completed"]
+    assert "ready in" in result.stderr
 
 
 def test_a_chosen_data_directory_is_kept(stacks: list[StackOptions], tmp_path: Path) -> None:
@@ -104,9 +104,9 @@ def test_a_failed_start_keeps_its_logs(monkeypatch: pytest.MonkeyPatch) -> None:
         yield
 
     monkeypatch.setattr(demo_command, "running_stack", failing)
-    told = runner.invoke(cli, ["demo"])
-    assert told.exit_code == 1
-    assert "ray_failed" in told.stderr and str(started[0].data_dir) in told.stderr
-    assert "last words" in told.stdout
+    result = runner.invoke(cli, ["demo"])
+    assert result.exit_code == 1
+    assert "ray_failed" in result.stderr and str(started[0].data_dir) in result.stderr
+    assert "last words" in result.stdout
     assert started[0].data_dir.is_dir()
     started[0].data_dir.rmdir()

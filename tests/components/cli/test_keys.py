@@ -1,4 +1,4 @@
-"""`deliberate keys`, and the key that every client command sends and none tells."""
+"""`deliberate keys`, and the API key that client commands send and never print."""
 
 import io
 from collections.abc import Iterator
@@ -13,7 +13,7 @@ from app.access.keys import SCOPES, HeldKey, KeyBook, Pepper, created
 from app.cli import cli
 from app.cli.client import GatewayClient
 from app.cli.exits import CommandError
-from app.cli.keys import keys_table, lifetime, standing
+from app.cli.keys import key_status, keys_table, lifetime
 from tests.components.access.keyed import PEPPER
 from tests.components.cli.council_run import ID, Served, StubGateway, council_of, problem
 from tests.story import NOW
@@ -48,21 +48,21 @@ def test_every_client_command_sends_the_key_and_never_prints_it(served: Served, 
     by_option = invoke(*arguments, "--url", served.url, "--api-key", KEY)
     by_environment = invoke(*arguments, "--url", served.url, DELIBERATE_API_KEY=f"{KEY}\n")
     without = invoke(*arguments, "--url", served.url)
-    assert [told.exit_code for told in (by_option, by_environment, without)] == [0, 0, 0]
+    assert [result.exit_code for result in (by_option, by_environment, without)] == [0, 0, 0]
     sent = [headers.get("authorization") for _, _, headers in served.stub.requests]
     assert len(sent) >= 3
     assert set(sent) == {f"Bearer {KEY}", None}
     assert sent[0] == f"Bearer {KEY}" and sent[-1] is None
-    for told in (by_option, by_environment):
-        assert KEY not in told.output
+    for result in (by_option, by_environment):
+        assert KEY not in result.output
     assert all(KEY not in path for _, path, _ in served.stub.requests)
 
 
 @pytest.mark.parametrize("arguments", CLIENT_COMMANDS, ids=lambda arguments: arguments[0])
 def test_help_shows_the_variable_without_its_value(arguments: list[str]) -> None:
-    told = invoke(arguments[0], "--help", DELIBERATE_API_KEY=KEY)
-    assert "DELIBERATE_API_KEY" in told.output
-    assert KEY not in told.output
+    result = invoke(arguments[0], "--help", DELIBERATE_API_KEY=KEY)
+    assert "DELIBERATE_API_KEY" in result.output
+    assert KEY not in result.output
 
 
 @pytest.mark.parametrize(
@@ -70,18 +70,18 @@ def test_help_shows_the_variable_without_its_value(arguments: list[str]) -> None
     [
         ("unauthenticated", 401, "--api-key or DELIBERATE_API_KEY"),
         ("insufficient_scope", 403, "use one with the scope admin"),
-        ("rate_limited", 429, "ask less often; the gateway says in 7 s"),
+        ("rate_limited", 429, "send fewer requests; the gateway says in 7 s"),
     ],
 )
 def test_a_refusal_prints_a_remedy(served: Served, code: str, status: int, remedy: str) -> None:
-    told_by_gateway = "use one with the scope admin"
-    fault = {"location": "header", "pointer": "Authorization", "code": code, "detail": "d", "remedy": told_by_gateway}
+    gateway_remedy = "use one with the scope admin"
+    fault = {"location": "header", "pointer": "Authorization", "code": code, "detail": "d", "remedy": gateway_remedy}
     served.stub.answers.append(problem(code, status, [fault]))
-    told = invoke("roles", "--url", served.url, "--api-key", KEY)
-    assert told.exit_code == 4
-    assert f"error {code}" in told.stderr
-    assert remedy in told.stderr.replace("\n", " ")
-    assert KEY not in told.output
+    result = invoke("roles", "--url", served.url, "--api-key", KEY)
+    assert result.exit_code == 4
+    assert f"error {code}" in result.stderr
+    assert remedy in result.stderr.replace("\n", " ")
+    assert KEY not in result.output
 
 
 @pytest.mark.parametrize("key", ["two words", "é", "a\nb", "\x00"])
@@ -123,9 +123,9 @@ def test_rejects_invalid_lifetimes(text: str) -> None:
     ],
 )
 def test_rejects_invalid_key_options_before_connecting(arguments: list[str], complaint: str) -> None:
-    told = invoke("keys", *arguments, "--nats-url", "nats://127.0.0.1:1", COLUMNS="300")
-    assert told.exit_code == 2
-    assert complaint in told.stderr
+    result = invoke("keys", *arguments, "--nats-url", "nats://127.0.0.1:1", COLUMNS="300")
+    assert result.exit_code == 2
+    assert complaint in result.stderr
 
 
 def test_the_key_list_shows_each_status() -> None:
@@ -133,11 +133,11 @@ def test_the_key_list_shows_each_status() -> None:
     fact, _ = created(pepper, name="[b]ci", tenant="acme", scopes=SCOPES, created_at=NOW, expires_at=NOW)
     fresh = fact.model_copy(update={"expires_at": None})
     book = KeyBook()
-    assert standing(HeldKey.of(fact), book, None, now) == "expired"
-    assert standing(HeldKey.of(fresh), book, pepper.id, now) == "good"
-    assert standing(HeldKey.of(fresh), book, "00000000", now) == "other pepper"
+    assert key_status(HeldKey.of(fact), book, None, now) == "expired"
+    assert key_status(HeldKey.of(fresh), book, pepper.id, now) == "good"
+    assert key_status(HeldKey.of(fresh), book, "00000000", now) == "other pepper"
     book.revoked[fact.key_id] = NOW
-    assert standing(HeldKey.of(fresh), book, pepper.id, now) == "revoked"
+    assert key_status(HeldKey.of(fresh), book, pepper.id, now) == "revoked"
     row = {**fresh.model_dump(mode="json"), "status": "revoked"}
     written = io.StringIO()
     Console(file=written, width=200).print(keys_table([row]))

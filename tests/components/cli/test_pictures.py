@@ -11,7 +11,7 @@ from app.cli.exits import CommandError, Exit, FieldFault, exit_of, print_error
 from app.cli.render.lanes import CouncilView
 from app.cli.render.lines import event_line
 from app.cli.render.panels import picture, seconds
-from app.cli.render.ranking import account
+from app.cli.render.ranking import deliberation_report
 from app.deliberation.calls import Call
 from app.deliberation.facts import StageOpened
 from app.deliberation.strategies import STRATEGIES
@@ -65,13 +65,13 @@ def test_every_strategy_is_shown_from_its_first_event_to_its_report(strategy: st
         lines = drawn(council, events).splitlines()
         assert len(lines) <= 30 and max(map(len, lines)) <= 100
         assert '{"' not in "".join(lines), "no JSON in the lanes"
-    told = deliberation(council)
-    text = shown(account(told), width=140)
-    assert told.verdict is not None
-    for proposal in told.proposals:
+    found = deliberation(council)
+    text = shown(deliberation_report(found), width=140)
+    assert found.verdict is not None
+    for proposal in found.proposals:
         assert proposal.agent_id in text
-    assert ("The council's answer" in text) is (told.verdict.content is not None)
-    assert f"{told.usage.calls} engine calls" in text
+    assert ("The council's answer" in text) is (found.verdict.content is not None)
+    assert f"{found.usage.calls} engine calls" in text
     lines = [event_line(event, council.events[0].ts) for event in council.events]
     purposes = {event.purpose for event in council.events if isinstance(event, StageOpened)}
     assert all(any(f" {purpose}" in line for line in lines if line) for purpose in purposes)
@@ -84,7 +84,7 @@ def everyone_says(answer: str) -> Script:
 
 def test_a_vote_shows_its_tally_and_the_agents_that_were_not_asked() -> None:
     council = council_of(specification("vote", 5), everyone_says("Blue."))
-    text = shown(account(deliberation(council)), width=140)
+    text = shown(deliberation_report(deliberation(council)), width=140)
     assert "Votes" in text and "│     3 │ blue" in text and "100 % of the votes agree" in text
     assert text.count("skipped") == 2 and "┃ model" not in text
     lines = drawn(council, len(council.frames)).splitlines()
@@ -93,10 +93,10 @@ def test_a_vote_shows_its_tally_and_the_agents_that_were_not_asked() -> None:
 
 
 def test_a_fused_text_is_attributed_to_its_call() -> None:
-    told = deliberation(council_of(specification("best_of_n")))
-    assert told.verdict is not None
-    fused = told.verdict.model_copy(update={"winner": None, "call_id": "s4-dev-002", "effective_votes": 2.25})
-    text = shown(account(told.model_copy(update={"verdict": fused})), width=140)
+    found = deliberation(council_of(specification("best_of_n")))
+    assert found.verdict is not None
+    fused = found.verdict.model_copy(update={"winner": None, "call_id": "s4-dev-002", "effective_votes": 2.25})
+    text = shown(deliberation_report(found.model_copy(update={"verdict": fused})), width=140)
     assert "The council's answer, from call s4-dev-002" in text and "★" not in text
     assert "worth 2.2 independent ballots" in text
 
@@ -124,27 +124,27 @@ def test_an_ended_council_keeps_one_line_per_agent(council: Council) -> None:
 
 
 def test_the_report_shows_ranking_scores_confidence_cost_and_text(council: Council) -> None:
-    told = deliberation(council)
-    assert told.verdict is not None and told.verdict.winner is not None
-    text = shown(account(told), width=140)
+    found = deliberation(council)
+    assert found.verdict is not None and found.verdict.winner is not None
+    text = shown(deliberation_report(found), width=140)
     rows = [line for line in text.splitlines() if "│ dev-" in line]
-    assert [row.split("│")[2].split()[0] for row in rows] == [proposal.agent_id for proposal in told.proposals]
-    assert f"{told.verdict.winner} ★" in rows[0]
+    assert [row.split("│")[2].split()[0] for row in rows] == [proposal.agent_id for proposal in found.proposals]
+    assert f"{found.verdict.winner} ★" in rows[0]
     for expected in ("correctness", "completeness", "clarity", "agreement", "12 engine calls", "1,440 tokens"):
         assert expected in text
-    assert f"The council's answer, by {told.verdict.winner}" in text
+    assert f"The council's answer, by {found.verdict.winner}" in text
     assert "Simulated" in text
 
 
 def test_an_unranked_council_shows_every_answer() -> None:
-    text = shown(account(deliberation(council_of(specification("independent")))), width=140)
+    text = shown(deliberation_report(deliberation(council_of(specification("independent")))), width=140)
     assert "Ranking" not in text
     for agent in ("dev-001", "dev-002", "dev-003"):
         assert f"─ {agent} DEV ─" in text
 
 
 def test_a_failure_shows_its_problem() -> None:
-    text = shown(account(deliberation(council_of(script=lambda call: None))), width=140)
+    text = shown(deliberation_report(deliberation(council_of(script=lambda call: None))), width=140)
     assert "failed" in text
     assert "engine_unavailable" in text
     assert "no_answers" in text
@@ -154,7 +154,7 @@ def test_a_degraded_verdict_shows_its_reason() -> None:
     def one_fails(call: Call) -> str | None:
         return None if call.agent_id == "dev-003" else answer_text(call)
 
-    text = shown(account(deliberation(council_of(script=one_fails))), width=140)
+    text = shown(deliberation_report(deliberation(council_of(script=one_fails))), width=140)
     assert "degraded" in text
 
 
@@ -164,7 +164,7 @@ def test_markup_and_control_characters_in_answers_have_no_effect() -> None:
         specification("independent"),
         script=lambda call: evil if call.output.kind == "answer" else answer_text(call),
     )
-    text = shown(account(deliberation(council)), width=140) + drawn(council, len(council.frames) - 4)
+    text = shown(deliberation_report(deliberation(council)), width=140) + drawn(council, len(council.frames) - 4)
     assert "[bold]x[/nope]" in text
     assert "\x1b" not in text
 
@@ -196,9 +196,9 @@ def test_errors_show_code_fields_and_remedy(capsys: pytest.CaptureFixture[str]) 
     faults = [FieldFault("/rounds", "too many", "Give 5 or less.")]
     error = CommandError(Exit.REFUSED, "invalid_request", "not valid", fields=faults, remedy="mend it", request_id="r1")
     print_error(error, as_json=False)
-    told = capsys.readouterr()
-    assert told.out == ""
-    assert told.err.splitlines() == [
+    found = capsys.readouterr()
+    assert found.out == ""
+    assert found.err.splitlines() == [
         "error invalid_request: not valid",
         "  /rounds: too many. Give 5 or less.",
         "  → mend it",

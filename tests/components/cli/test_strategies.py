@@ -1,4 +1,4 @@
-"""`deliberate strategies`, and how a strategy's own parameters are asked for and refused."""
+"""`deliberate strategies`, and the parameters of strategies in `deliberate ask`."""
 
 import json
 from collections.abc import Iterator
@@ -35,56 +35,56 @@ def invoke(served: Served, *arguments: str) -> Result:
 
 
 def test_lists_strategies_with_steps_and_cost(served: Served, stub: StubGateway) -> None:
-    told = invoke(served, "strategies")
-    assert told.exit_code == 0
+    result = invoke(served, "strategies")
+    assert result.exit_code == 0
     for definition in STRATEGIES.values():
-        assert f"{definition.name} v{definition.version}" in told.stdout
-        assert definition.steps[0] in told.stdout
+        assert f"{definition.name} v{definition.version}" in result.stdout
+        assert definition.steps[0] in result.stdout
 
 
 @pytest.mark.parametrize("name", STRATEGIES)
 def test_shows_one_strategy_with_every_parameter(served: Served, stub: StubGateway, name: str) -> None:
-    told = invoke(served, "strategies", name)
-    assert told.exit_code == 0
+    result = invoke(served, "strategies", name)
+    assert result.exit_code == 0
     definition = STRATEGIES[name]
-    words = told.stdout.split()
+    words = result.stdout.split()
     for text in (definition.summary, definition.formula, definition.source, *definition.steps):
         assert set(text.split()) <= set(words), text
     for field in definition.parameters.model_fields:
         assert field in words
-    assert ("no parameters of its own" in told.stdout) is (not definition.parameters.model_fields)
+    assert ("It has no parameters." in result.stdout) is (not definition.parameters.model_fields)
 
 
 def test_prints_one_strategy_as_json(served: Served, stub: StubGateway) -> None:
-    told = json.loads(invoke(served, "strategies", "council", "--json").stdout)
-    assert told["name"] == "council" and "critics" in told["parameters"]["properties"]
+    result = json.loads(invoke(served, "strategies", "council", "--json").stdout)
+    assert result["name"] == "council" and "critics" in result["parameters"]["properties"]
 
 
 @pytest.mark.parametrize(
-    ("name", "remedy"), [("best_of", "did you mean best_of_n?"), ("zzz", "there are single, independent")]
+    ("name", "remedy"), [("best_of", "did you mean best_of_n?"), ("zzz", "the strategies are single, independent")]
 )
 def test_an_unknown_strategy_suggests_the_nearest_name(
     served: Served, stub: StubGateway, name: str, remedy: str
 ) -> None:
-    told = invoke(served, "strategies", name)
-    assert (told.exit_code, told.stdout) == (4, "")
-    assert "error unknown_strategy" in told.stderr and remedy in told.stderr
+    result = invoke(served, "strategies", name)
+    assert (result.exit_code, result.stdout) == (4, "")
+    assert "error unknown_strategy" in result.stderr and remedy in result.stderr
 
 
 def test_a_refused_parameter_names_the_help_command(served: Served, stub: StubGateway) -> None:
     fault = {"location": "body", "pointer": "/parameters/critics", "code": "le", "detail": "too many"}
     stub.answers = [problem("invalid_request", 422, [fault | {"remedy": "Give 8 or less."}])]
-    told = invoke(served, "ask", "x", "--strategy", "council", "--parameter", "critics=9")
-    assert told.exit_code == 4
-    assert "/parameters/critics: too many. Give 8 or less." in told.stderr
-    assert "`deliberate strategies council` lists what it takes" in told.stderr
+    result = invoke(served, "ask", "x", "--strategy", "council", "--parameter", "critics=9")
+    assert result.exit_code == 4
+    assert "/parameters/critics: too many. Give 8 or less." in result.stderr
+    assert "`deliberate strategies council` lists its parameters" in result.stderr
 
 
 def test_a_refused_strategy_names_the_help_command(served: Served, stub: StubGateway) -> None:
     fault = {"location": "body", "pointer": "/strategy", "code": "unknown_strategy", "detail": "no such"}
     stub.answers = [problem("invalid_request", 422, [fault | {"remedy": "Give one of …."}])]
-    told = invoke(served, "ask", "x", "--strategy", "nope")
-    assert told.exit_code == 4 and "`deliberate strategies` tells what each does" in told.stderr
+    result = invoke(served, "ask", "x", "--strategy", "nope")
+    assert result.exit_code == 4 and "`deliberate strategies` describes them" in result.stderr
 
 
 @pytest.mark.parametrize(

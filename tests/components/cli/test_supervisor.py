@@ -23,7 +23,7 @@ from app.cli.render.progress import (
     as_document,
 )
 from app.cli.stack.layout import PACKAGED_ROLES, StackOptions, make_ray_dir, plan_stack, without_credentials
-from app.cli.stack.nats_store import FREE_BYTES_MIN, unhealthy_store
+from app.cli.stack.nats_server import FREE_BYTES_MIN, unhealthy_store
 from app.cli.stack.processes import PortAllocator, log_tail, marked, output_since, write_private
 from app.cli.stack.restart_policy import (
     DELAY_MAX_S,
@@ -419,13 +419,13 @@ def test_webhooks_may_reach_loopback_only_without_keys(tmp_path: Path, pepper: s
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
-        (["--engine-url", "gpu:8000"], "no URL"),
-        (["--engine-url", "http://gpu:x"], "no URL"),
-        (["--engine-url", "http://gpu 8000"], "no URL"),
-        (["--engine-url", "nats://gpu"], "no URL"),
-        (["--engine-url", "http://gpu", "--engine-url", "http://"], "no URL"),
-        (["--nats-url", "http://log:4222"], "no URL"),
-        (["--nats-url", ""], "no URL"),
+        (["--engine-url", "gpu:8000"], "is not a URL"),
+        (["--engine-url", "http://gpu:x"], "is not a URL"),
+        (["--engine-url", "http://gpu 8000"], "is not a URL"),
+        (["--engine-url", "nats://gpu"], "is not a URL"),
+        (["--engine-url", "http://gpu", "--engine-url", "http://"], "is not a URL"),
+        (["--nats-url", "http://log:4222"], "is not a URL"),
+        (["--nats-url", ""], "is not a URL"),
         (["--simulate", "'--seed"], "No closing quotation"),
         (["--port", "65536"], "--port"),
         (["--host", "0.0.0.0"], "set KEY_PEPPER"),

@@ -1,10 +1,10 @@
-"""The scripted connections of tests/fixtures/stream/, served on a socket: a client meets each fault as it happens.
+"""Serves the scripted connections of tests/fixtures/stream/ on a socket, with their faults.
 
-A fixture has `connections`, one after the other: what the client must have `asked`, and the answer: `frames` (or
-`text`, sent in `pieces` of so many bytes), or a `status` with a `problem` or `body`; `then` the connection is closed,
-`reset`, left in `silence`, or broken in the `half` of a frame. `events` are the ids and types that a client gives out,
-`texts` what it makes of them (by deliberation where a stream is `of` several), `waits_ms` how long it waits at least
-between connections, `refused` the error it raises.
+A fixture lists `connections` in order. Each has the expected request (`asked`) and the response: `frames` (or `text`,
+sent in `pieces` of so many bytes), or a `status` with a `problem` or `body`; `then` the connection is closed, `reset`,
+left in `silence`, or broken in the `half` of a frame. `events` are the ids and types that a client yields, `texts` the
+rebuilt texts (by deliberation if a stream is `of` several), `waits_ms` the minimum waits between connections, `refused`
+the error that it raises.
 """
 
 import asyncio
@@ -30,7 +30,7 @@ def fixture(name: str) -> dict[str, Any]:
 
 
 def wire(frame: dict[str, Any]) -> str:
-    """A frame as text; of its fields any may be left out."""
+    """A frame as text; all fields are optional."""
     if "comment" in frame:
         return f": {frame['comment']}\n\n"
     lines = [f"{name}: {frame[name]}" for name in ("retry", "id", "event") if name in frame]
@@ -41,7 +41,7 @@ def wire(frame: dict[str, Any]) -> str:
 
 @dataclass
 class ScriptedStream:
-    """Serves one fixture; `asked` is what clients asked for, `at_s` when."""
+    """Serves one fixture; `asked` records the requests and `at_s` their times."""
 
     script: dict[str, Any]
     asked: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
@@ -50,7 +50,7 @@ class ScriptedStream:
 
     @property
     def expected(self) -> list[dict[str, Any]]:
-        """What clients must have asked for, by connection; filters are not asked for unless they are named."""
+        """The expected requests by connection; filters are absent unless named."""
         return [
             {"deltas": None, "deliberation": None, **connection["asked"]} for connection in self.script["connections"]
         ]
@@ -64,12 +64,12 @@ class ScriptedStream:
         several = {"deliberation": query.get("deliberation")}
         self.asked.append({"Last-Event-ID": headers.get("last-event-id"), **one, **several})
         self.at_s.append(asyncio.get_running_loop().time())
-        assert len(self.asked) <= len(self.script["connections"]), "the client asked once more than it should"
+        assert len(self.asked) <= len(self.script["connections"]), "the client connected more often than expected"
         connection = self.script["connections"][len(self.asked) - 1]
         try:
             await self._answer(connection, writer)
         except ConnectionError:
-            pass  # the client has what it wants
+            pass  # the client has left
         finally:
             writer.close()
 
@@ -103,7 +103,7 @@ class ScriptedStream:
 
 @asynccontextmanager
 async def scripted(script: dict[str, Any]) -> AsyncGenerator[tuple[ScriptedStream, str]]:
-    """A fixture served, and where."""
+    """Serves a fixture; yields it with its URL."""
     stream = ScriptedStream(script)
     server = await asyncio.start_server(stream, "127.0.0.1", 0)
     try:

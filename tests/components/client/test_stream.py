@@ -1,4 +1,4 @@
-"""The streaming helper meets every fault of a stream: no event is lost or doubled, and every text is rebuilt."""
+"""The streaming client under every fault of a stream: it loses and repeats no event, and rebuilds every text."""
 
 import asyncio
 import json
@@ -36,17 +36,17 @@ from tests.story import Story
 QUICK = Waits(first_s=0.001, idle_s=5.0, patience_s=5.0)
 
 
-def told(texts: Texts | TextsOfSeveral) -> dict[str, dict[str, Any]]:
-    """The texts as the fixtures have them."""
+def text_fields(texts: Texts | TextsOfSeveral) -> dict[str, dict[str, Any]]:
+    """The texts in the form of the fixtures."""
     if isinstance(texts, TextsOfSeveral):
-        return {deliberation_id: told(texts[deliberation_id]) for deliberation_id in texts}
+        return {deliberation_id: text_fields(texts[deliberation_id]) for deliberation_id in texts}
     found = {call_id: asdict(text) for call_id, text in texts.items()}
     return {call_id: {k: v for k, v in text.items() if not k.endswith("_id")} for call_id, text in found.items()}
 
 
 @asynccontextmanager
 async def following(name: str) -> AsyncGenerator[tuple[ScriptedStream, EventStream | MultiplexedStream], None]:
-    """A client of a fixture."""
+    """A client connected to a fixture."""
     script = fixture(name)
     options: dict[str, Any] = {name: script[name] for name in ("after", "deltas") if name in script} | {"waits": QUICK}
     async with scripted(script) as (served, url), httpx.AsyncClient(base_url=url) as http, asyncio.timeout(10):
@@ -67,12 +67,12 @@ async def refused_as(expected: dict[str, Any] | None) -> AsyncGenerator[None, No
 
 @pytest.mark.parametrize("name", NAMES)
 async def test_yields_every_event_once_and_in_order_despite_faults(name: str) -> None:
-    script, shown = fixture(name), list[list[str | None]]()
+    script, received = fixture(name), list[list[str | None]]()
     async with following(name) as (served, stream):
         async with refused_as(script.get("refused")):
             async for frame in stream.frames():
-                shown.append([frame.id, frame.event])
-        assert shown == script["events"]
+                received.append([frame.id, frame.event])
+        assert received == script["events"]
         assert served.asked == served.expected
         assert stream.duplicates == script.get("duplicates", 0)
         for (before_s, after_s), least_ms in zip(pairwise(served.at_s), script.get("waits_ms", ()), strict=False):
@@ -87,7 +87,7 @@ async def test_rebuilds_every_text_despite_faults(name: str) -> None:
             async for event in stream:
                 if isinstance(event, UnknownEvent):
                     unknown.append(event.type)
-        assert told(stream.texts) == script["texts"]
+        assert text_fields(stream.texts) == script["texts"]
     assert unknown == script.get("unknown", [])
 
 
@@ -187,7 +187,7 @@ async def test_follows_a_tenants_new_deliberations() -> None:
             seen = [event async for event in _until(stream, "deliberation.completed")]
             assert stream.texts["d-2"]["s1-dev-002"].text == "blue"
     shown = [event.type for event in whole(Story("d-2")) if event.type != "call.delta"]
-    # One that is pending begins to be shown with the event that makes it in progress.
+    # The status filter passes a deliberation from the event that sets it in progress.
     assert [event.type for event in seen] == [each for each in shown if each != "deliberation.accepted"]
 
 

@@ -1,4 +1,4 @@
-"""The documents say what the code says."""
+"""The documents agree with the code."""
 
 import re
 from pathlib import Path
@@ -43,7 +43,7 @@ def test_every_field_of_a_role_is_documented() -> None:
 
 
 def definition_table(definition: StrategyDefinition) -> str:
-    """What stands between the markers of a strategy's page: its definition, word by word."""
+    """The definition between the markers of a strategy's page."""
     return f"""\
 | steps | calls without failures | source |
 |---|---|---|

@@ -1,4 +1,4 @@
-"""The examples: they parse, and the Python client resumes a broken stream without losing or doubling an event."""
+"""The examples parse, and the Python client resumes a broken stream without lost or repeated events."""
 
 import importlib.util
 import json
@@ -29,7 +29,7 @@ CLIENT = example("python_client")
 
 @pytest.fixture(autouse=True)
 def no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The client waits between attempts; here nobody does."""
+    """Removes the client's waits between attempts."""
 
     def at_once(_: float) -> None: ...
 
@@ -46,7 +46,7 @@ def delta(sequence: int, offset: int, text: str, attempt: int = 1) -> bytes:
 
 
 class Breaking(httpx.SyncByteStream):
-    """A body that comes in given pieces, and then breaks off unless it is whole."""
+    """A body in given pieces that breaks off unless it is complete."""
 
     def __init__(self, *pieces: bytes, whole: bool = False) -> None:
         self._pieces = pieces
@@ -59,7 +59,7 @@ class Breaking(httpx.SyncByteStream):
 
 
 def gateway(*answers: httpx.Response) -> tuple[httpx.Client, list[httpx.Request]]:
-    """A client of a gateway that gives these answers one after the other, and what it was asked."""
+    """A client of a gateway that gives these responses in order, and the recorded requests."""
     asked: list[httpx.Request] = []
 
     def answer(request: httpx.Request) -> httpx.Response:
@@ -111,7 +111,7 @@ def test_retries_an_unready_gateway_and_not_a_refusal() -> None:
 
 
 def test_places_pieces_of_text_by_offset(capsys: pytest.CaptureFixture[str]) -> None:
-    """Twice the same piece, a line separator that is no line's end, and a new attempt that begins again."""
+    """Covers a repeated piece, a U+2028 inside a text, and a new attempt."""
     client, _ = gateway(
         stream(delta(1, 0, "bl\u2028u"), delta(2, 4, "e")),
         stream(delta(2, 4, "e"), delta(3, 0, "re", attempt=2), delta(4, 2, "d", attempt=2), END, whole=True),
@@ -149,7 +149,7 @@ def test_the_pages_script_parses(tmp_path: Path) -> None:
 
 
 async def test_the_proxy_forwards_events_at_once_and_serves_the_page() -> None:
-    """Nothing but what it knows goes through, in either direction."""
+    """Only known headers pass, in either direction."""
     served: list[httpx.Request] = []
 
     def answer(request: httpx.Request) -> httpx.Response:

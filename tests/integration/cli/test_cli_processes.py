@@ -1,4 +1,4 @@
-"""What only a process of its own can show: signals, and commands beside a real nats-server."""
+"""Commands as processes: signals, and a real nats-server."""
 
 import asyncio
 import json
@@ -41,11 +41,11 @@ async def test_a_signal_ends_the_command_and_not_the_deliberation(served: Served
     assert process.stdout is not None
     assert b"accepted" in await asyncio.wait_for(process.stdout.readline(), 30)
     process.send_signal(number)
-    _, told = await asyncio.wait_for(process.communicate(), 30)
+    _, errors = await asyncio.wait_for(process.communicate(), 30)
     assert process.returncode == exit_code
-    assert f"deliberate watch {ID} --url {served.url}" in told.decode()
-    assert b"Traceback" not in told
-    assert [method for method, _, _ in served.stub.requests] == ["POST", "GET"], "nothing asked the gateway to stop"
+    assert f"deliberate watch {ID} --url {served.url}" in errors.decode()
+    assert b"Traceback" not in errors
+    assert [method for method, _, _ in served.stub.requests] == ["POST", "GET"], "no request cancels the deliberation"
 
 
 class TestStreams:
@@ -86,7 +86,7 @@ class TestKeys:
         assert (await finished("streams", "apply", *at))[0] == 0
         code, out, err = await finished("keys", "create", "ci", "--tenant", "acme", "--scope", "read", *at)
         key, key_id = out.strip(), out.split("_")[1]
-        assert (code, len(key), out.count("\n")) == (0, 69, 1), "stdout has the key alone"
+        assert (code, len(key), out.count("\n")) == (0, 69, 1), "stdout has only the key"
         assert key_id in err and "tenant acme, read, expires" in err and key not in err
         code, out, _ = await finished("keys", "create", "ops", "--tenant", "acme", "--expires", "never", *at, "--json")
         other = json.loads(out)

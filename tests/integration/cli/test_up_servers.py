@@ -1,4 +1,4 @@
-"""The supervisor over the real nats-server and the real Ray."""
+"""The supervisor with the real nats-server and the real Ray."""
 
 import asyncio
 import os
@@ -61,7 +61,7 @@ signal.pause()
 
 
 def listening_elsewhere(pids: set[int]) -> list[str]:
-    """Addresses that these processes listen on, other than loopback, as /proc writes them."""
+    """Non-loopback addresses on which these processes listen, in the notation of /proc."""
     sockets = {os.readlink(link) for pid in pids for link in Path(f"/proc/{pid}/fd").iterdir() if link.is_symlink()}
     loopback = ("0100007F", "00000000000000000000000001000000", "0000000000000000FFFF00000100007F")
     rows = [row.split() for table in ("tcp", "tcp6") for row in Path(f"/proc/net/{table}").read_text().splitlines()[1:]]
@@ -90,11 +90,11 @@ async def test_ray_listens_on_loopback_and_restarts_when_a_daemon_dies_or_hangs(
     async with supervised([ray, stub], layout.stack_run, events) as supervisor:
         first = {process.pid: process.command for process in marked(layout.mark)}
         [replica] = [pid for pid, command in first.items() if command.startswith("ray::Replica")]
-        [struck] = [pid for pid, command in first.items() if command.split()[0].endswith(f"/{daemon}")]
+        [victim] = [pid for pid, command in first.items() if command.split()[0].endswith(f"/{daemon}")]
         assert listening_elsewhere(set(first)) == []
         assert replica not in {supervisor.pid_of("ray"), supervisor.pid_of("deployer")}
 
-        os.kill(struck, blow)
+        os.kill(victim, blow)
         await events.until_ready("deployer", 2)
         assert not [command for pid, command in first.items() if alive(pid)]
         assert layout.ray_address in {events.of(ChildReady, "ray")[-1].detail}

@@ -1,4 +1,4 @@
-"""The whole proof table in its bands; and parts of the core broken one at a time, which the table must notice."""
+"""All figures of the proof table lie in their bands, and the table detects each broken part of the core."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 
@@ -15,7 +15,7 @@ from app.quality.experiments import Experiment, run
 from app.quality.table import experiments
 
 SEED, RUNS = 1, 600
-# Few: `deliberate bench quality` makes the table with as many as it takes.
+# Fewer than `deliberate bench quality` runs.
 TABLE_RUNS = 200
 EXPERIMENTS = {each.name: each for each in experiments()}
 
@@ -71,7 +71,7 @@ def believe_one_order(patch: pytest.MonkeyPatch) -> None:
 
 def stop_before_it_is_decided(patch: pytest.MonkeyPatch) -> None:
     def hasty(rule: stopping.VoteStopRule, first: int, second: int, left: int) -> int:
-        # By one vote: a lead of exactly what is left cannot occur among two answers and an odd number of agents.
+        # Too early by one vote: with two answers and an odd number of agents, no lead equals the votes left.
         return 0 if first and first - second >= left - 1 else stopping.wave(rule, first, second, left)
 
     patch.setattr(vote, "wave", hasty)

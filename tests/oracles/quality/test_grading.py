@@ -9,20 +9,20 @@ import pytest
 from app.api.schemas import Deliberation
 from app.catalog.projection import resource
 from app.deliberation.fold import fold
-from app.quality.accounts import Account, Flips, MarkedAnswer, first_drafts, flips, mark
 from app.quality.dataset import FAULTS_MAX, DatasetInvalid, Question, parse_dataset
+from app.quality.grading import Flips, GradedAnswer, StrategyResult, first_drafts, flips, grade
 from tests.test_architecture import IMPURE_CALLS, PURE_STDLIB, allowed, imports, modules, within
 from tests.unit.facts_of import CouncilScript, agent_ids, run, specification
 
 RED = Question("Name a colour.", "red")
-MARKED = MarkedAnswer(
+GRADED = GradedAnswer(
     id="d1",
     status="completed",
     right=True,
     majority_right=True,
     first_right=True,
     answers=4,
-    read=4,
+    readable=4,
     calls=6,
     tokens=600,
     seconds=2.0,
@@ -30,8 +30,8 @@ MARKED = MarkedAnswer(
 )
 
 
-def ended(minds: CouncilScript, size: int = 3, strategy: str = "council") -> Deliberation:
-    state = fold(enumerate(run(specification(size, strategy=strategy), minds).facts, start=1))
+def ended(agents: CouncilScript, size: int = 3, strategy: str = "council") -> Deliberation:
+    state = fold(enumerate(run(specification(size, strategy=strategy), agents).facts, start=1))
     assert state is not None
     return resource(state, epoch="e", retention_s=60)
 
@@ -54,12 +54,12 @@ BAD_ROWS = {
 }
 
 
-@pytest.mark.parametrize(("row", "said"), BAD_ROWS.values(), ids=BAD_ROWS.keys())
-def test_an_invalid_row_is_reported_with_line_and_remedy(row: str, said: str) -> None:
+@pytest.mark.parametrize(("row", "detail"), BAD_ROWS.values(), ids=BAD_ROWS.keys())
+def test_an_invalid_row_is_reported_with_line_and_remedy(row: str, detail: str) -> None:
     with pytest.raises(DatasetInvalid) as refused:
         parse_dataset(f'{{"question": "fine", "answer": 1}}\n\n{row}\n')
     (fault,) = refused.value.faults
-    assert fault.line == 3 and said in fault.detail and fault.remedy
+    assert fault.line == 3 and detail in fault.detail and fault.remedy
 
 
 def test_rejects_an_empty_data_set_and_bounds_the_faults() -> None:
@@ -85,8 +85,8 @@ def test_an_unreadable_answer_is_wrong() -> None:
 
 
 def test_a_first_draft_is_the_answer_before_any_revision() -> None:
-    minds = CouncilScript(text=lambda call_id: "red" if call_id.startswith("s1") else f"blue of {call_id}")
-    found = ended(minds)
+    agents = CouncilScript(text=lambda call_id: "red" if call_id.startswith("s1") else f"blue of {call_id}")
+    found = ended(agents)
     assert found.verdict is not None and found.verdict.content != "red"
     assert list(first_drafts(found).items()) == [(agent_id, "red") for agent_id in agent_ids(3)]
 
@@ -94,27 +94,27 @@ def test_a_first_draft_is_the_answer_before_any_revision() -> None:
 def test_an_agent_without_an_answer_has_no_first_draft() -> None:
     found = ended(CouncilScript(failing={"s1-dev-001"}))
     assert list(first_drafts(found)) == agent_ids(3)[1:]
-    assert mark(RED, found).first_right is None
+    assert grade(RED, found).first_right is None
 
 
 def test_grades_spoilt_and_corrected_verdicts() -> None:
-    spoilt = mark(RED, ended(CouncilScript(text=lambda call_id: "red" if call_id.startswith("s1") else "blue")))
+    spoilt = grade(RED, ended(CouncilScript(text=lambda call_id: "red" if call_id.startswith("s1") else "blue")))
     assert (spoilt.majority_right, spoilt.first_right, spoilt.right) == (True, True, False)
-    mended = mark(RED, ended(CouncilScript(text=lambda call_id: "blue" if call_id.startswith("s1") else "red")))
+    mended = grade(RED, ended(CouncilScript(text=lambda call_id: "blue" if call_id.startswith("s1") else "red")))
     assert (mended.majority_right, mended.first_right, mended.right) == (False, False, True)
 
 
 def test_a_grade_counts_calls_tokens_and_readable_answers() -> None:
     question = Question("Name a number.", "7", "number")
     texts = {"s1-dev-001": "7", "s1-dev-002": "seven", "s1-dev-003": "8"}
-    found = mark(question, ended(CouncilScript(text=texts.__getitem__), strategy="best_of_n"))
-    # Three drafts, one of them unreadable, and the verdict, which is the first agent's by the minds' taste.
-    assert (found.answers, found.read, found.right) == (4, 3, True)
+    found = grade(question, ended(CouncilScript(text=texts.__getitem__), strategy="best_of_n"))
+    # Three drafts, one of them unreadable, and the verdict, which is the first agent's.
+    assert (found.answers, found.readable, found.right) == (4, 3, True)
     assert (found.calls, found.tokens) == (6, 6 * 150)
 
 
 def test_a_failed_deliberation_is_wrong_and_has_no_answers() -> None:
-    failed = mark(RED, ended(CouncilScript(failing={f"s1-{each}" for each in agent_ids(3)})))
+    failed = grade(RED, ended(CouncilScript(failing={f"s1-{each}" for each in agent_ids(3)})))
     assert (failed.status, failed.right, failed.majority_right, failed.answers) == ("failed", False, None, 0)
 
 
@@ -124,16 +124,18 @@ def test_counts_flips_in_both_directions_and_ignores_missing_drafts() -> None:
 
 
 def test_a_summary_adds_up_its_grades() -> None:
-    wrong = replace(MARKED, right=False, seconds=4.0, read=2, degraded=True)
-    failed = replace(MARKED, right=False, status="timeout", majority_right=None, first_right=None, answers=0, read=0)
-    account = Account("council", 3, [MARKED, wrong, failed])
-    assert (account.questions, account.right, account.calls, account.tokens) == (3, 1, 18, 1_800)
-    assert account.accuracy == pytest.approx(1 / 3) and account.interval == pytest.approx((0.061, 0.792), abs=1e-3)
-    assert (account.per_right(account.calls), account.per_right(account.tokens)) == (18, 1_800)
-    assert (account.against_majority, account.against_first) == (Flips(1, 0), Flips(1, 0))
-    assert (account.answers, account.unread, account.degraded, account.failed) == (8, 2, 1, 1)
-    assert account.seconds == pytest.approx(8 / 3)
-    assert Account("council", 3, [failed]).per_right(6) is None
+    wrong = replace(GRADED, right=False, seconds=4.0, readable=2, degraded=True)
+    failed = replace(
+        GRADED, right=False, status="timeout", majority_right=None, first_right=None, answers=0, readable=0
+    )
+    result = StrategyResult("council", 3, [GRADED, wrong, failed])
+    assert (result.questions, result.right, result.calls, result.tokens) == (3, 1, 18, 1_800)
+    assert result.accuracy == pytest.approx(1 / 3) and result.interval == pytest.approx((0.061, 0.792), abs=1e-3)
+    assert (result.per_right(result.calls), result.per_right(result.tokens)) == (18, 1_800)
+    assert (result.against_majority, result.against_first) == (Flips(1, 0), Flips(1, 0))
+    assert (result.answers, result.unreadable, result.degraded, result.failed) == (8, 2, 1, 1)
+    assert result.seconds == pytest.approx(8 / 3)
+    assert StrategyResult("council", 3, [failed]).per_right(6) is None
 
 
 def test_only_the_bench_imports_app_quality_and_it_is_pure() -> None:

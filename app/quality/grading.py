@@ -1,4 +1,4 @@
-"""Deliberations on questions with known answers: each marked, and all of one strategy summed into an account."""
+"""Grades deliberations on questions with known answers, and sums them up per strategy."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -11,12 +11,12 @@ from app.quality.figures import wilson
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MarkedAnswer:
-    """One ended deliberation against the right answer.
+class GradedAnswer:
+    """The grade of one ended deliberation.
 
-    `majority_right` and `first_right` tell of the first drafts, None where there is none: whether the answer that most
-    of them give is right, and whether the council's first member's is. `read` of `answers` (first drafts and verdict)
-    had the form that was asked for. `seconds` are from acceptance to the end.
+    `majority_right`: whether the most frequent first draft is right; `first_right`: whether the first agent's draft is;
+    None without drafts. `readable` of `answers` (first drafts and verdict) have the required form. `seconds` are from
+    acceptance to the end.
     """
 
     id: str
@@ -25,7 +25,7 @@ class MarkedAnswer:
     majority_right: bool | None
     first_right: bool | None
     answers: int
-    read: int
+    readable: int
     calls: int
     tokens: int
     seconds: float
@@ -33,7 +33,7 @@ class MarkedAnswer:
 
 
 def first_drafts(found: Deliberation) -> dict[str, str]:
-    """What each member answered first, in the council's order; without those who did not."""
+    """The first draft of each agent that answered, in the council's order."""
     drafts: dict[str, str] = {}
     for proposal in found.proposals:
         earlier = {version.version: version.content for version in proposal.revisions}
@@ -43,21 +43,21 @@ def first_drafts(found: Deliberation) -> dict[str, str]:
     return {agent.agent_id: drafts[agent.agent_id] for agent in found.agents if agent.agent_id in drafts}
 
 
-def mark(question: Question, found: Deliberation) -> MarkedAnswer:
-    """A deliberation that has ended, marked. Failed ones are wrong, and so is what cannot be read."""
+def grade(question: Question, found: Deliberation) -> GradedAnswer:
+    """The grade of an ended deliberation. A failed one is wrong, and so is an unreadable verdict."""
     drafts = first_drafts(found)
     verdict = found.verdict.content if found.verdict is not None else None
     first = drafts.get(found.agents[0].agent_id)
     texts = [*drafts.values(), *([] if verdict is None else [verdict])]
     ended_at = found.ended_at or found.created_at
-    return MarkedAnswer(
+    return GradedAnswer(
         id=found.id,
         status=found.status,
         right=question.is_right(verdict),
         majority_right=_majority_right(question, drafts, found.seed),
         first_right=None if first is None else question.is_right(first),
         answers=len(texts),
-        read=sum(question.read(text) is not None for text in texts),
+        readable=sum(question.read(text) is not None for text in texts),
         calls=found.usage.calls,
         tokens=found.usage.tokens,
         seconds=(ended_at - found.created_at).total_seconds(),
@@ -74,14 +74,14 @@ def _majority_right(question: Question, drafts: dict[str, str], seed: int) -> bo
 
 @dataclass(frozen=True, slots=True)
 class Flips:
-    """How often deliberating spoilt what had been right, and mended what had been wrong."""
+    """How often deliberation turned a right answer wrong (spoilt), and a wrong one right (mended)."""
 
     spoilt: int
     mended: int
 
 
 def flips(pairs: Iterable[tuple[bool | None, bool]]) -> Flips:
-    """Flips from (right before, right in the end); None is no flip."""
+    """Counts flips from pairs (right before, right at the end); None before counts as no flip."""
     known = [(before, after) for before, after in pairs if before is not None]
     return Flips(
         spoilt=sum(before and not after for before, after in known),
@@ -90,78 +90,78 @@ def flips(pairs: Iterable[tuple[bool | None, bool]]) -> Flips:
 
 
 @dataclass(frozen=True, slots=True)
-class Account:
-    """All questions as one strategy answered them. Needs one at least."""
+class StrategyResult:
+    """The grades of one strategy on at least one question."""
 
     strategy: str
     agents: int
-    marked: Sequence[MarkedAnswer]
+    grades: Sequence[GradedAnswer]
 
     @property
     def questions(self) -> int:
-        """How many were asked."""
-        return len(self.marked)
+        """Number of questions."""
+        return len(self.grades)
 
     @property
     def right(self) -> int:
-        """Right verdicts."""
-        return sum(each.right for each in self.marked)
+        """Number of right verdicts."""
+        return sum(each.right for each in self.grades)
 
     @property
     def accuracy(self) -> float:
-        """Right verdicts of all questions, failed deliberations among them."""
+        """Share of right verdicts; a failed deliberation counts as wrong."""
         return self.right / self.questions
 
     @property
     def interval(self) -> tuple[float, float]:
-        """95 % interval of the accuracy, over the questions."""
+        """95 % interval of the accuracy."""
         return wilson(self.right, self.questions)
 
     @property
     def calls(self) -> int:
         """Engine requests over all questions."""
-        return sum(each.calls for each in self.marked)
+        return sum(each.calls for each in self.grades)
 
     @property
     def tokens(self) -> int:
         """Prompt and completion tokens over all questions."""
-        return sum(each.tokens for each in self.marked)
+        return sum(each.tokens for each in self.grades)
 
     def per_right(self, spent: int) -> float | None:
-        """What one right answer took of something that was spent; None without any."""
+        """`spent` per right answer; None without a right answer."""
         return spent / self.right if self.right else None
 
     @property
     def against_majority(self) -> Flips:
-        """Flips against the answer that most first drafts give."""
-        return flips((each.majority_right, each.right) for each in self.marked)
+        """Flips against the most frequent first draft."""
+        return flips((each.majority_right, each.right) for each in self.grades)
 
     @property
     def against_first(self) -> Flips:
-        """Flips against the first member's first draft: what one call would have answered."""
-        return flips((each.first_right, each.right) for each in self.marked)
+        """Flips against the first agent's first draft, the answer of a single call."""
+        return flips((each.first_right, each.right) for each in self.grades)
 
     @property
     def answers(self) -> int:
-        """First drafts and verdicts."""
-        return sum(each.answers for each in self.marked)
+        """Number of first drafts and verdicts."""
+        return sum(each.answers for each in self.grades)
 
     @property
-    def unread(self) -> int:
-        """First drafts and verdicts in which no answer of the form was found."""
-        return self.answers - sum(each.read for each in self.marked)
+    def unreadable(self) -> int:
+        """Number of first drafts and verdicts without the required form."""
+        return self.answers - sum(each.readable for each in self.grades)
 
     @property
     def seconds(self) -> float:
         """Mean seconds from acceptance to the end."""
-        return fmean(each.seconds for each in self.marked)
+        return fmean(each.seconds for each in self.grades)
 
     @property
     def degraded(self) -> int:
-        """Deliberations that were completed as less than was asked for."""
-        return sum(each.degraded for each in self.marked)
+        """Number of degraded deliberations."""
+        return sum(each.degraded for each in self.grades)
 
     @property
     def failed(self) -> int:
-        """Deliberations that ended without a verdict."""
-        return sum(each.status != "completed" for each in self.marked)
+        """Number of deliberations without a verdict."""
+        return sum(each.status != "completed" for each in self.grades)

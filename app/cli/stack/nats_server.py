@@ -1,0 +1,107 @@
+"""nats-server: the size bound and the health check of its store, and the declaration of the streams.
+
+Two observations on nats-server 2.15.1 explain the first two. After a write fails for lack of space, the stream accepts
+no write until the server restarts, even once there is room: publishers get no answer, reads go on, /healthz returns 503
+with the reason. A server without an explicit bound takes three quarters of the space that is free at its start: started
+on a full disk, it refuses every write while /healthz returns 200.
+"""
+
+import asyncio
+import json
+import shutil
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from app.cli.exits import CommandError, Exit
+from app.cli.render.progress import PartGiven, ProgressReport
+from app.cli.stack.health_checks import response_of
+from app.cli.stack.layout import Layout, without_credentials
+from app.cli.stack.restart_policy import HealthStatus, Healthy, Unhealthy, Unresponsive
+from app.cli.stack.supervisor import HealthCheck
+from app.deliberation.errors import JournalUnavailable, StreamsDiffer
+from app.log.stream_settings import StreamSettings
+
+_STREAMS_WITHIN_S = 10.0
+_NATS_SLOW_AFTER_S = 2.0
+FREE_BYTES_MIN = 16 * 1024 * 1024
+
+
+def store_bytes_max(store: Path) -> int:
+    """The bound of JetStream's store: three quarters of the file system, independent of the space in use."""
+    return shutil.disk_usage(store).total // 4 * 3
+
+
+def jetstream_works(health_url: str, store: Path) -> HealthCheck:
+    """Checks JetStream through nats-server's /healthz; a restart helps while the disk has free space."""
+
+    async def check() -> HealthStatus:
+        found = await response_of(health_url)
+        if found is None:
+            return Unresponsive()
+        status, body = found
+        return Healthy() if status == 200 else unhealthy_store(body, shutil.disk_usage(store).free)
+
+    return check
+
+
+def unhealthy_store(body: bytes, free_bytes: int) -> Unhealthy:
+    """The status that the body of a failed /healthz reports, with this much free disk space."""
+    try:
+        reason = str(json.loads(body)["error"])
+    except (ValueError, KeyError, TypeError):
+        reason = "JetStream is not healthy"
+    restart_helps = free_bytes >= FREE_BYTES_MIN
+    return Unhealthy(reason if restart_helps else f"{reason}; it is restarted once the disk has room", restart_helps)
+
+
+async def declare_streams(
+    nats_url: str, settings: StreamSettings, *, on_wait: Callable[[], None] | None = None
+) -> None:
+    """Declare the streams, idempotently; raises JournalUnavailable or StreamsDiffer.
+
+    With `on_wait` it waits for the server without a bound, and calls `on_wait` when the server is slow.
+    """
+    # Imported here, while the other children are starting.
+    from app.log.journal import JetStreamJournal
+    from app.log.streams import apply
+
+    journal = JetStreamJournal(nats_url, name="deliberate up")
+    opening = asyncio.create_task(journal.open())
+    try:
+        await asyncio.wait({opening}, timeout=_NATS_SLOW_AFTER_S if on_wait else _STREAMS_WITHIN_S)
+        if not opening.done():
+            if on_wait is None:
+                raise JournalUnavailable(f"no NATS server answered at {without_credentials(nats_url)}")
+            on_wait()
+        await opening
+        deadline_s = time.monotonic() + _STREAMS_WITHIN_S
+        while True:
+            try:
+                await apply(journal, settings)
+                return
+            except JournalUnavailable:
+                # JetStream is ready later than the server when its store is large or it elects a leader.
+                if time.monotonic() > deadline_s:
+                    raise
+                await asyncio.sleep(0.1)
+    finally:
+        opening.cancel()
+        await asyncio.gather(opening, return_exceptions=True)
+        await journal.close()
+
+
+async def declare_on_external(layout: Layout, report: ProgressReport) -> None:
+    """Wait for the given server and declare the streams there; raises CommandError."""
+    url = without_credentials(layout.nats_url)
+    try:
+        await declare_streams(
+            layout.nats_url, layout.streams, on_wait=lambda: report(PartGiven("nats", url, answers=False))
+        )
+    except JournalUnavailable as error:
+        remedy = "check that it has JetStream and accepts the credentials; without --nats-url one is started"
+        raise CommandError(Exit.UNREACHABLE, error.code, str(error), remedy=remedy) from error
+    except StreamsDiffer as error:
+        remedy = "`deliberate streams plan` lists each difference; nothing was changed"
+        raise CommandError(Exit.FAILED, error.code, str(error), remedy=remedy) from error
+    report(PartGiven("nats", url, answers=True))
