@@ -315,7 +315,7 @@ def wait_of(request: Request) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class Submission:
-    """What an acceptance takes from the headers of its request; the id and the trace are recorded with it."""
+    """The headers of a request that determine or are recorded with its acceptance."""
 
     idempotency_key: str | None = None
     request_id: str | None = None

@@ -1,17 +1,16 @@
 """Metrics for Prometheus: rate, errors and duration of requests, deliberations, agents and open streams."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, get_args
+from typing import get_args
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from app.api.cluster_schemas import CircuitState
-from app.api.webhook_stats import Senders
 from app.catalog.index import Catalog
 from app.lifecycle.deliberations import SubmissionOutcome
-from app.observability.replica_status import AgentStatus
+from app.observability.replica_status import AgentStatus, SenderStatus
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _REQUEST_BUCKETS_S = (0.001, 0.002, 0.004, 0.008, 0.016, 0.032, 0.064, 0.125, 0.25, 0.5, 1, 2, 5, 15, 60)
@@ -83,6 +82,41 @@ class _Replicas(Collector):
         yield from (calls, retries, hedges, in_flight, circuits)
 
 
+class _Senders(Collector):
+    """Attempts and endings are per sender; the queues are shared, so any sender's figures serve."""
+
+    def __init__(self, senders: Sequence[SenderStatus]) -> None:
+        self._senders = senders
+
+    def collect(self) -> Iterator[Metric]:
+        yield GaugeMetricFamily("webhook_senders", "Senders that answered", value=len(self._senders))
+        attempts = CounterMetricFamily(
+            "webhook_attempts", "Requests to receivers by outcome", labels=["sender", "outcome"]
+        )
+        ended = CounterMetricFamily("webhook_deliveries", "Deliveries by how they ended", labels=["sender", "ending"])
+        in_flight = GaugeMetricFamily("webhook_attempts_in_flight", "Requests in flight", labels=["sender"])
+        waiting = GaugeMetricFamily("webhook_attempts_waiting", "Requests that wait for a slot", labels=["sender"])
+        queue = GaugeMetricFamily(
+            "webhook_queue",
+            "In the log: `webhooks`, deliberations to follow; `attempts`, attempts to make. `new` ones wait; `taken` "
+            "ones are in progress or scheduled",
+            labels=["queue", "state"],
+        )
+        for sender in self._senders:
+            name = sender.replica
+            for outcome in ("succeeded", "failed"):
+                attempts.add_metric([name, outcome], sender.counts.get(outcome, 0))
+            for ending in ("delivered", "stopped", "exhausted", "expired"):
+                ended.add_metric([name, ending], sender.counts.get(ending, 0))
+            in_flight.add_metric([name], sender.in_flight)
+            waiting.add_metric([name], sender.waiting)
+        queues = self._senders[0].queues if self._senders else {}
+        for name, states in queues.items():
+            for state, items in states.items():
+                queue.add_metric([name, state], items)
+        yield from (attempts, ended, in_flight, waiting, queue)
+
+
 class Metrics:
     """The registry of one gateway. It counts its own requests, and the deliberations of the whole log."""
 
@@ -101,9 +135,7 @@ class Metrics:
         self.sse_viewers = Gauge("sse_viewers", "Open SSE streams", registry=registry)
         registry.register(_Deliberations(catalog, outcomes))
 
-    def exposition(
-        self, replicas: Sequence[AgentStatus] = (), senders: Sequence[Mapping[str, Any]] | None = None
-    ) -> bytes:
+    def exposition(self, replicas: Sequence[AgentStatus] = (), senders: Sequence[SenderStatus] | None = None) -> bytes:
         """The text exposition. `senders` is None where webhooks are off, and empty where senders are missing."""
-        registries = [self.registry, _Replicas(replicas)] + ([] if senders is None else [Senders(senders)])
+        registries = [self.registry, _Replicas(replicas)] + ([] if senders is None else [_Senders(senders)])
         return b"".join(map(generate_latest, registries))

@@ -8,6 +8,9 @@ from pydantic import BaseModel, Field, ValidationError, field_validator
 
 from app.api.cluster_schemas import CircuitState, ReplicaVersions, Turn
 
+SENDERS_SUBJECT = "control.webhooks"
+SENDERS_MAX = 16
+
 StatusType = TypeVar("StatusType", bound=BaseModel)
 
 
@@ -71,6 +74,7 @@ class SenderStatus(BaseModel):
     waiting: int = 0
     held: dict[str, int] = Field(default_factory=dict[str, int])
     counts: dict[str, int] = Field(default_factory=dict[str, int])
+    queues: dict[str, dict[str, int]] = Field(default_factory=dict[str, dict[str, int]])
 
 
 def read(of: type[StatusType], replies: Iterable[dict[str, Any]]) -> tuple[tuple[StatusType, ...], tuple[int, ...]]:

@@ -116,7 +116,7 @@ async def _senders(gateway: Gateway, missing: list[MissingPart]) -> tuple[Sender
         return None
     missing.extend(_shortage("webhooks", len(replies), 1))
     return tuple(
-        SenderView(id=replica.replica, **replica.model_dump(exclude={"replica"}))
+        SenderView(id=replica.replica, **replica.model_dump(exclude={"replica", "queues"}))
         for replica in _read(SenderStatus, "webhooks", replies, missing)
     )
 

@@ -8,9 +8,9 @@ from fastapi import APIRouter, Response
 from app.api.problems import NotReady
 from app.api.responses import answer, problems
 from app.api.schemas import FieldProblem, Health, Ready, Stats, dump
-from app.api.webhook_stats import CONTROL_SUBJECT, SENDERS_MAX
 from app.deliberation.errors import JournalUnavailable, StreamsDiffer
 from app.observability.metrics import CONTENT_TYPE
+from app.observability.replica_status import SENDERS_MAX, SENDERS_SUBJECT, SenderStatus, read
 from app.routes.dependencies import Gateway, InGateway, OfTenant
 from app.routes.roles import replicas_of
 
@@ -47,7 +47,7 @@ async def _degraded(gateway: Gateway) -> list[FieldProblem]:
     """Faults that no deliberation depends on: missing senders where webhooks are on."""
     if not gateway["settings"].webhooks:
         return []
-    if await gateway["journal"].inquire(CONTROL_SUBJECT, timeout_s=INQUIRY_TIMEOUT_S):
+    if await gateway["journal"].inquire(SENDERS_SUBJECT, timeout_s=INQUIRY_TIMEOUT_S):
         return []
     remedy = "Run `python -m app.webhooks`; it sends the deliveries that wait in the log."
     return [_missing("webhooks", f"No webhook sender answered within {INQUIRY_TIMEOUT_S:g} s", remedy)]
@@ -129,7 +129,7 @@ async def senders_of(gateway: Gateway) -> list[dict[str, Any]] | None:
     """The status replies of webhook senders; None where webhooks are off."""
     if not gateway["settings"].webhooks:
         return None
-    return await gateway["journal"].inquire(CONTROL_SUBJECT, timeout_s=SENDERS_TIMEOUT_S, replies_max=SENDERS_MAX)
+    return await gateway["journal"].inquire(SENDERS_SUBJECT, timeout_s=SENDERS_TIMEOUT_S, replies_max=SENDERS_MAX)
 
 
 @router.get(
@@ -145,4 +145,6 @@ async def get_metrics(gateway: InGateway) -> Response:
         inquiries = [group.create_task(replicas_of(gateway, name, role)) for name, role in gateway["roles"].items()]
         senders = group.create_task(senders_of(gateway))
     replicas = [replica for task in inquiries for replica in task.result() if replica.counts]
-    return Response(gateway["metrics"].exposition(replicas, senders.result()), headers={"Content-Type": CONTENT_TYPE})
+    replies = senders.result()
+    described = None if replies is None else read(SenderStatus, replies)[0]
+    return Response(gateway["metrics"].exposition(replicas, described), headers={"Content-Type": CONTENT_TYPE})

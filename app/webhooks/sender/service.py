@@ -11,9 +11,9 @@ from typing import Any
 
 import structlog
 
-from app.api.webhook_stats import CONTROL_SUBJECT
 from app.log.journal import STREAM, WEBHOOKS_STREAM, JetStreamJournal
 from app.log.streams import ATTEMPTS_CONSUMER, WEBHOOKS_CONSUMER
+from app.observability.replica_status import SENDERS_SUBJECT
 from app.webhooks.sender.bulkheads import Bounds, Bulkheads
 from app.webhooks.sender.delivery import DeliveryWorker
 from app.webhooks.sender.planner import DeliveryPlanner
@@ -155,7 +155,7 @@ async def serve(settings: SenderSettings) -> None:
 
 async def _send(settings: SenderSettings, connected: asyncio.Future[Sender]) -> None:
     async with sender_of(settings) as sender:
-        await sender.journal.answer(CONTROL_SUBJECT, sender.describe)
+        await sender.journal.answer(SENDERS_SUBJECT, sender.describe)
         connected.set_result(sender)
         log.info("webhooks_sending")
         await sender.run()

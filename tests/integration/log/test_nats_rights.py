@@ -17,13 +17,13 @@ from nats.aio.client import Client
 from app.access.keyring import Keyring
 from app.access.keys import SCOPES, Pepper, created, encode_key, key_subject
 from app.api.webhook_payloads import TERMINAL_EVENTS
-from app.api.webhook_stats import CONTROL_SUBJECT
 from app.deliberation.facts import CancelRequested, Deleted
 from app.log.journal import JetStreamJournal
 from app.log.stats import log_figures
 from app.log.stream_settings import StreamSettings
 from app.log.streams import apply, declared_consumers, declared_streams, plan, prove_writes
 from app.log.work_queue import QueueItem, WorkQueue
+from app.observability.replica_status import SENDERS_SUBJECT
 from app.webhooks.attempts import DeliveryKey, RedeliveryRequested, encoded
 from app.webhooks.sender.service import sender_of
 from app.webhooks.settings import SenderSettings
@@ -276,7 +276,7 @@ async def test_webhooks_are_sent_and_asked_for_with_the_rights_of_their_sender_a
         sender_of(settings) as sender,
         asyncio.timeout(30),
     ):
-        await sender.journal.answer(CONTROL_SUBJECT, sender.describe)
+        await sender.journal.answer(SENDERS_SUBJECT, sender.describe)
         running = asyncio.create_task(sender.run())
         receiver.script["/hook"].append(500)
         await gateway.append("default", accepted(story, receiver.url(), TERMINAL_EVENTS))
@@ -286,7 +286,7 @@ async def test_webhooks_are_sent_and_asked_for_with_the_rights_of_their_sender_a
         asked = RedeliveryRequested(fact=f"deliberations.default.{story.id}.end", number=1, at=NOW)
         await gateway.write(place.subject(asked), encoded(asked))
         await receiver.until(3)
-        (told,) = await gateway.inquire(CONTROL_SUBJECT, timeout_s=2)
+        (told,) = await gateway.inquire(SENDERS_SUBJECT, timeout_s=2)
         assert told["counts"]["failed"] == 1 and set(told["queues"]) == {"webhooks", "attempts"}
         while len(await gateway.last([f"webhooks.default.{story.id}.>"])) < 4:
             await asyncio.sleep(0.02)
