@@ -96,7 +96,7 @@ async def emptied(journal: JetStreamJournal) -> None:
 Servers = Callable[[float], Awaitable[Server]]
 
 
-async def test_who_is_silent_too_long_loses_the_work_and_can_still_acknowledge_it(server: Servers) -> None:
+async def test_a_silent_holder_loses_the_work_and_may_still_acknowledge_it(server: Servers) -> None:
     running = await server(1)
     journal = await running.connect()
     await journal.append("default", accepted("d1"))
@@ -111,7 +111,7 @@ async def test_who_is_silent_too_long_loses_the_work_and_can_still_acknowledge_i
     assert len(handed) == 2, "an acknowledgement proves nothing about who holds the work"
 
 
-async def test_the_word_of_any_holder_keeps_the_work_or_gives_it_back(server: Servers) -> None:
+async def test_any_holder_may_extend_or_return_the_work(server: Servers) -> None:
     running = await server(1)
     journal = await running.connect()
     await journal.append("default", accepted("d1"))
@@ -129,7 +129,7 @@ async def test_the_word_of_any_holder_keeps_the_work_or_gives_it_back(server: Se
     await emptied(journal)
 
 
-async def test_settled_is_what_was_accepted_before_the_first_that_is_not_acknowledged(server: Servers) -> None:
+async def test_the_ack_floor_is_below_the_first_unacknowledged_acceptance(server: Servers) -> None:
     running = await server(10)
     journal = await running.connect()
     assert await journal.ack_floor() == 0
@@ -155,7 +155,7 @@ async def test_settled_is_what_was_accepted_before_the_first_that_is_not_acknowl
     assert settled[4] <= settled[3], "what the server forgot may be less"
 
 
-async def test_all_who_pull_are_served_in_turn_also_one_who_hangs(server: Servers) -> None:
+async def test_pulls_are_served_in_turn_even_of_a_hung_client(server: Servers) -> None:
     running = await server(10)
     first, second = await running.connect(), await running.connect()
     (_, handed), (_, others) = await running.pulling(first), await running.pulling(second)
@@ -166,7 +166,7 @@ async def test_all_who_pull_are_served_in_turn_also_one_who_hangs(server: Server
     assert len(handed) == len(others) == 3
 
 
-async def test_an_acknowledgement_that_is_lost_brings_the_work_again(server: Servers) -> None:
+async def test_a_lost_acknowledgement_redelivers_the_work(server: Servers) -> None:
     running = await server(1)
     journal = await running.connect()
     await journal.append("default", accepted("d1"))
@@ -176,7 +176,7 @@ async def test_an_acknowledgement_that_is_lost_brings_the_work_again(server: Ser
     await until(lambda: len(handed) == 2)
 
 
-async def test_a_server_killed_right_after_deliveries_makes_some_again_at_once_as_if_for_the_first_time(
+async def test_a_server_killed_right_after_deliveries_repeats_some_with_count_one(
     server: Servers,
 ) -> None:
     """Of the first it made a note at once; the next note comes a tenth of a second later, if it lives so long."""
@@ -198,7 +198,7 @@ async def test_a_server_killed_right_after_deliveries_makes_some_again_at_once_a
     assert {delivery.deliveries for delivery in handed[before:]} == {1}
 
 
-async def test_a_server_killed_later_remembers_the_delivery(server: Servers) -> None:
+async def test_a_server_killed_later_keeps_the_delivery_count(server: Servers) -> None:
     running = await server(4)
     journal = await running.connect()
     _, handed = await running.pulling(journal)
@@ -211,7 +211,7 @@ async def test_a_server_killed_later_remembers_the_delivery(server: Servers) -> 
     assert handed[1].deliveries == 2
 
 
-async def test_the_same_write_again_is_refused_although_it_is_ones_own(server: Servers) -> None:
+async def test_a_repeated_write_is_refused_even_from_the_same_writer(server: Servers) -> None:
     running = await server(10)
     journal = await running.connect()
     subject, data = "deliberations.default.d1.accepted", encode(accepted("d1"))

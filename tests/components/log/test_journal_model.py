@@ -196,7 +196,7 @@ class Promises(RuleBasedStateMachine):
             assert deliberation in self.asked_to_stop
 
 
-def test_promises_hold_whatever_happens() -> None:
+def test_guarantees_hold_under_random_faults() -> None:
     run_state_machine_as_test(
         Promises,
         settings=settings(

@@ -46,18 +46,18 @@ def names_in(path: str) -> set[str]:
     return {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)}
 
 
-def test_the_page_tells_of_every_complaint() -> None:
+def test_the_docs_table_lists_every_complaint() -> None:
     assert tuple(rows()) == COMPLAINTS
 
 
 @pytest.mark.parametrize("complaint", COMPLAINTS)
-def test_a_complaint_has_tests_that_stand_for_it(complaint: str) -> None:
+def test_every_complaint_names_existing_tests(complaint: str) -> None:
     named = re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", rows()[complaint])
     assert named, "no test is named"
     assert [f"{path}::{name}" for path, name in named if name not in names_in(path)] == []
 
 
-async def test_events_are_not_lost_on_reconnect_wherever_the_connection_breaks() -> None:
+async def test_no_event_is_lost_when_a_connection_breaks_after_any_event() -> None:
     story = Story("a")
     events = whole(story)
     async with listening() as gateway:
@@ -72,7 +72,7 @@ async def test_events_are_not_lost_on_reconnect_wherever_the_connection_breaks()
     assert shown == [event.type for event in events]
 
 
-async def test_the_replay_window_is_as_long_as_the_result_is_kept() -> None:
+async def test_the_replay_window_is_as_long_as_the_retention_of_the_result() -> None:
     """Pieces of text are kept for ten minutes; every fact, and with it every whole text, as long as the verdict."""
     story = Story("a")
     async with listening() as gateway:
@@ -87,7 +87,7 @@ async def test_the_replay_window_is_as_long_as_the_result_is_kept() -> None:
     assert texts == {"s1-dev-001": "red", "s1-dev-002": "blue"}
 
 
-async def test_ids_of_one_instant_differ_and_a_reconnect_replays_what_is_missing_under_the_same_filter() -> None:
+async def test_ids_at_one_time_are_distinct_and_a_reconnect_replays_only_missing_events() -> None:
     """All events of the story have one time: an id made of the clock would come twice."""
     async with listening() as gateway:
         await gateway.write(*whole(Story("a")))
@@ -98,7 +98,7 @@ async def test_ids_of_one_instant_differ_and_a_reconnect_replays_what_is_missing
     assert again == rest and types(rest)[0] == "call.finished"
 
 
-async def test_a_disconnect_is_no_stop_and_a_stop_that_comes_before_the_work_begins_is_kept() -> None:
+async def test_a_disconnect_cancels_nothing_and_an_early_cancel_is_kept() -> None:
     async with listening() as gateway:
         await gateway.write(Story("a").accepted())
         async with gateway.watching("a") as frames:

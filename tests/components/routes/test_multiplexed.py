@@ -46,7 +46,7 @@ async def rest(frames: AsyncIterator[Frame]) -> list[Frame]:
 
 
 @pytest.mark.parametrize("deltas", [False, True])
-async def test_a_replay_of_several_is_in_the_order_of_the_log_and_ends_with_the_last_of_them(
+async def test_a_replay_of_several_follows_the_log_and_ends_with_the_last_terminal_event(
     gateway: Gateway, deltas: bool
 ) -> None:
     events = interleaved(Story("a"), Story("b"), Story("c"))
@@ -62,7 +62,7 @@ async def test_a_replay_of_several_is_in_the_order_of_the_log_and_ends_with_the_
     assert places == sorted(set(places))
 
 
-async def test_frames_are_those_of_the_single_streams(gateway: Gateway) -> None:
+async def test_frames_equal_those_of_the_single_streams(gateway: Gateway) -> None:
     await gateway.write(*interleaved(Story("a"), Story("b")))
     async with gateway.watching_several("a", "b", after="0", deltas=True) as frames:
         _, *several = await rest(frames)
@@ -72,7 +72,7 @@ async def test_frames_are_those_of_the_single_streams(gateway: Gateway) -> None:
 
 @pytest.mark.parametrize("ids", [("a", "b"), ()], ids=["named", "tenant"])
 @pytest.mark.parametrize("deltas", [False, True])
-async def test_replay_then_live_without_gap_or_duplicate_at_every_break(
+async def test_repeated_reconnects_lose_and_duplicate_nothing(
     gateway: Gateway, ids: tuple[str, ...], deltas: bool
 ) -> None:
     """A connection that ends after every third frame, and comes back with the last id, misses and repeats nothing."""
@@ -97,7 +97,7 @@ async def test_replay_then_live_without_gap_or_duplicate_at_every_break(
     assert shown == named(wanted)
 
 
-async def test_without_a_cursor_each_named_deliberation_has_its_snapshot_first(gateway: Gateway) -> None:
+async def test_a_stream_of_named_deliberations_begins_with_their_snapshots(gateway: Gateway) -> None:
     a, b = Story("a"), Story("b")
     await gateway.write(*whole(a)[:6], *whole(b)[:2])
     async with gateway.watching_several("a", "b") as frames:
@@ -112,7 +112,7 @@ async def test_without_a_cursor_each_named_deliberation_has_its_snapshot_first(g
         assert told(await rest(frames)) == named(following_events)
 
 
-async def test_without_a_name_the_newest_of_the_tenant_are_listed_first(gateway: Gateway) -> None:
+async def test_a_stream_of_the_tenant_begins_with_a_list_of_the_newest(gateway: Gateway) -> None:
     await gateway.write(*whole(Story("a")), *whole(Story("b"))[:3], Story("c").accepted())
     async with gateway.watching_several() as frames:
         opened, listed, moved = await following(frames, 3)
@@ -129,7 +129,7 @@ async def test_without_a_name_the_newest_of_the_tenant_are_listed_first(gateway:
         assert told(await following(frames, 2)) == [("d", "deliberation.accepted"), ("c", "stage.opened")]
 
 
-async def test_a_list_that_is_too_long_goes_on_in_the_lists(gateway: Gateway) -> None:
+async def test_a_truncated_list_continues_in_get_deliberations(gateway: Gateway) -> None:
     for number in range(203):
         await gateway.write(Story(f"d{number}").accepted())
     async with gateway.watching_several() as frames:
@@ -140,7 +140,7 @@ async def test_a_list_that_is_too_long_goes_on_in_the_lists(gateway: Gateway) ->
     assert [item["id"] for item in [*items, *more["items"]]] == [f"d{number}" for number in reversed(range(203))]
 
 
-async def test_when_all_named_have_ended_a_snapshot_is_all_and_its_cursor_is_answered_with_204(
+async def test_a_stream_of_ended_deliberations_sends_snapshots_and_then_answers_204(
     gateway: Gateway,
 ) -> None:
     await gateway.write(*interleaved(Story("a"), Story("b")), Story("c").accepted())
@@ -155,7 +155,7 @@ async def test_when_all_named_have_ended_a_snapshot_is_all_and_its_cursor_is_ans
         assert types(await following(frames, 1)) == ["stream.opened"]
 
 
-async def test_what_was_named_and_ended_while_the_viewer_was_away_is_still_told(gateway: Gateway) -> None:
+async def test_deliberations_that_ended_during_a_disconnect_are_replayed(gateway: Gateway) -> None:
     a, b = Story("a"), Story("b")
     await gateway.write(*whole(a)[:3], *whole(b)[:3])
     async with gateway.watching_several("a", "b") as frames:
@@ -177,7 +177,7 @@ STATUSES: list[tuple[list[str], list[str]]] = [
 
 
 @pytest.mark.parametrize(("statuses", "expected"), STATUSES, ids=lambda value: "+".join(value))
-async def test_a_status_shows_what_happens_in_it_live_and_in_any_replay(
+async def test_the_status_filter_selects_the_same_events_live_and_in_replay(
     gateway: Gateway, statuses: list[str], expected: list[str]
 ) -> None:
     """The event that leads out of a status is shown too, so that viewers can let go of what has left."""
@@ -203,7 +203,7 @@ async def test_a_status_shows_what_happens_in_it_live_and_in_any_replay(
         assert [kind for id, kind in told(await rest(frames)) if id == "a"] == expected
 
 
-async def test_a_status_lists_and_takes_snapshots_of_those_that_have_it(gateway: Gateway) -> None:
+async def test_the_status_filter_applies_to_lists_and_snapshots(gateway: Gateway) -> None:
     await gateway.write(*whole(Story("a")), *whole(Story("b"))[:2], Story("c").accepted())
     for statuses, ids in ((["in_progress"], ["b"]), (["completed", "pending"], ["c", "a"]), (["failed"], [])):
         async with gateway.watching_several(status=statuses) as frames:
@@ -221,7 +221,7 @@ async def test_a_status_lists_and_takes_snapshots_of_those_that_have_it(gateway:
         ({"types": "call.delta", "deltas": "true"}, {"call.delta"}),
     ],
 )
-async def test_filters_hold_for_reconnects_and_the_cursor_moves_past_what_they_drop(
+async def test_filters_apply_to_reconnects_and_update_the_cursor(
     gateway: Gateway, query: dict[str, Any], wanted: set[str]
 ) -> None:
     events = interleaved(Story("a"), Story("b"))
@@ -234,7 +234,7 @@ async def test_filters_hold_for_reconnects_and_the_cursor_moves_past_what_they_d
     assert [item["type"] for item in page["items"]] == [kind for _, kind in told(shown)] and page["ended"]
 
 
-async def test_the_cursor_moves_past_others_events_but_not_with_each_of_them(gateway: Gateway) -> None:
+async def test_events_of_others_update_the_cursor_at_a_bounded_rate(gateway: Gateway) -> None:
     other = Story("other")
     await gateway.write(Story("a").accepted(), other.accepted(), other.opened())
     async with gateway.watching_several("a") as frames:
@@ -249,7 +249,7 @@ async def test_the_cursor_moves_past_others_events_but_not_with_each_of_them(gat
 
 
 @pytest.mark.parametrize("limit", [1, 3, 200])
-async def test_pages_hold_the_same_events_and_say_when_all_have_ended(gateway: Gateway, limit: int) -> None:
+async def test_pages_of_several_hold_every_event_and_report_the_end(gateway: Gateway, limit: int) -> None:
     events = interleaved(Story("a"), Story("b"), Story("c"))
     await gateway.write(*events)
     items, after, ended = list[dict[str, Any]](), "0", False
@@ -263,7 +263,7 @@ async def test_pages_hold_the_same_events_and_say_when_all_have_ended(gateway: G
     assert (await gateway.page_of_several("a", "c", after=after)).json() == {"items": [], "next": after, "ended": True}
 
 
-async def test_pages_of_a_tenant_never_end_and_can_be_asked_for_again(gateway: Gateway) -> None:
+async def test_pages_of_a_tenant_never_end_and_can_be_polled(gateway: Gateway) -> None:
     await gateway.write(*whole(Story("a")))
     page = (await gateway.page_of_several()).json()
     assert len(page["items"]) == 8 and not page["ended"]
@@ -277,7 +277,7 @@ async def test_pages_of_a_tenant_never_end_and_can_be_asked_for_again(gateway: G
     ("cursor", "reason"), [("foreign-3", "epoch"), ("memory-999999", "epoch"), ("memory-3", "retention")]
 )
 @pytest.mark.parametrize("ids", [("new",), ()], ids=["named", "tenant"])
-async def test_a_cursor_that_cannot_be_followed_is_told_and_a_snapshot_follows(
+async def test_a_cursor_that_cannot_be_replayed_sends_a_gap_and_a_snapshot(
     ids: tuple[str, ...], cursor: str, reason: str
 ) -> None:
     journal, story = InMemoryJournal(), Story("new")
@@ -313,7 +313,7 @@ async def test_a_cursor_that_cannot_be_followed_is_told_and_a_snapshot_follows(
         ({}, {"Accept": "text/html"}, 406, "not_acceptable"),
     ],
 )
-async def test_what_is_wrong_is_told_before_anything_opens(
+async def test_errors_are_answered_before_the_stream_opens(
     gateway: Gateway, accept: str, query: dict[str, Any], headers: dict[str, str], status: int, code: str
 ) -> None:
     await gateway.write(Story("a").accepted())
@@ -322,14 +322,14 @@ async def test_what_is_wrong_is_told_before_anything_opens(
     await until(lambda: gateway.feed.streams == 0)
 
 
-async def test_a_log_that_stays_away_refuses_before_the_stream_opens(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_log_that_stays_unavailable_is_answered_with_503(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("app.streaming.streams.PATIENCE_S", 0.0)
     async with listening(InMemoryJournal(available=False)) as gateway:
         response = await gateway.client.get("/events")
         assert response.status_code == 503 and int(response.headers["retry-after"]) > 0
 
 
-async def test_what_is_deleted_is_told_and_passed_over_by_those_who_come_back(gateway: Gateway) -> None:
+async def test_a_deletion_is_sent_and_a_resumed_stream_goes_on_without_the_deliberation(gateway: Gateway) -> None:
     """A browser gives up a stream that is refused: what goes on must not be lost with what has gone."""
     a, b = Story("a"), Story("b")
     await gateway.write(*whole(a), b.accepted())
@@ -350,7 +350,7 @@ async def test_what_is_deleted_is_told_and_passed_over_by_those_who_come_back(ga
         assert shown[1:] == [("a", "deliberation.deleted"), ("b", "stage.opened")]
 
 
-async def test_viewers_of_a_tenant_share_one_watch_whatever_they_name(gateway: Gateway) -> None:
+async def test_streams_without_deltas_share_one_watch_per_tenant(gateway: Gateway) -> None:
     await gateway.write(Story("a").accepted(), Story("b").accepted())
     async with (
         gateway.watching_several() as all_of_them,
@@ -368,7 +368,7 @@ async def test_viewers_of_a_tenant_share_one_watch_whatever_they_name(gateway: G
         await until(lambda: gateway.feed.watched == 2)
 
 
-async def test_a_drained_feed_tells_viewers_of_several_at_once(gateway: Gateway) -> None:
+async def test_a_drained_feed_asks_viewers_of_several_to_reconnect_at_once(gateway: Gateway) -> None:
     await gateway.write(Story("a").accepted())
     async with gateway.watching_several("a", after="0") as frames:
         await following(frames, 2)
@@ -378,7 +378,7 @@ async def test_a_drained_feed_tells_viewers_of_several_at_once(gateway: Gateway)
         assert farewell.fields()["reason"] == "draining" and (farewell.retry_ms or 0) > 0
 
 
-async def test_one_tenant_never_sees_another() -> None:
+async def test_a_tenant_receives_no_event_of_another() -> None:
     journal = InMemoryJournal()
     own, foreign = await make_key(journal, "acme"), await make_key(journal, "other")
     async with served(journal=journal, key_pepper=PEPPER) as gateway:

@@ -23,7 +23,7 @@ def read(ended: Run, facts: int) -> Deliberation:
 
 @every_way
 @pytest.mark.parametrize("rate", [0.0, 0.2, 0.5])
-def test_every_moment_can_be_read_and_the_end_shows_the_texts_that_stand(way: Way, rate: float) -> None:
+def test_every_prefix_of_the_facts_renders_and_the_end_shows_the_final_texts(way: Way, rate: float) -> None:
     for size in (2, 3, 5):
         script = failing(way.script(), lambda call: Random(f"told {call.call_id}").random() < rate)
         ended = run(way.asked(size, rounds=2), script)

@@ -90,7 +90,7 @@ async def write(journal: InMemoryJournal, *events: Fact | View) -> list[int]:
     return [record.sequence for record in journal.records[-len(events) :]]
 
 
-async def test_a_replay_joins_the_live_events() -> None:
+async def test_replay_joins_live_events_without_gap_or_duplicate() -> None:
     journal, story = LossyJournal(), Story("a")
     stored = await write(journal, story.accepted(), story.opened(), story.started("dev-001"))
     async with Feed(journal, limits=SMALL) as feed, feed.watch(A) as watch:
@@ -101,7 +101,7 @@ async def test_a_replay_joins_the_live_events() -> None:
         assert viewer.position == live[-1]
 
 
-async def test_others_in_the_log_leave_gaps_that_mean_nothing() -> None:
+async def test_events_of_other_deliberations_between_ones_own_are_skipped() -> None:
     journal, story, other = LossyJournal(), Story("a"), Story("b")
     await write(journal, other.accepted(), story.accepted())
     async with Feed(journal, limits=SMALL) as feed, feed.watch(A) as watch:
@@ -135,7 +135,7 @@ async def test_a_viewer_behind_the_ring_reads_the_log() -> None:
 
 
 @pytest.mark.parametrize("turns", range(6))
-async def test_what_the_ring_drops_while_a_viewer_reads_the_log_is_read_too(turns: int) -> None:
+async def test_frames_dropped_from_the_ring_during_a_read_of_the_log_are_still_delivered(turns: int) -> None:
     journal, story = LossyJournal(), Story("a")
     await write(journal, story.accepted())
     async with Feed(journal, limits=SMALL) as feed, feed.watch(A) as watch:
@@ -146,7 +146,7 @@ async def test_what_the_ring_drops_while_a_viewer_reads_the_log_is_read_too(turn
         assert [each.sequence for each in await reading] == list(range(1, 11))
 
 
-async def test_viewers_share_one_subscription_that_ends_after_the_last_of_them() -> None:
+async def test_viewers_share_one_subscription_that_closes_after_the_last_one_left() -> None:
     journal, story = LossyJournal(), Story("a")
     await write(journal, story.accepted())
     async with Feed(journal, limits=SMALL) as feed:
@@ -156,7 +156,7 @@ async def test_viewers_share_one_subscription_that_ends_after_the_last_of_them()
         await until(lambda: feed.watched == 0 and journal.subscriptions == 0)
 
 
-async def test_a_watch_lingers_for_the_next_viewer() -> None:
+async def test_a_watch_stays_open_for_a_viewer_that_comes_soon() -> None:
     journal = LossyJournal()
     async with Feed(journal, limits=RingLimits(linger_s=60)) as feed:
         async with feed.watch(A) as first:
@@ -167,7 +167,7 @@ async def test_a_watch_lingers_for_the_next_viewer() -> None:
     assert journal.subscriptions == 0
 
 
-async def test_what_a_lost_connection_swallowed_is_read_from_the_log() -> None:
+async def test_events_lost_with_a_connection_are_read_from_the_log() -> None:
     journal, story = LossyJournal(), Story("a")
     await write(journal, story.accepted())
     async with Feed(journal, limits=SMALL) as feed, feed.watch(A) as watch:
@@ -179,7 +179,7 @@ async def test_what_a_lost_connection_swallowed_is_read_from_the_log() -> None:
         assert [each.sequence for each in await gathered(viewer, 7)] == missed + heard
 
 
-async def test_a_log_that_is_away_is_waited_for() -> None:
+async def test_a_watch_waits_for_an_unavailable_log() -> None:
     journal, story = LossyJournal(), Story("a")
     await write(journal, story.accepted())
     journal.available = False
@@ -191,7 +191,7 @@ async def test_a_log_that_is_away_is_waited_for() -> None:
 
 
 @pytest.mark.parametrize("change", ["epoch", "tail"])
-async def test_another_log_makes_a_watch_replaced_and_the_next_viewer_gets_a_new_one(change: str) -> None:
+async def test_a_replaced_log_ends_the_watch_and_the_next_viewer_gets_a_new_one(change: str) -> None:
     journal, story = LossyJournal(), Story("a")
     await write(journal, story.accepted(), story.opened())
     async with Feed(journal, limits=SMALL) as feed, feed.watch(A) as watch:
@@ -209,7 +209,7 @@ async def test_another_log_makes_a_watch_replaced_and_the_next_viewer_gets_a_new
     assert journal.subscriptions == 0
 
 
-async def test_draining_wakes_every_viewer_also_when_only_the_event_is_set() -> None:
+async def test_draining_wakes_every_viewer_even_when_only_the_event_is_set() -> None:
     journal = LossyJournal()
     async with Feed(journal, limits=SMALL) as feed, feed.watch(A) as watch:
         await begun(watch)
@@ -221,7 +221,7 @@ async def test_draining_wakes_every_viewer_also_when_only_the_event_is_set() -> 
             assert not await waiting
 
 
-async def test_a_cancelled_viewer_disturbs_no_other() -> None:
+async def test_a_cancelled_viewer_does_not_affect_others() -> None:
     journal, story = LossyJournal(), Story("a")
     async with Feed(journal, limits=SMALL) as feed, feed.watch(A) as watch:
         await begun(watch)
@@ -245,7 +245,7 @@ async def test_a_cancelled_viewer_disturbs_no_other() -> None:
         ([], ["missed"], True),
     ],
 )
-async def test_changed_hears_facts_stored_before_and_during_the_call(
+async def test_changed_detects_facts_stored_before_and_during_the_call(
     before: list[str], during: list[str], expected: bool
 ) -> None:
     journal, story = LossyJournal(), Story("a")
@@ -267,7 +267,7 @@ async def test_changed_hears_facts_stored_before_and_during_the_call(
             assert await waiting is expected
 
 
-async def test_changed_asks_the_log_only_for_what_was_before_its_watch() -> None:
+async def test_changed_reads_the_log_only_for_facts_older_than_its_watch() -> None:
     journal, story = LossyJournal(), Story("a")
     await write(journal, story.accepted())
     async with Feed(journal, limits=SMALL) as feed, feed.watch(A) as watch:
@@ -282,7 +282,7 @@ async def test_changed_asks_the_log_only_for_what_was_before_its_watch() -> None
         assert not await feed.changed(TENANT, "a", known + 1, 60)
 
 
-def test_seats_are_bounded_by_client_and_in_all() -> None:
+def test_connection_slots_are_limited_per_client_and_in_total() -> None:
     feed = Feed(InMemoryJournal(), streams_max=3, streams_per_client_max=2)
     assert [feed.acquire_slot(client) for client in ("a", "a", "a", "b", "c")] == [True, True, False, True, False]
     feed.release_slot("a")
@@ -327,7 +327,7 @@ class Reader:
 
 @settings(max_examples=150, deadline=None)
 @given(operations=OPERATIONS, begins=st.booleans(), tail=st.integers(0, 5))
-async def test_every_viewer_gets_every_event_exactly_once_in_order(
+async def test_every_viewer_receives_every_event_exactly_once_in_order(
     operations: list[tuple[str, int]], begins: bool, tail: int
 ) -> None:
     journal, story, other = LossyJournal(), Story("a"), Story("b")

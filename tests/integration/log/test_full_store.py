@@ -61,7 +61,7 @@ async def fill(journal: JetStreamJournal) -> int:
     raise AssertionError("the store has no bound")
 
 
-async def test_a_full_store_refuses_and_is_told_until_there_is_room(journal: JetStreamJournal) -> None:
+async def test_a_full_store_refuses_writes_until_there_is_room(journal: JetStreamJournal) -> None:
     await prove_writes(journal)
     taken = await fill(journal)
     assert taken > 5
@@ -76,23 +76,21 @@ async def test_a_full_store_refuses_and_is_told_until_there_is_room(journal: Jet
     assert (await journal.append("default", Completed(deliberation_id="d0", ts=NOW))).created
 
 
-async def test_a_log_whose_last_write_was_stored_is_not_tried(journal: JetStreamJournal) -> None:
+async def test_no_probe_is_written_after_a_successful_write(journal: JetStreamJournal) -> None:
     await journal.append("default", Completed(deliberation_id="d0", ts=NOW))
     before = await journal.state()
     await prove_writes(journal)
     assert (await journal.state()).last_sequence == before.last_sequence
 
 
-async def test_a_try_leaves_nothing_that_is_read(journal: JetStreamJournal) -> None:
+async def test_a_probe_write_matches_no_deliberation(journal: JetStreamJournal) -> None:
     journal.last_write_failed = True
     await prove_writes(journal)
     assert journal.last_write_failed is False
     assert await journal.last(["deliberations.*.*.>"]) == []
 
 
-async def test_a_gateway_over_a_full_store_refuses_and_says_so_until_there_is_room(
-    url: str, journal: JetStreamJournal
-) -> None:
+async def test_a_gateway_over_a_full_store_answers_503_until_there_is_room(url: str, journal: JetStreamJournal) -> None:
     async def missing(client: httpx.AsyncClient) -> dict[str, str]:
         return {error["pointer"]: error["detail"] for error in (await client.get("/readyz")).json()["errors"]}
 

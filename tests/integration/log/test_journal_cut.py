@@ -47,7 +47,7 @@ async def _used(url: str, use: Use, iterations: int) -> str:
 
 @pytest.mark.usefixtures("jetstream_journal")
 @pytest.mark.parametrize("name", list(USES))
-async def test_a_connection_that_has_just_gone_is_an_unavailable_log(nats_server: NatsServer, name: str) -> None:
+async def test_a_connection_lost_just_now_raises_journal_unavailable(nats_server: NatsServer, name: str) -> None:
     async def used() -> list[str]:
         return await asyncio.gather(*(_used(nats_server.url, USES[name], each) for each in range(ITERATIONS)))
 

@@ -27,7 +27,7 @@ async def _ttl_s(journal: JetStreamJournal, subject: str) -> int | None:
     ("needed_s", "least_s", "most_s"),
     [(None, VIEW_TTL_S, VIEW_TTL_S), (-5, VIEW_TTL_S, VIEW_TTL_S), (60, VIEW_TTL_S, VIEW_TTL_S), (7_200, 7_190, 7_200)],
 )
-async def test_a_view_is_kept_for_ten_minutes_and_for_as_long_as_it_is_needed(
+async def test_a_view_is_kept_for_ten_minutes_or_until_the_given_time(
     jetstream_journal: JetStreamJournal, fresh_id: str, needed_s: int | None, least_s: int, most_s: int
 ) -> None:
     story = Story(fresh_id)
@@ -42,7 +42,7 @@ async def test_a_view_is_kept_for_ten_minutes_and_for_as_long_as_it_is_needed(
     await subscription.close()
 
 
-async def test_a_fact_is_kept_for_as_long_as_the_log_keeps_anything(
+async def test_a_fact_is_kept_for_the_retention_of_the_stream(
     jetstream_journal: JetStreamJournal, fresh_id: str
 ) -> None:
     await jetstream_journal.append("default", Story(fresh_id).accepted())

@@ -23,7 +23,7 @@ async def test_a_refused_pull_is_not_repeated_at_once(own_nats_server: NatsServe
     await journal.close()
 
 
-async def test_no_more_than_the_slots_are_handed_out_and_each_until_it_is_acknowledged(
+async def test_deliveries_never_exceed_the_slots_until_they_are_acknowledged(
     own_nats_server: NatsServer,
 ) -> None:
     journal = await JetStreamJournal.connect(own_nats_server.url)

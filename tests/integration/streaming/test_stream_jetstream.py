@@ -155,7 +155,7 @@ async def stored_ids(journal: JetStreamJournal, deliberation_id: str) -> list[st
 @pytest.mark.parametrize(
     ("resume", "ahead", "pieces"), [(True, 200, 300), (False, 15, 350)], ids=["by cursor", "by snapshot"]
 )
-async def test_texts_are_rebuilt_exactly_after_two_hundred_broken_connections(
+async def test_texts_are_rebuilt_exactly_after_two_hundred_disconnects(
     nats_server: NatsServer, jetstream_journal: JetStreamJournal, fresh_id: str, resume: bool, ahead: int, pieces: int
 ) -> None:
     story, rebuilt, chance, looks = Story(fresh_id, size=4), Rebuilt(), random.Random(7), 0
@@ -201,7 +201,7 @@ async def own_journal(own_nats_server: NatsServer) -> AsyncIterator[JetStreamJou
     await journal.close()
 
 
-async def test_streams_stay_open_while_the_log_is_killed_and_miss_nothing_that_it_kept(
+async def test_streams_stay_open_while_the_log_restarts_and_miss_no_stored_event(
     own_nats_server: NatsServer, own_journal: JetStreamJournal
 ) -> None:
     deliberation_id = uuid.uuid4().hex[:26]
@@ -272,7 +272,7 @@ async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
     writer.close()
 
 
-async def test_live_events_that_come_before_the_word_of_a_reconnect_hide_nothing(
+async def test_live_events_before_the_reconnect_callback_hide_no_lost_event(
     nats_server: NatsServer,
     jetstream_journal: JetStreamJournal,
     fresh_id: str,
@@ -316,7 +316,7 @@ async def look_leniently(client: httpx.AsyncClient, path: str, rebuilt: Rebuilt)
                 rebuilt.ids.append(frame.id)
 
 
-async def test_sigterm_tells_viewers_to_reconnect_and_the_process_ends_soon(
+async def test_sigterm_asks_viewers_to_reconnect_and_the_process_exits(
     nats_server: NatsServer, jetstream_journal: JetStreamJournal, fresh_id: str
 ) -> None:
     port = free_port()
@@ -349,7 +349,7 @@ async def test_sigterm_tells_viewers_to_reconnect_and_the_process_ends_soon(
         process.wait()
 
 
-async def test_a_gateway_that_starts_refuses_no_stream(
+async def test_a_starting_gateway_refuses_no_stream(
     nats_server: NatsServer, jetstream_journal: JetStreamJournal, fresh_id: str
 ) -> None:
     """A browser comes back as soon as somebody listens, and gives up for good when it is refused."""

@@ -5,7 +5,7 @@ from benchmarks.stalled import COST_MAX_KIB, GONE_MAX_S, measured
 from tests.conftest import NatsServer
 
 
-async def test_a_stalled_reader_costs_little_and_its_connection_is_forgotten_by_the_system_too(
+async def test_a_stalled_reader_costs_little_and_its_connection_is_closed(
     nats_server: NatsServer, jetstream_journal: JetStreamJournal
 ) -> None:
     """It is dropped after the time that is set; here that is short, so that the test is."""
