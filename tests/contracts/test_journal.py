@@ -1,4 +1,4 @@
-"""The journal's contract: one suite, against memory and a real nats-server, so that the fake cannot drift."""
+"""The journal's contract: one suite against the journal in memory and over a real nats-server."""
 
 import asyncio
 from datetime import UTC, datetime, timedelta
@@ -105,8 +105,8 @@ async def test_an_acceptance_is_refused_beside_any_remaining_fact(any_journal: J
 
 
 async def test_an_unfinished_acceptance_is_above_the_ack_floor(any_journal: Journal, fresh_id: str) -> None:
-    taken_on = (await any_journal.append("default", accepted(fresh_id))).record
-    assert await any_journal.ack_floor() < taken_on.sequence
+    acceptance = (await any_journal.append("default", accepted(fresh_id))).record
+    assert await any_journal.ack_floor() < acceptance.sequence
 
 
 async def test_of_fifty_concurrent_ends_one_is_stored(any_journal: Journal, fresh_id: str) -> None:
@@ -143,7 +143,7 @@ async def test_facts_returns_every_fact_of_one_deliberation_in_order_and_no_view
 
 
 async def test_facts_on_more_subjects_than_one_batch_allows_are_all_read(any_journal: Journal, fresh_id: str) -> None:
-    """1,024 is NATS's bound; a round robin of 32 members has as many calls, and stages besides."""
+    """NATS allows 1,024 subjects; a round robin of 32 members has that many calls, and stages."""
     await any_journal.append("default", accepted(fresh_id))
     finished = [
         CallFinished(
@@ -187,27 +187,27 @@ async def test_read_pages_through_facts_and_views_after_a_cursor(any_journal: Jo
 
 async def test_a_subscriber_receives_what_is_stored_from_then_on(any_journal: Journal, fresh_id: str) -> None:
     await any_journal.append("default", accepted(fresh_id))
-    heard: list[Record] = []
-    subscription = await any_journal.subscribe([f"deliberations.default.{fresh_id}.>"], heard.append)
+    received: list[Record] = []
+    subscription = await any_journal.subscribe([f"deliberations.default.{fresh_id}.>"], received.append)
     started = CallStarted(
         deliberation_id=fresh_id, ts=NOW, call_id="s1-dev-001", agent_id="dev-001", role="DEV", model="m", attempt=1
     )
     await any_journal.publish_view("default", started)
     await any_journal.publish_view("default", delta(fresh_id, 0, "é"))
     end = (await any_journal.append("default", Completed(deliberation_id=fresh_id, ts=NOW))).record
-    await until(lambda: len(heard) == 3)
-    assert [event_type(record.data) for record in heard] == ["call.started", "call.delta", "deliberation.completed"]
-    assert heard[-1] == end
-    assert heard == await every(any_journal, f"deliberations.default.{fresh_id}.>", after=heard[0].sequence - 1)
+    await until(lambda: len(received) == 3)
+    assert [event_type(record.data) for record in received] == ["call.started", "call.delta", "deliberation.completed"]
+    assert received[-1] == end
+    assert received == await every(any_journal, f"deliberations.default.{fresh_id}.>", after=received[0].sequence - 1)
     await subscription.close()
     await subscription.close()
 
 
 async def test_a_subscription_delivers_only_matching_subjects(any_journal: Journal, fresh_id: str) -> None:
-    heard: list[Record] = []
+    received: list[Record] = []
     tail = f"default.{fresh_id}"
     subscription = await any_journal.subscribe(
-        [f"deliberations.{tail}.cancel", f"deliberations.{tail}.end"], heard.append
+        [f"deliberations.{tail}.cancel", f"deliberations.{tail}.end"], received.append
     )
     for fact in (
         accepted(fresh_id),
@@ -215,20 +215,20 @@ async def test_a_subscription_delivers_only_matching_subjects(any_journal: Journ
         Completed(deliberation_id=fresh_id, ts=NOW),
     ):
         await any_journal.append("default", fact)
-    await until(lambda: len(heard) == 2)
-    assert [record.tokens[3] for record in heard] == ["cancel", "end"]
+    await until(lambda: len(received) == 2)
+    assert [record.tokens[3] for record in received] == ["cancel", "end"]
     await subscription.close()
 
 
 async def test_events_under_several_patterns_arrive_in_the_order_of_the_log(
     any_journal: Journal, fresh_id: str
 ) -> None:
-    heard: list[Record] = []
+    received: list[Record] = []
     tails = ("*.cancel", "*.end", "*.call.*.delta", "*.call.*.started", "*.deleted")
-    subscription = await any_journal.subscribe([f"deliberations.{fresh_id}.{tail}" for tail in tails], heard.append)
+    subscription = await any_journal.subscribe([f"deliberations.{fresh_id}.{tail}" for tail in tails], received.append)
     started = {"ts": NOW, "call_id": "s1-dev-001", "agent_id": "dev-001", "role": "DEV", "model": "m", "attempt": 1}
 
-    async def tell(number: int) -> None:
+    async def write_one(number: int) -> None:
         id = f"{fresh_id}-{number}"
         for offset in range(5):
             await any_journal.publish_view(fresh_id, delta(id, offset, "x"))
@@ -237,9 +237,9 @@ async def test_events_under_several_patterns_arrive_in_the_order_of_the_log(
         await any_journal.append(fresh_id, Completed(deliberation_id=id, ts=NOW))
         await any_journal.append(fresh_id, Deleted(deliberation_id=id, ts=NOW))
 
-    await asyncio.gather(*map(tell, range(60)))
-    await until(lambda: len(heard) == 60 * 13)
-    assert [record.sequence for record in heard] == sorted(record.sequence for record in heard)
+    await asyncio.gather(*map(write_one, range(60)))
+    await until(lambda: len(received) == 60 * 13)
+    assert [record.sequence for record in received] == sorted(record.sequence for record in received)
     await subscription.close()
 
 
@@ -268,28 +268,28 @@ def test_encoding_is_stable() -> None:
 async def test_keys_have_a_stream_of_their_own_written_once_and_delivered_live(
     any_journal: Journal, fresh_id: str
 ) -> None:
-    heard: list[Record] = []
+    received: list[Record] = []
     subject = f"keys.{fresh_id}.created"
-    subscription = await any_journal.subscribe(["keys.*.*"], heard.append)
+    subscription = await any_journal.subscribe(["keys.*.*"], received.append)
     first = await any_journal.write(subject, b"first")
     second = await any_journal.write(subject, b"second")
     assert (first.created, second.created, second.record) == (True, False, first.record)
     await any_journal.append("default", accepted(fresh_id))
-    await until(lambda: bool(heard))
+    await until(lambda: bool(received))
     await subscription.close()
-    assert [record for record in heard if record.subject == subject] == [first.record]
+    assert [record for record in received if record.subject == subject] == [first.record]
     assert [record for record in await every(any_journal, "keys.>") if record.subject == subject] == [first.record]
     assert all(record.tokens[0] == "keys" for record in await every(any_journal, "keys.>"))
 
 
 async def test_a_control_message_reaches_all_subscribers_and_is_not_stored(any_journal: Control, fresh_id: str) -> None:
-    ears: list[list[bytes]] = [[], []]
+    inboxes: list[list[bytes]] = [[], []]
     subject = f"control.{fresh_id}"
-    await any_journal.tell(subject, b"nobody is there")
-    for ear in ears:
-        await any_journal.hear(subject, ear.append)
+    await any_journal.tell(subject, b"without a subscriber")
+    for inbox in inboxes:
+        await any_journal.hear(subject, inbox.append)
     await any_journal.tell(f"{subject}.other", b"another subject")
-    for word in (b"one", b"two"):
-        await any_journal.tell(subject, word)
-    await until(lambda: all(len(ear) == 2 for ear in ears))
-    assert ears == [[b"one", b"two"]] * 2
+    for message in (b"one", b"two"):
+        await any_journal.tell(subject, message)
+    await until(lambda: all(len(inbox) == 2 for inbox in inboxes))
+    assert inboxes == [[b"one", b"two"]] * 2

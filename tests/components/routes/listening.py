@@ -1,4 +1,4 @@
-"""A gateway on a socket in this process, over a log in memory, and what a client sees of its streams."""
+"""A gateway on a socket in this process over a log in memory, and a client of its streams."""
 
 import asyncio
 import signal
@@ -25,7 +25,7 @@ TENANT = "default"
 
 @dataclass
 class Gateway:
-    """A gateway on a socket, and what it stands on."""
+    """A running gateway with its client, journal and feed."""
 
     client: httpx.AsyncClient
     journal: InMemoryJournal
@@ -80,7 +80,7 @@ class Gateway:
         return await self.client.get("/events", params=params, headers={"Accept": "application/json"})
 
     async def watched(self, deliberation_id: str, last_event_id: str | None = None, **query: Any) -> list[Frame]:
-        """Everything until the stream ends by itself."""
+        """Every frame until the stream ends."""
         async with self.watching(deliberation_id, last_event_id, **query) as frames:
             return [frame async for frame in frames]
 
@@ -114,7 +114,7 @@ async def listening(journal: InMemoryJournal | None = None, **settings: Any) -> 
 
 
 def whole(story: Story) -> list[Fact | View]:
-    """A deliberation from beginning to end."""
+    """Every event of a deliberation, from acceptance to verdict."""
     first, second = story.agents
     return [
         story.accepted(),

@@ -1,4 +1,4 @@
-"""The stream and its pages: what is refused, what is replayed, filtered and told."""
+"""Errors, replays, filters, snapshots and pages of the events of one deliberation."""
 
 import asyncio
 import json
@@ -17,7 +17,7 @@ from tests.story import Story
 
 @pytest.fixture(scope="module")
 async def gateway() -> AsyncIterator[Gateway]:
-    """One gateway for all tests that need no settings of their own."""
+    """A gateway shared by the tests with default settings."""
     async with listening() as made:
         yield made
 
@@ -78,11 +78,11 @@ async def test_a_log_that_stays_unavailable_is_answered_with_503(monkeypatch: py
 
 @pytest.mark.parametrize("path", ["/deliberations/a/events?after=0", "/events?deliberation=a&after=0"])
 async def test_a_stream_waits_for_a_log_that_is_briefly_unavailable(path: str) -> None:
-    """A browser gives up a stream that is refused: what it comes back to must not be lost with a server's restart."""
+    """A browser gives up a refused stream for good, so that a short outage must not refuse it."""
     async with listening() as gateway, asyncio.timeout(10):
         await gateway.write(*whole(Story("a")))
         gateway.journal.available = False
-        assert (await gateway.page("a")).status_code == 503, "a page can be asked for again"
+        assert (await gateway.page("a")).status_code == 503, "a client may repeat the request of a page"
         watching = asyncio.create_task(gateway.client.get(path))
         await until(lambda: gateway.feed.streams == 1)
         gateway.journal.available = True
@@ -144,12 +144,12 @@ async def test_a_stream_without_a_cursor_begins_with_a_snapshot(gateway: Gateway
     events = whole(story)
     await gateway.write(*events[:6])
     async with gateway.watching(story.id) as frames:
-        opened, snapshot, moved = await following(frames, 3)
-        assert [opened.event, snapshot.event, moved.data] == ["stream.opened", "deliberation.snapshot", ""]
-        assert opened.id is None and snapshot.id is None and moved.id == gateway.id_of()
-        told = snapshot.fields()
-        assert told["deliberation"] == (await gateway.client.get(f"/deliberations/{story.id}")).json()
-        assert told["unfinished"] == [
+        opened, snapshot, cursor_update = await following(frames, 3)
+        assert [opened.event, snapshot.event, cursor_update.data] == ["stream.opened", "deliberation.snapshot", ""]
+        assert opened.id is None and snapshot.id is None and cursor_update.id == gateway.id_of()
+        fields = snapshot.fields()
+        assert fields["deliberation"] == (await gateway.client.get(f"/deliberations/{story.id}")).json()
+        assert fields["unfinished"] == [
             {"call_id": "s1-dev-001", "agent_id": "dev-001", "attempt": 1, "text": "red", "offset": 3},
             {"call_id": "s1-dev-002", "agent_id": "dev-002", "attempt": 1, "text": "", "offset": 0},
         ]
@@ -212,10 +212,10 @@ async def test_live_events_that_are_filtered_out_update_the_cursor(gateway: Gate
         await following(frames, 1)
         for offset in range(20):
             await gateway.write(story.delta("dev-001", offset, "x"))
-        moves = [await anext(frames)]
-        while moves[-1].id != gateway.id_of():
-            moves.append(await anext(frames))
-        assert all(move.data == "" for move in moves) and len(moves) <= 20
+        updates = [await anext(frames)]
+        while updates[-1].id != gateway.id_of():
+            updates.append(await anext(frames))
+        assert all(update.data == "" for update in updates) and len(updates) <= 20
 
 
 @pytest.mark.parametrize(
@@ -228,11 +228,11 @@ async def test_a_cursor_that_cannot_be_replayed_sends_a_gap_and_a_snapshot(curso
         journal.forget(len(whole(old)))
         await gateway.write(*whole(story)[:4])
         async with gateway.watching(story.id, cursor) as frames:
-            opened, gap, snapshot, moved = await following(frames, 4)
+            opened, gap, snapshot, cursor_update = await following(frames, 4)
             assert types([opened, gap, snapshot]) == ["stream.opened", "stream.gap", "deliberation.snapshot"]
-            told = gap.fields()
-            assert (told["from"], told["to"], told["reason"]) == (cursor, gateway.id_of(), reason)
-            assert moved.id == gateway.id_of() and gap.id is None
+            fields = gap.fields()
+            assert (fields["from"], fields["to"], fields["reason"]) == (cursor, gateway.id_of(), reason)
+            assert cursor_update.id == gateway.id_of() and gap.id is None
             await gateway.write(story.finished("dev-001"))
             assert types(await following(frames, 1)) == ["call.finished"]
         page = (await gateway.page(story.id, after=cursor)).json()

@@ -1,4 +1,4 @@
-"""How a stream ends, and what it leaves behind."""
+"""The ways in which a stream ends, and the resources that it releases."""
 
 import asyncio
 import signal
@@ -17,7 +17,7 @@ from tests.story import Story
 
 @pytest.fixture(scope="module")
 async def gateway() -> AsyncIterator[Gateway]:
-    """One gateway for all tests that need no settings of their own."""
+    """A gateway shared by the tests with default settings."""
     async with listening() as made:
         yield made
 
@@ -84,9 +84,9 @@ async def test_draining_asks_viewers_to_reconnect_and_the_server_exits() -> None
         async with gateway.watching("a", after="0") as frames:
             await following(frames, 3)
             gateway.server.handle_exit(signal.SIGTERM, None)
-            [farewell] = [frame async for frame in frames]
-            assert farewell.event == "stream.reconnect" and farewell.fields()["reason"] == "draining"
-            assert farewell.id is None and 1_000 <= (farewell.retry_ms or 0) <= 3_000
+            [reconnect] = [frame async for frame in frames]
+            assert reconnect.event == "stream.reconnect" and reconnect.fields()["reason"] == "draining"
+            assert reconnect.id is None and 1_000 <= (reconnect.retry_ms or 0) <= 3_000
         async with asyncio.timeout(4):
             await gateway.serving
 
@@ -103,8 +103,8 @@ async def test_a_drained_feed_asks_viewers_to_reconnect_at_once() -> None:
 async def test_a_stream_at_its_maximum_age_is_asked_to_reconnect() -> None:
     async with listening(stream_age_max_s=0.05) as gateway:
         await gateway.write(*whole(Story("a"))[:2])
-        *_, farewell = await gateway.watched("a", after="0")
-        assert farewell.event == "stream.reconnect" and farewell.fields()["reason"] == "max_age"
+        *_, reconnect = await gateway.watched("a", after="0")
+        assert reconnect.event == "stream.reconnect" and reconnect.fields()["reason"] == "max_age"
 
 
 async def test_a_replaced_log_ends_the_stream_and_the_next_one_sends_a_gap() -> None:

@@ -1,4 +1,4 @@
-"""The stream of several deliberations, in what it shares with the single one: its bound, its heartbeat, its memory."""
+"""Slots, heartbeats, chunks and shared snapshots of streams, whether of one or of several deliberations."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -24,7 +24,7 @@ async def test_streams_of_several_take_a_connection_slot_too() -> None:
             refused = await gateway.client.get("/events", params={"deliberation": "a"})
             assert (refused.status_code, refused.json()["code"]) == (429, "too_many_streams")
             assert int(refused.headers["retry-after"]) > 0
-            assert (await gateway.page_of_several("a")).status_code == 200, "pages need no seat"
+            assert (await gateway.page_of_several("a")).status_code == 200, "pages need no slot"
         await until(lambda: gateway.feed.streams == 0)
         async with gateway.watching_several("a") as again:
             await following(again, 1)
@@ -32,7 +32,7 @@ async def test_streams_of_several_take_a_connection_slot_too() -> None:
 
 @pytest.mark.parametrize("path", ["/events", "/events?deliberation=a", "/deliberations/a/events"])
 async def test_a_silent_stream_sends_comments(path: str) -> None:
-    """Proxies and clients take silence for death; a comment comes whatever nobody has to say."""
+    """Proxies and clients close silent connections."""
     async with listening(heartbeat_s=0.02) as gateway:
         await gateway.write(Story("a").accepted())
         async with asyncio.timeout(10), gateway.client.stream("GET", path) as response:
@@ -69,22 +69,22 @@ async def test_concurrent_viewers_share_the_bytes_of_one_snapshot() -> None:
 
 
 async def test_two_hundred_viewers_at_once_share_the_reads_of_the_log() -> None:
-    """Two hundred viewers of one deliberation with many deltas: its texts are read for all of them, not for each."""
+    """The texts of one deliberation with many deltas are read once for all of them."""
     journal, story = InMemoryJournal(), Story("a")
     async with listening(journal) as gateway:
         await gateway.write(story.accepted(), story.opened(), story.started("dev-001"))
         for offset in range(300):
             await gateway.write(story.delta("dev-001", offset, "x"))
-        asked = {"facts": 0, "read": 0}
+        reads_of = {"facts": 0, "read": 0}
         facts, read = journal.facts, journal.read
 
         async def counted_facts(tenant: str, deliberation_id: str) -> Any:
-            asked["facts"] += 1
+            reads_of["facts"] += 1
             await asyncio.sleep(0.01)
             return await facts(tenant, deliberation_id)
 
         async def counted_read(pattern: str, after: int, *, limit: int | None = None) -> AsyncIterator[Any]:
-            asked["read"] += pattern.endswith(".call.*.*")
+            reads_of["read"] += pattern.endswith(".call.*.*")
             await asyncio.sleep(0.01)
             async for record in read(pattern, after, limit=limit):
                 yield record
@@ -98,4 +98,4 @@ async def test_two_hundred_viewers_at_once_share_the_reads_of_the_log() -> None:
 
         texts = await asyncio.gather(*(open_one() for _ in range(200)))
         assert set(texts) == {"x" * 300}
-        assert asked["facts"] <= 20 and asked["read"] <= 20, asked
+        assert reads_of["facts"] <= 20 and reads_of["read"] <= 20, reads_of

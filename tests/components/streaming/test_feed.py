@@ -1,4 +1,4 @@
-"""Live fan-out: every viewer gets every event exactly once, in order, whatever is lost on the way."""
+"""Live fan-out: every viewer receives every event exactly once and in order, whatever live events are lost."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -25,7 +25,7 @@ SMALL = RingLimits(frames_max=4, bytes_max=100_000, page_records=3, linger_s=0, 
 
 @dataclass
 class LossyJournal(InMemoryJournal):
-    """A log whose live events get lost while `live` is False, and which lets others run while it answers."""
+    """A log that loses live events while `live` is False, and gives way to other tasks while it answers."""
 
     live: bool = True
     opened: int = 0
@@ -71,7 +71,7 @@ async def begun(watch: Watch) -> Watch:
 
 
 async def gathered(viewer: Viewer, count: int) -> list[EventFrame]:
-    """The next `count` frames or more, within a moment."""
+    """The next `count` frames or more; fails after five seconds."""
     frames: list[EventFrame] = []
     loop = asyncio.get_running_loop()
     async with asyncio.timeout(5):
@@ -81,7 +81,7 @@ async def gathered(viewer: Viewer, count: int) -> list[EventFrame]:
 
 
 async def write(journal: InMemoryJournal, *events: Fact | View) -> list[int]:
-    """Store events; their sequences."""
+    """Store events and return their sequences."""
     for event in events:
         if event.type in VIEW_TYPES:
             await journal.publish_view(TENANT, event)  # pyright: ignore[reportArgumentType]
@@ -296,7 +296,7 @@ OPERATIONS = st.lists(
         st.tuples(st.just("turns"), st.integers(1, 9)),
         st.tuples(st.sampled_from(["outage", "overrun"]), st.integers(0, 12 * 7)),
         st.tuples(st.sampled_from(["lose", "heal", "reconnect", "away", "back", "join", "leave"]), st.integers(0, 40)),
-        st.tuples(st.sampled_from(["look", "resume"]), st.integers(0, 5)),
+        st.tuples(st.sampled_from(["read", "resume"]), st.integers(0, 5)),
     ),
     max_size=60,
 )
@@ -304,25 +304,25 @@ OPERATIONS = st.lists(
 
 @dataclass(eq=False)
 class Reader:
-    """A viewer over all of its reconnects, and what it was given."""
+    """A viewer over all of its reconnects, and the sequences that it received."""
 
     viewer: Viewer
     after: int
-    given: list[int] = field(default_factory=list[int])
-    looking: asyncio.Task[None] | None = None
+    received: list[int] = field(default_factory=list[int])
+    reading_task: asyncio.Task[None] | None = None
 
-    def look(self) -> None:
-        """Begin to look, unless it looks already; others go on meanwhile."""
-        if self.looking is None or self.looking.done():
-            self.looking = asyncio.create_task(self._look())
+    def read(self) -> None:
+        """Start reading a batch in the background, unless one is being read."""
+        if self.reading_task is None or self.reading_task.done():
+            self.reading_task = asyncio.create_task(self._read())
 
-    async def _look(self) -> None:
-        self.given += [each.sequence for each in await self.viewer.batch(asyncio.get_running_loop().time() + 0.001)]
+    async def _read(self) -> None:
+        self.received += [each.sequence for each in await self.viewer.batch(asyncio.get_running_loop().time() + 0.001)]
 
     async def stop(self) -> None:
-        if self.looking is not None:
-            self.looking.cancel()
-            await asyncio.wait([self.looking])
+        if self.reading_task is not None:
+            self.reading_task.cancel()
+            await asyncio.wait([self.reading_task])
 
 
 @settings(max_examples=150, deadline=None)
@@ -334,12 +334,12 @@ async def test_every_viewer_receives_every_event_exactly_once_in_order(
     await write(journal, story.accepted(), other.accepted())
     offset = 0
 
-    async def tell(teller: Story, count: int) -> None:
+    async def store(writer: Story, count: int) -> None:
         nonlocal offset
         was, journal.available = journal.available, True
         for _ in range(count):
             offset += 1
-            await write(journal, teller.delta("dev-001", offset, "x"))
+            await write(journal, writer.delta("dev-001", offset, "x"))
         journal.available = was
 
     async def turns(count: int) -> None:
@@ -353,23 +353,23 @@ async def test_every_viewer_receives_every_event_exactly_once_in_order(
         for operation, number in [*operations, ("back", 0), ("heal", 0), ("write", tail)]:
             match operation:
                 case "write":
-                    await tell(story, number)
+                    await store(story, number)
                 case "other":
-                    await tell(other, number)
+                    await store(other, number)
                 case "turns":
                     await turns(number)
                 case "outage":
                     journal.lose()
-                    await tell(story, 3)
+                    await store(story, 3)
                     journal.heal()
                     await turns(number % 12)
-                    await tell(story, 1 + number // 12)  # in the middle of the mending, as it may happen
+                    await store(story, 1 + number // 12)  # during the resync
                     await turns(12)
-                    await tell(story, 1)
+                    await store(story, 1)
                 case "overrun":
-                    readers[-1].look()
+                    readers[-1].read()
                     await turns(number % 12)
-                    await tell(story, 1 + number // 12)  # in the middle of a read, as it may happen
+                    await store(story, 1 + number // 12)  # during the read
                 case "lose":
                     journal.lose()
                 case "heal":
@@ -388,16 +388,16 @@ async def test_every_viewer_receives_every_event_exactly_once_in_order(
                 case "resume":
                     reader = readers[number % len(readers)]
                     await reader.stop()
-                    seen = reader.given[-1] if reader.given else reader.after
+                    seen = reader.received[-1] if reader.received else reader.after
                     reader.viewer = feed.viewer(watch, seen)
                 case _:
-                    readers[number % len(readers)].look()
+                    readers[number % len(readers)].read()
         stored = [record.sequence for record in journal.records if record.tokens[2] == "a"]
         async with asyncio.timeout(2):
             for reader in readers:
-                while sum(sequence > reader.after for sequence in stored) > len(reader.given):
-                    reader.look()
+                while sum(sequence > reader.after for sequence in stored) > len(reader.received):
+                    reader.read()
                     await asyncio.sleep(0)
         for reader in readers:
             await reader.stop()
-            assert reader.given == [sequence for sequence in stored if sequence > reader.after]
+            assert reader.received == [sequence for sequence in stored if sequence > reader.after]

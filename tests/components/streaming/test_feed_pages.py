@@ -1,4 +1,4 @@
-"""What a viewer that is behind reads of the log at once, and so may hold when it stalls."""
+"""The size of the pages that a viewer behind the ring reads, and so may hold while it stalls."""
 
 import asyncio
 

@@ -1,4 +1,4 @@
-"""Events as frames: encoded once, kept within bounds, and filtered so that cursors still move."""
+"""Frames are encoded once, kept in a bounded ring, and filtered with cursor updates for skipped events."""
 
 import pytest
 
@@ -68,9 +68,9 @@ def test_event_and_view_types_match_the_facts() -> None:
 )
 def test_skipped_events_update_the_cursor_once(kinds: list[str], selection: EventSelection, sent: list[str]) -> None:
     frames = [EventFrame(place, kind, kind.encode() + b"\n\n", "a") for place, kind in enumerate(kinds)]
-    passage = FrameBatcher(selection, "e")
-    told = b"".join(passage.chunks(frames)) + passage.cursor_update() + passage.cursor_update()
-    assert told.decode().split("\n\n")[:-1] == sent
+    batcher = FrameBatcher(selection, "e")
+    sent_bytes = b"".join(batcher.chunks(frames)) + batcher.cursor_update() + batcher.cursor_update()
+    assert sent_bytes.decode().split("\n\n")[:-1] == sent
 
 
 def test_chunks_are_bounded_and_split_between_frames() -> None:

@@ -1,4 +1,4 @@
-"""What a viewer asks for, and the unfinished texts that a snapshot tells."""
+"""Media types, cursors, and the unfinished texts of a snapshot."""
 
 from typing import Any
 
@@ -82,14 +82,14 @@ def test_unfinished_texts_are_rebuilt_from_the_newest_attempt(
     story = Story("a")
     state = fold([(1, story.accepted()), (2, story.opened())])
     assert state is not None
-    told: list[Any] = []
+    events: list[Any] = []
     for view in views:
         words = view.split()
         if words[0] == "started":
-            told.append(story.started("dev-001", int(words[1])))
+            events.append(story.started("dev-001", int(words[1])))
         else:
-            told.append(story.delta("dev-001", int(words[1]), words[2], int(words[0])))
-    assert [(each.attempt, each.text, each.offset) for each in unfinished_calls(state, told)] == expected
+            events.append(story.delta("dev-001", int(words[1]), words[2], int(words[0])))
+    assert [(each.attempt, each.text, each.offset) for each in unfinished_calls(state, events)] == expected
 
 
 def test_a_call_with_an_outcome_or_an_ended_deliberation_has_no_unfinished_text() -> None:

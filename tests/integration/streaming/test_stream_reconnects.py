@@ -1,4 +1,4 @@
-"""Streams that are broken off at random places and resumed by cursor, and the judge of what they were shown."""
+"""Streams that are closed at random places and resumed by cursor, and the checker of what they received."""
 
 import pytest
 
