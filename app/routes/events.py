@@ -130,6 +130,6 @@ async def read_deliberation_events(
     last_event_id: LastEventId = None,
 ) -> Response:
     """Every event once, in the order of the log. A page after the terminal event is empty, and says that it ended."""
-    cursor = query.cursor(last_event_id)
-    request = EventsRequest(tenant, frozenset({deliberation_id}), query.selection(), cursor, single=True)
+    selection, cursor = query.selection(), query.cursor(last_event_id)
+    request = EventsRequest(tenant, frozenset({deliberation_id}), selection, cursor, single=True)
     return await events_response(gateway["streams"], request, media, query.limit)

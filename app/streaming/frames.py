@@ -148,15 +148,14 @@ class FrameBatcher:
 
     def chunks(self, frames: Sequence[EventFrame], bytes_max: int = CHUNK_BYTES) -> Iterator[bytes]:
         """The selected frames in as few chunks as possible, none above `bytes_max` unless one frame is."""
-        return chunked(self._selected(frames), bytes_max)
-
-    def _selected(self, frames: Sequence[EventFrame]) -> Iterator[bytes]:
+        selected: list[bytes] = []
         for frame in frames:
             if self.filter.takes(frame):
                 self.skipped = None
-                yield frame.data
+                selected.append(frame.data)
             else:
                 self.skipped = frame.sequence
+        return chunked(selected, bytes_max)
 
     def cursor_update(self) -> bytes:
         """The frame that moves the cursor past the events left out; empty when there is none."""

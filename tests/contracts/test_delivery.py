@@ -1,6 +1,6 @@
-"""How accepted work is handed out, and what that proves: one suite, against a real nats-server and the one in memory.
+"""The contract of deliveries: one suite against a real nats-server and the server in memory.
 
-Each surprise here was seen on nats-server 2.15.1; what crash tests and the model make of it rests on this suite.
+Every behaviour was observed on nats-server 2.15.1. Crash tests and the model rely on the server in memory.
 """
 
 import asyncio
@@ -39,17 +39,17 @@ class Server:
     watching: list[asyncio.Task[None]]
 
     async def pulling(self, journal: JetStreamJournal) -> tuple[WorkQueue, list[QueueItem]]:
-        """A queue that pulls, and what it was handed."""
-        handed: list[QueueItem] = []
-        queue = WorkQueue(journal, 10, handed.append)
+        """A queue that pulls, and the items delivered to it."""
+        delivered: list[QueueItem] = []
+        queue = WorkQueue(journal, 10, delivered.append)
         await queue.start()
         self.watching.append(asyncio.create_task(queue.watch()))
-        return queue, handed
+        return queue, delivered
 
 
 @pytest.fixture(params=["real", "modelled"])
 async def server(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Callable[[float], Awaitable[Server]]]:
-    """Each server in turn."""
+    """Both servers in turn."""
     journals: list[JetStreamJournal] = []
     watching: list[asyncio.Task[None]] = []
     real = NatsServer(tmp_path / "nats")
@@ -80,14 +80,14 @@ async def server(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterato
 
 
 async def waiting(journal: JetStreamJournal) -> tuple[int, int]:
-    """What was never handed out, and what is unacknowledged, once the server has taken in all that was said."""
+    """The counts of undelivered and of unacknowledged items, after the server has read all that was sent."""
     await journal.client.flush()
     state: dict[str, Any] = await journal.request(f"$JS.API.CONSUMER.INFO.{STREAM}.{CONSUMER}")
     return state["num_pending"], state["num_ack_pending"]
 
 
 async def emptied(journal: JetStreamJournal) -> None:
-    """Wait until nothing is in the queue."""
+    """Wait until the queue is empty."""
     async with asyncio.timeout(10):
         while await waiting(journal) != (0, 0):
             await asyncio.sleep(0.02)
@@ -96,122 +96,122 @@ async def emptied(journal: JetStreamJournal) -> None:
 Servers = Callable[[float], Awaitable[Server]]
 
 
-async def test_who_is_silent_too_long_loses_the_work_and_can_still_acknowledge_it(server: Servers) -> None:
+async def test_a_silent_holder_loses_the_work_and_may_still_acknowledge_it(server: Servers) -> None:
     running = await server(1)
     journal = await running.connect()
     await journal.append("default", accepted("d1"))
-    queue, handed = await running.pulling(journal)
-    await until(lambda: len(handed) == 2)
-    assert [delivery.deliveries for delivery in handed] == [1, 2]
-    await queue.ack(handed[0])
+    queue, delivered = await running.pulling(journal)
+    await until(lambda: len(delivered) == 2)
+    assert [delivery.deliveries for delivery in delivered] == [1, 2]
+    await queue.ack(delivered[0])
     await emptied(journal)
     began_s = time.monotonic()
     while time.monotonic() < began_s + 1.5:
         await asyncio.sleep(0.05)
-    assert len(handed) == 2, "an acknowledgement proves nothing about who holds the work"
+    assert len(delivered) == 2, "an acknowledgement of any holder counts"
 
 
-async def test_the_word_of_any_holder_keeps_the_work_or_gives_it_back(server: Servers) -> None:
+async def test_any_holder_may_extend_or_return_the_work(server: Servers) -> None:
     running = await server(1)
     journal = await running.connect()
     await journal.append("default", accepted("d1"))
-    queue, handed = await running.pulling(journal)
-    await until(lambda: len(handed) == 2)
+    queue, delivered = await running.pulling(journal)
+    await until(lambda: len(delivered) == 2)
     for _ in range(8):
-        await queue.working(handed[0])
+        await queue.working(delivered[0])
         await asyncio.sleep(0.2)
-    assert len(handed) == 2
+    assert len(delivered) == 2
     given_back_s = time.monotonic()
-    await queue.give_back(handed[0], 0.3)
-    await until(lambda: len(handed) == 3)
+    await queue.give_back(delivered[0], 0.3)
+    await until(lambda: len(delivered) == 3)
     assert 0.25 < time.monotonic() - given_back_s < 0.95
-    await queue.ack(handed[2])
+    await queue.ack(delivered[2])
     await emptied(journal)
 
 
-async def test_settled_is_what_was_accepted_before_the_first_that_is_not_acknowledged(server: Servers) -> None:
+async def test_the_ack_floor_is_below_the_first_unacknowledged_acceptance(server: Servers) -> None:
     running = await server(10)
     journal = await running.connect()
     assert await journal.ack_floor() == 0
-    places = [(await journal.append("default", accepted(f"d{number}"))).record.sequence for number in range(4)]
-    queue, handed = await running.pulling(journal)
-    await until(lambda: len(handed) == 4)
-    settled = list[int]()
+    sequences = [(await journal.append("default", accepted(f"d{number}"))).record.sequence for number in range(4)]
+    queue, delivered = await running.pulling(journal)
+    await until(lambda: len(delivered) == 4)
+    floors = list[int]()
     for number in (0, 2, 1, 3):
         await journal.append("default", Completed(deliberation_id=f"d{number}", ts=NOW))
-        await queue.ack(next(each for each in handed if each.record.tokens[2] == f"d{number}"))
+        await queue.ack(next(each for each in delivered if each.record.tokens[2] == f"d{number}"))
         await waiting(journal)
-        settled.append(await journal.ack_floor())
+        floors.append(await journal.ack_floor())
     running.kill()
     running.start()
     async with asyncio.timeout(20):
-        while len(settled) < 5:
+        while len(floors) < 5:
             await asyncio.sleep(0.02)
             with suppress(JournalUnavailable):
-                settled.append(await journal.ack_floor())
-    first, second, third, fourth = places
-    assert first <= settled[0] < second and first <= settled[1] < second, "the second is held still"
-    assert third <= settled[2] < fourth <= settled[3]
-    assert settled[4] <= settled[3], "what the server forgot may be less"
+                floors.append(await journal.ack_floor())
+    first, second, third, fourth = sequences
+    assert first <= floors[0] < second and first <= floors[1] < second, "the second is unacknowledged"
+    assert third <= floors[2] < fourth <= floors[3]
+    assert floors[4] <= floors[3], "a restart may lower the ack floor"
 
 
-async def test_all_who_pull_are_served_in_turn_also_one_who_hangs(server: Servers) -> None:
+async def test_pulls_are_served_in_turn_even_of_a_hung_client(server: Servers) -> None:
     running = await server(10)
     first, second = await running.connect(), await running.connect()
-    (_, handed), (_, others) = await running.pulling(first), await running.pulling(second)
+    (_, delivered), (_, others) = await running.pulling(first), await running.pulling(second)
     await waiting(second)
     for number in range(6):
         await first.append("default", accepted(f"d{number}"))
-    await until(lambda: len(handed) + len(others) == 6)
-    assert len(handed) == len(others) == 3
+    await until(lambda: len(delivered) + len(others) == 6)
+    assert len(delivered) == len(others) == 3
 
 
-async def test_an_acknowledgement_that_is_lost_brings_the_work_again(server: Servers) -> None:
+async def test_a_lost_acknowledgement_redelivers_the_work(server: Servers) -> None:
     running = await server(1)
     journal = await running.connect()
     await journal.append("default", accepted("d1"))
-    _, handed = await running.pulling(journal)
-    await until(lambda: len(handed) == 1)
+    _, delivered = await running.pulling(journal)
+    await until(lambda: len(delivered) == 1)
     assert await waiting(journal) == (0, 1)
-    await until(lambda: len(handed) == 2)
+    await until(lambda: len(delivered) == 2)
 
 
-async def test_a_server_killed_right_after_deliveries_makes_some_again_at_once_as_if_for_the_first_time(
+async def test_a_server_killed_right_after_deliveries_repeats_some_with_count_one(
     server: Servers,
 ) -> None:
-    """Of the first it made a note at once; the next note comes a tenth of a second later, if it lives so long."""
+    """The server stores the first delivery at once, and later ones a tenth of a second afterwards."""
     running = await server(60)
     journal = await running.connect()
-    _, handed = await running.pulling(journal)
+    _, delivered = await running.pulling(journal)
     before = 0
-    # A busy machine may take longer than that.
+    # On a busy machine the kill may come too late.
     for attempt in range(5):
         for name in ("a", "b", "c"):
             await journal.append("default", accepted(f"{name}{attempt}"))
         before += 3
-        await until(lambda: len(handed) == before)  # noqa: B023 -- awaited at once
+        await until(lambda: len(delivered) == before)  # noqa: B023 -- awaited at once
         running.kill()
         running.start()
         with suppress(TimeoutError):
-            await until(lambda: len(handed) > before, timeout_s=6)  # noqa: B023 -- awaited at once
+            await until(lambda: len(delivered) > before, timeout_s=6)  # noqa: B023 -- awaited at once
             break
-    assert {delivery.deliveries for delivery in handed[before:]} == {1}
+    assert {delivery.deliveries for delivery in delivered[before:]} == {1}
 
 
-async def test_a_server_killed_later_remembers_the_delivery(server: Servers) -> None:
+async def test_a_server_killed_later_keeps_the_delivery_count(server: Servers) -> None:
     running = await server(4)
     journal = await running.connect()
-    _, handed = await running.pulling(journal)
+    _, delivered = await running.pulling(journal)
     await journal.append("default", accepted("d1"))
-    await until(lambda: len(handed) == 1)
+    await until(lambda: len(delivered) == 1)
     await asyncio.sleep(1)
     running.kill()
     running.start()
-    await until(lambda: len(handed) == 2, timeout_s=15)
-    assert handed[1].deliveries == 2
+    await until(lambda: len(delivered) == 2, timeout_s=15)
+    assert delivered[1].deliveries == 2
 
 
-async def test_the_same_write_again_is_refused_although_it_is_ones_own(server: Servers) -> None:
+async def test_a_repeated_write_is_refused_even_from_the_same_writer(server: Servers) -> None:
     running = await server(10)
     journal = await running.connect()
     subject, data = "deliberations.default.d1.accepted", encode(accepted("d1"))

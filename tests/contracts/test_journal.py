@@ -1,4 +1,4 @@
-"""The journal's contract: one suite, against memory and a real nats-server, so that the fake cannot drift."""
+"""The journal's contract: one suite against the journal in memory and over a real nats-server."""
 
 import asyncio
 from datetime import UTC, datetime, timedelta
@@ -63,7 +63,7 @@ async def every(journal: Journal, pattern: str, after: int = 0, limit: int | Non
     return [record async for record in journal.read(pattern, after, limit=limit)]
 
 
-async def test_first_write_wins_and_the_loser_reads_what_stands(any_journal: Journal, fresh_id: str) -> None:
+async def test_first_write_wins_and_the_loser_gets_the_stored_record(any_journal: Journal, fresh_id: str) -> None:
     first = await any_journal.append("default", accepted(fresh_id, "first"))
     second = await any_journal.append("default", accepted(fresh_id, "second"))
     assert first.created and not second.created
@@ -71,13 +71,13 @@ async def test_first_write_wins_and_the_loser_reads_what_stands(any_journal: Jou
     assert decode(second.record.data) == accepted(fresh_id, "first")
 
 
-async def test_the_same_bytes_again_are_ones_own(any_journal: Journal, fresh_id: str) -> None:
+async def test_writing_the_same_bytes_again_counts_as_created(any_journal: Journal, fresh_id: str) -> None:
     first = await any_journal.append("default", accepted(fresh_id))
     again = await any_journal.append("default", accepted(fresh_id))
     assert again.created and again.record.sequence == first.record.sequence
 
 
-async def test_what_is_purged_leaves_its_tombstone_and_is_never_accepted_again(
+async def test_a_purge_leaves_the_tombstone_which_refuses_another_acceptance(
     any_journal: Journal, fresh_id: str
 ) -> None:
     subject = f"deliberations.default.{fresh_id}"
@@ -97,26 +97,26 @@ async def test_what_is_purged_leaves_its_tombstone_and_is_never_accepted_again(
     assert len(await any_journal.facts("default", f"{fresh_id}-other")) == 1
 
 
-async def test_nothing_is_accepted_beside_what_retention_has_left(any_journal: Journal, fresh_id: str) -> None:
+async def test_an_acceptance_is_refused_beside_any_remaining_fact(any_journal: Journal, fresh_id: str) -> None:
     end = (await any_journal.append("default", Completed(deliberation_id=fresh_id, ts=NOW))).record
     appended = await any_journal.append("default", accepted(fresh_id))
     assert not appended.created and appended.record == end
     assert await any_journal.facts("default", fresh_id) == [end]
 
 
-async def test_what_is_accepted_and_has_not_ended_is_not_settled(any_journal: Journal, fresh_id: str) -> None:
-    taken_on = (await any_journal.append("default", accepted(fresh_id))).record
-    assert await any_journal.ack_floor() < taken_on.sequence
+async def test_an_unfinished_acceptance_is_above_the_ack_floor(any_journal: Journal, fresh_id: str) -> None:
+    acceptance = (await any_journal.append("default", accepted(fresh_id))).record
+    assert await any_journal.ack_floor() < acceptance.sequence
 
 
-async def test_fifty_racers_for_one_end_leave_one(any_journal: Journal, fresh_id: str) -> None:
+async def test_of_fifty_concurrent_ends_one_is_stored(any_journal: Journal, fresh_id: str) -> None:
     ends = [Completed(deliberation_id=fresh_id, ts=NOW + timedelta(seconds=racer)) for racer in range(50)]
     outcomes = await asyncio.gather(*(any_journal.append("default", end) for end in ends))
     assert sum(outcome.created for outcome in outcomes) == 1
     assert len({outcome.record.data for outcome in outcomes}) == 1
 
 
-async def test_facts_are_every_fact_of_one_deliberation_in_order_and_no_view(
+async def test_facts_returns_every_fact_of_one_deliberation_in_order_and_no_view(
     any_journal: Journal, fresh_id: str
 ) -> None:
     stage = {"stage": 1, "purpose": "propose", "round": 0}
@@ -142,10 +142,8 @@ async def test_facts_are_every_fact_of_one_deliberation_in_order_and_no_view(
     assert [record.sequence for record in records] == sorted(record.sequence for record in records)
 
 
-async def test_facts_on_more_subjects_than_one_read_answers_for_are_all_read(
-    any_journal: Journal, fresh_id: str
-) -> None:
-    """1,024 is NATS's bound; a round robin of 32 members has as many calls, and stages besides."""
+async def test_facts_on_more_subjects_than_one_batch_allows_are_all_read(any_journal: Journal, fresh_id: str) -> None:
+    """NATS allows 1,024 subjects; a round robin of 32 members has that many calls, and stages."""
     await any_journal.append("default", accepted(fresh_id))
     finished = [
         CallFinished(
@@ -169,7 +167,7 @@ async def test_facts_on_more_subjects_than_one_read_answers_for_are_all_read(
     assert [record.sequence for record in records] == sorted(record.sequence for record in records)
 
 
-async def test_no_fact_at_all_is_an_empty_list(any_journal: Journal, fresh_id: str) -> None:
+async def test_an_unknown_deliberation_has_no_facts(any_journal: Journal, fresh_id: str) -> None:
     assert await any_journal.facts("default", fresh_id) == []
     assert await every(any_journal, f"deliberations.default.{fresh_id}.>") == []
 
@@ -187,29 +185,29 @@ async def test_read_pages_through_facts_and_views_after_a_cursor(any_journal: Jo
     assert await every(any_journal, pattern, after=end.sequence) == []
 
 
-async def test_subscribers_hear_what_is_stored_from_now_on(any_journal: Journal, fresh_id: str) -> None:
+async def test_a_subscriber_receives_what_is_stored_from_then_on(any_journal: Journal, fresh_id: str) -> None:
     await any_journal.append("default", accepted(fresh_id))
-    heard: list[Record] = []
-    subscription = await any_journal.subscribe([f"deliberations.default.{fresh_id}.>"], heard.append)
+    received: list[Record] = []
+    subscription = await any_journal.subscribe([f"deliberations.default.{fresh_id}.>"], received.append)
     started = CallStarted(
         deliberation_id=fresh_id, ts=NOW, call_id="s1-dev-001", agent_id="dev-001", role="DEV", model="m", attempt=1
     )
     await any_journal.publish_view("default", started)
     await any_journal.publish_view("default", delta(fresh_id, 0, "é"))
     end = (await any_journal.append("default", Completed(deliberation_id=fresh_id, ts=NOW))).record
-    await until(lambda: len(heard) == 3)
-    assert [event_type(record.data) for record in heard] == ["call.started", "call.delta", "deliberation.completed"]
-    assert heard[-1] == end
-    assert heard == await every(any_journal, f"deliberations.default.{fresh_id}.>", after=heard[0].sequence - 1)
+    await until(lambda: len(received) == 3)
+    assert [event_type(record.data) for record in received] == ["call.started", "call.delta", "deliberation.completed"]
+    assert received[-1] == end
+    assert received == await every(any_journal, f"deliberations.default.{fresh_id}.>", after=received[0].sequence - 1)
     await subscription.close()
     await subscription.close()
 
 
-async def test_patterns_select(any_journal: Journal, fresh_id: str) -> None:
-    heard: list[Record] = []
+async def test_a_subscription_delivers_only_matching_subjects(any_journal: Journal, fresh_id: str) -> None:
+    received: list[Record] = []
     tail = f"default.{fresh_id}"
     subscription = await any_journal.subscribe(
-        [f"deliberations.{tail}.cancel", f"deliberations.{tail}.end"], heard.append
+        [f"deliberations.{tail}.cancel", f"deliberations.{tail}.end"], received.append
     )
     for fact in (
         accepted(fresh_id),
@@ -217,20 +215,20 @@ async def test_patterns_select(any_journal: Journal, fresh_id: str) -> None:
         Completed(deliberation_id=fresh_id, ts=NOW),
     ):
         await any_journal.append("default", fact)
-    await until(lambda: len(heard) == 2)
-    assert [record.tokens[3] for record in heard] == ["cancel", "end"]
+    await until(lambda: len(received) == 2)
+    assert [record.tokens[3] for record in received] == ["cancel", "end"]
     await subscription.close()
 
 
-async def test_events_of_several_patterns_are_heard_in_the_order_of_the_log(
+async def test_events_under_several_patterns_arrive_in_the_order_of_the_log(
     any_journal: Journal, fresh_id: str
 ) -> None:
-    heard: list[Record] = []
+    received: list[Record] = []
     tails = ("*.cancel", "*.end", "*.call.*.delta", "*.call.*.started", "*.deleted")
-    subscription = await any_journal.subscribe([f"deliberations.{fresh_id}.{tail}" for tail in tails], heard.append)
+    subscription = await any_journal.subscribe([f"deliberations.{fresh_id}.{tail}" for tail in tails], received.append)
     started = {"ts": NOW, "call_id": "s1-dev-001", "agent_id": "dev-001", "role": "DEV", "model": "m", "attempt": 1}
 
-    async def tell(number: int) -> None:
+    async def write_one(number: int) -> None:
         id = f"{fresh_id}-{number}"
         for offset in range(5):
             await any_journal.publish_view(fresh_id, delta(id, offset, "x"))
@@ -239,13 +237,13 @@ async def test_events_of_several_patterns_are_heard_in_the_order_of_the_log(
         await any_journal.append(fresh_id, Completed(deliberation_id=id, ts=NOW))
         await any_journal.append(fresh_id, Deleted(deliberation_id=id, ts=NOW))
 
-    await asyncio.gather(*map(tell, range(60)))
-    await until(lambda: len(heard) == 60 * 13)
-    assert [record.sequence for record in heard] == sorted(record.sequence for record in heard)
+    await asyncio.gather(*map(write_one, range(60)))
+    await until(lambda: len(received) == 60 * 13)
+    assert [record.sequence for record in received] == sorted(record.sequence for record in received)
     await subscription.close()
 
 
-async def test_state_tells_epoch_and_bounds(any_journal: Journal, fresh_id: str) -> None:
+async def test_state_returns_epoch_and_bounds(any_journal: Journal, fresh_id: str) -> None:
     record = (await any_journal.append("default", accepted(fresh_id))).record
     state = await any_journal.state()
     assert state.first_sequence <= record.sequence <= state.last_sequence
@@ -267,16 +265,18 @@ def test_encoding_is_stable() -> None:
     assert encode(decode(encode(fact))) == encode(fact)
 
 
-async def test_keys_are_a_log_of_their_own_written_once_and_heard_live(any_journal: Journal, fresh_id: str) -> None:
-    heard: list[Record] = []
+async def test_keys_have_a_stream_of_their_own_written_once_and_delivered_live(
+    any_journal: Journal, fresh_id: str
+) -> None:
+    received: list[Record] = []
     subject = f"keys.{fresh_id}.created"
-    subscription = await any_journal.subscribe(["keys.*.*"], heard.append)
+    subscription = await any_journal.subscribe(["keys.*.*"], received.append)
     first = await any_journal.write(subject, b"first")
     second = await any_journal.write(subject, b"second")
     assert (first.created, second.created, second.record) == (True, False, first.record)
     await any_journal.append("default", accepted(fresh_id))
-    await until(lambda: bool(heard))
+    await until(lambda: bool(received))
     await subscription.close()
-    assert [record for record in heard if record.subject == subject] == [first.record]
+    assert [record for record in received if record.subject == subject] == [first.record]
     assert [record for record in await every(any_journal, "keys.>") if record.subject == subject] == [first.record]
     assert all(record.tokens[0] == "keys" for record in await every(any_journal, "keys.>"))

@@ -17,7 +17,7 @@ DURABILITY_GUARDS = (
         "app/log/journal.py",
         '_FIRST_WRITE = {"Nats-Expected-Last-Subject-Sequence": "0"}',
         "_FIRST_WRITE: dict[str, str] = {}",
-        "tests/contracts/test_journal.py::test_first_write_wins_and_the_loser_reads_what_stands[jetstream]",
+        "tests/contracts/test_journal.py::test_first_write_wins_and_the_loser_gets_the_stored_record[jetstream]",
     ),
     Guard(
         "the same, as crashes show it",
@@ -31,7 +31,7 @@ DURABILITY_GUARDS = (
         "app/log/journal.py",
         "        headers = _FIRST_WRITE if alone is None else",
         '        headers = {} if subject.endswith(".end") else _FIRST_WRITE if alone is None else',
-        "tests/contracts/test_journal.py::test_fifty_racers_for_one_end_leave_one[jetstream]",
+        "tests/contracts/test_journal.py::test_of_fifty_concurrent_ends_one_is_stored[jetstream]",
     ),
     Guard(
         "a write without an answer is looked for",
@@ -58,7 +58,7 @@ DURABILITY_GUARDS = (
         raise""",
         """                return Appended(stored, created=True)
         raise""",
-        "tests/contracts/test_journal.py::test_fifty_racers_for_one_end_leave_one[modelled]",
+        "tests/contracts/test_journal.py::test_of_fifty_concurrent_ends_one_is_stored[modelled]",
     ),
     Guard(
         "a write in doubt is made again",
@@ -337,7 +337,7 @@ DURABILITY_GUARDS = (
         "app/log/journal.py",
         '        alone = f"{subject}.*" if isinstance(fact, Accepted) else None\n',
         "        alone = None\n",
-        "tests/contracts/test_journal.py::test_what_is_purged_leaves_its_tombstone_and_is_never_accepted_again[jetstream]",
+        "tests/contracts/test_journal.py::test_a_purge_leaves_the_tombstone_which_refuses_another_acceptance[jetstream]",
     ),
     Guard(
         "a request that is sent again finds its first",

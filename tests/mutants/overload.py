@@ -54,8 +54,7 @@ OVERLOAD = (
         "app/log/work_queue.py",
         "        free = self._slots - self._held - self._requested\n",
         "        free = self._slots - self._requested\n",
-        "tests/integration/log/test_work_queue.py::"
-        "test_no_more_than_the_slots_are_handed_out_and_each_until_it_is_acknowledged",
+        "tests/integration/log/test_work_queue.py::test_deliveries_never_exceed_the_slots_until_they_are_acknowledged",
     ),
     Guard(
         "failures in a row open an engine's circuit",

@@ -1,4 +1,4 @@
-"""Whatever the log's server, the network and the processes do, in any order: nothing is lost, and nothing is twice.
+"""No accepted deliberation is lost or ends twice under any order of faults in server, network and processes.
 
 A state machine of Hypothesis drives the whole product over the in-memory server (tests/crash) and its surprises:
 answers that are lost, so that one's own write is refused when it is made again; writes that land after their time-out;
@@ -52,7 +52,7 @@ DOUBTED = (
 HEALED_WITHIN_S = 500.0
 
 
-class Promises(RuleBasedStateMachine):
+class GuaranteesModel(RuleBasedStateMachine):
     """One run: clients, two coordinators, an agent, a gateway, and faults between them."""
 
     def __init__(self) -> None:
@@ -77,7 +77,7 @@ class Promises(RuleBasedStateMachine):
 
         self._do(started())
 
-    # What clients do
+    # Clients
 
     @rule(strategy=st.sampled_from(["single", "vote", "council"]))
     def submit(self, strategy: str) -> None:
@@ -100,7 +100,7 @@ class Promises(RuleBasedStateMachine):
     async def _outside(self, work: Coroutine[Any, Any, None]) -> None:
         self.stack.outside(work)
 
-    # Time passes, and work is done
+    # Time and work
 
     @rule(steps=st.integers(1, 60))
     def work(self, steps: int) -> None:
@@ -110,7 +110,7 @@ class Promises(RuleBasedStateMachine):
     def wait(self, seconds: float) -> None:
         self._do(self.stack.wait(seconds))
 
-    # What breaks
+    # Faults
 
     def _service(self, place: int) -> Service:
         return self.stack.services[place % len(self.stack.services)]
@@ -147,7 +147,7 @@ class Promises(RuleBasedStateMachine):
 
         self._do(deliver())
 
-    # What holds at every moment
+    # Invariants of every step
 
     @invariant()
     def first_write_wins_and_what_was_seen_stands(self) -> None:
@@ -161,7 +161,7 @@ class Promises(RuleBasedStateMachine):
         again = [asked for asked in self.stack.engine.asked if asked.recorded]
         assert again == [], "a recorded call was made again"
 
-    # What holds in the end
+    # Invariants of the end
 
     def teardown(self) -> None:
         try:
@@ -196,9 +196,9 @@ class Promises(RuleBasedStateMachine):
             assert deliberation in self.asked_to_stop
 
 
-def test_promises_hold_whatever_happens() -> None:
+def test_guarantees_hold_under_random_faults() -> None:
     run_state_machine_as_test(
-        Promises,
+        GuaranteesModel,
         settings=settings(
             max_examples=EXAMPLES,
             stateful_step_count=STEPS,

@@ -1,4 +1,4 @@
-"""The stream and its pages: what is refused, what is replayed, filtered and told."""
+"""Errors, replays, filters, snapshots and pages of the events of one deliberation."""
 
 import asyncio
 import json
@@ -17,7 +17,7 @@ from tests.story import Story
 
 @pytest.fixture(scope="module")
 async def gateway() -> AsyncIterator[Gateway]:
-    """One gateway for all tests that need no settings of their own."""
+    """A gateway shared by the tests with default settings."""
     async with listening() as made:
         yield made
 
@@ -46,7 +46,7 @@ def story(fresh_id: str) -> Story:
         ("ID", {}, {"Accept": "text/html"}, 406, "not_acceptable"),
     ],
 )
-async def test_what_is_wrong_is_told_before_anything_opens(
+async def test_errors_are_answered_before_the_stream_opens(
     gateway: Gateway,
     story: Story,
     accept: str,
@@ -64,12 +64,12 @@ async def test_what_is_wrong_is_told_before_anything_opens(
     assert gateway.feed.streams == 0
 
 
-async def test_facts_without_their_beginning_are_gone(gateway: Gateway, story: Story) -> None:
+async def test_facts_without_an_acceptance_are_answered_with_410(gateway: Gateway, story: Story) -> None:
     await gateway.write(story.opened())
     assert (await gateway.page(story.id)).status_code == 410
 
 
-async def test_a_log_that_stays_away_refuses_before_the_stream_opens(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_log_that_stays_unavailable_is_answered_with_503(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("app.streaming.streams.PATIENCE_S", 0.0)
     async with listening(InMemoryJournal(available=False)) as gateway:
         response = await gateway.client.get("/deliberations/a/events")
@@ -77,12 +77,12 @@ async def test_a_log_that_stays_away_refuses_before_the_stream_opens(monkeypatch
 
 
 @pytest.mark.parametrize("path", ["/deliberations/a/events?after=0", "/events?deliberation=a&after=0"])
-async def test_a_stream_waits_for_a_log_that_is_away_for_a_moment(path: str) -> None:
-    """A browser gives up a stream that is refused: what it comes back to must not be lost with a server's restart."""
+async def test_a_stream_waits_for_a_log_that_is_briefly_unavailable(path: str) -> None:
+    """A browser gives up a refused stream for good, so that a short outage must not refuse it."""
     async with listening() as gateway, asyncio.timeout(10):
         await gateway.write(*whole(Story("a")))
         gateway.journal.available = False
-        assert (await gateway.page("a")).status_code == 503, "a page can be asked for again"
+        assert (await gateway.page("a")).status_code == 503, "a client may repeat the request of a page"
         watching = asyncio.create_task(gateway.client.get(path))
         await until(lambda: gateway.feed.streams == 1)
         gateway.journal.available = True
@@ -90,7 +90,7 @@ async def test_a_stream_waits_for_a_log_that_is_away_for_a_moment(path: str) -> 
         assert response.status_code == 200 and "deliberation.completed" in response.text
 
 
-async def test_a_replay_from_the_beginning_is_every_stored_event_and_ends(gateway: Gateway, story: Story) -> None:
+async def test_a_replay_from_the_beginning_sends_every_stored_event_and_ends(gateway: Gateway, story: Story) -> None:
     events = whole(story)
     await gateway.write(*events)
     opened, *replayed = await gateway.watched(story.id, after="0")
@@ -102,7 +102,7 @@ async def test_a_replay_from_the_beginning_is_every_stored_event_and_ends(gatewa
     assert sequences == sorted(set(sequences))
 
 
-async def test_the_answer_forbids_buffering(gateway: Gateway, story: Story) -> None:
+async def test_the_response_headers_forbid_buffering(gateway: Gateway, story: Story) -> None:
     await gateway.write(*whole(story))
     response = await gateway.client.get(f"/deliberations/{story.id}/events?after=0")
     assert response.headers["content-type"].startswith("text/event-stream")
@@ -110,7 +110,7 @@ async def test_the_answer_forbids_buffering(gateway: Gateway, story: Story) -> N
     assert response.headers["x-accel-buffering"] == "no"
 
 
-async def test_a_cursor_goes_on_after_it_and_at_the_end_there_is_nothing(gateway: Gateway, story: Story) -> None:
+async def test_a_stream_resumes_after_any_cursor_and_answers_204_at_the_end(gateway: Gateway, story: Story) -> None:
     await gateway.write(*whole(story))
     _, *everything = await gateway.watched(story.id, after="0")
     for place, frame in enumerate(everything[:-1]):
@@ -121,14 +121,14 @@ async def test_a_cursor_goes_on_after_it_and_at_the_end_there_is_nothing(gateway
     assert response.status_code == 204 and response.content == b""
 
 
-async def test_the_header_beats_the_query(gateway: Gateway, story: Story) -> None:
+async def test_last_event_id_takes_precedence_over_after(gateway: Gateway, story: Story) -> None:
     await gateway.write(*whole(story))
     _, *everything = await gateway.watched(story.id, after="0")
     _, *rest = await gateway.watched(story.id, everything[6].id, after="0")
     assert rest == everything[7:]
 
 
-async def test_replay_then_live_without_gap(gateway: Gateway, story: Story) -> None:
+async def test_a_replay_continues_live_without_gap(gateway: Gateway, story: Story) -> None:
     events = whole(story)
     await gateway.write(*events[:4])
     async with gateway.watching(story.id, after="0") as frames:
@@ -140,16 +140,16 @@ async def test_replay_then_live_without_gap(gateway: Gateway, story: Story) -> N
         assert [frame async for frame in frames] == []
 
 
-async def test_without_a_cursor_a_snapshot_comes_first_then_what_is_new(gateway: Gateway, story: Story) -> None:
+async def test_a_stream_without_a_cursor_begins_with_a_snapshot(gateway: Gateway, story: Story) -> None:
     events = whole(story)
     await gateway.write(*events[:6])
     async with gateway.watching(story.id) as frames:
-        opened, snapshot, moved = await following(frames, 3)
-        assert [opened.event, snapshot.event, moved.data] == ["stream.opened", "deliberation.snapshot", ""]
-        assert opened.id is None and snapshot.id is None and moved.id == gateway.id_of()
-        told = snapshot.fields()
-        assert told["deliberation"] == (await gateway.client.get(f"/deliberations/{story.id}")).json()
-        assert told["unfinished"] == [
+        opened, snapshot, cursor_update = await following(frames, 3)
+        assert [opened.event, snapshot.event, cursor_update.data] == ["stream.opened", "deliberation.snapshot", ""]
+        assert opened.id is None and snapshot.id is None and cursor_update.id == gateway.id_of()
+        fields = snapshot.fields()
+        assert fields["deliberation"] == (await gateway.client.get(f"/deliberations/{story.id}")).json()
+        assert fields["unfinished"] == [
             {"call_id": "s1-dev-001", "agent_id": "dev-001", "attempt": 1, "text": "red", "offset": 3},
             {"call_id": "s1-dev-002", "agent_id": "dev-002", "attempt": 1, "text": "", "offset": 0},
         ]
@@ -157,14 +157,16 @@ async def test_without_a_cursor_a_snapshot_comes_first_then_what_is_new(gateway:
         assert types([frame async for frame in frames]) == [event.type for event in events[6:]]
 
 
-async def test_without_a_cursor_what_has_ended_is_told_and_ends(gateway: Gateway, story: Story) -> None:
+async def test_an_ended_deliberation_without_a_cursor_sends_snapshot_and_terminal_event(
+    gateway: Gateway, story: Story
+) -> None:
     await gateway.write(*whole(story))
     opened, snapshot, _, end = await gateway.watched(story.id)
     assert snapshot.fields()["deliberation"]["status"] == "completed" and snapshot.fields()["unfinished"] == []
     assert end.event == "deliberation.completed" and end.id == opened.fields()["last"]
 
 
-async def test_nothing_is_shown_after_the_terminal_event(gateway: Gateway, story: Story) -> None:
+async def test_no_event_follows_the_terminal_event(gateway: Gateway, story: Story) -> None:
     events = whole(story)
     late = events.pop(8)
     events[-2] = story.closed().model_copy(update={"seen": ("s1-dev-001",), "reason": "quorum"})
@@ -189,7 +191,7 @@ async def test_nothing_is_shown_after_the_terminal_event(gateway: Gateway, story
         ({"types": "call.delta,stage.opened", "deltas": "false"}, {"stage.opened"}),
     ],
 )
-async def test_filters_hold_for_stream_and_pages_and_the_cursor_moves_past_what_they_drop(
+async def test_filters_apply_to_streams_and_pages_and_update_the_cursor(
     gateway: Gateway, story: Story, query: dict[str, Any], wanted: set[str]
 ) -> None:
     events = whole(story)
@@ -204,33 +206,33 @@ async def test_filters_hold_for_stream_and_pages_and_the_cursor_moves_past_what_
     assert response.status_code == 204
 
 
-async def test_the_cursor_moves_past_live_events_that_are_filtered_out(gateway: Gateway, story: Story) -> None:
+async def test_live_events_that_are_filtered_out_update_the_cursor(gateway: Gateway, story: Story) -> None:
     await gateway.write(story.accepted(), story.opened())
     async with gateway.watching(story.id, gateway.id_of(), deltas="false") as frames:
         await following(frames, 1)
         for offset in range(20):
             await gateway.write(story.delta("dev-001", offset, "x"))
-        moves = [await anext(frames)]
-        while moves[-1].id != gateway.id_of():
-            moves.append(await anext(frames))
-        assert all(move.data == "" for move in moves) and len(moves) <= 20
+        updates = [await anext(frames)]
+        while updates[-1].id != gateway.id_of():
+            updates.append(await anext(frames))
+        assert all(update.data == "" for update in updates) and len(updates) <= 20
 
 
 @pytest.mark.parametrize(
     ("cursor", "reason"), [("foreign-3", "epoch"), ("memory-999999", "epoch"), ("memory-3", "retention")]
 )
-async def test_a_cursor_that_cannot_be_followed_is_told_and_a_snapshot_follows(cursor: str, reason: str) -> None:
+async def test_a_cursor_that_cannot_be_replayed_sends_a_gap_and_a_snapshot(cursor: str, reason: str) -> None:
     journal, story, old = InMemoryJournal(), Story("new"), Story("old")
     async with listening(journal) as gateway:
         await gateway.write(*whole(old))
         journal.forget(len(whole(old)))
         await gateway.write(*whole(story)[:4])
         async with gateway.watching(story.id, cursor) as frames:
-            opened, gap, snapshot, moved = await following(frames, 4)
+            opened, gap, snapshot, cursor_update = await following(frames, 4)
             assert types([opened, gap, snapshot]) == ["stream.opened", "stream.gap", "deliberation.snapshot"]
-            told = gap.fields()
-            assert (told["from"], told["to"], told["reason"]) == (cursor, gateway.id_of(), reason)
-            assert moved.id == gateway.id_of() and gap.id is None
+            fields = gap.fields()
+            assert (fields["from"], fields["to"], fields["reason"]) == (cursor, gateway.id_of(), reason)
+            assert cursor_update.id == gateway.id_of() and gap.id is None
             await gateway.write(story.finished("dev-001"))
             assert types(await following(frames, 1)) == ["call.finished"]
         page = (await gateway.page(story.id, after=cursor)).json()
@@ -238,7 +240,7 @@ async def test_a_cursor_that_cannot_be_followed_is_told_and_a_snapshot_follows(c
         assert page["next"] == gateway.id_of() and not page["ended"]
 
 
-async def test_the_beginning_is_never_a_gap() -> None:
+async def test_a_cursor_at_the_beginning_sends_no_gap() -> None:
     journal, story = InMemoryJournal(), Story("new")
     async with listening(journal) as gateway:
         await gateway.write(*whole(Story("old")), *whole(story))
@@ -248,9 +250,7 @@ async def test_the_beginning_is_never_a_gap() -> None:
 
 
 @pytest.mark.parametrize("limit", [1, 3, 11, 200])
-async def test_pages_hold_every_event_as_it_is_stored_with_its_cursor(
-    gateway: Gateway, story: Story, limit: int
-) -> None:
+async def test_pages_hold_every_stored_event_with_its_cursor(gateway: Gateway, story: Story, limit: int) -> None:
     events = whole(story)
     await gateway.write(*events)
     items: list[dict[str, Any]] = []
@@ -268,7 +268,7 @@ async def test_pages_hold_every_event_as_it_is_stored_with_its_cursor(
     assert (await gateway.page(story.id, after=after)).json() == {"items": [], "next": after, "ended": True}
 
 
-async def test_a_page_of_what_is_under_way_can_be_asked_for_again(gateway: Gateway, story: Story) -> None:
+async def test_a_page_of_a_running_deliberation_can_be_polled(gateway: Gateway, story: Story) -> None:
     events = whole(story)
     await gateway.write(*events[:2])
     page = (await gateway.page(story.id)).json()

@@ -1,6 +1,6 @@
-"""What users of the leading services complain about, each with the tests that stand for it here.
+"""Complaints of users of other services, and the tests that rule each of them out here.
 
-docs/streaming.md tells the same in its table: complaint, sources, what is different here, tests.
+docs/streaming.md lists them in a table: complaint, sources, what is different here, tests.
 """
 
 import ast
@@ -46,49 +46,49 @@ def names_in(path: str) -> set[str]:
     return {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)}
 
 
-def test_the_page_tells_of_every_complaint() -> None:
+def test_the_docs_table_lists_every_complaint() -> None:
     assert tuple(rows()) == COMPLAINTS
 
 
 @pytest.mark.parametrize("complaint", COMPLAINTS)
-def test_a_complaint_has_tests_that_stand_for_it(complaint: str) -> None:
+def test_every_complaint_names_existing_tests(complaint: str) -> None:
     named = re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", rows()[complaint])
     assert named, "no test is named"
     assert [f"{path}::{name}" for path, name in named if name not in names_in(path)] == []
 
 
-async def test_events_are_not_lost_on_reconnect_wherever_the_connection_breaks() -> None:
+async def test_no_event_is_lost_when_a_connection_breaks_after_any_event() -> None:
     story = Story("a")
     events = whole(story)
     async with listening() as gateway:
-        shown, cursor = list[str](), "0"
+        received, cursor = list[str](), "0"
         await gateway.write(events[0])
         for event in events[1:]:
             async with gateway.watching("a", cursor) as frames:
                 _, frame = await following(frames, 2)
-                shown, cursor = [*shown, frame.event], str(frame.id)
-            await gateway.write(event)  # while nobody looks
-        shown += types(await gateway.watched("a", cursor))[1:]
-    assert shown == [event.type for event in events]
+                received, cursor = [*received, frame.event], str(frame.id)
+            await gateway.write(event)  # without a viewer
+        received += types(await gateway.watched("a", cursor))[1:]
+    assert received == [event.type for event in events]
 
 
-async def test_the_replay_window_is_as_long_as_the_result_is_kept() -> None:
-    """Pieces of text are kept for ten minutes; every fact, and with it every whole text, as long as the verdict."""
+async def test_the_replay_window_is_as_long_as_the_retention_of_the_result() -> None:
+    """Deltas are kept for ten minutes, and every fact with its full text as long as the verdict."""
     story = Story("a")
     async with listening() as gateway:
         await gateway.write(*whole(story))
         records = gateway.journal.records
         records[:] = [record for record in records if record.tokens[-1] != "delta"]
         opened, *replayed = await gateway.watched("a", after="0")
-        told = (await gateway.client.get("/deliberations/a")).json()
-    assert opened.fields()["retention_until"] == told["retention_until"]
+        resource = (await gateway.client.get("/deliberations/a")).json()
+    assert opened.fields()["retention_until"] == resource["retention_until"]
     assert types(replayed) == [event.type for event in whole(story) if event.type != "call.delta"]
     texts = {frame.fields()["call_id"]: frame.fields()["text"] for frame in replayed if frame.event == "call.finished"}
     assert texts == {"s1-dev-001": "red", "s1-dev-002": "blue"}
 
 
-async def test_ids_of_one_instant_differ_and_a_reconnect_replays_what_is_missing_under_the_same_filter() -> None:
-    """All events of the story have one time: an id made of the clock would come twice."""
+async def test_ids_at_one_time_are_distinct_and_a_reconnect_replays_only_missing_events() -> None:
+    """All events of the story have the same time, so that ids from the clock would repeat."""
     async with listening() as gateway:
         await gateway.write(*whole(Story("a")))
         _, *everything = await gateway.watched("a", after="0")
@@ -98,7 +98,7 @@ async def test_ids_of_one_instant_differ_and_a_reconnect_replays_what_is_missing
     assert again == rest and types(rest)[0] == "call.finished"
 
 
-async def test_a_disconnect_is_no_stop_and_a_stop_that_comes_before_the_work_begins_is_kept() -> None:
+async def test_a_disconnect_cancels_nothing_and_an_early_cancel_is_kept() -> None:
     async with listening() as gateway:
         await gateway.write(Story("a").accepted())
         async with gateway.watching("a") as frames:

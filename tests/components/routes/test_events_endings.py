@@ -1,4 +1,4 @@
-"""How a stream ends, and what it leaves behind."""
+"""The ways in which a stream ends, and the resources that it releases."""
 
 import asyncio
 import signal
@@ -17,7 +17,7 @@ from tests.story import Story
 
 @pytest.fixture(scope="module")
 async def gateway() -> AsyncIterator[Gateway]:
-    """One gateway for all tests that need no settings of their own."""
+    """A gateway shared by the tests with default settings."""
     async with listening() as made:
         yield made
 
@@ -27,9 +27,7 @@ def story(fresh_id: str) -> Story:
     return Story(fresh_id)
 
 
-async def test_a_viewer_that_leaves_gives_back_its_seat_and_its_watch_and_stops_nothing(
-    gateway: Gateway, story: Story
-) -> None:
+async def test_a_viewer_that_leaves_releases_its_slot_and_its_watch(gateway: Gateway, story: Story) -> None:
     await gateway.write(*whole(story)[:4])
     stored = len(gateway.journal.records)
     async with gateway.feed.watch(of_deliberation(TENANT, story.id)) as watch:
@@ -41,7 +39,7 @@ async def test_a_viewer_that_leaves_gives_back_its_seat_and_its_watch_and_stops_
     assert len(gateway.journal.records) == stored
 
 
-async def test_streams_of_one_client_are_bounded() -> None:
+async def test_streams_per_client_are_limited() -> None:
     story = Story("a")
     async with listening(streams_per_client_max=2) as gateway:
         await gateway.write(*whole(story)[:2])
@@ -57,7 +55,7 @@ async def test_streams_of_one_client_are_bounded() -> None:
             await following(again, 1)
 
 
-async def test_a_lost_log_leaves_the_stream_open_and_is_caught_up_with() -> None:
+async def test_a_stream_stays_open_while_the_log_is_unavailable_and_catches_up() -> None:
     story = Story("a")
     events = whole(story)
     async with listening(heartbeat_s=0.02) as gateway:
@@ -79,21 +77,21 @@ async def test_a_lost_log_leaves_the_stream_open_and_is_caught_up_with() -> None
         assert types(frames) == ["stream.opened", *(event.type for event in events)]
 
 
-async def test_draining_tells_viewers_to_reconnect_and_the_server_ends() -> None:
+async def test_draining_asks_viewers_to_reconnect_and_the_server_exits() -> None:
     story = Story("a")
     async with listening() as gateway:
         await gateway.write(*whole(story)[:2])
         async with gateway.watching("a", after="0") as frames:
             await following(frames, 3)
             gateway.server.handle_exit(signal.SIGTERM, None)
-            [farewell] = [frame async for frame in frames]
-            assert farewell.event == "stream.reconnect" and farewell.fields()["reason"] == "draining"
-            assert farewell.id is None and 1_000 <= (farewell.retry_ms or 0) <= 3_000
+            [reconnect] = [frame async for frame in frames]
+            assert reconnect.event == "stream.reconnect" and reconnect.fields()["reason"] == "draining"
+            assert reconnect.id is None and 1_000 <= (reconnect.retry_ms or 0) <= 3_000
         async with asyncio.timeout(4):
             await gateway.serving
 
 
-async def test_a_drained_feed_tells_viewers_at_once() -> None:
+async def test_a_drained_feed_asks_viewers_to_reconnect_at_once() -> None:
     async with listening() as gateway:
         await gateway.write(*whole(Story("a"))[:2])
         async with gateway.watching("a", after="0") as frames:
@@ -102,14 +100,14 @@ async def test_a_drained_feed_tells_viewers_at_once() -> None:
             assert types([frame async for frame in frames]) == ["stream.reconnect"]
 
 
-async def test_an_old_stream_is_told_to_reconnect() -> None:
+async def test_a_stream_at_its_maximum_age_is_asked_to_reconnect() -> None:
     async with listening(stream_age_max_s=0.05) as gateway:
         await gateway.write(*whole(Story("a"))[:2])
-        *_, farewell = await gateway.watched("a", after="0")
-        assert farewell.event == "stream.reconnect" and farewell.fields()["reason"] == "max_age"
+        *_, reconnect = await gateway.watched("a", after="0")
+        assert reconnect.event == "stream.reconnect" and reconnect.fields()["reason"] == "max_age"
 
 
-async def test_a_foreign_log_ends_the_stream_so_that_the_next_one_tells_the_gap() -> None:
+async def test_a_replaced_log_ends_the_stream_and_the_next_one_sends_a_gap() -> None:
     story, anew = Story("a"), InMemoryJournal(epoch="anew")
     async with listening() as gateway:
         journal = gateway.journal
@@ -126,7 +124,7 @@ async def test_a_foreign_log_ends_the_stream_so_that_the_next_one_tells_the_gap(
             assert types(await following(frames, 2)) == ["-", "stage.opened"]
 
 
-async def test_a_stalled_viewer_is_dropped_and_holds_nothing() -> None:
+async def test_a_stalled_viewer_is_disconnected_and_releases_its_slot() -> None:
     story = Story("a", size=1)
     async with listening(stream_send_timeout_s=0.3) as gateway:
         await gateway.write(story.accepted(), story.opened())

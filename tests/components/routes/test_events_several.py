@@ -1,4 +1,4 @@
-"""The stream of several deliberations, in what it shares with the single one: its bound, its heartbeat, its memory."""
+"""Slots, heartbeats, chunks and shared snapshots of streams, whether of one or of several deliberations."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -15,7 +15,7 @@ from tests.conditions import until
 from tests.story import Story
 
 
-async def test_streams_of_several_take_a_seat_as_single_ones_do() -> None:
+async def test_streams_of_several_take_a_connection_slot_too() -> None:
     async with listening(streams_per_client_max=2) as gateway:
         await gateway.write(*whole(Story("a"))[:2])
         async with gateway.watching_several("a") as several, gateway.watching("a") as single:
@@ -24,15 +24,15 @@ async def test_streams_of_several_take_a_seat_as_single_ones_do() -> None:
             refused = await gateway.client.get("/events", params={"deliberation": "a"})
             assert (refused.status_code, refused.json()["code"]) == (429, "too_many_streams")
             assert int(refused.headers["retry-after"]) > 0
-            assert (await gateway.page_of_several("a")).status_code == 200, "pages need no seat"
+            assert (await gateway.page_of_several("a")).status_code == 200, "pages need no slot"
         await until(lambda: gateway.feed.streams == 0)
         async with gateway.watching_several("a") as again:
             await following(again, 1)
 
 
 @pytest.mark.parametrize("path", ["/events", "/events?deliberation=a", "/deliberations/a/events"])
-async def test_a_silent_stream_is_kept_awake_by_comments(path: str) -> None:
-    """Proxies and clients take silence for death; a comment comes whatever nobody has to say."""
+async def test_a_silent_stream_sends_comments(path: str) -> None:
+    """Proxies and clients close silent connections."""
     async with listening(heartbeat_s=0.02) as gateway:
         await gateway.write(Story("a").accepted())
         async with asyncio.timeout(10), gateway.client.stream("GET", path) as response:
@@ -45,7 +45,7 @@ async def test_a_silent_stream_is_kept_awake_by_comments(path: str) -> None:
 
 
 @pytest.mark.parametrize("sizes", [[], [1], [10, 20, 30], [CHUNK_BYTES, 1, CHUNK_BYTES + 1, 2, 3]])
-def test_a_head_is_gathered_into_few_pieces_and_what_is_large_is_shared(sizes: list[int]) -> None:
+def test_frames_are_joined_into_chunks_and_large_ones_are_shared(sizes: list[int]) -> None:
     frames = [b"x" * size for size in sizes]
     pieces = list(chunked(frames))
     assert b"".join(pieces) == b"".join(frames)
@@ -53,11 +53,11 @@ def test_a_head_is_gathered_into_few_pieces_and_what_is_large_is_shared(sizes: l
     assert len(pieces) <= 1 + 2 * sum(size >= CHUNK_BYTES for size in sizes)
 
 
-def test_a_control_frame_holds_its_event() -> None:
+def test_event_in_extracts_the_event_of_a_control_frame() -> None:
     assert event_in(control_frame("stream.gap", b'{"a":"data: b"}')) == b'{"a":"data: b"}'
 
 
-async def test_viewers_who_come_together_share_the_bytes_of_one_snapshot() -> None:
+async def test_concurrent_viewers_share_the_bytes_of_one_snapshot() -> None:
     async with listening() as gateway:
         await gateway.write(*whole(Story("a"))[:6])
         async with gateway.watching("a") as one, gateway.watching_several("a") as another:
@@ -68,23 +68,23 @@ async def test_viewers_who_come_together_share_the_bytes_of_one_snapshot() -> No
         assert (await streams.head(point))[1] is (await streams.head(point))[1]
 
 
-async def test_a_crowd_that_opens_at_once_is_one_question_to_the_log() -> None:
-    """Two hundred viewers of one deliberation with many deltas: its texts are read for all of them, not for each."""
+async def test_two_hundred_viewers_at_once_share_the_reads_of_the_log() -> None:
+    """The texts of one deliberation with many deltas are read once for all of them."""
     journal, story = InMemoryJournal(), Story("a")
     async with listening(journal) as gateway:
         await gateway.write(story.accepted(), story.opened(), story.started("dev-001"))
         for offset in range(300):
             await gateway.write(story.delta("dev-001", offset, "x"))
-        asked = {"facts": 0, "read": 0}
+        reads_of = {"facts": 0, "read": 0}
         facts, read = journal.facts, journal.read
 
         async def counted_facts(tenant: str, deliberation_id: str) -> Any:
-            asked["facts"] += 1
+            reads_of["facts"] += 1
             await asyncio.sleep(0.01)
             return await facts(tenant, deliberation_id)
 
         async def counted_read(pattern: str, after: int, *, limit: int | None = None) -> AsyncIterator[Any]:
-            asked["read"] += pattern.endswith(".call.*.*")
+            reads_of["read"] += pattern.endswith(".call.*.*")
             await asyncio.sleep(0.01)
             async for record in read(pattern, after, limit=limit):
                 yield record
@@ -98,4 +98,4 @@ async def test_a_crowd_that_opens_at_once_is_one_question_to_the_log() -> None:
 
         texts = await asyncio.gather(*(open_one() for _ in range(200)))
         assert set(texts) == {"x" * 300}
-        assert asked["facts"] <= 20 and asked["read"] <= 20, asked
+        assert reads_of["facts"] <= 20 and reads_of["read"] <= 20, reads_of

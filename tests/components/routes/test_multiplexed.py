@@ -1,4 +1,4 @@
-"""Several deliberations in one stream: one cursor for all, nothing lost or doubled, and nobody else's."""
+"""Several deliberations in one stream: one cursor, no event lost or duplicated, none of another tenant."""
 
 import asyncio
 import json
@@ -24,16 +24,16 @@ async def gateway() -> AsyncIterator[Gateway]:
 
 
 def interleaved(*stories: Story) -> list[Any]:
-    """Deliberations at one time: an event of each in turn."""
+    """The events of several deliberations, taken in turn."""
     return [event for turn in zip(*map(whole, stories), strict=True) for event in turn]
 
 
-def told(frames: list[Frame]) -> list[tuple[str, str]]:
-    """Whose events were shown, and which."""
+def ids_and_types(frames: list[Frame]) -> list[tuple[str, str]]:
+    """The deliberation and type of each event."""
     return [(str(frame.fields()["deliberation_id"]), frame.event) for frame in frames if frame.data]
 
 
-def named(events: list[Event]) -> list[tuple[str, str]]:
+def ids_and_types_of(events: list[Event]) -> list[tuple[str, str]]:
     return [(event.deliberation_id, event.type) for event in events]
 
 
@@ -46,7 +46,7 @@ async def rest(frames: AsyncIterator[Frame]) -> list[Frame]:
 
 
 @pytest.mark.parametrize("deltas", [False, True])
-async def test_a_replay_of_several_is_in_the_order_of_the_log_and_ends_with_the_last_of_them(
+async def test_a_replay_of_several_follows_the_log_and_ends_with_the_last_terminal_event(
     gateway: Gateway, deltas: bool
 ) -> None:
     events = interleaved(Story("a"), Story("b"), Story("c"))
@@ -62,7 +62,7 @@ async def test_a_replay_of_several_is_in_the_order_of_the_log_and_ends_with_the_
     assert places == sorted(set(places))
 
 
-async def test_frames_are_those_of_the_single_streams(gateway: Gateway) -> None:
+async def test_frames_equal_those_of_the_single_streams(gateway: Gateway) -> None:
     await gateway.write(*interleaved(Story("a"), Story("b")))
     async with gateway.watching_several("a", "b", after="0", deltas=True) as frames:
         _, *several = await rest(frames)
@@ -72,52 +72,52 @@ async def test_frames_are_those_of_the_single_streams(gateway: Gateway) -> None:
 
 @pytest.mark.parametrize("ids", [("a", "b"), ()], ids=["named", "tenant"])
 @pytest.mark.parametrize("deltas", [False, True])
-async def test_replay_then_live_without_gap_or_duplicate_at_every_break(
+async def test_repeated_reconnects_lose_and_duplicate_nothing(
     gateway: Gateway, ids: tuple[str, ...], deltas: bool
 ) -> None:
-    """A connection that ends after every third frame, and comes back with the last id, misses and repeats nothing."""
+    """The connection ends after every third frame, and resumes with the last id."""
     events = interleaved(Story("a"), Story("b"))
     wanted = events if deltas else without_deltas(events)
     await gateway.write(*events[:9])
-    shown, last = list[tuple[str, str]](), "0"
+    received, last = list[tuple[str, str]](), "0"
     written = 9
-    while len(shown) < len(wanted):
+    while len(received) < len(wanted):
         async with gateway.watching_several(*ids, last_event_id=last, deltas=deltas) as frames:
             assert (await anext(frames)).event == "stream.opened"
             taken = 0
-            while taken < 3 and len(shown) < len(wanted):
+            while taken < 3 and len(received) < len(wanted):
                 if written < len(events):
                     await gateway.write(events[written])
                     written += 1
                 frame = await anext(frames)
                 last = frame.id or last
                 if frame.data:
-                    shown += told([frame])
+                    received += ids_and_types([frame])
                     taken += 1
-    assert shown == named(wanted)
+    assert received == ids_and_types_of(wanted)
 
 
-async def test_without_a_cursor_each_named_deliberation_has_its_snapshot_first(gateway: Gateway) -> None:
+async def test_a_stream_of_named_deliberations_begins_with_their_snapshots(gateway: Gateway) -> None:
     a, b = Story("a"), Story("b")
     await gateway.write(*whole(a)[:6], *whole(b)[:2])
     async with gateway.watching_several("a", "b") as frames:
-        opened, first, second, moved = await following(frames, 4)
-        assert types([opened, first, second, moved]) == ["stream.opened", *["deliberation.snapshot"] * 2, "-"]
-        assert moved.id == gateway.id_of() == opened.fields()["last"]
+        opened, first, second, cursor_update = await following(frames, 4)
+        assert types([opened, first, second, cursor_update]) == ["stream.opened", *["deliberation.snapshot"] * 2, "-"]
+        assert cursor_update.id == gateway.id_of() == opened.fields()["last"]
         for id, snapshot in (("a", first), ("b", second)):
             assert snapshot.fields()["deliberation"] == (await gateway.client.get(f"/deliberations/{id}")).json()
         assert [call["text"] for call in first.fields()["unfinished"]] == ["red", ""]
         await gateway.write(*whole(a)[6:], *whole(b)[2:])
         following_events = without_deltas([*whole(a)[6:], *whole(b)[2:]])
-        assert told(await rest(frames)) == named(following_events)
+        assert ids_and_types(await rest(frames)) == ids_and_types_of(following_events)
 
 
-async def test_without_a_name_the_newest_of_the_tenant_are_listed_first(gateway: Gateway) -> None:
+async def test_a_stream_of_the_tenant_begins_with_a_list_of_the_newest(gateway: Gateway) -> None:
     await gateway.write(*whole(Story("a")), *whole(Story("b"))[:3], Story("c").accepted())
     async with gateway.watching_several() as frames:
-        opened, listed, moved = await following(frames, 3)
-        assert types([opened, listed, moved]) == ["stream.opened", "deliberations.snapshot", "-"]
-        assert moved.id == gateway.id_of()
+        opened, listed, cursor_update = await following(frames, 3)
+        assert types([opened, listed, cursor_update]) == ["stream.opened", "deliberations.snapshot", "-"]
+        assert cursor_update.id == gateway.id_of()
         page = (await gateway.client.get("/deliberations")).json()
         assert listed.fields()["items"] == page["items"] and listed.fields()["next_cursor"] is None
         assert [(item["id"], item["status"]) for item in page["items"]] == [
@@ -126,10 +126,10 @@ async def test_without_a_name_the_newest_of_the_tenant_are_listed_first(gateway:
             ("a", "completed"),
         ]
         await gateway.write(Story("d").accepted(), Story("c").opened())
-        assert told(await following(frames, 2)) == [("d", "deliberation.accepted"), ("c", "stage.opened")]
+        assert ids_and_types(await following(frames, 2)) == [("d", "deliberation.accepted"), ("c", "stage.opened")]
 
 
-async def test_a_list_that_is_too_long_goes_on_in_the_lists(gateway: Gateway) -> None:
+async def test_a_truncated_list_continues_in_get_deliberations(gateway: Gateway) -> None:
     for number in range(203):
         await gateway.write(Story(f"d{number}").accepted())
     async with gateway.watching_several() as frames:
@@ -140,30 +140,30 @@ async def test_a_list_that_is_too_long_goes_on_in_the_lists(gateway: Gateway) ->
     assert [item["id"] for item in [*items, *more["items"]]] == [f"d{number}" for number in reversed(range(203))]
 
 
-async def test_when_all_named_have_ended_a_snapshot_is_all_and_its_cursor_is_answered_with_204(
+async def test_a_stream_of_ended_deliberations_sends_snapshots_and_then_answers_204(
     gateway: Gateway,
 ) -> None:
     await gateway.write(*interleaved(Story("a"), Story("b")), Story("c").accepted())
     async with gateway.watching_several("a", "b") as frames:
-        *_, moved = last = await rest(frames)
+        *_, cursor_update = last = await rest(frames)
     assert types(last) == ["stream.opened", "deliberation.snapshot", "deliberation.snapshot", "-"]
     response = await gateway.client.get(
-        "/events", params={"deliberation": ["a", "b"]}, headers={"Last-Event-ID": str(moved.id)}
+        "/events", params={"deliberation": ["a", "b"]}, headers={"Last-Event-ID": str(cursor_update.id)}
     )
     assert response.status_code == 204 and response.content == b""
-    async with gateway.watching_several("a", "c", last_event_id=str(moved.id)) as frames:
+    async with gateway.watching_several("a", "c", last_event_id=str(cursor_update.id)) as frames:
         assert types(await following(frames, 1)) == ["stream.opened"]
 
 
-async def test_what_was_named_and_ended_while_the_viewer_was_away_is_still_told(gateway: Gateway) -> None:
+async def test_deliberations_that_ended_during_a_disconnect_are_replayed(gateway: Gateway) -> None:
     a, b = Story("a"), Story("b")
     await gateway.write(*whole(a)[:3], *whole(b)[:3])
     async with gateway.watching_several("a", "b") as frames:
-        *_, moved = await following(frames, 4)
+        *_, cursor_update = await following(frames, 4)
     await gateway.write(*whole(a)[3:], *whole(b)[3:])
-    async with gateway.watching_several("a", "b", last_event_id=str(moved.id)) as frames:
+    async with gateway.watching_several("a", "b", last_event_id=str(cursor_update.id)) as frames:
         _, *missed = await rest(frames)
-    assert told(missed) == named(without_deltas([*whole(a)[3:], *whole(b)[3:]]))
+    assert ids_and_types(missed) == ids_and_types_of(without_deltas([*whole(a)[3:], *whole(b)[3:]]))
 
 
 STATUSES: list[tuple[list[str], list[str]]] = [
@@ -177,10 +177,10 @@ STATUSES: list[tuple[list[str], list[str]]] = [
 
 
 @pytest.mark.parametrize(("statuses", "expected"), STATUSES, ids=lambda value: "+".join(value))
-async def test_a_status_shows_what_happens_in_it_live_and_in_any_replay(
+async def test_the_status_filter_selects_the_same_events_live_and_in_replay(
     gateway: Gateway, statuses: list[str], expected: list[str]
 ) -> None:
-    """The event that leads out of a status is shown too, so that viewers can let go of what has left."""
+    """The event that leaves a status is included, so that viewers can drop the deliberation."""
     story = Story("a")
     events = [
         story.accepted(),
@@ -196,21 +196,21 @@ async def test_a_status_shows_what_happens_in_it_live_and_in_any_replay(
         live = list[Frame]()
         while not live or live[-1].id != gateway.id_of():
             live.append(await anext(frames))
-    assert [kind for id, kind in told(live) if id == "a"] == expected
+    assert [kind for id, kind in ids_and_types(live) if id == "a"] == expected
     page = (await gateway.page_of_several(status=statuses, after="0")).json()
     assert [item["type"] for item in page["items"] if item["deliberation_id"] == "a"] == expected
     async with gateway.watching_several("a", status=statuses, after="0") as frames:
-        assert [kind for id, kind in told(await rest(frames)) if id == "a"] == expected
+        assert [kind for id, kind in ids_and_types(await rest(frames)) if id == "a"] == expected
 
 
-async def test_a_status_lists_and_takes_snapshots_of_those_that_have_it(gateway: Gateway) -> None:
+async def test_the_status_filter_applies_to_lists_and_snapshots(gateway: Gateway) -> None:
     await gateway.write(*whole(Story("a")), *whole(Story("b"))[:2], Story("c").accepted())
     for statuses, ids in ((["in_progress"], ["b"]), (["completed", "pending"], ["c", "a"]), (["failed"], [])):
         async with gateway.watching_several(status=statuses) as frames:
             _, listed = await following(frames, 2)
             assert [item["id"] for item in listed.fields()["items"]] == ids
     async with gateway.watching_several("a", "b", status=["in_progress"]) as frames:
-        assert told(await following(frames, 3))[1:] == [("b", "deliberation.snapshot")]
+        assert ids_and_types(await following(frames, 3))[1:] == [("b", "deliberation.snapshot")]
 
 
 @pytest.mark.parametrize(
@@ -221,20 +221,20 @@ async def test_a_status_lists_and_takes_snapshots_of_those_that_have_it(gateway:
         ({"types": "call.delta", "deltas": "true"}, {"call.delta"}),
     ],
 )
-async def test_filters_hold_for_reconnects_and_the_cursor_moves_past_what_they_drop(
+async def test_filters_apply_to_reconnects_and_update_the_cursor(
     gateway: Gateway, query: dict[str, Any], wanted: set[str]
 ) -> None:
     events = interleaved(Story("a"), Story("b"))
     await gateway.write(*events)
     async with gateway.watching_several("a", "b", after="0", **query) as frames:
-        _, *shown = await rest(frames)
-    assert told(shown) == [(event.deliberation_id, event.type) for event in events if event.type in wanted]
-    assert shown[-1].id == gateway.id_of()
+        _, *received = await rest(frames)
+    assert ids_and_types(received) == [(event.deliberation_id, event.type) for event in events if event.type in wanted]
+    assert received[-1].id == gateway.id_of()
     page = (await gateway.page_of_several("a", "b", **query)).json()
-    assert [item["type"] for item in page["items"]] == [kind for _, kind in told(shown)] and page["ended"]
+    assert [item["type"] for item in page["items"]] == [kind for _, kind in ids_and_types(received)] and page["ended"]
 
 
-async def test_the_cursor_moves_past_others_events_but_not_with_each_of_them(gateway: Gateway) -> None:
+async def test_events_of_others_update_the_cursor_at_a_bounded_rate(gateway: Gateway) -> None:
     other = Story("other")
     await gateway.write(Story("a").accepted(), other.accepted(), other.opened())
     async with gateway.watching_several("a") as frames:
@@ -242,14 +242,14 @@ async def test_the_cursor_moves_past_others_events_but_not_with_each_of_them(gat
         for stage in range(60):
             await gateway.write(other.finished("dev-001", stage=stage + 2))
             await asyncio.sleep(0)
-        moves = [await anext(frames)]
-        while moves[-1].id != gateway.id_of():
-            moves.append(await anext(frames))
-    assert all(not move.data for move in moves) and len(moves) <= 4
+        updates = [await anext(frames)]
+        while updates[-1].id != gateway.id_of():
+            updates.append(await anext(frames))
+    assert all(not update.data for update in updates) and len(updates) <= 4
 
 
 @pytest.mark.parametrize("limit", [1, 3, 200])
-async def test_pages_hold_the_same_events_and_say_when_all_have_ended(gateway: Gateway, limit: int) -> None:
+async def test_pages_of_several_hold_every_event_and_report_the_end(gateway: Gateway, limit: int) -> None:
     events = interleaved(Story("a"), Story("b"), Story("c"))
     await gateway.write(*events)
     items, after, ended = list[dict[str, Any]](), "0", False
@@ -263,7 +263,7 @@ async def test_pages_hold_the_same_events_and_say_when_all_have_ended(gateway: G
     assert (await gateway.page_of_several("a", "c", after=after)).json() == {"items": [], "next": after, "ended": True}
 
 
-async def test_pages_of_a_tenant_never_end_and_can_be_asked_for_again(gateway: Gateway) -> None:
+async def test_pages_of_a_tenant_never_end_and_can_be_polled(gateway: Gateway) -> None:
     await gateway.write(*whole(Story("a")))
     page = (await gateway.page_of_several()).json()
     assert len(page["items"]) == 8 and not page["ended"]
@@ -277,7 +277,7 @@ async def test_pages_of_a_tenant_never_end_and_can_be_asked_for_again(gateway: G
     ("cursor", "reason"), [("foreign-3", "epoch"), ("memory-999999", "epoch"), ("memory-3", "retention")]
 )
 @pytest.mark.parametrize("ids", [("new",), ()], ids=["named", "tenant"])
-async def test_a_cursor_that_cannot_be_followed_is_told_and_a_snapshot_follows(
+async def test_a_cursor_that_cannot_be_replayed_sends_a_gap_and_a_snapshot(
     ids: tuple[str, ...], cursor: str, reason: str
 ) -> None:
     journal, story = InMemoryJournal(), Story("new")
@@ -287,12 +287,16 @@ async def test_a_cursor_that_cannot_be_followed_is_told_and_a_snapshot_follows(
         await gateway.write(*whole(story)[:4])
         kind = "deliberation.snapshot" if ids else "deliberations.snapshot"
         async with gateway.watching_several(*ids, last_event_id=cursor) as frames:
-            _, gap, snapshot, moved = await following(frames, 4)
-            assert types([gap, snapshot, moved]) == ["stream.gap", kind, "-"]
+            _, gap, snapshot, cursor_update = await following(frames, 4)
+            assert types([gap, snapshot, cursor_update]) == ["stream.gap", kind, "-"]
             assert gap.fields()["deliberation_id"] is None
-            assert (gap.fields()["from"], gap.fields()["to"], gap.fields()["reason"]) == (cursor, moved.id, reason)
+            assert (gap.fields()["from"], gap.fields()["to"], gap.fields()["reason"]) == (
+                cursor,
+                cursor_update.id,
+                reason,
+            )
             await gateway.write(story.finished("dev-001"))
-            assert told(await following(frames, 1)) == [("new", "call.finished")]
+            assert ids_and_types(await following(frames, 1)) == [("new", "call.finished")]
         page = (await gateway.page_of_several(*ids, after=cursor)).json()
         assert [item["type"] for item in page["items"]] == ["stream.gap", kind] and not page["ended"]
 
@@ -313,7 +317,7 @@ async def test_a_cursor_that_cannot_be_followed_is_told_and_a_snapshot_follows(
         ({}, {"Accept": "text/html"}, 406, "not_acceptable"),
     ],
 )
-async def test_what_is_wrong_is_told_before_anything_opens(
+async def test_errors_are_answered_before_the_stream_opens(
     gateway: Gateway, accept: str, query: dict[str, Any], headers: dict[str, str], status: int, code: str
 ) -> None:
     await gateway.write(Story("a").accepted())
@@ -322,35 +326,35 @@ async def test_what_is_wrong_is_told_before_anything_opens(
     await until(lambda: gateway.feed.streams == 0)
 
 
-async def test_a_log_that_stays_away_refuses_before_the_stream_opens(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_log_that_stays_unavailable_is_answered_with_503(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("app.streaming.streams.PATIENCE_S", 0.0)
     async with listening(InMemoryJournal(available=False)) as gateway:
         response = await gateway.client.get("/events")
         assert response.status_code == 503 and int(response.headers["retry-after"]) > 0
 
 
-async def test_what_is_deleted_is_told_and_passed_over_by_those_who_come_back(gateway: Gateway) -> None:
-    """A browser gives up a stream that is refused: what goes on must not be lost with what has gone."""
+async def test_a_deletion_is_sent_and_a_resumed_stream_goes_on_without_the_deliberation(gateway: Gateway) -> None:
+    """A browser gives up a refused stream for good, so a deletion must not end the stream of the others."""
     a, b = Story("a"), Story("b")
     await gateway.write(*whole(a), b.accepted())
     async with gateway.watching_several("a", "b") as frames:
-        *_, moved = await following(frames, 4)
+        *_, cursor_update = await following(frames, 4)
         assert (await gateway.client.delete("/deliberations/a")).status_code == 204
-        assert told(await following(frames, 1)) == [("a", "deliberation.deleted")]
-    async with gateway.watching_several("a", "b", last_event_id=str(moved.id)) as frames:
-        assert told(await following(frames, 2))[1:] == [("a", "deliberation.deleted")]
+        assert ids_and_types(await following(frames, 1)) == [("a", "deliberation.deleted")]
+    async with gateway.watching_several("a", "b", last_event_id=str(cursor_update.id)) as frames:
+        assert ids_and_types(await following(frames, 2))[1:] == [("a", "deliberation.deleted")]
         await gateway.write(b.opened())
-        assert told(await following(frames, 1)) == [("b", "stage.opened")]
+        assert ids_and_types(await following(frames, 1)) == [("b", "stage.opened")]
     async with gateway.watching_several("a", "b") as frames:
-        assert told(await following(frames, 2))[1:] == [("b", "deliberation.snapshot")]
+        assert ids_and_types(await following(frames, 2))[1:] == [("b", "deliberation.snapshot")]
     response = await gateway.client.get("/events", params={"deliberation": "a"})
     assert (response.status_code, response.json()["code"]) == (410, "gone")
-    async with gateway.watching_several(status="in_progress", last_event_id=str(moved.id)) as frames:
-        shown = told(await following(frames, 3))
-        assert shown[1:] == [("a", "deliberation.deleted"), ("b", "stage.opened")]
+    async with gateway.watching_several(status="in_progress", last_event_id=str(cursor_update.id)) as frames:
+        received = ids_and_types(await following(frames, 3))
+        assert received[1:] == [("a", "deliberation.deleted"), ("b", "stage.opened")]
 
 
-async def test_viewers_of_a_tenant_share_one_watch_whatever_they_name(gateway: Gateway) -> None:
+async def test_streams_without_deltas_share_one_watch_per_tenant(gateway: Gateway) -> None:
     await gateway.write(Story("a").accepted(), Story("b").accepted())
     async with (
         gateway.watching_several() as all_of_them,
@@ -361,24 +365,24 @@ async def test_viewers_of_a_tenant_share_one_watch_whatever_they_name(gateway: G
             await following(frames, 2)
         await until(lambda: gateway.feed.watched == 1)
         await gateway.write(Story("a").opened())
-        assert ("a", "stage.opened") in told([await anext(all_of_them), await anext(all_of_them)])
+        assert ("a", "stage.opened") in ids_and_types([await anext(all_of_them), await anext(all_of_them)])
     async with gateway.watching_several("a", deltas="true") as several, gateway.watching("a") as single:
         await following(several, 2)
         await following(single, 2)
         await until(lambda: gateway.feed.watched == 2)
 
 
-async def test_a_drained_feed_tells_viewers_of_several_at_once(gateway: Gateway) -> None:
+async def test_a_drained_feed_asks_viewers_of_several_to_reconnect_at_once(gateway: Gateway) -> None:
     await gateway.write(Story("a").accepted())
     async with gateway.watching_several("a", after="0") as frames:
         await following(frames, 2)
         gateway.feed.drain()
-        [farewell] = await rest(frames)
-        assert farewell.event == "stream.reconnect" and farewell.fields()["deliberation_id"] is None
-        assert farewell.fields()["reason"] == "draining" and (farewell.retry_ms or 0) > 0
+        [reconnect] = await rest(frames)
+        assert reconnect.event == "stream.reconnect" and reconnect.fields()["deliberation_id"] is None
+        assert reconnect.fields()["reason"] == "draining" and (reconnect.retry_ms or 0) > 0
 
 
-async def test_one_tenant_never_sees_another() -> None:
+async def test_a_tenant_receives_no_event_of_another() -> None:
     journal = InMemoryJournal()
     own, foreign = await make_key(journal, "acme"), await make_key(journal, "other")
     async with served(journal=journal, key_pepper=PEPPER) as gateway:

@@ -1,4 +1,4 @@
-"""What clients read of a deliberation, at every moment of it, whatever its strategy and whoever fails."""
+"""The resource of a deliberation renders after every fact, for every strategy and with failing calls."""
 
 from random import Random
 
@@ -15,7 +15,7 @@ every_way = pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
 
 
 def read(ended: Run, facts: int) -> Deliberation:
-    """The resource after so many facts."""
+    """The resource after the first `facts` facts."""
     state = fold(enumerate(ended.facts[:facts], start=1))
     assert state is not None
     return resource(state, epoch="e", retention_s=60)
@@ -23,25 +23,25 @@ def read(ended: Run, facts: int) -> Deliberation:
 
 @every_way
 @pytest.mark.parametrize("rate", [0.0, 0.2, 0.5])
-def test_every_moment_can_be_read_and_the_end_shows_the_texts_that_stand(way: Way, rate: float) -> None:
+def test_every_prefix_of_the_facts_renders_and_the_end_shows_the_final_texts(way: Way, rate: float) -> None:
     for size in (2, 3, 5):
         script = failing(way.script(), lambda call: Random(f"told {call.call_id}").random() < rate)
         ended = run(way.asked(size, rounds=2), script)
-        told = [read(ended, facts) for facts in range(1, len(ended.facts) + 1)]
-        assert [each.revision for each in told] == list(range(1, len(ended.facts) + 1))
+        resources = [read(ended, facts) for facts in range(1, len(ended.facts) + 1)]
+        assert [each.revision for each in resources] == list(range(1, len(ended.facts) + 1))
         if isinstance(ended.end, Completed):
-            texts_stand(ended, told[-1])
+            assert_final_texts(ended, resources[-1])
 
 
-def texts_stand(ended: Run, told: Deliberation) -> None:
+def assert_final_texts(ended: Run, resource: Deliberation) -> None:
     found = verdict(ended)
-    proposals = {proposal.agent_id: proposal for proposal in told.proposals}
+    proposals = {proposal.agent_id: proposal for proposal in resource.proposals}
     for standing in found.ranking:
-        shown = proposals[standing.agent_id]
-        assert (shown.rank, shown.score) == (standing.rank, standing.score)
-        assert shown.content is not None
+        proposal = proposals[standing.agent_id]
+        assert (proposal.rank, proposal.score) == (standing.rank, standing.score)
+        assert proposal.content is not None
     written_in = {call.call_id: stage.purpose for stage in ended.all(StageOpened) for call in stage.calls}
-    # What is fused from several candidates is nobody's version: the best single one stands in its author's place.
+    # A fused text has no author among the agents, so the winner keeps its own version.
     if found.call_id is not None and written_in[found.call_id] != "fuse":
-        assert found.winner == told.proposals[0].agent_id
-        assert told.proposals[0].content == found.content
+        assert found.winner == resource.proposals[0].agent_id
+        assert resource.proposals[0].content == found.content

@@ -1,4 +1,4 @@
-"""Live fan-out: every viewer gets every event exactly once, in order, whatever is lost on the way."""
+"""Live fan-out: every viewer receives every event exactly once and in order, whatever live events are lost."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -25,7 +25,7 @@ SMALL = RingLimits(frames_max=4, bytes_max=100_000, page_records=3, linger_s=0, 
 
 @dataclass
 class LossyJournal(InMemoryJournal):
-    """A log whose live events get lost while `live` is False, and which lets others run while it answers."""
+    """A log that loses live events while `live` is False, and gives way to other tasks while it answers."""
 
     live: bool = True
     opened: int = 0
@@ -71,7 +71,7 @@ async def begun(watch: Watch) -> Watch:
 
 
 async def gathered(viewer: Viewer, count: int) -> list[EventFrame]:
-    """The next `count` frames or more, within a moment."""
+    """The next `count` frames or more; fails after five seconds."""
     frames: list[EventFrame] = []
     loop = asyncio.get_running_loop()
     async with asyncio.timeout(5):
@@ -81,7 +81,7 @@ async def gathered(viewer: Viewer, count: int) -> list[EventFrame]:
 
 
 async def write(journal: InMemoryJournal, *events: Fact | View) -> list[int]:
-    """Store events; their sequences."""
+    """Store events and return their sequences."""
     for event in events:
         if event.type in VIEW_TYPES:
             await journal.publish_view(TENANT, event)  # pyright: ignore[reportArgumentType]
@@ -90,7 +90,7 @@ async def write(journal: InMemoryJournal, *events: Fact | View) -> list[int]:
     return [record.sequence for record in journal.records[-len(events) :]]
 
 
-async def test_a_replay_joins_the_live_events() -> None:
+async def test_replay_joins_live_events_without_gap_or_duplicate() -> None:
     journal, story = LossyJournal(), Story("a")
     stored = await write(journal, story.accepted(), story.opened(), story.started("dev-001"))
     async with Feed(journal, limits=SMALL) as feed, feed.watch(A) as watch:
@@ -101,7 +101,7 @@ async def test_a_replay_joins_the_live_events() -> None:
         assert viewer.position == live[-1]
 
 
-async def test_others_in_the_log_leave_gaps_that_mean_nothing() -> None:
+async def test_events_of_other_deliberations_between_ones_own_are_skipped() -> None:
     journal, story, other = LossyJournal(), Story("a"), Story("b")
     await write(journal, other.accepted(), story.accepted())
     async with Feed(journal, limits=SMALL) as feed, feed.watch(A) as watch:
@@ -135,7 +135,7 @@ async def test_a_viewer_behind_the_ring_reads_the_log() -> None:
 
 
 @pytest.mark.parametrize("turns", range(6))
-async def test_what_the_ring_drops_while_a_viewer_reads_the_log_is_read_too(turns: int) -> None:
+async def test_frames_dropped_from_the_ring_during_a_read_of_the_log_are_still_delivered(turns: int) -> None:
     journal, story = LossyJournal(), Story("a")
     await write(journal, story.accepted())
     async with Feed(journal, limits=SMALL) as feed, feed.watch(A) as watch:
@@ -146,7 +146,7 @@ async def test_what_the_ring_drops_while_a_viewer_reads_the_log_is_read_too(turn
         assert [each.sequence for each in await reading] == list(range(1, 11))
 
 
-async def test_viewers_share_one_subscription_that_ends_after_the_last_of_them() -> None:
+async def test_viewers_share_one_subscription_that_closes_after_the_last_one_left() -> None:
     journal, story = LossyJournal(), Story("a")
     await write(journal, story.accepted())
     async with Feed(journal, limits=SMALL) as feed:
@@ -156,7 +156,7 @@ async def test_viewers_share_one_subscription_that_ends_after_the_last_of_them()
         await until(lambda: feed.watched == 0 and journal.subscriptions == 0)
 
 
-async def test_a_watch_lingers_for_the_next_viewer() -> None:
+async def test_a_watch_stays_open_for_a_viewer_that_comes_soon() -> None:
     journal = LossyJournal()
     async with Feed(journal, limits=RingLimits(linger_s=60)) as feed:
         async with feed.watch(A) as first:
@@ -167,7 +167,7 @@ async def test_a_watch_lingers_for_the_next_viewer() -> None:
     assert journal.subscriptions == 0
 
 
-async def test_what_a_lost_connection_swallowed_is_read_from_the_log() -> None:
+async def test_events_lost_with_a_connection_are_read_from_the_log() -> None:
     journal, story = LossyJournal(), Story("a")
     await write(journal, story.accepted())
     async with Feed(journal, limits=SMALL) as feed, feed.watch(A) as watch:
@@ -179,7 +179,7 @@ async def test_what_a_lost_connection_swallowed_is_read_from_the_log() -> None:
         assert [each.sequence for each in await gathered(viewer, 7)] == missed + heard
 
 
-async def test_a_log_that_is_away_is_waited_for() -> None:
+async def test_a_watch_waits_for_an_unavailable_log() -> None:
     journal, story = LossyJournal(), Story("a")
     await write(journal, story.accepted())
     journal.available = False
@@ -191,7 +191,7 @@ async def test_a_log_that_is_away_is_waited_for() -> None:
 
 
 @pytest.mark.parametrize("change", ["epoch", "tail"])
-async def test_another_log_makes_a_watch_replaced_and_the_next_viewer_gets_a_new_one(change: str) -> None:
+async def test_a_replaced_log_ends_the_watch_and_the_next_viewer_gets_a_new_one(change: str) -> None:
     journal, story = LossyJournal(), Story("a")
     await write(journal, story.accepted(), story.opened())
     async with Feed(journal, limits=SMALL) as feed, feed.watch(A) as watch:
@@ -209,7 +209,7 @@ async def test_another_log_makes_a_watch_replaced_and_the_next_viewer_gets_a_new
     assert journal.subscriptions == 0
 
 
-async def test_draining_wakes_every_viewer_also_when_only_the_event_is_set() -> None:
+async def test_draining_wakes_every_viewer_even_when_only_the_event_is_set() -> None:
     journal = LossyJournal()
     async with Feed(journal, limits=SMALL) as feed, feed.watch(A) as watch:
         await begun(watch)
@@ -221,7 +221,7 @@ async def test_draining_wakes_every_viewer_also_when_only_the_event_is_set() -> 
             assert not await waiting
 
 
-async def test_a_cancelled_viewer_disturbs_no_other() -> None:
+async def test_a_cancelled_viewer_does_not_affect_others() -> None:
     journal, story = LossyJournal(), Story("a")
     async with Feed(journal, limits=SMALL) as feed, feed.watch(A) as watch:
         await begun(watch)
@@ -245,7 +245,7 @@ async def test_a_cancelled_viewer_disturbs_no_other() -> None:
         ([], ["missed"], True),
     ],
 )
-async def test_changed_hears_facts_stored_before_and_during_the_call(
+async def test_changed_detects_facts_stored_before_and_during_the_call(
     before: list[str], during: list[str], expected: bool
 ) -> None:
     journal, story = LossyJournal(), Story("a")
@@ -267,7 +267,7 @@ async def test_changed_hears_facts_stored_before_and_during_the_call(
             assert await waiting is expected
 
 
-async def test_changed_asks_the_log_only_for_what_was_before_its_watch() -> None:
+async def test_changed_reads_the_log_only_for_facts_older_than_its_watch() -> None:
     journal, story = LossyJournal(), Story("a")
     await write(journal, story.accepted())
     async with Feed(journal, limits=SMALL) as feed, feed.watch(A) as watch:
@@ -282,7 +282,7 @@ async def test_changed_asks_the_log_only_for_what_was_before_its_watch() -> None
         assert not await feed.changed(TENANT, "a", known + 1, 60)
 
 
-def test_seats_are_bounded_by_client_and_in_all() -> None:
+def test_connection_slots_are_limited_per_client_and_in_total() -> None:
     feed = Feed(InMemoryJournal(), streams_max=3, streams_per_client_max=2)
     assert [feed.acquire_slot(client) for client in ("a", "a", "a", "b", "c")] == [True, True, False, True, False]
     feed.release_slot("a")
@@ -296,7 +296,7 @@ OPERATIONS = st.lists(
         st.tuples(st.just("turns"), st.integers(1, 9)),
         st.tuples(st.sampled_from(["outage", "overrun"]), st.integers(0, 12 * 7)),
         st.tuples(st.sampled_from(["lose", "heal", "reconnect", "away", "back", "join", "leave"]), st.integers(0, 40)),
-        st.tuples(st.sampled_from(["look", "resume"]), st.integers(0, 5)),
+        st.tuples(st.sampled_from(["read", "resume"]), st.integers(0, 5)),
     ),
     max_size=60,
 )
@@ -304,42 +304,42 @@ OPERATIONS = st.lists(
 
 @dataclass(eq=False)
 class Reader:
-    """A viewer over all of its reconnects, and what it was given."""
+    """A viewer over all of its reconnects, and the sequences that it received."""
 
     viewer: Viewer
     after: int
-    given: list[int] = field(default_factory=list[int])
-    looking: asyncio.Task[None] | None = None
+    received: list[int] = field(default_factory=list[int])
+    reading_task: asyncio.Task[None] | None = None
 
-    def look(self) -> None:
-        """Begin to look, unless it looks already; others go on meanwhile."""
-        if self.looking is None or self.looking.done():
-            self.looking = asyncio.create_task(self._look())
+    def read(self) -> None:
+        """Start reading a batch in the background, unless one is being read."""
+        if self.reading_task is None or self.reading_task.done():
+            self.reading_task = asyncio.create_task(self._read())
 
-    async def _look(self) -> None:
-        self.given += [each.sequence for each in await self.viewer.batch(asyncio.get_running_loop().time() + 0.001)]
+    async def _read(self) -> None:
+        self.received += [each.sequence for each in await self.viewer.batch(asyncio.get_running_loop().time() + 0.001)]
 
     async def stop(self) -> None:
-        if self.looking is not None:
-            self.looking.cancel()
-            await asyncio.wait([self.looking])
+        if self.reading_task is not None:
+            self.reading_task.cancel()
+            await asyncio.wait([self.reading_task])
 
 
 @settings(max_examples=150, deadline=None)
 @given(operations=OPERATIONS, begins=st.booleans(), tail=st.integers(0, 5))
-async def test_every_viewer_gets_every_event_exactly_once_in_order(
+async def test_every_viewer_receives_every_event_exactly_once_in_order(
     operations: list[tuple[str, int]], begins: bool, tail: int
 ) -> None:
     journal, story, other = LossyJournal(), Story("a"), Story("b")
     await write(journal, story.accepted(), other.accepted())
     offset = 0
 
-    async def tell(teller: Story, count: int) -> None:
+    async def store(writer: Story, count: int) -> None:
         nonlocal offset
         was, journal.available = journal.available, True
         for _ in range(count):
             offset += 1
-            await write(journal, teller.delta("dev-001", offset, "x"))
+            await write(journal, writer.delta("dev-001", offset, "x"))
         journal.available = was
 
     async def turns(count: int) -> None:
@@ -353,23 +353,23 @@ async def test_every_viewer_gets_every_event_exactly_once_in_order(
         for operation, number in [*operations, ("back", 0), ("heal", 0), ("write", tail)]:
             match operation:
                 case "write":
-                    await tell(story, number)
+                    await store(story, number)
                 case "other":
-                    await tell(other, number)
+                    await store(other, number)
                 case "turns":
                     await turns(number)
                 case "outage":
                     journal.lose()
-                    await tell(story, 3)
+                    await store(story, 3)
                     journal.heal()
                     await turns(number % 12)
-                    await tell(story, 1 + number // 12)  # in the middle of the mending, as it may happen
+                    await store(story, 1 + number // 12)  # during the resync
                     await turns(12)
-                    await tell(story, 1)
+                    await store(story, 1)
                 case "overrun":
-                    readers[-1].look()
+                    readers[-1].read()
                     await turns(number % 12)
-                    await tell(story, 1 + number // 12)  # in the middle of a read, as it may happen
+                    await store(story, 1 + number // 12)  # during the read
                 case "lose":
                     journal.lose()
                 case "heal":
@@ -388,16 +388,16 @@ async def test_every_viewer_gets_every_event_exactly_once_in_order(
                 case "resume":
                     reader = readers[number % len(readers)]
                     await reader.stop()
-                    seen = reader.given[-1] if reader.given else reader.after
+                    seen = reader.received[-1] if reader.received else reader.after
                     reader.viewer = feed.viewer(watch, seen)
                 case _:
-                    readers[number % len(readers)].look()
+                    readers[number % len(readers)].read()
         stored = [record.sequence for record in journal.records if record.tokens[2] == "a"]
         async with asyncio.timeout(2):
             for reader in readers:
-                while sum(sequence > reader.after for sequence in stored) > len(reader.given):
-                    reader.look()
+                while sum(sequence > reader.after for sequence in stored) > len(reader.received):
+                    reader.read()
                     await asyncio.sleep(0)
         for reader in readers:
             await reader.stop()
-            assert reader.given == [sequence for sequence in stored if sequence > reader.after]
+            assert reader.received == [sequence for sequence in stored if sequence > reader.after]

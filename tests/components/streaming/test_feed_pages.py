@@ -1,4 +1,4 @@
-"""What a viewer that is behind reads of the log at once, and so may hold when it stalls."""
+"""The size of the pages that a viewer behind the ring reads, and so may hold while it stalls."""
 
 import asyncio
 
@@ -8,7 +8,7 @@ from tests.components.streaming.test_feed import A, LossyJournal, begun, write
 from tests.story import Story
 
 
-async def test_a_page_is_bounded_by_its_bytes_too_and_nothing_of_it_is_lost() -> None:
+async def test_a_page_is_bounded_in_bytes_and_loses_no_frame() -> None:
     journal, story = LossyJournal(), Story("a")
     limits = RingLimits(frames_max=1, page_records=16, page_bytes=4_000, linger_s=0, retry_s=0)
     stored = await write(journal, story.accepted())

@@ -1,4 +1,4 @@
-"""Events as frames: encoded once, kept within bounds, and filtered so that cursors still move."""
+"""Frames are encoded once, kept in a bounded ring, and filtered with cursor updates for skipped events."""
 
 import pytest
 
@@ -23,7 +23,7 @@ def frame(sequence: int, size: int = 10, kind: str = "call.delta") -> EventFrame
         ([10, 500], 3, 100, [13], 12),
     ],
 )
-def test_a_ring_keeps_the_newest_within_both_bounds_and_knows_where_it_is_complete(
+def test_a_ring_keeps_the_newest_frames_within_both_bounds_above_its_floor(
     sizes: list[int], frames_max: int, bytes_max: int, kept: list[int], floor: int
 ) -> None:
     ring = Ring(11, frames_max, bytes_max)
@@ -34,7 +34,7 @@ def test_a_ring_keeps_the_newest_within_both_bounds_and_knows_where_it_is_comple
     assert [each.sequence for each in ring.after(kept[0])] == kept[1:]
 
 
-def test_a_frame_is_the_stored_bytes_behind_id_and_type() -> None:
+def test_a_frame_is_id_and_type_before_the_stored_bytes() -> None:
     data = encode(Story("a").delta("dev-001", 3, "line\nbreak \u2028 ü"))
     made = frame_of("ab12", Record("deliberations.default.a.call.c.delta", 41, data))
     assert made is not None
@@ -45,11 +45,11 @@ def test_a_frame_is_the_stored_bytes_behind_id_and_type() -> None:
 
 
 @pytest.mark.parametrize("data", [b"", b"{}", b"hello", b'{"type":"call.delta', b'{"type":"call.delta",\n"x":1}'])
-def test_bytes_that_are_no_event_make_no_frame(data: bytes) -> None:
+def test_bytes_that_are_not_an_event_give_no_frame(data: bytes) -> None:
     assert frame_of("e", Record("deliberations.default.a.accepted", 1, data)) is None
 
 
-def test_event_types_are_those_of_the_log() -> None:
+def test_event_and_view_types_match_the_facts() -> None:
     assert {"deliberation.accepted", "call.delta", "deliberation.timeout"} <= EVENT_TYPES
     assert VIEW_TYPES == {"call.started", "call.delta"}
 
@@ -66,14 +66,14 @@ def test_event_types_are_those_of_the_log() -> None:
         ([], EventSelection(), []),
     ],
 )
-def test_filtered_events_move_the_cursor_once(kinds: list[str], selection: EventSelection, sent: list[str]) -> None:
+def test_skipped_events_update_the_cursor_once(kinds: list[str], selection: EventSelection, sent: list[str]) -> None:
     frames = [EventFrame(place, kind, kind.encode() + b"\n\n", "a") for place, kind in enumerate(kinds)]
-    passage = FrameBatcher(selection, "e")
-    told = b"".join(passage.chunks(frames)) + passage.cursor_update() + passage.cursor_update()
-    assert told.decode().split("\n\n")[:-1] == sent
+    batcher = FrameBatcher(selection, "e")
+    sent_bytes = b"".join(batcher.chunks(frames)) + batcher.cursor_update() + batcher.cursor_update()
+    assert sent_bytes.decode().split("\n\n")[:-1] == sent
 
 
-def test_chunks_are_bounded_and_cut_between_frames() -> None:
+def test_chunks_are_bounded_and_split_between_frames() -> None:
     frames = [frame(sequence, 40) for sequence in range(1, 6)] + [frame(6, 500), frame(7, 1)]
     assert [len(chunk) for chunk in FrameBatcher(EventSelection(), "e").chunks(frames, bytes_max=100)] == [
         80,

@@ -1,4 +1,4 @@
-"""What a viewer asks for, and the unfinished texts that a snapshot tells."""
+"""Media types, cursors, and the unfinished texts of a snapshot."""
 
 from typing import Any
 
@@ -29,12 +29,12 @@ from tests.story import Story
         ("text/html, */*;q=0.8", "text/event-stream"),
     ],
 )
-def test_the_accepted_media_type_is_answered(accept: str | None, media: str) -> None:
+def test_negotiation_picks_the_accepted_media_type(accept: str | None, media: str) -> None:
     assert negotiated(accept) == media
 
 
 @pytest.mark.parametrize("accept", ["text/html", "image/*, text/plain", "*/*;q=0", "application/json;q=0.0"])
-def test_what_cannot_be_answered_is_refused(accept: str) -> None:
+def test_an_unsupported_media_type_is_not_acceptable(accept: str) -> None:
     with pytest.raises(NotAcceptable):
         negotiated(accept)
 
@@ -48,7 +48,7 @@ def test_what_cannot_be_answered_is_refused(accept: str) -> None:
         ("e-" + "9" * 19, Cursor("e", 10**19 - 1)),
     ],
 )
-def test_a_cursor_is_read_as_it_is_written(text: str, cursor: Cursor) -> None:
+def test_a_cursor_parses_to_what_it_prints(text: str, cursor: Cursor) -> None:
     assert parse_cursor(text, "after") == cursor
     assert cursor == BEGINNING or str(cursor) == text
 
@@ -76,23 +76,23 @@ def test_a_malformed_cursor_is_refused(text: str) -> None:
         (["1 0 aé𝄞", "1 3 !"], [(1, "aé𝄞!", 4)]),
     ],
 )
-def test_unfinished_texts_are_the_newest_attempts_by_offset(
+def test_unfinished_texts_are_rebuilt_from_the_newest_attempt(
     views: list[str], expected: list[tuple[int, str, int]]
 ) -> None:
     story = Story("a")
     state = fold([(1, story.accepted()), (2, story.opened())])
     assert state is not None
-    told: list[Any] = []
+    events: list[Any] = []
     for view in views:
         words = view.split()
         if words[0] == "started":
-            told.append(story.started("dev-001", int(words[1])))
+            events.append(story.started("dev-001", int(words[1])))
         else:
-            told.append(story.delta("dev-001", int(words[1]), words[2], int(words[0])))
-    assert [(each.attempt, each.text, each.offset) for each in unfinished_calls(state, told)] == expected
+            events.append(story.delta("dev-001", int(words[1]), words[2], int(words[0])))
+    assert [(each.attempt, each.text, each.offset) for each in unfinished_calls(state, events)] == expected
 
 
-def test_no_text_is_unfinished_once_its_outcome_or_the_end_is_there() -> None:
+def test_a_call_with_an_outcome_or_an_ended_deliberation_has_no_unfinished_text() -> None:
     story = Story("a")
     views = [story.delta(agent, 0, "x") for agent in story.agents]
     facts: list[Any] = [story.accepted(), story.opened(), story.finished("dev-001")]

@@ -1,4 +1,4 @@
-"""A store that has reached its bound, on a real nats-server: writes are refused and told of, reads go on."""
+"""A full store on a real nats-server: writes are refused, `prove_writes` detects it, and reads still work."""
 
 import os
 import subprocess
@@ -26,7 +26,7 @@ BOUND_BYTES = 300_000
 
 @pytest.fixture
 def url(tmp_path: Path) -> Iterator[str]:
-    """A server of the test's own, whose store may take 300 kB."""
+    """A server whose store is limited to 300 kB."""
     port = free_port()
     config = tmp_path / "nats.conf"
     store = tmp_path / "store"
@@ -42,7 +42,7 @@ def url(tmp_path: Path) -> Iterator[str]:
 
 @pytest.fixture
 async def journal(url: str) -> AsyncGenerator[JetStreamJournal]:
-    """A journal over it, with all streams declared."""
+    """A journal over that server, with all streams declared."""
     journal = await JetStreamJournal.connect(url, name=f"tests-{os.getpid()}", patience_s=0.2)
     await apply(journal, StreamSettings())
     yield journal
@@ -50,24 +50,24 @@ async def journal(url: str) -> AsyncGenerator[JetStreamJournal]:
 
 
 async def fill(journal: JetStreamJournal) -> int:
-    """Cancel deliberations for long reasons until the store takes no more; returns how many it took."""
-    for taken in range(1_000):
-        fact = CancelRequested(deliberation_id=f"d{taken}", ts=NOW, reason="why " * 5_000)
+    """Write large facts until the store refuses one; returns how many it stored."""
+    for count in range(1_000):
+        fact = CancelRequested(deliberation_id=f"d{count}", ts=NOW, reason="why " * 5_000)
         try:
             await journal.append("default", fact)
         except JournalUnavailable as error:
             assert "insufficient" in str(error) or "maximum" in str(error), error
-            return taken
+            return count
     raise AssertionError("the store has no bound")
 
 
-async def test_a_full_store_refuses_and_is_told_until_there_is_room(journal: JetStreamJournal) -> None:
+async def test_a_full_store_refuses_writes_until_there_is_room(journal: JetStreamJournal) -> None:
     await prove_writes(journal)
-    taken = await fill(journal)
-    assert taken > 5
+    stored = await fill(journal)
+    assert stored > 5
     with pytest.raises(JournalUnavailable, match="refuses writes"):
         await prove_writes(journal)
-    assert len(await journal.last(["deliberations.default.*.cancel"])) == taken, "what was acknowledged is there"
+    assert len(await journal.last(["deliberations.default.*.cancel"])) == stored, "every acknowledged fact is stored"
     with pytest.raises(JournalUnavailable):
         await journal.append("default", Completed(deliberation_id="d0", ts=NOW))
 
@@ -76,23 +76,21 @@ async def test_a_full_store_refuses_and_is_told_until_there_is_room(journal: Jet
     assert (await journal.append("default", Completed(deliberation_id="d0", ts=NOW))).created
 
 
-async def test_a_log_whose_last_write_was_stored_is_not_tried(journal: JetStreamJournal) -> None:
+async def test_no_probe_is_written_after_a_successful_write(journal: JetStreamJournal) -> None:
     await journal.append("default", Completed(deliberation_id="d0", ts=NOW))
     before = await journal.state()
     await prove_writes(journal)
     assert (await journal.state()).last_sequence == before.last_sequence
 
 
-async def test_a_try_leaves_nothing_that_is_read(journal: JetStreamJournal) -> None:
+async def test_a_probe_write_matches_no_deliberation(journal: JetStreamJournal) -> None:
     journal.last_write_failed = True
     await prove_writes(journal)
     assert journal.last_write_failed is False
     assert await journal.last(["deliberations.*.*.>"]) == []
 
 
-async def test_a_gateway_over_a_full_store_refuses_and_says_so_until_there_is_room(
-    url: str, journal: JetStreamJournal
-) -> None:
+async def test_a_gateway_over_a_full_store_answers_503_until_there_is_room(url: str, journal: JetStreamJournal) -> None:
     async def missing(client: httpx.AsyncClient) -> dict[str, str]:
         return {error["pointer"]: error["detail"] for error in (await client.get("/readyz")).json()["errors"]}
 
@@ -108,7 +106,7 @@ async def test_a_gateway_over_a_full_store_refuses_and_says_so_until_there_is_ro
         assert (response.status_code, response.json()["code"]) == (503, "journal_unavailable")
         assert "the log refused the write" in response.json()["detail"]
         assert "refuses writes" in (await missing(client))["journal"]
-        assert {(await client.get(f"/deliberations/{id}")).status_code for id in accepted} == {200}, "reads go on"
+        assert {(await client.get(f"/deliberations/{id}")).status_code for id in accepted} == {200}, "reads still work"
 
         await journal.request(f"$JS.API.STREAM.PURGE.{STREAM}")
         assert set(await missing(client)) == {"coordinator"}

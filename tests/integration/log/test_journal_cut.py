@@ -1,4 +1,4 @@
-"""A connection that goes in the moment before it is used, on the event loop that gateways and replicas run on."""
+"""A connection lost just before its use, on uvloop, which gateways and replicas run on."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -11,14 +11,14 @@ from app.deliberation.ports import Record
 from app.log.journal import JetStreamJournal
 from tests.conftest import NatsServer
 
-# By then nats-py has noticed.
+# After these iterations nats-py has noticed the loss.
 ITERATIONS = 4
 
 Use = Callable[[JetStreamJournal], Awaitable[object]]
 
 
 def _ignored(record: Record) -> None:
-    """Nobody listens."""
+    """A subscriber that does nothing."""
 
 
 USES: dict[str, Use] = {
@@ -30,7 +30,7 @@ USES: dict[str, Use] = {
 
 
 async def _used(url: str, use: Use, iterations: int) -> str:
-    """What came of a use, and of closing, so many of the loop's iterations after the connection's end."""
+    """The outcome of a use, so many iterations of the event loop after the connection was aborted."""
     journal = await JetStreamJournal.connect(url, name="cut")
     journal.client._transport._io_writer.transport.abort()
     for _ in range(iterations):
@@ -46,7 +46,7 @@ async def _used(url: str, use: Use, iterations: int) -> str:
 
 @pytest.mark.usefixtures("jetstream_journal")
 @pytest.mark.parametrize("name", list(USES))
-async def test_a_connection_that_has_just_gone_is_an_unavailable_log(nats_server: NatsServer, name: str) -> None:
+async def test_a_connection_lost_just_now_raises_journal_unavailable(nats_server: NatsServer, name: str) -> None:
     async def used() -> list[str]:
         return await asyncio.gather(*(_used(nats_server.url, USES[name], each) for each in range(ITERATIONS)))
 
@@ -54,5 +54,5 @@ async def test_a_connection_that_has_just_gone_is_an_unavailable_log(nats_server
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             return runner.run(used())
 
-    # A bare RuntimeError of uvloop's would come out of here.
+    # An untranslated RuntimeError of uvloop would be raised here.
     assert set(await asyncio.to_thread(run)) <= {"used", "unavailable"}

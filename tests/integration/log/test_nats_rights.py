@@ -1,4 +1,4 @@
-"""The users of deploy/kustomize/components/nats-users, on a real nats-server that reads the deployed configuration."""
+"""The permissions of deploy/kustomize/components/nats-users, on a real nats-server with that configuration."""
 
 import asyncio
 import os
@@ -39,7 +39,7 @@ PASSWORDS = {"gateway": "gAAAA", "agents": "aBBBB", "streams": "sCCCC", "keys": 
 
 @pytest.fixture(scope="module")
 def port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
-    """A server with the deployed configuration, its users' rights included; only the places are the test's own."""
+    """A server with the deployed configuration and permissions; only ports and directories are the test's own."""
     place = tmp_path_factory.mktemp("nats-users")
     port = free_port()
     config = (KUSTOMIZE / "base/nats.conf").read_text()
@@ -78,13 +78,13 @@ async def journal_of(port: int, user: str) -> AsyncGenerator[JetStreamJournal]:
 
 
 async def violations(port: int, user: str, subject: str, *, subscribe: bool = False) -> list[str]:
-    """What the server says of rights when `user` publishes on `subject` (or subscribes); empty when it may."""
-    said: list[str] = []
+    """The server's errors when `user` publishes on `subject`, or subscribes to it; empty when that is permitted."""
+    errors: list[str] = []
 
     async def heard(error: Exception) -> None:
-        # A server that is just starting is tried again, which is told here too.
+        # Retries of a starting server are reported here too.
         if "permissions violation" in str(error).lower():
-            said.append(str(error))
+            errors.append(str(error))
 
     url = f"nats://{user}:{PASSWORDS[user]}@127.0.0.1:{port}"
     client = await nats.connect(url, error_cb=heard)
@@ -95,11 +95,11 @@ async def violations(port: int, user: str, subject: str, *, subscribe: bool = Fa
     await client.flush()
     await client.flush()
     await client.close()
-    return said
+    return errors
 
 
-async def test_every_part_can_do_its_work_with_its_own_rights(port: int) -> None:
-    """From the streams' declaration to the announced end: everything that the parts do to the log."""
+async def test_every_user_may_do_its_own_work(port: int) -> None:
+    """Every operation on the log, from the declaration of streams to the announced end."""
     settings = StreamSettings()
     async with journal_of(port, "streams") as streams, asyncio.timeout(30):
         assert await apply(streams, settings)
@@ -211,9 +211,9 @@ async def test_every_part_can_do_its_work_with_its_own_rights(port: int) -> None
         ("streams", "$JS.API.STREAM.UPDATE.DELIBERATIONS"),
     ],
 )
-async def test_no_part_can_publish_what_another_one_says(port: int, user: str, subject: str) -> None:
-    (said,) = await violations(port, user, subject)
-    assert re.search("permissions violation for publish", said, re.IGNORECASE)
+async def test_no_user_may_publish_on_the_subjects_of_another(port: int, user: str, subject: str) -> None:
+    (errors,) = await violations(port, user, subject)
+    assert re.search("permissions violation for publish", errors, re.IGNORECASE)
 
 
 @pytest.mark.parametrize(
@@ -227,12 +227,12 @@ async def test_no_part_can_publish_what_another_one_says(port: int, user: str, s
         ("keys", "live.deliberations.>"),
     ],
 )
-async def test_no_part_can_listen_where_it_has_no_business(port: int, user: str, subject: str) -> None:
-    (said,) = await violations(port, user, subject, subscribe=True)
-    assert re.search("permissions violation for subscription", said, re.IGNORECASE)
+async def test_no_user_may_subscribe_beyond_its_own_subjects(port: int, user: str, subject: str) -> None:
+    (errors,) = await violations(port, user, subject, subscribe=True)
+    assert re.search("permissions violation for subscription", errors, re.IGNORECASE)
 
 
-async def test_keys_are_made_by_their_own_user_and_heard_by_the_gateway(port: int) -> None:
+async def test_the_keys_user_creates_keys_and_the_gateway_receives_them(port: int) -> None:
     async with journal_of(port, "streams") as streams, asyncio.timeout(30):
         await apply(streams, StreamSettings())
     ring = Keyring(Pepper("of this test, and long enough to be one"))
@@ -259,7 +259,7 @@ async def test_keys_are_made_by_their_own_user_and_heard_by_the_gateway(port: in
         following.cancel()
 
 
-async def test_webhooks_are_sent_and_asked_for_with_the_rights_of_their_sender_and_of_the_gateway(port: int) -> None:
+async def test_webhooks_and_gateway_users_may_deliver_and_redeliver_webhooks(port: int) -> None:
     async with journal_of(port, "streams") as streams, asyncio.timeout(30):
         await apply(streams, StreamSettings())
     settings = SenderSettings(
@@ -294,14 +294,14 @@ async def test_webhooks_are_sent_and_asked_for_with_the_rights_of_their_sender_a
         await asyncio.wait([running])
 
 
-async def test_what_a_part_may_publish_is_not_reported_as_a_violation(port: int) -> None:
-    """The two tests above can fail."""
+async def test_permitted_subjects_report_no_violation(port: int) -> None:
+    """Guards the two tests above against passing for another reason."""
     assert await violations(port, "gateway", "control.coordinator") == []
     assert await violations(port, "gateway", "live.deliberations.>", subscribe=True) == []
 
 
 @pytest.mark.parametrize("login", ["", "gateway:wrong@", "stranger:gAAAA@"])
-async def test_a_stranger_is_not_let_in(port: int, login: str) -> None:
+async def test_an_unknown_user_is_refused(port: int, login: str) -> None:
     client = Client()
     try:
         with pytest.raises(nats.errors.Error, match=r"(?i)authorization violation"):

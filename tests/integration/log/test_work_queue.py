@@ -23,25 +23,25 @@ async def test_a_refused_pull_is_not_repeated_at_once(own_nats_server: NatsServe
     await journal.close()
 
 
-async def test_no_more_than_the_slots_are_handed_out_and_each_until_it_is_acknowledged(
+async def test_deliveries_never_exceed_the_slots_until_they_are_acknowledged(
     own_nats_server: NatsServer,
 ) -> None:
     journal = await JetStreamJournal.connect(own_nats_server.url)
     await apply(journal, StreamSettings(ack_wait_s=1))
     for number in range(5):
         await journal.append("default", accepted(f"d{number}"))
-    handed: list[QueueItem] = []
-    queue = WorkQueue(journal, 3, handed.append)
+    delivered: list[QueueItem] = []
+    queue = WorkQueue(journal, 3, delivered.append)
     await queue.start()
     watching = asyncio.create_task(queue.watch())
-    await until(lambda: len(handed) == 3)
-    for delivery in handed[:3]:
+    await until(lambda: len(delivered) == 3)
+    for delivery in delivered[:3]:
         await queue.ack(delivery)
-    await until(lambda: len(handed) >= 5)
-    facts = [decode(delivery.record.data) for delivery in handed[:5]]
+    await until(lambda: len(delivered) >= 5)
+    facts = [decode(delivery.record.data) for delivery in delivered[:5]]
     assert [fact.deliberation_id for fact in facts if isinstance(fact, Accepted)] == [f"d{n}" for n in range(5)]
-    # Neither acknowledged nor kept alive: it is handed out again.
-    await until(lambda: any(delivery.deliveries > 1 for delivery in handed))
+    # Neither acknowledged nor extended, the item is redelivered.
+    await until(lambda: any(delivery.deliveries > 1 for delivery in delivered))
     watching.cancel()
     await asyncio.wait({watching})
     await journal.close()

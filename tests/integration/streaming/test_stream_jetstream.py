@@ -1,4 +1,4 @@
-"""The stream over a real log: what a viewer rebuilds after many broken connections, a killed server, and a drain."""
+"""Streams over a real log: broken connections, a killed server, a lost subscription, and a drain."""
 
 import asyncio
 import json
@@ -36,7 +36,7 @@ TEXT = "Grün ist die Farbe, 緑は色, \u2028\x85 and 𝄞 is not; "
 
 @asynccontextmanager
 async def gateway(nats_url: str) -> AsyncGenerator[httpx.AsyncClient, None]:
-    """A gateway with a connection of its own to the log."""
+    """A gateway with its own connection to the log."""
     app = create_app(Settings(nats_url=nats_url, heartbeat_s=1))
     config = uvicorn.Config(app, port=0, lifespan="on", ws="none", log_config=None, timeout_graceful_shutdown=5)
     server = uvicorn.Server(config)
@@ -53,7 +53,7 @@ async def gateway(nats_url: str) -> AsyncGenerator[httpx.AsyncClient, None]:
 
 @dataclass
 class Rebuilt:
-    """What a client makes of the stream: every id, and texts by call and attempt, each piece put at its offset."""
+    """A client's view of the stream: every id, and the text of each call and attempt."""
 
     texts: dict[tuple[str, int], str] = field(default_factory=dict[tuple[str, int], str])
     answers: dict[tuple[str, int], str] = field(default_factory=dict[tuple[str, int], str])
@@ -83,13 +83,13 @@ class Rebuilt:
                 return
 
     def newest(self) -> dict[str, str]:
-        """The text of each call's newest attempt; a later one comes later."""
+        """The text of each call's newest attempt, which was inserted last."""
         return {call_id: text for (call_id, _), text in self.texts.items()}
 
     def put(self, call: dict[str, Any], offset: int, piece: str) -> None:
         key = call["call_id"], call["attempt"]
         text = self.texts.get(key, "")
-        assert offset <= len(text), f"a hole before {offset} in {text!r}"
+        assert offset <= len(text), f"a gap before {offset} in {text!r}"
         self.texts[key] = text[:offset] + piece
 
 
@@ -100,8 +100,8 @@ async def frames_of(response: httpx.Response) -> AsyncGenerator[Frame, None]:
             yield frame
 
 
-async def look(client: httpx.AsyncClient, path: str, rebuilt: Rebuilt, frames_max: int, resume: bool) -> None:
-    """One connection, broken off after so many frames."""
+async def read_some(client: httpx.AsyncClient, path: str, rebuilt: Rebuilt, frames_max: int, resume: bool) -> None:
+    """One connection, closed after `frames_max` frames."""
     headers = {"Last-Event-ID": rebuilt.last_id} if resume and rebuilt.last_id else {}
     query = {"after": "0"} if resume else {}
     async with client.stream("GET", path, params=query, headers=headers) as response:
@@ -117,12 +117,12 @@ async def look(client: httpx.AsyncClient, path: str, rebuilt: Rebuilt, frames_ma
                     return
 
 
-async def tell(
+async def write_all(
     journal: JetStreamJournal, story: Story, pieces: int, pace: Callable[[dict[str, str], bool], Any]
 ) -> dict[str, str]:
-    """Write a deliberation whose agents speak `pieces` times each; the first breaks off once and begins anew.
+    """Write a deliberation whose agents send `pieces` deltas each; the first agent's call is attempted twice.
 
-    `pace` is told the texts so far after each piece, and once more, with True, when they are whole.
+    `pace` gets the texts after each delta, and once more, with True, when they are complete.
     """
     texts = dict.fromkeys(story.agents, "")
     attempts = dict.fromkeys(story.agents, 1)
@@ -155,14 +155,14 @@ async def stored_ids(journal: JetStreamJournal, deliberation_id: str) -> list[st
 @pytest.mark.parametrize(
     ("resume", "ahead", "pieces"), [(True, 200, 300), (False, 15, 350)], ids=["by cursor", "by snapshot"]
 )
-async def test_texts_are_rebuilt_exactly_after_two_hundred_broken_connections(
+async def test_texts_are_rebuilt_exactly_after_two_hundred_disconnects(
     nats_server: NatsServer, jetstream_journal: JetStreamJournal, fresh_id: str, resume: bool, ahead: int, pieces: int
 ) -> None:
-    story, rebuilt, chance, looks = Story(fresh_id, size=4), Rebuilt(), random.Random(7), 0
+    story, rebuilt, chance, connections = Story(fresh_id, size=4), Rebuilt(), random.Random(7), 0
     final: dict[str, str] = {}
 
     async def pace(texts: dict[str, str], whole: bool) -> None:
-        # Writer and viewer stay near each other, so that connections break in replays and in live events alike.
+        # The writer waits for the viewer, so that connections break during replays and during live events.
         enough = sum(map(len, texts.values())) - (0 if whole else ahead)
 
         def level() -> bool:
@@ -170,22 +170,24 @@ async def test_texts_are_rebuilt_exactly_after_two_hundred_broken_connections(
             if sum(map(len, now.values())) < enough:
                 return False
             if whole:
-                # Kept here: a snapshot is up to half a second old, and after one the viewer may leave at once.
+                # Kept here, because the viewer's last connection may end after an older snapshot.
                 final.update(now)
             return True
 
         await until(level)
 
     async with gateway(nats_server.url) as client, asyncio.timeout(60):
-        telling = asyncio.create_task(tell(jetstream_journal, story, pieces, pace))
+        writing = asyncio.create_task(write_all(jetstream_journal, story, pieces, pace))
         path = f"/deliberations/{fresh_id}/events"
         while (await client.get(path, headers={"Accept": "application/json"})).status_code == 404:
             await asyncio.sleep(0.01)
         while not rebuilt.ended:
-            await look(client, path, rebuilt, chance.choice([1, 2, 3, 5, 8] if resume else [1, 2, 3, 4, 5]), resume)
-            looks += 1
-        texts = await telling
-    assert looks >= 200
+            await read_some(
+                client, path, rebuilt, chance.choice([1, 2, 3, 5, 8] if resume else [1, 2, 3, 4, 5]), resume
+            )
+            connections += 1
+        texts = await writing
+    assert connections >= 200
     assert final == {f"s1-{agent}": text for agent, text in texts.items()}
     if resume:
         assert rebuilt.ids == await stored_ids(jetstream_journal, fresh_id)
@@ -201,7 +203,7 @@ async def own_journal(own_nats_server: NatsServer) -> AsyncIterator[JetStreamJou
     await journal.close()
 
 
-async def test_streams_stay_open_while_the_log_is_killed_and_miss_nothing_that_it_kept(
+async def test_streams_stay_open_while_the_log_restarts_and_miss_no_stored_event(
     own_nats_server: NatsServer, own_journal: JetStreamJournal
 ) -> None:
     deliberation_id = uuid.uuid4().hex[:26]
@@ -214,32 +216,32 @@ async def test_streams_stay_open_while_the_log_is_killed_and_miss_nothing_that_i
             del kills[0]
             own_nats_server.kill()
             own_nats_server.start()
-        await asyncio.sleep(0.002)  # gives the viewers the time that engines take between tokens
+        await asyncio.sleep(0.002)  # like the time of an engine between tokens
 
     async with gateway(own_nats_server.url) as client, asyncio.timeout(60):
-        telling = asyncio.create_task(tell(own_journal, story, 150, pace))
+        writing = asyncio.create_task(write_all(own_journal, story, 150, pace))
         while (await client.get(path, headers={"Accept": "application/json"})).status_code != 200:
             await asyncio.sleep(0.01)
         async with asyncio.TaskGroup() as group:
             for viewer in viewers:
-                group.create_task(look_leniently(client, path, viewer))
-        await telling
+                group.create_task(read_ids(client, path, viewer))
+        await writing
     stored = await stored_ids(own_journal, deliberation_id)
     assert [viewer.ids for viewer in viewers] == [stored] * len(viewers)
 
 
-class Cable:
-    """A way to a server that can be cut: connections break, and none is made until it is mended."""
+class Proxy:
+    """A TCP proxy that can be cut: connections break, and new ones wait until it is restored."""
 
     def __init__(self, server_port: int) -> None:
         self._server_port = server_port
-        self._whole = asyncio.Event()
-        self._whole.set()
+        self._restored = asyncio.Event()
+        self._restored.set()
         self._ends: set[asyncio.StreamWriter] = set()
 
     @asynccontextmanager
-    async def laid(self) -> AsyncGenerator[str, None]:
-        """The URL that leads through the cable."""
+    async def opened(self) -> AsyncGenerator[str, None]:
+        """The URL of the proxy."""
         server = await asyncio.start_server(self._join, "127.0.0.1", 0)
         host, port = server.sockets[0].getsockname()
         yield f"nats://{host}:{port}"
@@ -247,15 +249,15 @@ class Cable:
         self.cut()
 
     def cut(self) -> None:
-        self._whole.clear()
+        self._restored.clear()
         for end in self._ends:
             end.close()
 
-    def mend(self) -> None:
-        self._whole.set()
+    def restore(self) -> None:
+        self._restored.set()
 
     async def _join(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await self._whole.wait()
+        await self._restored.wait()
         far_reader, far_writer = await asyncio.open_connection("127.0.0.1", self._server_port)
         self._ends |= {writer, far_writer}
         await asyncio.gather(_pump(reader, far_writer), _pump(far_reader, writer))
@@ -272,51 +274,51 @@ async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
     writer.close()
 
 
-async def test_live_events_that_come_before_the_word_of_a_reconnect_hide_nothing(
+async def test_live_events_before_the_reconnect_callback_hide_no_lost_event(
     nats_server: NatsServer,
     jetstream_journal: JetStreamJournal,
     fresh_id: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The client subscribes anew first and tells later: in between, live events follow on ones that were missed."""
-    story, cable, told = Story(fresh_id), Cable(nats_server.port), asyncio.Event()
+    """nats-py subscribes again before it calls back: meanwhile live events follow lost ones."""
+    story, proxy, reconnected = Story(fresh_id), Proxy(nats_server.port), asyncio.Event()
     first = (await jetstream_journal.append(TENANT, story.accepted())).record.sequence
-    async with cable.laid() as url, asyncio.timeout(30):
+    async with proxy.opened() as url, asyncio.timeout(30):
         journal = await JetStreamJournal.connect(url, name="viewer")
         flush = journal.client.flush
 
         async def slow_flush(*arguments: Any, **named: Any) -> None:
             await flush(*arguments, **named)
-            await told.wait()
+            await reconnected.wait()
 
         async with Feed(journal) as feed, feed.watch(of_deliberation(TENANT, fresh_id)) as watch:
             await until(lambda: watch.ring is not None)
             monkeypatch.setattr(journal.client, "flush", slow_flush)
-            cable.cut()
+            proxy.cut()
             await until(lambda: not journal.client.is_connected)
             missed = (await jetstream_journal.append(TENANT, story.opened())).record.sequence
-            cable.mend()
+            proxy.restore()
             await until(lambda: journal.client.is_connected)
             await flush()
-            heard = (await jetstream_journal.append(TENANT, story.finished("dev-001"))).record.sequence
-            await flush()  # the server sends in order: what it answers to this comes after the live event
-            told.set()
+            live = (await jetstream_journal.append(TENANT, story.finished("dev-001"))).record.sequence
+            await flush()  # the server answers in order, so the live event has arrived
+            reconnected.set()
             viewer, seen = feed.viewer(watch, first), list[int]()
-            while heard not in seen:
+            while live not in seen:
                 seen += [frame.sequence for frame in await viewer.batch(asyncio.get_running_loop().time() + 1)]
-            assert seen == [missed, heard]
+            assert seen == [missed, live]
         await journal.close()
 
 
-async def look_leniently(client: httpx.AsyncClient, path: str, rebuilt: Rebuilt) -> None:
-    """One connection from beginning to end. Views that the killed log never took leave holes in texts."""
+async def read_ids(client: httpx.AsyncClient, path: str, rebuilt: Rebuilt) -> None:
+    """One connection from beginning to end. Views that the killed server lost leave gaps in texts."""
     async with client.stream("GET", path, params={"after": "0"}) as response, aclosing(frames_of(response)) as frames:
         async for frame in frames:
             if frame.id is not None and frame.data:
                 rebuilt.ids.append(frame.id)
 
 
-async def test_sigterm_tells_viewers_to_reconnect_and_the_process_ends_soon(
+async def test_sigterm_asks_viewers_to_reconnect_and_the_process_exits(
     nats_server: NatsServer, jetstream_journal: JetStreamJournal, fresh_id: str
 ) -> None:
     port = free_port()
@@ -349,10 +351,10 @@ async def test_sigterm_tells_viewers_to_reconnect_and_the_process_ends_soon(
         process.wait()
 
 
-async def test_a_gateway_that_starts_refuses_no_stream(
+async def test_a_starting_gateway_refuses_no_stream(
     nats_server: NatsServer, jetstream_journal: JetStreamJournal, fresh_id: str
 ) -> None:
-    """A browser comes back as soon as somebody listens, and gives up for good when it is refused."""
+    """A browser reconnects as soon as the port is open, and gives up a refused stream for good."""
     await jetstream_journal.append(TENANT, Story(fresh_id).accepted())
     port = free_port()
     environment = {**os.environ, "NATS_URL": nats_server.url, "PORT": str(port)}
@@ -373,7 +375,7 @@ async def test_a_gateway_that_starts_refuses_no_stream(
 
 
 async def answering(client: httpx.AsyncClient, path: str) -> None:
-    """Wait until the gateway listens and has its log."""
+    """Wait until the gateway answers from its log."""
     while True:
         try:
             if (await client.get(path, headers={"Accept": "application/json"})).status_code == 200:

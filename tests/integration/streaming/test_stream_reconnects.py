@@ -1,4 +1,4 @@
-"""Streams that are broken off at random places and resumed by cursor, and the judge of what they were shown."""
+"""Streams that are closed at random places and resumed by cursor, and the checker of what they received."""
 
 import pytest
 
@@ -8,7 +8,7 @@ from benchmarks.reconnects import Viewer, followed
 from tests.conftest import NatsServer
 
 
-async def test_two_hundred_reconnects_over_ten_streams_lose_and_double_nothing(
+async def test_two_hundred_reconnects_over_ten_streams_lose_and_duplicate_nothing(
     nats_server: NatsServer, jetstream_journal: JetStreamJournal
 ) -> None:
     viewers = await followed(jetstream_journal, nats_server.url, streams=10, reconnects=200, seed=7)
@@ -26,13 +26,13 @@ async def test_two_hundred_reconnects_over_ten_streams_lose_and_double_nothing(
         (["e-2", "e-1", "e-3"], ["0 events missing, 0 doubled, of 3"]),
     ],
 )
-def test_a_gap_a_duplicate_and_a_wrong_order_are_violations(shown: list[str], fault: list[str]) -> None:
+def test_gaps_duplicates_and_a_wrong_order_are_violations(shown: list[str], fault: list[str]) -> None:
     viewer = Viewer(["a"], [], shown=shown, ended=True)
     viewer.judge(["e-1", "e-2", "e-3"])
     assert viewer.faults == fault
 
 
-def test_a_text_that_is_not_the_one_told_is_a_violation() -> None:
+def test_a_text_rebuilt_wrongly_is_a_violation() -> None:
     viewer = Viewer(["a"], [])
     about = '"deliberation_id":"a","ts":"2026-01-01T00:00:00Z","call_id":"s1-dev-001","agent_id":"dev-001"'
     delta = f'{{"type":"call.delta",{about},"attempt":1,"offset":0,"text":"re"}}'
@@ -42,13 +42,13 @@ def test_a_text_that_is_not_the_one_told_is_a_violation() -> None:
     assert viewer.faults == ["a s1-dev-001 was rebuilt otherwise than it was told"]
 
 
-def test_a_stream_that_never_ends_is_a_violation() -> None:
+def test_a_stream_without_an_end_is_a_violation() -> None:
     viewer = Viewer(["a"], [], shown=["e-1"])
     viewer.judge(["e-1"])
     assert viewer.faults == ["the stream had not ended after 1 events"]
 
 
-def test_a_gap_that_is_told_is_a_violation_too() -> None:
+def test_a_stream_gap_event_is_a_violation() -> None:
     viewer = Viewer(["a"], [])
     viewer.take(Frame("stream.gap", "{}"))
     assert viewer.faults == ["stream.gap after 0 events"]
