@@ -38,7 +38,7 @@ class Pull:
 
 @dataclass(eq=False)
 class _Outstanding:
-    """A message that was delivered and is not acknowledged: how often, and when it will be delivered again."""
+    """A delivered and unacknowledged message: its deliveries, and the timer of the next one."""
 
     deliveries: int
     flushed_at_s: float = 0.0
@@ -50,16 +50,16 @@ class _Outstanding:
 
 
 class Consumer:
-    """Hands out sequences until they are acknowledged. An acknowledgement is anybody's who has ever held the message.
+    """Delivers sequences until they are acknowledged, by any client that has ever held the message.
 
-    `tell(inbox, headers)` sends a status to a pull.
+    `send_status(inbox, headers)` sends a status to a pull.
     """
 
-    def __init__(self, ack_wait_s: float, deliver: Deliver, tell: Callable[[str, dict[str, str]], bool]) -> None:
+    def __init__(self, ack_wait_s: float, deliver: Deliver, send_status: Callable[[str, dict[str, str]], bool]) -> None:
         self.acknowledged: list[int] = []
         self._ack_wait_s = ack_wait_s
         self._deliver = deliver
-        self._tell = tell
+        self._send_status = send_status
         self._new: deque[int] = deque()
         self._again: deque[int] = deque()
         self._outstanding: dict[int, _Outstanding] = {}
@@ -69,7 +69,7 @@ class Consumer:
         self._up = True
 
     def info(self) -> dict[str, Any]:
-        """As the API tells it."""
+        """The API's answer."""
         unsettled = min([*self._outstanding, *self._new], default=float("inf"))
         floor = max((each for each in self.acknowledged if each < unsettled), default=0)
         return {
@@ -97,7 +97,7 @@ class Consumer:
         self._serve()
 
     def again(self, sequence: int) -> bool:
-        """Deliver an unacknowledged message once more, now, as if its time were up; whether there was one."""
+        """Redeliver an unacknowledged message now; False when it is not outstanding."""
         if sequence not in self._outstanding:
             return False
         self._due(sequence)
@@ -196,8 +196,10 @@ class Consumer:
 
     def _expired(self, pull: Pull) -> None:
         self._drop(pull)
-        self._tell(pull.inbox, {"Status": "408", "Nats-Pending-Messages": str(pull.left), "Nats-Pending-Bytes": "0"})
+        self._send_status(
+            pull.inbox, {"Status": "408", "Nats-Pending-Messages": str(pull.left), "Nats-Pending-Bytes": "0"}
+        )
 
     def _heartbeat(self, pull: Pull) -> None:
-        if self._tell(pull.inbox, {"Status": "100", "Description": "Idle Heartbeat"}):
+        if self._send_status(pull.inbox, {"Status": "100", "Description": "Idle Heartbeat"}):
             pull.timers.append(asyncio.get_running_loop().call_later(pull.heartbeat_s, self._heartbeat, pull))

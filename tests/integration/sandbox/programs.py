@@ -1,10 +1,10 @@
-"""Programs for the sandbox, hostile and honest: each defines `f`, which an honest one lets return 1."""
+"""Programs for the sandbox, hostile and honest: each defines `f`, which returns 1 in honest ones."""
 
 import os
 
 
 def doing(*lines: str, using: str = "os") -> str:
-    """A program whose `f` runs these lines, with these modules imported."""
+    """A program that imports these modules and runs these lines in `f`."""
     return f"import {using}\ndef f():\n" + "\n".join(f"    {line}" for line in lines)
 
 
@@ -23,7 +23,7 @@ ENDLESS = {
     ),
 }
 
-# What has to do with other processes, or with being another one. All is refused.
+# Access to other processes, which is refused.
 PROCESSES = {
     "a fork bomb": doing("while True: os.fork()"),
     "a command": doing("subprocess.run(['/bin/true'])", using="subprocess"),
@@ -52,7 +52,7 @@ PROCESSES = {
     ),
 }
 
-# Too much of anything, and what is told of it.
+# Programs that exceed a limit, and the reported reasons.
 MUCH = {
     "10 GB at once": (doing("bytearray(10 << 30)"), "MemoryError"),
     "10 GB by and by": (doing("kept = []", "while True: kept.append(bytearray(1 << 20))"), "MemoryError"),
@@ -79,7 +79,7 @@ MUCH = {
     "endless recursion": (doing("return f()"), "RecursionError"),
 }
 
-# How success might be pretended.
+# Attempts to fake success.
 FORGED = {
     "status 0": doing("os._exit(0)"),
     "sys.exit": doing("sys.exit(0)", using="sys"),
@@ -140,7 +140,7 @@ FORGED = {
     ),
 }
 
-# Classes that say what they equal, and tests of another kind that are to see it.
+# Classes that define equality, and tests that must reject it.
 ALIKE = {
     "a number that knows a probe": "class A(int):\n    __eq__ = lambda self, other: type(other) is not object\n"
     "    __ne__ = lambda *_: False\ndef f(): return A()",
@@ -189,7 +189,7 @@ HONEST_PROGRAMS = {
     ),
 }
 
-# Tests of HONEST: whether they pass, and how what is told begins.
+# Tests of HONEST: whether they pass, and how the reason begins.
 WRITTEN = {
     "statements": ("assert f() == 1\nassert f() != 2", True, ""),
     "an import": ("from solution import f\nimport solution\nassert f() == solution.f() == 1", True, ""),
