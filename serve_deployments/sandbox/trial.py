@@ -53,7 +53,7 @@ class _Void(BaseException):
 
 def _refuse(
     event: str,
-    told: tuple[object, ...],
+    arguments: tuple[object, ...],
     guarded: tuple[object, ...] = honesty.GUARDED,
     own: str = __name__,
     attribute: Callable[[object, str, object], object] = getattr,
@@ -64,7 +64,7 @@ def _refuse(
         raise refused("tracing is not available here")
     if event == "object.__setattr__":
         for each in guarded:
-            if told[0] is each or attribute(told[0], "__module__", None) == own:
+            if arguments[0] is each or attribute(arguments[0], "__module__", None) == own:
                 raise refused("this function stays as it is")
 
 

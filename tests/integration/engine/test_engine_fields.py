@@ -159,9 +159,9 @@ async def test_an_agent_with_a_hanging_engine_describes_itself_in_time() -> None
     agent = AgentReplica("DEV", Role(persona="p"), engines, InMemoryJournal(), stream_deltas=True)
     assert PROBE_WITHIN_S < INQUIRY_TIMEOUT_S
     async with asyncio.timeout(PROBE_TIMEOUT_S):
-        told = await agent.describe()
-    assert (told["role"], told["in_flight"], told["concurrency"]) == ("DEV", 0, agent.role.concurrency)
-    assert told["application"] is None and told["versions"]["ray"]
+        described = await agent.describe()
+    assert (described["role"], described["in_flight"], described["concurrency"]) == ("DEV", 0, agent.role.concurrency)
+    assert described["application"] is None and described["versions"]["ray"]
     await engines.close()
 
 

@@ -69,9 +69,9 @@ async def test_a_program_cannot_create_change_or_signal_processes(program: str) 
     assert re.search("PermissionError|not permitted|not allowed|denied", await reason(program))
 
 
-@pytest.mark.parametrize(("program", "told"), MUCH.values(), ids=MUCH)
-async def test_limits_every_resource(program: str, told: str) -> None:
-    assert told in await reason(program)
+@pytest.mark.parametrize(("program", "expected"), MUCH.values(), ids=MUCH)
+async def test_limits_every_resource(program: str, expected: str) -> None:
+    assert expected in await reason(program)
 
 
 async def test_a_program_that_does_not_load_fails_all_tests_in_one_trial() -> None:
@@ -235,10 +235,10 @@ async def test_honest_programs_pass(program: str) -> None:
     assert (outcome.passed, outcome.reason) == (True, "")
 
 
-@pytest.mark.parametrize(("test", "passed", "told"), WRITTEN.values(), ids=WRITTEN)
-async def test_tests_may_be_written_in_many_ways(test: str, passed: bool, told: str) -> None:
+@pytest.mark.parametrize(("test", "passed", "expected"), WRITTEN.values(), ids=WRITTEN)
+async def test_tests_may_be_written_in_many_ways(test: str, passed: bool, expected: str) -> None:
     (outcome,) = (await ran(HONEST, test, timeout_s=20)).outcomes
-    assert outcome.passed == passed and outcome.reason.startswith(told), outcome
+    assert outcome.passed == passed and outcome.reason.startswith(expected), outcome
     assert bool(outcome.reason) != passed
 
 

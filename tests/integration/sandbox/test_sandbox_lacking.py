@@ -43,9 +43,9 @@ LACKING = {
 }
 
 
-@pytest.mark.parametrize(("boot", "told"), LACKING.values(), ids=LACKING)
-async def test_runs_nothing_where_a_kernel_feature_is_missing(boot: str, told: str, tmp_path: Path) -> None:
-    with altered(boot), pytest.raises(SandboxUnavailable, match=f"the sandbox cannot isolate here: {told}"):
+@pytest.mark.parametrize(("boot", "reason"), LACKING.values(), ids=LACKING)
+async def test_runs_nothing_where_a_kernel_feature_is_missing(boot: str, reason: str, tmp_path: Path) -> None:
+    with altered(boot), pytest.raises(SandboxUnavailable, match=f"the sandbox cannot isolate here: {reason}"):
         await ran(f"open({str(tmp_path / 'ran')!r}, 'w')", PASSES)
     assert not (tmp_path / "ran").exists()
 
@@ -67,7 +67,7 @@ def interpreter_for_others() -> str | None:
     return None
 
 
-@pytest.mark.skipif(os.getuid() != 0, reason="only root may become somebody else")
+@pytest.mark.skipif(os.getuid() != 0, reason="only root may change its user")
 async def test_a_user_without_any_privilege_has_the_same_sandbox(tmp_path: Path) -> None:
     """As in a container: user 10001, without capabilities and means to gain them."""
     python = interpreter_for_others()
