@@ -17,7 +17,7 @@ from serve_deployments.coordinator.work import Life, Work
 
 RETRY_WAIT_S = (0.2, 0.5, 1.0, 2.0)
 # How long outcomes may take from the log to the coordinator once their replica has recorded them.
-HEARD_WITHIN_S = 0.5
+HEARD_WITHIN_S = 1.0
 
 Handle = DeploymentHandle[Any]
 
