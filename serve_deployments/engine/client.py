@@ -1,8 +1,8 @@
 """HTTP to engines, which are OpenAI-compatible servers: probes, and one completion per request, streamed or not.
 
-httpx runs over an aiohttp transport: its own transport rescans the whole pool on every request and close, which at 150
-requests in flight costs 18-22 ms of CPU a call against 0.6 (docs/decisions/0013). One client lives as long as its
-replica. `wire` holds the bodies of requests and replies.
+httpx runs over an aiohttp transport, because its own rescans the whole pool on every request and close. At 150 requests
+in flight that costs 18-22 ms of CPU a call against 0.6 (docs/decisions/0013). One client lives as long as its replica.
+`wire` holds the bodies of requests and replies.
 """
 
 import asyncio

@@ -1,7 +1,7 @@
 """A trial: one program and one test, in a confined process that ends with it.
 
 The verdict is a nonce, written when the test has returned. It is read from a pipe onto the interpreter's evaluation
-stack, which no name reaches, and the warden accepts it only from a process that then exits by itself with status 0. A
+stack, which no name reaches. The warden accepts it only from a process that then exits by itself with status 0. A
 program's output, its exit status and its writes to the pipe prove nothing. Code in the same process can in the end
 reach everything: this makes pretending harder than solving, not impossible.
 """

@@ -1,7 +1,7 @@
 """A kill at every step, of the gateway, a coordinator, an agent or all at once; hangs, replacements, cancels.
 
-All three run in one process over an in-memory nats-server and a scripted engine, with the real journal, work queue,
-routes and HTTP client of engines between them. Every publish, request, subscription, acknowledgement, request to an
+All three run in one process over an in-memory nats-server and a scripted engine. The journal, the work queue, the
+routes and the HTTP client of engines between them are real. Every publish, request, subscription, acknowledgement, request to an
 engine, piece of its answer, handle call and heard message is a numbered step (tests/crash/points.py). A process dies
 before a step's effect, or after it and before its answer; from then on it has no effect. A new one starts half a second
 later.
