@@ -1,10 +1,10 @@
 """A kill at every step, of the gateway, a coordinator, an agent or all at once; hangs, replacements, cancels.
 
 All three run in one process over an in-memory nats-server and a scripted engine. The journal, the work queue, the
-routes and the HTTP client of engines between them are real. Every publish, request, subscription, acknowledgement, request to an
-engine, piece of its answer, handle call and heard message is a numbered step (tests/crash/points.py). A process dies
-before a step's effect, or after it and before its answer; from then on it has no effect. A new one starts half a second
-later.
+routes and the HTTP client of engines between them are real. Every publish, request, subscription, acknowledgement,
+request to an engine, piece of its answer, handle call and heard message is a numbered step (tests/crash/points.py). A
+process dies before a step's effect, or after it and before its answer; from then on it has no effect. A new one starts
+half a second later.
 
 Not shown here: that Ray and the supervisor restart processes and notice dead ones (tests/e2e), and what disks forget
 (this server keeps everything that it has acknowledged). A process dies only at its steps: between them it has no
