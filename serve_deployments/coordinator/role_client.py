@@ -53,7 +53,10 @@ class RoleClient:
                 accepted_sequence=work.item.record.sequence,
             )
             try:
-                await self._handles[role].run_stage.remote(request.__pydantic_serializer__.to_json(request))
+                response = self._handles[role].run_stage.remote(request.__pydantic_serializer__.to_json(request))
+                # Shielded: when the outcomes are heard first, Ray need not cancel a request that is about to return.
+                # Facts stop the calls of a stage that closes without them.
+                await asyncio.shield(response)
                 failure = "outcomes were not heard"
                 await asyncio.sleep(HEARD_WITHIN_S)
             except (RayError, RayServeException) as error:
