@@ -22,4 +22,4 @@ async def on_chosen_engine(context: CallContext, attempts: Attempts) -> EngineRe
                 return await hedged(context, attempts, engine)
             except EngineUnreachable as unreachable:
                 # Nothing was sent, and the engine's circuit is open now: choose again.
-                log.info("engine_unreachable", call_id=attempts.call.call_id, error=str(unreachable))
+                log.info("engine_avoided", call_id=attempts.call.call_id, error=str(unreachable))

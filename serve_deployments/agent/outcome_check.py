@@ -17,7 +17,7 @@ LOOKUP_RETRY_S = 0.2
 
 
 class OutcomeCheck:
-    """Tells whether another replica has recorded a call's outcome since `absent_at`, when the log held none."""
+    """Finds out whether another replica has recorded a call's outcome since `absent_at`, when the log held none."""
 
     def __init__(self, journal: Journal, request: StageRequest, call: Call, absent_at: datetime) -> None:
         self._journal = journal

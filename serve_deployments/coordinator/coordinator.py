@@ -196,6 +196,7 @@ class CoordinatorReplica:
         except UnexpectedFact:
             # The log itself is damaged: an end without costs can still be written.
             fact = Failed(deliberation_id=work.deliberation_id, ts=now, problem=problem_of(error))
+        work.enter(Life.ENDING)
         appended = await self._journal.append(work.tenant, fact)
         log.error(
             "deliberation_failed", deliberation_id=work.deliberation_id, code=error.code, created=appended.created

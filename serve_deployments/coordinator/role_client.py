@@ -17,7 +17,7 @@ from serve_deployments.coordinator.work import Life, Work
 
 RETRY_WAIT_S = (0.2, 0.5, 1.0, 2.0)
 # How long outcomes may take from the log to the coordinator once their replica has recorded them.
-HEARD_WITHIN_S = 0.5
+HEARD_WITHIN_S = 1.0
 
 Handle = DeploymentHandle[Any]
 
@@ -53,7 +53,10 @@ class RoleClient:
                 accepted_sequence=work.item.record.sequence,
             )
             try:
-                await self._handles[role].run_stage.remote(request.__pydantic_serializer__.to_json(request))
+                response = self._handles[role].run_stage.remote(request.__pydantic_serializer__.to_json(request))
+                # Shielded: when the outcomes are heard first, Ray need not cancel a request that is about to return.
+                # Facts stop the calls of a stage that closes without them.
+                await asyncio.shield(response)
                 failure = "outcomes were not heard"
                 await asyncio.sleep(HEARD_WITHIN_S)
             except (RayError, RayServeException) as error:

@@ -1,8 +1,8 @@
 """HTTP to engines, which are OpenAI-compatible servers: probes, and one completion per request, streamed or not.
 
-httpx runs over an aiohttp transport: its own transport rescans the whole pool on every request and close, which at 150
-requests in flight costs 18-22 ms of CPU a call against 0.6 (docs/decisions/0013). One client lives as long as its
-replica. `wire` holds the bodies of requests and replies.
+httpx runs over an aiohttp transport, because its own rescans the whole pool on every request and close. At 150 requests
+in flight that costs 18-22 ms of CPU a call against 0.6 (docs/decisions/0013). One client lives as long as its replica.
+`wire` holds the bodies of requests and replies.
 """
 
 import asyncio
@@ -53,7 +53,7 @@ log = structlog.get_logger(__name__)
 class EngineState:
     """One engine of a role: its address, its models, and how many of this replica's requests it works on.
 
-    `extended` says whether it takes vLLM's own request fields; None until a probe has told.
+    `extended` says whether it takes vLLM's own request fields; None until a probe has succeeded.
     """
 
     url: str
@@ -246,7 +246,7 @@ class Engines:
     ) -> EngineReply:
         named = [("X-Request-Id", trace), ("X-Call-Id", trace.rpartition(".")[0])]
         headers = [*HEADERS, *named, ("Content-Length", str(len(body.content)))]
-        # Unstreamed, the first byte comes with the last: only the call's deadline can tell slow from hung.
+        # Unstreamed, the first byte comes with the last: only the call's deadline ends a hung request.
         timeout = {**TIMEOUT_S, "read": IDLE_TIMEOUT_S if on_text else None}
         began_s = asyncio.get_running_loop().time()
         # Straight to the transport: redirects, cookies and authentication are not needed, and cost as much again.

@@ -1,7 +1,7 @@
 """A trial: one program and one test, in a confined process that ends with it.
 
 The verdict is a nonce, written when the test has returned. It is read from a pipe onto the interpreter's evaluation
-stack, which no name reaches, and the warden accepts it only from a process that then exits by itself with status 0. A
+stack, which no name reaches. The warden accepts it only from a process that then exits by itself with status 0. A
 program's output, its exit status and its writes to the pipe prove nothing. Code in the same process can in the end
 reach everything: this makes pretending harder than solving, not impossible.
 """
@@ -53,7 +53,7 @@ class _Void(BaseException):
 
 def _refuse(
     event: str,
-    told: tuple[object, ...],
+    arguments: tuple[object, ...],
     guarded: tuple[object, ...] = honesty.GUARDED,
     own: str = __name__,
     attribute: Callable[[object, str, object], object] = getattr,
@@ -64,7 +64,7 @@ def _refuse(
         raise refused("tracing is not available here")
     if event == "object.__setattr__":
         for each in guarded:
-            if told[0] is each or attribute(told[0], "__module__", None) == own:
+            if arguments[0] is each or attribute(arguments[0], "__module__", None) == own:
                 raise refused("this function stays as it is")
 
 

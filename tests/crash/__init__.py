@@ -1,1 +1,1 @@
-"""The gateway, a coordinator and an agent in one process over an in-memory nats-server, killed wherever one likes."""
+"""The gateway, a coordinator and an agent in one process over an in-memory nats-server, killed at any step."""

@@ -1,4 +1,4 @@
-"""What must hold of a deliberation after whatever has happened to it, read off the raw stream and the engine's door."""
+"""Invariants of a deliberation after any fault, checked on the raw stream and the requests that reached the engine."""
 
 from collections import Counter
 from dataclasses import dataclass, field
@@ -23,7 +23,7 @@ CUT_WITHIN_S = 0.25
 
 @dataclass
 class Audit:
-    """Findings about one deliberation. `in_flight` bounds the calls that may have been made once more."""
+    """Findings about one deliberation. `in_flight` bounds the calls that may be repeated."""
 
     stack: Stack
     deliberation_id: str
@@ -42,19 +42,19 @@ class Audit:
         self.after_end = [fact for _, fact in self.facts[len(self.before_end) + 1 :]]
 
     def expect(self, holds: bool, otherwise: str) -> None:
-        """Note a fault unless it holds."""
+        """Record a fault unless the condition holds."""
         if not holds:
             self.faults.append(otherwise)
 
     @property
     def verdict(self) -> Verdict | None:
-        """What was decided, without what it cost: calls that were made once more cost more."""
+        """The verdict without its cost, which repeated calls raise."""
         end = self.ends[0] if self.ends else None
         verdict = end.verdict if isinstance(end, Completed) else None
         return verdict and verdict.model_copy(update={"calls": 0})
 
     def hold(self) -> None:
-        """Hold the log against the promises that admit no exception."""
+        """Check the invariants of the log."""
         self.expect(len(self.ends) == 1, f"{len(self.ends)} ends")
         twice = [
             s for s, n in Counter(e.subject for e, event in self.events if isinstance(event, Fact)).items() if n > 1
@@ -76,18 +76,18 @@ class Audit:
         self.expect(end is not None and announced == end.data, f"announced: {announced!r}")
 
     def _hold_verdict(self) -> None:
-        """The verdict is what the facts before it lead to, and not what somebody believed who knew others."""
+        """Check that the verdict follows from the facts that stand before it."""
         state, end = fold(self.facts[: len(self.before_end)]), self.ends[0] if self.ends else None
         if not isinstance(end, Completed) or state is None or state.cancel is not None:
             return
         decision = decide(state, end.ts, STRATEGIES[state.specification.strategy])
         led = decision.fact if isinstance(decision, Finish) else None
         verdict = led.verdict if isinstance(led, Completed) else None
-        told = verdict and verdict.model_copy(update={"calls": 0})
-        self.expect(told is not None and told == self.verdict, f"the facts lead to {decision}")
+        expected = verdict and verdict.model_copy(update={"calls": 0})
+        self.expect(expected is not None and expected == self.verdict, f"the facts lead to {decision}")
 
     def hold_calls(self) -> None:
-        """Hold the engine's door against what was recorded and what was in flight."""
+        """Check the requests that reached the engine against the recorded outcomes and the calls in flight."""
         asked = [each for each in self.stack.engine.asked if each.deliberation_id == self.deliberation_id]
         again = [f"{each.call_id} by {each.process.name}" for each in asked if each.recorded]
         self.expect(not again, f"asked for again after it was recorded: {again}")
@@ -97,7 +97,7 @@ class Audit:
         self.expect(wasted <= self.in_flight, f"{wasted} calls wasted, {self.in_flight} in flight at the kills")
         self.expect(not self.stack.engine.open, "a connection to the engine is open")
         if self.ends:
-            # What a crash cut and nobody made again has no outcome, and so no cost that anybody could have told.
-            told = {fact.call_id for fact in self.before_end if isinstance(fact, CallFinished)}
-            made, counted = sum(each.call_id in told for each in asked), self.ends[0].usage.calls
+            # A call that a crash cut and that was not repeated has no outcome, and so no recorded cost.
+            recorded = {fact.call_id for fact in self.before_end if isinstance(fact, CallFinished)}
+            made, counted = sum(each.call_id in recorded for each in asked), self.ends[0].usage.calls
             self.expect(made <= counted, f"{made} requests, {counted} counted")

@@ -1,4 +1,4 @@
-"""A connection to the server in memory, in the words of nats-py's client, for the real journal and the real queue."""
+"""A connection to the in-memory server with the interface of nats-py's client, for the real journal and queue."""
 
 import asyncio
 import itertools
@@ -22,7 +22,7 @@ _numbers = itertools.count(1)
 
 
 def kind(subject: str) -> str:
-    """What a subject is about, without the names in it: points are easier to read then."""
+    """A subject without the names in it, which makes points easier to read."""
     tokens = subject.split(".")
     if subject.startswith(ACK):
         return "ack"
@@ -35,7 +35,7 @@ def kind(subject: str) -> str:
 
 @dataclass(eq=False)
 class _Subscription:
-    """A subscription with its line of messages, and the task that takes them one by one."""
+    """A subscription with its queue of messages, and the task that delivers them one by one."""
 
     client: "InMemoryClient"
     interest: Interest
@@ -71,13 +71,13 @@ class _Subscription:
         self.end()
 
     def end(self) -> None:
-        """Take nothing more."""
+        """Deliver nothing more."""
         if self.task is not None:
             self.task.cancel()
 
 
 class InMemoryClient:
-    """As much of `nats.aio.client.Client` as the product uses, with its errors. `process` makes its steps, if any."""
+    """The part of `nats.aio.client.Client` that the product uses. `process` makes its steps, if any."""
 
     def __init__(self, server: InMemoryServer, process: Process | None = None) -> None:
         self.server = server
@@ -113,7 +113,7 @@ class InMemoryClient:
 
     @property
     def name(self) -> str:
-        """Whose it is."""
+        """The name of the process that owns it."""
         return "" if self._process is None else self._process.name
 
     def _gone(self) -> None:
@@ -148,12 +148,12 @@ class InMemoryClient:
         await asyncio.sleep(RECONNECT_S)
         if self.server.up and not self.connected and not self.is_closed:
             self.connected = True
-            # Subscriptions are sent again first, so that messages may come before the word of the reconnect.
+            # Subscriptions are sent again first, so that messages may arrive before the reconnect is reported.
             await asyncio.sleep(0.01)
             await self._options["reconnected_cb"]()
 
     async def lose(self, for_s: float) -> None:
-        """Lose the connection, while the server and everybody else's live on."""
+        """Lose this connection alone, for some seconds."""
         self._disconnected()
         await asyncio.sleep(0)
         asyncio.get_running_loop().call_later(for_s, self._returned)

@@ -1,4 +1,4 @@
-"""Time that passes only when nothing is left to do: an hour of waiting takes no longer than what happens in it."""
+"""Virtual time: it moves to the next timer when no task can run, so that waiting costs nothing."""
 
 import asyncio
 import random
@@ -25,7 +25,7 @@ class NothingWillHappen(RuntimeError):
 
 
 class _Jump(selectors.SelectSelector):
-    """Instead of waiting for the outside world it moves the loop's time to the next timer."""
+    """Moves the loop's time to the next timer instead of waiting."""
 
     loop: "VirtualLoop"
 
@@ -37,7 +37,7 @@ class _Jump(selectors.SelectSelector):
 
 
 class VirtualLoop(asyncio.SelectorEventLoop):
-    """An event loop whose `time` is its own; it knows no sockets, pipes or threads."""
+    """An event loop with virtual `time`, without sockets, pipes and threads."""
 
     now_s: float = 0.0
     epoch = EPOCH
@@ -67,7 +67,7 @@ def _datetime_of(now: Callable[[], datetime]) -> type[datetime]:
 
 @cache
 def _reading_clocks() -> list[ModuleType]:
-    """The modules that read a clock themselves: the cluster's side of the product, and the library that retries."""
+    """The modules that read a clock themselves: serve_deployments and the retry library."""
     return [tenacity, *(module for name, module in sys.modules.items() if name.startswith("serve_deployments."))]
 
 

@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 from typing import Any, Self
 
 _NANOSECOND = 1e-9
-# The state goes to the disk when it changes, but not more often than this: what changed since is forgotten by a kill.
+# The state is written to disk at most this often; a kill loses later changes.
 FLUSH_S = 0.1
 
 Deliver = Callable[[str, int, int, int], bool]
-"""Send (inbox, stream sequence, how often delivered, place in the consumer); tells whether anybody is there."""
+"""Send (inbox, stream sequence, deliveries, place in the consumer); False when no client subscribes to the inbox."""
 
 
 @dataclass(eq=False)
@@ -27,18 +27,18 @@ class Pull:
 
     @classmethod
     def of(cls, body: dict[str, Any], inbox: str) -> Self:
-        """From the body of the API's request."""
+        """A pull from the body of the API's request."""
         return cls(inbox, body["batch"], body["expires"] * _NANOSECOND, body["idle_heartbeat"] * _NANOSECOND)
 
     def end(self) -> None:
-        """Nothing more is told."""
+        """The pull has ended."""
         for timer in self.timers:
             timer.cancel()
 
 
 @dataclass(eq=False)
 class _Outstanding:
-    """A message that was delivered and is not acknowledged: how often, and when it will be delivered again."""
+    """A delivered and unacknowledged message: its deliveries, and the timer of the next one."""
 
     deliveries: int
     flushed_at_s: float = 0.0
@@ -50,16 +50,16 @@ class _Outstanding:
 
 
 class Consumer:
-    """Hands out sequences until they are acknowledged. An acknowledgement is anybody's who has ever held the message.
+    """Delivers sequences until they are acknowledged, by any client that has ever held the message.
 
-    `tell(inbox, headers)` sends a status to a pull.
+    `send_status(inbox, headers)` sends a status to a pull.
     """
 
-    def __init__(self, ack_wait_s: float, deliver: Deliver, tell: Callable[[str, dict[str, str]], bool]) -> None:
+    def __init__(self, ack_wait_s: float, deliver: Deliver, send_status: Callable[[str, dict[str, str]], bool]) -> None:
         self.acknowledged: list[int] = []
         self._ack_wait_s = ack_wait_s
         self._deliver = deliver
-        self._tell = tell
+        self._send_status = send_status
         self._new: deque[int] = deque()
         self._again: deque[int] = deque()
         self._outstanding: dict[int, _Outstanding] = {}
@@ -69,7 +69,7 @@ class Consumer:
         self._up = True
 
     def info(self) -> dict[str, Any]:
-        """As the API tells it."""
+        """The API's answer."""
         unsettled = min([*self._outstanding, *self._new], default=float("inf"))
         floor = max((each for each in self.acknowledged if each < unsettled), default=0)
         return {
@@ -80,16 +80,16 @@ class Consumer:
 
     @property
     def empty(self) -> bool:
-        """Whether nothing waits and nothing is unacknowledged."""
+        """Whether nothing is pending or unacknowledged."""
         return not self._new and not self._outstanding
 
     def add(self, sequence: int) -> None:
-        """A new message is stored."""
+        """Take in a new message of the stream."""
         self._new.append(sequence)
         self._serve()
 
     def pull(self, pull: Pull) -> None:
-        """Somebody asks for messages."""
+        """Take in a pull."""
         loop = asyncio.get_running_loop()
         pull.timers.append(loop.call_later(pull.expires_s, self._expired, pull))
         pull.timers.append(loop.call_later(pull.heartbeat_s, self._heartbeat, pull))
@@ -97,7 +97,7 @@ class Consumer:
         self._serve()
 
     def again(self, sequence: int) -> bool:
-        """Deliver an unacknowledged message once more, now, as if its time were up; whether there was one."""
+        """Redeliver an unacknowledged message now; False when it is not outstanding."""
         if sequence not in self._outstanding:
             return False
         self._due(sequence)
@@ -105,11 +105,11 @@ class Consumer:
 
     @property
     def held(self) -> list[int]:
-        """What is delivered and unacknowledged."""
+        """The sequences that are delivered and unacknowledged."""
         return list(self._outstanding)
 
-    def told(self, sequence: int, word: bytes) -> None:
-        """Take an acknowledgement, of whichever delivery; of what is not outstanding it means nothing."""
+    def acknowledge(self, sequence: int, word: bytes) -> None:
+        """Take an acknowledgement of any delivery; without effect when the message is not outstanding."""
         held = self._outstanding.get(sequence)
         if held is None:
             return
@@ -128,7 +128,7 @@ class Consumer:
             raise AssertionError(f"unknown word {word!r}")
 
     def die(self) -> None:
-        """The server is gone, and every pull with it. What it forgets was never delivered, as far as it knows."""
+        """The server dies, and every pull with it; it forgets deliveries that were not on disk yet."""
         self._up = False
         for pull in self._pulls:
             pull.end()
@@ -141,7 +141,7 @@ class Consumer:
         self._new.extendleft(reversed(forgotten))
 
     def live(self) -> None:
-        """The server is back."""
+        """The server has restarted."""
         self._up = True
         self._serve()
 
@@ -167,7 +167,7 @@ class Consumer:
             deliveries = self._outstanding[sequence].deliveries + 1 if again else 1
             self._place += 1
             if not self._deliver(pull.inbox, sequence, deliveries, self._place):
-                # Its client has gone: nobody is interested in the inbox any more.
+                # Its client has gone, and the inbox has no subscription.
                 self._drop(pull)
                 continue
             (self._again if again else self._new).popleft()
@@ -178,11 +178,11 @@ class Consumer:
             if not pull.left:
                 self._drop(pull)
             else:
-                # Whoever pulls is served in turn, one message each.
+                # Pulls are served in turn, one message each.
                 self._pulls.rotate(-1)
 
     def _flushed_at_s(self) -> float:
-        """When what changes now is on the disk."""
+        """When a change made now is on disk."""
         now_s = asyncio.get_running_loop().time()
         if self._flush_s + FLUSH_S <= now_s:
             self._flush_s = now_s
@@ -196,8 +196,10 @@ class Consumer:
 
     def _expired(self, pull: Pull) -> None:
         self._drop(pull)
-        self._tell(pull.inbox, {"Status": "408", "Nats-Pending-Messages": str(pull.left), "Nats-Pending-Bytes": "0"})
+        self._send_status(
+            pull.inbox, {"Status": "408", "Nats-Pending-Messages": str(pull.left), "Nats-Pending-Bytes": "0"}
+        )
 
     def _heartbeat(self, pull: Pull) -> None:
-        if self._tell(pull.inbox, {"Status": "100", "Description": "Idle Heartbeat"}):
+        if self._send_status(pull.inbox, {"Status": "100", "Description": "Idle Heartbeat"}):
             pull.timers.append(asyncio.get_running_loop().call_later(pull.heartbeat_s, self._heartbeat, pull))

@@ -1,4 +1,4 @@
-"""An engine that outlives every process and remembers who asked for what, and what had been recorded by then."""
+"""An engine that outlives every process and records each request, and which outcomes stood in the log by then."""
 
 import asyncio
 import json
@@ -15,14 +15,14 @@ from tests.crash.points import Process, nothing
 PIECES = 2
 FIRST_S = 0.4
 PIECE_S = 0.2
-# Agents differ in speed, so that no two answers come at one moment, and some long before others.
+# Agents differ in speed, so that no two answers arrive at one moment.
 SPREAD_S = 1.5
 USAGE = {"prompt_tokens": 10, "completion_tokens": 5}
 
 
 @dataclass(eq=False)
 class Asked:
-    """A request that reached the engine. `recorded` tells whether the call's outcome stood in the log by then."""
+    """A request that reached the engine. `recorded`: the call's outcome stood in the log by then."""
 
     deliberation_id: str
     call_id: str
@@ -36,9 +36,9 @@ class Asked:
 
 @dataclass
 class Engine:
-    """Answers every call as `answer` says, in its own time. `stands` tells whether a deliberation has a fact.
+    """Answers every call with `answer`. `stands` says whether a deliberation has a fact.
 
-    Calls are announced by the handle that carries them, because a request alone does not say what is asked.
+    The handle registers its calls here, because a request alone does not identify its call.
     """
 
     answer: Callable[[Call], str]
@@ -47,7 +47,7 @@ class Engine:
     calls: dict[tuple[str, str], Call] = field(default_factory=dict[tuple[str, str], Call])
 
     def begin(self, trace: str, process: Process) -> Asked:
-        """A request arrives."""
+        """Record a request."""
         deliberation_id, call_id, attempt = trace.split(".")
         asked = Asked(
             deliberation_id,
@@ -63,7 +63,7 @@ class Engine:
         return asked
 
     def close(self, asked: Asked) -> None:
-        """The connection is closed, by whichever side. Idempotent."""
+        """Record that either side closed the connection. Idempotent."""
         if asked.closed_at_s is None:
             asked.closed_at_s = asyncio.get_running_loop().time()
 
@@ -75,7 +75,7 @@ class Engine:
 
 @dataclass(eq=False)
 class _Stream(httpx.AsyncByteStream):
-    """The pieces of an answer as they come over the wire."""
+    """An answer as a stream of pieces."""
 
     engine: Engine
     asked: Asked
@@ -99,7 +99,7 @@ def _line(body: object) -> bytes:
 
 
 class EngineTransport(httpx.AsyncBaseTransport):
-    """One process's way to the engine."""
+    """The HTTP transport of one process to the engine."""
 
     def __init__(self, engine: Engine, process: Process) -> None:
         self._engine = engine

@@ -14,7 +14,7 @@ PROCESS: ContextVar["Process | None"] = ContextVar("PROCESS", default=None)
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """A step that was reached: its number from 1, which process makes it, what it is, and whether it has an effect."""
+    """A step that was reached: its number from 1, its process, its name, and whether it has an effect."""
 
     number: int
     process: str
@@ -24,11 +24,10 @@ class Point:
 
 @dataclass
 class Points:
-    """Numbers every step of every process in the order in which they come.
+    """Numbers every step of every process in order.
 
-    `before` and `after` hold what is done at a number: before the step has had its effect, and when it has had it but
-    nobody has been told. They are called with the process that makes the step; `watch`, with its name as well, before
-    every step.
+    `before` and `after` hold hooks by number: before the step's effect, and after it but before its answer. They get
+    the step's process; `watch` gets the step's name too, before every step.
     """
 
     before: dict[int, Callable[["Process"], None]] = field(default_factory=dict[int, Callable[["Process"], None]])
@@ -38,9 +37,9 @@ class Points:
 
 
 class Process:
-    """Tasks that live and die together, as those of an operating system's process do.
+    """Tasks that live and die together, like those of an operating system's process.
 
-    Whatever they do to the world goes through `step`. Of a process that is dead nothing reaches the world any more.
+    All their effects go through `step`. A dead process has no more effects.
     """
 
     def __init__(self, name: str, points: Points) -> None:
@@ -54,16 +53,16 @@ class Process:
         self._going_on: asyncio.Event | None = None
 
     def start(self, work: Coroutine[Any, Any, _Returned]) -> asyncio.Task[_Returned]:
-        """A task of this process; so are all that it starts."""
+        """Start a task of this process; tasks that it starts belong to the process too."""
         return asyncio.get_running_loop().create_task(work, context=self.context)
 
     def adopt(self, task: "asyncio.Task[Any]") -> None:
-        """Count a task in, to be ended with the process."""
+        """Add a task, which ends with the process."""
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
     def on_death(self, call: Callable[[], None]) -> None:
-        """Call `call` at the moment of death: what the operating system does, such as to close connections."""
+        """Call `call` at the moment of death, as the operating system closes connections."""
         self._deaths.append(call)
 
     def die(self) -> None:
@@ -76,7 +75,7 @@ class Process:
         self._bury()
 
     def _bury(self) -> None:
-        # Again and again, because a task may await in its `finally`, whereas the dead do nothing more.
+        # Repeated, because a task may await in its `finally`, and a dead process does nothing more.
         for task in list(self._tasks):
             task.cancel()
         if self._tasks:
@@ -104,9 +103,9 @@ class Process:
             raise asyncio.CancelledError
 
     async def step(self, name: str, effect: Callable[[], _Answer]) -> _Answer:
-        """Have `effect` on the world and return its answer; others may come in between, before it and after it.
+        """Run `effect` and return its answer; other processes may run before and after it.
 
-        `nothing` is the effect of a step that takes something in: to die before it is to die after it.
+        `nothing` is the effect of a step that only receives: death before it equals death after it.
         """
         await self._turn()
         points = self._points

@@ -1,4 +1,4 @@
-"""One deliberation from its submission to its end, with something done to the processes at chosen steps."""
+"""One deliberation from its submission to its end, with faults at chosen steps."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ from tests.unit.facts_of import CouncilScript
 Victim = Literal["process", "machine"]
 Side = Literal["before", "after"]
 
-# A death of whoever held the work is noticed after `ack_wait`; some such waits, and the work itself, fit in.
+# A coordinator's death is noticed after `ack_wait`; several such waits and the work fit in.
 WITHIN_S = 90.0
 
 WAKE_S = 5.0
@@ -23,7 +23,7 @@ _COUNCIL = CouncilScript()
 
 
 def answered(call: Call) -> str:
-    """What the engine writes: always the same for the same call."""
+    """The engine's answer: always the same for the same call."""
     text = _COUNCIL(call).text
     assert text is not None
     return text
@@ -31,7 +31,7 @@ def answered(call: Call) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Kill:
-    """A kill before or after the effect of a step; of the process that makes it, or of all of them."""
+    """A kill before or after the effect of a step, of its process or of all processes."""
 
     number: int
     side: Side
@@ -43,20 +43,20 @@ class Kill:
 
 @dataclass
 class Ran:
-    """A run that is over: what was reached, and what its audit found."""
+    """A finished run: the steps that were reached, and the audit."""
 
     reached: list[Point]
     audit: Audit
 
     @property
     def ended_s(self) -> float:
-        """How long it took until its end was in the log; the queue may be told of that later."""
+        """Seconds until its end was in the log; its item may be acknowledged later."""
         facts = [fact for _, fact in self.audit.facts]
         return (self.audit.ends[0].ts - facts[0].ts).total_seconds() if self.audit.ends else float("inf")
 
     @property
     def verdict(self) -> Verdict | None:
-        """What was decided, without what it cost."""
+        """The verdict without its cost."""
         return self.audit.verdict
 
     def step(self, number: int) -> str:
@@ -69,7 +69,7 @@ class Ran:
 
 @dataclass(frozen=True, slots=True)
 class Hang:
-    """The process hangs before a step has its effect, and goes on some seconds later as if nothing had been."""
+    """The process hangs before a step's effect, and goes on some seconds later."""
 
     number: int
     seconds: float
@@ -83,10 +83,9 @@ BODIES: dict[str, dict[str, Any]] = {
 
 @dataclass
 class Script:
-    """What happens during a run: kills, a request to stop when a step is reached, and somebody who hangs.
+    """The faults of a run: kills, a cancel at a step, and a hang.
 
-    At the step `replaced_at` the coordinator is replaced in order. With a hang there are two coordinators, so that one
-    is there to take over.
+    At the step `replaced_at` the coordinator is replaced in order. With a hang a second coordinator takes over.
     """
 
     strategy: str
@@ -115,7 +114,7 @@ class Script:
             return strike
 
         async def stop() -> None:
-            # A client can only stop what it has got an id for.
+            # A client can cancel only once it has the id.
             if ids:
                 await stack.cancel(ids[0])
 
@@ -142,7 +141,7 @@ class Script:
         reached = list(stack.points.reached)
         await stack.idle()
         if self.hang is not None:
-            # Whoever hung has woken up by then, and done whatever it would.
+            # By then the hung process has woken up and finished.
             await stack.wait(self.hang.seconds + WAKE_S)
         audit = Audit(stack, ids[0], in_flight)
         audit.expect(quiet, "it has not ended")
@@ -155,13 +154,13 @@ class Script:
 
 
 def unrecorded(stack: Stack) -> int:
-    """Calls that the engine has been asked for and whose outcome does not stand."""
+    """The number of calls that reached the engine and have no outcome in the log."""
     asked = {(each.deliberation_id, each.call_id) for each in stack.engine.asked}
     return sum(not stack.stands(deliberation, f"call.{call}.finished") for deliberation, call in asked)
 
 
 def hold_cancel(audit: Audit) -> None:
-    """Hold the run against the promise of cancellation: soon nothing is asked any more, and what was asked is cut."""
+    """Check that soon after the cancel no call is sent and every open one is cut."""
     requested = [event for _, event in audit.events if isinstance(event, CancelRequested)]
     if not requested:
         return

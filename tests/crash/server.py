@@ -1,7 +1,7 @@
-"""A nats-server in memory: as much of JetStream as the log and the work queue use, and the ways in which it surprises.
+"""A nats-server in memory: the part of JetStream that the log and the work queue use, and its faults.
 
-What it does is what nats-server 2.15.1 was seen to do. The journal's contract runs against both
-(tests/contracts/test_journal.py), and so do the queue's manners (tests/contracts/test_delivery.py). Not here: the
+It behaves as nats-server 2.15.1 was observed to. The contracts of the journal (tests/contracts/test_journal.py) and of
+the queue (tests/contracts/test_delivery.py) run against both. Not here: the
 expiry of messages, storage limits, several servers.
 """
 
@@ -25,18 +25,18 @@ DIRECT_GET = f"{API}DIRECT.GET."
 ACK = f"$JS.ACK.DELIBERATIONS.{CONSUMER}."
 
 Fate = Literal["served", "unanswered", "late", "lost"]
-"""What becomes of a request: it is answered; done, but not answered; done after the time-out; or never done."""
+"""The fate of a request: answered; executed but not answered; executed after the time-out; or never executed."""
 
 
 class Connection(Protocol):
-    """Whose a subscription is."""
+    """The owner of a subscription."""
 
     connected: bool
 
 
 @dataclass(eq=False)
 class Interest:
-    """A subscription of a client: whatever is sent to its subject is given to `take`."""
+    """A subscription of a client: `take` gets every message on its subject."""
 
     subject: str
     take: Callable[[Msg], None]
@@ -53,11 +53,11 @@ class Interest:
 
 @dataclass
 class InMemoryServer:
-    """What outlives every process: the streams, the consumer's state, and who is subscribed.
+    """The streams, the consumer's state and the subscriptions, which outlive every process.
 
-    `fates` tells what becomes of requests and acknowledgements on subjects that match; each is used once, in order.
-    `deaths` and `returns` are called when the server goes and comes back. `acknowledged_early` are items of the queue
-    that were acknowledged before their end was in the log.
+    `fates` are those of requests and acknowledgements on matching subjects; each is used once, in order. `deaths` and
+    `returns` are called when the server dies and restarts. `acknowledged_early` are queue items that were acknowledged
+    before their end was in the log.
     """
 
     ack_wait_s: float = StreamSettings().ack_wait_s
@@ -75,7 +75,7 @@ class InMemoryServer:
         self.log = self._streams["DELIBERATIONS"]
 
     def kill(self) -> None:
-        """SIGKILL: connections and pulls are gone, and what the consumer had not written to the disk yet."""
+        """SIGKILL: connections, pulls and what the consumer had not written to disk are lost."""
         if self.up:
             self.up = False
             for call in list(self.deaths):
@@ -83,7 +83,7 @@ class InMemoryServer:
             self.consumer.die()
 
     def start(self) -> None:
-        """It is back: clients connect again, and what was delivered and forgotten is delivered at once."""
+        """Restart: clients connect again, and forgotten deliveries are made at once."""
         if not self.up:
             self.up = True
             for call in list(self.returns):
@@ -91,7 +91,7 @@ class InMemoryServer:
             self.consumer.live()
 
     def fate(self, subject: str) -> Fate:
-        """What becomes of the next request or acknowledgement on this subject."""
+        """The fate of the next request or acknowledgement on this subject."""
         for place, (pattern, fate) in enumerate(self.fates):
             if subject_matches(pattern, subject):
                 del self.fates[place]
@@ -99,7 +99,7 @@ class InMemoryServer:
         return "served"
 
     def send(self, subject: str, data: bytes, *, headers: Headers | None = None, reply: str = "") -> bool:
-        """Give a message to whoever is subscribed; returns whether anybody is."""
+        """Deliver a message to its subscribers; False when there are none."""
         return self._give(subject, subject, data, headers, reply)
 
     def _give(self, address: str, subject: str, data: bytes, headers: Headers | None, reply: str) -> bool:
@@ -109,7 +109,7 @@ class InMemoryServer:
         return bool(heard)
 
     def request(self, subject: str, data: bytes, headers: Headers) -> dict[str, Any] | None:
-        """The server's own answer to a request; None when the subject is none of its own."""
+        """The server's answer to a request; None when the subject is not its own."""
         stream = STREAMS.get(subject.partition(".")[0])
         if stream is not None:
             return self._append(self._streams[stream], subject, data, headers)
@@ -132,9 +132,9 @@ class InMemoryServer:
                 return {"error": {"code": 404, "err_code": 10_059, "description": "not found"}}
 
     def publish(self, subject: str, data: bytes, headers: Headers, reply: str) -> None:
-        """Take what was published, whatever it is."""
+        """Take any published message."""
         if subject.startswith(ACK):
-            self._told(int(subject.split(".")[5]), data)
+            self._acknowledged(int(subject.split(".")[5]), data)
         elif subject == NEXT:
             self.consumer.pull(Pull.of(json.loads(data), reply))
         elif subject.startswith(DIRECT_GET):
@@ -145,11 +145,11 @@ class InMemoryServer:
         elif not self.send(subject, data, reply=reply) and reply:
             self.send(reply, b"", headers={"Status": "503"})
 
-    def _told(self, sequence: int, word: bytes) -> None:
+    def _acknowledged(self, sequence: int, word: bytes) -> None:
         accepted = self.log.stored[sequence - 1].subject
         if word == b"+ACK" and accepted.removesuffix("accepted") + "end" not in self.log.last:
             self.acknowledged_early.append(sequence)
-        self.consumer.told(sequence, word)
+        self.consumer.acknowledge(sequence, word)
 
     def _append(self, stream: Stream, subject: str, data: bytes, headers: Headers) -> dict[str, Any]:
         message = stream.append(subject, data, headers)

@@ -1,4 +1,4 @@
-"""The whole product in one process: gateway, coordinators and agents as processes that die and are started again."""
+"""The whole product in one process: gateway, coordinators and agents as simulated processes that die and restart."""
 
 import asyncio
 from collections.abc import Callable, Coroutine
@@ -72,9 +72,9 @@ class RoleHandle:
 
 
 class Service:
-    """Something that runs in a process of its own, and is started again when it dies.
+    """A service in a process of its own, which is restarted when it dies.
 
-    `serve(process, ready)` runs for as long as the process lives, and calls `ready` with what others may reach.
+    `serve(process, ready)` runs as long as the process lives, and calls `ready` with the part that others use.
     """
 
     def __init__(
@@ -90,11 +90,11 @@ class Service:
 
     @property
     def ready(self) -> bool:
-        """Whether it can be reached."""
+        """Whether it is reachable."""
         return self.part is not None and self.process.alive
 
     def start(self) -> None:
-        """Begin, in a new process."""
+        """Start it in a new process."""
         if self._over:
             return
         self.part = None
@@ -107,11 +107,11 @@ class Service:
         try:
             await self._serve(process, lambda part: setattr(self, "part", part))
         except (JournalUnavailable, ExceptionGroup):
-            # Without the log some cannot start: whoever watches them starts them anew.
+            # Without the log some services cannot start; their supervisor restarts them.
             process.die()
 
     def replace(self) -> None:
-        """As Serve does it: what runs is told to stop, and a new one is started when it has."""
+        """Replace it as Serve does: cancel the old process, and start a new one when it has stopped."""
         process, running = self.process, self._running
         if running is not None:
             running.add_done_callback(lambda _: process.die())
@@ -126,7 +126,7 @@ class Service:
 
 @dataclass
 class Stack:
-    """Everything, and the clients outside, who live on whatever dies. Run it in a loop of `virtual_time`."""
+    """All services, and clients that outlive them. Run it in a loop of `virtual_time`."""
 
     loop: VirtualLoop
     points: Points
@@ -151,13 +151,13 @@ class Stack:
             service.start()
 
     async def stop(self) -> None:
-        """End every process, and let what is left of them be swept away."""
+        """End every process, and let their cancelled tasks finish."""
         for service in self.services:
             service.end()
         await asyncio.sleep(1)
 
     def die(self) -> None:
-        """The machine fails: every process dies at this moment; the server and the engine are elsewhere."""
+        """Every process dies at once; the server and the engine live on."""
         for service in self.services:
             service.process.die()
 
@@ -170,7 +170,7 @@ class Stack:
         return [decode(each.data) for each in self.server.log.matching(f"deliberations.{TENANT}.{deliberation_id}.>")]
 
     def ask(self, payload: bytes, response: _Response) -> None:
-        """A handle's call reaches the agent's replica."""
+        """Deliver a handle call to the agent's replica."""
         request = StageRequest.model_validate_json(payload)
         for call in request.calls:
             self.engine.calls[request.deliberation_id, call.call_id] = call
@@ -198,7 +198,7 @@ class Stack:
 
     async def _serve_gateway(self, process: Process, ready: Callable[[Any], None]) -> None:
         journal = await self._journal(process, 2.5)
-        # The roles come from a file that does not change: to read it takes longer than the rest of a start.
+        # Reading the roles' file would take longer than the rest of a start.
         with patch("app.main.read_roles", _roles):
             lifespan = lifespan_of(SETTINGS, journal, self.loop, startup_wait_s=0.0)
         async with lifespan(APP) as gateway, answering(gateway) as client:
@@ -222,7 +222,7 @@ class Stack:
         await replica.serve(asyncio.Event())
 
     async def request(self, method: str, path: str, **options: Any) -> httpx.Response | None:
-        """A client's request; None when there is no gateway, or it dies before it has answered."""
+        """A client's request; None when there is no gateway, or when it dies before its answer."""
         if not self.gateway.ready:
             return None
         process, client = self.gateway.process, cast("httpx.AsyncClient", self.gateway.part)
@@ -241,7 +241,7 @@ class Stack:
         return await answer
 
     async def insist(self, method: str, path: str, **options: Any) -> httpx.Response:
-        """A client's request, sent again until a gateway answers it and can be reached by all it needs."""
+        """A client's request, repeated until a gateway answers it with neither 429 nor 503."""
         while True:
             response = await self.request(method, path, **options)
             if response is not None and response.status_code not in (429, 503):
@@ -249,18 +249,18 @@ class Stack:
             await asyncio.sleep(RETRY_S)
 
     async def submit(self, body: dict[str, Any], key: str) -> str:
-        """The id of a deliberation that was accepted."""
+        """Submit a deliberation; returns its id."""
         response = await self.insist("POST", "/deliberations", json=body, headers={"Idempotency-Key": key})
         assert response.status_code in (200, 202), response.text
         return response.json()["id"]
 
     async def cancel(self, deliberation_id: str) -> None:
-        """Ask a deliberation to stop; whether that is in time is another matter."""
+        """Cancel a deliberation, which may have ended."""
         response = await self.insist("POST", f"/deliberations/{deliberation_id}/cancel")
         assert response.status_code in (200, 202), response.text
 
     def outside(self, work: Coroutine[Any, Any, None]) -> None:
-        """Let a client of its own do something, whoever is at work now."""
+        """Run a client's work outside of every process."""
         self._clients.append(asyncio.get_running_loop().create_task(work, context=Context()))
 
     async def idle(self) -> None:
@@ -268,36 +268,36 @@ class Stack:
         await asyncio.gather(*self._clients)
 
     async def wait(self, seconds: float) -> None:
-        """Let time pass."""
+        """Wait in virtual time."""
         await asyncio.sleep(seconds)
 
     async def steps(self, count: int, within_s: float) -> None:
-        """Go on until so many more steps have been made, but no longer than `within_s`."""
+        """Wait for so many more steps, but no longer than `within_s`."""
         until_s, enough = self.loop.time() + within_s, len(self.points.reached) + count
         while self.loop.time() < until_s and (reached := len(self.points.reached)) < enough:
-            # Turn by turn, because many steps may be made at one moment; time passes when none is.
+            # One loop turn at a time, because many steps may share one moment; time passes when no step is made.
             for _ in range(4):
                 await asyncio.sleep(0)
             if len(self.points.reached) == reached:
                 await asyncio.sleep(0.02)
 
     async def kill(self, service: Service) -> None:
-        """Kill what runs of a service."""
+        """Kill a service's process."""
         service.process.die()
 
     async def kill_server(self, down_s: float) -> None:
-        """Kill the log's server; it is back after `down_s`."""
+        """Kill the log's server; it restarts after `down_s`."""
         self.server.kill()
         self.loop.call_later(down_s, self.server.start)
 
     async def heal(self) -> None:
-        """Nothing more breaks, and what hangs goes on."""
+        """Clear pending faults, and wake hung processes."""
         self.server.fates.clear()
         for service in self.services:
             service.process.go_on()
 
     async def quiet(self, deliberation_ids: list[str], within_s: float) -> bool:
-        """Whether all have ended and nothing is in the queue, at the latest `within_s` from now."""
+        """Wait until all have ended and the queue is empty; False after `within_s`."""
         until_s = self.loop.time() + within_s
         while self.loop.time() < until_s:
             if self.server.consumer.empty and all(self.stands(each, "end") for each in deliberation_ids):

@@ -1,4 +1,4 @@
-"""One stream of the in-memory server: messages in order, the last on each subject, and the reads that the log makes."""
+"""One stream of the in-memory server: messages in order, the last on each subject, and the log's reads."""
 
 import base64
 from dataclasses import dataclass, field
@@ -30,7 +30,7 @@ class Stream:
     removed: set[int] = field(default_factory=set[int])
 
     def append(self, subject: str, data: bytes, headers: Headers) -> Stored | dict[str, Any]:
-        """The message that is stored, or the answer of a refusal."""
+        """Store a message; returns it, or the API's refusal."""
         standing = self._last(headers.get("Nats-Expected-Last-Subject-Sequence-Subject", subject))
         expected = headers.get("Nats-Expected-Last-Subject-Sequence")
         found = standing.sequence if standing else 0
@@ -42,12 +42,12 @@ class Stream:
         return message
 
     def info(self) -> dict[str, Any]:
-        """As the API tells it."""
+        """The API's answer."""
         bounds = {"first_seq": 1, "last_seq": len(self.stored)}
         return {"created": CREATED, "config": {"name": self.name}, "state": bounds}
 
     def last_message(self, subject: str) -> dict[str, Any]:
-        """As the API tells it."""
+        """The API's answer."""
         standing = self._last(subject)
         if standing is None:
             return {"error": {"code": 404, "err_code": 10_037, "description": "no message found"}}
@@ -55,7 +55,7 @@ class Stream:
         return {"message": {"subject": standing.subject, "seq": standing.sequence, "data": data}}
 
     def _last(self, pattern: str) -> Stored | None:
-        """The newest of what stands on the subjects that match."""
+        """The newest message on matching subjects."""
         if pattern in self.last:
             return self.last[pattern]
         return max(
@@ -65,7 +65,7 @@ class Stream:
         )
 
     def purge(self, subject: str) -> dict[str, Any]:
-        """Remove what stands on one subject. As the API tells it."""
+        """Remove the messages on one subject; returns the API's answer."""
         purged = {each.sequence for each in self.stored if each.subject == subject} - self.removed
         self.removed |= purged
         self.last.pop(subject, None)
@@ -80,7 +80,7 @@ class Stream:
         ]
 
     def query(self, query: dict[str, Any]) -> tuple[list[Stored], int]:
-        """What a batched direct get finds, and how many more match."""
+        """The messages of a batched direct get, and how many more match."""
         if "multi_last" in query:
             found = [each for s, each in self.last.items() if any(subject_matches(p, s) for p in query["multi_last"])]
             return sorted(found, key=lambda message: message.sequence), 0

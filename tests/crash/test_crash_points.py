@@ -1,14 +1,14 @@
-"""A kill at every step, of the gateway, a coordinator, an agent or all at once; hangs, replacements, requests to stop.
+"""A kill at every step, of the gateway, a coordinator, an agent or all at once; hangs, replacements, cancels.
 
-All three run in one process over an in-memory nats-server and a scripted engine, with the real journal, the real work
-queue, the real routes and the real HTTP client of engines between them. Every publish, request, subscription,
-acknowledgement, request to an engine, piece of its answer, item over a handle and message that is heard is a numbered
-step (tests/crash/points.py). A process dies before a step has its effect, or when it has had it and nobody was told;
-whatever it would still do has none. A new one starts half a second later.
+All three run in one process over an in-memory nats-server and a scripted engine. The journal, the work queue, the
+routes and the HTTP client of engines between them are real. Every publish, request, subscription, acknowledgement,
+request to an engine, piece of its answer, handle call and heard message is a numbered step (tests/crash/points.py). A
+process dies before a step's effect, or after it and before its answer; from then on it has no effect. A new one starts
+half a second later.
 
-What cannot be shown this way: that Ray and a supervisor do start new processes and notice dead ones (tests/e2e), what
-disks forget (the server here keeps whatever it has acknowledged), and that time between two steps of one task is of no
-account: a process dies at its steps, between which nothing of it can be seen from outside.
+Not shown here: that Ray and the supervisor restart processes and notice dead ones (tests/e2e), and what disks forget
+(this server keeps everything that it has acknowledged). A process dies only at its steps: between them it has no
+effect that others could see.
 """
 
 import random
@@ -22,11 +22,11 @@ from tests.crash.runs import Hang, Kill, Ran, Script, Side, Victim
 
 STRATEGIES = ("council", "vote")
 DOUBLE_KILLS = 300
-# From the first kill on numbers differ from run to run; the second one comes within what a recovery takes.
+# After the first kill step numbers differ between runs; the second kill falls within the recovery.
 RECOVERY_STEPS = 60
-# At every which step one is replaced: a council takes longer to run, and all it does more is stages.
+# Every n-th step is tested: a council takes longer to run, and differs only in its number of stages.
 REPLACED_EVERY = {"vote": 1, "council": 4}
-# What a coordinator does after it was told to stop.
+# The steps of a coordinator after it was told to stop.
 HAND_OVER_STEPS = 6
 NEVER = 1_000_000
 ACK_WAIT_S = StreamSettings().ack_wait_s
@@ -41,7 +41,7 @@ def undisturbed(strategy: str) -> Ran:
 
 
 def faults_of(ran: Ran, strategy: str, *, stopped: bool = False) -> list[str]:
-    """What does not hold. The verdict is that of a run in which nothing happened, unless it was stopped before one."""
+    """Violated invariants. The verdict must equal that of an undisturbed run, unless a cancel came first."""
     if stopped and any(isinstance(end, Cancelled) for end in ran.audit.ends):
         return ran.audit.faults
     same = ran.verdict == undisturbed(strategy).verdict
@@ -75,7 +75,7 @@ def test_a_kill_at_any_step_changes_neither_end_nor_verdict(strategy: str, victi
     for point in undisturbed(strategy).reached:
         sides: tuple[Side, ...] = ("before", "after") if point.effective else ("before",)
         if (strategy, victim) == ("council", "process"):
-            # Before, it is as if the step before had been the last: a vote is enough to show that.
+            # A kill before a step equals one after the previous step: the vote shows that.
             sides = sides[-1:]
         for side in sides:
             ran = Script(strategy, (Kill(point.number, side, victim),)).run()
@@ -87,8 +87,8 @@ def test_a_kill_at_any_step_changes_neither_end_nor_verdict(strategy: str, victi
 def test_a_coordinator_that_wakes_up_does_not_disturb_its_successor(
     strategy: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It wakes up while its successor is at work: after its silence was noticed, and before all is done."""
-    # Replicas that look once more when they are asked late would hide what nobody else noticed.
+    """It wakes up while its successor works: after its silence was noticed, and before the end."""
+    # Lookups of late requests would hide faults of the other guards.
     monkeypatch.setattr("serve_deployments.agent.outcome_check.ABSENT_FOR_S", 3_600.0)
     faults: list[str] = []
     reached = Script(strategy, hang=Hang(NEVER, 0)).run().reached
@@ -102,7 +102,7 @@ def test_a_coordinator_that_wakes_up_does_not_disturb_its_successor(
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_a_coordinator_replaced_at_any_step_hands_over_at_once(strategy: str) -> None:
-    """Nothing dies, so that nothing is asked for again, and nobody waits until a silence is noticed."""
+    """No call is repeated, the takeover need not wait for `ack_wait`, and no hand-over follows an end."""
     faults: list[str] = []
     for point in undisturbed(strategy).reached[:: REPLACED_EVERY[strategy]]:
         ran = Script(strategy, replaced_at=point.number).run()
@@ -136,7 +136,7 @@ def test_a_cancel_at_any_step_leads_to_one_end_and_stops_every_call(strategy: st
 
 
 def test_two_kills_and_a_cancel_at_any_steps_leave_one_correct_end() -> None:
-    """With a request to stop at some step in a third of the runs."""
+    """A third of the runs have a cancel at some step."""
     faults: list[str] = []
     for seed in range(DOUBLE_KILLS):
         chance = random.Random(seed)

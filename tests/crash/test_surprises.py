@@ -1,4 +1,4 @@
-"""What the log's server and the network do to those who rely on them, one surprise at a time, over the whole product.
+"""Faults of the log's server and the network, one at a time, over the whole product.
 
 Time is virtual, so that a time-out of seconds costs nothing.
 """
@@ -20,15 +20,15 @@ from tests.crash.runs import BODIES, answered
 from tests.crash.server import Fate, InMemoryServer
 from tests.crash.stack import Stack
 
-_Told = TypeVar("_Told")
+_Result = TypeVar("_Result")
 
 ACCEPTED = "deliberations.*.*.accepted"
 
 
-def told(story: Callable[[Stack], Coroutine[Any, Any, _Told]], **options: Any) -> _Told:
-    """What a story tells that is played on a stack of its own, which is stopped afterwards."""
+def result_of(story: Callable[[Stack], Coroutine[Any, Any, _Result]], **options: Any) -> _Result:
+    """Run a story on a stack of its own; returns its result."""
 
-    async def played(stack: Stack) -> _Told:
+    async def played(stack: Stack) -> _Result:
         stack.start()
         try:
             return await story(stack)
@@ -39,8 +39,8 @@ def told(story: Callable[[Stack], Coroutine[Any, Any, _Told]], **options: Any) -
         return loop.run_until_complete(played(Stack(loop, Points(), answered, **options)))
 
 
-async def whole(stack: Stack, *ids: str) -> list[Audit]:
-    """The audits of deliberations that have ended within some minutes, with everything that must hold."""
+async def audited(stack: Stack, *ids: str) -> list[Audit]:
+    """Assert that these deliberations end within minutes and that every invariant holds; returns their audits."""
     quiet = await stack.quiet(list(ids), 200)
     audits = [Audit(stack, each) for each in ids]
     for audit in audits:
@@ -51,7 +51,7 @@ async def whole(stack: Stack, *ids: str) -> list[Audit]:
     return audits
 
 
-# A write in doubt
+# Doubtful writes
 
 WRITTEN = {
     "its answer is lost": ("unanswered", 1),
@@ -88,7 +88,7 @@ def test_a_write_stored_after_its_timeout_counts_as_created() -> None:
 
     async def appended() -> Appended:
         journal = await journal_over(server, "one", patience_s=20)
-        # The reading back is lost as well, so that the write is there by the time it is made again.
+        # The read-back is lost as well, so that the write is stored before it is repeated.
         server.fates.append(("$JS.API.STREAM.MSG.GET.*", "lost"))
         return await journal.append("default", accepted("d1"))
 
@@ -113,9 +113,9 @@ def test_a_write_stored_after_its_timeout_counts_as_created() -> None:
 def test_a_doubtful_write_of_any_fact_does_not_disturb_the_deliberation(pattern: str, fate: Fate) -> None:
     async def story(stack: Stack) -> list[Audit]:
         stack.server.fates.append((pattern, fate))
-        return await whole(stack, await stack.submit(BODIES["vote"], "key"))
+        return await audited(stack, await stack.submit(BODIES["vote"], "key"))
 
-    (audit,) = told(story)
+    (audit,) = result_of(story)
     assert isinstance(audit.ends[0], Completed)
 
 
@@ -126,16 +126,16 @@ def test_heartbeats_keep_the_work_of_a_long_call(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr("tests.crash.engine.FIRST_S", 19.0)
 
     async def story(stack: Stack) -> list[Audit]:
-        return await whole(stack, await stack.submit(BODIES["vote"], "key"))
+        return await audited(stack, await stack.submit(BODIES["vote"], "key"))
 
-    (audit,) = told(story, coordinators=2)
+    (audit,) = result_of(story, coordinators=2)
     assert not any(isinstance(fact, Resumed) for _, fact in audit.facts)
 
 
 def test_a_redelivered_item_takes_no_second_slot(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Ten slots, and a delivery that comes twenty times."""
+    """Ten slots, and an item that is redelivered twenty times."""
     monkeypatch.setattr("tests.crash.engine.FIRST_S", 19.0)
 
     async def story(stack: Stack) -> None:
@@ -146,17 +146,17 @@ def test_a_redelivered_item_takes_no_second_slot(
         second = await stack.submit(BODIES["vote"], "second")
         await stack.wait(5)
         assert stack.stands(second, "stage.1.opened")
-        await whole(stack, first, second)
+        await audited(stack, first, second)
 
-    told(story)
+    result_of(story)
 
 
 def test_a_lost_acknowledgement_repeats_no_work() -> None:
     async def story(stack: Stack) -> list[Audit]:
         stack.server.fates.append(("$JS.ACK.>", "lost"))
-        return await whole(stack, await stack.submit(BODIES["vote"], "key"))
+        return await audited(stack, await stack.submit(BODIES["vote"], "key"))
 
-    (audit,) = told(story)
+    (audit,) = result_of(story)
     assert not any(isinstance(fact, Resumed) for _, fact in audit.facts)
 
 
@@ -176,14 +176,14 @@ def test_poisoned_work_fails_after_five_takeovers_and_leaves_the_queue() -> None
         assert isinstance(end, Failed) and end.problem is not None and end.problem.code == "poisoned"
         assert sum(isinstance(fact, Resumed) for _, fact in audit.facts) == 5
 
-    told(story)
+    result_of(story)
 
 
-# Two who have one deliberation in hand
+# Two coordinators with one deliberation
 
 
 def test_adopts_a_stage_that_another_coordinator_closed_differently() -> None:
-    """All three answers are in; but somebody who saw one of them alone was first."""
+    """All three answers are in, but another coordinator that saw one of them closed the stage first."""
 
     async def story(stack: Stack) -> None:
         def foreign(process: Process, step: str) -> None:
@@ -202,32 +202,32 @@ def test_adopts_a_stage_that_another_coordinator_closed_differently() -> None:
 
         stack.points.watch = foreign
         found = await stack.submit(BODIES["council"], "key")
-        (audit,) = await whole(stack, found)
+        (audit,) = await audited(stack, found)
         assert audit.verdict is not None and audit.verdict.winner == "dev-003"
 
-    told(story)
+    result_of(story)
 
 
 def test_a_cancel_may_arrive_before_its_deliberation() -> None:
-    """The deliberation waits in the queue, because its coordinator's pull was lost."""
+    """The deliberation stays in the queue, because the coordinator's pull was lost."""
 
     async def story(stack: Stack) -> None:
         stack.server.fates.append(("$JS.API.CONSUMER.MSG.NEXT.>", "lost"))
         found = await stack.submit(BODIES["vote"], "key")
         await stack.cancel(found)
-        (audit,) = await whole(stack, found)
+        (audit,) = await audited(stack, found)
         assert isinstance(audit.ends[0], Cancelled)
         assert not any(isinstance(fact, StageOpened) for _, fact in audit.facts)
 
-    told(story)
+    result_of(story)
 
 
 def test_repeats_a_lost_pull() -> None:
     async def story(stack: Stack) -> None:
         stack.server.fates.append(("$JS.API.CONSUMER.MSG.NEXT.>", "lost"))
-        await whole(stack, await stack.submit(BODIES["vote"], "key"))
+        await audited(stack, await stack.submit(BODIES["vote"], "key"))
 
-    told(story)
+    result_of(story)
 
 
 # The server
@@ -239,16 +239,18 @@ def test_a_killed_server_loses_no_work(down_s: float) -> None:
         found = await stack.submit(BODIES["council"], "key")
         await stack.wait(1.2)
         await stack.kill_server(down_s)
-        return await whole(stack, found)
+        return await audited(stack, found)
 
-    (audit,) = told(story)
+    (audit,) = result_of(story)
     assert isinstance(audit.ends[0], Completed)
 
 
 @pytest.mark.parametrize("service", ["coordinator", "agent"])
 def test_a_cancel_during_a_lost_connection_is_not_missed(service: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The coordinator, or the agent, has none when the request is stored; a second later it has one again."""
+    """The service has no connection when the cancel is stored; a second later it has one again."""
     monkeypatch.setattr("tests.crash.engine.FIRST_S", 60.0)
+    # Handle calls that return make the coordinator read the log as well.
+    monkeypatch.setattr("serve_deployments.coordinator.role_client.HEARD_WITHIN_S", 3_600.0)
 
     async def story(stack: Stack) -> None:
         found = await stack.submit(BODIES["vote"], "key")
@@ -259,7 +261,7 @@ def test_a_cancel_during_a_lost_connection_is_not_missed(service: str, monkeypat
         await stack.cancel(found)
         await stack.wait(3)
         assert stack.stands(found, "end") and stack.engine.open == []
-        (audit,) = await whole(stack, found)
+        (audit,) = await audited(stack, found)
         assert isinstance(audit.ends[0], Cancelled)
 
-    told(story)
+    result_of(story)

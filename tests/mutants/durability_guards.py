@@ -204,6 +204,22 @@ DURABILITY_GUARDS = (
         f"{SURPRISES}test_a_cancel_during_a_lost_connection_is_not_missed",
     ),
     Guard(
+        "an outcome that was not heard is read from the log",
+        "serve_deployments/coordinator/role_client.py",
+        "                work.inbox.put_nowait(None)\n",
+        "                pass\n",
+        "tests/components/coordinator/test_role_client.py::"
+        "test_asks_for_a_read_of_the_log_when_an_outcome_was_not_heard",
+    ),
+    Guard(
+        "a coordinator that hears a stage of another one reads the log",
+        "serve_deployments/coordinator/fact_store.py",
+        "            if record is None or fact is None or _is_ahead(state, fact):\n",
+        "            if record is None or fact is None:\n",
+        "tests/components/coordinator/test_fact_store.py::"
+        "test_reads_the_log_when_an_outcome_belongs_to_a_stage_of_another_coordinator",
+    ),
+    Guard(
         "heartbeats keep running work",
         "serve_deployments/coordinator/coordinator.py",
         "                    await self._queue.working(work.item)\n",

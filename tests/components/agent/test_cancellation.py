@@ -1,4 +1,4 @@
-"""What a replica knows of the facts that stop calls: heard, read, forgotten, missed and made up for."""
+"""The facts that stop calls, as a replica hears, reads, forgets and re-reads them."""
 
 import asyncio
 from collections.abc import Sequence
@@ -27,7 +27,7 @@ def closed(deliberation_id: str, stage: int) -> StageClosed:
 
 
 class CountingJournal(InMemoryJournal):
-    """The in-memory journal; `reads` counts what it was asked."""
+    """The in-memory journal; `reads` counts its reads."""
 
     reads = 0
 
@@ -36,8 +36,8 @@ class CountingJournal(InMemoryJournal):
         return await super().last(patterns)
 
 
-def nobody(deliberation_id: str, stage: float, why: str) -> None:
-    """Nothing runs that could be stopped."""
+def stop_nothing(deliberation_id: str, stage: float, why: str) -> None:
+    """A replica without running calls."""
 
 
 @pytest.mark.parametrize(
@@ -54,7 +54,7 @@ async def test_hears_stops_stored_before_and_after_it_subscribes(
     fact: Fact, stopped: list[int], runs: list[int], when: str
 ) -> None:
     journal = InMemoryJournal()
-    stops = CancellationListener(journal, nobody)
+    stops = CancellationListener(journal, stop_nothing)
     if when == "before":
         await journal.append("default", fact)
     await stops.hear("default", "d", accepted_sequence=0)
@@ -69,7 +69,7 @@ async def test_hears_stops_stored_before_and_after_it_subscribes(
 async def test_reads_an_older_deliberation_once_and_a_newer_one_never() -> None:
     journal = CountingJournal()
     await journal.append("default", cancel("old"))
-    stops = CancellationListener(journal, nobody)
+    stops = CancellationListener(journal, stop_nothing)
     for _ in range(3):
         await stops.hear("default", "old", accepted_sequence=0)
     assert journal.reads == 1
@@ -79,7 +79,7 @@ async def test_reads_an_older_deliberation_once_and_a_newer_one_never() -> None:
 
 async def test_reads_a_forgotten_deliberation_again() -> None:
     journal = CountingJournal()
-    stops = CancellationListener(journal, nobody)
+    stops = CancellationListener(journal, stop_nothing)
     with patch("serve_deployments.agent.cancellation.REMEMBERED_MAX", 2):
         await stops.hear("default", "d1", accepted_sequence=0)
         for name in ("d1", "d2", "d3"):
@@ -91,26 +91,26 @@ async def test_reads_a_forgotten_deliberation_again() -> None:
 
 async def test_a_stop_stored_without_a_connection_stops_running_calls() -> None:
     journal = InMemoryJournal()
-    told: list[tuple[str, float, str]] = []
+    stopped: list[tuple[str, float, str]] = []
 
-    def tell(deliberation_id: str, stage: float, why: str) -> None:
-        told.append((deliberation_id, stage, why))
+    def stop(deliberation_id: str, stage: float, why: str) -> None:
+        stopped.append((deliberation_id, stage, why))
 
-    stops = CancellationListener(journal, tell)
+    stops = CancellationListener(journal, stop)
     await stops.hear("default", "d", accepted_sequence=0)
     keeping = asyncio.create_task(stops.keep(lambda: {("default", "d")}, lambda: False))
     journal.records.append((await InMemoryJournal().append("default", cancel("d"))).record)
-    assert told == []
+    assert stopped == []
     journal.reconnect()
-    await until(lambda: bool(told))
-    assert told == [("d", float("inf"), "stopped on request")]
+    await until(lambda: bool(stopped))
+    assert stopped == [("d", float("inf"), "stopped on request")]
     keeping.cancel()
     await asyncio.wait({keeping})
 
 
 async def test_unsubscribes_while_idle_and_subscribes_again() -> None:
     journal = InMemoryJournal()
-    stops = CancellationListener(journal, nobody)
+    stops = CancellationListener(journal, stop_nothing)
     await stops.hear("default", "d", accepted_sequence=0)
     with patch("serve_deployments.agent.cancellation.IDLE_AFTER_S", 0.01):
         keeping = asyncio.create_task(stops.keep(set, lambda: True))

@@ -1,4 +1,4 @@
-"""Circuits, the budget of retries, and when a call may be hedged."""
+"""Circuits, the retry budget and hedges."""
 
 from serve_deployments.engine.circuit import (
     FAILURES_TO_OPEN,
@@ -34,9 +34,9 @@ def test_an_unreachable_engine_opens_its_circuit_at_once_and_one_request_probes_
         "half_open",
     )
     circuit.begin()
-    assert not circuit.admits(after_s), "one tries"
+    assert not circuit.admits(after_s), "one request probes"
     circuit.abandoned()
-    assert circuit.admits(after_s), "it was stopped: another one may"
+    assert circuit.admits(after_s), "it was cancelled: another one may probe"
     circuit.begin()
     circuit.succeeded()
     assert (circuit.state(after_s), circuit.admits(after_s)) == ("closed", True)
@@ -47,7 +47,9 @@ def test_the_first_byte_closes_a_circuit_and_broken_answers_open_it_again() -> N
     circuit.failed(0.0, unreachable=True)
     circuit.begin()
     circuit.reached()
-    assert (circuit.state(0.0), circuit.admits(0.0)) == ("closed", True), "nobody waits for the rest of the answer"
+    assert (circuit.state(0.0), circuit.admits(0.0)) == ("closed", True), (
+        "other requests need not wait for the end of the answer"
+    )
     for _ in range(2, FAILURES_TO_OPEN + 1):
         assert circuit.state(0.0) == "closed"
         circuit.failed(0.0, unreachable=False)
@@ -72,7 +74,7 @@ def test_retries_are_a_tenth_of_the_traffic_and_one_a_second() -> None:
     while budget.wait_s(0.0) == 0.0:
         at_once += 1
     assert at_once == RETRIES_SAVED_MAX / 2
-    assert budget.wait_s(0.0) == 2.0, "the second to wait waits for two seconds' worth"
+    assert budget.wait_s(0.0) == 2.0, "the second retry in debt waits for two seconds"
     for _ in range(30):
         budget.first_attempt()
     assert budget.wait_s(0.0) == 0.0

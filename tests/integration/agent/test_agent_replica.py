@@ -1,4 +1,4 @@
-"""An agent replica over the in-memory journal and a scripted engine: attempts, re-asks, recorded answers, stops."""
+"""An agent replica over the in-memory journal and a scripted engine: attempts, retries, recorded outcomes, stops."""
 
 import asyncio
 import json
@@ -43,7 +43,7 @@ def streamed(text: str, finish: str = "stop", pieces: int = 4) -> httpx.Response
 
 
 class ScriptedEngine:
-    """An engine that answers as its script says, and remembers what reached it."""
+    """An engine that answers by its script, and records its requests."""
 
     def __init__(self, script: Script) -> None:
         self.script = script
@@ -97,7 +97,7 @@ def replica(engine: ScriptedEngine, journal: InMemoryJournal, engines: int = 1, 
 
 
 async def outcomes(agent: AgentReplica, asked: StageRequest) -> list[CallFinished]:
-    """What the log holds of the calls that were asked for, once the replica says that all are finished."""
+    """The recorded outcomes of a request's calls, once the replica has run it."""
     await agent.run_stage(asked)
     call_ids = {call.call_id for call in asked.calls}
     facts = [decode(record.data) for record in await agent.journal.facts(asked.tenant, asked.deliberation_id)]
@@ -254,7 +254,7 @@ async def test_waits_for_an_unavailable_log_before_it_asks_an_engine(monkeypatch
 
 
 class Clock:
-    """Stands where a replica reads the time, so that a test may let it be later."""
+    """The replica's clock, which a test can advance."""
 
     def __init__(self) -> None:
         self.ahead = timedelta()
@@ -263,7 +263,7 @@ class Clock:
         return datetime.now(zone) + self.ahead
 
     def pause(self) -> None:
-        """As long a wait, or a stop, as makes what was known of the log too old."""
+        """Advance it so far that an earlier lookup is too old."""
         self.ahead += timedelta(seconds=ABSENT_FOR_S)
 
 
@@ -398,7 +398,7 @@ async def test_a_stopping_replica_waits_for_its_calls_for_a_limited_time() -> No
     consumer = asyncio.create_task(outcomes(agent, request((call(),))))
     await until(lambda: len(engine.bodies) == 1)
     await agent.finish(0)
-    assert views(journal, CallFinished) == [], "its time was over"
+    assert views(journal, CallFinished) == [], "the time limit was over"
     finishing = asyncio.create_task(agent.finish(30))
     await asyncio.sleep(0)
     engine.hold.set()
@@ -416,7 +416,7 @@ STOPS = {
 
 
 class AnsweringJournal(InMemoryJournal):
-    """The in-memory journal, for a replica that listens."""
+    """The in-memory journal, for a replica that answers requests."""
 
     async def answer(self, subject: str, describe: object) -> None:
         self.replies.setdefault(subject, [])
@@ -440,7 +440,7 @@ async def test_facts_stop_calls_and_stopped_calls_record_call_cancelled(stop: Ca
 
 
 class Growing(httpx.AsyncByteStream):
-    """A stream that says what it has cost with every piece, and then neither ends nor goes on."""
+    """A stream that reports its cost with its first piece, and then hangs."""
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         line = {
@@ -477,7 +477,7 @@ async def test_facts_of_another_deliberation_or_an_earlier_stage_stop_nothing() 
 
 
 class DistantJournal(AnsweringJournal):
-    """A journal that takes a turn of the loop to subscribe, as a server does."""
+    """A journal that takes a turn of the loop to subscribe, as a real one does."""
 
     subscribed = 0
 
@@ -508,7 +508,7 @@ async def test_chooses_an_engine_only_once_the_call_has_a_slot() -> None:
 
 async def test_waits_for_an_unreachable_engine_and_counts_only_sent_requests() -> None:
     class Refusing(httpx.MockTransport):
-        """Refuses three connections before anything is written on them."""
+        """Refuses three connections before a byte is written."""
 
         left = 3
 
@@ -531,7 +531,7 @@ async def test_waits_for_an_unreachable_engine_and_counts_only_sent_requests() -
 
 
 def hedging() -> tuple[ScriptedEngine, AgentReplica]:
-    """Two engines that hold what they are asked, and a replica that hedges soon."""
+    """Two engines that hold their requests, and a replica that hedges after 10 ms."""
     engine = ScriptedEngine(lambda *_: streamed(ANSWER))
     engine.hold = asyncio.Event()
     agent = replica(engine, InMemoryJournal(), engines=2)
@@ -542,7 +542,7 @@ def hedging() -> tuple[ScriptedEngine, AgentReplica]:
 
 
 async def hedged(engine: ScriptedEngine, agent: AgentReplica, once_asked: Callable[[], None]) -> CallFinished:
-    """The outcome of a call whose first engine goes on holding it, while whoever is asked next answers."""
+    """The outcome of a call that the first engine holds and the second one answers."""
     running = asyncio.create_task(outcomes(agent, request((call(),))))
     await until(lambda: len(engine.hosts) == 1)
     once_asked()

@@ -1,4 +1,4 @@
-"""A check on an agent replica: run in the sandbox, recorded like any answer, never asked of an engine."""
+"""A check on an agent replica: run in the sandbox, recorded like any answer, without an engine."""
 
 import asyncio
 import json

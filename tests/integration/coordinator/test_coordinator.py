@@ -1,4 +1,4 @@
-"""A coordinator over a real nats-server, with roles that answer as they are told: who dies is replaced."""
+"""Coordinators over a real nats-server, with scripted roles: takeovers, suspects, hand-overs."""
 
 import asyncio
 import json
@@ -49,7 +49,7 @@ def accepted(deliberation_id: str, timeout_s: int = 120) -> Accepted:
 
 @dataclass
 class Role:
-    """Stands in for a role's handle: answers each call for which `answers` is true, and lets the others hang."""
+    """A role's handle: records an answer to each call for which `answers` is true; the others hang."""
 
     journal: JetStreamJournal
     answers: Callable[[StageRequest], Awaitable[bool]]
@@ -84,7 +84,7 @@ def answered(request: StageRequest, call: Call) -> CallFinished:
 
 
 class Breaking(JetStreamJournal):
-    """A journal that breaks, as a defect would, when it is told that a deliberation has failed."""
+    """A journal with a defect: it breaks when a deliberation's failure is written."""
 
     async def append(self, tenant: str, fact: Fact | Deleted) -> Appended:
         if isinstance(fact, Failed):
@@ -109,13 +109,13 @@ class Replica:
         return cls(journal, serving)
 
     async def stop(self) -> None:
-        """As Serve's replacing it would: what is in hand is given back."""
+        """Stop it as Serve does: items in hand are given back."""
         self.serving.cancel()
         await asyncio.wait({self.serving})
         await self.journal.close()
 
     async def die(self) -> None:
-        """As SIGKILL would: the connection goes first, so that nothing can be given back or said."""
+        """Stop it as SIGKILL does: the connection goes first, so that nothing is given back or recorded."""
         await self.journal.close()
         self.serving.cancel()
         await asyncio.wait({self.serving})
@@ -127,7 +127,7 @@ async def facts_of(journal: JetStreamJournal, deliberation_id: str) -> list[Fact
 
 
 async def waiting(journal: JetStreamJournal) -> tuple[int, int]:
-    """How many deliveries are still to be made, and to be acknowledged."""
+    """The numbers of pending and of unacknowledged items."""
     state = await journal.request("$JS.API.CONSUMER.INFO.DELIBERATIONS.coordinator")
     return state["num_pending"], state["num_ack_pending"]
 
@@ -141,8 +141,8 @@ async def test_poisoned_work_fails_and_work_beside_it_completes(
     deaths = 0
 
     async def answers(request: StageRequest) -> bool:
-        # Until two coordinators have died nothing answers, so that all four are equally suspect; and nothing is as
-        # fast as the poison, when this coordinator has that in hand as well.
+        # Until two coordinators have died no call is answered, so that all four deliberations are equally suspect. None
+        # is answered before the poison has killed, when this coordinator holds that as well.
         facts = await facts_of(journal, POISON)
         beside = sum(isinstance(fact, Resumed) for fact in facts) >= deaths and not isinstance(facts[-1], End)
         return request.deliberation_id != POISON and deaths >= 2 and not beside
@@ -156,8 +156,8 @@ async def test_poisoned_work_fails_and_work_beside_it_completes(
     )
     async with asyncio.timeout(60):
         while True:
-            # It dies as soon as it has begun the poison, the first time by opening its stage; but the fifth that takes
-            # it over is let live, to tell what it has understood.
+            # Each dies as soon as it has begun the poison, the first by opening its stage. The fifth that takes it over
+            # lives, and ends it.
             seen = len(begun)
             replica = await Replica.start(own_nats_server.url, role)
             await until(lambda seen=seen: len(begun) > seen, timeout_s=30)
@@ -176,7 +176,7 @@ async def test_poisoned_work_fails_and_work_beside_it_completes(
     assert ended[-1].problem.code == "poisoned" and deaths == 5
     assert [fact.takeover for fact in ended if isinstance(fact, Resumed)] == [1, 2, 3, 4, 5]
     async with asyncio.timeout(10):
-        # Nothing sticks in the queue: what has ended is acknowledged a moment later.
+        # Every ended item is acknowledged a moment later.
         while await waiting(journal) != (0, 0):
             await asyncio.sleep(0.02)
     await replica.die()
@@ -204,7 +204,7 @@ async def test_waiting_work_records_no_takeover(own_nats_server: NatsServer, mon
         for _ in range(3):
             asked = len(role.asked)
             replica = await Replica.start(own_nats_server.url, role)
-            # In hand are all six, but one more than before is begun at most.
+            # It holds all six, but begins at most one more than before.
             await until(lambda asked=asked: len(role.asked) > asked, timeout_s=10)
             while await waiting(journal) != (0, 6):
                 await asyncio.sleep(0.02)
@@ -245,12 +245,12 @@ async def test_orderly_restarts_never_poison_work(own_nats_server: NatsServer) -
 
 
 async def test_a_broken_coordinator_records_no_hand_over(own_nats_server: NatsServer) -> None:
-    """What it had in hand may be what broke it, and is to be counted."""
+    """Its work may be the cause, so the takeover must count."""
     journal = await JetStreamJournal.connect(own_nats_server.url)
     await apply(journal, StreamSettings())
 
     async def breaks(_: StageRequest) -> bool:
-        raise DeliberationError("it fails, and that cannot be written down")
+        raise DeliberationError("a failure that cannot be recorded")
 
     await journal.append("default", accepted("breaking"))
     replica = await Replica.start(own_nats_server.url, Role(journal, breaks), Breaking)

@@ -1,4 +1,4 @@
-"""The engine client against scripted HTTP: what is sent, what comes back, and what each failure becomes."""
+"""The engine client against scripted HTTP: requests, replies, and the error of each failure."""
 
 import asyncio
 import json
@@ -51,7 +51,7 @@ WHOLE_STREAM = [chunk("Hé"), chunk("llo"), chunk(finish="stop"), chunk(usage=US
 
 
 class Pieces(httpx.AsyncByteStream):
-    """A body in given pieces, optionally broken off or never ending."""
+    """A body in given pieces, optionally with an error at its end."""
 
     def __init__(self, pieces: list[bytes], ending: Exception | None = None) -> None:
         self.pieces = pieces
@@ -69,7 +69,7 @@ class Pieces(httpx.AsyncByteStream):
 
 
 def refused(status: int, text: str = "", **headers: str) -> httpx.Response:
-    """An answer as it comes over the wire: not read yet."""
+    """A response whose body is not read yet."""
     named = {name.replace("_", "-"): value for name, value in headers.items()}
     return httpx.Response(status, headers=named, stream=Pieces([text.encode()]))
 
@@ -240,15 +240,15 @@ async def test_cancelling_closes_the_connection(router: respx.MockRouter, engine
     class Endless(Pieces):
         async def __aiter__(self) -> AsyncIterator[bytes]:
             yield chunk("a")
-            heard.set()
+            received.set()
             await asyncio.Event().wait()
 
-    heard = asyncio.Event()
+    received = asyncio.Event()
     stream = Endless([])
     router.post(CHAT).mock(return_value=httpx.Response(200, stream=stream))
     task = asyncio.create_task(streamed(engines))
     async with asyncio.timeout(5):
-        await heard.wait()
+        await received.wait()
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
@@ -256,14 +256,14 @@ async def test_cancelling_closes_the_connection(router: respx.MockRouter, engine
 
 
 async def test_a_request_refused_before_writing_is_not_sent_and_leaves_the_circuit_closed() -> None:
-    heard: list[bytes] = []
+    received: list[bytes] = []
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        heard.append(await reader.read())
+        received.append(await reader.read())
         writer.close()
 
     async def before_sending() -> None:
-        raise CallCancelled("somebody else has recorded its outcome meanwhile")
+        raise CallCancelled("another replica has recorded its outcome meanwhile")
 
     async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
         engines = Engines([f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"], connections=4)
@@ -280,7 +280,7 @@ async def test_a_request_refused_before_writing_is_not_sent_and_leaves_the_circu
                 salt=SALT,
                 before_sending=before_sending,
             )
-        await until(lambda: heard == [b""])
+        await until(lambda: received == [b""])
         assert engine.healthy and engine.in_flight == 0
         await engines.close()
 
@@ -342,7 +342,7 @@ async def test_calls_wait_for_an_unreachable_engine_and_one_of_them_probes() -> 
 
 
 async def test_a_closed_port_is_unreachable_and_is_probed_again_later() -> None:
-    """Over the real transport, which calls a refused connection a time-out."""
+    """Over the real transport, which reports a refused connection as a time-out."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
@@ -358,12 +358,12 @@ async def test_a_closed_port_is_unreachable_and_is_probed_again_later() -> None:
             second, CALL, "m", seed=7, trace="d.s1-dev-001.1", on_text=None, meter=Meter(), salt=SALT
         )
     async with asyncio.timeout(5):
-        assert await engines.wait_for_engine([second]) is first, "it is tried again after a rest"
+        assert await engines.wait_for_engine([second]) is first, "it is probed again later"
     await engines.close()
 
 
 async def test_a_connection_broken_after_writing_is_not_unreachable() -> None:
-    """Over the real transport, which calls that a connection that was not made in time."""
+    """Over the real transport, which reports it as a connection that was not made in time."""
 
     async def take_and_go(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"}")

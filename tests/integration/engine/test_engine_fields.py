@@ -1,4 +1,4 @@
-"""What an engine is sent: nothing that a client chose but its words, and a tenant's salt where that is understood."""
+"""The fields of requests to engines: none is chosen by a client, and a tenant's salt goes only where it is known."""
 
 import asyncio
 import json
@@ -29,7 +29,7 @@ from tests.integration.agent.test_agent_replica import (
 )
 from tests.integration.engine.test_engine_client import CALL, CHAT, SALT, URL, WHOLE_STREAM, Pieces
 
-# Fields that other engines might refuse, and all that may ever be sent.
+# Fields that other engines might refuse, and all allowed fields.
 VLLM_ONLY = {"cache_salt", "stream_interval"}
 ALLOWED = VLLM_ONLY | set(
     "model messages temperature top_p max_tokens seed response_format stream stream_options".split()
@@ -94,7 +94,7 @@ def test_a_tenants_salt_is_unique_stable_and_not_its_name() -> None:
 async def test_probes_each_engine_first_and_sends_a_salt_only_where_it_is_known(
     router: respx.MockRouter, engines: Engines, owned_by: str, salted: bool
 ) -> None:
-    """Also where the role names its model, and nobody had to ask which there are."""
+    """Also where the role names its model, so that the probe is not needed for it."""
     models = {"data": [{"id": "m", "owned_by": owned_by}]}
     asked = router.get(f"{URL}/v1/models").mock(return_value=httpx.Response(200, json=models))
     router.get(f"{URL}/version").mock(return_value=httpx.Response(200, json={"version": "0.32.0"}))
@@ -159,14 +159,14 @@ async def test_an_agent_with_a_hanging_engine_describes_itself_in_time() -> None
     agent = AgentReplica("DEV", Role(persona="p"), engines, InMemoryJournal(), stream_deltas=True)
     assert PROBE_WITHIN_S < INQUIRY_TIMEOUT_S
     async with asyncio.timeout(PROBE_TIMEOUT_S):
-        told = await agent.describe()
-    assert (told["role"], told["in_flight"], told["concurrency"]) == ("DEV", 0, agent.role.concurrency)
-    assert told["application"] is None and told["versions"]["ray"]
+        described = await agent.describe()
+    assert (described["role"], described["in_flight"], described["concurrency"]) == ("DEV", 0, agent.role.concurrency)
+    assert described["application"] is None and described["versions"]["ray"]
     await engines.close()
 
 
 class Vllm(ScriptedEngine):
-    """A scripted engine that says that it is vLLM."""
+    """A scripted engine that identifies itself as vLLM."""
 
     async def __call__(self, request: httpx.Request) -> httpx.Response:
         if request.url.path.endswith("/models"):

@@ -1,10 +1,10 @@
-"""Programs for the sandbox, hostile and honest: each defines `f`, which an honest one lets return 1."""
+"""Programs for the sandbox, hostile and honest: each defines `f`, which returns 1 in honest ones."""
 
 import os
 
 
 def doing(*lines: str, using: str = "os") -> str:
-    """A program whose `f` runs these lines, with these modules imported."""
+    """A program that imports these modules and runs these lines in `f`."""
     return f"import {using}\ndef f():\n" + "\n".join(f"    {line}" for line in lines)
 
 
@@ -23,7 +23,7 @@ ENDLESS = {
     ),
 }
 
-# What has to do with other processes, or with being another one. All is refused.
+# Access to other processes, which is refused.
 PROCESSES = {
     "a fork bomb": doing("while True: os.fork()"),
     "a command": doing("subprocess.run(['/bin/true'])", using="subprocess"),
@@ -52,7 +52,7 @@ PROCESSES = {
     ),
 }
 
-# Too much of anything, and what is told of it.
+# Programs that exceed a limit, and the reported reasons.
 MUCH = {
     "10 GB at once": (doing("bytearray(10 << 30)"), "MemoryError"),
     "10 GB by and by": (doing("kept = []", "while True: kept.append(bytearray(1 << 20))"), "MemoryError"),
@@ -79,7 +79,7 @@ MUCH = {
     "endless recursion": (doing("return f()"), "RecursionError"),
 }
 
-# How success might be pretended.
+# Attempts to fake success.
 FORGED = {
     "status 0": doing("os._exit(0)"),
     "sys.exit": doing("sys.exit(0)", using="sys"),
@@ -140,7 +140,7 @@ FORGED = {
     ),
 }
 
-# Classes that say what they equal, and tests of another kind that are to see it.
+# Classes that define equality, and tests that must reject it.
 ALIKE = {
     "a number that knows a probe": "class A(int):\n    __eq__ = lambda self, other: type(other) is not object\n"
     "    __ne__ = lambda *_: False\ndef f(): return A()",
@@ -189,7 +189,7 @@ HONEST_PROGRAMS = {
     ),
 }
 
-# Tests of HONEST: whether they pass, and how what is told begins.
+# Tests of HONEST: whether they pass, and how the reason begins.
 WRITTEN = {
     "statements": ("assert f() == 1\nassert f() != 2", True, ""),
     "an import": ("from solution import f\nimport solution\nassert f() == solution.f() == 1", True, ""),
@@ -224,9 +224,9 @@ WRITTEN = {
     "containers": ("from collections import Counter\nassert {'a': [f()]} == Counter() | {'a': [1]}", True, ""),
     "mock's ANY": ("from unittest.mock import ANY\nassert {'a': f()} == {'a': ANY}", True, ""),
     "a script": ("if __name__ == '__main__':\n    assert f() == 2", False, "the test checks nothing"),
-    "a function that nobody calls": ("def check():\n    assert f() == 2", False, "the test checks nothing"),
+    "a function that is never called": ("def check():\n    assert f() == 2", False, "the test checks nothing"),
     "a comparison alone": ("f() == 2", False, "the test checks nothing"),
-    "a told failure": ("assert f() == 2, 'f is one'", False, "AssertionError: f is one (line 1 of the test)"),
+    "a failure with a message": ("assert f() == 2, 'f is one'", False, "AssertionError: f is one (line 1 of the test)"),
     "no Python": ("assert f( == 1", False, "SyntaxError"),
     "an unknown name": ("assert g() == 1", False, "NameError: name 'g' is not defined (line 1 of the test)"),
     "the program fails": ("f(0)", False, "TypeError: f() takes 0 positional arguments but 1 was given"),

@@ -1,4 +1,4 @@
-"""Running programs in the real sandbox, as it is and with a part of it altered."""
+"""Runs programs in the real sandbox, as it is or with a part altered."""
 
 import textwrap
 from collections.abc import Iterator
@@ -27,7 +27,7 @@ async def ran(program: str, *tests: str, timeout_s: int = 2) -> SandboxReport:
 
 @contextmanager
 def altered(boot: str) -> Iterator[None]:
-    """Wardens run this first, so that a part of the kernel or of the sandbox is not what it is."""
+    """Make wardens run this code first, which alters a part of the kernel's interface or of the sandbox."""
     before, marked, after = checks._BOOT.partition("from serve_deployments")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(checks, "_COMMAND", (*checks._COMMAND[:-1], before + boot + marked + after))

@@ -1,4 +1,4 @@
-"""Hostile programs in the real sandbox: each fails its tests with a reason, and whoever runs it lives on."""
+"""Hostile programs in the real sandbox: each fails its tests with a reason, and the replica lives on."""
 
 import asyncio
 import os
@@ -40,7 +40,7 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the sandbox is 
 
 
 async def reason(program: str, test: str = PASSES) -> str:
-    """Why the one test fails."""
+    """The reason of the only test's failure."""
     (outcome,) = (await ran(program, textwrap.dedent(test))).outcomes
     assert not outcome.passed, "a hostile program passed"
     return outcome.reason
@@ -48,7 +48,7 @@ async def reason(program: str, test: str = PASSES) -> str:
 
 @pytest.fixture(autouse=True)
 def nothing_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """No process of a sandbox outlives its check, and no directory either."""
+    """No process and no directory of a sandbox outlives its check."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     monkeypatch.setenv("SECRET_OF_THE_REPLICA", "hunter2")
     yield
@@ -56,7 +56,7 @@ def nothing_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator
     assert list(tmp_path.glob("check-*")) == []
 
 
-# What a program may do to the machine
+# Effects on the machine
 
 
 @pytest.mark.parametrize("program", ENDLESS.values(), ids=ENDLESS)
@@ -69,9 +69,9 @@ async def test_a_program_cannot_create_change_or_signal_processes(program: str) 
     assert re.search("PermissionError|not permitted|not allowed|denied", await reason(program))
 
 
-@pytest.mark.parametrize(("program", "told"), MUCH.values(), ids=MUCH)
-async def test_limits_every_resource(program: str, told: str) -> None:
-    assert told in await reason(program)
+@pytest.mark.parametrize(("program", "expected"), MUCH.values(), ids=MUCH)
+async def test_limits_every_resource(program: str, expected: str) -> None:
+    assert expected in await reason(program)
 
 
 async def test_a_program_that_does_not_load_fails_all_tests_in_one_trial() -> None:
@@ -97,7 +97,7 @@ async def test_timeouts_of_one_writer_do_not_skip_anothers_tests() -> None:
     assert report.not_run == {6, 8}
 
 
-# What a program may reach
+# Access to files and services
 
 
 async def test_nothing_is_written_outside_the_directory_of_the_test(tmp_path: Path) -> None:
@@ -195,7 +195,7 @@ async def test_the_network_and_the_services_of_the_host_are_out_of_reach(tmp_pat
                     listening.accept() if listening in (tcp, unix) else listening.recv(1)
 
 
-# What a program may pretend
+# Faked success
 
 
 @pytest.mark.parametrize("program", ALIKE.values(), ids=ALIKE)
@@ -212,7 +212,7 @@ async def test_a_program_cannot_fake_success(program: str) -> None:
 
 
 async def test_a_program_that_makes_an_impossible_test_pass_fails_them_all() -> None:
-    """Stands in for whatever may be found: here the runner itself is made to believe in anything."""
+    """An unknown exploit is simulated: the runner accepts every test."""
     boot = "import serve_deployments.sandbox.trial as trial; trial._passed = lambda *_: b''; "
     with altered(boot):
         report = await ran(HONEST, PASSES, PASSES)
@@ -226,7 +226,7 @@ async def test_a_test_leaves_nothing_to_the_next() -> None:
     assert [outcome.reason for outcome in report.outcomes] == [""] * 3
 
 
-# What an honest program may do
+# Honest programs
 
 
 @pytest.mark.parametrize("program", HONEST_PROGRAMS.values(), ids=HONEST_PROGRAMS)
@@ -235,10 +235,10 @@ async def test_honest_programs_pass(program: str) -> None:
     assert (outcome.passed, outcome.reason) == (True, "")
 
 
-@pytest.mark.parametrize(("test", "passed", "told"), WRITTEN.values(), ids=WRITTEN)
-async def test_tests_may_be_written_in_many_ways(test: str, passed: bool, told: str) -> None:
+@pytest.mark.parametrize(("test", "passed", "expected"), WRITTEN.values(), ids=WRITTEN)
+async def test_tests_may_be_written_in_many_ways(test: str, passed: bool, expected: str) -> None:
     (outcome,) = (await ran(HONEST, test, timeout_s=20)).outcomes
-    assert outcome.passed == passed and outcome.reason.startswith(told), outcome
+    assert outcome.passed == passed and outcome.reason.startswith(expected), outcome
     assert bool(outcome.reason) != passed
 
 
@@ -257,11 +257,11 @@ async def test_outcomes_keep_the_order_of_the_tests_and_report_a_syntax_error() 
     ).fault == "the program does not load: SyntaxError: invalid syntax (line 1 of the program)"
 
 
-# Those who run it
+# The replica
 
 
 async def test_bounds_the_programs_that_run_at_once() -> None:
-    """Good, bad and endless ones; the loop of the replica turns all the while."""
+    """Good, bad and endless programs; the replica's loop keeps running."""
     programs = [HONEST, "def f(): return 2", "def f():\n    while True: pass", "import os\ndef f(): os.fork()"] * 4
     sandbox = Sandbox()
     running = [
@@ -303,7 +303,7 @@ async def test_reports_a_test_cut_by_the_deadline_as_not_run() -> None:
 
 
 async def test_programs_that_hang_do_not_starve_those_behind_them() -> None:
-    """As many as run at once take one turn each; then it is the turn of who waits, before their second test."""
+    """Each running program takes one turn; then the waiting program runs before their second tests."""
     sandbox, done = Sandbox(), list[str]()
 
     async def one(name: str, program: str) -> SandboxReport:

@@ -1,4 +1,4 @@
-"""Where a part of the sandbox cannot be had nothing is run, and who has no privilege has all of it."""
+"""Nothing is run where a part of the sandbox is missing; an unprivileged user has all parts."""
 
 import asyncio
 import json
@@ -43,9 +43,9 @@ LACKING = {
 }
 
 
-@pytest.mark.parametrize(("boot", "told"), LACKING.values(), ids=LACKING)
-async def test_runs_nothing_where_a_kernel_feature_is_missing(boot: str, told: str, tmp_path: Path) -> None:
-    with altered(boot), pytest.raises(SandboxUnavailable, match=f"the sandbox cannot isolate here: {told}"):
+@pytest.mark.parametrize(("boot", "reason"), LACKING.values(), ids=LACKING)
+async def test_runs_nothing_where_a_kernel_feature_is_missing(boot: str, reason: str, tmp_path: Path) -> None:
+    with altered(boot), pytest.raises(SandboxUnavailable, match=f"the sandbox cannot isolate here: {reason}"):
         await ran(f"open({str(tmp_path / 'ran')!r}, 'w')", PASSES)
     assert not (tmp_path / "ran").exists()
 
@@ -56,7 +56,7 @@ async def test_a_broken_warden_makes_the_sandbox_unavailable() -> None:
 
 
 def interpreter_for_others() -> str | None:
-    """A Python that users other than this one may run."""
+    """A Python that other users may run."""
     for path in (sys.executable, "/usr/local/bin/python3", "/usr/bin/python3"):
         with suppress(OSError):
             version = subprocess.run(
@@ -67,9 +67,9 @@ def interpreter_for_others() -> str | None:
     return None
 
 
-@pytest.mark.skipif(os.getuid() != 0, reason="only root may become somebody else")
+@pytest.mark.skipif(os.getuid() != 0, reason="only root may change its user")
 async def test_a_user_without_any_privilege_has_the_same_sandbox(tmp_path: Path) -> None:
-    """As in a container: user 10001, no capability, none to be gained."""
+    """As in a container: user 10001, without capabilities and means to gain them."""
     python = interpreter_for_others()
     if python is None:
         pytest.skip("no Python here that another user may run")

@@ -1,4 +1,4 @@
-"""What the deployed RayService hands to Ray Serve: accepted by Ray's own schema, and by the application it names.
+"""The Serve configuration of the deployed RayService, checked by Ray's own schema and by the application it names.
 
 Ray ignores keys that it does not know, so they are refused here.
 """
@@ -23,7 +23,7 @@ def deployed() -> dict[str, Any]:
 
 
 def unknown_keys(config: dict[str, Any], model: type[BaseModel], where: str = "") -> Iterator[str]:
-    """Keys at any depth that no field of Ray's schema reads."""
+    """Keys at any depth that Ray's schema ignores."""
     for key, value in config.items():
         field = model.model_fields.get(key)
         if field is None:
@@ -37,7 +37,7 @@ def unknown_keys(config: dict[str, Any], model: type[BaseModel], where: str = ""
 
 
 def models_in(annotation: Any) -> Iterator[type[BaseModel]]:
-    """The models that an annotation holds: itself, or what a list or an option is of."""
+    """The models in an annotation: itself, or the items of a list or option."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         yield annotation
     for argument in get_args(annotation):
@@ -51,7 +51,7 @@ def test_ray_accepts_the_configuration_and_reads_every_key_of_it() -> None:
 
 
 def test_the_application_is_deployed_as_up_deploys_it() -> None:
-    """One name, no HTTP proxy, no route: nobody calls it but itself."""
+    """One name, no HTTP proxy, no route."""
     config = deployed()
     (application,) = config["applications"]
     assert application["name"] == NAME
@@ -73,7 +73,7 @@ def test_the_builder_takes_the_arguments_and_the_deployed_roles() -> None:
 
 
 def test_the_arguments_do_not_repeat_the_environment() -> None:
-    """A password in NATS_URL would otherwise stand in the resource; all pods have the same environment."""
+    """A password in NATS_URL would otherwise stand in the resource; all pods share the environment."""
     (application,) = deployed()["applications"]
     assert not {"nats_url", "engine_urls", "roles_file"} & set(application["args"])
 

@@ -1,0 +1,113 @@
+"""Handle calls to a role: repeated for calls without an outcome, which the coordinator hears over the log."""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import cast
+
+import pytest
+from ray.exceptions import ActorDiedError
+
+from app.deliberation.calls import Call, ChatMessage
+from app.deliberation.engine import RunStage
+from app.deliberation.fold import apply
+from app.deliberation.outputs import Output
+from serve_deployments.agent.stage_request import StageRequest
+from serve_deployments.coordinator import role_client
+from serve_deployments.coordinator.role_client import Handle, RoleClient
+from serve_deployments.coordinator.work import Life, Work
+from tests.components.coordinator.works import running
+from tests.unit.facts_of import finished, opened
+
+AGENTS = ("dev-001", "dev-002")
+STAGE = RunStage(
+    opened(),
+    tuple(
+        Call(
+            call_id=f"s1-{agent}",
+            agent_id=agent,
+            role="DEV",
+            messages=(ChatMessage(role="user", content="task"),),
+            output=Output(kind="answer"),
+            temperature=0.5,
+            max_tokens=64,
+            seed=1,
+        )
+        for agent in AGENTS
+    ),
+    opened().call_deadline_at,
+)
+
+
+@dataclass
+class ScriptedHandle:
+    """A role's handle: each handle call runs the next step of the script."""
+
+    steps: list[Callable[[], None]]
+    requests: list[StageRequest] = field(default_factory=list[StageRequest])
+
+    @property
+    def run_stage(self) -> "ScriptedHandle":
+        return self
+
+    async def remote(self, payload: bytes) -> None:
+        self.requests.append(StageRequest.model_validate_json(payload))
+        self.steps.pop(0)()
+
+
+def hear(work: Work, *agents: str) -> None:
+    for agent in agents:
+        work.state = apply(work.state, finished(agent))
+
+
+def dies() -> None:
+    raise ActorDiedError
+
+
+@pytest.fixture(autouse=True)
+def _without_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(role_client, "RETRY_WAIT_S", (0.0,))
+    monkeypatch.setattr(role_client, "HEARD_WITHIN_S", 0.0)
+
+
+async def run(work: Work, handle: ScriptedHandle) -> None:
+    async with asyncio.timeout(5):
+        await RoleClient({"DEV": cast("Handle", handle)}).run(work, STAGE, "DEV", STAGE.calls)
+
+
+async def test_returns_once_every_outcome_was_heard() -> None:
+    work = running()
+    handle = ScriptedHandle([lambda: hear(work, *AGENTS)])
+    await run(work, handle)
+    assert work.inbox.empty() and not work.resumed
+    assert [call.agent_id for call in handle.requests[0].calls] == list(AGENTS)
+
+
+async def test_asks_for_a_read_of_the_log_when_an_outcome_was_not_heard() -> None:
+    work = running()
+    handle = ScriptedHandle([lambda: hear(work, AGENTS[0]), lambda: hear(work, AGENTS[1])])
+    await run(work, handle)
+    assert work.inbox.get_nowait() is None
+    assert handle.requests[1].resumed and [call.agent_id for call in handle.requests[1].calls] == [AGENTS[1]]
+
+
+async def test_repeats_the_lacking_calls_when_a_replica_dies() -> None:
+    work = running()
+
+    def heard_one_and_dies() -> None:
+        hear(work, AGENTS[0])
+        dies()
+
+    handle = ScriptedHandle([heard_one_and_dies, dies, lambda: hear(work, AGENTS[1])])
+    await run(work, handle)
+    assert [len(request.calls) for request in handle.requests] == [2, 1, 1]
+    assert [request.resumed for request in handle.requests] == [False, True, True]
+    assert work.inbox.qsize() == 2
+
+
+async def test_repeats_no_call_of_a_stopping_work() -> None:
+    work = running()
+    work.enter(Life.RUNNING)
+    handle = ScriptedHandle([lambda: work.enter(Life.STOPPING)])
+    await run(work, handle)
+    assert len(handle.requests) == 1

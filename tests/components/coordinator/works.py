@@ -1,0 +1,27 @@
+"""Works of a coordinator for tests."""
+
+from datetime import timedelta
+
+from app.deliberation.facts import Fact, encode
+from app.deliberation.fold import fold
+from app.deliberation.ports import Record
+from app.log.work_queue import QueueItem
+from serve_deployments.coordinator.work import Work
+from tests.unit.facts_of import ID, NOW, accepted, opened
+
+TENANT = "default"
+
+
+def work_of(*facts: Fact, resumed: bool = False) -> Work:
+    """A work whose state is the fold of these facts after its acceptance."""
+    record = Record(f"deliberations.{TENANT}.{ID}.accepted", 1, encode(accepted()))
+    work = Work(TENANT, ID, QueueItem(record, 1, "reply"), resumed, NOW + timedelta(seconds=60))
+    state = fold(enumerate((accepted(), *facts), start=1))
+    assert state is not None
+    work.state = state
+    return work
+
+
+def running() -> Work:
+    """A work whose first stage is open."""
+    return work_of(opened())
