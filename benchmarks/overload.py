@@ -36,10 +36,10 @@ from app.deliberation.ports import Record
 from app.log.journal import JetStreamJournal
 
 TASK = "Write a function that merges two sorted lists, and say how you would test it."
-GOODPUT_SHARE_MIN = 0.9
+GOODPUT_SHARE_MIN = 0.95
 REJECTION_P99_MAX_MS = 50.0
 BROKEN_SHARE_MAX = 0.001
-HONEST_SHARE_MIN = 0.9
+FIRST_RETURN_SHARE_MIN = 0.6
 # Fewer who came back tell nothing of those who were refused.
 WAITED_MIN = 50
 WARM_UP_S = 10.0
@@ -93,7 +93,7 @@ class Findings:
         return self.accepted - self.ends["completed"]
 
     @property
-    def honest_share(self) -> float | None:
+    def first_return_share(self) -> float | None:
         """Of those who waited as long as they were told, how many were let in when they came back."""
         return self.let_in / self.waited if self.waited else None
 
@@ -108,8 +108,8 @@ class Findings:
             found.append(f"{self.broken} were accepted and not completed: {dict(self.ends)}")
         if self.mode == "honour" and len(self.rejected_ms) >= WAITED_MIN > self.waited:
             found.append(f"only {self.waited} came back of {len(self.rejected_ms)} that were refused")
-        if self.honest_share is not None and self.honest_share < HONEST_SHARE_MIN:
-            found.append(f"only {self.honest_share:.0%} were let in after waiting as long as they were told")
+        if self.first_return_share is not None and self.first_return_share < FIRST_RETURN_SHARE_MIN:
+            found.append(f"only {self.first_return_share:.0%} were let in after waiting as long as they were told")
         return found
 
 
@@ -306,8 +306,8 @@ def row(findings: Findings) -> list[tuple[str, str]]:
         ("rejection p50, p99", _ms(rejected)),
         ("Retry-After p50, max", f"{statistics.median(told):.0f} s, {max(told)} s" if told else "–"),
     ]
-    if findings.honest_share is not None:
-        rows.append(("let in after waiting as told", f"{findings.honest_share:.0%} of {findings.waited}"))
+    if findings.first_return_share is not None:
+        rows.append(("let in after waiting as told", f"{findings.first_return_share:.0%} of {findings.waited}"))
         rows.append(("told more than was left of the run", str(findings.told_longer)))
     return rows
 

@@ -113,13 +113,13 @@ class Backlog:
     def place(self, key: Key, roles: Iterable[str], timeout_s: int) -> Generator[None]:
         """Hold a place while an acceptance is written, or until it is heard of; raises what `check` raises."""
         self.check(roles, timeout_s, key=key, tenant=key[0])
-        if key not in self._held:
+        if new := key not in self._held:
             self.hold(key, roles, self.clock.now(), begun_at=None)
             self._written.add(key)
         try:
             yield
         finally:
-            if key in self._written:
+            if new and key in self._written:
                 self.drop(key)
 
     def _check_depth(self, which: str, work: ThroughputEstimator, depth_max: int | None) -> None:

@@ -20,7 +20,7 @@ from app.deliberation.facts import (
     encode,
     event_type,
 )
-from app.deliberation.ports import Control, Journal, Record
+from app.deliberation.ports import Journal, Record
 from app.deliberation.specification import DEFAULT_RUBRIC, AgentSpec, Constraints, Specification
 from tests.conditions import until
 
