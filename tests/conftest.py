@@ -54,6 +54,17 @@ class NatsServer:
             self.process.wait(timeout=10)
 
 
+STARTS_RAY = ("tests/e2e/", "tests/integration/serve/", "tests/integration/cli/test_up_servers.py")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Group the tests for parallel workers: all that start Ray on one worker, first; each other file stays together."""
+    for item in items:
+        path = item.nodeid.partition("::")[0]
+        item.add_marker(pytest.mark.xdist_group("ray" if path.startswith(STARTS_RAY) else path))
+    items.sort(key=lambda item: not item.nodeid.startswith(STARTS_RAY))
+
+
 @pytest.fixture(autouse=True)
 def logging_of_its_own() -> Iterator[None]:
     """What a test, or a command that it runs, does to the process's logging is undone after it."""

@@ -41,7 +41,7 @@ _ENDS = {
 }
 
 # The whole life of a deliberation: (status, fact) → status. A pair that is not here cannot happen; `fold` raises on it.
-# The diagram in ARCHITECTURE.md is drawn from this table.
+# The diagram in docs/facts.md is drawn from this table.
 TRANSITIONS: dict[tuple[str, str], str] = {
     ("", "deliberation.accepted"): PENDING,
     (PENDING, "stage.opened"): IN_PROGRESS,

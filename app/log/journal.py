@@ -3,7 +3,7 @@
 One adapter, and therefore one module: whatever the driver raises is translated here, once.
 
 Sources for what is done here and why: the NATS ADR-31 (batched direct get), ADR-43 (per-message TTL) and the stream
-options `republish` and `allow_direct`; figures and traps are in ARCHITECTURE.md.
+options `republish` and `allow_direct`; docs/decisions has the figures.
 """
 
 import asyncio

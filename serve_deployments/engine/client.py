@@ -1,8 +1,8 @@
 """The only HTTP to engines: one request at a time to an OpenAI-compatible server, streamed or not.
 
 httpx runs over an aiohttp transport: its own transport rescans the whole pool on every request and close, which at 150
-requests in flight costs 18-22 ms of CPU a call against 0.6 (ARCHITECTURE.md). One client lives as long as its replica.
-What is sent and read is in `completion`.
+requests in flight costs 18-22 ms of CPU a call against 0.6 (docs/decisions/0013). One client lives as long as its
+replica. What is sent and read is in `completion`.
 """
 
 import asyncio

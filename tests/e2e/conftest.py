@@ -19,6 +19,8 @@ from app.log.journal import JetStreamJournal
 DELIBERATE = Path(sys.executable).with_name("deliberate")
 SLOW = {"duration_ms": 700, "faults": [], "behaviour": "normal"}
 FAST = {"duration_ms": 0, "faults": [], "behaviour": "normal"}
+# Fewer replicas start sooner: for tests that start a stack of their own and need no second role.
+ONE_ROLE = Path(__file__).parents[1] / "fixtures" / "one_role.yaml"
 TASK = "Write a function that merges two sorted lists."
 
 

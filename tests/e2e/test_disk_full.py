@@ -17,7 +17,7 @@ import httpx
 import pytest
 
 from tests.conditions import until
-from tests.e2e.conftest import DELIBERATE, TASK
+from tests.e2e.conftest import DELIBERATE, ONE_ROLE, TASK
 
 SIZE = "96m"
 PAGE_BYTES = 4_096
@@ -66,7 +66,7 @@ def cramped(tmp_path: Path) -> Iterator[Cramped]:
     place.mkdir()
     if not may_mount(place):
         pytest.skip("no tmpfs may be mounted here, not even in a name space of its own")
-    up = f"{DELIBERATE} up --json --port 0 --data-dir {place}/data"
+    up = f"{DELIBERATE} up --json --port 0 --data-dir {place}/data --roles {ONE_ROLE}"
     script = f"mount -t tmpfs -o size={SIZE} tmpfs {place} && exec {up}"
     process = subprocess.Popen([*APART, "sh", "-c", script], stdout=subprocess.PIPE, text=True)
     stack = Cramped(process, Path(f"/proc/{process.pid}/root{place}"))

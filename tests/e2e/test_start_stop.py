@@ -22,7 +22,7 @@ from app.log.stream_settings import StreamSettings
 from app.log.streams import declared_streams
 from tests.conditions import until
 from tests.conftest import NatsServer
-from tests.e2e.conftest import DELIBERATE, TASK, Stack, start_up, stop_up
+from tests.e2e.conftest import DELIBERATE, ONE_ROLE, TASK, Stack, start_up, stop_up
 from tests.integration.cli.children import alive
 
 pytestmark = pytest.mark.e2e
@@ -259,7 +259,7 @@ async def test_a_hung_controller_is_started_again_and_replaces_replicas_that_die
 
 
 async def test_a_killed_up_goes_on_with_the_same_log_when_it_is_started_again(tmp_path: Path) -> None:
-    slow = ("--simulate", "--duration-ms 1500")
+    slow = ("--simulate", "--duration-ms 1500", "--roles", str(ONE_ROLE))
     process, ready = start_up(tmp_path, *slow)
     async with httpx.AsyncClient(base_url=ready["url"], timeout=30) as client:
         body = {"task": TASK, "strategy": "best_of_n"}

@@ -1,4 +1,4 @@
-"""The diagram of a deliberation's life, and its copy in ARCHITECTURE.md."""
+"""The diagram of a deliberation's life, and its copy in docs/facts.md."""
 
 import re
 from pathlib import Path
@@ -6,7 +6,7 @@ from pathlib import Path
 from app.deliberation.diagram import mermaid
 from app.deliberation.fold import TERMINAL, TRANSITIONS
 
-ARCHITECTURE = Path(__file__).parents[2] / "ARCHITECTURE.md"
+FACTS = Path(__file__).parents[2] / "docs" / "facts.md"
 REMEDY = "put ```mermaid, the output of app.deliberation.diagram.mermaid(), and ``` between the markers"
 
 
@@ -20,7 +20,7 @@ def test_the_diagram_has_an_arrow_for_every_transition_and_no_other() -> None:
     assert set(re.findall(r"^    (\S+) --> \[\*\]$", mermaid(), re.MULTILINE)) == TERMINAL
 
 
-def test_the_architecture_shows_the_diagram_as_the_code_draws_it() -> None:
-    found = re.search(r"<!-- transitions -->\n(.*?)<!-- /transitions -->", ARCHITECTURE.read_text(), re.DOTALL)
-    assert found is not None, "ARCHITECTURE.md has the markers <!-- transitions --> and <!-- /transitions -->"
+def test_the_facts_page_shows_the_diagram_as_the_code_draws_it() -> None:
+    found = re.search(r"<!-- transitions -->\n(.*?)<!-- /transitions -->", FACTS.read_text(), re.DOTALL)
+    assert found is not None, "docs/facts.md has the markers <!-- transitions --> and <!-- /transitions -->"
     assert found[1].strip() == f"```mermaid\n{mermaid()}```", REMEDY
