@@ -10,7 +10,7 @@ from collections import deque
 Key = tuple[str, str]
 
 WAITED_S = 0.5
-# Each end counts so much less than the next, so that about the last 50 count; fewer than 5 say nothing.
+# Each end weighs 2 % less than the next, so that about the last 50 count. Fewer than 5 say nothing.
 WEIGHT_KEPT = 0.98
 ENDS_MIN = 5
 # What is read from the log so long after it ended says nothing of the throughput now.
