@@ -27,7 +27,7 @@ from app.deliberation.ports import Clock
 DEADLINE_SHARE = 0.5
 WAITED_SHARE = 1 / 60
 REOPEN_SHARE = 0.8
-SPREAD = 6.0
+SPREAD = 8.0
 RETRY_AFTER_MAX_S = 300.0
 # What the backlog is assumed to take while no throughput is known.
 DRAIN_UNKNOWN_S = 5.0

@@ -68,7 +68,7 @@ OVERLOAD = (
         "app/admission/backlog.py",
         "SPREAD * drain_s\n",
         "0.0 * drain_s\n",
-        f"{BACKLOG}test_retry_after_is_the_time_until_there_is_room_and_up_to_six_times_the_drain_time",
+        f"{BACKLOG}test_retry_after_is_the_time_until_there_is_room_and_up_to_eight_times_the_drain_time",
     ),
     Guard(
         "no more is taken from the queue than there are slots",

@@ -231,7 +231,7 @@ async def test_a_full_queue_is_refused_with_retry_after_and_lets_replays_pass() 
         second = await gateway.accepted()
         response = await gateway.post(BODY)
         assert response.status_code == 429
-        assert 3 <= int(response.headers["retry-after"]) <= 33, "no throughput is known"
+        assert 3 <= int(response.headers["retry-after"]) <= 43, "no throughput is known"
         assert "deliberations_refused_total 1.0" in (await gateway.client.get("/metrics")).text
         assert problem_of(response)["code"] == "queue_full"
         assert (await gateway.post(BODY, Idempotency_Key="k")).status_code == 202
