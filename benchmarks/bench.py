@@ -305,7 +305,8 @@ async def main() -> None:
             for row in await measure(stack.engine_urls[0], stack.url, deltas=deltas):
                 table.add_row(*row)
     table.add_row(*await quick_calls())
-    os.environ["QUEUE_DEPTH_MAX"] = str(2 * HELD[-1])
+    # An hour to the deadline, so that nothing is refused because other work waits.
+    os.environ["DELIBERATION_TIMEOUT"] = "3600"
     table.add_row(*await memory())
     console.print(table)
 

@@ -5,7 +5,7 @@ it too: at the measured throughput, what is ahead of a newcomer must end within 
 would not be done in time is refused, which costs nothing, instead of accepted and ended as `timeout`.
 
 Work waits when the oldest has waited for `WAITED_SHARE` of the newcomer's deadline: a burst is accepted, and at 30
-times the capacity what was accepted by then is still done in time.
+times the capacity what was accepted by then is still done within half of the deadline.
 
 Retry-After is the time until there is room, and by chance up to `SPREAD` times what all accepted work takes. So few
 come back at once that most find room, and nothing is stored about them. Once work is refused, more is until the depth
@@ -25,9 +25,9 @@ from app.deliberation.errors import QueueFull
 from app.deliberation.ports import Clock
 
 DEADLINE_SHARE = 0.5
-WAITED_SHARE = 1 / 30
+WAITED_SHARE = 1 / 60
 REOPEN_SHARE = 0.8
-SPREAD = 6.0
+SPREAD = 8.0
 RETRY_AFTER_MAX_S = 300.0
 # What the backlog is assumed to take while no throughput is known.
 DRAIN_UNKNOWN_S = 5.0
@@ -113,13 +113,13 @@ class Backlog:
     def place(self, key: Key, roles: Iterable[str], timeout_s: int) -> Generator[None]:
         """Hold a place while an acceptance is written, or until it is heard of; raises what `check` raises."""
         self.check(roles, timeout_s, key=key, tenant=key[0])
-        if key not in self._held:
+        if new := key not in self._held:
             self.hold(key, roles, self.clock.now(), begun_at=None)
             self._written.add(key)
         try:
             yield
         finally:
-            if key in self._written:
+            if new and key in self._written:
                 self.drop(key)
 
     def _check_depth(self, which: str, work: ThroughputEstimator, depth_max: int | None) -> None:

@@ -10,9 +10,9 @@ from collections import deque
 Key = tuple[str, str]
 
 WAITED_S = 0.5
-# Each end counts so much less than the next, so that about the last 50 count; fewer than 10 say nothing.
+# Each end weighs 2 % less than the next, so that about the last 50 count. Fewer than 5 say nothing.
 WEIGHT_KEPT = 0.98
-ENDS_MIN = 10
+ENDS_MIN = 5
 # What is read from the log so long after it ended says nothing of the throughput now.
 LATE_S = 5.0
 OBSERVED_S = 300.0
@@ -21,7 +21,7 @@ OBSERVED_S = 300.0
 class ThroughputEstimator:
     """The unfinished work that one bound counts, by `(tenant, id)`, and how fast it ends while some of it waits.
 
-    Times are POSIX seconds. While work is refused, `refused_for_s` is the longest deadline of what is refused, and else 0.
+    Times are POSIX seconds. `refused_for_s` is the longest deadline of work that is refused at present, or 0.
     """
 
     def __init__(self) -> None:

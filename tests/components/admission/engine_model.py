@@ -1,67 +1,140 @@
-"""A small model of an engine that all work in hand shares, against which admission is held."""
+"""A model of gateways, a concurrency limit and an engine that all work in hand shares. Times are seconds since 0."""
 
 import random
 from dataclasses import dataclass, field
 
-from app.admission.backlog import Key
-from app.admission.throughput import ConcurrencyLimiter
+from app.admission.backlog import Backlog, Key
+from app.admission.concurrency import ConcurrencyLimiter
+from app.deliberation.errors import QueueFull
+from app.testing import FakeClock
+from tests.story import NOW
+
+DEV = frozenset({"DEV"})
 
 
-@dataclass
+@dataclass(eq=False)
 class Work:
-    """What was let in at some moment, when it was begun, and how much of it is left: about 1 at first."""
+    """Accepted work: when it was accepted and began, how much of it is left, and how it ended."""
 
     key: Key
     accepted_s: float
     left: float
     begun_s: float = 0.0
+    ended: bool = False
 
 
 @dataclass
-class EngineModel:
-    """Ends `per_s` at most, each in `alone_s` when alone; what has not ended after `timeout_s` is lost.
+class Model:
+    """`gateways` before an engine that ends `per_s` at most, each in `alone_s` when alone, or late after `timeout_s`.
 
-    What waits is begun in order, as the grip allows, or at once where it is not `gripped`.
+    What waits begins in order as the limit allows, or at once where the model is not `limited`.
     """
 
-    per_s: float
-    alone_s: float
-    timeout_s: float
-    gripped: bool = True
-    grip: ConcurrencyLimiter = field(default_factory=lambda: ConcurrencyLimiter(1_024))
-    waiting: list[Work] = field(default_factory=list[Work])
-    in_hand: list[Work] = field(default_factory=list[Work])
+    per_s: float = 3.4
+    alone_s: float = 2.4
+    timeout_s: int = 60
+    gateways: int = 1
+    limited: bool = True
+    depth_max: int = 2_000
+    step_s: float = 0.05
+    seed: int = 1
+    now_s: float = 0.0
+    accepted: int = 0
+    refused: int = 0
+    done: int = 0
+    missed: int = 0
+    retry_after_s: list[int] = field(default_factory=list[int])
 
-    @property
-    def depth(self) -> int:
-        """What is there, begun or not."""
-        return len(self.waiting) + len(self.in_hand)
+    def __post_init__(self) -> None:
+        self.rng, self.clock = random.Random(self.seed), FakeClock(NOW)
+        self.backlogs = [Backlog(self.clock, self.depth_max, {}, jitter=self.rng.random) for _ in range(self.gateways)]
+        self.limiter = ConcurrencyLimiter(1_024)
+        self.waiting: list[Work] = []
+        self.in_hand: list[Work] = []
 
-    def let_in(self, key: Key, now_s: float, rng: random.Random) -> None:
-        """One more waits."""
-        self.waiting.append(Work(key, now_s, rng.uniform(0.7, 1.3)))
+    def ask(self) -> Work | int:
+        """Ask any gateway: the accepted work, or Retry-After."""
+        key = ("default", f"d{self.accepted}")
+        try:
+            with self.rng.choice(self.backlogs).place(key, DEV, self.timeout_s):
+                for backlog in self.backlogs:
+                    backlog.hold(key, DEV, self.clock.now(), begun_at=None)
+        except QueueFull as exc:
+            self.refused += 1
+            self.retry_after_s.append(exc.retry_after_s)
+            return exc.retry_after_s
+        self.accepted += 1
+        work = Work(key, self.now_s, self.rng.uniform(0.7, 1.3))
+        self.waiting.append(work)
+        return work
 
-    def begin(self, now_s: float) -> list[Work]:
-        """Take in hand what may be; what was."""
-        begun: list[Work] = []
-        while self.waiting and (self.grip.free or not self.gripped):
+    def step(self) -> None:
+        """Begin what may begin, and work for a step."""
+        self.now_s += self.step_s
+        self.clock.advance(self.step_s)
+        while self.waiting and (self.limiter.free or not self.limited):
             work = self.waiting.pop(0)
-            work.begun_s = now_s
-            self.grip.take()
-            begun.append(work)
-        self.in_hand += begun
-        return begun
-
-    def go_on(self, now_s: float, step_s: float) -> list[tuple[Work, bool]]:
-        """Work for a step that ends now; what left with it, and whether it was late."""
-        share = min(1 / self.alone_s, self.per_s / max(1, len(self.in_hand))) * step_s
-        left: list[tuple[Work, bool]] = []
+            work.begun_s = self.now_s
+            self.limiter.begin()
+            self.in_hand.append(work)
+            for backlog in self.backlogs:
+                backlog.hold(work.key, DEV, self.clock.now(), begun_at=self.clock.now())
+        share = min(1 / self.alone_s, self.per_s / max(1, len(self.in_hand))) * self.step_s
         for work in list(self.in_hand):
             work.left -= share
-            late = now_s - work.accepted_s >= self.timeout_s
-            if work.left > 0 and not late:
-                continue
-            self.in_hand.remove(work)
-            self.grip.ended(now_s, now_s - work.begun_s, missed=late)
-            left.append((work, late))
-        return left
+            if work.left <= 0 or self._late(work):
+                self.in_hand.remove(work)
+                self.limiter.end(self.now_s, self.now_s - work.begun_s, missed=self._late(work))
+                self._ended(work)
+        for work in [work for work in self.waiting if self._late(work)]:
+            self.waiting.remove(work)
+            self._ended(work)
+
+    def _late(self, work: Work) -> bool:
+        return self.now_s - work.accepted_s >= self.timeout_s
+
+    def _ended(self, work: Work) -> None:
+        work.ended, late = True, self._late(work)
+        self.missed += late
+        self.done += not late
+        for backlog in self.backlogs:
+            backlog.drop(work.key, done_at=None if late else self.clock.now())
+
+    def finish(self) -> None:
+        """Go on until all that was accepted has ended."""
+        while self.waiting or self.in_hand:
+            self.step()
+
+    def flood(self, per_s: float, seconds: float) -> float:
+        """Requests come at random, whatever is answered; what is done, over what could be."""
+        until_s, next_s, before = self.now_s + seconds, self.now_s, self.done
+        while self.now_s < until_s:
+            while next_s <= self.now_s:
+                next_s += self.rng.expovariate(per_s)
+                self.ask()
+            self.step()
+        return (self.done - before) / (self.per_s * seconds)
+
+    def obey(self, clients: int, seconds: float) -> tuple[float, int, int]:
+        """Clients that ask again at the end of their work, and when Retry-After is over.
+
+        What is done, over what could be; the clients that came back once; of those, the ones that were accepted then.
+        """
+        until_s, before, returned, let_in = self.now_s + seconds, self.done, 0, 0
+        asking = [(self.now_s + self.rng.uniform(0, 5), 0) for _ in range(clients)]
+        inside: list[Work] = []
+        while self.now_s < until_s:
+            asking += [(self.now_s, 0) for work in inside if work.ended]
+            inside = [work for work in inside if not work.ended]
+            self.rng.shuffle(asking)
+            for at_s, refusals in [each for each in asking if each[0] <= self.now_s]:
+                asking.remove((at_s, refusals))
+                answer = self.ask()
+                returned += refusals == 1
+                if isinstance(answer, Work):
+                    let_in += refusals == 1
+                    inside.append(answer)
+                else:
+                    asking.append((self.now_s + answer * self.rng.uniform(1, 1.1), refusals + 1))
+            self.step()
+        return (self.done - before) / (self.per_s * seconds), returned, let_in

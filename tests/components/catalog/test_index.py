@@ -237,7 +237,7 @@ async def test_unfinished_deliberations_are_loaded_first() -> None:
     async with asyncio.TaskGroup() as group:
         task = group.create_task(kept.follow(journal))
         await until(lambda: kept.backlog_known)
-        assert not kept.caught_up and (kept.backlog.depth, kept.backlog.waiting) == (2, 1)
+        assert not kept.caught_up and (kept.backlog.depth, len(kept.backlog.throughput().waiting)) == (2, 1)
         assert not kept.knows("default", "a"), "it ended long ago"
         depths.clear()
         going_on.set()
@@ -256,8 +256,7 @@ async def test_ends_before_the_start_count_for_the_throughput() -> None:
     clock = FakeClock(NOW + timedelta(seconds=42))
     kept = catalog(clock)
     async with following(kept, journal):
-        rate = kept.backlog.pace("DEV").rate(clock.now().timestamp())
-    assert rate is not None and (rate.per_s, rate.took_s) == (pytest.approx(1.0, rel=0.1), 3.0)
+        assert kept.backlog.throughput("DEV").observed_per_s(clock.now().timestamp()) == pytest.approx(1.0, rel=0.1)
 
 
 async def test_a_replaced_log_is_listed_once_it_has_been_read(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -177,10 +177,10 @@ async def test_the_queue_shows_its_depth_and_limits(gateway: Served) -> None:
     roles = {each["role"]: each for each in queue["roles"]}
     assert {name: each["depth"] for name, each in roles.items() if each["depth"]} == {"DEV": 1, "QA": 1}
     backlog = gateway.gateway["catalog"].backlog
-    now_s = gateway.clock.now().timestamp()
-    assert roles["QA"]["admitted"] == backlog.pace("QA").depth_max(now_s, 300) and roles["QA"]["ended_per_s"] is None
-    for _ in range(20):
-        backlog.pace().ended(now_s, 1.0)
+    assert roles["QA"]["admitted"] == backlog.depth_max and roles["QA"]["ended_per_s"] is None
+    for number in range(20):
+        backlog.hold(("default", f"d{number}"), {"DEV"}, gateway.clock.now(), begun_at=gateway.clock.now())
+        backlog.drop(("default", f"d{number}"), done_at=gateway.clock.now())
     assert (await cluster(gateway))["queue"]["ended_per_s"] > 1
 
 

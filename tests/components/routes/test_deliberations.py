@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 import structlog
 
-from app.admission.reservations import SUBJECT
 from app.deliberation.errors import JournalUnavailable
 from app.deliberation.facts import Cancelled, CancelRequested, Completed, decode
 from app.lifecycle.specify import deliberation_id
@@ -231,31 +230,14 @@ async def test_a_full_queue_answers_with_retry_after_and_admits_replays() -> Non
         await gateway.post(BODY, Idempotency_Key="k")
         second = await gateway.accepted()
         response = await gateway.post(BODY)
-        assert (response.status_code, response.headers["retry-after"]) == (429, "75"), (
-            "two are believed to end in 150 s"
-        )
+        assert response.status_code == 429
+        assert 3 <= int(response.headers["retry-after"]) <= 43, "no throughput is known"
         assert "deliberations_refused_total 1.0" in (await gateway.client.get("/metrics")).text
         assert problem_of(response)["code"] == "queue_full"
         assert (await gateway.post(BODY, Idempotency_Key="k")).status_code == 202
         await gateway.play(second)
         assert (await gateway.post(BODY)).status_code == 202
         assert (await gateway.post(BODY)).status_code == 429
-
-
-async def test_who_was_refused_finds_its_place_at_another_gateway_too() -> None:
-    async with served(queue_depth_cold=5) as here, served(queue_depth_cold=5, journal=here.journal) as there:
-        promised: list[bytes] = []
-        await here.journal.hear(SUBJECT, promised.append)
-        first, *_ = [await here.accepted() for _ in range(5)]
-        refused = await here.post(BODY, Idempotency_Key="k")
-        wait_s = int(refused.headers["retry-after"])
-        assert refused.status_code == 429 and wait_s >= 5
-        await until(lambda: bool(promised))
-        await here.play(first)
-        for each in (here, there):
-            each.clock.advance(wait_s)
-        assert [(await each.post(BODY)).status_code for each in (here, there)] == [429, 429], "it is kept"
-        assert (await there.post(BODY, Idempotency_Key="k")).status_code == 202
 
 
 async def test_prefer_wait_delays_the_answer_until_the_end(gateway: Served) -> None:
