@@ -58,8 +58,8 @@ class Deliveries:
     def resource(self, id: str) -> Delivery:
         """The resource of one delivery."""
         gone = any(receiver_gone(each.ended) for each in self.recorded.values())
-        known = self.recorded.get(id, DeliveryHistory())
-        return delivery_resource(id, self.facts[id], known, epoch=self.epoch, stopped=gone)
+        history = self.recorded.get(id, DeliveryHistory())
+        return delivery_resource(id, self.facts[id], history, epoch=self.epoch, stopped=gone)
 
 
 async def _deliveries(gateway: Gateway, tenant: str, deliberation_id: str) -> Deliveries:
@@ -89,9 +89,9 @@ async def list_deliveries(
     gateway: InGateway, tenant: OfTenant, deliberation_id: DeliberationId, query: Annotated[DeliveriesQuery, Query()]
 ) -> Response:
     """One item per subscribed event that has happened, in order, with all attempts; empty without a webhook."""
-    every = await _deliveries(gateway, tenant, deliberation_id)
-    ids, begin = list(every.facts), int(query.cursor or 0)
-    items = tuple(every.resource(id) for id in ids[begin : begin + query.limit])
+    found = await _deliveries(gateway, tenant, deliberation_id)
+    ids, begin = list(found.facts), int(query.cursor or 0)
+    items = tuple(found.resource(id) for id in ids[begin : begin + query.limit])
     end = begin + len(items)
     # Deliveries are only appended, so an index is a stable cursor.
     return _answered(DeliveryPage(items=items, next_cursor=str(end) if end < len(ids) else None), 200)
@@ -112,20 +112,20 @@ async def redeliver(
     gateway: InGateway,
     tenant: OfTenant,
     deliberation_id: DeliberationId,
-    wanted: Annotated[str, Path(alias="delivery_id", description="The delivery's id")],
+    id: Annotated[str, Path(alias="delivery_id", description="The delivery's id")],
 ) -> Response:
     """One attempt besides the schedule, with the same `webhook-id`. While one is pending, a request has no effect."""
-    every = await _deliveries(gateway, tenant, deliberation_id)
-    if wanted not in every.facts:
+    found = await _deliveries(gateway, tenant, deliberation_id)
+    if id not in found.facts:
         raise NotFound(f"Deliberation {deliberation_id} has no such delivery.")
-    known = every.recorded.get(wanted)
+    history = found.recorded.get(id)
     # A delivery without attempts will be attempted anyway, and a pending request needs no second record.
-    if known is not None and known.started and known.pending_redelivery is None:
-        number = max(known.requested, default=0) + 1
+    if history is not None and history.started and history.pending_redelivery is None:
+        number = max(history.requested, default=0) + 1
         if number > REDELIVERIES_MAX:
             raise TooManyRedeliveries(f"{REDELIVERIES_MAX} redeliveries have been requested.")
-        request = RedeliveryRequested(fact=every.facts[wanted].subject, number=number, at=gateway["clock"].now())
-        subject = DeliveryKey(tenant, deliberation_id, wanted).subject(request)
+        request = RedeliveryRequested(fact=found.facts[id].subject, number=number, at=gateway["clock"].now())
+        subject = DeliveryKey(tenant, deliberation_id, id).subject(request)
         appended = await gateway["journal"].write(subject, encoded(request))
-        known.add(decoded(appended.record.data))
-    return _answered(every.resource(wanted), 202)
+        history.add(decoded(appended.record.data))
+    return _answered(found.resource(id), 202)

@@ -52,7 +52,7 @@ def dockerfile_faults(text: str) -> list[str]:
     rules = (
         (re.match(rf"python:{re.escape(version)}(\.\d+)?-slim-\w+", base) is not None, f"is not of Python {version}"),
         (stages == ["${BASE} AS build", "${BASE}"], "has other stages than one that builds and one that runs"),
-        (re.fullmatch(r"[1-9]\d*:[1-9]\d*", last_user) is not None, "runs as root, or as a name that nobody can check"),
+        (re.fullmatch(r"[1-9]\d*:[1-9]\d*", last_user) is not None, "runs as root, or under a name"),
         (all("--require-hashes" in each or "--no-index" in each for each in installs), "installs what is not locked"),
         (bool(installs), "installs nothing"),
         (any("--no-build-isolation" in run for run in runs), "builds with what is not locked"),

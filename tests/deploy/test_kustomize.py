@@ -148,7 +148,7 @@ def test_passwords_come_only_from_the_secret(variants: dict[str, list[Document]]
     }.items():
         entries = pod_of(documents, owner).containers[0]["env"]
         names = [entry["name"] for entry in entries]
-        assert names.index("NATS_PASSWORD") < names.index("NATS_URL"), "Kubernetes expands what stands before"
+        assert names.index("NATS_PASSWORD") < names.index("NATS_URL"), "Kubernetes expands only earlier variables"
         by_name = {entry["name"]: entry for entry in entries}
         assert by_name["NATS_URL"]["value"] == f"nats://{user}:$(NATS_PASSWORD)@nats:4222"
         assert by_name["NATS_PASSWORD"]["valueFrom"] == {"secretKeyRef": {"name": "nats-users", "key": user}}

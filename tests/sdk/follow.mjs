@@ -1,4 +1,4 @@
-// Follows one scripted stream with the TypeScript helper and prints what came of it.
+// Follows one scripted stream with the TypeScript helper and prints the results.
 //
 //     node follow.mjs MODULE URL frames|events OPTIONS
 
@@ -8,8 +8,8 @@ const [module, url, mode, options] = process.argv.slice(2);
 const { EventStream, MultiplexedStream, StreamRefused } = await import(pathToFileURL(module).href);
 const waits = { firstMs: 1, idleMs: 5_000, patienceMs: 5_000 };
 const retries = [];
-const { of, ...asked } = JSON.parse(options);
-const given = { ...asked, waits, onRetry: (retry) => retries.push(retry) };
+const { of, ...filters } = JSON.parse(options);
+const given = { ...filters, waits, onRetry: (retry) => retries.push(retry) };
 const stream = of ? new MultiplexedStream(url, { ...given, deliberations: of }) : new EventStream(url, "d-1", given);
 const shown = [];
 let refused = null;
@@ -20,10 +20,10 @@ try {
   if (!(error instanceof StreamRefused)) throw error;
   refused = { status: error.status, code: error.problem?.code ?? null };
 }
-const told = (texts) =>
+const described = (texts) =>
   Object.fromEntries(
     [...texts].map(([id, { attempt, text, begin, finished }]) => [id, { attempt, text, begin, finished }]),
   );
-const texts = of ? Object.fromEntries([...stream.texts].map(([id, each]) => [id, told(each)])) : told(stream.texts);
+const texts = of ? Object.fromEntries([...stream.texts].map(([id, each]) => [id, described(each)])) : described(stream.texts);
 const { cursor, duplicates } = stream;
 console.log(JSON.stringify({ shown, refused, texts, cursor, duplicates, attempts: retries.map((retry) => retry.attempt) }));

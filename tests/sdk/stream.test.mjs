@@ -22,7 +22,7 @@ function streamed(events, left = () => {}) {
   return new Response(body, { headers: { "Content-Type": "text/event-stream" } });
 }
 
-/** A fetch that gives these answers one after the other, the last one for ever, and remembers what it was asked. */
+/** A fetch that returns these answers in turn, repeats the last one, and records its requests. */
 function answering(...answers) {
   const asked = [];
   const fetch = async (url, init) => {
@@ -57,7 +57,7 @@ for (const [retryMs, attempt, retryAfterMs, chance, delayMs] of [
   });
 }
 
-test("a refusal says when to come back, and a signal ends the wait", { timeout: 6_000 }, async () => {
+test("an error with Retry-After sets the delay, and a signal ends the wait", { timeout: 6_000 }, async () => {
   const stop = new AbortController();
   const { fetch } = answering(() => new Response(null, { status: 503, headers: { "Retry-After": "7" } }));
   const retries = [];
@@ -73,18 +73,18 @@ test("a refusal says when to come back, and a signal ends the wait", { timeout: 
   assert.equal(retries[0].reason, "the gateway answered 503");
 });
 
-for (const [told, answer, status] of [
+for (const [failure, answer, status] of [
   ["answers", () => new Response(null, { status: 502 }), 502],
   ["is not there", () => Promise.reject(new TypeError("fetch failed")), null],
 ]) {
-  test(`patience ends with a gateway that ${told}`, async () => {
+  test(`gives up on a gateway that ${failure}`, async () => {
     const { fetch } = answering(answer);
     const stream = new EventStream("http://gateway", "d-1", { fetch, waits: { firstMs: 1, patienceMs: 5 } });
     await assert.rejects(types(stream), (error) => error instanceof StreamLost && error.status === status);
   });
 }
 
-test("a signal ends a stream that is silent", async () => {
+test("a signal ends a silent stream", async () => {
   const stop = new AbortController();
   const { fetch } = answering(async (init) => {
     const response = streamed([ACCEPTED]);
@@ -116,7 +116,7 @@ test("leaving the loop closes the connection", async () => {
   assert.equal(asked.length, 1);
 });
 
-test("credentials are asked for with every connection, and filters are sent again", async () => {
+test("reads credentials for every connection, and repeats the filters", async () => {
   const { asked, fetch } = answering(() => new Response(null, { status: 500 }), () => streamed([ACCEPTED, ENDED]));
   let asks = 0;
   const headers = async () => ({ Authorization: `Bearer ${(asks += 1)}` });

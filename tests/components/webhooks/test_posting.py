@@ -28,10 +28,10 @@ class Names:
 
     def __init__(self, *answers: Sequence[str]) -> None:
         self.answers = list(answers)
-        self.asked: list[tuple[str, int]] = []
+        self.lookups: list[tuple[str, int]] = []
 
     async def __call__(self, host: str, port: int) -> Sequence[str]:
-        self.asked.append((host, port))
+        self.lookups.append((host, port))
         if not self.answers:
             raise OSError("no such name")
         return self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
@@ -140,7 +140,7 @@ async def test_connects_to_the_checked_address_despite_dns_rebinding(tmp_path: P
         async with posting(names, listed=["hooks.example"], tls=tls.client_context()) as poster:
             outcome = await poster.post(receiver.url(host="hooks.example"), HEADERS, b"{}")
     assert outcome.attempt.succeeded
-    assert names.asked == [("hooks.example", receiver.port)]
+    assert names.lookups == [("hooks.example", receiver.port)]
 
 
 async def test_checks_the_addresses_at_each_attempt() -> None:
@@ -149,7 +149,7 @@ async def test_checks_the_addresses_at_each_attempt() -> None:
         for _ in range(2):
             outcome = await poster.post(receiver.url(host="hooks.example").replace("http:", "https:"), HEADERS, b"{}")
             assert code(outcome) == "address_refused"
-    assert len(names.asked) == 2
+    assert len(names.lookups) == 2
 
 
 async def test_resolves_the_name_at_each_attempt() -> None:
@@ -158,7 +158,7 @@ async def test_resolves_the_name_at_each_attempt() -> None:
         async with posting(names, listed=["hooks.example"]) as poster:
             for _ in range(3):
                 assert (await poster.post(receiver.url(host="hooks.example"), HEADERS, b"{}")).attempt.succeeded
-    assert len(names.asked) == 3
+    assert len(names.lookups) == 3
 
 
 async def test_the_certificate_must_match_the_host_name(tmp_path: Path) -> None:

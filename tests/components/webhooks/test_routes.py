@@ -224,9 +224,9 @@ async def test_repeated_redelivery_requests_write_one_record_while_pending(gatew
     await write(gateway, id, delivery["id"], ended("exhausted", refused(1)))
     for _ in range(3):
         assert (await redelivered(gateway, id, delivery["id"]))["redelivering"] is True
-    asked = [record for record in gateway.journal.records if record.tokens[-2] == "redelivery"]
-    assert [record.tokens[-1] for record in asked] == ["1"]
-    assert json.loads(asked[0].data)["fact"] == f"deliberations.default.{id}.end"
+    requests = [record for record in gateway.journal.records if record.tokens[-2] == "redelivery"]
+    assert [record.tokens[-1] for record in requests] == ["1"]
+    assert json.loads(requests[0].data)["fact"] == f"deliberations.default.{id}.end"
     await write(gateway, id, delivery["id"], Redelivered(fact="f", number=1, attempt=refused(2)))
     (found,) = await listed(gateway, id)
     assert (found["redelivering"], found["attempts"][-1]["requested"]) == (False, True)
@@ -246,8 +246,8 @@ async def test_rejects_redeliveries_beyond_the_maximum(gateway: Served) -> None:
     (delivery,) = await listed(gateway, id)
     await write(gateway, id, delivery["id"], ended("exhausted", refused(1)))
     for number in range(1, REDELIVERIES_MAX + 1):
-        asked = RedeliveryRequested(fact="f", number=number, at=NOW)
-        await write(gateway, id, delivery["id"], asked, Redelivered(fact="f", number=number, attempt=refused(2)))
+        request = RedeliveryRequested(fact="f", number=number, at=NOW)
+        await write(gateway, id, delivery["id"], request, Redelivered(fact="f", number=number, attempt=refused(2)))
     response = await gateway.client.post(f"/deliberations/{id}/deliveries/{delivery['id']}/redeliver")
     assert (response.status_code, response.json()["code"]) == (409, "too_many_redeliveries")
 

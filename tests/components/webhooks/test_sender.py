@@ -286,10 +286,10 @@ async def test_a_deliberation_with_a_reused_id_has_deliveries_of_its_own(own_nat
 
 
 async def test_never_connects_to_a_name_with_a_private_address(own_nats_server: NatsServer) -> None:
-    asked: list[str] = []
+    lookups: list[str] = []
 
     async def lookup(host: str, port: int) -> Sequence[str]:
-        asked.append(host)
+        lookups.append(host)
         return ["127.0.0.1"]
 
     async with declared(own_nats_server) as journal, receiving() as receiver:
@@ -300,7 +300,7 @@ async def test_never_connects_to_a_name_with_a_private_address(own_nats_server: 
     assert {each.attempt.problem and each.attempt.problem.code for each in delivery.failed.values()} == {
         "address_refused"
     }
-    assert asked == ["rebinding.example"] * 4
+    assert lookups == ["rebinding.example"] * 4
     assert receiver.open_max == 0
 
 
