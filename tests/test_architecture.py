@@ -33,58 +33,67 @@ PURE_STDLIB = {
 }
 IMPURE_CALLS = {"now", "utcnow", "today", "open", "print", "input", "eval", "exec", "__import__"}
 
-# Who may import a driver or an adapter: exactly these modules, or all below a name that ends in a dot.
-IMPORTERS: dict[str, tuple[str, ...]] = {
-    "ray": ("serve_deployments.",),
-    "nats": ("app.log.",),
-    "httpx": ("serve_deployments.engine.client", "app.cli.", "app.client."),
-    "httpx_aiohttp": ("serve_deployments.engine.client",),
-    "aiohttp": ("serve_deployments.engine.client", "app.webhooks.sender.posting"),
-    "standardwebhooks": ("app.webhooks.signatures",),
+# The gateway's side, bottom up: a room imports only from itself and from rooms above it in this list.
+GATEWAY = (
+    "app.deliberation",
+    "app.api",
+    "app.log",
+    "app.admission",
+    "app.access",
+    "app.settings",
+    "app.catalog",
+    "app.lifecycle",
+    "app.observability",
+    "app.streaming",
+    "app.routes",
+    "app.openai",
+    "app.webhooks",
+    "app.openapi",
+    "app.main",
+    "app.testing",
+    "app.client",
+    "app.quality",
+    "app.cli",
+)
+# The cluster's side shares the pure core and what reaches the log, and no process with the gateway.
+CLUSTER = (
+    "app.deliberation",
+    "app.log",
+    "app.admission",
+    "app.observability",
+    "serve_deployments.identity",
+    "serve_deployments.sandbox",
+    "serve_deployments.engine",
+    "serve_deployments.agent",
+    "serve_deployments.coordinator",
+    "serve_deployments",
+)
+# An engine knows nothing of those who ask it.
+SIMULATOR = ("serve_deployments.simulator",)
+
+# Drivers, and the adapter of the log: the rooms that import them.
+DRIVERS: dict[str, tuple[str, ...]] = {
+    "ray": ("serve_deployments",),
+    "nats": ("app.log",),
+    "app.log.journal": ("app.log", "app.main", "app.webhooks.sender", "app.cli", "serve_deployments"),
+    "httpx": ("serve_deployments.engine", "app.client", "app.cli"),
+    "httpx_aiohttp": ("serve_deployments.engine",),
+    "aiohttp": ("serve_deployments.engine", "app.webhooks.sender"),
+    "uvicorn": ("app.streaming", "app.main", "app.cli", "serve_deployments.simulator"),
+    "typer": ("app.cli", "serve_deployments.simulator"),
+    "rich": ("app.cli",),
     "requests": (),
-    "uvicorn": ("app.main", "app.streaming.connection", "app.cli.", "serve_deployments.simulator."),
-    "typer": ("app.cli.", "serve_deployments.simulator.cli"),
-    "rich": ("app.cli.",),
-    # The adapters of the log: built by main, and by the command that declares streams.
-    "app.log.journal": (
-        "app.log.gateway_log",
-        "app.log.work_queue",
-        "app.log.streams",
-        "app.cli.",
-        "app.webhooks.sender.queue_worker",
-        "app.webhooks.sender.service",
-        "serve_deployments.",
-    ),
-    "app.log.streams": (
-        "app.log.gateway_log",
-        "app.log.work_queue",
-        "app.cli.",
-        "app.webhooks.sender.queue_worker",
-        "app.webhooks.sender.service",
-    ),
-    "app.log.work_queue": (
-        "serve_deployments.coordinator.coordinator",
-        "serve_deployments.coordinator.work",
-        "app.webhooks.sender.queue_worker",
-    ),
-    # What connects to hosts that clients name is a process of its own.
-    "app.webhooks.sender.posting": ("app.webhooks.sender.delivery", "app.webhooks.sender.service"),
-    "app.webhooks.sender.service": ("app.webhooks.__main__",),
-    "app.main": (),
-    "app.cli": ("app.cli.",),
-    "app.client": ("app.cli.",),
-    "app.testing": (),
-    "serve_deployments": ("serve_deployments.",),
 }
 
 # Where an error of any kind may be caught, so that one deliberation's defect does not end the others, and so that
 # whatever a program under test raises is told as its failure.
 BROAD_EXCEPTS = {
-    ("app.webhooks.sender.queue_worker", "_redelivery_delay"),
+    ("app.webhooks.sender.queue_worker", "_decided"),
     ("serve_deployments.agent.agent", "_outcome_of"),
     ("serve_deployments.coordinator.coordinator", "_supervised"),
     ("serve_deployments.sandbox.trial", "run"),
 }
+MODULES_MAX = 14
 FORBIDDEN_NAMES = {"utils", "util", "core", "common", "base", "helpers", "helper", "manager", "managers", "misc"}
 
 
@@ -121,8 +130,16 @@ def within(name: str, package: str) -> bool:
     return name == package or name.startswith(f"{package}.")
 
 
-def allowed(importer: str, names: tuple[str, ...]) -> bool:
-    return any(within(importer, name[:-1]) if name.endswith(".") else importer == name for name in names)
+def side_of(module: str) -> tuple[str, ...]:
+    """The ordered list of rooms that a module belongs to."""
+    if within(module, "serve_deployments.simulator"):
+        return SIMULATOR
+    return CLUSTER if within(module, "serve_deployments") else GATEWAY
+
+
+def room_of(name: str, rooms: tuple[str, ...]) -> str | None:
+    """The innermost of these rooms that holds a dotted name."""
+    return max((room for room in rooms if within(name, room)), key=len, default=None)
 
 
 def functions(tree: ast.AST) -> Iterator[tuple[str, ast.AST]]:
@@ -172,77 +189,71 @@ def test_the_core_reads_no_clock_and_has_no_side_effect() -> None:
     assert faults == []
 
 
-@pytest.mark.parametrize("imported", IMPORTERS)
-def test_a_driver_or_adapter_is_imported_only_where_it_belongs(imported: str) -> None:
+def test_a_room_imports_only_from_rooms_above_it_in_the_list() -> None:
+    faults: list[str] = []
+    for module, tree in modules().items():
+        rooms = side_of(module)
+        room = room_of(module, rooms)
+        assert room is not None or module == "app", f"{module} stands in no room"
+        for name in imports(tree):
+            if name in PACKAGES or name.partition(".")[0] not in PACKAGES:
+                continue
+            imported = room_of(name, rooms)
+            if room is None or imported is None or rooms.index(imported) > rooms.index(room):
+                faults.append(f"{module} imports {name}")
+    assert faults == []
+
+
+@pytest.mark.parametrize("driver", DRIVERS)
+def test_a_driver_is_imported_only_by_its_rooms(driver: str) -> None:
     faults = [
         f"{module} imports {name}"
         for module, tree in modules().items()
-        if not within(module, imported) and not allowed(module, IMPORTERS[imported])
+        if room_of(module, DRIVERS[driver]) is None
         for name in set(imports(tree))
-        if within(name, imported)
+        if within(name, driver)
     ]
     assert faults == []
 
 
-def test_ray_imports_of_the_gateway_its_core_its_log_its_queue_and_what_writes_log_lines_alone() -> None:
-    faults = [
-        f"{module} imports {name}"
-        for module, tree in modules().items()
-        if within(module, "serve_deployments")
-        for name in imports(tree)
-        if within(name, "app") and name != "app"
-        if not any(
-            within(name, each) for each in ("app.deliberation", "app.log", "app.admission", "app.observability.logs")
-        )
-    ]
-    assert faults == []
-
-
-def test_the_simulator_stands_alone() -> None:
-    """It plays an engine, so it may know nothing of what it is asked for but the engine's API."""
-    faults = [
-        f"{module} imports {name}"
-        for module, tree in modules().items()
-        if within(module, "serve_deployments.simulator")
-        for name in imports(tree)
-        if any(within(name, foreign) for foreign in ("app", "ray", "nats"))
-        or (within(name, "serve_deployments") and not within(name, "serve_deployments.simulator"))
-        if name != "serve_deployments"
-    ]
-    assert faults == []
-
-
-def test_routes_know_ports_and_never_adapters() -> None:
-    routes = {
-        module
-        for module, tree in modules().items()
-        if any(isinstance(node, ast.Call) and getattr(node.func, "id", "") == "APIRouter" for node in ast.walk(tree))
+def test_no_folder_holds_more_than_fourteen_modules() -> None:
+    crowded = {
+        str(folder.relative_to(ROOT)): count
+        for package in (*PACKAGES, "tests", "benchmarks", "sdk")
+        for folder in [ROOT / package, *(ROOT / package).rglob("*/")]
+        if (count := sum(path.name != "__init__.py" for path in folder.glob("*.py"))) > MODULES_MAX
     }
-    assert {"app.routes.deliberations", "app.routes.events"} <= routes
-    adapters = (
-        "app.log.journal",
-        "app.log.streams",
-        "app.log.work_queue",
-        "app.main",
-        "app.streaming.feed",
-        "nats",
-        "ray",
-        "httpx",
-    )
-    faults = [
-        f"{module} imports {name}"
-        for module in routes
-        for name in imports(modules()[module])
-        if any(within(name, adapter) for adapter in adapters)
-    ]
-    assert faults == []
+    assert crowded == {}
+
+
+def test_no_public_type_name_is_defined_twice() -> None:
+    places: dict[str, list[str]] = {}
+    for module, tree in modules().items():
+        for name in types_defined(tree):
+            places.setdefault(name, []).append(module)
+    assert {name: found for name, found in places.items() if len(found) > 1} == {}
+
+
+def types_defined(tree: ast.Module) -> Iterator[str]:
+    """Public classes and type aliases at the top of a module: names in capitalised words."""
+    for node in tree.body:
+        match node:
+            case ast.ClassDef(name=name):
+                names = [name]
+            case ast.AnnAssign(target=ast.Name(id=name)):
+                names = [name]
+            case ast.Assign(targets=[ast.Name(id=name)]):
+                names = [name]
+            case _:
+                names = []
+        yield from (name for name in names if re.fullmatch(r"[A-Z]\w*[a-z]\w*", name))
 
 
 def test_statuses_of_http_are_told_by_the_edge_and_never_by_the_core() -> None:
     faults = [
         f"{module} imports {name}"
         for module, tree in modules().items()
-        if within(module, "app.deliberation") or module in ("app.log.journal", "app.log.work_queue", "app.log.streams")
+        if within(module, "app.deliberation") or within(module, "app.log")
         for name in imports(tree)
         if within(name, "fastapi") or within(name, "starlette") or within(name, "http")
     ]
