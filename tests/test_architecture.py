@@ -88,7 +88,7 @@ DRIVERS: dict[str, tuple[str, ...]] = {
 # Where an error of any kind may be caught, so that one deliberation's defect does not end the others, and so that
 # whatever a program under test raises is told as its failure.
 BROAD_EXCEPTS = {
-    ("app.webhooks.sender.queue_worker", "_decided"),
+    ("app.webhooks.sender.queue_worker", "_redelivery_delay"),
     ("serve_deployments.agent.agent", "_outcome_of"),
     ("serve_deployments.coordinator.coordinator", "_supervised"),
     ("serve_deployments.sandbox.trial", "run"),

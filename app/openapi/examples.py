@@ -64,7 +64,7 @@ RETENTION_S = 86_400
 JSON = "application/json"
 EVENT_STREAM = "text/event-stream"
 
-Parameters = Mapping[str, str | int | bool | list[str]]
+ExampleParameters = Mapping[str, str | int | bool | list[str]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +80,7 @@ class Example:
     status: int
     answer: Any = None
     media: str = JSON
-    parameters: Parameters = field(default_factory=dict[str, "str | int | bool | list[str]"])
+    parameters: ExampleParameters = field(default_factory=dict[str, "str | int | bool | list[str]"])
     body: Any = None
     exact: bool = True
 
@@ -132,7 +132,7 @@ def _deliberations() -> Examples:
     listed, _ = _catalog().page(TENANT, ListFilter(metadata={"project": "sorting"}), limit=2)
     page = DeliberationPage(items=tuple(summary(entry) for entry in listed), next_cursor=None)
     known = {**ended_id, "If-None-Match": f'"{ended.deliberation_id}-{ended.revision}"'}
-    by_project: Parameters = {"metadata.project": "sorting", "limit": 2}
+    by_project: ExampleParameters = {"metadata.project": "sorting", "limit": 2}
     return {
         "create_deliberation": (
             Example(
@@ -186,8 +186,8 @@ def _events() -> Examples:
     records = records_of(KEY)
     without_deltas = [record for record in records if record.tokens[-1] != "delta"]
     id = records[0].tokens[2]
-    one: Parameters = {"deliberation_id": id}
-    named: Parameters = {"deliberation": [id]}
+    one: ExampleParameters = {"deliberation_id": id}
+    named: ExampleParameters = {"deliberation": [id]}
     return {
         "read_deliberation_events": (
             Example(
@@ -220,7 +220,7 @@ def _stream(records: Sequence[Record], selection: EventSelection) -> str:
     return b"".join(batches).decode()
 
 
-def _event_pages(scope: Parameters, records: Sequence[Record]) -> tuple[Example, ...]:
+def _event_pages(scope: ExampleParameters, records: Sequence[Record]) -> tuple[Example, ...]:
     items = [{"id": str(Cursor(EPOCH, each.sequence)), **json.loads(each.data)} for each in records[:2]]
     page = {"items": items, "next": str(Cursor(EPOCH, 2)), "ended": False}
     seen = {**scope, "Last-Event-ID": str(Cursor(EPOCH, records[-1].sequence))}
@@ -233,7 +233,7 @@ def _event_pages(scope: Parameters, records: Sequence[Record]) -> tuple[Example,
 
 
 def _webhooks() -> Examples:
-    scope: Parameters = {"deliberation_id": state(LIVE_KEY).deliberation_id}
+    scope: ExampleParameters = {"deliberation_id": state(LIVE_KEY).deliberation_id}
     fact = next(record for record in records_of(LIVE_KEY) if record.tokens[-1] == "opened")
     id = delivery_id(fact)
     history = deliveries(delivery_records())[id]
