@@ -25,7 +25,7 @@ def test_the_tree_that_is_printed_is_the_tree_that_is() -> None:
 
 
 def test_every_error_has_a_code_of_its_own() -> None:
-    codes = Counter(each.code for each in [DeliberationError, *below(DeliberationError)] if "code" in vars(each))
+    codes = Counter(each.code for each in {DeliberationError, *below(DeliberationError)} if "code" in vars(each))
     assert set(codes.values()) == {1}
     assert all(re.fullmatch(r"[a-z_]+", code) for code in codes)
 
