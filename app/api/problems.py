@@ -113,7 +113,7 @@ STATUSES: Mapping[str, tuple[int, str]] = {
     "unknown_role": (422, "The role does not exist"),
     "unknown_strategy": (422, "The strategy does not exist"),
     "invalid_json": (400, "The body is not strict JSON"),
-    "invalid_cursor": (400, "The cursor is not one of this stream"),
+    "invalid_cursor": (400, "The cursor is not valid"),
     "key_in_url": (400, "The URL contains a credential"),
     "foreign_host": (400, "The Host header does not name this machine"),
     "unauthenticated": (401, "The credential is missing or not valid"),

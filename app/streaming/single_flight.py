@@ -13,8 +13,7 @@ _Key = TypeVar("_Key", bound=Hashable)
 class SingleFlightCache(Generic[_Value]):
     """One value, fresh for `fresh_s`. Requests during a load wait for it, and fail with it.
 
-    With `pace` the value stays fresh for `pace` times its cost, `fresh_s` at most: a cheap value is nearly always new,
-    and loading an expensive one takes at most a share of 1/`pace` of the time.
+    With `pace` the value stays fresh for `pace` times its cost, `fresh_s` at most: a cheap value is nearly always new.
     """
 
     def __init__(self, fresh_s: float, pace: float | None = None) -> None:
@@ -36,7 +35,7 @@ class SingleFlightCache(Generic[_Value]):
         self._values.clear()
 
     def charge(self, spent_s: float) -> None:
-        """Prolong freshness by the time that the value has cost, now or in addition."""
+        """Keep the value fresh until `pace` times `spent_s` from now, `fresh_s` at most."""
         fresh_s = self._fresh_s if self._pace is None else min(self._fresh_s, self._pace * spent_s)
         self._fresh_until_s = max(self._fresh_until_s, asyncio.get_running_loop().time() + fresh_s)
 

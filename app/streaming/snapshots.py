@@ -101,7 +101,7 @@ def unfinished_calls(state: State, views: Iterable[CallStarted | CallDelta]) -> 
 
 
 class SnapshotCache:
-    """Recent snapshot sets. Loading and encoding one takes at most a quarter of the time, however many viewers open."""
+    """Recent snapshot sets. Viewers that open within a moment share one load."""
 
     def __init__(self, journal: Journal, check: CheckFacts) -> None:
         self._journal = journal

@@ -1,4 +1,4 @@
-"""Which failed requests are made again, how often and after how many seconds."""
+"""Decides which failed requests to an engine are repeated, how often, and after how many seconds."""
 
 import time
 from collections.abc import Awaitable, Callable
@@ -16,7 +16,10 @@ RETRY_WAIT_MAX_S = 5.0
 
 
 def backoff_hook(error: Exception) -> bool | float:
-    """Whether to retry, or the seconds to wait before it: 429, 5xx and broken connections are retried, 4xx are not."""
+    """Whether to retry, or the seconds to wait before it.
+
+    Retried are 408, 429, 5xx, broken or silent streams and unreadable replies. Other refusals (4xx) are final.
+    """
     if isinstance(error, RetryLater) and error.after_s > 0:
         return min(error.after_s, RETRY_WAIT_MAX_S)
     return isinstance(error, CallFailure) and error.retryable
@@ -27,7 +30,8 @@ async def with_retries(
 ) -> EngineReply:
     """The first reply of at most three attempts; raises the last CallFailure. `on_retry` is called before each retry.
 
-    Retries after an engine's refusal (429, 503) also wait until `budget` allows them.
+    Retries after an overloaded engine's refusal (429, 503) also wait until `budget` allows them. An invalid reply makes
+    `validation` run all of this once more.
     """
 
     def backoff(error: Exception) -> bool | float:
@@ -35,7 +39,10 @@ async def with_retries(
         if again is False:
             return False
         on_retry()
-        return max(float(again), budget.wait_s(time.monotonic())) if isinstance(error, RetryLater) else again
+        if not isinstance(error, RetryLater):
+            return again
+        budget_wait_s = budget.wait_s(time.monotonic())
+        return max(again, budget_wait_s) if again is not True else budget_wait_s or True
 
     try:
         return await ask()

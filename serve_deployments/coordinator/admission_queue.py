@@ -21,7 +21,7 @@ class Ticket:
 
 
 class AdmissionQueue:
-    """First in, first out; never more than `limit_max` are begun. Times are seconds of any one clock."""
+    """First in, first out, `limit_max` at once besides those that another coordinator began. Times are in seconds."""
 
     def __init__(self, limit_max: int) -> None:
         self._limiter = ConcurrencyLimiter(limit_max)

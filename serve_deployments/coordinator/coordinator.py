@@ -49,9 +49,9 @@ HEARTBEAT_S = 2.0
 GIVE_BACK_DELAY_S = 2.0
 # How long the end waits for the cost of stopped calls, which is in the log some milliseconds after the stop.
 STOP_GRACE_S = 1.0
-# After two takeovers without progress a deliberation runs with at most 16 other suspects, and before the last one
-# alone: if its coordinator dies, the suspect was the cause. After five seconds the next may run: when the log or all
-# of Ray was away, many are suspects, and each would otherwise wait for the calls of all.
+# A suspect is a deliberation with at least two takeovers without progress: it may kill its coordinators. At most 16
+# suspects run at once. Before its last chance a suspect runs alone, so that a death names its cause. After five seconds
+# the next may run: when the log or all of Ray was away, many are suspects.
 SUSPECT_TAKEOVERS = 2
 SUSPECTS_AT_ONCE = 16
 SUSPECT_FOR_S = 5.0
@@ -306,7 +306,7 @@ class CoordinatorReplica:
                 requests = [group.create_task(self._roles.run(work, run, *each)) for each in by_role.items()]
                 try:
                     while waits_for_calls(work.state, datetime.now(UTC)):
-                        await self._hear_untilnext_moment(work)
+                        await self._hear_until_next_moment(work)
                     if work.state.cancel is not None or datetime.now(UTC) >= work.state.accepted.deadline_at:
                         work.enter(Life.STOPPING)
                         await self._hear_stopped_calls(work)
@@ -317,7 +317,7 @@ class CoordinatorReplica:
             # The supervisor tells errors apart by their class: raise the first one itself.
             raise group.exceptions[0] from group
 
-    async def _hear_untilnext_moment(self, work: Work) -> None:
+    async def _hear_until_next_moment(self, work: Work) -> None:
         """Fold the next facts, or return at the next moment at which time alone may decide."""
         now = datetime.now(UTC)
         heard: list[Record | None] = []
