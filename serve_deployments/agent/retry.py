@@ -25,6 +25,11 @@ def backoff_hook(error: Exception) -> bool | float:
     return isinstance(error, CallFailure) and error.retryable
 
 
+def budgeted(again: bool | float, budget_wait_s: float) -> bool | float:
+    """The wait before a retry after an engine's refusal: at least the budget's; True for the exponential wait."""
+    return again if budget_wait_s == 0 else max(0.0 if again is True else again, budget_wait_s)
+
+
 async def with_retries(
     ask: Callable[[], Awaitable[EngineReply]], budget: RetryBudget, on_retry: Callable[[], None]
 ) -> EngineReply:
@@ -41,8 +46,7 @@ async def with_retries(
         on_retry()
         if not isinstance(error, RetryLater):
             return again
-        budget_wait_s = budget.wait_s(time.monotonic())
-        return max(again, budget_wait_s) if again is not True else budget_wait_s or True
+        return budgeted(again, budget.wait_s(time.monotonic()))
 
     try:
         return await ask()
