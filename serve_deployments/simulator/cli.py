@@ -111,8 +111,3 @@ def simulator(
         ),
         listener,
     )
-
-
-def main() -> None:
-    """Run the command."""
-    typer.run(simulator)
