@@ -122,15 +122,8 @@ class DeliveryKey:
     def subject(self, record: DeliveryRecord) -> str:
         """The subject that a record is stored under."""
         stem = f"{deliveries_subject(self.tenant, self.deliberation_id)}.{checked_token(self.delivery_id, 'delivery')}"
-        match record:
-            case AttemptFailed():
-                return f"{stem}.failed.{record.number}"
-            case DeliveryEnded():
-                return f"{stem}.ended"
-            case RedeliveryRequested():
-                return f"{stem}.redelivery.{record.number}"
-            case Redelivered():
-                return f"{stem}.redelivered.{record.number}"
+        kind = record.type.removeprefix("webhook.")
+        return f"{stem}.{kind}" if isinstance(record, DeliveryEnded) else f"{stem}.{kind}.{record.number}"
 
 
 def deliveries_subject(tenant: str, deliberation_id: str) -> str:

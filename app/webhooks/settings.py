@@ -1,6 +1,6 @@
 """The sender's settings, read from the environment once."""
 
-from typing import Annotated, Literal, cast
+from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field, SecretStr
 from pydantic_settings import NoDecode
@@ -11,15 +11,8 @@ from app.webhooks.signatures import MASTER_CHARS_MIN
 
 Secret = Annotated[SecretStr, Field(min_length=MASTER_CHARS_MIN)]
 Secrets = Annotated[tuple[Secret, ...], NoDecode, BeforeValidator(listed)]
-
-
-def _numbers(given: object) -> object:
-    """Numbers separated by commas."""
-    return tuple(map(float, cast("tuple[str, ...]", listed(given)))) if isinstance(given, str) else given
-
-
 Delays = Annotated[
-    tuple[Annotated[float, Field(ge=0, le=604_800)], ...], NoDecode, BeforeValidator(_numbers), Field(max_length=32)
+    tuple[Annotated[float, Field(ge=0, le=604_800)], ...], NoDecode, BeforeValidator(listed), Field(max_length=32)
 ]
 
 

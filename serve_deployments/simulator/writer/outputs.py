@@ -92,11 +92,9 @@ class OutputWriter:
             "error": lambda _: self._error(),
             "responses": self._responses,
             "choice": lambda schema: self.choose(schema["enum"]),
-            "agreements": lambda _: self._points(),
-            "conflicts": lambda _: self._points(),
-            "gaps": lambda _: self._points(),
             "code": lambda _: self._code(),
             "tests": lambda _: self._tests(),
+            **dict.fromkeys(("agreements", "conflicts", "gaps"), self._points),
         }
 
     def document(self, schema: Mapping[str, Any]) -> JsonValue:
@@ -148,7 +146,7 @@ class OutputWriter:
     def _error(self) -> str:
         return "" if self._behaviour is Behaviour.STUBBORN else self._short(self._sentences.issues(1)[0][0])
 
-    def _points(self) -> JsonValue:
+    def _points(self, _: object) -> JsonValue:
         return [self._short(point) for point in self._sentences.steps(self._chance.randint(1, 3))]
 
     def _accepts(self, place: int) -> bool:
