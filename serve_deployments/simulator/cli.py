@@ -48,7 +48,7 @@ def serve(settings: SimulatorSettings, listener: socket.socket) -> None:
     logging.getLogger("uvicorn.error").addFilter(lambda record: "without completing" not in record.getMessage())
     for number in (signal.SIGTERM, signal.SIGINT):
         # uvicorn drains first, and then raises the signal again.
-        signal.signal(number, lambda *_: sys.exit(0))
+        signal.signal(number, lambda _number, _frame: sys.exit(0))
     place = f"[{host}]" if ":" in host else host
     print(f"simulator ready http://{place}:{port} model={settings.model}", flush=True)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:

@@ -12,7 +12,7 @@ from random import Random
 
 _TEMPLATE = '''\
 def {name}(*values):
-    """Compute the {label} of the values."""
+    """Compute the {function} of the values."""
     if len(values) == 1 and not isinstance(values[0], (int, float)):
         values = tuple(values[0])
     {body}
@@ -27,16 +27,15 @@ _VALUE_MAX = 20
 class Operation:
     """A computation: the words that ask for it, its function, and the function's name in a program."""
 
-    label: str
     cue: str
     compute: Callable[[Sequence[int]], float]
     function: str
 
 
-_SUM = Operation("sum", "sum|add|total|plus", sum, "sum")
+_SUM = Operation("sum|add|total|plus", sum, "sum")
 _OPERATIONS = (
-    Operation("median", "median", statistics.median, "statistics.median"),
-    Operation("maximum", "largest|max|highest|greatest", max, "max"),
+    Operation("median", statistics.median, "statistics.median"),
+    Operation("largest|max|highest|greatest", max, "max"),
     _SUM,
 )
 
@@ -50,10 +49,10 @@ def operation(task: str) -> Operation:
 
 def program(name: str, computed: Operation, chance: Random, *, right: bool) -> str:
     """The source of a module that defines `name`."""
-    module = computed.function.rpartition(".")[0]
+    module, _, function = computed.function.rpartition(".")
     body = f"import {module}\n\n    " if module else ""
     body += chance.choice(_RIGHT if right else _WRONG).format(function=computed.function)
-    return _TEMPLATE.format(name=name, label=computed.label, body=body)
+    return _TEMPLATE.format(name=name, function=function, body=body)
 
 
 def test(name: str, computed: Operation, chance: Random, *, right: bool) -> dict[str, str]:
