@@ -22,7 +22,7 @@ from app.deliberation.ports import Record
 from app.deliberation.roles import parse_roles
 from app.deliberation.strategies import STRATEGIES
 from app.lifecycle.specify import accepted, deliberation_id, specification
-from app.webhooks.attempts import Attempt, AttemptFailed, AttemptFault, DeliveryEnded, DeliveryKey, encoded
+from app.webhooks.attempts import Attempt, AttemptFailed, AttemptProblem, DeliveryEnded, DeliveryKey, encoded
 
 TENANT = "default"
 KEY = "order-4711"
@@ -144,7 +144,7 @@ def delivery_records() -> tuple[Record, ...]:
         at=BEGAN_AT + _STEP,
         duration_ms=31,
         status_code=503,
-        problem=AttemptFault(code="http_status", detail="The receiver answered 503."),
+        problem=AttemptProblem(code="http_status", detail="The receiver answered 503."),
     )
     up = Attempt(at=BEGAN_AT + timedelta(seconds=6), duration_ms=24, status_code=204)
     records = (

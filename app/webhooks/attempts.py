@@ -16,32 +16,32 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Annotated, Literal
 
-from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, TypeAdapter
+from pydantic import AwareDatetime, Field, TypeAdapter
 
+from app.api.schemas import Resource
 from app.deliberation.ports import Record
 from app.deliberation.specification import Token, checked_token
 
 Ending = Literal["delivered", "stopped", "exhausted", "expired"]
 
 
-class _Immutable(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="ignore")
+class AttemptProblem(Resource):
+    """Why an attempt failed. Of the receiver's answer only the status is kept."""
 
-
-class AttemptFault(_Immutable):
-    """Why an attempt failed: a stable code, and a sentence that quotes nothing from the receiver."""
-
-    code: str
+    code: str = Field(
+        description="`http_status`, `timeout`, `connection_failed`, `tls_failed`, `name_unresolved`, "
+        "`address_refused`, `url_refused` or `no_http`"
+    )
     detail: str
 
 
-class Attempt(_Immutable):
+class Attempt(Resource):
     """One request to the receiver, or one refused before it was sent. Without an answer `status_code` is null."""
 
     at: AwareDatetime
     duration_ms: int
     status_code: int | None = None
-    problem: AttemptFault | None = None
+    problem: AttemptProblem | None = None
 
     @property
     def succeeded(self) -> bool:
@@ -49,7 +49,7 @@ class Attempt(_Immutable):
         return self.problem is None
 
 
-class AttemptFailed(_Immutable):
+class AttemptFailed(Resource):
     """The nth scheduled attempt failed and another is due. `fact` is the subject of the delivered fact."""
 
     type: Literal["webhook.failed"] = "webhook.failed"
@@ -59,7 +59,7 @@ class AttemptFailed(_Immutable):
     next_attempt_at: AwareDatetime
 
 
-class DeliveryEnded(_Immutable):
+class DeliveryEnded(Resource):
     """No scheduled attempt follows. `attempt` is the last one; null if the fact was gone before it."""
 
     type: Literal["webhook.ended"] = "webhook.ended"
@@ -68,7 +68,7 @@ class DeliveryEnded(_Immutable):
     attempt: Attempt | None
 
 
-class RedeliveryRequested(_Immutable):
+class RedeliveryRequested(Resource):
     """A client asked for one more attempt, now."""
 
     type: Literal["webhook.redelivery"] = "webhook.redelivery"
@@ -77,7 +77,7 @@ class RedeliveryRequested(_Immutable):
     at: AwareDatetime
 
 
-class Redelivered(_Immutable):
+class Redelivered(Resource):
     """The outcome of a requested redelivery; `attempt` is null if the fact was gone."""
 
     type: Literal["webhook.redelivered"] = "webhook.redelivered"
@@ -122,15 +122,8 @@ class DeliveryKey:
     def subject(self, record: DeliveryRecord) -> str:
         """The subject that a record is stored under."""
         stem = f"{deliveries_subject(self.tenant, self.deliberation_id)}.{checked_token(self.delivery_id, 'delivery')}"
-        match record:
-            case AttemptFailed():
-                return f"{stem}.failed.{record.number}"
-            case DeliveryEnded():
-                return f"{stem}.ended"
-            case RedeliveryRequested():
-                return f"{stem}.redelivery.{record.number}"
-            case Redelivered():
-                return f"{stem}.redelivered.{record.number}"
+        kind = record.type.removeprefix("webhook.")
+        return f"{stem}.{kind}" if isinstance(record, DeliveryEnded) else f"{stem}.{kind}.{record.number}"
 
 
 def deliveries_subject(tenant: str, deliberation_id: str) -> str:

@@ -9,19 +9,9 @@ from app.api.webhook_payloads import WebhookEvent, event_id
 from app.deliberation.facts import Envelope
 from app.deliberation.ports import Record
 from app.deliberation.specification import Token
-from app.webhooks import attempts
+from app.webhooks.attempts import AttemptProblem, DeliveryHistory
 
 DeliveryStatus = Literal["pending", "retrying", "delivered", "failed", "stopped"]
-
-
-class AttemptProblem(Resource):
-    """Why an attempt failed. Of the receiver's answer only the status is kept."""
-
-    code: str = Field(
-        description="`http_status`, `timeout`, `connection_failed`, `tls_failed`, `name_unresolved`, "
-        "`address_refused`, `url_refused` or `no_http`"
-    )
-    detail: str
 
 
 class DeliveryAttempt(Resource):
@@ -77,7 +67,7 @@ class WebhookPayload(Resource):
     data: Envelope = Field(description="The event, as in the event stream")
 
 
-def _status(delivery: attempts.DeliveryHistory, stopped: bool) -> DeliveryStatus:
+def _status(delivery: DeliveryHistory, stopped: bool) -> DeliveryStatus:
     if delivery.succeeded:
         return "delivered"
     if delivery.ended is not None:
@@ -87,27 +77,18 @@ def _status(delivery: attempts.DeliveryHistory, stopped: bool) -> DeliveryStatus
     return "retrying" if delivery.failed else "pending"
 
 
-def _attempts(delivery: attempts.DeliveryHistory) -> tuple[DeliveryAttempt, ...]:
+def _attempts(delivery: DeliveryHistory) -> tuple[DeliveryAttempt, ...]:
     made = [(each.attempt, False) for _, each in sorted(delivery.failed.items())]
     if delivery.ended is not None and delivery.ended.attempt is not None:
         made.append((delivery.ended.attempt, False))
     made += [(each.attempt, True) for each in delivery.redelivered.values() if each.attempt is not None]
     return tuple(
-        DeliveryAttempt(
-            number=number,
-            at=attempt.at,
-            duration_ms=attempt.duration_ms,
-            status_code=attempt.status_code,
-            problem=attempt.problem and AttemptProblem(code=attempt.problem.code, detail=attempt.problem.detail),
-            requested=requested,
-        )
+        DeliveryAttempt(number=number, requested=requested, **attempt.model_dump())
         for number, (attempt, requested) in enumerate(sorted(made, key=lambda each: each[0].at), start=1)
     )
 
 
-def delivery_resource(
-    id: str, fact: Record, delivery: attempts.DeliveryHistory, *, epoch: str, stopped: bool
-) -> Delivery:
+def delivery_resource(id: str, fact: Record, delivery: DeliveryHistory, *, epoch: str, stopped: bool) -> Delivery:
     """The delivery of a fact; `stopped` if the receiver answered 410 to any event of the deliberation."""
     envelope = Envelope.model_validate_json(fact.data)
     path = f"/deliberations/{envelope.deliberation_id}"

@@ -27,7 +27,6 @@ from app.webhooks.resources import Delivery, DeliveryPage, delivery_resource
 
 PAGE_MAX = 200
 REDELIVERIES_MAX = 100
-_NOT_READ = "This gateway has not read the log yet; the log may be unreachable."
 
 router = APIRouter(tags=["webhooks"])
 
@@ -68,7 +67,7 @@ async def _deliveries(gateway: Gateway, tenant: str, deliberation_id: str) -> De
     records = await journal.facts(tenant, deliberation_id)
     webhook = gateway["deliberations"].state_from(deliberation_id, records).specification.webhook
     if not epoch:
-        raise JournalUnavailable(_NOT_READ)
+        raise JournalUnavailable("This gateway has not read the log yet; the log may be unreachable.")
     facts: Sequence[Record] = [] if webhook is None else due(records, webhook)
     recorded = await journal.last([f"{deliveries_subject(tenant, deliberation_id)}.>"]) if facts else []
     return Deliveries({delivery_id(fact): fact for fact in facts}, deliveries(recorded), epoch)

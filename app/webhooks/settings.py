@@ -1,25 +1,18 @@
 """The sender's settings, read from the environment once."""
 
-from typing import Annotated, Literal, cast
+from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field, SecretStr
 from pydantic_settings import NoDecode
 
-from app.settings import WebhookRules, listed, rows_of, setting
+from app.settings import WebhookRules, listed, setting
 from app.webhooks.sender.schedule import DELAYS_S
 from app.webhooks.signatures import MASTER_CHARS_MIN
 
 Secret = Annotated[SecretStr, Field(min_length=MASTER_CHARS_MIN)]
 Secrets = Annotated[tuple[Secret, ...], NoDecode, BeforeValidator(listed)]
-
-
-def _numbers(given: object) -> object:
-    """Numbers separated by commas."""
-    return tuple(map(float, cast("tuple[str, ...]", listed(given)))) if isinstance(given, str) else given
-
-
 Delays = Annotated[
-    tuple[Annotated[float, Field(ge=0, le=604_800)], ...], NoDecode, BeforeValidator(_numbers), Field(max_length=32)
+    tuple[Annotated[float, Field(ge=0, le=604_800)], ...], NoDecode, BeforeValidator(listed), Field(max_length=32)
 ]
 
 
@@ -67,12 +60,3 @@ class SenderSettings(WebhookRules):
     log_level: Literal["debug", "info", "warning", "error"] = setting(
         "info", "LOG_LEVEL", "Least severity of logged events. Of a webhook's URL only the host is logged."
     )
-
-    def masters(self) -> list[str]:
-        """The signing secrets, newest first."""
-        return [secret.get_secret_value() for secret in self.webhook_secrets]
-
-
-def sender_settings_table() -> str:
-    """A Markdown table of the sender's settings, between the markers in docs/configuration.md."""
-    return "\n".join(rows_of(SenderSettings)) + "\n"

@@ -1,6 +1,8 @@
 """Entry point of `python -m serve_deployments.simulator`."""
 
-from serve_deployments.simulator.cli import main
+import typer
+
+from serve_deployments.simulator.cli import simulator
 
 if __name__ == "__main__":
-    main()
+    typer.run(simulator)

@@ -4,7 +4,7 @@ import asyncio
 import logging
 import signal
 import socket
-from types import FrameType
+import sys
 from typing import Annotated
 
 import typer
@@ -22,11 +22,6 @@ _FAULT_HELP = (
     "A fault, KIND[:rate|:every=N|:first=N][:match=REGEX]; repeatable. REGEX is searched in the X-Call-Id header and "
     f"the prompt. Kinds: {FAULT_HELP}"
 )
-
-
-def _exit(_number: int, _frame: FrameType | None) -> None:
-    # uvicorn drains first, and then raises the signal again.
-    raise SystemExit(0)
 
 
 def serve(settings: SimulatorSettings, listener: socket.socket) -> None:
@@ -51,8 +46,9 @@ def serve(settings: SimulatorSettings, listener: socket.socket) -> None:
     )
     # After a scripted broken stream uvicorn closes the connection, which is wanted, and logs an error, which is not.
     logging.getLogger("uvicorn.error").addFilter(lambda record: "without completing" not in record.getMessage())
-    signal.signal(signal.SIGTERM, _exit)
-    signal.signal(signal.SIGINT, _exit)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        # uvicorn drains first, and then raises the signal again.
+        signal.signal(number, lambda _number, _frame: sys.exit(0))
     place = f"[{host}]" if ":" in host else host
     print(f"simulator ready http://{place}:{port} model={settings.model}", flush=True)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
@@ -111,8 +107,3 @@ def simulator(
         ),
         listener,
     )
-
-
-def main() -> None:
-    """Run the command."""
-    typer.run(simulator)

@@ -71,18 +71,13 @@ def parse_fault(text: str) -> ScriptedFault:
             f"{text!r} is not KIND[:rate|:every=N|:first=N][:match=REGEX], with a rate from 0 to 1 and KIND one of "
             f"{', '.join(FaultKind)}"
         )
-    pattern, rate, every, first = found.group("match", "rate", "every", "first")
+    kind, rate, every, first, pattern = found.groups()
     try:
         match = None if pattern is None else re.compile(pattern)
     except re.error as exc:
         raise FaultSyntaxError(f"{text!r}: {pattern!r} is no regular expression: {exc}") from exc
-    return ScriptedFault(
-        FaultKind(found["kind"]),
-        rate=None if rate is None else float(rate),
-        every=None if every is None else int(every),
-        first=None if first is None else int(first),
-        match=match,
-    )
+    counts = [int(number) if number else None for number in (every, first)]
+    return ScriptedFault(FaultKind(kind), float(rate) if rate else None, *counts, match=match)
 
 
 class FaultPlan:

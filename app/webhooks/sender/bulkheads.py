@@ -9,6 +9,7 @@ import random
 from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
+from weakref import WeakValueDictionary
 
 from app.api.webhook_targets import Target
 
@@ -64,12 +65,6 @@ class Bulkhead:
         self.mean_s += _SMOOTHING * (duration_s - self.mean_s)
 
 
-@dataclass(slots=True)
-class _Tenant:
-    slots: asyncio.Semaphore
-    users: int = 0
-
-
 class Bulkheads:
     """All bulkheads of this process; `in_flight` attempts hold a slot."""
 
@@ -77,7 +72,8 @@ class Bulkheads:
         self.in_flight = 0
         self._bounds = bounds
         self._total = asyncio.Semaphore(bounds.total_max)
-        self._tenants: dict[str, _Tenant] = {}
+        # A tenant's slots live as long as one of its attempts refers to them.
+        self._tenants: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
         self._bulkheads: dict[tuple[str, str], Bulkhead] = {}
 
     @property
@@ -94,9 +90,8 @@ class Bulkheads:
         self._bulkheads[key] = bulkhead
         if bulkhead.waiting >= (FAILING_WAITING_MAX if bulkhead.failing else self._bounds.waiting_max):
             raise self._deferred(bulkhead)
-        own = self._tenants.setdefault(tenant, _Tenant(asyncio.Semaphore(self._bounds.tenant_max)))
+        own = self._tenants.setdefault(tenant, asyncio.Semaphore(self._bounds.tenant_max))
         bulkhead.users += 1
-        own.users += 1
         try:
             async with AsyncExitStack() as held:
                 await self._acquire(held, bulkhead, own)
@@ -107,16 +102,15 @@ class Bulkheads:
                     self.in_flight -= 1
         finally:
             bulkhead.users -= 1
-            own.users -= 1
-            self._evict_idle(tenant, own)
+            self._evict_oldest()
 
-    async def _acquire(self, held: AsyncExitStack, bulkhead: Bulkhead, own: _Tenant) -> None:
+    async def _acquire(self, held: AsyncExitStack, bulkhead: Bulkhead, own: asyncio.Semaphore) -> None:
         bulkhead.waiting += 1
         try:
             async with asyncio.timeout(self._bounds.wait_max_s):
                 if bulkhead.failing:
                     await held.enter_async_context(bulkhead.single)
-                for slots in (bulkhead.slots, own.slots, self._total):
+                for slots in (bulkhead.slots, own, self._total):
                     await held.enter_async_context(slots)
         except TimeoutError as exc:
             raise self._deferred(bulkhead) from exc
@@ -129,11 +123,8 @@ class Bulkheads:
         drain_s = bulkhead.waiting * bulkhead.mean_s / concurrency
         return AttemptDeferred(min(DEFER_MAX_S, max(DEFER_MIN_S, drain_s)) * random.uniform(1, 2))
 
-    def _evict_idle(self, tenant: str, own: _Tenant) -> None:
-        """Drop idle tenants, and the least recently used bulkhead beyond the bound."""
-        if not own.users:
-            self._tenants.pop(tenant, None)
-        if len(self._bulkheads) > _IDLE_MAX:
-            oldest = next(iter(self._bulkheads))
-            if not self._bulkheads[oldest].users:
-                del self._bulkheads[oldest]
+    def _evict_oldest(self) -> None:
+        """Drop the least recently used bulkhead beyond the bound, unless it is in use."""
+        oldest = next(iter(self._bulkheads))
+        if len(self._bulkheads) > _IDLE_MAX and not self._bulkheads[oldest].users:
+            del self._bulkheads[oldest]

@@ -3,18 +3,18 @@
 import asyncio
 import random
 from collections import Counter
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from datetime import UTC, datetime
 
 import structlog
 
 from app.api.webhook_payloads import delivery_id, payload
 from app.api.webhook_targets import Rules, UnfitUrl
-from app.deliberation.ports import Clock, Journal, Record
+from app.deliberation.ports import Journal, Record
 from app.deliberation.specification import Webhook
 from app.webhooks.attempts import (
     Attempt,
-    AttemptFault,
+    AttemptProblem,
     DeliveryEnded,
     DeliveryKey,
     DeliveryRecord,
@@ -30,19 +30,8 @@ from app.webhooks.signatures import Signer
 log = structlog.get_logger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class PendingDelivery:
-    """A fact to deliver, and its webhook."""
-
-    tenant: str
-    deliberation_id: str
-    webhook: Webhook
-    fact: Record
-
-    @property
-    def key(self) -> DeliveryKey:
-        """The delivery's key."""
-        return DeliveryKey(self.tenant, self.deliberation_id, delivery_id(self.fact))
+def _key(fact: Record) -> DeliveryKey:
+    return DeliveryKey(fact.tokens[1], fact.tokens[2], delivery_id(fact))
 
 
 class DeliveryWorker:
@@ -58,10 +47,7 @@ class DeliveryWorker:
         bulkheads: Bulkheads,
         signer: Signer,
         rules: Rules,
-        clock: Clock,
-        *,
         delays_s: Sequence[float],
-        draw: Callable[[], float] = random.random,
     ) -> None:
         self.counts: Counter[str] = Counter()
         self.draining = asyncio.Event()
@@ -70,25 +56,23 @@ class DeliveryWorker:
         self._bulkheads = bulkheads
         self._signer = signer
         self._rules = rules
-        self._clock = clock
         self._delays_s = tuple(delays_s)
-        self._draw = draw
         self._epoch = ""
         journal.on_reconnect(self._forget_epoch)
 
     def _forget_epoch(self) -> None:
         self._epoch = ""
 
-    async def attempt_scheduled(self, delivery: PendingDelivery, number: int) -> DeliveryRecord:
+    async def attempt_scheduled(self, webhook: Webhook, fact: Record, number: int) -> DeliveryRecord:
         """Make the nth scheduled attempt; returns the stored record. Raises AttemptDeferred and JournalUnavailable."""
-        outcome = await self._attempt(delivery)
-        step = next_step(delivery.fact.subject, number, outcome, self._delays_s, self._draw())
-        return await self.record(delivery.key, step)
+        outcome = await self._attempt(webhook, fact)
+        step = next_step(fact.subject, number, outcome, self._delays_s, random.random())
+        return await self.record(_key(fact), step)
 
-    async def redeliver(self, delivery: PendingDelivery, number: int) -> None:
+    async def redeliver(self, webhook: Webhook, fact: Record, number: int) -> None:
         """Make the attempt of the nth request for a redelivery; raises as `attempt_scheduled`."""
-        outcome = await self._attempt(delivery)
-        await self.record(delivery.key, Redelivered(fact=delivery.fact.subject, number=number, attempt=outcome.attempt))
+        outcome = await self._attempt(webhook, fact)
+        await self.record(_key(fact), Redelivered(fact=fact.subject, number=number, attempt=outcome.attempt))
 
     async def record(self, key: DeliveryKey, record: DeliveryRecord) -> DeliveryRecord:
         """Store a record unless its subject has one; returns the stored one. Raises JournalUnavailable."""
@@ -97,29 +81,30 @@ class DeliveryWorker:
             self.counts[record.ending] += 1
         return decoded(appended.record.data)
 
-    async def _attempt(self, delivery: PendingDelivery) -> AttemptOutcome:
+    async def _attempt(self, webhook: Webhook, fact: Record) -> AttemptOutcome:
         if self.draining.is_set():
             # Returned to the queue at once, for another process.
             raise AttemptDeferred(0)
         try:
-            target = self._rules.check(delivery.webhook.url)
+            target = self._rules.check(webhook.url)
         except UnfitUrl as exc:
             # The URL was valid at acceptance; the operator has since restricted the rules.
-            fault = AttemptFault(code="url_refused", detail=f"{exc}.")
-            return AttemptOutcome(Attempt(at=self._clock.now(), duration_ms=0, problem=fault))
-        async with self._bulkheads.slot(delivery.tenant, target) as bulkhead:
+            problem = AttemptProblem(code="url_refused", detail=f"{exc}.")
+            return AttemptOutcome(Attempt(at=datetime.now(UTC), duration_ms=0, problem=problem))
+        key = _key(fact)
+        async with self._bulkheads.slot(key.tenant, target) as bulkhead:
             if not self._epoch:
                 self._epoch = (await self._journal.state()).epoch
-            body = payload(delivery.fact, self._epoch, delivery.webhook)
-            headers = self._signer.headers(delivery.tenant, delivery.key.delivery_id, body, self._clock.now())
-            outcome = await self._poster.post(delivery.webhook.url, headers, body)
+            body = payload(fact, self._epoch, webhook)
+            headers = self._signer.headers(key.tenant, key.delivery_id, body, datetime.now(UTC))
+            outcome = await self._poster.post(webhook.url, headers, body)
             attempt = outcome.attempt
             bulkhead.note(answered=attempt.status_code is not None, duration_s=attempt.duration_ms / 1_000)
         self.counts["succeeded" if attempt.succeeded else "failed"] += 1
         log.info(
             "webhook_attempt",
-            tenant=delivery.tenant,
-            delivery_id=delivery.key.delivery_id,
+            tenant=key.tenant,
+            delivery_id=key.delivery_id,
             target=str(target),
             status=attempt.status_code,
             problem=attempt.problem and attempt.problem.code,

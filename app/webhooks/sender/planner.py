@@ -1,13 +1,13 @@
 """Decides which attempts are due: first attempts from a deliberation's facts, later ones from delivery records."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Sequence
+from contextlib import AsyncExitStack, suppress
 from datetime import timedelta
 
 from app.api.webhook_payloads import delivery_id, due, is_end, patterns
 from app.deliberation.facts import Accepted, decode, prefix
-from app.deliberation.ports import Clock, Journal, Record
+from app.deliberation.ports import Journal, Record
 from app.deliberation.specification import Webhook
 from app.webhooks.attempts import (
     AttemptFailed,
@@ -21,7 +21,7 @@ from app.webhooks.attempts import (
     deliveries_subject,
     receiver_gone,
 )
-from app.webhooks.sender.delivery import DeliveryWorker, PendingDelivery
+from app.webhooks.sender.delivery import DeliveryWorker
 from app.webhooks.sender.schedule import seconds_until
 
 # A deliberation is followed until this long after its deadline; then it is checked at this interval.
@@ -50,10 +50,9 @@ class DeliveryPlanner:
     JournalUnavailable.
     """
 
-    def __init__(self, journal: Journal, worker: DeliveryWorker, clock: Clock) -> None:
+    def __init__(self, journal: Journal, worker: DeliveryWorker) -> None:
         self._journal = journal
         self._worker = worker
-        self._clock = clock
 
     async def follow(self, accepted: Record) -> float | None:
         """Make the first attempt for each subscribed event, in the log's order, until the deliberation has ended.
@@ -67,15 +66,23 @@ class DeliveryPlanner:
         tenant = accepted.tokens[1]
         subjects = patterns(tenant, fact.deliberation_id, webhook.events)
         until = fact.deadline_at + timedelta(seconds=END_GRACE_S)
-        async with self._changes(subjects) as changed:
+        changed = asyncio.Event()
+        async with AsyncExitStack() as stack:
+            # A reconnect counts as a change, because a fact may have been missed.
+            stack.callback(self._journal.on_reconnect(changed.set))
+            subscription = await self._journal.subscribe(subjects, lambda _: changed.set())
+            stack.push_async_callback(subscription.close)
             while True:
                 changed.clear()
                 facts = await self._journal.last(subjects)
                 if await self._attempt_first(tenant, webhook, facts):
                     return None
-                if not (left_s := seconds_until(until, self._clock.now())):
+                if not (left_s := seconds_until(until)):
                     return OVERDUE_S
-                await self._pause(changed, facts, left_s)
+                await asyncio.sleep(len(facts) * PAUSE_PER_FACT_S)
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(left_s):
+                        await changed.wait()
 
     async def _attempt_first(self, tenant: str, webhook: Webhook, facts: Sequence[Record]) -> bool:
         """Make every outstanding first attempt; whether no event is left to deliver."""
@@ -89,39 +96,16 @@ class DeliveryPlanner:
                 history = known.get(delivery_id(fact))
                 if history is not None and history.started:
                     continue
-                delivery = PendingDelivery(tenant, deliberation_id, webhook, fact)
-                if receiver_gone(await self._worker.attempt_scheduled(delivery, 1)):
+                if receiver_gone(await self._worker.attempt_scheduled(webhook, fact, 1)):
                     return True
         return any(map(is_end, facts))
-
-    @asynccontextmanager
-    async def _changes(self, subjects: Sequence[str]) -> AsyncGenerator[asyncio.Event]:
-        """An event that is set by every matching fact, and after a reconnect, when one may have been missed."""
-        changed = asyncio.Event()
-        unhook = self._journal.on_reconnect(changed.set)
-        try:
-            subscription = await self._journal.subscribe(subjects, lambda _: changed.set())
-            try:
-                yield changed
-            finally:
-                await subscription.close()
-        finally:
-            unhook()
-
-    async def _pause(self, changed: asyncio.Event, facts: Sequence[Record], left_s: float) -> None:
-        await asyncio.sleep(len(facts) * PAUSE_PER_FACT_S)
-        try:
-            async with asyncio.timeout(left_s):
-                await changed.wait()
-        except TimeoutError:
-            return
 
     async def retry(self, queued: Record) -> float | None:
         """Make the attempt that a record asks for, once it is due: a scheduled retry or a redelivery."""
         record, key = decoded(queued.data), DeliveryKey.of(queued)
         match record:
             case AttemptFailed():
-                if wait_s := seconds_until(record.next_attempt_at, self._clock.now()):
+                if wait_s := seconds_until(record.next_attempt_at):
                     return wait_s
                 await self._retry(key, record)
             case RedeliveryRequested():
@@ -137,8 +121,8 @@ class DeliveryPlanner:
             return
         if any(receiver_gone(each.ended) for each in known.values()):
             await self._worker.record(key, DeliveryEnded(fact=failed.fact, ending="stopped", attempt=None))
-        elif delivery := await self._pending(key, failed.fact):
-            await self._worker.attempt_scheduled(delivery, failed.number + 1)
+        elif pending := await self._pending(key, failed.fact):
+            await self._worker.attempt_scheduled(*pending, failed.number + 1)
         else:
             await self._worker.record(key, DeliveryEnded(fact=failed.fact, ending="expired", attempt=None))
 
@@ -146,8 +130,8 @@ class DeliveryPlanner:
         known = await self._histories(key.tenant, key.deliberation_id, f"{key.delivery_id}.>")
         if request.number in known.get(key.delivery_id, DeliveryHistory()).redelivered:
             return
-        if delivery := await self._pending(key, request.fact):
-            await self._worker.redeliver(delivery, request.number)
+        if pending := await self._pending(key, request.fact):
+            await self._worker.redeliver(*pending, request.number)
         else:
             await self._worker.record(key, Redelivered(fact=request.fact, number=request.number, attempt=None))
 
@@ -156,12 +140,12 @@ class DeliveryPlanner:
         stem = deliveries_subject(tenant, deliberation_id)
         return deliveries(await self._journal.last([f"{stem}.{records}", f"{stem}.*.ended"]))
 
-    async def _pending(self, key: DeliveryKey, subject: str) -> PendingDelivery | None:
-        """The delivery of the fact at `subject`; None if that fact was deleted or replaced."""
+    async def _pending(self, key: DeliveryKey, subject: str) -> tuple[Webhook, Record] | None:
+        """The webhook and the fact at `subject`; None if that fact was deleted or replaced."""
         stem = prefix(key.tenant, key.deliberation_id)
         acceptance, deleted = f"{stem}.accepted", f"{stem}.deleted"
         found = {record.subject: record for record in await self._journal.last([acceptance, deleted, subject])}
         accepted = webhook_of(found[acceptance].data) if acceptance in found and deleted not in found else None
         if accepted is None or subject not in found or delivery_id(found[subject]) != key.delivery_id:
             return None
-        return PendingDelivery(key.tenant, key.deliberation_id, accepted[1], found[subject])
+        return accepted[1], found[subject]

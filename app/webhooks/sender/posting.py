@@ -12,7 +12,6 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
-from types import TracebackType
 from typing import Self
 
 import aiohttp
@@ -20,15 +19,14 @@ from aiohttp.abc import AbstractResolver, ResolveResult
 from yarl import URL
 
 from app.api.webhook_targets import Rules, Target, UnfitUrl, address_refused
-from app.deliberation.ports import Clock
-from app.webhooks.attempts import Attempt, AttemptFault
+from app.webhooks.attempts import Attempt, AttemptProblem
 from app.webhooks.sender.schedule import AttemptOutcome
 
 CONNECT_TIMEOUT_S = 5.0
 HEAD_BYTES_MAX = 8_190
 HEADERS_MAX = 64
 # Each lookup blocks a thread of the system's resolver; one unresponsive name server must not delay other lookups.
-_LOOKUPS_MAX = 128
+_LOOKUP_THREADS = ThreadPoolExecutor(128, thread_name_prefix="lookup")
 USER_AGENT = "deliberation-gateway-webhooks"
 
 Lookup = Callable[[str, int], Awaitable[Sequence[str]]]
@@ -71,37 +69,24 @@ class _CheckedResolver(AbstractResolver):
         """Holds no resources."""
 
 
-class SystemLookup:
-    """The system's resolver, in a thread pool."""
+async def system_lookup(host: str, port: int) -> Sequence[str]:
+    """The host's addresses by the system's resolver; raises OSError."""
 
-    def __init__(self) -> None:
-        self._threads = ThreadPoolExecutor(_LOOKUPS_MAX, thread_name_prefix="lookup")
+    def addresses() -> list[str]:
+        return [str(found[4][0]) for found in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)]
 
-    async def __call__(self, host: str, port: int) -> Sequence[str]:
-        """The host's addresses; raises OSError."""
-
-        def addresses() -> list[str]:
-            return [str(found[4][0]) for found in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)]
-
-        return await asyncio.get_running_loop().run_in_executor(self._threads, addresses)
+    return await asyncio.get_running_loop().run_in_executor(_LOOKUP_THREADS, addresses)
 
 
 class Poster:
     """Posts to receivers; an async context manager. `timeout_s` bounds a whole attempt, its lookup included."""
 
     def __init__(
-        self,
-        rules: Rules,
-        clock: Clock,
-        *,
-        timeout_s: float,
-        lookup: Lookup | None = None,
-        tls: ssl.SSLContext | None = None,
+        self, rules: Rules, *, timeout_s: float, lookup: Lookup | None = None, tls: ssl.SSLContext | None = None
     ) -> None:
         self._rules = rules
-        self._clock = clock
         self._timeout_s = timeout_s
-        self._lookup = lookup or SystemLookup()
+        self._lookup = lookup or system_lookup
         self._tls = tls
 
     async def __aenter__(self) -> Self:
@@ -128,34 +113,32 @@ class Poster:
         )
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self._session.close()
 
     async def post(self, url: str, headers: Mapping[str, str], body: bytes) -> AttemptOutcome:
         """Make one attempt; every failure of the receiver or its name is an outcome, never an exception."""
-        at, began_s = self._clock.now(), time.monotonic()
+        at, began_s = datetime.now(UTC), time.monotonic()
         status, retry_after_s, fault = None, None, None
         try:
             status, retry_after = await self._answer(url, headers, body)
-            retry_after_s = retry_after_seconds(retry_after, self._clock.now())
+            retry_after_s = retry_after_seconds(retry_after, datetime.now(UTC))
             if not 200 <= status < 300:
-                fault = AttemptFault(code="http_status", detail=f"The receiver answered {status}.")
+                fault = AttemptProblem(code="http_status", detail=f"The receiver answered {status}.")
         except UnfitUrl as exc:
-            fault = AttemptFault(code="url_refused", detail=f"{exc}.")
+            fault = AttemptProblem(code="url_refused", detail=f"{exc}.")
         except AddressRefused:
-            fault = AttemptFault(code="address_refused", detail="The host is at a private or reserved address.")
+            fault = AttemptProblem(code="address_refused", detail="The host is at a private or reserved address.")
         except TimeoutError:
-            fault = AttemptFault(code="timeout", detail=f"No answer within {self._timeout_s:g} s.")
+            fault = AttemptProblem(code="timeout", detail=f"No answer within {self._timeout_s:g} s.")
         except aiohttp.ClientConnectorDNSError:
-            fault = AttemptFault(code="name_unresolved", detail="The host's name has no address.")
+            fault = AttemptProblem(code="name_unresolved", detail="The host's name has no address.")
         except (aiohttp.ClientSSLError, ssl.SSLError):
-            fault = AttemptFault(code="tls_failed", detail="TLS failed: the certificate, its name, or the protocol.")
+            fault = AttemptProblem(code="tls_failed", detail="TLS failed: the certificate, its name, or the protocol.")
         except (aiohttp.ClientConnectionError, OSError):
-            fault = AttemptFault(code="connection_failed", detail="The connection was refused or closed.")
+            fault = AttemptProblem(code="connection_failed", detail="The connection was refused or closed.")
         except (aiohttp.ClientError, ValueError):
-            fault = AttemptFault(code="no_http", detail="The answer is not valid HTTP.")
+            fault = AttemptProblem(code="no_http", detail="The answer is not valid HTTP.")
         duration_ms = round((time.monotonic() - began_s) * 1_000)
         attempt = Attempt(at=at, duration_ms=duration_ms, status_code=status, problem=fault)
         return AttemptOutcome(attempt, None if attempt.succeeded else retry_after_s)

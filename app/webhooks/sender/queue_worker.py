@@ -28,7 +28,6 @@ class QueueWorker:
     def __init__(
         self,
         journal: JetStreamJournal,
-        *,
         stream: str,
         consumer: str,
         slots: int,

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 
 from app.webhooks.attempts import Attempt, AttemptFailed, DeliveryEnded
 
@@ -41,6 +41,6 @@ def next_step(
     return AttemptFailed(fact=fact, number=number, attempt=attempt, next_attempt_at=due_at)
 
 
-def seconds_until(moment: datetime, now: datetime) -> float:
-    """Seconds from `now` to `moment`; 0 if it has passed."""
-    return max(0.0, (moment - now).total_seconds())
+def seconds_until(moment: datetime) -> float:
+    """Seconds to `moment`; 0 if it has passed."""
+    return max(0.0, (moment - datetime.now(UTC)).total_seconds())

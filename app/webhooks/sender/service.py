@@ -6,7 +6,6 @@ import signal
 from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Any
 
 import structlog
@@ -30,14 +29,6 @@ _REQUEST_BYTES_MAX = 4_096
 _ALIVE = b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nContent-Length: 3\r\nConnection: close\r\n\r\nok\n"
 
 log = structlog.get_logger(__name__)
-
-
-class UtcClock:
-    """The system's time."""
-
-    def now(self) -> datetime:
-        """The present, in UTC."""
-        return datetime.now(UTC)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +77,7 @@ class Sender:
 @asynccontextmanager
 async def sender_of(settings: SenderSettings, *, lookup: Lookup | None = None) -> AsyncGenerator[Sender]:
     """A connected sender. Waits for the log without a limit; raises JournalUnavailable if it refuses the connection."""
-    clock, rules = UtcClock(), settings.webhook_rules
+    rules = settings.webhook_rules
     bounds = Bounds(
         total_max=settings.webhooks_in_flight_max,
         tenant_max=settings.webhooks_in_flight_per_tenant_max,
@@ -97,21 +88,13 @@ async def sender_of(settings: SenderSettings, *, lookup: Lookup | None = None) -
     async with AsyncExitStack() as opened:
         opened.push_async_callback(journal.close)
         await journal.open()
-        poster = Poster(rules, clock, timeout_s=settings.webhook_timeout_s, lookup=lookup)
+        poster = Poster(rules, timeout_s=settings.webhook_timeout_s, lookup=lookup)
         await opened.enter_async_context(poster)
-        signer = Signer(settings.masters())
-        worker = DeliveryWorker(journal, poster, bulkheads, signer, rules, clock, delays_s=settings.webhook_retries_s)
-        planner = DeliveryPlanner(journal, worker, clock)
-        deliberations = QueueWorker(
-            journal,
-            stream=STREAM,
-            consumer=WEBHOOKS_CONSUMER,
-            slots=settings.webhooks_held_max,
-            work=planner.follow,
-        )
-        attempts = QueueWorker(
-            journal, stream=WEBHOOKS_STREAM, consumer=ATTEMPTS_CONSUMER, slots=ATTEMPTS_HELD_MAX, work=planner.retry
-        )
+        signer = Signer([secret.get_secret_value() for secret in settings.webhook_secrets])
+        worker = DeliveryWorker(journal, poster, bulkheads, signer, rules, settings.webhook_retries_s)
+        planner = DeliveryPlanner(journal, worker)
+        deliberations = QueueWorker(journal, STREAM, WEBHOOKS_CONSUMER, settings.webhooks_held_max, planner.follow)
+        attempts = QueueWorker(journal, WEBHOOKS_STREAM, ATTEMPTS_CONSUMER, ATTEMPTS_HELD_MAX, planner.retry)
         yield Sender(journal, worker, bulkheads, (deliberations, attempts))
 
 

@@ -8,6 +8,7 @@ from itertools import count
 
 from prometheus_client import generate_latest
 from pydantic import ValidationError
+from starlette.requests import ClientDisconnect
 from starlette.types import Receive, Scope, Send
 
 from serve_deployments.simulator.faults import FaultKind, FaultPlan
@@ -15,7 +16,7 @@ from serve_deployments.simulator.script import Script
 from serve_deployments.simulator.server.calls import CallLedger, ServedRequest
 from serve_deployments.simulator.server.completion import Generation, SimulatorSettings, complete, render
 from serve_deployments.simulator.server.engine import EngineMetrics, PrefixCache, SequenceSlots
-from serve_deployments.simulator.server.exchange import ClientGone, Exchange, RequestRefused, bad_request
+from serve_deployments.simulator.server.exchange import Exchange, RequestRefused, bad_request
 from serve_deployments.simulator.server.requests import (
     CompletionRequest,
     Conversation,
@@ -65,14 +66,12 @@ class Simulator:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request."""
-        if scope["type"] != "http":
-            raise RuntimeError(f"only http is served, not {scope['type']}")
         exchange = Exchange(scope, receive, send)
         try:
             await self._handler(scope["path"], scope["method"])(exchange)
         except RequestRefused as refused:
             await exchange.answer(refused.status, refused.body, headers=refused.headers)
-        except ClientGone:
+        except ClientDisconnect:
             pass
 
     def _handler(self, path: str, method: str) -> Handler:
@@ -87,7 +86,7 @@ class Simulator:
     # --- completions -----------------------------------------------------------------------------------------------
 
     async def _completions(self, exchange: Exchange, parse: Parse, path: str) -> None:
-        header = exchange.headers.get(b"x-call-id", b"").decode("latin-1")
+        header = exchange.headers.get("x-call-id", "")
         served = self._ledger.start(tuple(part.strip() for part in header.split(",") if part.strip()), path)
         self._load += 1
         try:
@@ -96,25 +95,22 @@ class Simulator:
             self._ledger.keep_prompt(served, body)
             generation = self._generation(request, conversations, header)
             async with exchange.connected():
-                await self._in_turn(exchange, served, generation)
-        except ClientGone:
+                size = len(generation.choices)
+                turn = self._slots.join(size)
+                try:
+                    await turn
+                    await self._generate(exchange, served, generation)
+                finally:
+                    self._slots.leave(size, turn)
+        except ClientDisconnect:
             if served.outcome == "running":
                 self._ledger.abort(served, 0)
             raise
         except RequestRefused:
-            self._ledger.fail(served)
+            self._ledger.end(served, "failed")
             raise
         finally:
             self._load -= 1
-
-    async def _in_turn(self, exchange: Exchange, served: ServedRequest, generation: Generation) -> None:
-        size = len(generation.choices)
-        turn = self._slots.join(size)
-        try:
-            await turn
-            await self._generate(exchange, served, generation)
-        finally:
-            self._slots.leave(size, turn)
 
     def _generation(self, request: CompletionRequest, conversations: list[Conversation], header: str) -> Generation:
         """Check a request against the model and the script, and write its choices. Raises RequestRefused."""
@@ -153,7 +149,7 @@ class Simulator:
     async def _generate(self, exchange: Exchange, served: ServedRequest, generation: Generation) -> None:
         metrics, choices = self._metrics, generation.choices
         cached = self._prefill(generation)
-        trace = exchange.headers.get(b"x-request-id", b"").decode("latin-1") or f"simulated-{next(self._numbers)}"
+        trace = exchange.headers.get("x-request-id") or f"simulated-{next(self._numbers)}"
         sender = ReplySender(exchange, generation, f"chatcmpl-{trace}", self._settings.model, cached)
         first_s = time.monotonic() - exchange.arrived_s + min(due_s[0] for due_s in generation.due_times_s)
         try:
@@ -165,7 +161,7 @@ class Simulator:
         finally:
             metrics.generation_tokens.inc(sender.written)
         if not complete:
-            self._ledger.fail(served)
+            self._ledger.end(served, "failed")
             return
         prompt_tokens = [prompt.tokens for prompt in generation.prompts]
         self._ledger.finish(served, prompt_tokens, [len(choice.tokens) for choice in choices], cached)
@@ -210,7 +206,7 @@ class Simulator:
         await _json(exchange, {**answer, "tokens": ids, "token_strs": texts})
 
     async def _read_calls(self, exchange: Exchange) -> None:
-        detail = exchange.query in (b"detail=1", b"detail=true")
+        detail = exchange.query_params.get("detail") in ("1", "true")
         await _json(exchange, self._ledger.report(self._settings.model, detail=detail))
 
     async def _reset_calls(self, exchange: Exchange) -> None:

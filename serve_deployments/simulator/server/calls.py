@@ -34,9 +34,9 @@ class CallLedger:
     def reset(self) -> None:
         """Forget everything; requests that are running are counted as they end."""
         self._calls: OrderedDict[str, dict[str, int]] = OrderedDict()
-        self._prompts: deque[ServedRequest] = deque()
+        self._prompts: deque[ServedRequest] = deque(maxlen=PROMPTS_MAX)
+        self._prompts_kept = 0
         self._calls_forgotten = 0
-        self._prompts_forgotten = 0
         self._total: dict[str, int] = dict.fromkeys((*_COUNTED, "cached_tokens", "aborted_tokens"), 0)
 
     def start(self, call_ids: tuple[str, ...], path: str) -> ServedRequest:
@@ -49,9 +49,7 @@ class CallLedger:
         """Keep the request's body, and drop the oldest one beyond the bound."""
         served.body = body
         self._prompts.append(served)
-        if len(self._prompts) > PROMPTS_MAX:
-            self._prompts.popleft()
-            self._prompts_forgotten += 1
+        self._prompts_kept += 1
 
     def finish(
         self, served: ServedRequest, prompt_tokens: list[int], completion_tokens: list[int], cached: int
@@ -60,7 +58,7 @@ class CallLedger:
 
         Where there is not one number for each call, the first call is charged all of them.
         """
-        self._end(served, "finished")
+        self.end(served, "finished")
         self._total["cached_tokens"] += cached
         for name, tokens in (("prompt_tokens", prompt_tokens), ("completion_tokens", completion_tokens)):
             self._total[name] += sum(tokens)
@@ -70,12 +68,13 @@ class CallLedger:
 
     def abort(self, served: ServedRequest, tokens_written: int) -> None:
         """Count a request whose client left after so many tokens were written."""
-        self._end(served, "aborted")
+        self.end(served, "aborted")
         self._total["aborted_tokens"] += tokens_written
 
-    def fail(self, served: ServedRequest) -> None:
-        """Count a request that was refused, or broken off by a scripted fault."""
-        self._end(served, "failed")
+    def end(self, served: ServedRequest, outcome: Literal["finished", "aborted", "failed"]) -> None:
+        """Count how a request ended; a refused one, and one that a scripted fault broke off, has failed."""
+        served.outcome = outcome
+        self._count(served, outcome)
 
     def report(self, model: str, *, detail: bool) -> dict[str, object]:
         """The body of `GET /simulator/calls`; it lists prompts only with `detail`."""
@@ -96,12 +95,8 @@ class CallLedger:
                 }
                 for served in self._prompts
             ]
-            report["prompts_forgotten"] = self._prompts_forgotten
+            report["prompts_forgotten"] = self._prompts_kept - len(self._prompts)
         return report
-
-    def _end(self, served: ServedRequest, outcome: Literal["finished", "aborted", "failed"]) -> None:
-        served.outcome = outcome
-        self._count(served, outcome)
 
     def _count(self, served: ServedRequest, name: str) -> None:
         self._total[name] += 1

@@ -113,8 +113,11 @@ def _writer(prompt: RenderedPrompt, script: Script, key: bytes) -> OutputWriter:
 def _tokens(
     writer: OutputWriter, form: dict[str, Any] | list[str] | None, fixed: int | None, fault: FaultKind | None
 ) -> list[str]:
+    if form is None and fixed is None:
+        return tokenize(writer.text())
     if form is None:
-        return tokenize(writer.text()) if fixed is None else _filled(writer, fixed)
+        # The filler has more than 100 tokens.
+        return tokenize(f"{writer.filler()}\n\n" * ((fixed or 0) // 100 + 1))[:fixed]
     if isinstance(form, list):
         return tokenize(writer.choose(form))
     try:
@@ -126,14 +129,6 @@ def _tokens(
     tokens = tokenize(text)
     # JSON may end in white space, so a fixed length holds for structured answers too.
     return tokens + [" "] * ((fixed or 0) - len(tokens))
-
-
-def _filled(writer: OutputWriter, count: int) -> list[str]:
-    text = writer.filler()
-    tokens = tokenize(text)
-    while len(tokens) < count:
-        tokens += tokenize(f"\n\n{text}")
-    return tokens[:count]
 
 
 def _ended(

@@ -7,14 +7,12 @@ import time
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
 from http import HTTPStatus
-from types import MappingProxyType
 
+from starlette.requests import ClientDisconnect, Request
 from starlette.types import Receive, Scope, Send
 
 BODY_BYTES_MAX = 16 * 1024 * 1024
 _STREAM_HEADERS = [(b"content-type", b"text/event-stream; charset=utf-8"), (b"cache-control", b"no-cache")]
-
-
 # The types that vLLM 0.32 gives: `vllm/entrypoints/serve/exception_handling`.
 _ERROR_TYPES = {
     400: "BadRequestError",
@@ -34,7 +32,7 @@ class RequestRefused(Exception):
         *,
         param: str | None = None,
         kind: str | None = None,
-        headers: Mapping[str, str] = MappingProxyType({}),
+        headers: Mapping[str, str] | None = None,
     ) -> None:
         super().__init__(text)
         self.status = status
@@ -48,10 +46,6 @@ def bad_request(text: str, param: str | None = None) -> RequestRefused:
     return RequestRefused(400, f"{text} (parameter={param})" if param else text, param=param)
 
 
-class ClientGone(Exception):
-    """The client closed its connection before the answer was complete."""
-
-
 async def sleep_until(due_s: float) -> None:
     """Return when `time.monotonic()` has reached `due_s`."""
     delay_s = due_s - time.monotonic()
@@ -61,34 +55,27 @@ async def sleep_until(due_s: float) -> None:
         await sleep_until(due_s)
 
 
-class Exchange:
+class Exchange(Request):
     """One request and its answer."""
 
     def __init__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        self._receive = receive
-        self._send = send
-        self.headers: dict[bytes, bytes] = dict(scope["headers"])
-        self.query: bytes = scope["query_string"]
+        super().__init__(scope, receive, send)
         self.arrived_s = time.monotonic()
 
     async def body(self) -> bytes:
-        """The request's body. Raises RequestRefused (413) when it is longer than 16 MiB."""
+        """The request's body. Raises ClientDisconnect, and RequestRefused (413) when it is longer than 16 MiB."""
         body = bytearray()
-        while True:
-            event = await self._receive()
-            if event["type"] == "http.disconnect":
-                raise ClientGone
-            body += event.get("body", b"")
+        async for piece in self.stream():
+            body += piece
             if len(body) > BODY_BYTES_MAX:
                 # The rest is not read, so the connection cannot be used again.
                 text = f"The body exceeds {BODY_BYTES_MAX} bytes."
                 raise RequestRefused(413, text, headers={"connection": "close"})
-            if not event.get("more_body"):
-                return bytes(body)
+        return bytes(body)
 
     @asynccontextmanager
     async def connected(self) -> AsyncGenerator[None]:
-        """Cancel the block and raise ClientGone as soon as the client leaves. The body must have been read."""
+        """Cancel the block and raise ClientDisconnect as soon as the client leaves. The body must have been read."""
         task = asyncio.current_task()
         assert task is not None
         gone = False
@@ -106,7 +93,7 @@ class Exchange:
         except asyncio.CancelledError:
             if not gone or task.uncancel() > 0:
                 raise
-            raise ClientGone from None
+            raise ClientDisconnect from None
         finally:
             watcher.cancel()
 
@@ -116,11 +103,11 @@ class Exchange:
         body: bytes,
         *,
         content_type: bytes = b"application/json",
-        headers: Mapping[str, str] = MappingProxyType({}),
+        headers: Mapping[str, str] | None = None,
         cut_at: int | None = None,
     ) -> None:
         """Send a whole answer, or with `cut_at` only so many bytes of it: the server then closes the connection."""
-        extra = [(name.encode(), value.encode()) for name, value in headers.items()]
+        extra = [(name.encode(), value.encode()) for name, value in (headers or {}).items()]
         head = [(b"content-type", content_type), (b"content-length", b"%d" % len(body)), *extra]
         await self._send({"type": "http.response.start", "status": status, "headers": head})
         await self.write(body[:cut_at], last=cut_at is None)

@@ -29,37 +29,27 @@ class _Body(BaseModel):
     model_config = ConfigDict(extra="ignore", protected_namespaces=())
 
 
-class ContentPart(_Body):
-    """One part of a message's content; only text is understood."""
-
+class _Part(_Body):
     type: str = "text"
     text: str | None = None
 
 
-class PromptMessage(_Body):
-    """One chat message."""
-
+class _Message(_Body):
     role: str
-    content: str | list[ContentPart] | None = None
+    content: str | list[_Part] | None = None
 
 
-class StreamUsageOptions(_Body):
-    """Usage in a stream. `continuous_usage_stats` needs `include_usage`, as in vLLM."""
-
+class _StreamOptions(_Body):
     include_usage: bool | None = False
     continuous_usage_stats: bool | None = False
 
 
-class ResponseFormat(_Body):
-    """`response_format`."""
-
+class _ResponseFormat(_Body):
     type: Literal["text", "json_object", "json_schema", "structural_tag"]
     json_schema: dict[str, Any] | None = None
 
 
-class StructuredOutputs(_Body):
-    """`structured_outputs`: exactly one constraint."""
-
+class _StructuredOutputs(_Body):
     json_: dict[str, Any] | Json[dict[str, Any]] | None = Field(default=None, alias="json")
     regex: str | None = None
     choice: list[str] | None = None
@@ -82,10 +72,10 @@ class CompletionRequest(_Body):
     include_stop_str_in_output: bool = False
     ignore_eos: bool = False
     stream: bool | None = False
-    stream_options: StreamUsageOptions | None = None
+    stream_options: _StreamOptions | None = None
     stream_interval: int | None = Field(default=None, ge=1)
-    response_format: ResponseFormat | None = None
-    structured_outputs: StructuredOutputs | None = None
+    response_format: _ResponseFormat | None = None
+    structured_outputs: _StructuredOutputs | None = None
     cache_salt: _Filled | None = None
 
     @property
@@ -99,18 +89,12 @@ class CompletionRequest(_Body):
         return self.max_tokens if self.max_completion_tokens is None else self.max_completion_tokens
 
 
-class ChatRequest(CompletionRequest):
-    """Body of `POST /v1/chat/completions`."""
-
-    messages: list[PromptMessage] = Field(min_length=1)
+class _ChatRequest(CompletionRequest):
+    messages: list[_Message] = Field(min_length=1)
 
 
-class BatchRequest(CompletionRequest):
-    """Body of `POST /v1/chat/completions/batch`: several conversations, one answer each."""
-
-    messages: list[Annotated[list[PromptMessage], Field(min_length=1)]] = Field(
-        min_length=1, max_length=CONVERSATIONS_MAX
-    )
+class _BatchRequest(CompletionRequest):
+    messages: list[Annotated[list[_Message], Field(min_length=1)]] = Field(min_length=1, max_length=CONVERSATIONS_MAX)
 
 
 class TokenizeRequest(_Body):
@@ -118,7 +102,7 @@ class TokenizeRequest(_Body):
 
     model: str | None = None
     prompt: str | None = None
-    messages: list[PromptMessage] | None = None
+    messages: list[_Message] | None = None
     add_generation_prompt: bool = True
     return_token_strs: bool | None = False
 
@@ -129,7 +113,7 @@ _ANY_OBJECT: dict[str, Any] = {"properties": {"reasoning": {}, "answer": {}, "co
 
 def parse_chat(body: bytes) -> tuple[CompletionRequest, list[Conversation]]:
     """The request and its one conversation. Raises RequestRefused (400)."""
-    request = _validated(ChatRequest, body)
+    request = _validated(_ChatRequest, body)
     if request.temperature == 0.0 and request.sequences > 1:
         raise bad_request(f"n must be 1 when using greedy sampling, got {request.n}.", "n")
     if request.stream_options is not None and not request.stream:
@@ -139,7 +123,7 @@ def parse_chat(body: bytes) -> tuple[CompletionRequest, list[Conversation]]:
 
 def parse_batch(body: bytes) -> tuple[CompletionRequest, list[Conversation]]:
     """The request and its conversations. Raises RequestRefused (400), also for a stream or several choices."""
-    request = _validated(BatchRequest, body)
+    request = _validated(_BatchRequest, body)
     for field_name in ("stream", "stream_options"):
         if getattr(request, field_name):
             raise bad_request("Batch chat completions do not support streaming.", field_name)
@@ -171,14 +155,14 @@ def _validated(model: type[_Model], body: bytes) -> _Model:
 
 def _is_branch(step: int | str) -> bool:
     # For a union, pydantic adds the branch that it tried; that is no field of the body.
-    return isinstance(step, str) and (step in ("str", "ContentPart") or "[" in step)
+    return isinstance(step, str) and (step in ("str", "_Part") or "[" in step)
 
 
-def _conversation(messages: list[PromptMessage]) -> Conversation:
+def _conversation(messages: list[_Message]) -> Conversation:
     return tuple((message.role, _text(message.content)) for message in messages)
 
 
-def _text(content: str | list[ContentPart] | None) -> str:
+def _text(content: str | list[_Part] | None) -> str:
     if content is None or isinstance(content, str):
         return content or ""
     for part in content:

@@ -43,6 +43,16 @@ _RIGHT = {Behaviour.NORMAL: 0.75, Behaviour.EXCELLENT: 1.0, Behaviour.POOR: 0.0,
 _REPAIRED = {Behaviour.NORMAL: 0.8, Behaviour.EXCELLENT: 1.0, Behaviour.POOR: 0.3, Behaviour.STUBBORN: 0.0}
 _ACCEPTED = {Behaviour.NORMAL: 0.8, Behaviour.EXCELLENT: 0.95, Behaviour.POOR: 0.8, Behaviour.STUBBORN: 0.0}
 
+# The property names of each known shape whose properties do not depend on each other.
+_SHAPES = {
+    frozenset(("reasoning", "answer", "confidence")),
+    frozenset(("reasoning", "error", "answer", "confidence")),
+    frozenset(("responses", "answer", "confidence")),
+    frozenset(("reasoning", "choice")),
+    frozenset(("agreements", "conflicts", "gaps")),
+    frozenset(("reasoning", "code", "confidence")),
+    frozenset(("reasoning", "tests")),
+}
 REVISED_HEADING = "## Changed after review"
 _WORD = re.compile(r"\w+")
 _FIGURE = re.compile(r"\d[\d,.]*")
@@ -74,25 +84,29 @@ class OutputWriter:
         self._words_max = words_max
         self._noise_key = chance.getrandbits(64)
         self._sentences = SentenceBank(prompt.title, chance)
-        self._shapes: Mapping[frozenset[str], Callable[[Mapping[str, Any]], JsonValue]] = {
-            frozenset(("reasoning", "answer", "confidence")): self._answer,
-            frozenset(("reasoning", "error", "answer", "confidence")): self._debate_turn,
-            frozenset(("issues", "verdict")): self._critique,
-            frozenset(("responses", "answer", "confidence")): self._revision,
-            frozenset(("notes_a", "notes_b", "winner", "margin")): self._pair,
-            frozenset(("reasoning", "choice")): self._choice,
-            frozenset(("agreements", "conflicts", "gaps")): self._analysis,
-            frozenset(("reasoning", "code", "confidence")): self._program,
-            frozenset(("reasoning", "tests")): self._tests,
+        # The properties that are written by themselves, in any of the shapes.
+        self._fields: Mapping[str, Callable[[Mapping[str, Any]], JsonValue]] = {
+            "reasoning": lambda _: self._short(self._sentences.reasoning()),
+            "answer": lambda _: self._short(self.text()),
+            "confidence": lambda _: _CONFIDENCE[behaviour] + chance.randint(0, 5),
+            "error": lambda _: self._error(),
+            "responses": self._responses,
+            "choice": lambda schema: self.choose(schema["enum"]),
+            "code": lambda _: self._code(),
+            "tests": lambda _: self._tests(),
+            **dict.fromkeys(("agreements", "conflicts", "gaps"), self._points),
         }
 
     def document(self, schema: Mapping[str, Any]) -> JsonValue:
         """A value for `schema`. Raises SchemaUnsupported when it is malformed or not understood."""
         try:
             properties: Mapping[str, Any] = schema.get("properties", {})
-            write = self._shapes.get(frozenset(properties))
-            if write is not None:
-                return write(properties)
+            if frozenset(properties) in _SHAPES:
+                return {name: self._fields[name](value) for name, value in properties.items()}
+            if set(properties) == {"issues", "verdict"}:
+                return self._critique(properties["issues"].get("maxItems"))
+            if set(properties) == {"notes_a", "notes_b", "winner", "margin"}:
+                return self._pair()
             if properties and all(_is_scored(each) for each in properties.values()):
                 return self._scores(properties)
             return schema_value(schema, self._chance, lambda: self._short(self._sentences.sentence()))
@@ -127,25 +141,13 @@ class OutputWriter:
     def _short(self, text: str) -> str:
         return text if self._words_max is None else " ".join(text.split(" ")[: self._words_max])
 
-    def _reasoning(self) -> str:
-        return self._short(self._sentences.reasoning())
-
-    def _confidence(self) -> int:
-        return _CONFIDENCE[self._behaviour] + self._chance.randint(0, 5)
-
     # --- writing ---------------------------------------------------------------------------------------------------
 
-    def _answer(self, _: Mapping[str, Any]) -> JsonValue:
-        return {"reasoning": self._reasoning(), "answer": self._short(self.text()), "confidence": self._confidence()}
+    def _error(self) -> str:
+        return "" if self._behaviour is Behaviour.STUBBORN else self._short(self._sentences.issues(1)[0][0])
 
-    def _debate_turn(self, _: Mapping[str, Any]) -> JsonValue:
-        error = "" if self._behaviour is Behaviour.STUBBORN else self._sentences.issues(1)[0][0]
-        return {
-            "reasoning": self._reasoning(),
-            "error": self._short(error),
-            "answer": self._short(self.text()),
-            "confidence": self._confidence(),
-        }
+    def _points(self, _: object) -> JsonValue:
+        return [self._short(point) for point in self._sentences.steps(self._chance.randint(1, 3))]
 
     def _accepts(self, place: int) -> bool:
         return fraction("accepts", self._noise_key, place) < _ACCEPTED[self._behaviour]
@@ -158,27 +160,20 @@ class OutputWriter:
         kept = own.split(REVISED_HEADING)[0] if own.count(REVISED_HEADING) > 1 else own
         return f"{kept.rstrip()}\n\n{REVISED_HEADING}\n\n{listed}"
 
-    def _revision(self, properties: Mapping[str, Any]) -> JsonValue:
-        fixes = self._prompt.fixes[: properties["responses"].get("maxItems")]
+    def _responses(self, schema: Mapping[str, Any]) -> JsonValue:
         responses: list[JsonValue] = []
-        for place, fix in enumerate(fixes):
+        for place, fix in enumerate(self._prompt.fixes[: schema.get("maxItems")]):
             accepted = self._accepts(place)
             reason = f"Right, and changed: {fix}" if accepted else "The text already covers this."
             decision = "accept" if accepted else "reject"
             responses.append({"issue": place + 1, "decision": decision, "reason": self._short(reason)})
-        return {"responses": responses, "answer": self._short(self.text()), "confidence": self._confidence()}
-
-    def _analysis(self, properties: Mapping[str, Any]) -> JsonValue:
-        return {
-            name: [self._short(point) for point in self._sentences.steps(self._chance.randint(1, 3))]
-            for name in properties
-        }
+        return responses
 
     # --- reviewing -------------------------------------------------------------------------------------------------
 
-    def _critique(self, properties: Mapping[str, Any]) -> JsonValue:
+    def _critique(self, issues_max: int | None) -> JsonValue:
         text = next(iter(self._prompt.candidates.values()), self._prompt.own)
-        severities = self._severities(text)[: properties["issues"].get("maxItems")]
+        severities = self._severities(text)[:issues_max]
         issues: list[JsonValue] = []
         for severity, (claim, evidence, fix) in zip(severities, self._sentences.issues(len(severities)), strict=True):
             line = self._chance.choice([line for line in text.splitlines() if line] or ["the first line"])
@@ -214,7 +209,7 @@ class OutputWriter:
             scores[label] = {"criteria": criteria}
         return scores
 
-    def _pair(self, _: Mapping[str, Any]) -> JsonValue:
+    def _pair(self) -> JsonValue:
         first, second = (self._perceived(self._prompt.candidates.get(label, "")) for label in ("A", "B"))
         gap = abs(first - second)
         return {
@@ -224,26 +219,21 @@ class OutputWriter:
             "margin": 1 if gap < 0.8 else 2 if gap < 1.8 else 3,
         }
 
-    def _choice(self, properties: Mapping[str, Any]) -> JsonValue:
-        return {"reasoning": self._reasoning(), "choice": self.choose(properties["choice"]["enum"])}
-
     # --- code ------------------------------------------------------------------------------------------------------
 
-    def _program(self, _: Mapping[str, Any]) -> JsonValue:
+    def _code(self) -> str:
         own = self._prompt.own
-        right = self._chance.random() < (_REPAIRED if own else _RIGHT)[self._behaviour]
-        code = program(self._prompt.entry_point, operation(self._prompt.task), self._chance, right=right)
         if own and self._behaviour is Behaviour.STUBBORN:
-            code = own
-        return {"reasoning": self._reasoning(), "code": code, "confidence": self._confidence()}
+            return own
+        right = self._chance.random() < (_REPAIRED if own else _RIGHT)[self._behaviour]
+        return program(self._prompt.entry_point, operation(self._prompt.task), self._chance, right=right)
 
-    def _tests(self, _: Mapping[str, Any]) -> JsonValue:
-        asked, count = operation(self._prompt.task), self._chance.randint(3, 5)
-        tests: list[JsonValue] = []
-        while len(tests) < count:
+    def _tests(self) -> JsonValue:
+        asked, tests = operation(self._prompt.task), list[JsonValue]()
+        for _ in range(self._chance.randint(3, 5)):
             right = self._behaviour is not Behaviour.POOR or self._chance.random() < 0.7
             tests.append({**test(self._prompt.entry_point, asked, self._chance, right=right)})
-        return {"reasoning": self._reasoning(), "tests": tests}
+        return tests
 
 
 def _is_scored(schema: object) -> bool:

@@ -1,7 +1,7 @@
 """Small Python programs about a few numbers, and tests of them.
 
-Every program takes numbers or one list of them. The task's words decide what it computes; a wrong one has a typical
-fault, such as a value left out.
+Every program takes numbers or one list of them. The task's words decide what it computes; a wrong one leaves a value
+out or is off by one.
 """
 
 import re
@@ -12,48 +12,30 @@ from random import Random
 
 _TEMPLATE = '''\
 def {name}(*values):
-    """Compute the {label} of the values."""
+    """Compute the {function} of the values."""
     if len(values) == 1 and not isinstance(values[0], (int, float)):
         values = tuple(values[0])
     {body}
 '''
+_RIGHT = ("return {function}(values)", "result = {function}(values)\n    return result")
+_WRONG = ("return {function}(values[:-1])", "result = {function}(values)\n    return result + 1")
 _VALUES_MAX = 6
 _VALUE_MAX = 20
 
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """A computation: the words that ask for it, its reference, and right and wrong function bodies."""
+    """A computation: the words that ask for it, its function, and the function's name in a program."""
 
-    label: str
     cue: str
     compute: Callable[[Sequence[int]], float]
-    right: tuple[str, ...]
-    wrong: tuple[str, ...]
+    function: str
 
 
-_SUM = Operation(
-    "sum",
-    "sum|add|total|plus",
-    sum,
-    ("return sum(values)", "total = 0\nfor value in values:\n    total += value\nreturn total"),
-    ("return sum(values[:-1])", "total = 1\nfor value in values:\n    total += value\nreturn total"),
-)
+_SUM = Operation("sum|add|total|plus", sum, "sum")
 _OPERATIONS = (
-    Operation(
-        "median",
-        "median",
-        statistics.median,
-        ("import statistics\n\nreturn statistics.median(values)",),
-        ("ordered = sorted(values)\nreturn ordered[len(ordered) // 2]", "return values[len(values) // 2]"),
-    ),
-    Operation(
-        "maximum",
-        "largest|max|highest|greatest",
-        max,
-        ("return max(values)", "return sorted(values)[-1]"),
-        ("return values[-1]", "return max(0, *values)"),
-    ),
+    Operation("median", statistics.median, "statistics.median"),
+    Operation("largest|max|highest|greatest", max, "max"),
     _SUM,
 )
 
@@ -67,8 +49,10 @@ def operation(task: str) -> Operation:
 
 def program(name: str, computed: Operation, chance: Random, *, right: bool) -> str:
     """The source of a module that defines `name`."""
-    body = chance.choice(computed.right if right else computed.wrong)
-    return _TEMPLATE.format(name=name, label=computed.label, body=body.replace("\n", "\n    "))
+    module, _, function = computed.function.rpartition(".")
+    body = f"import {module}\n\n    " if module else ""
+    body += chance.choice(_RIGHT if right else _WRONG).format(function=computed.function)
+    return _TEMPLATE.format(name=name, function=function, body=body)
 
 
 def test(name: str, computed: Operation, chance: Random, *, right: bool) -> dict[str, str]:

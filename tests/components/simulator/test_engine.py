@@ -242,7 +242,7 @@ def test_every_request_is_counted_by_its_call_and_its_outcome() -> None:
     ledger.finish(ledger.start(("a",), "chat"), [10], [5], 0)
     ledger.finish(ledger.start(("a",), "chat"), [10], [6], 8)
     ledger.abort(ledger.start(("b",), "chat"), 3)
-    ledger.fail(ledger.start((), "chat"))
+    ledger.end(ledger.start((), "chat"), "failed")
     report: Any = ledger.report("simulated", detail=False)
     ended = {"finished": 2, "aborted": 1, "failed": 1, "started": 4, "requests": 4}
     tokens = {"prompt_tokens": 20, "completion_tokens": 11, "cached_tokens": 8, "aborted_tokens": 3}

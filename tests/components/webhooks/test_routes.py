@@ -12,11 +12,12 @@ from typer.testing import CliRunner
 from app.api.webhook_payloads import EVENTS, TERMINAL_EVENTS, delivery_id
 from app.cli import cli
 from app.deliberation.facts import Accepted, decode
+from app.settings import rows_of
 from app.testing import InMemoryJournal
 from app.webhooks.attempts import (
     Attempt,
     AttemptFailed,
-    AttemptFault,
+    AttemptProblem,
     DeliveryEnded,
     DeliveryKey,
     DeliveryRecord,
@@ -25,7 +26,7 @@ from app.webhooks.attempts import (
     encoded,
 )
 from app.webhooks.routes import REDELIVERIES_MAX
-from app.webhooks.settings import SenderSettings, sender_settings_table
+from app.webhooks.settings import SenderSettings
 from app.webhooks.signatures import tenant_secret
 from tests.components.access.keyed import PEPPER, bearer, make_key
 from tests.components.docs.test_docs import CONFIGURATION, between
@@ -38,7 +39,7 @@ TAKEN = Attempt(at=NOW + timedelta(seconds=9), duration_ms=5, status_code=200)
 
 
 def refused(second: int, status: int | None = 500) -> Attempt:
-    problem = AttemptFault(code="http_status", detail="No.")
+    problem = AttemptProblem(code="http_status", detail="No.")
     return Attempt(at=NOW + timedelta(seconds=second), duration_ms=5, status_code=status, problem=problem)
 
 
@@ -334,7 +335,7 @@ def test_the_command_prints_nothing_without_a_valid_secret(tmp_path: Path, given
 
 
 def test_the_documentation_lists_every_setting_of_the_sender() -> None:
-    assert between(CONFIGURATION, "sender-settings").strip() == sender_settings_table().strip(), (
-        "write app.webhooks.settings.sender_settings_table() between the markers of docs/configuration.md"
+    assert between(CONFIGURATION, "sender-settings").strip() == "\n".join(rows_of(SenderSettings)), (
+        "write the rows of app.settings.rows_of(SenderSettings) between the markers of docs/configuration.md"
     )
     assert all(field.description for field in SenderSettings.model_fields.values())

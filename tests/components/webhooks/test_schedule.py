@@ -10,7 +10,7 @@ from app.deliberation.ports import Record
 from app.webhooks.attempts import (
     Attempt,
     AttemptFailed,
-    AttemptFault,
+    AttemptProblem,
     DeliveryEnded,
     DeliveryHistory,
     DeliveryKey,
@@ -28,11 +28,11 @@ NOW = datetime(2026, 1, 1, tzinfo=UTC)
 FACT = "deliberations.default.d1.end"
 KEY = DeliveryKey("default", "d1", "dlv_1")
 TAKEN = Attempt(at=NOW, duration_ms=500, status_code=200)
-REFUSED = Attempt(at=NOW, duration_ms=500, status_code=500, problem=AttemptFault(code="http_status", detail="500"))
+REFUSED = Attempt(at=NOW, duration_ms=500, status_code=500, problem=AttemptProblem(code="http_status", detail="500"))
 
 
 def outcome(status: int | None, retry_after_s: float | None = None) -> AttemptOutcome:
-    problem = None if status and 200 <= status < 300 else AttemptFault(code="c", detail="d")
+    problem = None if status and 200 <= status < 300 else AttemptProblem(code="c", detail="d")
     return AttemptOutcome(Attempt(at=NOW, duration_ms=500, status_code=status, problem=problem), retry_after_s)
 
 

@@ -5,6 +5,7 @@ import json
 from collections import Counter
 from collections.abc import Sequence
 from datetime import UTC, datetime
+from typing import Any
 
 import pytest
 import structlog
@@ -168,7 +169,11 @@ async def test_a_failed_delivery_delays_no_later_event(own_nats_server: NatsServ
 
 
 async def test_a_hanging_receiver_delays_no_other_receiver(own_nats_server: NatsServer) -> None:
-    bounds = {"webhook_timeout_s": 60, "webhooks_in_flight_per_host_max": 3, "webhooks_in_flight_max": 8}
+    bounds: dict[str, Any] = {
+        "webhook_timeout_s": 60,
+        "webhooks_in_flight_per_host_max": 3,
+        "webhooks_in_flight_max": 8,
+    }
     async with declared(own_nats_server) as journal, receiving("hang") as dead, receiving() as alive:
         async with sending(own_nats_server, **bounds):
             stuck = [await submit(journal, dead.url()) for _ in range(40)]
