@@ -182,7 +182,7 @@ def create_app(settings: Settings, journal: GatewayLog | None = None, clock: Clo
         app.add_middleware(CORSMiddleware, allow_origins=settings.cors_origins, **CORS)
     app.add_middleware(RequestContext)
     served = list(app.routes)
-    operations = {getattr(route, "operation_id", None) for router in ROUTERS for route in router.routes}
+    operations = {getattr(route, "unique_id", None) for router in ROUTERS for route in router.routes}
     assert operations <= ACCESS.keys(), (
         f"app.access.authorization.ACCESS lacks these operations: {operations - ACCESS.keys()}"
     )

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from importlib.metadata import version
 from typing import Any
 
-from fastapi import APIRouter, Response
+from fastapi import Response
 
 from app.admission.backlog import Backlog
 from app.api.cluster_schemas import (
@@ -43,7 +43,7 @@ from app.observability.replica_status import (
     StatusType,
     read,
 )
-from app.routes.dependencies import Gateway, InGateway
+from app.routes.dependencies import Gateway, InGateway, api_router
 from app.routes.health import senders_of
 from app.routes.roles import INQUIRY_TIMEOUT_S
 
@@ -51,7 +51,7 @@ LOG_TIMEOUT_S = 1.0
 # The maximum in `serve_deployments.application`.
 COORDINATORS_MAX = 64
 
-router = APIRouter(tags=["operations"])
+router = api_router("operations")
 
 
 def _read(
@@ -267,9 +267,7 @@ async def _collect(gateway: Gateway) -> bytes:
 
 @router.get(
     "/cluster",
-    operation_id="get_cluster",
     summary="Replicas, queue, log, engines and versions",
-    response_class=Response,
     responses={200: {"model": Cluster, **answer("The parts that answered")}, **problems()},
 )
 async def get_cluster(gateway: InGateway) -> Response:

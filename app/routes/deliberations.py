@@ -6,7 +6,7 @@ import re
 from typing import Annotated, Any, get_args
 from urllib.parse import urlencode
 
-from fastapi import APIRouter, Request, Response
+from fastapi import Request, Response
 from pydantic import AwareDatetime, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 from pydantic_core import PydanticCustomError
 
@@ -20,7 +20,7 @@ from app.catalog.index import NOT_READ
 from app.catalog.projection import resource, summary
 from app.deliberation.errors import InvalidCursor, JournalUnavailable
 from app.deliberation.fold import State
-from app.routes.dependencies import DeliberationId, Gateway, InGateway, OfTenant
+from app.routes.dependencies import DeliberationId, Gateway, InGateway, OfTenant, api_router
 
 POLL_AFTER_S = 1
 PAGE_MAX = 200
@@ -33,7 +33,7 @@ _METADATA_SCHEMA: dict[str, Any] = {
     "additionalProperties": {"type": "string"},
 }
 
-router = APIRouter(tags=["deliberations"])
+router = api_router("deliberations")
 
 
 def _etag(state: State) -> str:
@@ -71,10 +71,8 @@ async def _revised(gateway: Gateway, tenant: str, state: State, wait_s: int) -> 
 
 @router.post(
     "/deliberations",
-    operation_id="create_deliberation",
     summary="Accept a deliberation",
     status_code=202,
-    response_class=Response,
     responses={
         200: {
             "model": Deliberation,
@@ -110,9 +108,7 @@ async def create_deliberation(request: Request, gateway: InGateway, tenant: OfTe
 
 @router.get(
     "/deliberations/{deliberation_id}",
-    operation_id="get_deliberation",
     summary="Read a deliberation",
-    response_class=Response,
     responses={
         200: {"model": Deliberation, **answer("The current state", "ETag", "Preference-Applied")},
         304: answer("Unchanged since the ETag in If-None-Match", "ETag", "Preference-Applied"),
@@ -139,10 +135,8 @@ async def get_deliberation(
 
 @router.post(
     "/deliberations/{deliberation_id}/cancel",
-    operation_id="cancel_deliberation",
     summary="Cancel a deliberation",
     status_code=202,
-    response_class=Response,
     responses={
         200: {"model": Deliberation, **answer("It has ended, for any reason", "ETag", "Preference-Applied")},
         202: {"model": Deliberation, **answer("It is being cancelled", "Retry-After", "ETag", "Preference-Applied")},
@@ -166,10 +160,8 @@ async def cancel_deliberation(
 
 @router.delete(
     "/deliberations/{deliberation_id}",
-    operation_id="delete_deliberation",
     summary="Delete a deliberation that has ended",
     status_code=204,
-    response_class=Response,
     responses={204: answer("Its facts are removed, and its id is never used again"), **problems(404, 409, 410, 503)},
 )
 async def delete_deliberation(gateway: InGateway, tenant: OfTenant, deliberation_id: DeliberationId) -> Response:
@@ -238,9 +230,7 @@ def _before(cursor: str, epoch: str) -> int:
 
 @router.get(
     "/deliberations",
-    operation_id="list_deliberations",
     summary="List deliberations, newest first",
-    response_class=Response,
     responses={200: {"model": DeliberationPage, **answer("A page", "Link")}, **problems(400, 422, 503)},
     openapi_extra={
         "parameters": [

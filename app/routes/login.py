@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from math import inf
 from typing import Literal
 
-from fastapi import APIRouter, Request, Response
+from fastapi import Request, Response
 from pydantic import AwareDatetime, Field
 
 from app.access.authorization import DEVELOPER, cookie_name
@@ -18,11 +18,11 @@ from app.api.request_body import body_of
 from app.api.requests import RequestModel
 from app.api.responses import answer, body, problems
 from app.api.schemas import Resource, dump
-from app.routes.dependencies import InGateway, OfCaller
+from app.routes.dependencies import InGateway, OfCaller, api_router
 
 _NO_STORE = {"Cache-Control": "no-store"}
 
-router = APIRouter(tags=["sessions"])
+router = api_router("sessions")
 
 
 class LoginRequest(RequestModel):
@@ -63,9 +63,7 @@ def _answered(session: Session) -> Response:
 
 @router.post(
     "/login",
-    operation_id="log_in",
     summary="Begin a browser's session with a key",
-    response_class=Response,
     responses={
         200: {"model": Session, **answer("The session, also as a cookie", "Set-Cookie")},
         **problems(400, 401, 403, 408, 413, 415, 422, 503),
@@ -95,9 +93,7 @@ async def log_in(request: Request, gateway: InGateway) -> Response:
 
 @router.get(
     "/login",
-    operation_id="get_session",
     summary="The caller and its scopes",
-    response_class=Response,
     responses={200: {"model": Session, **answer("By key or by cookie")}, **problems(503)},
 )
 async def get_session(caller: OfCaller) -> Response:
@@ -107,10 +103,8 @@ async def get_session(caller: OfCaller) -> Response:
 
 @router.post(
     "/logout",
-    operation_id="log_out",
     summary="End a browser's session",
     status_code=204,
-    response_class=Response,
     responses={204: answer("The browser deletes the cookie", "Set-Cookie"), **problems(403)},
 )
 async def log_out(request: Request, gateway: InGateway) -> Response:
