@@ -21,7 +21,6 @@ from app.api.cluster_schemas import (
     ClusterVersions,
     CoordinatorView,
     EngineLoad,
-    EngineOfReplica,
     LogFigures,
     MissingPart,
     QueueOfRole,
@@ -50,6 +49,7 @@ from app.routes.roles import INQUIRY_TIMEOUT_S
 LOG_TIMEOUT_S = 1.0
 # The maximum in `serve_deployments.application`.
 COORDINATORS_MAX = 64
+_SEVERITY: tuple[CircuitState, ...] = ("closed", "half_open", "open")
 
 router = api_router("operations")
 
@@ -146,10 +146,10 @@ def _applications(replicas: Sequence[ReplicaStatus]) -> tuple[ServeApplication, 
 def _coordinator(replica: CoordinatorStatus) -> CoordinatorView:
     return CoordinatorView(
         id=replica.replica,
-        node=replica.node,
         in_hand=replica.in_flight,
         bound=replica.slots,
         turns=replica.gates,
+        node=replica.node,
         versions=replica.versions,
     )
 
@@ -159,27 +159,10 @@ def _agent(replica: AgentStatus) -> AgentView:
     at_engines = sum(engine.in_flight for engine in replica.engines)
     return AgentView(
         id=replica.replica,
-        node=replica.node,
-        role=replica.role,
-        model=replica.model,
-        simulated=replica.simulated,
         running=replica.in_flight,
-        concurrency=replica.concurrency,
         waiting=max(0, replica.in_flight - at_engines),
-        counts=replica.counts,
-        engines=tuple(
-            EngineOfReplica(**engine.model_dump(include={"url", "healthy", "circuit", "in_flight"}))
-            for engine in replica.engines
-        ),
-        versions=replica.versions,
+        **replica.model_dump(include=AgentView.model_fields.keys()),
     )
-
-
-def _worst(circuits: Iterable[CircuitState]) -> CircuitState:
-    of_any = set(circuits)
-    if "open" in of_any:
-        return "open"
-    return "half_open" if "half_open" in of_any else "closed"
 
 
 def _engines(agents: Sequence[AgentStatus]) -> tuple[EngineLoad, ...]:
@@ -196,7 +179,7 @@ def _engines(agents: Sequence[AgentStatus]) -> tuple[EngineLoad, ...]:
             version=next((engine.version for _, engine in views if engine.version), None),
             simulated=any("simulated" in model for model in models),
             healthy=all(engine.healthy for _, engine in views),
-            circuit=_worst(engine.circuit for _, engine in views),
+            circuit=max((engine.circuit for _, engine in views), key=_SEVERITY.index),
             in_flight=sum(engine.in_flight for _, engine in views),
         )
         for url, views in seen.items()
@@ -206,7 +189,6 @@ def _engines(agents: Sequence[AgentStatus]) -> tuple[EngineLoad, ...]:
 def _queue(gateway: Gateway, backlog: Backlog) -> QueueView:
     settings, now_s = gateway["settings"], gateway["clock"].now().timestamp()
     work = backlog.throughput()
-
     return QueueView(
         depth=work.depth,
         depth_max=settings.queue_depth_max,
@@ -228,8 +210,7 @@ def _queue(gateway: Gateway, backlog: Backlog) -> QueueView:
 
 
 def _distinct(replicas: Sequence[ReplicaStatus]) -> tuple[ReplicaVersions, ...]:
-    found = {tuple(replica.versions.model_dump().values()): replica.versions for replica in replicas}
-    return tuple(found[key] for key in sorted(found, key=str))
+    return tuple(sorted({replica.versions for replica in replicas}, key=str))
 
 
 async def _collect(gateway: Gateway) -> bytes:

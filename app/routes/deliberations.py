@@ -255,14 +255,7 @@ async def list_deliberations(request: Request, gateway: InGateway, tenant: OfTen
     """The same from every gateway replica. Repeat the filters with the cursor, as the Link header does."""
     query, metadata = _query(request)
     catalog = gateway["catalog"].require_caught_up()
-    selection = ListFilter(
-        status=query.status,
-        role=query.role,
-        strategy=query.strategy,
-        created_after=query.created_after,
-        created_before=query.created_before,
-        metadata=metadata,
-    )
+    selection = ListFilter(metadata=metadata, **query.model_dump(exclude={"limit", "cursor"}))
     before = None if query.cursor is None else _before(query.cursor, catalog.epoch)
     entries, more = catalog.page(tenant, selection, limit=query.limit, before=before)
     next_cursor = catalog.cursor(entries[-1].sequence) if more else None
