@@ -161,7 +161,7 @@ def _agent(replica: AgentStatus) -> AgentView:
         id=replica.replica,
         running=replica.in_flight,
         waiting=max(0, replica.in_flight - at_engines),
-        **replica.model_dump(include=AgentView.model_fields.keys()),
+        **replica.model_dump(include=set(AgentView.model_fields)),
     )
 
 
@@ -179,7 +179,7 @@ def _engines(agents: Sequence[AgentStatus]) -> tuple[EngineLoad, ...]:
             version=next((engine.version for _, engine in views if engine.version), None),
             simulated=any("simulated" in model for model in models),
             healthy=all(engine.healthy for _, engine in views),
-            circuit=max((engine.circuit for _, engine in views), key=_SEVERITY.index),
+            circuit=max((engine.circuit for _, engine in views), key=lambda circuit: _SEVERITY.index(circuit)),
             in_flight=sum(engine.in_flight for _, engine in views),
         )
         for url, views in seen.items()
@@ -210,7 +210,8 @@ def _queue(gateway: Gateway, backlog: Backlog) -> QueueView:
 
 
 def _distinct(replicas: Sequence[ReplicaStatus]) -> tuple[ReplicaVersions, ...]:
-    return tuple(sorted({replica.versions for replica in replicas}, key=str))
+    found = {str(replica.versions): replica.versions for replica in replicas}
+    return tuple(found[key] for key in sorted(found))
 
 
 async def _collect(gateway: Gateway) -> bytes:

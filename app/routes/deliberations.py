@@ -46,16 +46,29 @@ def _matches(request: Request, etag: str) -> bool:
     return any(each.strip().removeprefix("W/") in (etag, "*") for each in given.split(",") if each.strip())
 
 
-def _resource_response(gateway: Gateway, state: State, status: int, wait_s: int | None, **headers: str) -> Response:
+def _headers(state: State, wait_s: int | None) -> dict[str, str]:
+    headers = {"ETag": _etag(state), "Cache-Control": "private, no-cache"}
+    return headers if wait_s is None else {**headers, "Preference-Applied": f"wait={wait_s}"}
+
+
+def _resource_response(gateway: Gateway, state: State, status: int, headers: dict[str, str]) -> Response:
     epoch, retention_s = gateway["catalog"].epoch, gateway["settings"].retention_s
     if not epoch:
         raise JournalUnavailable(NOT_READ)
-    sent = {"ETag": _etag(state), "Cache-Control": "private, no-cache"}
-    if wait_s is not None:
-        sent["Preference-Applied"] = f"wait={wait_s}"
-    sent.update({name.replace("_", "-"): value for name, value in headers.items()})
-    content = dump(resource(state, epoch=epoch, retention_s=retention_s))
-    return Response(content, status, sent, "application/json")
+    return Response(
+        dump(resource(state, epoch=epoch, retention_s=retention_s)), status, headers, media_type="application/json"
+    )
+
+
+async def _awaited_response(
+    gateway: Gateway, tenant: str, state: State, wait_s: int | None, headers: dict[str, str]
+) -> Response:
+    """The deliberation after the preferred wait: 200 with its end, 202 without."""
+    state = await gateway["deliberations"].wait_until_ended(tenant, state, wait_s)
+    sent = _headers(state, wait_s) | headers
+    if state.ended:
+        return _resource_response(gateway, state, 200, sent)
+    return _resource_response(gateway, state, 202, {**sent, "Retry-After": str(POLL_AFTER_S)})
 
 
 async def _revised(gateway: Gateway, tenant: str, state: State, wait_s: int) -> State:
@@ -96,14 +109,10 @@ async def create_deliberation(request: Request, gateway: InGateway, tenant: OfTe
     known = {"roles": gateway["roles"], "strategies": gateway["strategies"], "webhooks": webhooks}
     asked = await body_of(request, DeliberationRequest, known)
     state, replayed = await gateway["deliberations"].accept(tenant, asked, submission_of(request))
-    wait_s = wait_of(request)
-    state = await gateway["deliberations"].wait_until_ended(tenant, state, wait_s)
     headers = {"Location": f"/deliberations/{state.deliberation_id}"}
     if replayed:
-        headers["Idempotency_Replayed"] = "true"
-    if state.ended:
-        return _resource_response(gateway, state, 200, wait_s, **headers)
-    return _resource_response(gateway, state, 202, wait_s, Retry_After=str(POLL_AFTER_S), **headers)
+        headers["Idempotency-Replayed"] = "true"
+    return await _awaited_response(gateway, tenant, state, wait_of(request), headers)
 
 
 @router.get(
@@ -126,11 +135,8 @@ async def get_deliberation(
     if wait_s is not None and (known is None or _matches(request, _etag(state))):
         state = await _revised(gateway, tenant, state, wait_s)
     if _matches(request, _etag(state)):
-        headers = {"ETag": _etag(state), "Cache-Control": "private, no-cache"}
-        if wait_s is not None:
-            headers["Preference-Applied"] = f"wait={wait_s}"
-        return Response(status_code=304, headers=headers)
-    return _resource_response(gateway, state, 200, wait_s)
+        return Response(status_code=304, headers=_headers(state, wait_s))
+    return _resource_response(gateway, state, 200, _headers(state, wait_s))
 
 
 @router.post(
@@ -151,11 +157,7 @@ async def cancel_deliberation(
     asked = await body_of(request, CancelRequest)
     state = await gateway["deliberations"].load(tenant, deliberation_id)
     state = await gateway["deliberations"].cancel(tenant, state, asked.reason)
-    wait_s = wait_of(request)
-    state = await gateway["deliberations"].wait_until_ended(tenant, state, wait_s)
-    if state.ended:
-        return _resource_response(gateway, state, 200, wait_s)
-    return _resource_response(gateway, state, 202, wait_s, Retry_After=str(POLL_AFTER_S))
+    return await _awaited_response(gateway, tenant, state, wait_of(request), {})
 
 
 @router.delete(

@@ -46,18 +46,15 @@ class Session(Resource):
     expires_at: AwareDatetime | None = Field(description="When the credential expires; null if never")
 
 
-def _session(caller: Caller) -> Session:
+def _session(caller: Caller) -> Response:
     ends_at_s = caller.valid_until_s
-    return Session(
+    session = Session(
         mode="keys" if caller.authenticated else "development",
         tenant=caller.tenant,
         scopes=tuple(sorted(caller.scopes)),
         key=caller.name or None,
         expires_at=None if ends_at_s is None or ends_at_s == inf else datetime.fromtimestamp(ends_at_s, UTC),
     )
-
-
-def _answered(session: Session) -> Response:
     return Response(dump(session), headers=_NO_STORE, media_type="application/json")
 
 
@@ -76,10 +73,10 @@ async def log_in(request: Request, gateway: InGateway) -> Response:
     access.check_site(request.scope)
     asked = await body_of(request, LoginRequest)
     if access.sessions is None:
-        return _answered(_session(DEVELOPER))
+        return _session(DEVELOPER)
     held, now_s = access.holder(asked.key), access.now_s()
     token, ends_at_s = access.sessions.begin(held, now_s)
-    answered = _answered(_session(replace(held.caller, valid_until_s=ends_at_s)))
+    answered = _session(replace(held.caller, valid_until_s=ends_at_s))
     answered.set_cookie(
         cookie_name(request.scope),
         token,
@@ -98,7 +95,7 @@ async def log_in(request: Request, gateway: InGateway) -> Response:
 )
 async def get_session(caller: OfCaller) -> Response:
     """The tenant and the scopes of this request's credential."""
-    return _answered(_session(caller))
+    return _session(caller)
 
 
 @router.post(

@@ -5,7 +5,7 @@ from typing import Annotated, Literal, cast
 from pydantic import BeforeValidator, Field, SecretStr
 from pydantic_settings import NoDecode
 
-from app.settings import WebhookRules, listed, rows_of, setting
+from app.settings import WebhookRules, listed, setting
 from app.webhooks.sender.schedule import DELAYS_S
 from app.webhooks.signatures import MASTER_CHARS_MIN
 
@@ -71,8 +71,3 @@ class SenderSettings(WebhookRules):
     def masters(self) -> list[str]:
         """The signing secrets, newest first."""
         return [secret.get_secret_value() for secret in self.webhook_secrets]
-
-
-def sender_settings_table() -> str:
-    """A Markdown table of the sender's settings, between the markers in docs/configuration.md."""
-    return "\n".join(rows_of(SenderSettings)) + "\n"
