@@ -1,8 +1,4 @@
-"""Routes: a browser's session. The client sends the key once; the browser keeps a cookie that scripts cannot read.
-
-The cookie is HttpOnly and SameSite=Strict, and over https it is Secure and bound to this host. A request that changes
-state with it must come from a page of this site or of an origin in CORS_ORIGINS (`app.access.origins.same_site`).
-"""
+"""Routes: a browser's session. The client sends the key once; the browser keeps a cookie that scripts cannot read."""
 
 from dataclasses import replace
 from datetime import UTC, datetime
