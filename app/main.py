@@ -36,7 +36,6 @@ from app.observability import logs
 from app.observability.metrics import Metrics
 from app.openai.problems import OPENAI_ERRORS
 from app.openapi import document
-from app.openapi.routers import ROUTERS
 from app.routes.dependencies import Gateway, SystemClock, permitted
 from app.routes.middleware import RequestContext
 from app.routes.request_guard import RequestGuard
@@ -182,11 +181,11 @@ def create_app(settings: Settings, journal: GatewayLog | None = None, clock: Clo
         app.add_middleware(CORSMiddleware, allow_origins=settings.cors_origins, **CORS)
     app.add_middleware(RequestContext)
     served = list(app.routes)
-    operations = {getattr(route, "operation_id", None) for router in ROUTERS for route in router.routes}
+    operations = {getattr(route, "unique_id", None) for router in document.ROUTERS for route in router.routes}
     assert operations <= ACCESS.keys(), (
         f"app.access.authorization.ACCESS lacks these operations: {operations - ACCESS.keys()}"
     )
-    for router in ROUTERS:
+    for router in document.ROUTERS:
         app.include_router(router, dependencies=[Depends(permitted)])
         served += router.routes
     problems.install(app, served, formats={"/v1/": OPENAI_ERRORS})

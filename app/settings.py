@@ -1,7 +1,7 @@
 """The settings, read from the environment once; the rest of the gateway receives values."""
 
 from pathlib import Path
-from typing import Annotated, Any, Literal, cast
+from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, SecretStr
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
@@ -19,22 +19,6 @@ from app.log.stream_settings import (
     RETENTION_S_MIN,
 )
 
-# Documented here and read by the deploying process, which shares only the core with the gateway.
-CLUSTER_VARIABLES = (
-    ("RAY_ADDRESS", "`auto`", "Ray cluster that the agents are deployed to."),
-    ("NATS_URL", "`nats://127.0.0.1:4222`", "Server that holds the log; the same as the gateway's."),
-    ("VLLM_URL", "", "Base URLs of OpenAI-compatible engines, separated by commas, for roles that name none."),
-    ("VLLM_MODEL", "", "Model for roles that name none; the first that the engine serves if unset."),
-    ("ROLES_FILE", "", "The same roles as the gateway's."),
-    (
-        "STREAM_DELTAS",
-        "`true`",
-        "Whether engines stream their answers. With `false` a hung engine is detected only by the call's deadline, not "
-        "after 20 seconds without a token.",
-    ),
-    ("COORDINATOR_REPLICAS", "`1`", "Coordinator replicas. While one is replaced, another continues."),
-    ("COORDINATOR_SLOTS", "`1024`", "Deliberations that a coordinator holds at once."),
-)
 PACKAGED_ROLES = Path(__file__).with_name("roles.yaml")
 
 
@@ -50,13 +34,8 @@ def listed(given: object) -> object:
     return tuple(each.strip() for each in given.split(",") if each.strip()) if isinstance(given, str) else given
 
 
-def _ports(given: object) -> object:
-    """Comma-separated ports."""
-    return tuple(map(int, cast("tuple[str, ...]", listed(given)))) if isinstance(given, str) else given
-
-
 Hosts = Annotated[tuple[str, ...], NoDecode, BeforeValidator(listed)]
-Ports = Annotated[tuple[Annotated[int, Field(ge=1, le=65_535)], ...], NoDecode, BeforeValidator(_ports)]
+Ports = Annotated[tuple[Annotated[int, Field(ge=1, le=65_535)], ...], NoDecode, BeforeValidator(listed)]
 Origins = Annotated[tuple[Annotated[str, AfterValidator(checked_origin)], ...], NoDecode, BeforeValidator(listed)]
 
 
@@ -233,36 +212,3 @@ class Settings(WebhookRules):
     log_level: Literal["debug", "info", "warning", "error"] = setting(
         "info", "LOG_LEVEL", "Lowest severity that is logged; tasks and answers are never logged above debug."
     )
-
-
-def _limits(field: dict[str, Any]) -> str:
-    if "enum" in field:
-        return ", ".join(f"`{choice}`" for choice in field["enum"])
-    given = {**field.get("anyOf", [{}])[0], **field}
-    least = "not empty" if given.get("minLength") == 1 else "≥ {}"
-    signs = {"minimum": "≥ {}", "exclusiveMinimum": "> {}", "maximum": "≤ {}", "minLength": least}
-    return ", ".join(sign.format(given[key]) for key, sign in signs.items() if key in given)
-
-
-def _default(field: dict[str, Any]) -> str:
-    given = field.get("default")
-    if given in (None, []):
-        return ""
-    return f"`{','.join(map(str, cast('list[object]', given)))}`" if isinstance(given, list) else f"`{given}`"
-
-
-def rows_of(model: type[BaseSettings]) -> list[str]:
-    """The rows of a Markdown table of settings; settings shared with another process come last."""
-    fields = model.model_json_schema(by_alias=False)["properties"]
-    return ["| variable | default | unit | limits | what it is |", "|---|---|---|---|---|"] + [
-        f"| `{field['env']}` | {_default(field)} | {field['unit']} | {_limits(field)} | {field['description']} |"
-        for _, field in sorted(fields.items(), key=lambda named: named[0] in WebhookRules.model_fields)
-    ]
-
-
-def settings_table() -> str:
-    """Markdown tables of settings for docs/configuration.md: the gateway's, and the deploying process's."""
-    rows = [*rows_of(Settings), "", "Read by the process that deploys the agents, not by the gateway:", ""]
-    rows += ["| variable | default | what it is |", "|---|---|---|"]
-    rows += [f"| `{env}` | {default} | {description} |" for env, default, description in CLUSTER_VARIABLES]
-    return "\n".join(rows) + "\n"

@@ -42,11 +42,6 @@ ACCESS: Mapping[str, Scope | Literal["key"] | None] = {
     "get_health": None,
     "get_readiness": None,
 }
-SCOPE_MEANS: Mapping[Scope, str] = {
-    "submit": "start, cancel and delete deliberations of the tenant",
-    "read": "read and watch deliberations of the tenant; roles, strategies, models",
-    "admin": "read the installation's own figures, which count all tenants together",
-}
 DEVELOPER = Caller("default", frozenset(SCOPES))
 ANONYMOUS = Caller("", frozenset())
 
@@ -165,13 +160,3 @@ def session_token(scope: AsgiScope) -> str | None:
                 if key == wanted:
                     return content
     return None
-
-
-def access_table(operations: Mapping[str, tuple[str, str]]) -> str:
-    """A Markdown table of the scope of each operation; `operations` has method and path by operation id."""
-    rows = ["| endpoint | needs |", "|---|---|"]
-    for operation, (method, path) in operations.items():
-        needed = ACCESS[operation]
-        shown = "nothing" if needed is None else "any key" if needed == "key" else f"`{needed}`"
-        rows.append(f"| `{method} {path}` | {shown} |")
-    return "\n".join(rows) + "\n"

@@ -1,7 +1,6 @@
 """Browser sessions: a signed token in a cookie, with the key's id and the session's end.
 
-Ten lines rather than a library: the token has three fixed fields, and the pepper signs it. Gateways store and share
-nothing; a session ends at its time or with its key.
+Gateways store and share nothing; a session ends at its time or with its key.
 """
 
 import base64

@@ -16,7 +16,7 @@ _OFFERS: tuple[tuple[str, Media], ...] = (
 )
 
 
-def negotiated(accept: str | None) -> Media:
+async def media_of(accept: Annotated[str | None, Header(include_in_schema=False)] = None) -> Media:
     """The representation of the answer; raises NotAcceptable when the client accepts neither.
 
     A named type beats a wildcard regardless of weights; weight 0 refuses a type.
@@ -33,8 +33,3 @@ def negotiated(accept: str | None) -> Media:
         if pattern in accepted:
             return media
     raise NotAcceptable("This resource is a text/event-stream, or application/json in pages.")
-
-
-async def media_of(accept: Annotated[str | None, Header(include_in_schema=False)] = None) -> Media:
-    """The representation that a request accepts; raises NotAcceptable."""
-    return negotiated(accept)

@@ -172,17 +172,15 @@ def pointer(location: Sequence[int | str]) -> str:
     return "".join("/" + str(part).replace("~", "~0").replace("/", "~1") for part in parts)[:POINTER_CHARS_MAX]
 
 
-def _remedy(kind: str, context: Mapping[str, Any]) -> str:
-    if "remedy" in context:
-        return str(context["remedy"])
-    return _REMEDIES.get(kind, SEE_SCHEMA).format(**context)
-
-
 def _field_problem(error: Mapping[str, Any], location: Any, path: str) -> FieldProblem:  # noqa: ANN401 -- a literal
     kind, context = str(error["type"]), dict(error.get("ctx", {}))
-    return FieldProblem(
-        location=location, pointer=path, code=kind, detail=str(error["msg"]), remedy=_remedy(kind, context)
-    )
+    remedy = context.get("remedy") or _REMEDIES.get(kind, SEE_SCHEMA).format(**context)
+    return FieldProblem(location=location, pointer=path, code=kind, detail=str(error["msg"]), remedy=remedy)
+
+
+def body_fault(pointer: str, code: str, detail: str, remedy: str) -> FieldProblem:
+    """One fault in a body, at a JSON pointer."""
+    return FieldProblem(location="body", pointer=pointer, code=code, detail=detail, remedy=remedy)
 
 
 def body_problems(invalid: ValidationError, under: str = "") -> ValidationFailed:

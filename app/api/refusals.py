@@ -25,10 +25,8 @@ class Refusal(HttpError):
     def __init__(self, detail: str, remedy: str, headers: Mapping[str, str] | None = None) -> None:
         super().__init__(detail)
         self.headers = headers or {}
-        self.errors = (self._fault(detail, remedy),)
-
-    def _fault(self, detail: str, remedy: str) -> FieldProblem:
-        return FieldProblem(location="header", pointer=self.pointer, code=self.code, detail=detail, remedy=remedy)
+        fault = FieldProblem(location="header", pointer=self.pointer, code=self.code, detail=detail, remedy=remedy)
+        self.errors = (fault,)
 
 
 class Unauthenticated(Refusal):
@@ -76,12 +74,9 @@ class KeyInUrl(Refusal):
 
     def __init__(self, parameter: str) -> None:
         remedy = "Send it as `Authorization: Bearer <key>`, and revoke this one: logs and histories store URLs."
-        self._parameter = parameter
         super().__init__("The URL contains a credential.", remedy)
-
-    def _fault(self, detail: str, remedy: str) -> FieldProblem:
-        place = "query" if self._parameter else "path"
-        return FieldProblem(location=place, pointer=self._parameter, code=self.code, detail=detail, remedy=remedy)
+        place = {"location": "query" if parameter else "path", "pointer": parameter}
+        self.errors = (self.errors[0].model_copy(update=place),)
 
 
 class RateLimited(Refusal):

@@ -28,23 +28,16 @@ def _constant(name: str) -> Any:  # noqa: ANN401 -- the parser's hook
     raise InvalidJson(f"{name} is not JSON.")
 
 
-def _containers(value: object) -> list[object]:
-    """The objects and lists directly inside a value."""
+def _too_deep(value: object, levels: int = JSON_DEPTH_MAX) -> bool:
+    """Whether objects and lists nest deeper than `levels`."""
     match value:
         case dict():
             inner = list(cast("dict[str, object]", value).values())
         case list():
             inner = cast("list[object]", value)
         case _:
-            return []
-    return [each for each in inner if isinstance(each, dict | list)]
-
-
-def _too_deep(parsed: object) -> bool:
-    level: list[object] = [parsed] if isinstance(parsed, dict | list) else []
-    for _ in range(JSON_DEPTH_MAX):
-        level = [inner for value in level for inner in _containers(value)]
-    return bool(level)
+            return False
+    return levels == 0 or any(_too_deep(each, levels - 1) for each in inner)
 
 
 def checked_json(content: bytes) -> bytes:
@@ -93,9 +86,7 @@ async def body_of(request: Request, model: type[_Model], context: dict[str, Any]
         if media != "application/json" and not media.endswith("+json"):
             raise UnsupportedMediaType("Send the body with Content-Type: application/json.")
     try:
-        return model.model_validate_json(
-            checked_json(content or b"{}"), context=None if context is None else dict(context)
-        )
+        return model.model_validate_json(checked_json(content or b"{}"), context=context)
     except ValidationError as exc:
         if exc.errors(include_url=False, include_input=False)[0]["type"] == "json_invalid":
             raise InvalidJson("The body is not strict JSON.") from exc

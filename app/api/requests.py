@@ -1,7 +1,6 @@
 """Requests: bodies with their bounds, and the headers that routes read."""
 
 import re
-from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Annotated, Any, Self
 
@@ -20,7 +19,7 @@ from pydantic import (
 )
 from pydantic_core import CoreSchema, PydanticCustomError
 
-from app.api.problems import ValidationFailed, body_problems, request_id_of
+from app.api.problems import ValidationFailed, body_fault, body_problems, request_id_of
 from app.api.schemas import FieldProblem
 from app.api.webhook_payloads import TERMINAL_EVENTS, WebhookEvent
 from app.api.webhook_targets import URL_CHARS_MAX, UnfitUrl, parsed
@@ -119,31 +118,22 @@ class BudgetRequest(RequestModel):
     max_calls: MaybeWhole = Field(default=None, ge=1)
 
 
-def _known(name: str, kind: str, known: Collection[str] | None) -> str:
-    if known is not None and name not in known:
-        listed = ", ".join(sorted(known))
-        context = {"kind": kind, "remedy": f"Give one of {listed}."}
-        raise PydanticCustomError(f"unknown_{kind}", "This {kind} does not exist", context)  # pyright: ignore[reportArgumentType]
-    return name
+def _known(kind: str, registry: str) -> AfterValidator:
+    """Refuses names that the gateway's registry lacks; where a body is read without a gateway, any name passes."""
+
+    def check(name: str, info: ValidationInfo) -> str:
+        context: Any = info.context
+        if context is not None and name not in context[registry]:
+            described = {"kind": kind, "remedy": f"Give one of {', '.join(sorted(context[registry]))}."}
+            raise PydanticCustomError(f"unknown_{kind}", "This {kind} does not exist", described)  # pyright: ignore[reportArgumentType]
+        return name
+
+    return AfterValidator(check)
 
 
-def _names(info: ValidationInfo, kind: str) -> Collection[str] | None:
-    """The names that this gateway knows; None where a body is read without a gateway."""
-    context: Any = info.context
-    return None if context is None else context[kind]
-
-
-def _known_role(name: str, info: ValidationInfo) -> str:
-    return _known(name, "role", _names(info, "roles"))
-
-
-def _known_strategy(name: str, info: ValidationInfo) -> str:
-    return _known(name, "strategy", _names(info, "strategies"))
-
-
-RoleName = Annotated[str, Field(max_length=64), AfterValidator(_known_role)]
+RoleName = Annotated[str, Field(max_length=64), _known("role", "roles")]
 StrategyName = Annotated[
-    str, Field(max_length=64, json_schema_extra={"enum": list(STRATEGIES)}), AfterValidator(_known_strategy)
+    str, Field(max_length=64, json_schema_extra={"enum": list(STRATEGIES)}), _known("strategy", "strategies")
 ]
 
 
@@ -239,17 +229,16 @@ class DeliberationRequest(RequestModel):
         if self.agents is not None:
             for name in ("role", "num_agents"):
                 if getattr(self, name) is not None:
-                    faults.append(
-                        _fault(f"/{name}", "conflict", "`agents` already defines the council", f"Leave {name} out.")
-                    )
+                    detail = "`agents` already defines the council"
+                    faults.append(body_fault(f"/{name}", "conflict", detail, f"Leave {name} out."))
         else:
             faults += _default_role_faults(self, info)
         if self.size > AGENTS_MAX:
             detail = f"The council has {self.size} members"
-            faults.append(_fault("/agents", "too_many_agents", detail, f"Give at most {AGENTS_MAX} in all."))
+            faults.append(body_fault("/agents", "too_many_agents", detail, f"Give at most {AGENTS_MAX} in all."))
         if self.quorum is not None and self.quorum > self.size:
             detail = f"{self.size} agents cannot reach a quorum of {self.quorum}"
-            faults.append(_fault("/quorum", "quorum_too_large", detail, f"Give {self.size} or less."))
+            faults.append(body_fault("/quorum", "quorum_too_large", detail, f"Give {self.size} or less."))
         faults += _parameter_faults(self, info) + _webhook_faults(self, info)
         if faults:
             raise ValidationFailed(faults)
@@ -262,23 +251,13 @@ class CancelRequest(RequestModel):
     reason: str | None = Field(default=None, max_length=500)
 
 
-def _fault(path: str, code: str, detail: str, remedy: str) -> FieldProblem:
-    return FieldProblem(location="body", pointer=path, code=code, detail=detail, remedy=remedy)
-
-
 def _default_role_faults(request: DeliberationRequest, info: ValidationInfo) -> list[FieldProblem]:
     """A request must name a role where roles.yaml has no DEV."""
-    roles = _names(info, "roles")
-    if roles is None or request.role is not None or DEFAULT_ROLE in roles:
+    context: Any = info.context
+    if context is None or request.role is not None or DEFAULT_ROLE in context["roles"]:
         return []
-    return [
-        _fault(
-            "/role",
-            "unknown_role",
-            f"This gateway has no role {DEFAULT_ROLE}",
-            f"Give one of {', '.join(sorted(roles))}.",
-        )
-    ]
+    remedy = f"Give one of {', '.join(sorted(context['roles']))}."
+    return [body_fault("/role", "unknown_role", f"This gateway has no role {DEFAULT_ROLE}", remedy)]
 
 
 def _parameter_faults(request: DeliberationRequest, info: ValidationInfo) -> list[FieldProblem]:
@@ -300,7 +279,7 @@ def _webhook_faults(request: DeliberationRequest, info: ValidationInfo) -> list[
     if request.webhook is None or context is None or context.get("webhooks") is not None:
         return []
     remedy = "Leave it out, or have the operator set WEBHOOKS and run a sender."
-    return [_fault("/webhook", "webhooks_off", "This gateway sends no webhooks", remedy)]
+    return [body_fault("/webhook", "webhooks_off", "This gateway sends no webhooks", remedy)]
 
 
 def wait_of(request: Request) -> int | None:
@@ -339,12 +318,7 @@ def idempotency_key_of(request: Request) -> str | None:
         return None
     if len(given) > 1 or re.fullmatch(KEY_PATTERN, given[0]) is None:
         remedy = "Send one key of 1 to 255 visible ASCII characters, for example a UUID."
-        fault = FieldProblem(
-            location="header",
-            pointer="Idempotency-Key",
-            code="invalid_key",
-            detail="The key is not valid",
-            remedy=remedy,
-        )
+        detail, name = "The key is not valid", "Idempotency-Key"
+        fault = FieldProblem(location="header", pointer=name, code="invalid_key", detail=detail, remedy=remedy)
         raise ValidationFailed([fault])
     return given[0]

@@ -45,13 +45,8 @@ class Entry:
 
     def status_at(self, sequence: int) -> Status | None:
         """The status when the log ended at `sequence`; None before the acceptance."""
-        if not 0 < self.sequence <= sequence:
-            return None
-        if self.ended is not None and self.ended_sequence <= sequence:
-            return self.ended
-        if 0 < self.cancelled_sequence <= sequence:
-            return "cancelling"
-        return "in_progress" if 0 < self.started_sequence <= sequence else "pending"
+        entry = self.at(sequence)
+        return None if entry is None else entry.status
 
     def at(self, sequence: int) -> "Entry | None":
         """The entry when the log ended at `sequence`; None before the acceptance."""

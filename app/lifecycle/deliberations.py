@@ -137,14 +137,8 @@ class Deliberations:
         # Checked before the specification is built, so that a refusal is cheap.
         returning = submission.idempotency_key is not None
         backlog.check(roles, timeout_s, key=(tenant, id) if returning else None, tenant=tenant)
-        fact = accepted(
-            specification(request, self.roles, self.strategies, timeout_s=timeout_s),
-            request,
-            id=id,
-            now=self.clock.now(),
-            request_id=submission.request_id,
-            traceparent=submission.traceparent,
-        )
+        specified = specification(request, self.roles, self.strategies, timeout_s=timeout_s)
+        fact = accepted(specified, request, submission, id=id, now=self.clock.now())
         with backlog.place((tenant, id), roles, timeout_s):
             return await self.journal.append(tenant, fact)
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from math import ceil
 
-from app.api.requests import SEED_MAX, DeliberationRequest, SamplingRequest, WebhookRequest
+from app.api.requests import SEED_MAX, DeliberationRequest, SamplingRequest, Submission
 from app.api.webhook_payloads import ordered
 from app.deliberation.engine import StrategyDefinition
 from app.deliberation.facts import Accepted
@@ -96,10 +96,6 @@ def agents(request: DeliberationRequest, roles: Mapping[str, Role]) -> tuple[Age
     return tuple(members)
 
 
-def _webhook(asked: WebhookRequest | None) -> Webhook | None:
-    return None if asked is None else Webhook(url=asked.url, events=ordered(asked.events), metadata=asked.metadata)
-
-
 def specification(
     request: DeliberationRequest,
     roles: Mapping[str, Role],
@@ -112,6 +108,9 @@ def specification(
     rubric = DEFAULT_RUBRIC
     if asked.rubric is not None:
         rubric = tuple(Criterion(**criterion.model_dump()) for criterion in asked.rubric)
+    webhook = request.webhook
+    if webhook is not None:
+        webhook = Webhook(url=webhook.url, events=ordered(webhook.events), metadata=webhook.metadata)
     return Specification(
         task=request.task,
         agents=agents(request, roles),
@@ -129,18 +128,12 @@ def specification(
         budget=Budget(**request.budget.model_dump()),
         seed=secrets.randbelow(SEED_MAX + 1) if request.seed is None else request.seed,
         metadata=request.metadata,
-        webhook=_webhook(request.webhook),
+        webhook=webhook,
     )
 
 
 def accepted(
-    specified: Specification,
-    request: DeliberationRequest,
-    *,
-    id: str,
-    now: datetime,
-    request_id: str | None,
-    traceparent: str | None,
+    specified: Specification, request: DeliberationRequest, submission: Submission, *, id: str, now: datetime
 ) -> Accepted:
     """The fact that accepts the work."""
     return Accepted(
@@ -149,6 +142,6 @@ def accepted(
         specification=specified,
         deadline_at=now + timedelta(seconds=specified.constraints.timeout_seconds),
         body_sha256=body_sha256(request),
-        request_id=request_id,
-        traceparent=traceparent,
+        request_id=submission.request_id,
+        traceparent=submission.traceparent,
     )

@@ -18,7 +18,7 @@ class _Unfailing(io.TextIOBase):
         self._output = output
 
     def write(self, text: str) -> int:
-        """As for files, but never raises OSError."""
+        """Never raises OSError."""
         with suppress(OSError):
             self._output.write(text)
         return len(text)

@@ -1,6 +1,7 @@
 """Metrics for Prometheus: rate, errors and duration of requests, deliberations, agents and open streams."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import get_args
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
@@ -21,100 +22,87 @@ _SUBMISSIONS: Mapping[SubmissionOutcome, str] = {
 }
 
 
-class _Deliberations(Collector):
-    """Reads the catalog and the counts of submissions at each scrape."""
+class _Collected(Collector):
+    """Metrics that a function reads at each scrape."""
 
-    def __init__(self, catalog: Catalog, outcomes: Mapping[SubmissionOutcome, int]) -> None:
-        self._catalog = catalog
-        self._outcomes = outcomes
-
-    def describe(self) -> Iterable[Metric]:
-        return []
+    def __init__(self, collect: Callable[[], Iterator[Metric]]) -> None:
+        self._collect = collect
 
     def collect(self) -> Iterator[Metric]:
-        active = GaugeMetricFamily(
-            "deliberations_active", "Accepted and unfinished deliberations by status", labels=["status"]
-        )
-        for status, count in self._catalog.active_by_status().items():
-            active.add_metric([status], count)
-        yield active
-        ended = CounterMetricFamily(
-            "deliberations_ended", "Ended deliberations that this process has read from the log", labels=["status"]
-        )
-        for status, count in self._catalog.ended_counts.items():
-            ended.add_metric([status], count)
-        yield ended
-        for outcome, description in _SUBMISSIONS.items():
-            yield CounterMetricFamily(f"deliberations_{outcome}", description, value=self._outcomes.get(outcome, 0))
+        return self._collect()
 
 
-class _Replicas(Collector):
+def _of_deliberations(catalog: Catalog, outcomes: Mapping[SubmissionOutcome, int]) -> Iterator[Metric]:
+    """The catalog's figures, and the counts of submissions."""
+    active = GaugeMetricFamily(
+        "deliberations_active", "Accepted and unfinished deliberations by status", labels=["status"]
+    )
+    for status, count in catalog.active_by_status().items():
+        active.add_metric([status], count)
+    yield active
+    ended = CounterMetricFamily(
+        "deliberations_ended", "Ended deliberations that this process has read from the log", labels=["status"]
+    )
+    for status, count in catalog.ended_counts.items():
+        ended.add_metric([status], count)
+    yield ended
+    for outcome, description in _SUBMISSIONS.items():
+        yield CounterMetricFamily(f"deliberations_{outcome}", description, value=outcomes.get(outcome, 0))
+
+
+def _of_replicas(replicas: Sequence[AgentStatus]) -> Iterator[Metric]:
     """The current status of agent replicas; a count that another version lacks reads as 0."""
-
-    def __init__(self, replicas: Sequence[AgentStatus]) -> None:
-        self._replicas = replicas
-
-    def collect(self) -> Iterator[Metric]:
-        labels = ["role", "replica"]
-        calls = CounterMetricFamily(
-            "agent_calls", "Calls by outcome: answered, failed, cut", labels=[*labels, "outcome"]
-        )
-        retries = CounterMetricFamily("agent_retries", "Attempts beyond a call's first", labels=labels)
-        hedges = CounterMetricFamily(
-            "agent_hedges", "Calls sent to a second engine because the first was slow", labels=labels
-        )
-        in_flight = GaugeMetricFamily("agent_calls_in_flight", "Calls in flight", labels=labels)
-        circuits = GaugeMetricFamily(
-            "engine_circuit",
-            "1 in the state of a replica's circuit to an engine",
-            labels=[*labels, "engine", "state"],
-        )
-        for replica in self._replicas:
-            labelled = [replica.role, replica.replica]
-            for outcome in ("answered", "failed", "cut"):
-                calls.add_metric([*labelled, outcome], replica.counts.get(outcome, 0))
-            retries.add_metric(labelled, replica.counts.get("retries", 0))
-            hedges.add_metric(labelled, replica.counts.get("hedges", 0))
-            in_flight.add_metric(labelled, replica.in_flight)
-            for engine in replica.engines:
-                for state in get_args(CircuitState):
-                    circuits.add_metric([*labelled, engine.url, state], float(engine.circuit == state))
-        yield from (calls, retries, hedges, in_flight, circuits)
+    labels = ["role", "replica"]
+    calls = CounterMetricFamily("agent_calls", "Calls by outcome: answered, failed, cut", labels=[*labels, "outcome"])
+    retries = CounterMetricFamily("agent_retries", "Attempts beyond a call's first", labels=labels)
+    hedges = CounterMetricFamily(
+        "agent_hedges", "Calls sent to a second engine because the first was slow", labels=labels
+    )
+    in_flight = GaugeMetricFamily("agent_calls_in_flight", "Calls in flight", labels=labels)
+    circuits = GaugeMetricFamily(
+        "engine_circuit",
+        "1 in the state of a replica's circuit to an engine",
+        labels=[*labels, "engine", "state"],
+    )
+    for replica in replicas:
+        labelled = [replica.role, replica.replica]
+        for outcome in ("answered", "failed", "cut"):
+            calls.add_metric([*labelled, outcome], replica.counts.get(outcome, 0))
+        retries.add_metric(labelled, replica.counts.get("retries", 0))
+        hedges.add_metric(labelled, replica.counts.get("hedges", 0))
+        in_flight.add_metric(labelled, replica.in_flight)
+        for engine in replica.engines:
+            for state in get_args(CircuitState):
+                circuits.add_metric([*labelled, engine.url, state], float(engine.circuit == state))
+    yield from (calls, retries, hedges, in_flight, circuits)
 
 
-class _Senders(Collector):
+def _of_senders(senders: Sequence[SenderStatus]) -> Iterator[Metric]:
     """Attempts and endings are per sender; the queues are shared, so any sender's figures serve."""
-
-    def __init__(self, senders: Sequence[SenderStatus]) -> None:
-        self._senders = senders
-
-    def collect(self) -> Iterator[Metric]:
-        yield GaugeMetricFamily("webhook_senders", "Senders that answered", value=len(self._senders))
-        attempts = CounterMetricFamily(
-            "webhook_attempts", "Requests to receivers by outcome", labels=["sender", "outcome"]
-        )
-        ended = CounterMetricFamily("webhook_deliveries", "Deliveries by how they ended", labels=["sender", "ending"])
-        in_flight = GaugeMetricFamily("webhook_attempts_in_flight", "Requests in flight", labels=["sender"])
-        waiting = GaugeMetricFamily("webhook_attempts_waiting", "Requests that wait for a slot", labels=["sender"])
-        queue = GaugeMetricFamily(
-            "webhook_queue",
-            "In the log: `webhooks`, deliberations to follow; `attempts`, attempts to make. `new` ones wait; `taken` "
-            "ones are in progress or scheduled",
-            labels=["queue", "state"],
-        )
-        for sender in self._senders:
-            name = sender.replica
-            for outcome in ("succeeded", "failed"):
-                attempts.add_metric([name, outcome], sender.counts.get(outcome, 0))
-            for ending in ("delivered", "stopped", "exhausted", "expired"):
-                ended.add_metric([name, ending], sender.counts.get(ending, 0))
-            in_flight.add_metric([name], sender.in_flight)
-            waiting.add_metric([name], sender.waiting)
-        queues = self._senders[0].queues if self._senders else {}
-        for name, states in queues.items():
-            for state, items in states.items():
-                queue.add_metric([name, state], items)
-        yield from (attempts, ended, in_flight, waiting, queue)
+    yield GaugeMetricFamily("webhook_senders", "Senders that answered", value=len(senders))
+    attempts = CounterMetricFamily("webhook_attempts", "Requests to receivers by outcome", labels=["sender", "outcome"])
+    ended = CounterMetricFamily("webhook_deliveries", "Deliveries by how they ended", labels=["sender", "ending"])
+    in_flight = GaugeMetricFamily("webhook_attempts_in_flight", "Requests in flight", labels=["sender"])
+    waiting = GaugeMetricFamily("webhook_attempts_waiting", "Requests that wait for a slot", labels=["sender"])
+    queue = GaugeMetricFamily(
+        "webhook_queue",
+        "In the log: `webhooks`, deliberations to follow; `attempts`, attempts to make. `new` ones wait; `taken` "
+        "ones are in progress or scheduled",
+        labels=["queue", "state"],
+    )
+    for sender in senders:
+        name = sender.replica
+        for outcome in ("succeeded", "failed"):
+            attempts.add_metric([name, outcome], sender.counts.get(outcome, 0))
+        for ending in ("delivered", "stopped", "exhausted", "expired"):
+            ended.add_metric([name, ending], sender.counts.get(ending, 0))
+        in_flight.add_metric([name], sender.in_flight)
+        waiting.add_metric([name], sender.waiting)
+    queues = senders[0].queues if senders else {}
+    for name, states in queues.items():
+        for state, items in states.items():
+            queue.add_metric([name, state], items)
+    yield from (attempts, ended, in_flight, waiting, queue)
 
 
 class Metrics:
@@ -133,9 +121,11 @@ class Metrics:
             registry=registry,
         )
         self.sse_viewers = Gauge("sse_viewers", "Open SSE streams", registry=registry)
-        registry.register(_Deliberations(catalog, outcomes))
+        registry.register(_Collected(partial(_of_deliberations, catalog, outcomes)))
 
     def exposition(self, replicas: Sequence[AgentStatus] = (), senders: Sequence[SenderStatus] | None = None) -> bytes:
         """The text exposition. `senders` is None where webhooks are off, and empty where senders are missing."""
-        registries = [self.registry, _Replicas(replicas)] + ([] if senders is None else [_Senders(senders)])
+        registries = [self.registry, _Collected(partial(_of_replicas, replicas))]
+        if senders is not None:
+            registries.append(_Collected(partial(_of_senders, senders)))
         return b"".join(map(generate_latest, registries))

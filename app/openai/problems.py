@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from starlette.requests import Request
 from starlette.responses import Response
 
-from app.api.problems import STATUSES, ErrorAnswer, ErrorFormat, answer_to
+from app.api.problems import STATUSES, ErrorAnswer, ErrorFormat, answer_to, body_fault
 from app.api.refusals import HttpError
-from app.api.schemas import FieldProblem, dump
+from app.api.schemas import dump
 from app.deliberation.calls import FactProblem
 from app.deliberation.errors import DeliberationError
 from app.openai.schemas import OpenAIError, OpenAIErrorDetail
@@ -53,7 +53,7 @@ class ModelNotFound(HttpError):
     def __init__(self, detail: str) -> None:
         super().__init__(detail)
         remedy = "Name it <strategy>/<ROLE>; GET /v1/models lists them."
-        self.errors = (FieldProblem(location="body", pointer="/model", code=self.code, detail=detail, remedy=remedy),)
+        self.errors = (body_fault("/model", self.code, detail, remedy),)
 
 
 class NoVerdict(HttpError):

@@ -21,7 +21,7 @@ from pydantic import (
 )
 from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
-from app.api.problems import ValidationFailed, body_problems
+from app.api.problems import ValidationFailed, body_fault, body_problems
 from app.api.requests import (
     AGENTS_MAX,
     SEED_MAX,
@@ -249,18 +249,14 @@ class ChatCompletionRequest(RequestModel):
     def _check_combinations(self) -> Self:
         faults: list[FieldProblem] = []
         if self.stream_options is not None and not self.stream:
-            faults.append(_fault("/stream_options", "invalid_value", "It needs a stream", "Set stream to true."))
+            faults.append(body_fault("/stream_options", "invalid_value", "It needs a stream", "Set stream to true."))
         bounds = {self.max_tokens, self.max_completion_tokens} - {None}
         if len(bounds) > 1:
             detail = "It contradicts max_completion_tokens"
-            faults.append(_fault("/max_tokens", "invalid_value", detail, "Give one of the two."))
+            faults.append(body_fault("/max_tokens", "invalid_value", detail, "Give one of the two."))
         if faults:
             raise ValidationFailed(faults)
         return self
-
-
-def _fault(path: str, code: str, detail: str, remedy: str) -> FieldProblem:
-    return FieldProblem(location="body", pointer=path, code=code, detail=detail, remedy=remedy)
 
 
 def conversation_mark(messages: Sequence[ChatRequestMessage]) -> str:
@@ -298,11 +294,11 @@ def _size(chat: ChatCompletionRequest, options: DeliberationOptions, strategy: s
     if strategy != SIDE_BY_SIDE:
         if chat.n > 1:
             detail, remedy = f"{strategy} has one answer", f"Give 1, or use the model {SIDE_BY_SIDE}/…."
-            raise ValidationFailed([_fault("/n", "unsupported_value", detail, remedy)])
+            raise ValidationFailed([body_fault("/n", "unsupported_value", detail, remedy)])
         return options.num_agents
     if options.num_agents not in (None, chat.n):
         detail = "It contradicts deliberation.num_agents"
-        raise ValidationFailed([_fault("/n", "invalid_value", detail, "Give one of the two.")])
+        raise ValidationFailed([body_fault("/n", "invalid_value", detail, "Give one of the two.")])
     return chat.n
 
 

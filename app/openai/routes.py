@@ -12,7 +12,7 @@ from typing import Annotated, Any
 
 import anyio
 import structlog
-from fastapi import APIRouter, Path, Request, Response
+from fastapi import Path, Request, Response
 from starlette.types import Receive, Scope, Send
 
 from app.api.problems import STATUSES, NotReady, request_id_of
@@ -27,7 +27,7 @@ from app.openai.completions import completion, error_frames, frames, opening_fra
 from app.openai.problems import CHAT_STATUSES, NoVerdict, chat_headers, stream_error
 from app.openai.requests import ChatCompletionRequest, Registry, deliberation_of, model_parts
 from app.openai.schemas import ChatCompletion, ModelList, ModelResource
-from app.routes.dependencies import Gateway, InGateway, OfTenant
+from app.routes.dependencies import Gateway, InGateway, OfTenant, api_router
 from app.streaming.event_stream import EventStreamResponse
 
 OWNER = "deliberation-gateway"
@@ -37,7 +37,7 @@ END_GRACE_S = 10.0
 LAG_S = 0.1
 LAGS_MAX = 20
 
-router = APIRouter(prefix="/v1", tags=["openai"])
+router = api_router("openai", prefix="/v1")
 log = structlog.get_logger(__name__)
 
 
@@ -188,9 +188,7 @@ _COMPLETED: dict[str, Any] = {
 
 @router.post(
     "/chat/completions",
-    operation_id="create_chat_completion",
     summary="Deliberate, and answer as a chat completion",
-    response_class=Response,
     responses={200: _COMPLETED, **openai_errors(400, 404, 408, 409, 410, 413, 415, 429, 502, 503, 504)},
     openapi_extra={"requestBody": body("ChatCompletionRequest"), "parameters": [IDEMPOTENCY_KEY]},
 )
@@ -207,9 +205,7 @@ async def create_chat_completion(request: Request, gateway: InGateway, tenant: O
 
 @router.get(
     "/models",
-    operation_id="list_models",
     summary="List all models: every strategy with every role",
-    response_class=Response,
     responses={200: {"model": ModelList, "description": "All models", "headers": headers()}, **openai_errors()},
 )
 async def list_models(gateway: InGateway) -> Response:
@@ -221,9 +217,7 @@ async def list_models(gateway: InGateway) -> Response:
 
 @router.get(
     "/models/{model:path}",
-    operation_id="get_model",
     summary="Get one model",
-    response_class=Response,
     responses={200: {"model": ModelResource, "description": "The model", "headers": headers()}, **openai_errors(404)},
 )
 async def get_model(gateway: InGateway, model: Annotated[str, Path(description="`<strategy>/<ROLE>`")]) -> Response:

@@ -19,17 +19,31 @@ from app.api.event_schemas import DeliberationEvent
 from app.api.requests import CancelRequest, DeliberationRequest
 from app.api.responses import EXAMPLES, HEADERS, headers, parameter, problems
 from app.api.schemas import Problem
+from app.openai import routes as openai
 from app.openai.completions import DONE_DATA
 from app.openai.requests import ChatCompletionRequest
 from app.openai.routes import openai_errors
 from app.openai.schemas import ChatCompletionChunk, OpenAIError
 from app.openapi.examples import EVENT_STREAM, Example, examples
-from app.openapi.routers import ROUTERS
 from app.openapi.webhooks import receiver_operation
+from app.routes import cluster, deliberations, events, health, login, multiplexed, roles
 from app.routes.login import LoginRequest
 from app.routes.pages import install_pages
+from app.webhooks import routes as webhooks
 from app.webhooks.resources import WebhookPayload
 
+# Every router of the gateway, in the order of the document.
+ROUTERS = (
+    deliberations.router,
+    events.router,
+    multiplexed.router,
+    webhooks.router,
+    roles.router,
+    login.router,
+    health.router,
+    cluster.router,
+    openai.router,
+)
 TITLE = "Deliberation Gateway"
 _DESCRIPTION = """\
 Councils of LLM agents: post a task, read the verdict, or watch the deliberation.

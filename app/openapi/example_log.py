@@ -10,7 +10,7 @@ from datetime import UTC, datetime, timedelta
 from functools import cache
 from typing import Any
 
-from app.api.requests import DeliberationRequest
+from app.api.requests import DeliberationRequest, Submission
 from app.api.webhook_payloads import delivery_id
 from app.catalog.projection import state_of
 from app.deliberation.calls import Call, Usage
@@ -113,7 +113,7 @@ def events(key: str) -> tuple[Event, ...]:
     roles = parse_roles({"roles": {"DEV": {"persona": PERSONA}}})
     specified = specification(request, roles, STRATEGIES, timeout_s=300)
     id = deliberation_id(TENANT, key, BEGAN_AT)
-    first = accepted(specified, request, id=id, now=BEGAN_AT, request_id=None, traceparent=None)
+    first = accepted(specified, request, Submission(), id=id, now=BEGAN_AT)
     found: list[Event] = [first]
 
     def now() -> datetime:

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from importlib.metadata import version
 from typing import Any
 
-from fastapi import APIRouter, Response
+from fastapi import Response
 
 from app.admission.backlog import Backlog
 from app.api.cluster_schemas import (
@@ -21,7 +21,6 @@ from app.api.cluster_schemas import (
     ClusterVersions,
     CoordinatorView,
     EngineLoad,
-    EngineOfReplica,
     LogFigures,
     MissingPart,
     QueueOfRole,
@@ -43,15 +42,16 @@ from app.observability.replica_status import (
     StatusType,
     read,
 )
-from app.routes.dependencies import Gateway, InGateway
+from app.routes.dependencies import Gateway, InGateway, api_router
 from app.routes.health import senders_of
 from app.routes.roles import INQUIRY_TIMEOUT_S
 
 LOG_TIMEOUT_S = 1.0
 # The maximum in `serve_deployments.application`.
 COORDINATORS_MAX = 64
+_SEVERITY: tuple[CircuitState, ...] = ("closed", "half_open", "open")
 
-router = APIRouter(tags=["operations"])
+router = api_router("operations")
 
 
 def _read(
@@ -146,10 +146,10 @@ def _applications(replicas: Sequence[ReplicaStatus]) -> tuple[ServeApplication, 
 def _coordinator(replica: CoordinatorStatus) -> CoordinatorView:
     return CoordinatorView(
         id=replica.replica,
-        node=replica.node,
         in_hand=replica.in_flight,
         bound=replica.slots,
         turns=replica.gates,
+        node=replica.node,
         versions=replica.versions,
     )
 
@@ -159,27 +159,10 @@ def _agent(replica: AgentStatus) -> AgentView:
     at_engines = sum(engine.in_flight for engine in replica.engines)
     return AgentView(
         id=replica.replica,
-        node=replica.node,
-        role=replica.role,
-        model=replica.model,
-        simulated=replica.simulated,
         running=replica.in_flight,
-        concurrency=replica.concurrency,
         waiting=max(0, replica.in_flight - at_engines),
-        counts=replica.counts,
-        engines=tuple(
-            EngineOfReplica(**engine.model_dump(include={"url", "healthy", "circuit", "in_flight"}))
-            for engine in replica.engines
-        ),
-        versions=replica.versions,
+        **replica.model_dump(include=set(AgentView.model_fields)),
     )
-
-
-def _worst(circuits: Iterable[CircuitState]) -> CircuitState:
-    of_any = set(circuits)
-    if "open" in of_any:
-        return "open"
-    return "half_open" if "half_open" in of_any else "closed"
 
 
 def _engines(agents: Sequence[AgentStatus]) -> tuple[EngineLoad, ...]:
@@ -196,7 +179,7 @@ def _engines(agents: Sequence[AgentStatus]) -> tuple[EngineLoad, ...]:
             version=next((engine.version for _, engine in views if engine.version), None),
             simulated=any("simulated" in model for model in models),
             healthy=all(engine.healthy for _, engine in views),
-            circuit=_worst(engine.circuit for _, engine in views),
+            circuit=max((engine.circuit for _, engine in views), key=lambda circuit: _SEVERITY.index(circuit)),
             in_flight=sum(engine.in_flight for _, engine in views),
         )
         for url, views in seen.items()
@@ -206,7 +189,6 @@ def _engines(agents: Sequence[AgentStatus]) -> tuple[EngineLoad, ...]:
 def _queue(gateway: Gateway, backlog: Backlog) -> QueueView:
     settings, now_s = gateway["settings"], gateway["clock"].now().timestamp()
     work = backlog.throughput()
-
     return QueueView(
         depth=work.depth,
         depth_max=settings.queue_depth_max,
@@ -228,8 +210,8 @@ def _queue(gateway: Gateway, backlog: Backlog) -> QueueView:
 
 
 def _distinct(replicas: Sequence[ReplicaStatus]) -> tuple[ReplicaVersions, ...]:
-    found = {tuple(replica.versions.model_dump().values()): replica.versions for replica in replicas}
-    return tuple(found[key] for key in sorted(found, key=str))
+    found = {str(replica.versions): replica.versions for replica in replicas}
+    return tuple(found[key] for key in sorted(found))
 
 
 async def _collect(gateway: Gateway) -> bytes:
@@ -267,9 +249,7 @@ async def _collect(gateway: Gateway) -> bytes:
 
 @router.get(
     "/cluster",
-    operation_id="get_cluster",
     summary="Replicas, queue, log, engines and versions",
-    response_class=Response,
     responses={200: {"model": Cluster, **answer("The parts that answered")}, **problems()},
 )
 async def get_cluster(gateway: InGateway) -> Response:

@@ -6,7 +6,7 @@ import re
 from typing import Annotated, Any, get_args
 from urllib.parse import urlencode
 
-from fastapi import APIRouter, Request, Response
+from fastapi import Request, Response
 from pydantic import AwareDatetime, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 from pydantic_core import PydanticCustomError
 
@@ -20,7 +20,7 @@ from app.catalog.index import NOT_READ
 from app.catalog.projection import resource, summary
 from app.deliberation.errors import InvalidCursor, JournalUnavailable
 from app.deliberation.fold import State
-from app.routes.dependencies import DeliberationId, Gateway, InGateway, OfTenant
+from app.routes.dependencies import DeliberationId, Gateway, InGateway, OfTenant, api_router
 
 POLL_AFTER_S = 1
 PAGE_MAX = 200
@@ -33,7 +33,7 @@ _METADATA_SCHEMA: dict[str, Any] = {
     "additionalProperties": {"type": "string"},
 }
 
-router = APIRouter(tags=["deliberations"])
+router = api_router("deliberations")
 
 
 def _etag(state: State) -> str:
@@ -46,16 +46,29 @@ def _matches(request: Request, etag: str) -> bool:
     return any(each.strip().removeprefix("W/") in (etag, "*") for each in given.split(",") if each.strip())
 
 
-def _resource_response(gateway: Gateway, state: State, status: int, wait_s: int | None, **headers: str) -> Response:
+def _headers(state: State, wait_s: int | None) -> dict[str, str]:
+    headers = {"ETag": _etag(state), "Cache-Control": "private, no-cache"}
+    return headers if wait_s is None else {**headers, "Preference-Applied": f"wait={wait_s}"}
+
+
+def _resource_response(gateway: Gateway, state: State, status: int, headers: dict[str, str]) -> Response:
     epoch, retention_s = gateway["catalog"].epoch, gateway["settings"].retention_s
     if not epoch:
         raise JournalUnavailable(NOT_READ)
-    sent = {"ETag": _etag(state), "Cache-Control": "private, no-cache"}
-    if wait_s is not None:
-        sent["Preference-Applied"] = f"wait={wait_s}"
-    sent.update({name.replace("_", "-"): value for name, value in headers.items()})
-    content = dump(resource(state, epoch=epoch, retention_s=retention_s))
-    return Response(content, status, sent, "application/json")
+    return Response(
+        dump(resource(state, epoch=epoch, retention_s=retention_s)), status, headers, media_type="application/json"
+    )
+
+
+async def _awaited_response(
+    gateway: Gateway, tenant: str, state: State, wait_s: int | None, headers: dict[str, str]
+) -> Response:
+    """The deliberation after the preferred wait: 200 with its end, 202 without."""
+    state = await gateway["deliberations"].wait_until_ended(tenant, state, wait_s)
+    sent = _headers(state, wait_s) | headers
+    if state.ended:
+        return _resource_response(gateway, state, 200, sent)
+    return _resource_response(gateway, state, 202, {**sent, "Retry-After": str(POLL_AFTER_S)})
 
 
 async def _revised(gateway: Gateway, tenant: str, state: State, wait_s: int) -> State:
@@ -71,10 +84,8 @@ async def _revised(gateway: Gateway, tenant: str, state: State, wait_s: int) -> 
 
 @router.post(
     "/deliberations",
-    operation_id="create_deliberation",
     summary="Accept a deliberation",
     status_code=202,
-    response_class=Response,
     responses={
         200: {
             "model": Deliberation,
@@ -98,21 +109,15 @@ async def create_deliberation(request: Request, gateway: InGateway, tenant: OfTe
     known = {"roles": gateway["roles"], "strategies": gateway["strategies"], "webhooks": webhooks}
     asked = await body_of(request, DeliberationRequest, known)
     state, replayed = await gateway["deliberations"].accept(tenant, asked, submission_of(request))
-    wait_s = wait_of(request)
-    state = await gateway["deliberations"].wait_until_ended(tenant, state, wait_s)
     headers = {"Location": f"/deliberations/{state.deliberation_id}"}
     if replayed:
-        headers["Idempotency_Replayed"] = "true"
-    if state.ended:
-        return _resource_response(gateway, state, 200, wait_s, **headers)
-    return _resource_response(gateway, state, 202, wait_s, Retry_After=str(POLL_AFTER_S), **headers)
+        headers["Idempotency-Replayed"] = "true"
+    return await _awaited_response(gateway, tenant, state, wait_of(request), headers)
 
 
 @router.get(
     "/deliberations/{deliberation_id}",
-    operation_id="get_deliberation",
     summary="Read a deliberation",
-    response_class=Response,
     responses={
         200: {"model": Deliberation, **answer("The current state", "ETag", "Preference-Applied")},
         304: answer("Unchanged since the ETag in If-None-Match", "ETag", "Preference-Applied"),
@@ -130,19 +135,14 @@ async def get_deliberation(
     if wait_s is not None and (known is None or _matches(request, _etag(state))):
         state = await _revised(gateway, tenant, state, wait_s)
     if _matches(request, _etag(state)):
-        headers = {"ETag": _etag(state), "Cache-Control": "private, no-cache"}
-        if wait_s is not None:
-            headers["Preference-Applied"] = f"wait={wait_s}"
-        return Response(status_code=304, headers=headers)
-    return _resource_response(gateway, state, 200, wait_s)
+        return Response(status_code=304, headers=_headers(state, wait_s))
+    return _resource_response(gateway, state, 200, _headers(state, wait_s))
 
 
 @router.post(
     "/deliberations/{deliberation_id}/cancel",
-    operation_id="cancel_deliberation",
     summary="Cancel a deliberation",
     status_code=202,
-    response_class=Response,
     responses={
         200: {"model": Deliberation, **answer("It has ended, for any reason", "ETag", "Preference-Applied")},
         202: {"model": Deliberation, **answer("It is being cancelled", "Retry-After", "ETag", "Preference-Applied")},
@@ -157,19 +157,13 @@ async def cancel_deliberation(
     asked = await body_of(request, CancelRequest)
     state = await gateway["deliberations"].load(tenant, deliberation_id)
     state = await gateway["deliberations"].cancel(tenant, state, asked.reason)
-    wait_s = wait_of(request)
-    state = await gateway["deliberations"].wait_until_ended(tenant, state, wait_s)
-    if state.ended:
-        return _resource_response(gateway, state, 200, wait_s)
-    return _resource_response(gateway, state, 202, wait_s, Retry_After=str(POLL_AFTER_S))
+    return await _awaited_response(gateway, tenant, state, wait_of(request), {})
 
 
 @router.delete(
     "/deliberations/{deliberation_id}",
-    operation_id="delete_deliberation",
     summary="Delete a deliberation that has ended",
     status_code=204,
-    response_class=Response,
     responses={204: answer("Its facts are removed, and its id is never used again"), **problems(404, 409, 410, 503)},
 )
 async def delete_deliberation(gateway: InGateway, tenant: OfTenant, deliberation_id: DeliberationId) -> Response:
@@ -238,9 +232,7 @@ def _before(cursor: str, epoch: str) -> int:
 
 @router.get(
     "/deliberations",
-    operation_id="list_deliberations",
     summary="List deliberations, newest first",
-    response_class=Response,
     responses={200: {"model": DeliberationPage, **answer("A page", "Link")}, **problems(400, 422, 503)},
     openapi_extra={
         "parameters": [
@@ -265,14 +257,7 @@ async def list_deliberations(request: Request, gateway: InGateway, tenant: OfTen
     """The same from every gateway replica. Repeat the filters with the cursor, as the Link header does."""
     query, metadata = _query(request)
     catalog = gateway["catalog"].require_caught_up()
-    selection = ListFilter(
-        status=query.status,
-        role=query.role,
-        strategy=query.strategy,
-        created_after=query.created_after,
-        created_before=query.created_before,
-        metadata=metadata,
-    )
+    selection = ListFilter(metadata=metadata, **query.model_dump(exclude={"limit", "cursor"}))
     before = None if query.cursor is None else _before(query.cursor, catalog.epoch)
     entries, more = catalog.page(tenant, selection, limit=query.limit, before=before)
     next_cursor = catalog.cursor(entries[-1].sequence) if more else None

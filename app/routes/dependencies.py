@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Annotated, TypedDict, cast
 
-from fastapi import Depends, Path, Request
+from fastapi import APIRouter, Depends, Path, Request, Response
 from starlette.types import Scope
 
 from app.access.authorization import Access
@@ -52,6 +52,13 @@ class SystemClock:
         return datetime.now(UTC)
 
 
+def api_router(tag: str, prefix: str = "") -> APIRouter:
+    """A router for operations with this tag, whose ids are the names of their functions."""
+    return APIRouter(
+        prefix=prefix, tags=[tag], default_response_class=Response, generate_unique_id_function=lambda route: route.name
+    )
+
+
 def gateway_in(scope: Scope) -> Gateway:
     """The gateway's parts in a request's scope, where the server puts the lifespan's state."""
     return cast(Gateway, scope["state"])
@@ -64,7 +71,7 @@ async def gateway_of(request: Request) -> Gateway:
 
 async def permitted(request: Request) -> None:
     """Authorize the request; runs before every route and raises what `Access.permit` raises."""
-    gateway_in(request.scope)["access"].permit(request.scope, request.scope["route"].operation_id)
+    gateway_in(request.scope)["access"].permit(request.scope, request.scope["route"].unique_id)
 
 
 async def caller_of(request: Request) -> Caller:

@@ -6,7 +6,7 @@ Every error is answered before the stream opens.
 from collections.abc import AsyncGenerator
 from typing import Annotated
 
-from fastapi import APIRouter, Depends, Header, Query, Request, Response
+from fastapi import Depends, Header, Query, Request, Response
 from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
 from pydantic.json_schema import SkipJsonSchema
 
@@ -16,7 +16,7 @@ from app.api.negotiation import Media, media_of
 from app.api.problems import TooManyStreams, ValidationFailed
 from app.api.responses import answer, headers, problems
 from app.api.schemas import FieldProblem
-from app.routes.dependencies import DeliberationId, InGateway, OfTenant
+from app.routes.dependencies import DeliberationId, InGateway, OfTenant, api_router
 from app.streaming.frames import EVENT_TYPES, EventSelection
 from app.streaming.resume import EventsRequest
 from app.streaming.streams import Streams
@@ -33,7 +33,7 @@ ANSWERS = {
     **problems(400, 404, 406, 410, 422, 429, 503),
 }
 
-router = APIRouter(tags=["events"])
+router = api_router("events")
 
 OfMedia = Annotated[Media, Depends(media_of)]
 LastEventId = Annotated[
@@ -115,9 +115,7 @@ async def events_response(streams: Streams, request: EventsRequest, media: Media
 
 @router.get(
     "/deliberations/{deliberation_id}/events",
-    operation_id="read_deliberation_events",
     summary="Watch a deliberation, or page through its events",
-    response_class=Response,
     responses=ANSWERS,
     dependencies=[Depends(connection_slot)],
 )

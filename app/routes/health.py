@@ -3,7 +3,7 @@
 import asyncio
 from typing import Any
 
-from fastapi import APIRouter, Response
+from fastapi import Response
 
 from app.api.problems import NotReady
 from app.api.responses import answer, problems
@@ -11,7 +11,7 @@ from app.api.schemas import FieldProblem, Health, Ready, Stats, dump
 from app.deliberation.errors import JournalUnavailable, StreamsDiffer
 from app.observability.metrics import CONTENT_TYPE
 from app.observability.replica_status import SENDERS_MAX, SENDERS_SUBJECT, SenderStatus, read
-from app.routes.dependencies import Gateway, InGateway, OfTenant
+from app.routes.dependencies import Gateway, InGateway, OfTenant, api_router
 from app.routes.roles import replicas_of
 
 INQUIRY_TIMEOUT_S = 1.0
@@ -19,7 +19,7 @@ INQUIRY_TIMEOUT_S = 1.0
 SENDERS_TIMEOUT_S = 0.3
 _NO_STORE = {"Cache-Control": "no-store"}
 
-router = APIRouter(tags=["operations"])
+router = api_router("operations")
 
 
 def _missing(check: str, detail: str, remedy: str) -> FieldProblem:
@@ -73,9 +73,7 @@ async def _faults(gateway: Gateway) -> list[FieldProblem]:
 
 @router.get(
     "/healthz",
-    operation_id="get_health",
     summary="Whether the process is alive",
-    response_class=Response,
     responses={200: {"model": Health, **answer("Alive")}, **problems()},
 )
 async def get_health() -> Response:
@@ -85,9 +83,7 @@ async def get_health() -> Response:
 
 @router.get(
     "/readyz",
-    operation_id="get_readiness",
     summary="Whether work is accepted and will be done",
-    response_class=Response,
     responses={200: {"model": Ready, **answer("Ready")}, **problems(503)},
 )
 async def get_readiness(gateway: InGateway) -> Response:
@@ -113,9 +109,7 @@ async def get_readiness(gateway: InGateway) -> Response:
 
 @router.get(
     "/stats",
-    operation_id="get_stats",
     summary="Counts, durations and tokens",
-    response_class=Response,
     responses={200: {"model": Stats, **answer("Over the retained deliberations")}, **problems(503)},
 )
 async def get_stats(gateway: InGateway, tenant: OfTenant) -> Response:
@@ -134,9 +128,7 @@ async def senders_of(gateway: Gateway) -> list[dict[str, Any]] | None:
 
 @router.get(
     "/metrics",
-    operation_id="get_metrics",
     summary="Figures for Prometheus",
-    response_class=Response,
     responses={200: {"content": {"text/plain": {"schema": {"type": "string"}}}, **answer("Text exposition")}},
 )
 async def get_metrics(gateway: InGateway) -> Response:

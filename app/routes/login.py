@@ -1,15 +1,11 @@
-"""Routes: a browser's session. The client sends the key once; the browser keeps a cookie that scripts cannot read.
-
-The cookie is HttpOnly and SameSite=Strict, and over https it is Secure and bound to this host. A request that changes
-state with it must come from a page of this site or of an origin in CORS_ORIGINS (`app.access.origins.same_site`).
-"""
+"""Routes: a browser's session. The client sends the key once; the browser keeps a cookie that scripts cannot read."""
 
 from dataclasses import replace
 from datetime import UTC, datetime
 from math import inf
 from typing import Literal
 
-from fastapi import APIRouter, Request, Response
+from fastapi import Request, Response
 from pydantic import AwareDatetime, Field
 
 from app.access.authorization import DEVELOPER, cookie_name
@@ -18,11 +14,11 @@ from app.api.request_body import body_of
 from app.api.requests import RequestModel
 from app.api.responses import answer, body, problems
 from app.api.schemas import Resource, dump
-from app.routes.dependencies import InGateway, OfCaller
+from app.routes.dependencies import InGateway, OfCaller, api_router
 
 _NO_STORE = {"Cache-Control": "no-store"}
 
-router = APIRouter(tags=["sessions"])
+router = api_router("sessions")
 
 
 class LoginRequest(RequestModel):
@@ -46,26 +42,21 @@ class Session(Resource):
     expires_at: AwareDatetime | None = Field(description="When the credential expires; null if never")
 
 
-def _session(caller: Caller) -> Session:
+def _session(caller: Caller) -> Response:
     ends_at_s = caller.valid_until_s
-    return Session(
+    session = Session(
         mode="keys" if caller.authenticated else "development",
         tenant=caller.tenant,
         scopes=tuple(sorted(caller.scopes)),
         key=caller.name or None,
         expires_at=None if ends_at_s is None or ends_at_s == inf else datetime.fromtimestamp(ends_at_s, UTC),
     )
-
-
-def _answered(session: Session) -> Response:
     return Response(dump(session), headers=_NO_STORE, media_type="application/json")
 
 
 @router.post(
     "/login",
-    operation_id="log_in",
     summary="Begin a browser's session with a key",
-    response_class=Response,
     responses={
         200: {"model": Session, **answer("The session, also as a cookie", "Set-Cookie")},
         **problems(400, 401, 403, 408, 413, 415, 422, 503),
@@ -78,10 +69,10 @@ async def log_in(request: Request, gateway: InGateway) -> Response:
     access.check_site(request.scope)
     asked = await body_of(request, LoginRequest)
     if access.sessions is None:
-        return _answered(_session(DEVELOPER))
+        return _session(DEVELOPER)
     held, now_s = access.holder(asked.key), access.now_s()
     token, ends_at_s = access.sessions.begin(held, now_s)
-    answered = _answered(_session(replace(held.caller, valid_until_s=ends_at_s)))
+    answered = _session(replace(held.caller, valid_until_s=ends_at_s))
     answered.set_cookie(
         cookie_name(request.scope),
         token,
@@ -95,22 +86,18 @@ async def log_in(request: Request, gateway: InGateway) -> Response:
 
 @router.get(
     "/login",
-    operation_id="get_session",
     summary="The caller and its scopes",
-    response_class=Response,
     responses={200: {"model": Session, **answer("By key or by cookie")}, **problems(503)},
 )
 async def get_session(caller: OfCaller) -> Response:
     """The tenant and the scopes of this request's credential."""
-    return _answered(_session(caller))
+    return _session(caller)
 
 
 @router.post(
     "/logout",
-    operation_id="log_out",
     summary="End a browser's session",
     status_code=204,
-    response_class=Response,
     responses={204: answer("The browser deletes the cookie", "Set-Cookie"), **problems(403)},
 )
 async def log_out(request: Request, gateway: InGateway) -> Response:

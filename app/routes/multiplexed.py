@@ -6,19 +6,19 @@ events of all deliberations together; hence one cursor resumes it.
 
 from typing import Annotated
 
-from fastapi import APIRouter, Depends, Query, Response
+from fastapi import Depends, Query, Response
 from pydantic import Field
 
 from app.api.schemas import Status
 from app.deliberation.errors import InvalidToken, NotFound
 from app.deliberation.specification import checked_token
-from app.routes.dependencies import InGateway, OfTenant
+from app.routes.dependencies import InGateway, OfTenant, api_router
 from app.routes.events import ANSWERS, EventsQuery, LastEventId, OfMedia, connection_slot, events_response
 from app.streaming.resume import EventsRequest
 
 DELIBERATIONS_MAX = 64
 
-router = APIRouter(tags=["events"])
+router = api_router("events")
 
 
 class MultiplexedQuery(EventsQuery):
@@ -37,9 +37,7 @@ class MultiplexedQuery(EventsQuery):
 
 @router.get(
     "/events",
-    operation_id="read_events",
     summary="Watch several deliberations in one stream, or page through their events",
-    response_class=Response,
     responses=ANSWERS,
     dependencies=[Depends(connection_slot)],
 )

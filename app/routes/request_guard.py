@@ -1,8 +1,4 @@
-"""Checks every request before a route, and ends event streams with their credential. Pure ASGI.
-
-It refuses credentials in URLs on every path and, in development mode, foreign Host headers. It adds the tenant's rate
-to answers.
-"""
+"""Checks every request before a route, and ends event streams with their credential. Pure ASGI."""
 
 from contextlib import ExitStack
 from math import inf
@@ -47,7 +43,7 @@ def foreign_host(scope: Scope) -> ForeignHost | None:
 
 
 class RequestGuard:
-    """Middleware that refuses requests before routing and watches the credentials of event streams."""
+    """Refuses credentials in URLs and, in development mode, foreign Host headers; adds the tenant's rate to answers."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app

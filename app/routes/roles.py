@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Annotated
 
 import yaml
-from fastapi import APIRouter, Response
 from fastapi import Path as PathParameter
+from fastapi import Response
 
 from app.api.responses import answer, problems
 from app.api.schemas import (
@@ -24,14 +24,14 @@ from app.deliberation.engine import StrategyDefinition
 from app.deliberation.errors import InvalidRequest, NotFound
 from app.deliberation.roles import Role, parse_roles
 from app.observability.replica_status import AgentStatus, read, without_credentials
-from app.routes.dependencies import Gateway, InGateway
+from app.routes.dependencies import Gateway, InGateway, api_router
 from app.settings import PACKAGED_ROLES
 
 INQUIRY_TIMEOUT_S = 0.5
 # The request fields of every strategy, besides task, agents and constraints.
 _COMMON_FIELDS = ("quorum", "budget", "sampling", "seed")
 
-router = APIRouter(tags=["roles"])
+router = api_router("roles")
 
 
 def read_roles(path: Path | None) -> Mapping[str, Role]:
@@ -87,9 +87,7 @@ async def _described(gateway: Gateway, name: str, role: Role) -> RoleResource:
 
 @router.get(
     "/roles",
-    operation_id="list_roles",
     summary="Roles, as declared and with their live replicas",
-    response_class=Response,
     responses={200: {"model": RoleList, **answer("All roles")}, **problems()},
 )
 async def list_roles(gateway: InGateway) -> Response:
@@ -101,9 +99,7 @@ async def list_roles(gateway: InGateway) -> Response:
 
 @router.get(
     "/roles/{role}",
-    operation_id="get_role",
     summary="One role",
-    response_class=Response,
     responses={200: {"model": RoleResource, **answer("The role")}, **problems(404)},
 )
 async def get_role(
@@ -132,9 +128,7 @@ def strategy_resource(definition: StrategyDefinition) -> StrategyResource:
 
 @router.get(
     "/strategies",
-    operation_id="list_strategies",
     summary="Strategies",
-    response_class=Response,
     responses={200: {"model": StrategyList, **answer("All strategies")}, **problems()},
 )
 async def list_strategies(gateway: InGateway) -> Response:

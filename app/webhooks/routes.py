@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated
 
-from fastapi import APIRouter, Path, Query, Response
+from fastapi import Path, Query, Response
 from pydantic import BaseModel, ConfigDict, Field
 
 from app.api.responses import answer, problems
@@ -12,7 +12,7 @@ from app.api.schemas import Resource, dump
 from app.api.webhook_payloads import delivery_id, due
 from app.deliberation.errors import DeliberationError, JournalUnavailable, NotFound
 from app.deliberation.ports import Record
-from app.routes.dependencies import DeliberationId, Gateway, InGateway, OfTenant
+from app.routes.dependencies import DeliberationId, Gateway, InGateway, OfTenant, api_router
 from app.webhooks.attempts import (
     DeliveryHistory,
     DeliveryKey,
@@ -28,7 +28,7 @@ from app.webhooks.resources import Delivery, DeliveryPage, delivery_resource
 PAGE_MAX = 200
 REDELIVERIES_MAX = 100
 
-router = APIRouter(tags=["webhooks"])
+router = api_router("webhooks")
 
 
 class TooManyRedeliveries(DeliberationError):
@@ -79,9 +79,7 @@ def _answered(resource: Resource, status: int) -> Response:
 
 @router.get(
     "/deliberations/{deliberation_id}/deliveries",
-    operation_id="list_deliveries",
     summary="List the deliveries of a deliberation's webhook",
-    response_class=Response,
     responses={200: {"model": DeliveryPage, **answer("A page")}, **problems(404, 410, 422, 503)},
 )
 async def list_deliveries(
@@ -98,10 +96,8 @@ async def list_deliveries(
 
 @router.post(
     "/deliberations/{deliberation_id}/deliveries/{delivery_id}/redeliver",
-    operation_id="redeliver",
     summary="Redeliver an event now",
     status_code=202,
-    response_class=Response,
     responses={
         202: {"model": Delivery, **answer("An attempt will be made; `redelivering` is true until then")},
         **problems(404, 409, 410, 503),

@@ -3,7 +3,8 @@
 import pytest
 from pydantic import ValidationError
 
-from app.settings import Settings, settings_table
+from app.settings import Settings
+from tests.components.docs.tables import settings_table
 
 
 def test_operators_names_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -43,7 +44,7 @@ def test_a_value_outside_its_limits_is_refused_by_name(
 
 
 def test_the_table_lists_every_setting_with_its_description() -> None:
-    table = settings_table()
+    table = settings_table(Settings)
     for name, field in Settings.model_fields.items():
         assert f"| `{field.validation_alias}` |" in table, name
         assert field.description

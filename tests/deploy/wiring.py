@@ -10,8 +10,9 @@ from typing import Any
 
 from pydantic_settings import BaseSettings
 
-from app.settings import CLUSTER_VARIABLES, Settings
+from app.settings import Settings
 from app.webhooks.settings import SenderSettings
+from tests.components.docs.tables import deployer_variables
 from tests.deploy.manifests import IMAGE, ROOT, Document, Pod, containers, name_of, of_kind, pods, project
 
 # Variables that third-party programs read.
@@ -45,7 +46,7 @@ def application_variables() -> set[str]:
     known = {
         name for name in strings_in(ROOT / "serve_deployments/application.py") if re.fullmatch("[A-Z][A-Z_]+", name)
     }
-    return known | {name for name, *_ in CLUSTER_VARIABLES}
+    return known | deployer_variables()
 
 
 def streams_variables() -> set[str]:

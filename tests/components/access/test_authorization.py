@@ -3,7 +3,7 @@
 import io
 import json
 import logging
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator, Iterator, Mapping
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ import anyio
 import httpx
 import pytest
 
-from app.access.authorization import ACCESS, SCOPE_MEANS, Access, access_table
+from app.access.authorization import ACCESS, Access
 from app.access.keys import SCOPES, Scope, key_id_of, new_key
 from app.access.origins import checked_origin, is_loopback, own_name
 from app.access.rate_limit import Rates
@@ -420,6 +420,23 @@ def test_origins_are_separated_by_commas(monkeypatch: pytest.MonkeyPatch) -> Non
     assert Settings().cors_origins == ("https://a.example", "http://localhost:5173", "https://[::1]:8443")
     monkeypatch.setenv("CORS_ORIGINS", "")
     assert Settings().cors_origins == ()
+
+
+SCOPE_MEANS: Mapping[Scope, str] = {
+    "submit": "start, cancel and delete deliberations of the tenant",
+    "read": "read and watch deliberations of the tenant; roles, strategies, models",
+    "admin": "read the installation's own figures, which count all tenants together",
+}
+
+
+def access_table(operations: Mapping[str, tuple[str, str]]) -> str:
+    """A Markdown table of the scope of each operation; `operations` has method and path by operation id."""
+    rows = ["| endpoint | needs |", "|---|---|"]
+    for operation, (method, path) in operations.items():
+        needed = ACCESS[operation]
+        shown = "nothing" if needed is None else "any key" if needed == "key" else f"`{needed}`"
+        rows.append(f"| `{method} {path}` | {shown} |")
+    return "\n".join(rows) + "\n"
 
 
 def test_the_access_table_is_documented() -> None:

@@ -1,40 +1,36 @@
 """The documents agree with the code."""
 
 import re
-from pathlib import Path
 
 import pytest
+from pydantic_settings import BaseSettings
 
 from app.deliberation.engine import StrategyDefinition
 from app.deliberation.roles import Role
 from app.deliberation.strategies import STRATEGIES
-from app.settings import settings_table
+from app.settings import Settings
+from app.webhooks.settings import SenderSettings
+from tests.components.docs.tables import CONFIGURATION, ROOT, between, deployer_variables, settings_table
 from tests.unit.strategies.every_strategy import WAYS
 
-ROOT = Path(__file__).parents[3]
-CONFIGURATION = ROOT / "docs" / "configuration.md"
 PAGES = ROOT / "docs" / "strategies"
 
 every_strategy = pytest.mark.parametrize("definition", STRATEGIES.values(), ids=STRATEGIES)
 
 
-def between(document: Path, marker: str) -> str:
-    found = re.search(rf"<!-- {marker} -->\n(.*?)<!-- /{marker} -->", document.read_text(), re.DOTALL)
-    assert found is not None, f"{document.name} has the markers <!-- {marker} --> and <!-- /{marker} -->"
-    return found[1]
-
-
-def test_every_setting_is_documented() -> None:
-    assert between(CONFIGURATION, "settings").strip() == settings_table().strip(), (
-        "write app.settings.settings_table() between the markers of docs/configuration.md"
-    )
+@pytest.mark.parametrize(("marker", "model"), [("settings", Settings), ("sender-settings", SenderSettings)])
+def test_every_setting_is_documented(marker: str, model: type[BaseSettings]) -> None:
+    table = settings_table(model)
+    assert between(CONFIGURATION, marker).strip() == table, f"write this between the markers of {marker}:\n{table}"
+    assert all(field.description for field in model.model_fields.values())
 
 
 def test_every_variable_of_the_deployer_is_documented() -> None:
     source = (ROOT / "serve_deployments" / "application.py").read_text()
     read = set(re.findall(r'(?:_environment|os\.environ\.get)\("([A-Z_]+)"', source))
     assert len(read) >= 7
-    assert {name for name in read if f"`{name}`" not in settings_table()} == set()
+    settings = Settings.model_json_schema(by_alias=False)["properties"].values()
+    assert read - deployer_variables() - {field["env"] for field in settings} == set()
 
 
 def test_every_field_of_a_role_is_documented() -> None:

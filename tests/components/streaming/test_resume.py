@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from app.api.cursor import BEGINNING, Cursor, parse_cursor
-from app.api.negotiation import negotiated
+from app.api.negotiation import media_of
 from app.api.problems import NotAcceptable
 from app.deliberation.errors import InvalidCursor
 from app.deliberation.fold import fold
@@ -29,14 +29,14 @@ from tests.story import Story
         ("text/html, */*;q=0.8", "text/event-stream"),
     ],
 )
-def test_negotiation_picks_the_accepted_media_type(accept: str | None, media: str) -> None:
-    assert negotiated(accept) == media
+async def test_negotiation_picks_the_accepted_media_type(accept: str | None, media: str) -> None:
+    assert await media_of(accept) == media
 
 
 @pytest.mark.parametrize("accept", ["text/html", "image/*, text/plain", "*/*;q=0", "application/json;q=0.0"])
-def test_an_unsupported_media_type_is_not_acceptable(accept: str) -> None:
+async def test_an_unsupported_media_type_is_not_acceptable(accept: str) -> None:
     with pytest.raises(NotAcceptable):
-        negotiated(accept)
+        await media_of(accept)
 
 
 @pytest.mark.parametrize(

@@ -26,10 +26,8 @@ from app.webhooks.attempts import (
     encoded,
 )
 from app.webhooks.routes import REDELIVERIES_MAX
-from app.webhooks.settings import SenderSettings
 from app.webhooks.signatures import tenant_secret
 from tests.components.access.keyed import PEPPER, bearer, make_key
-from tests.components.docs.test_docs import CONFIGURATION, between
 from tests.components.routes.served import COORDINATOR, SENDER, Served, served
 from tests.conditions import until
 from tests.story import NOW
@@ -332,10 +330,3 @@ def test_the_command_prints_nothing_without_a_valid_secret(tmp_path: Path, given
     runner = CliRunner(env={"WEBHOOK_SECRETS": given})
     result = runner.invoke(cli, ["webhooks", "secret", "--data-dir", str(tmp_path), *arguments])
     assert result.exit_code == 2 and "whsec" not in result.output
-
-
-def test_the_documentation_lists_every_setting_of_the_sender() -> None:
-    assert between(CONFIGURATION, "sender-settings").strip() == "\n".join(rows_of(SenderSettings)), (
-        "write the rows of app.settings.rows_of(SenderSettings) between the markers of docs/configuration.md"
-    )
-    assert all(field.description for field in SenderSettings.model_fields.values())
