@@ -36,7 +36,7 @@ _WORK = ("stage.opened", "call.finished", "stage.closed")
 _LATE = ("deliberation.cancelling", "deliberation.resumed")
 
 # The life of a deliberation: (status, fact) → status. `fold` raises on a pair that is missing here.
-# `diagram` draws this table for docs/facts.md.
+# docs/facts.md shows this table as a diagram (tests/unit/test_diagram.py).
 TRANSITIONS: dict[tuple[str, str], str] = {
     ("", "deliberation.accepted"): PENDING,
     (PENDING, "stage.opened"): IN_PROGRESS,

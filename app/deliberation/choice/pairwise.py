@@ -8,7 +8,7 @@ what the rule itself leaves open, and tie-breaks always end in an allowed order.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from itertools import combinations, groupby
 
@@ -167,13 +167,9 @@ def kemeny(table: Duels) -> list[Orders]:
     Kemeny, Daedalus 88 (1959); Young and Levenglick, 1978.
     """
     return [
-        _least_contradicted(part) if len(part.candidates) <= KEMENY_MAX else _stand_in(part) for part in _circles(table)
+        _least_contradicted(part) if len(part.candidates) <= KEMENY_MAX else replace(schulze(part), exact=False)
+        for part in _circles(table)
     ]
-
-
-def _stand_in(part: Duels) -> Orders:
-    orders = schulze(part)
-    return Orders(orders.candidates, orders.blocks, orders.next_of, exact=False)
 
 
 def _circles(table: Duels) -> Iterator[Duels]:

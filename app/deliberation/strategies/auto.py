@@ -15,11 +15,11 @@ from typing import Any, Literal, cast
 
 from pydantic import Field, ValidationError, ValidationInfo, field_validator
 
-from app.deliberation.answers import Count, Normaliser, Options
+from app.deliberation.answers import READ_AS, Count, Normaliser, Options
 from app.deliberation.engine import Conclusion, Strategy, StrategyDefinition
 from app.deliberation.specification import Parameters, Specification
 from app.deliberation.strategies import best_of_n, council, debate, fuse, tournament
-from app.deliberation.strategies.steps.samples import Samples, asking_for, by_votes, counted, report_unread
+from app.deliberation.strategies.steps.samples import Samples, asking_for, by_votes, counted
 from app.deliberation.strategies.steps.strategy_run import Candidate, Step, StrategyRun
 
 DRAFTS_FIRST = 3
@@ -119,7 +119,8 @@ def _auto(specification: Specification) -> Strategy:
     if samples.left:
         yield from samples.ask(samples.left, stages_left)
     drafts = samples.completed()
-    report_unread(run, drafts, count(), parameters.normaliser)
+    form = READ_AS[parameters.normaliser]
+    run.report(len(drafts) - count().votes, len(drafts), f"answers could not be read as {form}")
     conclusion = yield from escalation.continue_from(run, drafts)
     return _best(run, drafts, conclusion, count())
 

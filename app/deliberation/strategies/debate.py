@@ -16,7 +16,7 @@ from pydantic import Field
 
 from app.deliberation.answers import Normaliser, Options
 from app.deliberation.calls import Call
-from app.deliberation.choice.anonymity import labels, nonce
+from app.deliberation.choice.anonymity import lettered, nonce
 from app.deliberation.choice.neighbours import neighbours
 from app.deliberation.engine import Conclusion, Strategy, StrategyDefinition
 from app.deliberation.outputs import DebateTurn, Output
@@ -84,7 +84,7 @@ def _switched(run: StrategyRun, positions: Positions, reading: Mapping[str, Sequ
     calls: list[Call] = []
     for speaker, others in reading.items():
         own = positions.latest[speaker]
-        shown = dict(zip(labels(len(others)), (positions.latest[other] for other in others), strict=True))
+        shown = {letter: positions.latest[other] for letter, other in lettered(others).items()}
         texts = [(letter, candidate.text, candidate.reasoning) for letter, candidate in shown.items()]
         mark = nonce(specification.seed, "debate", round, speaker)
         prompt = turn(specification, (own.text, own.reasoning), texts, mark)
@@ -94,16 +94,13 @@ def _switched(run: StrategyRun, positions: Positions, reading: Mapping[str, Sequ
     quorum = min(specification.quorum, len(calls))
     outcomes = yield from run.ask("debate", round, calls, quorum=quorum, stages_left=stages_left)
     results = Counter[str]()
-    for call in calls if outcomes.admitted else ():
-        taken = outcomes.answer(call)
-        tokens = outcomes.completion_tokens(call)
-        found = (
-            positions.take(call.agent_id, taken, tokens, call.call_id) if isinstance(taken, DebateTurn) else "missing"
-        )
-        results[found] += 1
+    for call, taken in outcomes.answers(calls, DebateTurn):
+        tokens = outcomes.seen[call.call_id].usage.completion_tokens
+        results[positions.take(call.agent_id, taken, tokens, call.call_id)] += 1
+    if outcomes.admitted:
+        results["missing"] = len(calls) - results.total()
     for found, words in _NOT_COUNTED.items():
-        if results[found]:
-            run.degraded.append(f"{results[found]} of {len(calls)} turns of round {round} {words}")
+        run.report(results[found], len(calls), f"turns of round {round} {words}")
     return results["switched"] > 0
 
 

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from app.deliberation.choice.aggregation import Aggregation
-from app.deliberation.choice.ballots import Ballot, Ranked, rank, weighted
+from app.deliberation.choice.ballots import Ballot, Ranked, mean_scores, rank
 from app.deliberation.choice.pairwise import duels, schulze
 from tests.unit.choice.ballots_of import RULES, TWO, two
 
@@ -47,7 +47,7 @@ def placed(ballots: Sequence[Ballot], rule: Aggregation, tokens: Mapping[str, in
 
 
 def totals(entry: Ballot) -> dict[str, float]:
-    return {candidate: weighted(given, TWO) for candidate, given in entry.scores.items()}
+    return mean_scores([entry], TWO)
 
 
 @bounded
