@@ -6,7 +6,7 @@ one code path.
 """
 
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from datetime import datetime
 from typing import TypeVar
 
@@ -289,16 +289,7 @@ def _concluded(state: State, now: datetime, conclusion: Conclusion, budget_refus
     reasons = conclusion.degraded + (("budget",) if budget_refused else ())
     spent = usage(state)
     verdict = Verdict(
-        winner=conclusion.winner,
-        content=conclusion.content,
-        call_id=conclusion.call_id,
-        ranking=conclusion.ranking,
-        margin=conclusion.margin,
-        tie=conclusion.tie,
-        dissent=conclusion.dissent,
-        agreement=conclusion.agreement,
-        effective_votes=conclusion.effective_votes,
-        tally=conclusion.tally,
+        **{field.name: getattr(conclusion, field.name) for field in fields(conclusion) if field.name != "degraded"},
         strategy=StrategyRef(name=state.specification.strategy, version=state.specification.strategy_version),
         calls=spent.calls,
     )

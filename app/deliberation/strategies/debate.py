@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 
 from pydantic import Field
 
-from app.deliberation.answers import Normaliser, Options
+from app.deliberation.answers import FORMS, OPTIONS, Normaliser, Options
 from app.deliberation.calls import Call
 from app.deliberation.choice.anonymity import lettered, nonce
 from app.deliberation.choice.neighbours import neighbours
@@ -40,12 +40,8 @@ class DebateParameters(Parameters):
         default=0.8, gt=0.5, le=1, description="Share of the answers that must be equal for the debate to stop"
     )
     neighbours: int = Field(default=2, ge=1, le=8, description="Other answers that a dissenter reads, at most")
-    normaliser: Normaliser = Field(
-        default="text",
-        description="How answers are read before they are compared: `text` (case, white space, punctuation and "
-        "Markdown do not matter), `number` (the last one), `choice` (a letter, or one of `options`), `json`, `exact`",
-    )
-    options: Options = Field(default=(), description="What a `choice` is one of; a letter A to Z if empty")
+    normaliser: Normaliser = Field(default="text", description=FORMS)
+    options: Options = Field(default=(), description=OPTIONS)
 
 
 def _debate(specification: Specification) -> Strategy:

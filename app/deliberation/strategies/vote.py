@@ -15,7 +15,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from app.deliberation.answers import READ_AS, Count, Options, tally
+from app.deliberation.answers import FORMS, OPTIONS, READ_AS, Count, Options, tally
 from app.deliberation.choice.anonymity import arrangements, lettered, nonce
 from app.deliberation.choice.stopping import VoteStopRule, wave
 from app.deliberation.engine import Conclusion, Strategy, StrategyDefinition
@@ -36,11 +36,9 @@ class VoteParameters(Parameters):
 
     normaliser: Literal["text", "number", "choice", "json", "exact", "none"] = Field(
         default="text",
-        description="How answers are read before they are compared: `text` (case, white space, punctuation and "
-        "Markdown do not matter), `number` (the last one), `choice` (a letter, or one of `options`), `json`, `exact`; "
-        "with `none` nothing is counted and a call picks the most consistent answer",
+        description=f"{FORMS}; with `none` nothing is counted and a call picks the most consistent answer",
     )
-    options: Options = Field(default=(), description="What a `choice` is one of; a letter A to Z if empty")
+    options: Options = Field(default=(), description=OPTIONS)
     stop: VoteStopRule = Field(
         default="unassailable",
         description="`unassailable`: when no rest of the votes could change the winner; `beta`: also when the leader "

@@ -93,24 +93,17 @@ def checked(
     """Run each program against all tests, in the sandbox of its author's role."""
     calls: list[Call] = []
     for each in programs:
-        check = Check(
-            code=each.text,
-            tests=tests.tests,
-            writers=tests.writers,
-            timeout_s=parameters.timeout_s,
-            memory_mb=parameters.memory_mb,
-        )
+        limits = parameters.model_dump(include={"timeout_s", "memory_mb"})
+        check = Check(code=each.text, tests=tests.tests, writers=tests.writers, **limits)
         call = run.call(run.agent(each.author), (), Output(kind="report"))
         calls.append(call.model_copy(update={"max_tokens": 0, "check": check}))
     stages_left = 1 + 2 * (run.specification.rounds - round)
     outcomes = yield from run.ask("check", round, calls, quorum=len(calls), stages_left=stages_left)
-    found = [
-        Checked(
-            each,
-            report if isinstance(report, SandboxReport) and len(report.outcomes) == len(tests.tests) else NO_REPORT,
-        )
-        for each, report in zip(programs, map(outcomes.answer, calls), strict=True)
-    ]
+    reports = {call.call_id: report for call, report in outcomes.answers(calls, SandboxReport)}
+    found: list[Checked] = []
+    for each, call in zip(programs, calls, strict=True):
+        report = reports.get(call.call_id, NO_REPORT)
+        found.append(Checked(each, report if len(report.outcomes) == len(tests.tests) else NO_REPORT))
     if outcomes.admitted:
         missing = sum(each.unchecked(tests) for each in found)
         run.report(missing, len(calls), f"programs of round {round} are unchecked")
