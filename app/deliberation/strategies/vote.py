@@ -20,7 +20,7 @@ from app.deliberation.choice.anonymity import arrangements, lettered, nonce
 from app.deliberation.choice.stopping import VoteStopRule, wave
 from app.deliberation.engine import Conclusion, Strategy, StrategyDefinition
 from app.deliberation.outputs import Choice, Output
-from app.deliberation.prompts.voting import pick
+from app.deliberation.prompts.council import pick
 from app.deliberation.specification import Parameters, Specification
 from app.deliberation.strategies.steps.samples import Samples, asking_for, by_votes, counted
 from app.deliberation.strategies.steps.strategy_run import Candidate, Step, StrategyRun
