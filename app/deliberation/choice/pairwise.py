@@ -73,13 +73,9 @@ class Orders:
     next_of: Callable[[int], int]
     exact: bool = True
 
-    def winners(self) -> set[CandidateId]:
-        """The candidates that may come first."""
-        return self._named(self.next_of(_all(len(self.candidates))))
-
     def tiers(self) -> list[set[CandidateId]]:
         """The blocks by name."""
-        return [self._named(block) for block in self.blocks]
+        return [{self.candidates[index] for index in _indices(block)} for block in self.blocks]
 
     def first(self, preferred: Sequence[CandidateId]) -> list[CandidateId]:
         """The allowed order that takes, at each place, the first of `preferred` that may stand there."""
@@ -94,9 +90,6 @@ class Orders:
             order.append(chosen)
             remaining ^= bit[chosen]
         return order
-
-    def _named(self, members: int) -> set[CandidateId]:
-        return {self.candidates[index] for index in _indices(members)}
 
 
 def wins_less_losses(table: Duels) -> dict[CandidateId, int]:
