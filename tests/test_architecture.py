@@ -109,13 +109,19 @@ def modules() -> dict[str, ast.Module]:
 
 
 @cache
+def nodes(tree: ast.AST) -> tuple[ast.AST, ...]:
+    """All nodes of a tree."""
+    return tuple(ast.walk(tree))
+
+
+@cache
 def imports(tree: ast.AST) -> tuple[str, ...]:
     """Every dotted name that is imported, at the top or later: of `from a import b` both `a` and `a.b`."""
     return tuple(_imports(tree))
 
 
 def _imports(tree: ast.AST) -> Iterator[str]:
-    for node in ast.walk(tree):
+    for node in nodes(tree):
         if isinstance(node, ast.Import):
             yield from (name.name for name in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -181,7 +187,7 @@ def test_the_core_reads_no_clock_and_has_no_side_effect() -> None:
         f"{module}:{node.lineno} calls {name}"
         for module, tree in modules().items()
         if within(module, "app.deliberation")
-        for node in ast.walk(tree)
+        for node in nodes(tree)
         if isinstance(node, ast.Call)
         for name in [getattr(node.func, "attr", getattr(node.func, "id", ""))]
         if name in IMPURE_CALLS
@@ -286,7 +292,7 @@ def test_nothing_is_suppressed_whatever_it_is() -> None:
     faults = [
         f"{module}:{node.lineno}"
         for module, tree in modules().items()
-        for node in ast.walk(tree)
+        for node in nodes(tree)
         if isinstance(node, ast.Call)
         and getattr(node.func, "attr", getattr(node.func, "id", "")) == "suppress"
         and any(_broad(argument) for argument in node.args)
@@ -298,7 +304,7 @@ def test_no_module_has_global_state_that_functions_rebind() -> None:
     faults = [
         f"{module}:{node.lineno}"
         for module, tree in modules().items()
-        for node in ast.walk(tree)
+        for node in nodes(tree)
         if isinstance(node, ast.Global)
     ]
     assert faults == []

@@ -183,7 +183,7 @@ def _criteria(council: _Council, state: State) -> dict[str, tuple[CriterionMean,
     counts = Counter(candidate for cast in council.ballots for candidate in cast.scores)
     return {
         candidate: tuple(
-            CriterionMean(id=criterion.id, score=means[criterion.id], ballots=counts[candidate])
+            CriterionMean(id=criterion.id, score=float(means[criterion.id]), ballots=counts[candidate])
             for criterion in state.specification.constraints.rubric
         )
         for candidate, means in criterion_means(council.ballots).items()

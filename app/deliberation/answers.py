@@ -21,6 +21,12 @@ from app.deliberation.facts import Tally
 Normaliser = Literal["text", "number", "choice", "json", "exact"]
 """How an answer is read before it is compared; see `normalise`."""
 
+FORMS = (
+    "How answers are read before they are compared: `text` (case, white space, punctuation and Markdown do not "
+    "matter), `number` (the last one), `choice` (a letter, or one of `options`), `json`, `exact`"
+)
+OPTIONS = "What a `choice` is one of; a letter A to Z if empty"
+
 READ_AS: dict[Normaliser, str] = {
     "text": "text",
     "number": "a number",

@@ -1,10 +1,9 @@
 """Admission by budget, and the arithmetic of deadlines."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 
-from app.deliberation.calls import Call, Reserve
+from app.deliberation.calls import Call, Cost
 from app.deliberation.facts import CallFinished
 from app.deliberation.specification import Budget
 
@@ -13,22 +12,14 @@ from app.deliberation.specification import Budget
 BYTES_PER_TOKEN = 3
 
 
-@dataclass(frozen=True, slots=True)
-class Spent:
-    """The cost of closed stages in engine requests and tokens.
+def spent_on(calls: Sequence[Call], seen: Mapping[str, CallFinished]) -> Cost:
+    """The cost of a closed stage of these calls, with its seen outcomes by call id. Every attempt counts.
 
-    Only outcomes that were seen count, and one request for each call without one: a late outcome must not change what
-    a replay admits.
+    A call without a seen outcome counts as one request: a late outcome must not change what a replay admits.
     """
-
-    calls: int = 0
-    tokens: int = 0
-
-    def after(self, calls: Sequence[Call], seen: Mapping[str, CallFinished]) -> "Spent":
-        """The sum after a stage of these calls, with its seen outcomes by call id. Every attempt counts."""
-        asked = [call for call in calls if call.check is None]
-        requests = sum(max(1, seen[call.call_id].usage.calls) if call.call_id in seen else 1 for call in asked)
-        return Spent(self.calls + requests, self.tokens + sum(finished.usage.tokens for finished in seen.values()))
+    asked = [call for call in calls if call.check is None]
+    requests = sum(max(1, seen[call.call_id].usage.calls) if call.call_id in seen else 1 for call in asked)
+    return Cost(calls=requests, tokens=sum(finished.usage.tokens for finished in seen.values()))
 
 
 def predicted_tokens(calls: Iterable[Call]) -> int:
@@ -42,10 +33,7 @@ def predicted_tokens(calls: Iterable[Call]) -> int:
     )
 
 
-_NOTHING = Reserve()
-
-
-def admits(budget: Budget, spent: Spent, calls: tuple[Call, ...], reserve: Reserve = _NOTHING) -> bool:
+def admits(budget: Budget, spent: Cost, calls: tuple[Call, ...], reserve: Cost) -> bool:
     """Whether a stage fits: spent + predicted + reserve ≤ budget, on both sides. Calls without an engine are free."""
     asked = [call for call in calls if call.check is None]
     if not asked:

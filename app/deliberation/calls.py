@@ -49,14 +49,14 @@ class Call(Value, frozen=True):
     check: Check | None = None
 
 
-class Reserve(Value, frozen=True):
-    """What the budget must still hold when a stage has opened: requests and predicted tokens of later stages."""
+class Cost(Value, frozen=True):
+    """Engine requests and tokens: spent by closed stages, or predicted for later ones."""
 
     calls: int = 0
     tokens: int = 0
 
-    def __add__(self, other: "Reserve") -> "Reserve":
-        return Reserve(calls=self.calls + other.calls, tokens=self.tokens + other.tokens)
+    def __add__(self, other: "Cost") -> "Cost":
+        return Cost(calls=self.calls + other.calls, tokens=self.tokens + other.tokens)
 
 
 class Ask(Value, frozen=True):
@@ -71,7 +71,7 @@ class Ask(Value, frozen=True):
     calls: tuple[Call, ...] = Field(min_length=1)
     quorum: int = Field(ge=1)
     stages_left: int = Field(ge=1)
-    reserve: Reserve = Reserve()
+    reserve: Cost = Cost()
 
 
 class Usage(Value, frozen=True):

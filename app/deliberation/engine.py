@@ -5,12 +5,13 @@ records as seen. The first Ask without a `stage.opened` fact is the next step. S
 one code path.
 """
 
-from collections.abc import Callable, Generator, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
 from datetime import datetime
+from typing import TypeVar
 
-from app.deliberation.budget import Spent, admits, stage_deadlines
-from app.deliberation.calls import Ask, Call, FactProblem
+from app.deliberation.budget import admits, spent_on, stage_deadlines
+from app.deliberation.calls import Ask, Call, Cost, FactProblem
 from app.deliberation.errors import DeadlineExceeded, DeliberationError, InvalidOutput, Poisoned, StrategyDrift
 from app.deliberation.facts import (
     CallFinished,
@@ -37,6 +38,8 @@ from app.deliberation.specification import Parameters, Specification
 # After this many takeovers without a recorded step in between, the deliberation ends as poisoned.
 POISON_TAKEOVERS = 5
 
+_Output = TypeVar("_Output", bound=ParsedOutput)
+
 
 @dataclass(frozen=True, slots=True)
 class Outcomes:
@@ -56,10 +59,9 @@ class Outcomes:
             # The replica checked it before it recorded it, so only a foreign or older writer causes this.
             return None
 
-    def completion_tokens(self, call: Call) -> int:
-        """Completion tokens of the call's outcome; 0 without one."""
-        finished = self.seen.get(call.call_id)
-        return finished.usage.completion_tokens if finished else 0
+    def answers(self, calls: Sequence[Call], form: type[_Output]) -> list[tuple[Call, _Output]]:
+        """The calls that have an answer of this form, each with it."""
+        return [(call, found) for call in calls if isinstance(found := self.answer(call), form)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,7 +196,7 @@ def decide(state: State, now: datetime, definition: StrategyDefinition) -> Decis
 def _replay(state: State, now: datetime, definition: StrategyDefinition) -> Decision:
     strategy = definition.run(state.specification)
     recorded = iter(state.stages)
-    spent = Spent()
+    spent = Cost()
     budget_refused = False
     try:
         ask = next(strategy)
@@ -212,7 +214,7 @@ def _replay(state: State, now: datetime, definition: StrategyDefinition) -> Deci
                 lacking = tuple(call for call in ask.calls if call.call_id not in state.finished)
                 return RunStage(stage.opened, lacking, _call_deadline(state, stage.opened))
             seen = {call_id: state.finished[call_id] for call_id in stage.closed.seen}
-            spent = spent.after(ask.calls, seen)
+            spent += spent_on(ask.calls, seen)
             ask = strategy.send(Outcomes(seen))
     except StopIteration as stop:
         _all_replayed(recorded)
@@ -287,16 +289,7 @@ def _concluded(state: State, now: datetime, conclusion: Conclusion, budget_refus
     reasons = conclusion.degraded + (("budget",) if budget_refused else ())
     spent = usage(state)
     verdict = Verdict(
-        winner=conclusion.winner,
-        content=conclusion.content,
-        call_id=conclusion.call_id,
-        ranking=conclusion.ranking,
-        margin=conclusion.margin,
-        tie=conclusion.tie,
-        dissent=conclusion.dissent,
-        agreement=conclusion.agreement,
-        effective_votes=conclusion.effective_votes,
-        tally=conclusion.tally,
+        **{field.name: getattr(conclusion, field.name) for field in fields(conclusion) if field.name != "degraded"},
         strategy=StrategyRef(name=state.specification.strategy, version=state.specification.strategy_version),
         calls=spent.calls,
     )

@@ -4,8 +4,6 @@ DeliberationError
 ├── InvalidRequest            a client's request breaks the contract
 │   ├── InvalidToken          a tenant, id, role or call id is not on the allow-list
 │   ├── InvalidCursor         an event cursor does not parse
-│   ├── UnknownRole           no such role in roles.yaml
-│   ├── UnknownStrategy       no such strategy
 │   └── IdempotencyConflict   the key was used with another body
 ├── NotFound                  no such deliberation for this tenant
 ├── Gone                      it existed and its facts have been removed
@@ -61,18 +59,6 @@ class InvalidCursor(InvalidRequest):
     """An event cursor is neither `0` nor `<epoch>-<sequence>`."""
 
     code = "invalid_cursor"
-
-
-class UnknownRole(InvalidRequest):
-    """A role that roles.yaml does not declare."""
-
-    code = "unknown_role"
-
-
-class UnknownStrategy(InvalidRequest):
-    """A strategy that this version does not have."""
-
-    code = "unknown_strategy"
 
 
 class IdempotencyConflict(InvalidRequest):

@@ -36,7 +36,7 @@ _WORK = ("stage.opened", "call.finished", "stage.closed")
 _LATE = ("deliberation.cancelling", "deliberation.resumed")
 
 # The life of a deliberation: (status, fact) → status. `fold` raises on a pair that is missing here.
-# `diagram` draws this table for docs/facts.md.
+# docs/facts.md shows this table as a diagram (tests/unit/test_diagram.py).
 TRANSITIONS: dict[tuple[str, str], str] = {
     ("", "deliberation.accepted"): PENDING,
     (PENDING, "stage.opened"): IN_PROGRESS,
@@ -209,17 +209,17 @@ def fold(facts: Iterable[tuple[int, Fact | Deleted]]) -> State | None:
 
 def usage(state: State) -> TotalUsage:
     """Tokens and engine requests of every recorded call, by stage and by agent; both sum to the total."""
-    stage_of = {planned.call_id: stage.opened.stage for stage in state.stages for planned in stage.opened.calls}
+    stage_of = {planned.call_id: stage.opened for stage in state.stages for planned in stage.opened.calls}
     total = Usage()
-    by_stage: dict[int, Usage] = defaultdict(Usage)
+    by_stage: dict[tuple[int, Purpose], Usage] = defaultdict(Usage)
     by_agent: dict[str, Usage] = defaultdict(Usage)
     for call_id, finished in state.finished.items():
         total += finished.usage
-        by_stage[stage_of[call_id]] += finished.usage
+        stage = stage_of[call_id]
+        by_stage[stage.stage, stage.purpose] += finished.usage
         by_agent[finished.agent_id] += finished.usage
-    purposes: dict[int, Purpose] = {stage.opened.stage: stage.opened.purpose for stage in state.stages}
     return TotalUsage(
         **dict(total),
-        by_stage=tuple(StageUsage(stage=n, purpose=purposes[n], **dict(by_stage[n])) for n in sorted(by_stage)),
+        by_stage=tuple(StageUsage(stage=n, purpose=of, **dict(by_stage[n, of])) for n, of in sorted(by_stage)),
         by_agent=tuple(AgentUsage(agent_id=agent, **dict(by_agent[agent])) for agent in sorted(by_agent)),
     )

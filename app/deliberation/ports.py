@@ -54,9 +54,8 @@ class Journal(Protocol):
         """Write a fact unless its subject holds one already; the first write wins, and all callers get the stored one.
 
         An acceptance is created only when no record of its id exists; otherwise the result may be its tombstone, or
-        whatever retention has left.
-
-        After a time-out, refusal or reconnect the subject is read back, so a returned result is certain.
+        whatever retention has left. After a time-out, refusal or reconnect the subject is read back, so that a
+        returned result is certain.
         """
         ...
 

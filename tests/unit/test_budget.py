@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.deliberation.budget import BYTES_PER_TOKEN, Spent, admits, predicted_tokens, stage_deadlines
-from app.deliberation.calls import Call, ChatMessage, Reserve, Usage
+from app.deliberation.budget import BYTES_PER_TOKEN, admits, predicted_tokens, spent_on, stage_deadlines
+from app.deliberation.calls import Call, ChatMessage, Cost, Usage
 from app.deliberation.outputs import Output
 from app.deliberation.specification import Budget
 from tests.unit.facts_of import NOW, finished
@@ -33,40 +33,40 @@ TWO = (call("dev-001"), call("dev-002"))
 @pytest.mark.parametrize(
     ("budget", "spent", "admitted"),
     [
-        (Budget(), Spent(10**9, 10**9), True),
-        (Budget(max_calls=2), Spent(), True),
-        (Budget(max_calls=2), Spent(calls=1), False),
-        (Budget(max_calls=1), Spent(), False),
-        (Budget(max_tokens=400), Spent(), True),
-        (Budget(max_tokens=399), Spent(), False),
-        (Budget(max_tokens=400), Spent(tokens=1), False),
-        (Budget(max_tokens=400), Spent(calls=100), True),
-        (Budget(max_calls=2), Spent(tokens=10**9), True),
-        (Budget(max_calls=2, max_tokens=399), Spent(), False),
-        (Budget(max_calls=1, max_tokens=400), Spent(), False),
-        (Budget(max_calls=2, max_tokens=400), Spent(), True),
+        (Budget(), Cost(calls=10**9, tokens=10**9), True),
+        (Budget(max_calls=2), Cost(), True),
+        (Budget(max_calls=2), Cost(calls=1), False),
+        (Budget(max_calls=1), Cost(), False),
+        (Budget(max_tokens=400), Cost(), True),
+        (Budget(max_tokens=399), Cost(), False),
+        (Budget(max_tokens=400), Cost(tokens=1), False),
+        (Budget(max_tokens=400), Cost(calls=100), True),
+        (Budget(max_calls=2), Cost(tokens=10**9), True),
+        (Budget(max_calls=2, max_tokens=399), Cost(), False),
+        (Budget(max_calls=1, max_tokens=400), Cost(), False),
+        (Budget(max_calls=2, max_tokens=400), Cost(), True),
     ],
 )
-def test_a_stage_is_admitted_when_spent_and_predicted_costs_fit(budget: Budget, spent: Spent, admitted: bool) -> None:
-    assert admits(budget, spent, TWO) == admitted
+def test_a_stage_is_admitted_when_spent_and_predicted_costs_fit(budget: Budget, spent: Cost, admitted: bool) -> None:
+    assert admits(budget, spent, TWO, Cost()) == admitted
 
 
 @pytest.mark.parametrize(
     ("budget", "reserve", "admitted"),
     [
-        (Budget(), Reserve(calls=10**9, tokens=10**9), True),
-        (Budget(max_calls=5), Reserve(calls=3), True),
-        (Budget(max_calls=4), Reserve(calls=3), False),
-        (Budget(max_tokens=450), Reserve(calls=3, tokens=50), True),
-        (Budget(max_tokens=449), Reserve(tokens=50), False),
+        (Budget(), Cost(calls=10**9, tokens=10**9), True),
+        (Budget(max_calls=5), Cost(calls=3), True),
+        (Budget(max_calls=4), Cost(calls=3), False),
+        (Budget(max_tokens=450), Cost(calls=3, tokens=50), True),
+        (Budget(max_tokens=449), Cost(tokens=50), False),
     ],
 )
 def test_a_stage_is_refused_too_where_the_reserve_would_not_fit_besides(
-    budget: Budget, reserve: Reserve, admitted: bool
+    budget: Budget, reserve: Cost, admitted: bool
 ) -> None:
-    assert admits(budget, Spent(), TWO, reserve) == admitted
-    assert admits(budget, Spent(), TWO)
-    assert Reserve(calls=1, tokens=2) + Reserve(calls=3, tokens=4) == Reserve(calls=4, tokens=6)
+    assert admits(budget, Cost(), TWO, reserve) == admitted
+    assert admits(budget, Cost(), TWO, Cost())
+    assert Cost(calls=1, tokens=2) + Cost(calls=3, tokens=4) == Cost(calls=4, tokens=6)
 
 
 def test_every_completion_is_foreseen_at_its_bound_and_every_prompt_by_its_bytes() -> None:
@@ -85,7 +85,7 @@ def test_attempts_count_and_a_call_without_an_outcome_counts_once() -> None:
         "s1-dev-001": finished("dev-001", usage=Usage(prompt_tokens=10, completion_tokens=5, calls=3)),
         "s1-dev-002": finished("dev-002", text=None, usage=Usage()),
     }
-    assert Spent(1, 2).after([*TWO, call("dev-003")], seen) == Spent(1 + 3 + 1 + 1, 2 + 15)
+    assert Cost(calls=1, tokens=2) + spent_on([*TWO, call("dev-003")], seen) == Cost(calls=1 + 3 + 1 + 1, tokens=2 + 15)
 
 
 @pytest.mark.parametrize(

@@ -39,13 +39,6 @@ class Aggregate:
     orders: Sequence[Orders] = ()
     degraded: tuple[str, ...] = ()
 
-    def winners(self) -> set[CandidateId]:
-        """The candidates that the rule puts first; several when they are tied."""
-        if self.orders:
-            return self.orders[0].winners()
-        best = max(self.scores.values(), default=None)
-        return {candidate for candidate, score in self.scores.items() if score == best}
-
     def first(self, preferred: Sequence[CandidateId]) -> list[CandidateId]:
         """The order; `preferred` has the candidates by score and, where scores are equal, by the tie-breaks."""
         return [c for part in self.orders for c in part.first(preferred)] if self.orders else list(preferred)

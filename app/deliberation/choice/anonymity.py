@@ -65,6 +65,11 @@ def labels(count: int) -> tuple[str, ...]:
     return tuple(letters[: max(0, count)])
 
 
+def lettered(shown: Sequence[str]) -> dict[str, str]:
+    """The shown candidates by letter."""
+    return dict(zip(labels(len(shown)), shown, strict=True))
+
+
 def ring(agents: Collection[str], k: int, seed: int, round: int) -> dict[str, tuple[str, ...]]:
     """The authors that each agent criticises: `k` others on a seeded ring, so that each author gets `k` critics.
 

@@ -6,7 +6,7 @@ of arrival makes or breaks a tie. A missing ballot, or a candidate that a ballot
 
 import hashlib
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import combinations
@@ -73,33 +73,16 @@ def _weights(criteria: Sequence[Criterion]) -> dict[str, int]:
     return {criterion: int(weight * scale) for criterion, weight in exact.items()}
 
 
-def _total(scores: Mapping[str, int], weights: Mapping[str, int]) -> int:
-    return sum(weight * scores[criterion] for criterion, weight in weights.items())
-
-
 def _totals(cast: Ballot, weights: Mapping[str, int]) -> Totals:
-    return {candidate: _total(scores, weights) for candidate, scores in cast.scores.items()}
-
-
-def weighted(scores_of_candidate: Mapping[str, int], criteria: Sequence[Criterion]) -> float:
-    """Weighted mean of one candidate's scores, 0 to 10. KeyError: a criterion without a score."""
-    weights = _weights(criteria)
-    return float(Fraction(_total(scores_of_candidate, weights), sum(weights.values())))
+    return {
+        candidate: sum(weight * scores[criterion] for criterion, weight in weights.items())
+        for candidate, scores in cast.scores.items()
+    }
 
 
 def order(ballot: Ballot, criteria: Sequence[Criterion]) -> list[tuple[CandidateId, ...]]:
     """The ballot's candidates best first, in tiers of equal weighted totals."""
     return tiers(_totals(ballot, _weights(criteria)))
-
-
-def borda(ballots: Sequence[Ballot], criteria: Sequence[Criterion]) -> dict[CandidateId, float]:
-    """Borda scores in [0, 1]: (m-1-place)/(m-1) on a ballot of m, averaged over the ballots that show the candidate.
-
-    Equal candidates share the mean of their places. A ballot of fewer than two does not count.
-    """
-    weights = _weights(criteria)
-    exact = rules.borda([_totals(cast, weights) for cast in ballots])
-    return {candidate: float(value) for candidate, value in exact.items()}
 
 
 def mean_scores(ballots: Sequence[Ballot], criteria: Sequence[Criterion]) -> dict[CandidateId, float]:
@@ -109,7 +92,8 @@ def mean_scores(ballots: Sequence[Ballot], criteria: Sequence[Criterion]) -> dic
     return {candidate: float(value) for candidate, value in exact.items()}
 
 
-def _criterion_means(ballots: Sequence[Ballot]) -> dict[CandidateId, dict[str, Fraction]]:
+def criterion_means(ballots: Sequence[Ballot]) -> dict[CandidateId, dict[str, Fraction]]:
+    """Mean score, 0 to 10, by candidate and criterion, over the ballots that show the candidate."""
     given: dict[CandidateId, dict[str, list[int]]] = defaultdict(lambda: defaultdict(list))
     for cast in ballots:
         for candidate, scores in cast.scores.items():
@@ -119,18 +103,6 @@ def _criterion_means(ballots: Sequence[Ballot]) -> dict[CandidateId, dict[str, F
         candidate: {criterion: Fraction(sum(scores), len(scores)) for criterion, scores in by_criterion.items()}
         for candidate, by_criterion in given.items()
     }
-
-
-def criterion_means(ballots: Sequence[Ballot]) -> dict[CandidateId, dict[str, float]]:
-    """Mean score, 0 to 10, by candidate and criterion, over the ballots that show the candidate."""
-    return {
-        candidate: {criterion: float(mean) for criterion, mean in means.items()}
-        for candidate, means in _criterion_means(ballots).items()
-    }
-
-
-def _seeded_hash(seed: int, candidate: CandidateId) -> str:
-    return hashlib.sha256(f"{seed}:{candidate}".encode()).hexdigest()
 
 
 def rank(
@@ -157,7 +129,7 @@ def rank(
     comparing = [cast for cast in totals if len({author(candidate) for candidate in cast}) > 1]
     found = aggregate(aggregation, listed, totals, comparing, best)
     means = rules.mean(totals, best)
-    worst = {candidate: min(by_criterion.values()) for candidate, by_criterion in _criterion_means(ballots).items()}
+    worst = {candidate: min(by_criterion.values()) for candidate, by_criterion in criterion_means(ballots).items()}
     scored = [candidate for candidate in listed if candidate in found.scores]
 
     groups: dict[tuple[Fraction, Fraction], list[CandidateId]] = defaultdict(list)
@@ -169,7 +141,7 @@ def rank(
     }
 
     def tail(candidate: CandidateId) -> tuple[int, str]:
-        return tokens[candidate], _seeded_hash(seed, candidate)
+        return tokens[candidate], hashlib.sha256(f"{seed}:{candidate}".encode()).hexdigest()
 
     def place(candidate: CandidateId) -> tuple[Fraction, Fraction, int, Fraction, int, str]:
         return (
@@ -278,10 +250,7 @@ def effective_votes(ballots: Sequence[Ballot], criteria: Sequence[Criterion]) ->
 
 
 def dissent(
-    ballots: Sequence[Ballot],
-    winner: CandidateId,
-    criteria: Sequence[Criterion],
-    author_of: Callable[[CandidateId], str] = author,
+    ballots: Sequence[Ballot], winner: CandidateId, criteria: Sequence[Criterion]
 ) -> tuple[tuple[str, str], ...]:
     """(reviewer, preferred agent) of each ballot with a candidate strictly above the winner's best, by reviewer.
 
@@ -291,8 +260,8 @@ def dissent(
     found: list[tuple[str, str]] = []
     for cast in ballots:
         tiers = order(cast, criteria)
-        if any(author_of(candidate) == author_of(winner) for tier in tiers for candidate in tier):
-            preferred = [author_of(candidate) for candidate in tiers[0]]
-            if author_of(winner) not in preferred:
+        if any(author(candidate) == author(winner) for tier in tiers for candidate in tier):
+            preferred = [author(candidate) for candidate in tiers[0]]
+            if author(winner) not in preferred:
                 found.append((cast.reviewer, min(preferred)))
     return tuple(sorted(found))

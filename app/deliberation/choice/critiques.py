@@ -11,12 +11,7 @@ from app.deliberation.choice.ballots import CandidateId, author, kendall_tau
 from app.deliberation.outputs import Critique, Issue
 
 CritiqueStopRule = Literal["no_major", "accepted", "settled", "none"]
-"""When a council's rounds end before the last.
-
-`no_major`: no major issue and no blocker is open. `accepted`: all critics accept; until then an author revises on minor
-issues too. `settled`: as no_major, or when the scores of two rounds hardly differ; every round is then scored.
-`none`: never, so that other critics examine what the last ones passed.
-"""
+"""When a council's rounds end before the last; `CouncilParameters.stop` describes each rule."""
 
 GAIN_MIN = 0.025
 """The best text must gain a quarter of a point out of ten in a round to justify another round."""

@@ -8,7 +8,7 @@ what the rule itself leaves open, and tie-breaks always end in an allowed order.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from itertools import combinations, groupby
 
@@ -73,13 +73,9 @@ class Orders:
     next_of: Callable[[int], int]
     exact: bool = True
 
-    def winners(self) -> set[CandidateId]:
-        """The candidates that may come first."""
-        return self._named(self.next_of(_all(len(self.candidates))))
-
     def tiers(self) -> list[set[CandidateId]]:
         """The blocks by name."""
-        return [self._named(block) for block in self.blocks]
+        return [{self.candidates[index] for index in _indices(block)} for block in self.blocks]
 
     def first(self, preferred: Sequence[CandidateId]) -> list[CandidateId]:
         """The allowed order that takes, at each place, the first of `preferred` that may stand there."""
@@ -94,9 +90,6 @@ class Orders:
             order.append(chosen)
             remaining ^= bit[chosen]
         return order
-
-    def _named(self, members: int) -> set[CandidateId]:
-        return {self.candidates[index] for index in _indices(members)}
 
 
 def wins_less_losses(table: Duels) -> dict[CandidateId, int]:
@@ -167,13 +160,9 @@ def kemeny(table: Duels) -> list[Orders]:
     Kemeny, Daedalus 88 (1959); Young and Levenglick, 1978.
     """
     return [
-        _least_contradicted(part) if len(part.candidates) <= KEMENY_MAX else _stand_in(part) for part in _circles(table)
+        _least_contradicted(part) if len(part.candidates) <= KEMENY_MAX else replace(schulze(part), exact=False)
+        for part in _circles(table)
     ]
-
-
-def _stand_in(part: Duels) -> Orders:
-    orders = schulze(part)
-    return Orders(orders.candidates, orders.blocks, orders.next_of, exact=False)
 
 
 def _circles(table: Duels) -> Iterator[Duels]:

@@ -15,11 +15,11 @@ from typing import Any, Literal, cast
 
 from pydantic import Field, ValidationError, ValidationInfo, field_validator
 
-from app.deliberation.answers import Count, Normaliser, Options
+from app.deliberation.answers import FORMS, OPTIONS, READ_AS, Count, Normaliser, Options
 from app.deliberation.engine import Conclusion, Strategy, StrategyDefinition
 from app.deliberation.specification import Parameters, Specification
 from app.deliberation.strategies import best_of_n, council, debate, fuse, tournament
-from app.deliberation.strategies.steps.samples import Samples, asking_for, by_votes, counted, report_unread
+from app.deliberation.strategies.steps.samples import Samples, asking_for, by_votes, counted
 from app.deliberation.strategies.steps.strategy_run import Candidate, Step, StrategyRun
 
 DRAFTS_FIRST = 3
@@ -54,12 +54,8 @@ ESCALATIONS: Mapping[str, Escalation] = MappingProxyType(
 class AutoParameters(Parameters):
     """How drafts are compared, and the strategy that follows when they are not unanimous."""
 
-    normaliser: Normaliser = Field(
-        default="text",
-        description="How answers are read before they are compared: `text` (case, white space, punctuation and "
-        "Markdown do not matter), `number` (the last one), `choice` (a letter, or one of `options`), `json`, `exact`",
-    )
-    options: Options = Field(default=(), description="What a `choice` is one of; a letter A to Z if empty")
+    normaliser: Normaliser = Field(default="text", description=FORMS)
+    options: Options = Field(default=(), description=OPTIONS)
     escalate_to: Literal["best_of_n", "council", "debate", "fuse", "tournament"] = Field(
         default="council", description="The strategy that goes on from the drafts when they are not unanimous"
     )
@@ -119,7 +115,8 @@ def _auto(specification: Specification) -> Strategy:
     if samples.left:
         yield from samples.ask(samples.left, stages_left)
     drafts = samples.completed()
-    report_unread(run, drafts, count(), parameters.normaliser)
+    form = READ_AS[parameters.normaliser]
+    run.report(len(drafts) - count().votes, len(drafts), f"answers could not be read as {form}")
     conclusion = yield from escalation.continue_from(run, drafts)
     return _best(run, drafts, conclusion, count())
 

@@ -1,16 +1,15 @@
 """`single` and `independent`: the baselines of every comparison."""
 
 from app.deliberation.engine import Conclusion, Strategy, StrategyDefinition
-from app.deliberation.facts import Standing
 from app.deliberation.specification import Specification
 from app.deliberation.strategies.steps.strategy_run import StrategyRun
 
 
 def _single(specification: Specification) -> Strategy:
     alone = specification.model_copy(update={"agents": specification.agents[:1], "quorum": 1})
-    (draft,) = yield from StrategyRun(alone).propose(stages_left=1)
-    ranking = (Standing(agent_id=draft.author, score=None, rank=1),)
-    return Conclusion(winner=draft.author, content=draft.text, call_id=draft.call_id, ranking=ranking)
+    run = StrategyRun(alone)
+    (draft,) = yield from run.propose(stages_left=1)
+    return run.conclude([(draft, None)], margin=None, tie=False)
 
 
 def _independent(specification: Specification) -> Strategy:

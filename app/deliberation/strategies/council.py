@@ -20,11 +20,11 @@ from app.deliberation.choice.ballots import Ballot, mean_scores
 from app.deliberation.choice.ballots import author as author_of
 from app.deliberation.choice.critiques import CritiqueStopRule, RoundScores, demanded, ends_rounds, is_settled
 from app.deliberation.engine import Conclusion, Strategy, StrategyDefinition
-from app.deliberation.outputs import Critique, Issue, Output, Revision
+from app.deliberation.outputs import Critique, Issue, Output
 from app.deliberation.prompts.council import critique, revise
 from app.deliberation.specification import Parameters, Specification
 from app.deliberation.strategies.steps.reserves import revising, scoring
-from app.deliberation.strategies.steps.strategy_run import Candidate, Step, StrategyRun
+from app.deliberation.strategies.steps.strategy_run import Candidate, Step, StrategyRun, written
 
 
 class CouncilParameters(Parameters):
@@ -127,12 +127,10 @@ def _criticised(
     if not outcomes.admitted:
         return None
     critiques: dict[str, list[Critique]] = {}
-    for call in calls:
-        if isinstance(found := outcomes.answer(call), Critique):
-            critiques.setdefault(author_of(call.labels["A"]), []).append(found)
-    missing = len(calls) - sum(map(len, critiques.values()))
-    if missing:
-        run.degraded.append(f"{missing} of {len(calls)} critiques of round {round} are missing")
+    found = outcomes.answers(calls, Critique)
+    for call, each in found:
+        critiques.setdefault(author_of(call.labels["A"]), []).append(each)
+    run.report(len(calls) - len(found), len(calls), f"critiques of round {round} are missing")
     return critiques
 
 
@@ -156,16 +154,9 @@ def _revised(
     outcomes = yield from run.ask("revise", round, calls, quorum=1, stages_left=stages_left, reserve=reserve)
     if not outcomes.admitted:
         return None
-    revised: dict[str, Candidate] = {}
-    for call in calls:
-        revision = outcomes.answer(call)
-        if isinstance(revision, Revision):
-            before = latest[call.agent_id]
-            tokens = outcomes.completion_tokens(call)
-            version = before.version + 1
-            revised[call.agent_id] = Candidate(call.agent_id, version, revision.answer, tokens, call.call_id)
-    if len(revised) < len(calls):
-        run.degraded.append(f"{len(calls) - len(revised)} of {len(calls)} revisions of round {round} failed")
+    versions = [written(outcomes, call, latest[call.agent_id].version + 1) for call in calls]
+    revised = {version.author: version for version in versions if version}
+    run.report(len(calls) - len(revised), len(calls), f"revisions of round {round} failed")
     return revised
 
 

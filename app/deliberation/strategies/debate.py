@@ -14,9 +14,9 @@ from collections.abc import Mapping, Sequence
 
 from pydantic import Field
 
-from app.deliberation.answers import Normaliser, Options
+from app.deliberation.answers import FORMS, OPTIONS, Normaliser, Options
 from app.deliberation.calls import Call
-from app.deliberation.choice.anonymity import labels, nonce
+from app.deliberation.choice.anonymity import lettered, nonce
 from app.deliberation.choice.neighbours import neighbours
 from app.deliberation.engine import Conclusion, Strategy, StrategyDefinition
 from app.deliberation.outputs import DebateTurn, Output
@@ -40,12 +40,8 @@ class DebateParameters(Parameters):
         default=0.8, gt=0.5, le=1, description="Share of the answers that must be equal for the debate to stop"
     )
     neighbours: int = Field(default=2, ge=1, le=8, description="Other answers that a dissenter reads, at most")
-    normaliser: Normaliser = Field(
-        default="text",
-        description="How answers are read before they are compared: `text` (case, white space, punctuation and "
-        "Markdown do not matter), `number` (the last one), `choice` (a letter, or one of `options`), `json`, `exact`",
-    )
-    options: Options = Field(default=(), description="What a `choice` is one of; a letter A to Z if empty")
+    normaliser: Normaliser = Field(default="text", description=FORMS)
+    options: Options = Field(default=(), description=OPTIONS)
 
 
 def _debate(specification: Specification) -> Strategy:
@@ -84,7 +80,7 @@ def _switched(run: StrategyRun, positions: Positions, reading: Mapping[str, Sequ
     calls: list[Call] = []
     for speaker, others in reading.items():
         own = positions.latest[speaker]
-        shown = dict(zip(labels(len(others)), (positions.latest[other] for other in others), strict=True))
+        shown = {letter: positions.latest[other] for letter, other in lettered(others).items()}
         texts = [(letter, candidate.text, candidate.reasoning) for letter, candidate in shown.items()]
         mark = nonce(specification.seed, "debate", round, speaker)
         prompt = turn(specification, (own.text, own.reasoning), texts, mark)
@@ -94,16 +90,13 @@ def _switched(run: StrategyRun, positions: Positions, reading: Mapping[str, Sequ
     quorum = min(specification.quorum, len(calls))
     outcomes = yield from run.ask("debate", round, calls, quorum=quorum, stages_left=stages_left)
     results = Counter[str]()
-    for call in calls if outcomes.admitted else ():
-        taken = outcomes.answer(call)
-        tokens = outcomes.completion_tokens(call)
-        found = (
-            positions.take(call.agent_id, taken, tokens, call.call_id) if isinstance(taken, DebateTurn) else "missing"
-        )
-        results[found] += 1
+    for call, taken in outcomes.answers(calls, DebateTurn):
+        tokens = outcomes.seen[call.call_id].usage.completion_tokens
+        results[positions.take(call.agent_id, taken, tokens, call.call_id)] += 1
+    if outcomes.admitted:
+        results["missing"] = len(calls) - results.total()
     for found, words in _NOT_COUNTED.items():
-        if results[found]:
-            run.degraded.append(f"{results[found]} of {len(calls)} turns of round {round} {words}")
+        run.report(results[found], len(calls), f"turns of round {round} {words}")
     return results["switched"] > 0
 
 

@@ -14,22 +14,20 @@ from dataclasses import replace
 
 from app.deliberation.choice.anonymity import nonce
 from app.deliberation.engine import Conclusion, Strategy, StrategyDefinition
-from app.deliberation.facts import Standing
 from app.deliberation.specification import Specification
 from app.deliberation.strategies.steps.evidence import Checked, Suite, credible, support, tally, void_gates
-from app.deliberation.strategies.steps.programs import ProgramParameters, checked, repaired, tested, written
-from app.deliberation.strategies.steps.strategy_run import StrategyRun
+from app.deliberation.strategies.steps.programs import ProgramParameters, checked, programs_written, repaired, tested
+from app.deliberation.strategies.steps.strategy_run import StrategyRun, lead
 
 
 def _execute(specification: Specification) -> Strategy:
     run = StrategyRun(specification)
     parameters = ProgramParameters.model_validate(specification.parameters)
-    drafts = yield from written(run, parameters)
+    drafts = yield from programs_written(run, parameters)
     tests = yield from tested(run, parameters)
     found = yield from checked(run, parameters, tests, drafts, round=0)
     tests = replace(tests, void=void_gates(tests, found))
-    if tests.void:
-        run.degraded.append(f"{len(tests.void)} of {tests.gates} given tests check nothing")
+    run.report(len(tests.void), tests.gates, "given tests check nothing")
     latest = {draft.author: draft for draft in drafts}
     best = {each.candidate.author: each for each in found}
     settled: set[str] = set()
@@ -53,11 +51,13 @@ def _execute(specification: Specification) -> Strategy:
 def _failing(tests: Suite, best: Mapping[str, Checked], settled: Collection[str]) -> dict[str, list[int]]:
     """The tests that each author should repair its program for; an empty list where it cannot be run."""
     demanding = credible(tests, best.values())
-    failing = {author: demanding - each.passed - each.not_run - each.void for author, each in best.items()}
+    failing = {
+        author: demanding - each.passed - each.report.not_run - each.report.void for author, each in best.items()
+    }
     return {
         author: sorted(failing[author])
         for author, each in best.items()
-        if author not in settled and not each.unchecked(tests) and (each.fault or failing[author])
+        if author not in settled and not each.unchecked(tests) and (each.report.fault or failing[author])
     }
 
 
@@ -71,24 +71,15 @@ def _concluded(run: StrategyRun, tests: Suite, programs: Sequence[Checked]) -> C
         return *each.hard(tests), -score, -len(each.passed), each.candidate.tokens, mark
 
     ranked = sorted(programs, key=place)
-    scores = [found.scores[each.candidate.author] for each in ranked]
-    winner = ranked[0]
-    run.degraded.extend(_shortcomings(tests, winner))
-    first, second = scores[0], scores[1] if len(scores) > 1 else None
-    margin = None if first is None or second is None else first - second
-    return Conclusion(
-        winner=winner.candidate.author,
-        content=winner.candidate.text,
-        call_id=winner.candidate.call_id,
-        ranking=tuple(
-            Standing(agent_id=each.candidate.author, score=score, rank=rank, version=each.candidate.version)
-            for rank, (each, score) in enumerate(zip(ranked, scores, strict=True), start=1)
-        ),
+    standings = [(each.candidate, found.scores[each.candidate.author]) for each in ranked]
+    run.degraded.extend(_shortcomings(tests, ranked[0]))
+    margin = lead(standings)
+    return run.conclude(
+        standings,
         margin=margin,
         tie=margin == 0 and ranked[0].hard(tests) == ranked[1].hard(tests),
-        agreement=found.share(winner.candidate.author) if len(ranked) > 1 else None,
+        agreement=found.share(ranked[0].candidate.author) if len(ranked) > 1 else None,
         tally=tally(tests, found),
-        degraded=tuple(run.degraded),
     )
 
 

@@ -15,20 +15,20 @@ Calls without failures: 2N + 4; 1 when N is 1.
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from app.deliberation.choice.anonymity import arrangements, labels, nonce
+from app.deliberation.answers import TALLY_CHARS_MAX
+from app.deliberation.choice.anonymity import arrangements, lettered, nonce
 from app.deliberation.engine import Conclusion, Strategy, StrategyDefinition
 from app.deliberation.facts import Tally
-from app.deliberation.outputs import Analysis, Answer, Output
+from app.deliberation.outputs import Analysis, Output
 from app.deliberation.prompts.fusion import analyse, fuse
 from app.deliberation.specification import Specification
 from app.deliberation.strategies.steps.reserves import fusing, gating
-from app.deliberation.strategies.steps.strategy_run import Candidate, Step, StrategyRun
+from app.deliberation.strategies.steps.strategy_run import Candidate, Step, StrategyRun, written
 
 ROUND = 1
 # Analyst and writer see the candidates under the same letters, which the analysis uses. No agent's id has parentheses,
 # so no candidate is left out as this reader's own.
 _READER = "(reader)"
-_ANSWER_CHARS_MAX = 500
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +89,7 @@ def _fused(run: StrategyRun, drafts: Sequence[Candidate], single: Candidate, mem
     by_id = {draft.id: draft for draft in drafts}
     seed = run.specification.seed
     shown = arrangements(list(by_id), [_READER], seed, ROUND)[_READER]
-    labelled = dict(zip(labels(len(shown)), shown, strict=True))
+    labelled = lettered(shown)
     texts = [(letter, by_id[candidate].text) for letter, candidate in labelled.items()]
 
     gate = gating(run, single, members.writer, members.judges)
@@ -107,13 +107,10 @@ def _fused(run: StrategyRun, drafts: Sequence[Candidate], single: Candidate, mem
     prompt = fuse(run.specification, texts, analysis, nonce(seed, "fuse", ROUND))
     call = run.call(run.agent(members.writer), prompt, Output(kind="answer"), labelled=labelled)
     outcomes = yield from run.ask("fuse", ROUND, [call], quorum=1, stages_left=2, reserve=gate)
-    written = outcomes.answer(call)
-    if not isinstance(written, Answer):
-        if outcomes.admitted:
-            run.degraded.append("not fused: the fused text is missing")
-        return None
-    tokens = outcomes.completion_tokens(call)
-    return Candidate(members.writer, 1, written.answer, tokens, call.call_id, written.reasoning)
+    fused = written(outcomes, call, version=1)
+    if fused is None and outcomes.admitted:
+        run.degraded.append("not fused: the fused text is missing")
+    return fused
 
 
 def _gated(
@@ -128,7 +125,7 @@ def _gated(
     shipped = fused if len(voters[fused.id]) == 2 else single
     ordered = sorted((single, fused), key=lambda c: (-len(voters[c.id]), c is not shipped))
     tally = tuple(
-        Tally(answer=c.text[:_ANSWER_CHARS_MAX], votes=len(voters[c.id]), agents=tuple(dict.fromkeys(voters[c.id])))
+        Tally(answer=c.text[:TALLY_CHARS_MAX], votes=len(voters[c.id]), agents=tuple(dict.fromkeys(voters[c.id])))
         for c in ordered
     )
     return replace(

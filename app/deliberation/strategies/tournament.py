@@ -23,9 +23,7 @@ from app.deliberation.choice.ballots import Ranked
 from app.deliberation.choice.comparisons import Comparison, agreement, beaten, dissent, ranked, rates
 from app.deliberation.choice.pairings import Judges, Pairing
 from app.deliberation.engine import Conclusion, Strategy, StrategyDefinition
-from app.deliberation.facts import Dissent, Standing
-from app.deliberation.outputs import Output, Pair
-from app.deliberation.prompts.council import judge_pair
+from app.deliberation.outputs import Pair
 from app.deliberation.specification import Parameters, Specification
 from app.deliberation.strategies.steps.strategy_run import Candidate, Step, StrategyRun
 
@@ -101,8 +99,7 @@ def continue_from(run: StrategyRun, drafts: Sequence[Candidate]) -> Step[Conclus
         played.append(pairs)
         comparisons += judged
     asked = 2 * sum(map(len, played))
-    if len(comparisons) < asked:
-        run.degraded.append(f"{asked - len(comparisons)} of {asked} comparisons are missing")
+    run.report(asked - len(comparisons), asked, "comparisons are missing")
     return _concluded(run, by_id, comparisons, ranked(drawn, comparisons, tokens, specification.seed))
 
 
@@ -128,12 +125,8 @@ def _judged(
     for pair, both in zip(pairs, dealt, strict=True):
         for judge, (a, b) in zip(both, (pair, pair[::-1]), strict=True):
             parts[judge] += 1
-            messages = judge_pair(
-                specification, by_id[a].text, by_id[b].text, nonce(specification.seed, "judge", round, a, b)
-            )
-            output, labelled = Output(kind="pair"), {"A": a, "B": b}
-            agent = run.agent(judge)
-            calls.append(run.call(agent, messages, output, labelled=labelled, judging=True, part=parts[judge]))
+            mark = nonce(specification.seed, "judge", round, a, b)
+            calls.append(run.pair_call(judge, by_id[a], by_id[b], mark, parts[judge]))
     # The same share of the calls as the quorum is of the council, and never a single order.
     quorum = max(2, ceil(Fraction(len(calls) * specification.quorum, specification.size)))
     outcomes = yield from run.ask("judge", round, calls, quorum=quorum, stages_left=stages_left)
@@ -141,8 +134,7 @@ def _judged(
         return None
     return [
         Comparison(call.agent_id, (call.labels["A"], call.labels["B"]), call.labels.get(said.winner))
-        for call in calls
-        if isinstance(said := outcomes.answer(call), Pair)
+        for call, said in outcomes.answers(calls, Pair)
     ]
 
 
@@ -163,22 +155,14 @@ def _dealt(
 def _concluded(
     run: StrategyRun, by_id: Mapping[str, Candidate], comparisons: Sequence[Comparison], found: Ranked
 ) -> Conclusion:
-    best = by_id[found.order[0]]
     if not comparisons:
         run.degraded.append("unscored")
-    return Conclusion(
-        winner=best.author,
-        content=best.text,
-        call_id=best.call_id,
-        ranking=tuple(
-            Standing(agent_id=by_id[each].author, score=found.scores[each], rank=rank, version=by_id[each].version)
-            for rank, each in enumerate(found.order, start=1)
-        ),
+    return run.conclude(
+        [(by_id[each], found.scores[each]) for each in found.order],
         margin=found.margin,
         tie=found.tie,
-        dissent=tuple(Dissent(agent_id=judge, preferred=other) for judge, other in dissent(comparisons, best.id)),
+        dissent=dissent(comparisons, found.order[0]),
         agreement=agreement(comparisons, found.order),
-        degraded=tuple(run.degraded),
     )
 
 

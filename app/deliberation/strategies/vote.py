@@ -15,14 +15,14 @@ from typing import Literal
 
 from pydantic import Field
 
-from app.deliberation.answers import Count, Normaliser, Options, tally
-from app.deliberation.choice.anonymity import arrangements, labels, nonce
+from app.deliberation.answers import FORMS, OPTIONS, READ_AS, Count, Options, tally
+from app.deliberation.choice.anonymity import arrangements, lettered, nonce
 from app.deliberation.choice.stopping import VoteStopRule, wave
 from app.deliberation.engine import Conclusion, Strategy, StrategyDefinition
 from app.deliberation.outputs import Choice, Output
-from app.deliberation.prompts.voting import pick
+from app.deliberation.prompts.council import pick
 from app.deliberation.specification import Parameters, Specification
-from app.deliberation.strategies.steps.samples import Samples, asking_for, by_votes, counted, report_unread
+from app.deliberation.strategies.steps.samples import Samples, asking_for, by_votes, counted
 from app.deliberation.strategies.steps.strategy_run import Candidate, Step, StrategyRun
 
 ROUND = 1
@@ -36,52 +36,36 @@ class VoteParameters(Parameters):
 
     normaliser: Literal["text", "number", "choice", "json", "exact", "none"] = Field(
         default="text",
-        description="How answers are read before they are compared: `text` (case, white space, punctuation and "
-        "Markdown do not matter), `number` (the last one), `choice` (a letter, or one of `options`), `json`, `exact`; "
-        "with `none` nothing is counted and a call picks the most consistent answer",
+        description=f"{FORMS}; with `none` nothing is counted and a call picks the most consistent answer",
     )
-    options: Options = Field(default=(), description="What a `choice` is one of; a letter A to Z if empty")
+    options: Options = Field(default=(), description=OPTIONS)
     stop: VoteStopRule = Field(
         default="unassailable",
         description="`unassailable`: when no rest of the votes could change the winner; `beta`: also when the leader "
         "is the true majority with 95 %; `none`: ask everybody at once",
     )
 
-    @property
-    def counts(self) -> Normaliser | None:
-        """How answers are read; None when they are not counted."""
-        return None if self.normaliser == "none" else self.normaliser
-
-    def asking(self, specification: Specification) -> Specification:
-        """The specification with the form in which answers can be read."""
-        return specification if self.counts is None else asking_for(specification, self.counts, self.options)
-
-    def count(self, drafts: Sequence[Candidate], seed: int) -> Count:
-        """The count of the drafts; empty when a pick alone decides."""
-        return tally((), seed) if self.counts is None else counted(drafts, self.counts, self.options, seed)
-
-    def next_wave(self, count: Count, left: int) -> int:
-        """How many to ask at once; 0 when the vote is decided."""
-        return wave("none" if self.counts is None else self.stop, count.first, count.second, left)
-
 
 def _vote(specification: Specification) -> Strategy:
     parameters = VoteParameters.model_validate(specification.parameters)
-    run = StrategyRun(parameters.asking(specification))
+    options, seed = parameters.options, specification.seed
+    form = None if parameters.normaliser == "none" else parameters.normaliser
+    run = StrategyRun(asking_for(specification, form, options) if form else specification)
     may_pick = specification.size >= PICKED_FROM_MIN and parameters.normaliser in (*_OPEN_FORMS, "none")
     samples = Samples(run)
-    count = parameters.count((), specification.seed)
-    while size := parameters.next_wave(count, samples.left):
+    count = tally((), seed)
+    while size := wave(parameters.stop if form else "none", count.first, count.second, samples.left):
         # Plans for one more wave only: most votes have no third one.
         stages_left = 1 + (size < samples.left) + may_pick
         if not (yield from samples.ask(size, stages_left)):
             break
-        count = parameters.count(samples.drafts, specification.seed)
+        if form:
+            count = counted(samples.drafts, form, options, seed)
     drafts = samples.completed()
     if len(drafts) == 1 < specification.size:
         run.degraded.append("unreviewed")
-    if parameters.counts is not None:
-        report_unread(run, drafts, count, parameters.counts)
+    if form:
+        run.report(len(drafts) - count.votes, len(drafts), f"answers could not be read as {READ_AS[form]}")
     return (yield from _decided(run, drafts, count, parameters))
 
 
@@ -107,7 +91,7 @@ def _picked(run: StrategyRun, drafts: Sequence[Candidate]) -> Step[Candidate | N
     by_id = {draft.id: draft for draft in drafts}
     picker = min((draft.author for draft in drafts), key=lambda author: nonce(seed, "picker", author))
     shown = arrangements(list(by_id), [picker], seed, ROUND)[picker]
-    labelled = dict(zip(labels(len(shown)), shown, strict=True))
+    labelled = lettered(shown)
     texts = [(letter, by_id[candidate].text) for letter, candidate in labelled.items()]
     call = run.call(
         run.agent(picker),

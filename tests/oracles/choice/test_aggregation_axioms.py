@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from app.deliberation.choice.aggregation import Aggregation
-from app.deliberation.choice.ballots import Ballot, Ranked, rank, weighted
+from app.deliberation.choice.ballots import Ballot, Ranked, mean_scores, rank
 from app.deliberation.choice.pairwise import duels, schulze
-from tests.unit.choice.ballots_of import RULES, TWO, two
+from tests.unit.choice.ballots_of import RULES, TWO, first_places, two
 
 bounded = settings(max_examples=30, deadline=None, derandomize=True)
 
@@ -47,7 +47,7 @@ def placed(ballots: Sequence[Ballot], rule: Aggregation, tokens: Mapping[str, in
 
 
 def totals(entry: Ballot) -> dict[str, float]:
-    return {candidate: weighted(given, TWO) for candidate, given in entry.scores.items()}
+    return mean_scores([entry], TWO)
 
 
 @bounded
@@ -137,7 +137,7 @@ def test_a_candidate_that_wins_every_duel_wins(rows: list[Row]) -> None:
 def test_a_clone_neither_helps_nor_hurts_under_schulze(orders: list[list[str]], original: str, random: Random) -> None:
     def schulze_winners(orders: Sequence[Sequence[str]]) -> set[str]:
         ballots = [{name: -place for place, name in enumerate(order)} for order in orders]
-        return schulze(duels(sorted(orders[0]), ballots)).winners()
+        return first_places(schulze(duels(sorted(orders[0]), ballots)))
 
     cloned: list[list[str]] = []
     for order in orders:

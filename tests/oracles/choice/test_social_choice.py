@@ -15,6 +15,7 @@ from votelib.evaluate.condorcet import Copeland, KemenyYoung, Schulze, pairwise_
 from app.deliberation.choice.aggregation import Aggregation, aggregate
 from tests.oracles.choice.profiles import COUNT, KINDS, Profile, profiles
 from tests.oracles.choice.recorded import RULES, answers
+from tests.unit.choice.ballots_of import first_places
 
 PERMUTED_MAX = 5
 """The most candidates for which all orders are tried; six would take most of the time, and pref_voting covers them."""
@@ -25,7 +26,10 @@ def candidates(ballots: Profile) -> list[str]:
 
 
 def winners(rule: Aggregation, ballots: Profile) -> set[str]:
-    return aggregate(rule, candidates(ballots), ballots, ballots, best=10).winners()
+    made = aggregate(rule, candidates(ballots), ballots, ballots, best=10)
+    if made.orders:
+        return first_places(made.orders[0])
+    return {candidate for candidate, score in made.scores.items() if score == max(made.scores.values())}
 
 
 @cache

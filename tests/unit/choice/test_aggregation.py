@@ -10,7 +10,7 @@ from app.deliberation.choice.aggregation import Aggregation, aggregate, trimmed_
 from app.deliberation.choice.ballots import Ballot, rank
 from app.deliberation.choice.bradley_terry import PRIOR_WINS, bradley_terry, win_rates
 from app.deliberation.choice.pairwise import KEMENY_MAX, Duels, Orders, copeland, duels, kemeny, schulze
-from tests.unit.choice.ballots_of import ONE, RULES, blocs, cast, ranked
+from tests.unit.choice.ballots_of import ONE, RULES, blocs, cast, first_places, ranked
 
 
 def table(ballots: Sequence[Ballot], names: str) -> Duels:
@@ -109,7 +109,7 @@ def test_ties_are_broken_among_kemenys_orders_and_never_outside_them() -> None:
     # a beats c by three ballots, c beats b and b beats a by one each: acb and bac are contradicted least, cba more.
     circle = Duels(tuple("abc"), ((0, 1, 3), (2, 0, 1), (0, 2, 0)), ((0,) * 3,) * 3)
     (part,) = kemeny(circle)
-    assert part.winners() == {"a", "b"}
+    assert first_places(part) == {"a", "b"}
     assert part.tiers() == [{"a", "b", "c"}]
     assert [part.first(preferred) for preferred in ("abc", "bca", "cab", "cba")] == [
         ["a", "c", "b"],
@@ -178,7 +178,7 @@ def test_schulze_allows_exactly_the_orders_without_a_defeated_candidate_above_it
         allowed = {o for o in permutations(names) if not any((b, a) in defeats for a, b in combinations(o, 2))}
         orders = schulze(pairs)
         assert arranged([orders], names) == allowed
-        assert orders.winners() == {order[0] for order in allowed}
+        assert first_places(orders) == {order[0] for order in allowed}
         assert starts_of_tiers([orders]) == starts(allowed)
 
 
@@ -189,7 +189,7 @@ def test_kemeny_allows_all_orders_that_are_contradicted_least_and_no_other() -> 
         best = {order for order, score in scores.items() if score == max(scores.values())}
         parts = kemeny(pairs)
         assert arranged(parts, names) == best
-        assert parts[0].winners() == {order[0] for order in best}
+        assert first_places(parts[0]) == {order[0] for order in best}
         assert starts_of_tiers(parts) == starts(best)
 
 
@@ -298,7 +298,7 @@ def test_one_listed_candidate_is_not_compared(rule: Aggregation) -> None:
 
 
 def test_winners_of_nothing_are_none() -> None:
-    assert aggregate("borda", "ab", [], [], 10).winners() == set()
+    assert aggregate("borda", "ab", [], [], 10).scores == {}
 
 
 # ---- Bradley-Terry

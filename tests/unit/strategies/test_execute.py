@@ -9,11 +9,20 @@ import pytest
 from pydantic import ValidationError
 
 from app.deliberation import outputs
-from app.deliberation.budget import Spent, admits
-from app.deliberation.calls import Call
+from app.deliberation.budget import admits, spent_on
+from app.deliberation.calls import Call, Cost
 from app.deliberation.outputs import CheckOutcome, SandboxReport
 from app.deliberation.specification import Budget, Specification
-from app.deliberation.strategies.steps.evidence import WRITTEN_MAX, Checked, Suite, credible, suite, support, tally
+from app.deliberation.strategies.steps.evidence import (
+    NO_REPORT,
+    WRITTEN_MAX,
+    Checked,
+    Suite,
+    credible,
+    suite,
+    support,
+    tally,
+)
 from app.deliberation.strategies.steps.programs import FAILED_SHOWN_MAX, ProgramParameters
 from app.deliberation.strategies.steps.strategy_run import Candidate
 from app.testing import Reply
@@ -35,12 +44,12 @@ def case(name: str) -> outputs.TestCase:
 
 
 def checked(author: str, passes: str | None, fault: str = "", tokens: int = 10) -> Checked:
-    """A program whose report has an outcome for each letter; None: no report.
+    """A program whose report has an outcome for each letter; None: NO_REPORT.
 
     `+` passed, `?` was not run, `0` checks nothing; anything else failed.
     """
-    report_or_none = None if passes is None else reported(passes, fault)
-    return Checked(Candidate(author, 0, f"code of {author}", tokens, f"s1-{author}"), report_or_none)
+    report = NO_REPORT if passes is None else reported(passes, fault)
+    return Checked(Candidate(author, 0, f"code of {author}", tokens, f"s1-{author}"), report)
 
 
 def reported(passes: str, fault: str) -> SandboxReport:
@@ -365,9 +374,9 @@ def test_checks_cost_nothing_and_are_admitted_when_nothing_is_left() -> None:
 
 def test_an_unanswered_check_costs_nothing() -> None:
     checks = run(asked()).asked("check")
-    assert Spent(3, 30).after(checks, {}) == Spent(3, 30)
-    assert admits(Budget(max_calls=1, max_tokens=1), Spent(3, 30), tuple(checks))
-    assert not admits(Budget(max_calls=1), Spent(3, 30), tuple(run(asked()).asked("propose")))
+    assert spent_on(checks, {}) == Cost()
+    assert admits(Budget(max_calls=1, max_tokens=1), Cost(calls=3, tokens=30), tuple(checks), Cost())
+    assert not admits(Budget(max_calls=1), Cost(calls=3, tokens=30), tuple(run(asked()).asked("propose")), Cost())
 
 
 def test_a_scripted_sandbox_says_what_a_real_one_would() -> None:

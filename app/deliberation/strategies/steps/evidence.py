@@ -8,12 +8,13 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 
+from app.deliberation.answers import TALLY_CHARS_MAX
 from app.deliberation.facts import Tally
-from app.deliberation.outputs import CheckOutcome, SandboxReport, TestCase
+from app.deliberation.outputs import SandboxReport, TestCase
 from app.deliberation.strategies.steps.strategy_run import Candidate
 
 WRITTEN_MAX = 32
-_TALLY_CHARS_MAX = 500
+NO_REPORT = SandboxReport(outcomes=())
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,50 +48,30 @@ def suite(given: Sequence[TestCase], written: Sequence[Sequence[TestCase]]) -> S
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """A program and the report on it; None when it could not be checked."""
+    """A program and the report on it: NO_REPORT when it could not be checked."""
 
     candidate: Candidate
-    report: SandboxReport | None
-
-    @property
-    def outcomes(self) -> tuple[CheckOutcome, ...]:
-        """The outcome of each test; empty when the program was not checked."""
-        return self.report.outcomes if self.report else ()
-
-    @property
-    def fault(self) -> str:
-        """Why no test could be run; empty when there is no such reason."""
-        return self.report.fault if self.report else ""
+    report: SandboxReport
 
     @property
     def passed(self) -> frozenset[int]:
         """The tests that it passes, by place."""
-        return frozenset(place for place, outcome in enumerate(self.outcomes) if outcome.passed)
-
-    @property
-    def not_run(self) -> frozenset[int]:
-        """The tests that were not run to their end, by place."""
-        return self.report.not_run if self.report else frozenset()
-
-    @property
-    def void(self) -> frozenset[int]:
-        """The tests that ended without an assertion, by place."""
-        return self.report.void if self.report else frozenset()
+        return frozenset(place for place, outcome in enumerate(self.report.outcomes) if outcome.passed)
 
     def failed(self, suite: Suite) -> frozenset[int]:
         """The gates that it is known to fail."""
-        return frozenset() if self.report is None else suite.demanded - self.passed - self.not_run
+        return frozenset() if self.report is NO_REPORT else suite.demanded - self.passed - self.report.not_run
 
     def unchecked(self, suite: Suite) -> bool:
         """Whether a gate was not run, or no test was: then it is unknown whether the program passes."""
-        if self.report is None:
+        if self.report is NO_REPORT:
             return True
-        nothing_ran = bool(suite.tests) and len(self.not_run) == len(suite.tests)
-        return not self.fault and (nothing_ran or bool(suite.demanded & self.not_run))
+        nothing_ran = bool(suite.tests) and len(self.report.not_run) == len(suite.tests)
+        return not self.report.fault and (nothing_ran or bool(suite.demanded & self.report.not_run))
 
     def hard(self, suite: Suite) -> tuple[bool, int, bool]:
         """The sort key before any opinion, best first: at fault, the number of failed gates, unchecked."""
-        return bool(self.fault), len(self.failed(suite)), self.unchecked(suite)
+        return bool(self.report.fault), len(self.failed(suite)), self.unchecked(suite)
 
     def worth(self, suite: Suite) -> tuple[bool, bool, int, bool, int]:
         """The sort key of one author's versions, best first: checked, hard checks, then the number of passed tests."""
@@ -109,7 +90,7 @@ def credible(suite: Suite, programs: Collection[Checked]) -> frozenset[int]:
 
 def void_gates(suite: Suite, programs: Collection[Checked]) -> frozenset[int]:
     """The given tests that no program which could be run reached an assertion of."""
-    ran = [each.void for each in programs if not each.fault and not each.unchecked(suite)]
+    ran = [each.report.void for each in programs if not each.report.fault and not each.unchecked(suite)]
     return frozenset(range(suite.gates)).intersection(*ran) if ran else frozenset()
 
 
@@ -138,15 +119,15 @@ def support(suite: Suite, programs: Sequence[Checked]) -> Support:
     """
     groups: dict[SuiteResult, list[str]] = {}
     for each in programs:
-        if not each.unchecked(suite) and not each.fault:
-            groups.setdefault((each.passed, each.not_run), []).append(each.candidate.author)
+        if not each.unchecked(suite) and not each.report.fault:
+            groups.setdefault((each.passed, each.report.not_run), []).append(each.candidate.author)
     known = sum(not each.unchecked(suite) for each in programs)
     scores: dict[str, float | None] = {}
     for each in programs:
         score: float | None = 0.0
-        ran = len(suite.tests) - len(each.not_run)
-        if not each.fault and not each.failed(suite):
-            agreeing = len(groups.get((each.passed, each.not_run), ()))
+        ran = len(suite.tests) - len(each.report.not_run)
+        if not each.report.fault and not each.failed(suite):
+            agreeing = len(groups.get((each.passed, each.report.not_run), ()))
             score = agreeing / known * len(each.passed) / ran if ran and not each.unchecked(suite) else None
         scores[each.candidate.author] = score
     ordered = sorted(groups.items(), key=lambda group: (-len(group[1]), -len(group[0][0]), *map(sorted, group[0])))
@@ -166,4 +147,4 @@ def _described(suite: Suite, passed: frozenset[int], not_run: frozenset[int]) ->
     failed = [test.name for place, test in enumerate(suite.tests) if place not in passed | not_run]
     text += f"; not: {', '.join(failed)}" if failed else ""
     text += f"; {len(not_run)} not run" if not_run else ""
-    return text[:_TALLY_CHARS_MAX]
+    return text[:TALLY_CHARS_MAX]

@@ -1,16 +1,15 @@
 """Tracks the answers in a debate, applies turns, and counts first and final answers."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Literal
 
-from app.deliberation.answers import READ_AS, Count, Normaliser, normalise, tally
-from app.deliberation.choice.anonymity import nonce
+from app.deliberation.answers import READ_AS, Normaliser, normalise, tally
 from app.deliberation.engine import Conclusion
-from app.deliberation.facts import Dissent, Standing
 from app.deliberation.outputs import DebateTurn
+from app.deliberation.strategies.steps.samples import by_answers
 from app.deliberation.strategies.steps.strategy_run import Candidate, StrategyRun
 
 Taken = Literal["switched", "kept", "unfounded", "unread"]
@@ -69,52 +68,10 @@ class Positions:
         first, final = self.answers(self.first), self.answers(self.latest)
         # Final answers come first: of one author's two answers with equal votes the later one leads.
         count = tally([*final.items(), *(first.items() if self.turns else ())], self.seed)
-        unread = sum(answer is None for answer in final.values())
-        if unread:
-            run.degraded.append(f"{unread} of {len(final)} answers could not be read as {READ_AS[self.normaliser]}")
-        winning = count.groups[0] if count.groups else None
-        # One voter has two votes after a debate, but cannot agree with itself.
-        several = len(count.voters) > 1
-        ranked = self._ranked(count)
-        group_of = {group.answer: group for group in count.groups}
-        return Conclusion(
-            winner=ranked[0].author,
-            content=ranked[0].text,
-            call_id=ranked[0].call_id,
-            ranking=tuple(
-                Standing(
-                    agent_id=candidate.author,
-                    score=None if answer is None else count.share(group_of[answer].votes),
-                    rank=rank,
-                    version=candidate.version,
-                )
-                for rank, candidate in enumerate(ranked, start=1)
-                for answer in [self.read(candidate)]
-            ),
-            margin=count.margin if several else None,
-            tie=count.tie or (winning is None and len(final) > 1),
-            dissent=tuple(
-                Dissent(agent_id=author, preferred=group_of[answer].agents[0])
-                for author, answer in final.items()
-                if answer is not None and group_of[answer] is not winning
-            ),
-            agreement=count.agreement if several else None,
-            tally=count.tallies,
-            degraded=tuple(run.degraded),
-        )
-
-    def _ranked(self, count: Count) -> Sequence[Candidate]:
-        """Each author's final candidate, or its first one where only that one shows the plurality."""
+        unread = list(final.values()).count(None)
+        run.report(unread, len(final), f"answers could not be read as {READ_AS[self.normaliser]}")
         standing = dict(self.latest)
-        if count.groups and count.groups[0].answer not in self.answers(self.latest).values():
+        if count.groups and count.groups[0].answer not in final.values():
             author = count.groups[0].agents[0]
             standing[author] = self.first[author]
-        places = {group.answer: place for place, group in enumerate(count.groups)}
-
-        def place(candidate: Candidate) -> tuple[int, int, str]:
-            answer = self.read(candidate)
-            if answer is not None:
-                return places[answer], 0, ""
-            return len(places), candidate.tokens, nonce(self.seed, candidate.id)
-
-        return sorted(standing.values(), key=place)
+        return by_answers(run, [(each, self.read(each)) for each in standing.values()], final, count)

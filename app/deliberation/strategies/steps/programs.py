@@ -7,11 +7,11 @@ from pydantic import Field, TypeAdapter, ValidationInfo, field_validator
 
 from app.deliberation.calls import Call, Check
 from app.deliberation.choice.anonymity import nonce
-from app.deliberation.outputs import Output, Program, SandboxReport, TestCase, Tests
+from app.deliberation.outputs import Output, SandboxReport, TestCase, Tests
 from app.deliberation.prompts import code as prompts
 from app.deliberation.specification import Parameters
-from app.deliberation.strategies.steps.evidence import Checked, Suite, suite
-from app.deliberation.strategies.steps.strategy_run import Candidate, Step, StrategyRun
+from app.deliberation.strategies.steps.evidence import NO_REPORT, Checked, Suite, suite
+from app.deliberation.strategies.steps.strategy_run import Candidate, Step, StrategyRun, written
 
 FAILED_SHOWN_MAX = 8
 
@@ -54,7 +54,7 @@ class ProgramParameters(Parameters):
         return tuple(TestCase(name=test.name, code=test.code) for test in self.tests)
 
 
-def written(run: StrategyRun, parameters: ProgramParameters) -> Step[list[Candidate]]:
+def programs_written(run: StrategyRun, parameters: ProgramParameters) -> Step[list[Candidate]]:
     """Every agent writes a program alone. Raises as `StrategyRun.draft` does."""
     specification = run.specification
     mark = nonce(specification.seed, "given")
@@ -78,7 +78,7 @@ def tested(run: StrategyRun, parameters: ProgramParameters) -> Step[Suite]:
     if calls:
         stages_left = 2 + 2 * specification.rounds
         outcomes = yield from run.ask("test", 0, calls, quorum=1, stages_left=stages_left)
-        found = [answer.tests for call in calls if isinstance(answer := outcomes.answer(call), Tests)]
+        found = [answer.tests for _, answer in outcomes.answers(calls, Tests)]
         if outcomes.admitted and len(found) < len(calls):
             run.degraded.append(f"{len(found)} of {len(calls)} test writers answered")
     tests = suite(parameters.given, found)
@@ -93,26 +93,20 @@ def checked(
     """Run each program against all tests, in the sandbox of its author's role."""
     calls: list[Call] = []
     for each in programs:
-        check = Check(
-            code=each.text,
-            tests=tests.tests,
-            writers=tests.writers,
-            timeout_s=parameters.timeout_s,
-            memory_mb=parameters.memory_mb,
-        )
+        limits = parameters.model_dump(include={"timeout_s", "memory_mb"})
+        check = Check(code=each.text, tests=tests.tests, writers=tests.writers, **limits)
         call = run.call(run.agent(each.author), (), Output(kind="report"))
         calls.append(call.model_copy(update={"max_tokens": 0, "check": check}))
     stages_left = 1 + 2 * (run.specification.rounds - round)
     outcomes = yield from run.ask("check", round, calls, quorum=len(calls), stages_left=stages_left)
-    found = [
-        Checked(
-            each, report if isinstance(report, SandboxReport) and len(report.outcomes) == len(tests.tests) else None
-        )
-        for each, report in zip(programs, map(outcomes.answer, calls), strict=True)
-    ]
-    missing = sum(each.unchecked(tests) for each in found)
-    if outcomes.admitted and missing:
-        run.degraded.append(f"{missing} of {len(calls)} programs of round {round} are unchecked")
+    reports = {call.call_id: report for call, report in outcomes.answers(calls, SandboxReport)}
+    found: list[Checked] = []
+    for each, call in zip(programs, calls, strict=True):
+        report = reports.get(call.call_id, NO_REPORT)
+        found.append(Checked(each, report if len(report.outcomes) == len(tests.tests) else NO_REPORT))
+    if outcomes.admitted:
+        missing = sum(each.unchecked(tests) for each in found)
+        run.report(missing, len(calls), f"programs of round {round} are unchecked")
     return found
 
 
@@ -129,22 +123,14 @@ def repaired(
     calls: list[Call] = []
     for author, failed in failing.items():
         each = best[author]
-        shown = [(tests.tests[place], each.outcomes[place].reason) for place in failed[:FAILED_SHOWN_MAX]]
+        shown = [(tests.tests[place], each.report.outcomes[place].reason) for place in failed[:FAILED_SHOWN_MAX]]
         mark = nonce(specification.seed, "repair", round, author)
-        messages = prompts.repair(specification, each.candidate.text, shown, each.fault, mark)
+        messages = prompts.repair(specification, each.candidate.text, shown, each.report.fault, mark)
         calls.append(run.call(run.agent(author), messages, Output(kind="program")))
     stages_left = 2 + 2 * (specification.rounds - round)
     outcomes = yield from run.ask("repair", round, calls, quorum=1, stages_left=stages_left)
-    answers = [(call, answer) for call in calls if isinstance(answer := outcomes.answer(call), Program)]
-    if outcomes.admitted and len(answers) < len(calls):
-        run.degraded.append(f"{len(calls) - len(answers)} of {len(calls)} repairs of round {round} failed")
-    return [
-        Candidate(
-            author=call.agent_id,
-            version=latest[call.agent_id].version + 1,
-            text=program.code,
-            tokens=outcomes.completion_tokens(call),
-            call_id=call.call_id,
-        )
-        for call, program in answers
-    ]
+    versions = [written(outcomes, call, latest[call.agent_id].version + 1) for call in calls]
+    kept = [version for version in versions if version]
+    if outcomes.admitted:
+        run.report(len(calls) - len(kept), len(calls), f"repairs of round {round} failed")
+    return kept

@@ -1,17 +1,23 @@
 """Proposals in waves, and the verdict by their count."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from app.deliberation.answers import READ_AS, Count, Normaliser, normalise, requirement, tally
+from app.deliberation.answers import Count, Normaliser, normalise, requirement, tally
 from app.deliberation.choice.anonymity import nonce
 from app.deliberation.engine import Conclusion
 from app.deliberation.errors import BudgetExhausted, QuorumNotReached
-from app.deliberation.facts import Dissent, Standing
-from app.deliberation.outputs import Answer, Output
+from app.deliberation.outputs import Output
 from app.deliberation.prompts.council import propose
 from app.deliberation.specification import Specification
-from app.deliberation.strategies.steps.strategy_run import Candidate, Step, StrategyRun
+from app.deliberation.strategies.steps.strategy_run import (
+    NO_ANSWER,
+    Candidate,
+    Step,
+    StrategyRun,
+    first_problem,
+    written,
+)
 
 
 @dataclass
@@ -21,7 +27,7 @@ class Samples:
     run: StrategyRun
     drafts: list[Candidate] = field(default_factory=list[Candidate])
     asked: int = 0
-    _problem: str = "no answer has the form that was asked for"
+    _problem: str = NO_ANSWER
 
     @property
     def left(self) -> int:
@@ -42,14 +48,8 @@ class Samples:
                 raise BudgetExhausted("the budget does not admit the first stage")
             return False
         self.asked += len(calls)
-        for call in calls:
-            answer = outcomes.answer(call)
-            finished = outcomes.seen.get(call.call_id)
-            if isinstance(answer, Answer):
-                tokens = outcomes.completion_tokens(call)
-                self.drafts.append(Candidate(call.agent_id, 0, answer.answer, tokens, call.call_id, answer.reasoning))
-            elif finished is not None and finished.problem is not None:
-                self._problem = f"{finished.problem.code}: {finished.problem.detail}"
+        self.drafts += [draft for call in calls if (draft := written(outcomes, call))]
+        self._problem = first_problem(calls[::-1], outcomes) or self._problem
         return True
 
     def completed(self) -> list[Candidate]:
@@ -76,52 +76,48 @@ def counted(drafts: Sequence[Candidate], normaliser: Normaliser, options: tuple[
     return tally(((draft.author, normalise(draft.text, normaliser, options)) for draft in drafts), seed)
 
 
-def report_unread(run: StrategyRun, drafts: Sequence[Candidate], count: Count, normaliser: Normaliser) -> None:
-    """Report in `degraded` how many answers could not be read and are not counted."""
-    unread = len(drafts) - count.votes
-    if unread:
-        run.degraded.append(f"{unread} of {len(drafts)} answers could not be read as {READ_AS[normaliser]}")
-
-
 def by_votes(
     run: StrategyRun, drafts: Sequence[Candidate], count: Count, picked: Candidate | None = None
 ) -> Conclusion:
-    """The verdict of a count: agents rank by the votes for their answer, in the council's order among equals.
+    """The conclusion of a count of drafts. `picked` wins regardless of the count."""
+    answer_of = {agent: group.answer for group in count.groups for agent in group.agents}
+    read = [(draft, answer_of.get(draft.author)) for draft in drafts]
+    return by_answers(run, read, {draft.author: answer for draft, answer in read}, count, picked)
 
-    The text of an answer is its first author's, wherever the vote stops. `picked` wins regardless of the count.
-    Uncounted drafts come last, without a score: fewer tokens first, then a seeded hash.
+
+def by_answers(
+    run: StrategyRun,
+    candidates: Sequence[tuple[Candidate, str | None]],
+    final: Mapping[str, str | None],
+    count: Count,
+    picked: Candidate | None = None,
+) -> Conclusion:
+    """The conclusion of a count: candidates rank by the votes for their answer, in the given order among equals.
+
+    `final` holds each author's final answer; who holds another than the first dissents. Candidates without a counted
+    answer come last, without a score: fewer tokens first, then a seeded hash. `picked` wins regardless of the count.
     """
-    seed = run.specification.seed
-    group_of = {agent: group for group in count.groups for agent in group.agents}
-    place = {agent: place for place, group in enumerate(count.groups) for agent in group.agents}
+    group_of = {group.answer: group for group in count.groups}
+    places = {group.answer: place for place, group in enumerate(count.groups)}
 
-    def standing(draft: Candidate) -> tuple[bool, int, int, str]:
-        if draft.author in place:
-            return draft is not picked, place[draft.author], 0, ""
-        return draft is not picked, len(place), draft.tokens, nonce(seed, draft.id)
+    def place(entry: tuple[Candidate, str | None]) -> tuple[bool, int, int, str]:
+        candidate, answer = entry
+        if answer is not None:
+            return candidate is not picked, places[answer], 0, ""
+        return candidate is not picked, len(places), candidate.tokens, nonce(run.specification.seed, candidate.id)
 
-    ranked = sorted(drafts, key=standing)
-    first = ranked[0]
-    return Conclusion(
-        winner=first.author,
-        content=first.text,
-        call_id=first.call_id,
-        ranking=tuple(
-            Standing(
-                agent_id=draft.author,
-                score=count.share(group_of[draft.author].votes) if draft.author in group_of else None,
-                rank=rank,
-            )
-            for rank, draft in enumerate(ranked, start=1)
-        ),
-        margin=count.margin,
-        tie=count.tie or (not count.groups and picked is None and len(drafts) > 1),
-        dissent=tuple(
-            Dissent(agent_id=draft.author, preferred=group_of[draft.author].agents[0])
-            for draft in drafts
-            if draft.author in group_of and group_of[draft.author] is not group_of.get(first.author)
-        ),
-        agreement=count.share(group_of[first.author].votes) if count.votes > 1 else None,
+    ranked = sorted(candidates, key=place)
+    # One voter has two votes after a debate, but cannot agree with itself.
+    several = len(count.voters) > 1
+    return run.conclude(
+        [(each, None if answer is None else count.share(group_of[answer].votes)) for each, answer in ranked],
+        margin=count.margin if several else None,
+        tie=count.tie or (not count.groups and picked is None and len(candidates) > 1),
+        dissent=[
+            (author, group_of[answer].agents[0])
+            for author, answer in final.items()
+            if answer is not None and answer != ranked[0][1]
+        ],
+        agreement=count.agreement if several else None,
         tally=count.tallies,
-        degraded=tuple(run.degraded),
     )

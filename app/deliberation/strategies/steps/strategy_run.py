@@ -3,18 +3,18 @@
 Each step is a generator that yields at most one Ask: `drafts = yield from run.propose(…)`.
 """
 
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from app.deliberation.calls import Ask, Call, ChatMessage, Reserve
+from app.deliberation.calls import Ask, Call, ChatMessage, Cost
 from app.deliberation.choice.aggregation import Aggregation
-from app.deliberation.choice.anonymity import arrangements, call_seed, labels, nonce
+from app.deliberation.choice.anonymity import arrangements, call_seed, lettered, nonce
 from app.deliberation.choice.ballots import Ballot, Ranked, agreement, author, ballot, dissent, effective_votes, rank
 from app.deliberation.engine import Conclusion, Outcomes
 from app.deliberation.errors import BudgetExhausted, QuorumNotReached
-from app.deliberation.facts import Dissent, Standing
-from app.deliberation.outputs import Answer, Output, Pair, Program, Scores
+from app.deliberation.facts import Dissent, Standing, Tally
+from app.deliberation.outputs import Answer, Output, Pair, Program, Revision, Scores
 from app.deliberation.prompts.council import judge_pair, propose, score
 from app.deliberation.specification import AgentSpec, Purpose, Specification
 
@@ -24,7 +24,7 @@ JUDGING_TEMPERATURE_MAX = 0.3
 BALLOT_TOKENS = 128
 SCORE_TOKENS = 128
 COMPLETION_TOKENS_MAX = 32_768
-NO_RESERVE = Reserve()
+NO_ANSWER = "no answer has the form that was asked for"
 
 _T = TypeVar("_T")
 Step = Generator[Ask, Outcomes, _T]
@@ -45,6 +45,19 @@ class Candidate:
     def id(self) -> str:
         """The candidate's id: the author for a first version, `author#n` for later ones."""
         return self.author if self.version == 0 else f"{self.author}#{self.version}"
+
+
+def written(outcomes: Outcomes, call: Call, version: int = 0) -> Candidate | None:
+    """The candidate in a call's answer, program or revision; None without one."""
+    match outcomes.answer(call):
+        case Answer(answer=text, reasoning=reasoning) | Program(code=text, reasoning=reasoning):
+            pass
+        case Revision(answer=text):
+            reasoning = ""
+        case _:
+            return None
+    tokens = outcomes.seen[call.call_id].usage.completion_tokens
+    return Candidate(call.agent_id, version, text, tokens, call.call_id, reasoning)
 
 
 def ballot_tokens(reviewer: AgentSpec, candidates: int, criteria: int) -> int:
@@ -107,19 +120,29 @@ class StrategyRun:
         *,
         quorum: int,
         stages_left: int,
-        reserve: Reserve = NO_RESERVE,
+        reserve: Cost | None = None,
     ) -> Step[Outcomes]:
         """Ask for a stage. The engine refuses it, and reports so in `degraded`, when the budget does not hold it.
 
         The budget must hold the `reserve` besides. A refused stage takes no number.
         """
         ask = Ask(
-            purpose=purpose, round=round, calls=tuple(calls), quorum=quorum, stages_left=stages_left, reserve=reserve
+            purpose=purpose,
+            round=round,
+            calls=tuple(calls),
+            quorum=quorum,
+            stages_left=stages_left,
+            reserve=reserve or Cost(),
         )
         outcomes = yield ask
         if outcomes.admitted:
             self.stage += 1
         return outcomes
+
+    def report(self, count: int, total: int, words: str) -> None:
+        """Add "`count` of `total` `words`" to `degraded`, unless there are none."""
+        if count:
+            self.degraded.append(f"{count} of {total} {words}")
 
     def propose(self, stages_left: int) -> Step[list[Candidate]]:
         """Every agent answers alone. Raises as `draft` does."""
@@ -135,15 +158,10 @@ class StrategyRun:
         outcomes = yield from self.ask("propose", 0, calls, quorum=self.specification.quorum, stages_left=stages_left)
         if not outcomes.admitted:
             raise BudgetExhausted("the budget does not admit the first stage")
-        drafts: list[Candidate] = []
-        for call in calls:
-            answer = outcomes.answer(call)
-            if isinstance(answer, Answer | Program):
-                text = answer.answer if isinstance(answer, Answer) else answer.code
-                tokens = outcomes.completion_tokens(call)
-                drafts.append(Candidate(call.agent_id, 0, text, tokens, call.call_id, answer.reasoning))
+        drafts = [draft for call in calls if (draft := written(outcomes, call))]
         if not drafts:
-            raise QuorumNotReached(f"none of {len(calls)} agents answered: {_first_problem(calls, outcomes)}")
+            problem = first_problem(calls, outcomes) or NO_ANSWER
+            raise QuorumNotReached(f"none of {len(calls)} agents answered: {problem}")
         if len(drafts) < len(calls):
             self.degraded.append(f"{len(drafts)} of {len(calls)} agents answered")
         return drafts
@@ -179,30 +197,25 @@ class StrategyRun:
         shown_to = arrangements(list(by_id), authors, specification.seed, round)
         calls: list[Call] = []
         for reviewer in authors:
-            shown = shown_to[reviewer]
-            letters = labels(len(shown))
+            labelled = lettered(shown_to[reviewer])
             mark = nonce(specification.seed, "score", round, reviewer)
-            texts = [(letter, by_id[shown_id].text) for letter, shown_id in zip(letters, shown, strict=True)]
+            texts = [(letter, by_id[shown].text) for letter, shown in labelled.items()]
             calls.append(
                 self.call(
                     self.agent(reviewer),
                     score(specification, texts, mark),
-                    Output(kind="score", labels=letters, criteria=criteria),
-                    labelled=dict(zip(letters, shown, strict=True)),
+                    Output(kind="score", labels=tuple(labelled), criteria=criteria),
+                    labelled=labelled,
                     judging=True,
-                    tokens_least=ballot_tokens(self.agent(reviewer), len(letters), len(criteria)),
+                    tokens_least=ballot_tokens(self.agent(reviewer), len(labelled), len(criteria)),
                 )
             )
         outcomes = yield from self.ask(
             "score", round, calls, quorum=min(specification.quorum, len(calls)), stages_left=stages_left
         )
-        ballots = [
-            ballot(call.agent_id, call.labels, sheet)
-            for call in calls
-            if isinstance(sheet := outcomes.answer(call), Scores)
-        ]
-        if outcomes.admitted and len(ballots) < len(calls):
-            self.degraded.append(f"{len(calls) - len(ballots)} of {len(calls)} ballots are missing")
+        ballots = [ballot(call.agent_id, call.labels, sheet) for call, sheet in outcomes.answers(calls, Scores)]
+        if outcomes.admitted:
+            self.report(len(calls) - len(ballots), len(calls), "ballots are missing")
         return ballots
 
     def judged(
@@ -214,20 +227,22 @@ class StrategyRun:
         """
         calls: list[Call] = []
         for part, (a, b) in enumerate([(first, second), (second, first)], start=1):
-            judge = self.agent(judges[(part - 1) % len(judges)])
             mark = nonce(self.specification.seed, "judge", round, part)
-            messages = judge_pair(self.specification, a.text, b.text, mark)
-            labelled = {"A": a.id, "B": b.id}
-            calls.append(self.call(judge, messages, Output(kind="pair"), labelled=labelled, judging=True, part=part))
+            calls.append(self.pair_call(judges[(part - 1) % len(judges)], a, b, mark, part))
         outcomes = yield from self.ask("judge", round, calls, quorum=len(calls), stages_left=1)
         ballots = [
             (call.agent_id, call.labels[pair.winner] if pair.winner != "tie" else None)
-            for call in calls
-            if isinstance(pair := outcomes.answer(call), Pair)
+            for call, pair in outcomes.answers(calls, Pair)
         ]
-        if outcomes.admitted and len(ballots) < len(calls):
-            self.degraded.append(f"{len(calls) - len(ballots)} of {len(calls)} ballots are missing")
+        if outcomes.admitted:
+            self.report(len(calls) - len(ballots), len(calls), "ballots are missing")
         return ballots
+
+    def pair_call(self, judge: str, a: Candidate, b: Candidate, mark: str, part: int) -> Call:
+        """A member's comparison of two candidates in this order; `part` numbers the member's calls."""
+        prompt = judge_pair(self.specification, a.text, b.text, mark)
+        labelled = {"A": a.id, "B": b.id}
+        return self.call(self.agent(judge), prompt, Output(kind="pair"), labelled=labelled, judging=True, part=part)
 
     def _pair(self, candidates: Sequence[Candidate], round: int) -> Step[Conclusion]:
         first, second = sorted(candidates, key=lambda candidate: candidate.author)
@@ -239,25 +254,10 @@ class StrategyRun:
             return self.concluded(candidates, [])
         self.degraded.append("pair judged: below the quorum")
         agreed = winners[0] if len(winners) == 2 and winners[0] == winners[1] else None
-        points = {c.id: (0.5 if agreed is None else float(c.id == agreed)) for c in (first, second)}
-        return self._standing([first, second], points)
-
-    def _standing(self, candidates: Sequence[Candidate], points: Mapping[str, float]) -> Conclusion:
-        ranked = sorted(candidates, key=lambda c: (-points[c.id], c.tokens, nonce(self.specification.seed, c.id)))
-        margin = points[ranked[0].id] - points[ranked[1].id]
-        ranking = tuple(
-            Standing(agent_id=c.author, score=points[c.id], rank=place, version=c.version)
-            for place, c in enumerate(ranked, start=1)
-        )
-        return Conclusion(
-            winner=ranked[0].author,
-            content=ranked[0].text,
-            call_id=ranked[0].call_id,
-            ranking=ranking,
-            margin=margin,
-            tie=margin == 0,
-            degraded=tuple(self.degraded),
-        )
+        points = [(c, 0.5 if agreed is None else float(c.id == agreed)) for c in (first, second)]
+        points.sort(key=lambda entry: (-entry[1], entry[0].tokens, nonce(self.specification.seed, entry[0].id)))
+        margin = points[0][1] - points[1][1]
+        return self.conclude(points, margin=margin, tie=margin == 0)
 
     def ranked(
         self, candidates: Sequence[Candidate], ballots: Sequence[Ballot], aggregation: Aggregation = "borda"
@@ -272,46 +272,69 @@ class StrategyRun:
     ) -> Conclusion:
         """Rank candidates by the ballots; each author takes the place of its best version."""
         criteria = self.specification.constraints.rubric
-        by_id = {candidate.id: candidate for candidate in candidates}
         ranked = self.ranked(candidates, ballots, aggregation)
         self.degraded.extend(ranked.degraded)
-        best: dict[str, str] = {}
-        for candidate_id in ranked.order:
-            best.setdefault(author(candidate_id), candidate_id)
-        scores = [ranked.scores.get(candidate_id) for candidate_id in best.values()]
-        margin = scores[0] - scores[1] if len(scores) > 1 and scores[0] is not None and scores[1] is not None else None
-        winner, winning = next(iter(best.items()))
-        if not ballots and len(best) > 1:
+        by_id = {candidate.id: candidate for candidate in candidates}
+        best: dict[str, tuple[Candidate, float | None]] = {}
+        for each in ranked.order:
+            best.setdefault(author(each), (by_id[each], ranked.scores[each]))
+        standings = list(best.values())
+        if not ballots and len(standings) > 1:
             self.degraded.append("unscored")
-        return Conclusion(
-            winner=winner,
-            content=by_id[winning].text,
-            call_id=by_id[winning].call_id,
-            ranking=tuple(
-                Standing(
-                    agent_id=agent_id,
-                    score=ranked.scores.get(candidate_id),
-                    rank=place,
-                    version=by_id[candidate_id].version,
-                )
-                for place, (agent_id, candidate_id) in enumerate(best.items(), start=1)
-            ),
+        margin = lead(standings)
+        return self.conclude(
+            standings,
             margin=margin,
             tie=margin == 0,
-            dissent=tuple(
-                Dissent(agent_id=reviewer, preferred=preferred)
-                for reviewer, preferred in dissent(ballots, winner, criteria)
-            ),
+            dissent=dissent(ballots, standings[0][0].author, criteria),
             agreement=agreement(ballots, ranked.order, criteria),
             effective_votes=effective_votes(ballots, criteria),
+        )
+
+    def conclude(
+        self,
+        ranked: Sequence[tuple[Candidate, float | None]],
+        *,
+        margin: float | None,
+        tie: bool,
+        dissent: Iterable[tuple[str, str]] = (),
+        agreement: float | None = None,
+        effective_votes: float | None = None,
+        tally: tuple[Tally, ...] = (),
+    ) -> Conclusion:
+        """The conclusion of a ranking, best first, with scores; `dissent` holds (agent, preferred agent) pairs."""
+        winner, _ = ranked[0]
+        return Conclusion(
+            winner=winner.author,
+            content=winner.text,
+            call_id=winner.call_id,
+            ranking=tuple(
+                Standing(agent_id=candidate.author, score=score, rank=rank, version=candidate.version)
+                for rank, (candidate, score) in enumerate(ranked, start=1)
+            ),
+            margin=margin,
+            tie=tie,
+            dissent=tuple(Dissent(agent_id=agent, preferred=preferred) for agent, preferred in dissent),
+            agreement=agreement,
+            effective_votes=effective_votes,
+            tally=tally,
             degraded=tuple(self.degraded),
         )
 
 
-def _first_problem(calls: Sequence[Call], outcomes: Outcomes) -> str:
+def lead(ranked: Sequence[tuple[Candidate, float | None]]) -> float | None:
+    """The first score less the second; None where either is missing."""
+    match [score for _, score in ranked[:2]]:
+        case [float(first), float(second)]:
+            return first - second
+        case _:
+            return None
+
+
+def first_problem(calls: Sequence[Call], outcomes: Outcomes) -> str | None:
     """The recorded problem of the first call that has one."""
     for call in calls:
         finished = outcomes.seen.get(call.call_id)
         if finished is not None and finished.problem is not None:
             return f"{finished.problem.code}: {finished.problem.detail}"
-    return "no answer has the form that was asked for"
+    return None
