@@ -23,7 +23,7 @@ from app.cli.stack.up import Checklist
 from app.cli.watch import until_ended
 from app.quality.dataset import DatasetInvalid, Question, parse_dataset
 from app.quality.experiments import AGENTS_MAX, VOTE
-from app.quality.grading import GradedAnswer, StrategyResult, grade
+from app.quality.grading import GradedAnswer, StrategyResult, grade, summed_up
 
 SIMULATED_NOTICE = "SIMULATED: a simulator replaces the model; only calls, tokens and times mean anything."
 # These need no plain vote beside them: they are the baselines.
@@ -153,7 +153,7 @@ class _Bench:
                 tasks = [group.create_task(one(*each)) for each in enumerate(self.questions)]
         except* CommandError as failures:
             raise failures.exceptions[0] from None
-        return StrategyResult(strategy, agents, [task.result() for task in tasks])
+        return summed_up(strategy, agents, [task.result() for task in tasks])
 
     async def matched_vote(self, result: StrategyResult) -> StrategyResult | None:
         """The plain vote with as many calls as the strategy made on average; None for a baseline."""
