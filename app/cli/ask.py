@@ -3,7 +3,6 @@
 import asyncio
 import json
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 from uuid import uuid4
@@ -63,18 +62,6 @@ def _given(**fields: Any) -> JsonObject:  # noqa: ANN401 -- the fields of a JSON
     return {name: value for name, value in fields.items() if value not in (None, [], {})}
 
 
-@dataclass(frozen=True, slots=True)
-class _Mode:
-    """How the command connects, and what it does after the submission."""
-
-    url: str
-    api_key: str | None
-    idempotency_key: str | None
-    detach: bool
-    watch: bool
-    as_json: bool
-
-
 def resume_hint(deliberation_id: str, url: str) -> Text:
     """The commands that return to a running deliberation."""
     at = "" if url == DEFAULT_URL else f" --url {url}"
@@ -85,28 +72,37 @@ def resume_hint(deliberation_id: str, url: str) -> Text:
     )
 
 
-async def _ask(body: JsonObject, mode: _Mode) -> Exit:
+async def _ask(
+    body: JsonObject,
+    url: str,
+    api_key: str | None,
+    idempotency_key: str,
+    *,
+    detach: bool,
+    live: bool,
+    as_json: bool,
+) -> Exit:
     console = Console(highlight=False)
-    async with GatewayClient(mode.url, mode.api_key) as gateway:
-        resource = await _submit(gateway, body, mode)
+    async with GatewayClient(url, api_key) as gateway:
+        resource = await _submit(gateway, body, idempotency_key)
         deliberation_id = str(resource["id"])
-        if mode.detach:
-            if mode.as_json:
+        if detach:
+            if as_json:
                 print_json(resource)
             else:
                 console.print(Text(deliberation_id))
             return Exit.SUCCESS
         try:
-            resource = await _follow(gateway, deliberation_id, console, mode)
+            resource = await _follow(gateway, deliberation_id, console, live=live, as_json=as_json)
         except asyncio.CancelledError:
-            Console(stderr=True, highlight=False).print(resume_hint(deliberation_id, mode.url))
+            Console(stderr=True, highlight=False).print(resume_hint(deliberation_id, url))
             raise
         return exit_of(parsed(Deliberation, resource).status)
 
 
-async def _submit(gateway: GatewayClient, body: JsonObject, mode: _Mode) -> JsonObject:
+async def _submit(gateway: GatewayClient, body: JsonObject, idempotency_key: str) -> JsonObject:
     try:
-        return await gateway.submit(body, mode.idempotency_key or uuid4().hex)
+        return await gateway.submit(body, idempotency_key)
     except GatewayRefused as error:
         if any(fault.field.startswith("/parameters") for fault in error.fields):
             error.remedy = f"`deliberate strategies {body.get('strategy', 'council')}` lists its parameters"
@@ -115,15 +111,17 @@ async def _submit(gateway: GatewayClient, body: JsonObject, mode: _Mode) -> Json
         raise
 
 
-async def _follow(gateway: GatewayClient, deliberation_id: str, console: Console, mode: _Mode) -> JsonObject:
-    if mode.watch and not mode.as_json:
+async def _follow(
+    gateway: GatewayClient, deliberation_id: str, console: Console, *, live: bool, as_json: bool
+) -> JsonObject:
+    if live and not as_json:
         return await watch_deliberation(gateway, deliberation_id, console)
-    if mode.watch:
+    if live:
         await print_events(gateway, deliberation_id)
         return await gateway.deliberation(deliberation_id)
     await until_ended(gateway, deliberation_id)
     resource = await gateway.deliberation(deliberation_id)
-    if mode.as_json:
+    if as_json:
         print_json(resource)
     else:
         console.print(deliberation_report(parsed(Deliberation, resource)))
@@ -204,4 +202,5 @@ def ask(
         webhook=_given(url=webhook),
     )
     live = watch if watch is not None else sys.stdout.isatty() and not as_json
-    run(lambda: _ask(body, _Mode(url, api_key, idempotency_key, detach, live, as_json)), as_json=as_json)
+    options = (url, api_key, idempotency_key or uuid4().hex)
+    run(lambda: _ask(body, *options, detach=detach, live=live, as_json=as_json), as_json=as_json)

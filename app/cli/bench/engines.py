@@ -45,16 +45,6 @@ class Plan:
     baseline: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BenchTarget:
-    """The gateway to measure: the one at `url`, or one that is started in front of these engines."""
-
-    url: str | None
-    engine_urls: tuple[str, ...]
-    data_dir: Path | None
-    api_key: str | None = None
-
-
 def read_dataset(path: Path, limit: int | None) -> list[Question]:
     """The first `limit` questions of a file. Raises CommandError that names every invalid row."""
     try:
@@ -70,18 +60,12 @@ def read_dataset(path: Path, limit: int | None) -> list[Question]:
 
 
 @asynccontextmanager
-async def gateway_at(target: BenchTarget) -> AsyncGenerator[GatewayClient]:
-    """The gateway at the target. Without a URL a stack is started and stopped; stderr shows its progress."""
-    if target.url is not None:
-        async with GatewayClient(target.url, target.api_key) as gateway:
-            yield gateway
-        return
+async def gateway_before(engine_urls: tuple[str, ...], data_dir: Path | None) -> AsyncGenerator[GatewayClient]:
+    """The gateway of a stack that is started in front of these engines; stderr shows its progress."""
     with TemporaryDirectory(prefix="deliberate-bench-", ignore_cleanup_errors=True) as temporary:
-        options = StackOptions(
-            port=0, nats_port=0, data_dir=target.data_dir or Path(temporary), engine_urls=target.engine_urls
-        )
+        options = StackOptions(port=0, nats_port=0, data_dir=data_dir or Path(temporary), engine_urls=engine_urls)
         checklist = Checklist(Console(stderr=True, highlight=False, soft_wrap=True))
-        await _check_engines(target.engine_urls)
+        await _check_engines(engine_urls)
         async with running_stack(options, checklist) as stack, GatewayClient(stack.url) as gateway:
             yield gateway
 
@@ -177,7 +161,10 @@ async def measure(
     known = parsed(StrategyList, await gateway.read("/strategies"))
     simulated = is_simulated(plan.model) or await _is_simulated(gateway, plan.role)
     if not as_json:
-        _print_heading(console, dataset, questions, simulated=simulated)
+        if simulated:
+            console.print(Text(SIMULATED_NOTICE, "yellow"))
+        count = "1 question" if len(questions) == 1 else f"{len(questions)} questions"
+        console.print(Text(f"{count} of {dataset}\n"))
     with Console(stderr=True, highlight=False).status("") as status:
         bench = _Bench(gateway, plan, questions, known, status.update)
         for strategy in plan.strategies:
@@ -189,10 +176,3 @@ async def measure(
                     console.print(line)
     if as_json:
         print_json({"simulated": simulated, "dataset": dataset, "seed": plan.seed, "strategies": documents})
-
-
-def _print_heading(console: Console, dataset: str, questions: Sequence[Question], *, simulated: bool) -> None:
-    if simulated:
-        console.print(Text(SIMULATED_NOTICE, "yellow"))
-    count = "1 question" if len(questions) == 1 else f"{len(questions)} questions"
-    console.print(Text(f"{count} of {dataset}\n"))

@@ -43,29 +43,13 @@ __all__ = ["LOOPBACK", "RunningStack", "StackOptions", "running_stack", "stack_c
 
 @dataclass(frozen=True, slots=True)
 class RunningStack:
-    """A stack that is ready to serve: its URLs and its processes."""
+    """A stack that is ready to serve: its URLs, where the engines' are the given ones or the simulator's."""
 
+    url: str
+    nats_url: str
+    engine_urls: tuple[str, ...]
     layout: Layout
     supervisor: Supervisor
-
-    @property
-    def url(self) -> str:
-        """Base URL of the gateway."""
-        return self.layout.url
-
-    @property
-    def nats_url(self) -> str:
-        """URL of the log's server."""
-        return self.layout.nats_url
-
-    @property
-    def engine_urls(self) -> tuple[str, ...]:
-        """Base URLs of the engines: the given ones, or the simulator's."""
-        return self.layout.engine_urls
-
-    def pid_of(self, name: str) -> int:
-        """Process id of a child's current run, by the names of `stack_children`; KeyError before its start."""
-        return self.supervisor.pid_of(name)
 
 
 def stack_children(layout: Layout) -> list[Child]:
@@ -97,7 +81,7 @@ async def running_stack(options: StackOptions, report: ProgressReport = lambda _
                 await _until_serving(layout)
                 await _report_engines(options.engine_urls, report)
                 report(_ready(layout, time.monotonic() - began_s))
-                yield RunningStack(layout, supervisor)
+                yield RunningStack(layout.url, layout.nats_url, layout.engine_urls, layout, supervisor)
 
 
 @contextmanager
