@@ -17,11 +17,6 @@ AGENTS_MAX = 32
 Extra = Callable[[Sequence[Trial]], Iterable[Figure]]
 
 
-def no_more(_: Sequence[Trial]) -> Iterable[Figure]:
-    """No further figures."""
-    return ()
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Experiment:
     """A setting with its predictions; None for a figure that is not part of the proof. `extra` adds further figures.
@@ -34,7 +29,7 @@ class Experiment:
     setting: Setting
     right: float | None = None
     calls: float | None = None
-    extra: Extra = no_more
+    extra: Extra | None = None
     effort: int = 1
 
     @property
@@ -86,7 +81,8 @@ def run(experiment: Experiment, runs: int, seed: int) -> Row:
         figures.append(share(RIGHT_VERDICT, [trial.right for trial in found], experiment.right))
     if experiment.calls is not None:
         figures.append(mean(CALLS, [trial.calls for trial in found], experiment.calls))
-    figures += experiment.extra(found)
+    if experiment.extra is not None:
+        figures += experiment.extra(found)
     votes = matched_votes(experiment)
     vote = None if votes is None else matched_vote(setting, votes, runs, seed)
     return Row(strategy=setting.strategy, about=experiment.about, runs=runs, figures=tuple(figures), vote=vote)

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from app.quality import closed_forms
 from app.quality.closed_forms import StopsAt
-from app.quality.experiments import ASK_ALL, VOTE, Experiment, Extra, distribution_of, no_more, short
+from app.quality.experiments import ASK_ALL, VOTE, Experiment, Extra, distribution_of, short
 from app.quality.figures import Figure, every
 from app.quality.simulated_agents import RIGHT, WRONG, AgentModel
 from app.quality.trials import Setting, Trial, agent_ids, deliberate
@@ -67,7 +67,7 @@ def _unassailable(agents: int, accuracy: float) -> Experiment:
     return _stopped(setting, closed_forms.unassailable, same_winner)
 
 
-def _stopped(setting: Setting, rule: StopsAt, extra: Extra = no_more) -> Experiment:
+def _stopped(setting: Setting, rule: StopsAt, extra: Extra | None = None) -> Experiment:
     agents, accuracy = setting.agents, setting.model.accuracy
     predicted = closed_forms.stopped_vote(agents, accuracy, rule)
     return Experiment(
