@@ -53,18 +53,18 @@ class _Stream(Generic[_TextsT]):
         path: str,
         filters: Mapping[str, str | Sequence[str]],
         after: str | None,
-        follower: Follower,
         texts: _TextsT,
-        waits: Waits,
+        waits: Waits | None,
         on_retry: Callable[[Retry], None] | None,
+        of: Collection[str] | None = None,
     ) -> None:
         self._http = http
         self._path = path
         self._filters = filters
         self._after = after
-        self._waits = waits
+        self._waits = waits or Waits()
         self._on_retry = on_retry
-        self._follower = follower
+        self._follower = Follower(self._waits, of)
         self.texts = texts
         self._frames = self._follow()
 
@@ -140,7 +140,8 @@ class _Stream(Generic[_TextsT]):
         except TimeoutError as exc:
             raise StreamLost(f"no data for {self._follower.idle_s:g} s") from exc
         except (httpx.TransportError, httpx.DecodingError) as exc:
-            raise StreamLost(_reason(exc)) from exc
+            unreachable = isinstance(exc, httpx.ConnectError | httpx.ConnectTimeout)
+            raise StreamLost("no gateway answers" if unreachable else "the connection broke") from exc
 
     async def _check_opened(self, response: httpx.Response) -> bool:
         """Whether a response is a stream; False when the stream has ended."""
@@ -198,10 +199,9 @@ class EventStream(_Stream[Texts]):
         on_retry: Callable[[Retry], None] | None = None,
     ) -> None:
         """`http` has the gateway's base URL and credentials. `types` selects logged events; empty selects all."""
-        waits = waits or Waits()
         filters = ({} if deltas else {"deltas": "false"}) | ({"types": ",".join(types)} if types else {})
         path = f"/deliberations/{deliberation_id}/events"
-        super().__init__(http, path, filters, after, Follower(waits), Texts(), waits, on_retry)
+        super().__init__(http, path, filters, after, Texts(), waits, on_retry)
 
 
 class MultiplexedStream(_Stream[TextsOfSeveral]):
@@ -224,25 +224,16 @@ class MultiplexedStream(_Stream[TextsOfSeveral]):
         on_retry: Callable[[Retry], None] | None = None,
     ) -> None:
         """`http` has the gateway's base URL and credentials. `types` selects logged events; empty selects all."""
-        waits = waits or Waits()
         filters: dict[str, str | Sequence[str]] = {
             "deliberation": sorted(deliberation_ids),
             "status": list(statuses),
             **({"deltas": "true"} if deltas else {}),
             **({"types": ",".join(types)} if types else {}),
         }
-        follower, texts = Follower(waits, deliberation_ids), TextsOfSeveral(all=not deliberation_ids)
-        super().__init__(http, "/events", filters, after, follower, texts, waits, on_retry)
+        texts = TextsOfSeveral(all=not deliberation_ids)
+        super().__init__(http, "/events", filters, after, texts, waits, on_retry, of=deliberation_ids)
 
 
 def _retry_after_s(response: httpx.Response | None) -> float | None:
     given = "" if response is None else response.headers.get("Retry-After", "")
     return float(given) if given.isascii() and given.isdigit() and len(given) < 6 else None
-
-
-def _reason(exc: httpx.RequestError) -> str:
-    match exc:
-        case httpx.ConnectError() | httpx.ConnectTimeout():
-            return "no gateway answers"
-        case _:
-            return "the connection broke"

@@ -7,7 +7,7 @@ from app.quality.closed_forms import Distribution, common_cause, plurality, righ
 from app.quality.figures import Figure, mean, share
 from app.quality.trials import Setting, Trial, trials
 
-RIGHT_VERDICT, CALLS = "right", "calls"
+RIGHT_VERDICT = "right"
 VOTE = "vote"
 # Counts numbers, and asks every agent.
 ASK_ALL = {"normaliser": "number", "stop": "none"}
@@ -80,7 +80,7 @@ def run(experiment: Experiment, runs: int, seed: int) -> Row:
     if experiment.right is not None:
         figures.append(share(RIGHT_VERDICT, [trial.right for trial in found], experiment.right))
     if experiment.calls is not None:
-        figures.append(mean(CALLS, [trial.calls for trial in found], experiment.calls))
+        figures.append(mean("calls", [trial.calls for trial in found], experiment.calls))
     if experiment.extra is not None:
         figures += experiment.extra(found)
     votes = matched_votes(experiment)

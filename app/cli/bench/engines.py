@@ -65,19 +65,16 @@ async def gateway_before(engine_urls: tuple[str, ...], data_dir: Path | None) ->
     with TemporaryDirectory(prefix="deliberate-bench-", ignore_cleanup_errors=True) as temporary:
         options = StackOptions(port=0, nats_port=0, data_dir=data_dir or Path(temporary), engine_urls=engine_urls)
         checklist = Checklist(Console(stderr=True, highlight=False, soft_wrap=True))
-        await _check_engines(engine_urls)
+        for url in engine_urls:
+            # Behind an unreachable engine every question would wait for its deadline.
+            if await status_of(f"{url}/v1/models") is None:
+                detail, remedy = (
+                    f"no engine answers at {without_credentials(url)}",
+                    "is it running, and is that its URL?",
+                )
+                raise CommandError(Exit.UNREACHABLE, "engine_unreachable", detail, remedy=remedy)
         async with running_stack(options, checklist) as stack, GatewayClient(stack.url) as gateway:
             yield gateway
-
-
-async def _check_engines(engine_urls: tuple[str, ...]) -> None:
-    """Raise CommandError for an unreachable engine: every question would wait for its deadline."""
-    for url in engine_urls:
-        if await status_of(f"{url}/v1/models") is None:
-            detail = f"no engine answers at {without_credentials(url)}"
-            raise CommandError(
-                Exit.UNREACHABLE, "engine_unreachable", detail, remedy="is it running, and is that its URL?"
-            )
 
 
 def request_body(plan: Plan, strategy: str, agents: int, question: Question, index: int, own: JsonObject) -> JsonObject:
@@ -147,11 +144,6 @@ class _Bench:
         return await self.run(VOTE, votes, {"stop": "none"})
 
 
-async def _is_simulated(gateway: GatewayClient, role: str) -> bool:
-    roles = parsed(RoleList, await gateway.read("/roles"))
-    return any(each.live is not None and each.live.simulated for each in roles.items if each.name == role)
-
-
 async def measure(
     gateway: GatewayClient, plan: Plan, dataset: str, questions: Sequence[Question], *, as_json: bool
 ) -> None:
@@ -159,7 +151,8 @@ async def measure(
     console = Console(highlight=False, soft_wrap=True)
     documents: list[JsonObject] = []
     known = parsed(StrategyList, await gateway.read("/strategies"))
-    simulated = is_simulated(plan.model) or await _is_simulated(gateway, plan.role)
+    live = [each.live for each in parsed(RoleList, await gateway.read("/roles")).items if each.name == plan.role]
+    simulated = is_simulated(plan.model) or any(each is not None and each.simulated for each in live)
     if not as_json:
         if simulated:
             console.print(Text(SIMULATED_NOTICE, "yellow"))

@@ -114,7 +114,8 @@ class CouncilView:
 
     def planned(self, lane: Lane) -> int:
         """The expected total of the agent's calls; exact once the last stage is open."""
-        return max(1, lane.calls_opened + (0 if self.ended else self._stages_left()))
+        stages_left = 0 if self.ended else len(self._expected) - 1 - self._position
+        return max(1, lane.calls_opened + stages_left)
 
     def share(self, lane: Lane) -> float:
         """The completed share of the lane's work in [0, 1]. It never decreases, and only an ended run reaches 1."""
@@ -228,9 +229,6 @@ class CouncilView:
         exact = (index for index, stage in enumerate(self._expected) if stage == (self.purpose, self.round))
         loose = (index for index in ahead if self._expected[index] == (self.purpose, None))
         return next(exact, next(loose, self._position))
-
-    def _stages_left(self) -> int:
-        return len(self._expected) - 1 - self._position
 
     def _restore(self, snapshot: DeliberationSnapshot) -> None:
         found = snapshot.deliberation

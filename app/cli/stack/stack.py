@@ -37,9 +37,6 @@ _SECRETS = ("KEY_PEPPER", "WEBHOOK_SECRETS")
 _HTTP2_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
 
 
-__all__ = ["LOOPBACK", "RunningStack", "StackOptions", "running_stack", "stack_children"]
-
-
 @dataclass(frozen=True, slots=True)
 class RunningStack:
     """A stack that is ready to serve: its URLs, where the engines' are the given ones or the simulator's."""

@@ -22,7 +22,8 @@ from app.cli.options import JsonOption, checked_nats_url, checked_url
 from app.cli.render import progress
 from app.cli.render.progress import ProgressEvent, ProgressReport, as_document
 from app.cli.render.prose import printable
-from app.cli.stack.stack import LOOPBACK, StackOptions, running_stack
+from app.cli.stack.layout import LOOPBACK, StackOptions
+from app.cli.stack.stack import running_stack
 from app.deliberation.roles import engine_base
 
 TITLES = {
