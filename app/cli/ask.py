@@ -13,9 +13,10 @@ from rich.text import Text
 
 from app.api.schemas import Deliberation
 from app.cli.client import GatewayClient, GatewayRefused, JsonObject, parsed
-from app.cli.exits import Exit, exit_of, print_json, run
+from app.cli.exits import Exit, exit_of, run
 from app.cli.options import DEFAULT_URL, ApiKeyOption, JsonOption, UrlOption, nested_values, pairs
 from app.cli.render.ranking import deliberation_report
+from app.cli.show import output
 from app.cli.watch import print_events, until_ended, watch_deliberation
 
 
@@ -82,21 +83,22 @@ async def _ask(
     live: bool,
     as_json: bool,
 ) -> Exit:
-    console = Console(highlight=False)
     async with GatewayClient(url, api_key) as gateway:
         resource = await _submit(gateway, body, idempotency_key)
         deliberation_id = str(resource["id"])
         if detach:
-            if as_json:
-                print_json(resource)
-            else:
-                console.print(Text(deliberation_id))
-            return Exit.SUCCESS
+            return output(resource, lambda: Text(deliberation_id), as_json=as_json)
         try:
-            resource = await _follow(gateway, deliberation_id, console, live=live, as_json=as_json)
+            if live and not as_json:
+                resource = await watch_deliberation(gateway, deliberation_id, Console(highlight=False))
+            else:
+                await (print_events if live else until_ended)(gateway, deliberation_id)
+                resource = await gateway.deliberation(deliberation_id)
         except asyncio.CancelledError:
             Console(stderr=True, highlight=False).print(resume_hint(deliberation_id, url))
             raise
+        if not live:
+            output(resource, lambda: deliberation_report(parsed(Deliberation, resource)), as_json=as_json)
         return exit_of(parsed(Deliberation, resource).status)
 
 
@@ -109,23 +111,6 @@ async def _submit(gateway: GatewayClient, body: JsonObject, idempotency_key: str
         elif any(fault.field == "/strategy" for fault in error.fields):
             error.remedy = "`deliberate strategies` describes them"
         raise
-
-
-async def _follow(
-    gateway: GatewayClient, deliberation_id: str, console: Console, *, live: bool, as_json: bool
-) -> JsonObject:
-    if live and not as_json:
-        return await watch_deliberation(gateway, deliberation_id, console)
-    if live:
-        await print_events(gateway, deliberation_id)
-        return await gateway.deliberation(deliberation_id)
-    await until_ended(gateway, deliberation_id)
-    resource = await gateway.deliberation(deliberation_id)
-    if as_json:
-        print_json(resource)
-    else:
-        console.print(deliberation_report(parsed(Deliberation, resource)))
-    return resource
 
 
 CouncilOption = Annotated[

@@ -68,10 +68,8 @@ async def gateway_before(engine_urls: tuple[str, ...], data_dir: Path | None) ->
         for url in engine_urls:
             # Behind an unreachable engine every question would wait for its deadline.
             if await status_of(f"{url}/v1/models") is None:
-                detail, remedy = (
-                    f"no engine answers at {without_credentials(url)}",
-                    "is it running, and is that its URL?",
-                )
+                detail = f"no engine answers at {without_credentials(url)}"
+                remedy = "is it running, and is that its URL?"
                 raise CommandError(Exit.UNREACHABLE, "engine_unreachable", detail, remedy=remedy)
         async with running_stack(options, checklist) as stack, GatewayClient(stack.url) as gateway:
             yield gateway
