@@ -125,5 +125,5 @@ def deliberate(setting: Setting, seed: int) -> Trial:
 
 
 def trials(setting: Setting, base: int, name: str, runs: int) -> list[Trial]:
-    """`runs` trials of one setting; their seeds depend on the experiment's name, so that experiments are independent."""
+    """`runs` trials of one setting, seeded by the name of the experiment, so that experiments are independent."""
     return [deliberate(setting, int(chance(base, name, run) * 2**62)) for run in range(runs)]
