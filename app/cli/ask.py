@@ -3,7 +3,6 @@
 import asyncio
 import json
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 from uuid import uuid4
@@ -14,9 +13,10 @@ from rich.text import Text
 
 from app.api.schemas import Deliberation
 from app.cli.client import GatewayClient, GatewayRefused, JsonObject, parsed
-from app.cli.exits import Exit, exit_of, print_json, run
+from app.cli.exits import Exit, exit_of, run
 from app.cli.options import DEFAULT_URL, ApiKeyOption, JsonOption, UrlOption, nested_values, pairs
 from app.cli.render.ranking import deliberation_report
+from app.cli.show import output
 from app.cli.watch import print_events, until_ended, watch_deliberation
 
 
@@ -63,18 +63,6 @@ def _given(**fields: Any) -> JsonObject:  # noqa: ANN401 -- the fields of a JSON
     return {name: value for name, value in fields.items() if value not in (None, [], {})}
 
 
-@dataclass(frozen=True, slots=True)
-class _Mode:
-    """How the command connects, and what it does after the submission."""
-
-    url: str
-    api_key: str | None
-    idempotency_key: str | None
-    detach: bool
-    watch: bool
-    as_json: bool
-
-
 def resume_hint(deliberation_id: str, url: str) -> Text:
     """The commands that return to a running deliberation."""
     at = "" if url == DEFAULT_URL else f" --url {url}"
@@ -85,49 +73,44 @@ def resume_hint(deliberation_id: str, url: str) -> Text:
     )
 
 
-async def _ask(body: JsonObject, mode: _Mode) -> Exit:
-    console = Console(highlight=False)
-    async with GatewayClient(mode.url, mode.api_key) as gateway:
-        resource = await _submit(gateway, body, mode)
+async def _ask(
+    body: JsonObject,
+    url: str,
+    api_key: str | None,
+    idempotency_key: str,
+    *,
+    detach: bool,
+    live: bool,
+    as_json: bool,
+) -> Exit:
+    async with GatewayClient(url, api_key) as gateway:
+        resource = await _submit(gateway, body, idempotency_key)
         deliberation_id = str(resource["id"])
-        if mode.detach:
-            if mode.as_json:
-                print_json(resource)
-            else:
-                console.print(Text(deliberation_id))
-            return Exit.SUCCESS
+        if detach:
+            return output(resource, lambda: Text(deliberation_id), as_json=as_json)
         try:
-            resource = await _follow(gateway, deliberation_id, console, mode)
+            if live and not as_json:
+                resource = await watch_deliberation(gateway, deliberation_id, Console(highlight=False))
+            else:
+                await (print_events if live else until_ended)(gateway, deliberation_id)
+                resource = await gateway.deliberation(deliberation_id)
         except asyncio.CancelledError:
-            Console(stderr=True, highlight=False).print(resume_hint(deliberation_id, mode.url))
+            Console(stderr=True, highlight=False).print(resume_hint(deliberation_id, url))
             raise
+        if not live:
+            output(resource, lambda: deliberation_report(parsed(Deliberation, resource)), as_json=as_json)
         return exit_of(parsed(Deliberation, resource).status)
 
 
-async def _submit(gateway: GatewayClient, body: JsonObject, mode: _Mode) -> JsonObject:
+async def _submit(gateway: GatewayClient, body: JsonObject, idempotency_key: str) -> JsonObject:
     try:
-        return await gateway.submit(body, mode.idempotency_key or uuid4().hex)
+        return await gateway.submit(body, idempotency_key)
     except GatewayRefused as error:
         if any(fault.field.startswith("/parameters") for fault in error.fields):
             error.remedy = f"`deliberate strategies {body.get('strategy', 'council')}` lists its parameters"
         elif any(fault.field == "/strategy" for fault in error.fields):
             error.remedy = "`deliberate strategies` describes them"
         raise
-
-
-async def _follow(gateway: GatewayClient, deliberation_id: str, console: Console, mode: _Mode) -> JsonObject:
-    if mode.watch and not mode.as_json:
-        return await watch_deliberation(gateway, deliberation_id, console)
-    if mode.watch:
-        await print_events(gateway, deliberation_id)
-        return await gateway.deliberation(deliberation_id)
-    await until_ended(gateway, deliberation_id)
-    resource = await gateway.deliberation(deliberation_id)
-    if mode.as_json:
-        print_json(resource)
-    else:
-        console.print(deliberation_report(parsed(Deliberation, resource)))
-    return resource
 
 
 CouncilOption = Annotated[
@@ -204,4 +187,5 @@ def ask(
         webhook=_given(url=webhook),
     )
     live = watch if watch is not None else sys.stdout.isatty() and not as_json
-    run(lambda: _ask(body, _Mode(url, api_key, idempotency_key, detach, live, as_json)), as_json=as_json)
+    options = (url, api_key, idempotency_key or uuid4().hex)
+    run(lambda: _ask(body, *options, detach=detach, live=live, as_json=as_json), as_json=as_json)

@@ -7,13 +7,13 @@ broken connection, and follows the event stream by cursor across restarts of the
 import asyncio
 import random
 from collections.abc import AsyncGenerator, Callable, Mapping
-from ipaddress import ip_address
 from types import TracebackType
 from typing import Any, Self, TypeVar, cast
 
 import httpx
 from pydantic import BaseModel, ValidationError
 
+from app.access.origins import is_loopback
 from app.api.schemas import Problem
 from app.cli.exits import CommandError, Exit, FieldFault
 from app.client import EventStream, Frame, Retry, StreamLost, StreamRefused, Waits
@@ -51,15 +51,6 @@ class GatewayUnreachable(CommandError):
 
 class GatewayRefused(CommandError):
     """The gateway answered 4xx."""
-
-
-def _is_loopback(host: str) -> bool:
-    if host == "localhost":
-        return True
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 def _authorization(api_key: str | None) -> dict[str, str]:
@@ -104,16 +95,11 @@ def problem_of(response: httpx.Response) -> CommandError:
     try:
         problem = Problem.model_validate_json(response.content)
     except ValidationError:
-        return _error(
-            response, f"http_{response.status_code}", response.reason_phrase or "no problem document", (), None
-        )
-    faults = tuple(FieldFault(fault.pointer, fault.detail, fault.remedy) for fault in problem.errors)
-    return _error(response, problem.code, problem.detail, faults, problem.request_id)
-
-
-def _error(
-    response: httpx.Response, code: str, detail: str, faults: tuple[FieldFault, ...], request_id: str | None
-) -> CommandError:
+        code, detail = f"http_{response.status_code}", response.reason_phrase or "no problem document"
+        faults, request_id = (), None
+    else:
+        code, detail, request_id = problem.code, problem.detail, problem.request_id
+        faults = tuple(FieldFault(fault.pointer, fault.detail, fault.remedy) for fault in problem.errors)
     remedy = _REMEDIES.get(code) or (faults[0].remedy if code == "insufficient_scope" and faults else None)
     if wait_s := response.headers.get("Retry-After"):
         remedy = f"{remedy or 'try again'}; the gateway says in {wait_s} s"
@@ -143,7 +129,7 @@ class GatewayClient:
             transport=transport,
             timeout=httpx.Timeout(_READ_TIMEOUT_S, connect=_CONNECT_TIMEOUT_S),
             # A proxy of the environment must not receive requests to this machine.
-            trust_env=not _is_loopback(parsed.host),
+            trust_env=not is_loopback(parsed.host),
             headers={"User-Agent": "deliberate"} | _authorization(api_key),
         )
 
@@ -181,35 +167,32 @@ class GatewayClient:
             raise _not_a_gateway(self.url, f"answers {path} without a JSON object")
         return cast(JsonObject, document)
 
-    async def submit(self, body: JsonObject, idempotency_key: str, *, wait_s: float = 0) -> JsonObject:
+    async def submit(self, body: JsonObject, idempotency_key: str) -> JsonObject:
         """POST a deliberation; returns the resource. Retries with the same key when the outcome is unknown."""
         for attempt in range(1, _SUBMIT_ATTEMPTS + 1):
             try:
                 headers = {"Idempotency-Key": idempotency_key}
-                return await self._request("POST", "/deliberations", body=body, headers=headers, wait_s=wait_s)
+                return await self._request("POST", "/deliberations", body=body, headers=headers)
             except GatewayUnreachable as error:
                 never_connected = isinstance(error.__cause__, httpx.ConnectError | httpx.UnsupportedProtocol)
                 if never_connected or attempt == _SUBMIT_ATTEMPTS:
                     raise
-                await asyncio.sleep(_backoff_s(attempt))
+                ceiling_s = min(_BACKOFF_MAX_S, _BACKOFF_FIRST_S * 2 ** (attempt - 1))
+                await asyncio.sleep(ceiling_s * random.uniform(0.5, 1.0))
         raise AssertionError("the last attempt returns or raises")
 
     async def deliberation(self, deliberation_id: str) -> JsonObject:
         """The resource of one deliberation."""
         return await self._request("GET", f"/deliberations/{deliberation_id}")
 
-    async def deliberations(self, filters: Mapping[str, Any]) -> JsonObject:
-        """One page `{items, next_cursor}`, newest first."""
-        return await self._request("GET", "/deliberations", params=filters)
-
     async def cancel(self, deliberation_id: str, reason: str | None, *, wait_s: float = 0) -> JsonObject:
         """Request the cancellation; returns the resource, cancelling or ended."""
         body = {} if reason is None else {"reason": reason}
         return await self._request("POST", f"/deliberations/{deliberation_id}/cancel", body=body, wait_s=wait_s)
 
-    async def read(self, path: str) -> JsonObject:
+    async def read(self, path: str, params: Mapping[str, Any] | None = None) -> JsonObject:
         """The JSON of a GET, such as /roles or /strategies."""
-        return await self._request("GET", path)
+        return await self._request("GET", path, params=params)
 
     async def follow(
         self,
@@ -239,8 +222,3 @@ class GatewayClient:
             raise GatewayUnreachable(
                 Exit.UNREACHABLE, "unreachable", f"{self.url}: {exc}", remedy=_UNREACHABLE_REMEDY
             ) from exc
-
-
-def _backoff_s(attempt: int) -> float:
-    ceiling = min(_BACKOFF_MAX_S, _BACKOFF_FIRST_S * 2 ** (attempt - 1))
-    return ceiling * random.uniform(0.5, 1.0)

@@ -7,11 +7,9 @@ from rich.table import Table
 from rich.text import Text
 
 from app.api.cluster_schemas import Cluster
-from app.cli.client import GatewayClient, parsed
-from app.cli.exits import Exit, run
 from app.cli.options import DEFAULT_URL, ApiKeyOption, JsonOption, UrlOption
 from app.cli.render.ranking import plain
-from app.cli.show import output
+from app.cli.show import print_resource
 
 _MEGABYTE = 1_000_000
 
@@ -75,10 +73,4 @@ def cluster_text(found: Cluster) -> RenderableType:
 
 def cluster(url: UrlOption = DEFAULT_URL, api_key: ApiKeyOption = None, as_json: JsonOption = False) -> None:
     """Show replicas, queue, engines, log and versions. If keys are required, the scope admin is needed."""
-
-    async def work() -> Exit:
-        async with GatewayClient(url, api_key) as gateway:
-            document = await gateway.read("/cluster")
-        return output(document, lambda: cluster_text(parsed(Cluster, document)), as_json=as_json)
-
-    run(work, as_json=as_json)
+    print_resource("/cluster", Cluster, cluster_text, url=url, api_key=api_key, as_json=as_json)

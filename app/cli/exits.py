@@ -18,6 +18,7 @@ import json
 import signal
 import sys
 from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import KW_ONLY, dataclass
 from enum import IntEnum
 from typing import Any, NamedTuple, NoReturn
 
@@ -61,26 +62,20 @@ class FieldFault(NamedTuple):
     remedy: str = ""
 
 
+@dataclass(eq=False)
 class CommandError(Exception):
     """A command failed: its exit code, a stable code, a sentence, the faulty fields, and a remedy."""
 
-    def __init__(
-        self,
-        exit_code: Exit,
-        code: str,
-        detail: str,
-        *,
-        fields: Sequence[FieldFault] = (),
-        remedy: str | None = None,
-        request_id: str | None = None,
-    ) -> None:
-        super().__init__(detail)
-        self.exit_code = exit_code
-        self.code = code
-        self.detail = detail
-        self.fields = tuple(fields)
-        self.remedy = remedy
-        self.request_id = request_id
+    exit_code: Exit
+    code: str
+    detail: str
+    _: KW_ONLY
+    fields: Sequence[FieldFault] = ()
+    remedy: str | None = None
+    request_id: str | None = None
+
+    def __str__(self) -> str:
+        return self.detail
 
     def document(self) -> dict[str, Any]:
         """The error as JSON, for stderr with `--json`."""
@@ -110,40 +105,35 @@ def print_error(error: CommandError, *, as_json: bool) -> None:
     Console(stderr=True, soft_wrap=True, highlight=False).print(text)
 
 
-class _Signals:
-    """Cancels the command at the first signal. Later signals are ignored, so that the cleanup completes."""
-
-    def __init__(self) -> None:
-        self.first: int | None = None
-
-    async def guard(self, work: Coroutine[Any, Any, Exit]) -> Exit:
-        task = asyncio.current_task()
-        assert task is not None, "asyncio.run gives every coroutine a task"
-        loop = asyncio.get_running_loop()
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            loop.add_signal_handler(number, self._cancel, number, task)
-        return await work
-
-    def _cancel(self, number: int, task: asyncio.Task[Any]) -> None:
-        if self.first is None:
-            self.first = number
-            task.cancel()
-
-
 def run(work: Callable[[], Coroutine[Any, Any, Exit]], *, as_json: bool) -> NoReturn:
     """Run a command's coroutine and exit with its code; Ctrl-C, SIGTERM and SIGHUP cancel it first."""
-    signals = _Signals()
+    received: list[int] = []
+
+    async def cancellable() -> Exit:
+        task = asyncio.current_task()
+        assert task is not None, "asyncio.run gives every coroutine a task"
+
+        def cancel(number: int) -> None:
+            # Later signals are ignored, so that the cleanup completes.
+            if not received:
+                received.append(number)
+                task.cancel()
+
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            asyncio.get_running_loop().add_signal_handler(number, cancel, number)
+        return await work()
+
     try:
-        code: int = asyncio.run(signals.guard(work()))
+        code: int = asyncio.run(cancellable())
     except CommandError as error:
         print_error(error, as_json=as_json)
         code = error.exit_code
     except KeyboardInterrupt:  # before the signal handlers were set
         code = Exit.INTERRUPTED
     except asyncio.CancelledError:
-        if signals.first is None:
+        if not received:
             raise
-        code = 128 + signals.first
+        code = 128 + received[0]
     raise typer.Exit(code)
 
 

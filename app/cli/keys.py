@@ -6,7 +6,6 @@ of processes shows options.
 
 import os
 import re
-from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any
 
@@ -117,10 +116,6 @@ def _document(key: HeldKey, book: KeyBook, pepper_id: str | None, now: datetime)
     return {**fact, "revoked_at": revoked, "status": key_status(key, book, pepper_id, now)}
 
 
-def _run(nats_url: str, wait_s: float, as_json: bool, work: Callable[[JetStreamJournal], Awaitable[Exit]]) -> None:
-    run(lambda: connected(nats_url, wait_s, work, name="deliberate keys"), as_json=as_json)
-
-
 @keys_cli.command("create", epilog=EXIT_HELP)
 def create_key(
     name: NameArgument,
@@ -158,7 +153,7 @@ def create_key(
         Console(stderr=True, highlight=False).print(plain(line), style="dim", soft_wrap=True)
         return Exit.SUCCESS
 
-    _run(nats_url, wait_s, as_json, work)
+    run(lambda: connected(nats_url, wait_s, work, name="deliberate keys"), as_json=as_json)
 
 
 def keys_table(documents: list[dict[str, Any]]) -> Table:
@@ -194,7 +189,7 @@ def list_keys(
             Console(highlight=False).print(keys_table(documents))
         return Exit.SUCCESS
 
-    _run(nats_url, wait_s, as_json, work)
+    run(lambda: connected(nats_url, wait_s, work, name="deliberate keys"), as_json=as_json)
 
 
 @keys_cli.command("revoke", epilog=EXIT_HELP)
@@ -219,4 +214,4 @@ def revoke_key(
             Console(highlight=False).print(plain(f"{known} is revoked"))
         return Exit.SUCCESS
 
-    _run(nats_url, wait_s, as_json, work)
+    run(lambda: connected(nats_url, wait_s, work, name="deliberate keys"), as_json=as_json)

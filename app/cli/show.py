@@ -2,9 +2,10 @@
 
 from collections.abc import Callable
 from datetime import UTC, datetime
-from typing import Annotated, Any
+from typing import Annotated, Any, NoReturn, TypeVar
 
 import typer
+from pydantic import BaseModel
 from rich.console import Console, Group, RenderableType
 from rich.padding import Padding
 from rich.table import Table
@@ -20,6 +21,7 @@ from app.cli.render.prose import printable
 from app.cli.render.ranking import deliberation_report, duration_s, plain, status_text
 
 _TASK_CHARS_MAX = 50
+_Model = TypeVar("_Model", bound=BaseModel)
 
 
 def output(document: JsonObject, rendered: Callable[[], RenderableType], *, as_json: bool) -> Exit:
@@ -29,6 +31,26 @@ def output(document: JsonObject, rendered: Callable[[], RenderableType], *, as_j
     else:
         Console(highlight=False).print(rendered())
     return Exit.SUCCESS
+
+
+def print_resource(
+    path: str,
+    model: type[_Model],
+    rendered: Callable[[_Model], RenderableType],
+    *,
+    url: str,
+    api_key: str | None,
+    as_json: bool,
+    params: JsonObject | None = None,
+) -> NoReturn:
+    """Read a resource of the gateway, print it as JSON or `rendered`, and exit."""
+
+    async def work() -> Exit:
+        async with GatewayClient(url, api_key) as gateway:
+            document = await gateway.read(path, params)
+        return output(document, lambda: rendered(parsed(model, document)), as_json=as_json)
+
+    run(work, as_json=as_json)
 
 
 def _age(then: datetime, now: datetime) -> str:
@@ -95,27 +117,23 @@ def list_deliberations(
         **{f"metadata.{key}": value for key, value in pairs(meta or [], "--meta").items()},
     }
     filters = {key: value for key, value in given.items() if value is not None}
-
-    async def work() -> Exit:
-        async with GatewayClient(url, api_key) as gateway:
-            page = await gateway.deliberations(filters)
-        now = datetime.now(UTC)
-        return output(page, lambda: deliberations_table(parsed(DeliberationPage, page), now), as_json=as_json)
-
-    run(work, as_json=as_json)
+    print_resource(
+        "/deliberations",
+        DeliberationPage,
+        lambda page: deliberations_table(page, datetime.now(UTC)),
+        url=url,
+        api_key=api_key,
+        as_json=as_json,
+        params=filters,
+    )
 
 
 def show(
     deliberation_id: IdArgument, url: UrlOption = DEFAULT_URL, api_key: ApiKeyOption = None, as_json: JsonOption = False
 ) -> None:
     """Show one deliberation: ranking, scores, confidence, cost, and the winning text."""
-
-    async def work() -> Exit:
-        async with GatewayClient(url, api_key) as gateway:
-            resource = await gateway.deliberation(deliberation_id)
-        return output(resource, lambda: deliberation_report(parsed(Deliberation, resource)), as_json=as_json)
-
-    run(work, as_json=as_json)
+    path = f"/deliberations/{deliberation_id}"
+    print_resource(path, Deliberation, deliberation_report, url=url, api_key=api_key, as_json=as_json)
 
 
 def cancel(
@@ -161,9 +179,7 @@ def role_text(role: RoleResource) -> RenderableType:
 def roles(url: UrlOption = DEFAULT_URL, api_key: ApiKeyOption = None, as_json: JsonOption = False) -> None:
     """List the roles of agents."""
 
-    async def work() -> Exit:
-        async with GatewayClient(url, api_key) as gateway:
-            document = await gateway.read("/roles")
-        return output(document, lambda: Group(*map(role_text, parsed(RoleList, document).items)), as_json=as_json)
+    def rendered(found: RoleList) -> Group:
+        return Group(*map(role_text, found.items))
 
-    run(work, as_json=as_json)
+    print_resource("/roles", RoleList, rendered, url=url, api_key=api_key, as_json=as_json)

@@ -108,20 +108,6 @@ async def watch_deliberation(
     return resource
 
 
-async def _watch(
-    url: str, api_key: str | None, deliberation_id: str, after: str, *, deltas: bool, as_json: bool
-) -> Exit:
-    async with GatewayClient(url, api_key) as gateway:
-        # The first request reports an unknown id or an unreachable gateway without retries.
-        await gateway.deliberation(deliberation_id)
-        if as_json:
-            await print_events(gateway, deliberation_id, after=after, deltas=deltas)
-            resource = await gateway.deliberation(deliberation_id)
-        else:
-            resource = await watch_deliberation(gateway, deliberation_id, Console(highlight=False), after=after)
-        return exit_of(parsed(Deliberation, resource).status)
-
-
 def watch(
     deliberation_id: IdArgument,
     url: UrlOption = DEFAULT_URL,
@@ -135,4 +121,16 @@ def watch(
     A terminal shows a lane with a progress bar per agent, then the ranking, scores and the winning text. Elsewhere each
     event is a line. The stream resumes at its cursor after a restart of the gateway. Ctrl-C stops only this command.
     """
-    run(lambda: _watch(url, api_key, deliberation_id, after, deltas=deltas, as_json=as_json), as_json=as_json)
+
+    async def work() -> Exit:
+        async with GatewayClient(url, api_key) as gateway:
+            # The first request reports an unknown id or an unreachable gateway without retries.
+            await gateway.deliberation(deliberation_id)
+            if as_json:
+                await print_events(gateway, deliberation_id, after=after, deltas=deltas)
+                resource = await gateway.deliberation(deliberation_id)
+            else:
+                resource = await watch_deliberation(gateway, deliberation_id, Console(highlight=False), after=after)
+            return exit_of(parsed(Deliberation, resource).status)
+
+    run(work, as_json=as_json)

@@ -37,15 +37,7 @@ class StreamRefused(Exception):
 
 
 class StreamLost(Exception):
-    """No data came within the patience. `response` is the last refusal, None without a response."""
-
-    def __init__(self, reason: str, response: httpx.Response | None) -> None:
-        super().__init__(reason)
-        self.response = response
-
-
-class _Broken(Exception):
-    """A connection broke before the stream's end."""
+    """A connection broke, and no other one gave data within the patience. `response` is the last refusal, if any."""
 
     def __init__(self, reason: str, response: httpx.Response | None = None) -> None:
         super().__init__(reason)
@@ -61,18 +53,18 @@ class _Stream(Generic[_TextsT]):
         path: str,
         filters: Mapping[str, str | Sequence[str]],
         after: str | None,
-        follower: Follower,
         texts: _TextsT,
-        waits: Waits,
+        waits: Waits | None,
         on_retry: Callable[[Retry], None] | None,
+        of: Collection[str] | None = None,
     ) -> None:
         self._http = http
         self._path = path
         self._filters = filters
         self._after = after
-        self._waits = waits
+        self._waits = waits or Waits()
         self._on_retry = on_retry
-        self._follower = follower
+        self._follower = Follower(self._waits, of)
         self.texts = texts
         self._frames = self._follow()
 
@@ -116,20 +108,20 @@ class _Stream(Generic[_TextsT]):
                         attempt, alive_at_s = 0, loop.time()  # the consumer's time does not count as silence
                 if follower.ended:
                     return
-                broken = _Broken("the connection was closed")
-            except _Broken as exc:
+                broken = StreamLost("the connection was closed")
+            except StreamLost as exc:
                 broken = exc
             attempt += 1
             patience_s = self._waits.patience_s
             if patience_s is not None and loop.time() - alive_at_s >= patience_s:
-                raise StreamLost(str(broken), broken.response) from broken
+                raise broken
             delay_s = follower.delay_s(attempt, _retry_after_s(broken.response), random.random())
             if self._on_retry is not None:
                 self._on_retry(Retry(attempt, delay_s, str(broken)))
             await asyncio.sleep(delay_s)
 
     async def _connection(self) -> AsyncGenerator[Frame | None]:
-        """The frames of one connection; None for other data. Raises _Broken if a reconnect may help."""
+        """The frames of one connection; None for other data. Raises StreamLost if a reconnect may help."""
         cursor = self._follower.cursor
         after = {"after": self._after} if cursor is None and self._after is not None else {}
         params = {**self._filters, **after}
@@ -146,9 +138,10 @@ class _Stream(Generic[_TextsT]):
             finally:
                 await response.aclose()
         except TimeoutError as exc:
-            raise _Broken(f"no data for {self._follower.idle_s:g} s") from exc
+            raise StreamLost(f"no data for {self._follower.idle_s:g} s") from exc
         except (httpx.TransportError, httpx.DecodingError) as exc:
-            raise _Broken(_reason(exc)) from exc
+            unreachable = isinstance(exc, httpx.ConnectError | httpx.ConnectTimeout)
+            raise StreamLost("no gateway answers" if unreachable else "the connection broke") from exc
 
     async def _check_opened(self, response: httpx.Response) -> bool:
         """Whether a response is a stream; False when the stream has ended."""
@@ -160,7 +153,7 @@ class _Stream(Generic[_TextsT]):
         async with asyncio.timeout(self._follower.idle_s):
             await response.aread()
         if response.status_code >= 500 or response.status_code in _RETRIED:
-            raise _Broken(f"the gateway answered {response.status_code}", response)
+            raise StreamLost(f"the gateway answered {response.status_code}", response)
         raise StreamRefused(response)
 
     async def _read(self, response: httpx.Response) -> AsyncGenerator[Frame | None]:
@@ -176,7 +169,7 @@ class _Stream(Generic[_TextsT]):
                 if self._follower.take(frame):
                     yield frame
                 if frame.event == "stream.reconnect":
-                    raise _Broken(f"the gateway asks to reconnect: {frame.fields().get('reason')}")
+                    raise StreamLost(f"the gateway asks to reconnect: {frame.fields().get('reason')}")
                 if self._follower.ended:
                     return
 
@@ -206,10 +199,9 @@ class EventStream(_Stream[Texts]):
         on_retry: Callable[[Retry], None] | None = None,
     ) -> None:
         """`http` has the gateway's base URL and credentials. `types` selects logged events; empty selects all."""
-        waits = waits or Waits()
         filters = ({} if deltas else {"deltas": "false"}) | ({"types": ",".join(types)} if types else {})
         path = f"/deliberations/{deliberation_id}/events"
-        super().__init__(http, path, filters, after, Follower(waits), Texts(), waits, on_retry)
+        super().__init__(http, path, filters, after, Texts(), waits, on_retry)
 
 
 class MultiplexedStream(_Stream[TextsOfSeveral]):
@@ -232,25 +224,16 @@ class MultiplexedStream(_Stream[TextsOfSeveral]):
         on_retry: Callable[[Retry], None] | None = None,
     ) -> None:
         """`http` has the gateway's base URL and credentials. `types` selects logged events; empty selects all."""
-        waits = waits or Waits()
         filters: dict[str, str | Sequence[str]] = {
             "deliberation": sorted(deliberation_ids),
             "status": list(statuses),
             **({"deltas": "true"} if deltas else {}),
             **({"types": ",".join(types)} if types else {}),
         }
-        follower, texts = Follower(waits, deliberation_ids), TextsOfSeveral(all=not deliberation_ids)
-        super().__init__(http, "/events", filters, after, follower, texts, waits, on_retry)
+        texts = TextsOfSeveral(all=not deliberation_ids)
+        super().__init__(http, "/events", filters, after, texts, waits, on_retry, of=deliberation_ids)
 
 
 def _retry_after_s(response: httpx.Response | None) -> float | None:
     given = "" if response is None else response.headers.get("Retry-After", "")
     return float(given) if given.isascii() and given.isdigit() and len(given) < 6 else None
-
-
-def _reason(exc: httpx.RequestError) -> str:
-    match exc:
-        case httpx.ConnectError() | httpx.ConnectTimeout():
-            return "no gateway answers"
-        case _:
-            return "the connection broke"

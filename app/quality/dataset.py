@@ -1,7 +1,6 @@
 """Data sets: questions with their answers, one JSON object a line."""
 
 import json
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import get_args
 
@@ -85,7 +84,10 @@ def parse_dataset(text: str) -> list[Question]:
     """The questions of a JSONL text; empty lines are skipped. DatasetInvalid without rows or with invalid ones."""
     questions: list[Question] = []
     faults: list[RowFault] = []
-    for number, line in _lines(text):
+    # Not splitlines: it also splits at U+2028 and others, which a JSON string may contain.
+    for number, line in enumerate(text.split("\n"), start=1):
+        if not line.strip():
+            continue
         found = _question(number, line)
         if isinstance(found, Question):
             questions.append(found)
@@ -96,13 +98,6 @@ def parse_dataset(text: str) -> list[Question]:
     if faults:
         raise DatasetInvalid(faults[:FAULTS_MAX])
     return questions
-
-
-def _lines(text: str) -> Iterator[tuple[int, str]]:
-    # Not splitlines: it also splits at U+2028 and others, which a JSON string may contain.
-    for number, line in enumerate(text.split("\n"), start=1):
-        if line.strip():
-            yield number, line
 
 
 def _question(number: int, line: str) -> Question | RowFault:

@@ -7,7 +7,7 @@ from app.quality.closed_forms import Distribution, common_cause, plurality, righ
 from app.quality.figures import Figure, mean, share
 from app.quality.trials import Setting, Trial, trials
 
-RIGHT_VERDICT, CALLS = "right", "calls"
+RIGHT_VERDICT = "right"
 VOTE = "vote"
 # Counts numbers, and asks every agent.
 ASK_ALL = {"normaliser": "number", "stop": "none"}
@@ -15,11 +15,6 @@ ASK_ALL = {"normaliser": "number", "stop": "none"}
 AGENTS_MAX = 32
 
 Extra = Callable[[Sequence[Trial]], Iterable[Figure]]
-
-
-def no_more(_: Sequence[Trial]) -> Iterable[Figure]:
-    """No further figures."""
-    return ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,7 +29,7 @@ class Experiment:
     setting: Setting
     right: float | None = None
     calls: float | None = None
-    extra: Extra = no_more
+    extra: Extra | None = None
     effort: int = 1
 
     @property
@@ -85,8 +80,9 @@ def run(experiment: Experiment, runs: int, seed: int) -> Row:
     if experiment.right is not None:
         figures.append(share(RIGHT_VERDICT, [trial.right for trial in found], experiment.right))
     if experiment.calls is not None:
-        figures.append(mean(CALLS, [trial.calls for trial in found], experiment.calls))
-    figures += experiment.extra(found)
+        figures.append(mean("calls", [trial.calls for trial in found], experiment.calls))
+    if experiment.extra is not None:
+        figures += experiment.extra(found)
     votes = matched_votes(experiment)
     vote = None if votes is None else matched_vote(setting, votes, runs, seed)
     return Row(strategy=setting.strategy, about=experiment.about, runs=runs, figures=tuple(figures), vote=vote)

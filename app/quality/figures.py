@@ -38,13 +38,11 @@ class Figure:
 
 def share(what: str, hits: Sequence[bool], predicted: float) -> Figure:
     """A measured share against its predicted probability; ValueError without observations."""
-    _require_observations(hits)
     return Figure(what, fmean(hits), predicted, sqrt(predicted * (1 - predicted) / len(hits)))
 
 
 def mean(what: str, values: Sequence[float], predicted: float) -> Figure:
     """The mean of observations against its prediction, with the observed standard error."""
-    _require_observations(values)
     spread = variance(values) if len(values) > 1 else 0.0
     return Figure(what, fmean(values), predicted, sqrt(spread / len(values)))
 
@@ -52,11 +50,6 @@ def mean(what: str, values: Sequence[float], predicted: float) -> Figure:
 def every(what: str, hits: Sequence[bool]) -> Figure:
     """The share of cases in which a condition holds that must always hold."""
     return share(what, hits, 1.0)
-
-
-def _require_observations(observations: Sequence[object]) -> None:
-    if not observations:
-        raise ValueError("a figure needs at least one observation")
 
 
 def wilson(hits: int, total: int) -> tuple[float, float]:

@@ -89,79 +89,59 @@ def flips(pairs: Iterable[tuple[bool | None, bool]]) -> Flips:
     )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StrategyResult:
-    """The grades of one strategy on at least one question."""
+    """The grades of one strategy, summed up.
+
+    A failed deliberation counts as wrong; `accuracy` has its 95 % interval. A cost per right answer is None without
+    one. `against_majority` are flips against the most frequent first draft, `against_first` against the first agent's,
+    the answer of a single call. `answers` counts first drafts and verdicts, `unread` those without the required form.
+    """
 
     strategy: str
     agents: int
-    grades: Sequence[GradedAnswer]
+    questions: int
+    right: int
+    accuracy: float
+    accuracy_low: float
+    accuracy_high: float
+    calls: int
+    tokens: int
+    calls_per_right: float | None
+    tokens_per_right: float | None
+    against_majority: Flips
+    against_first: Flips
+    answers: int
+    unread: int
+    mean_seconds: float
+    degraded: int
+    failed: int
+    deliberations: Sequence[GradedAnswer]
 
-    @property
-    def questions(self) -> int:
-        """Number of questions."""
-        return len(self.grades)
 
-    @property
-    def right(self) -> int:
-        """Number of right verdicts."""
-        return sum(each.right for each in self.grades)
-
-    @property
-    def accuracy(self) -> float:
-        """Share of right verdicts; a failed deliberation counts as wrong."""
-        return self.right / self.questions
-
-    @property
-    def interval(self) -> tuple[float, float]:
-        """95 % interval of the accuracy."""
-        return wilson(self.right, self.questions)
-
-    @property
-    def calls(self) -> int:
-        """Engine requests over all questions."""
-        return sum(each.calls for each in self.grades)
-
-    @property
-    def tokens(self) -> int:
-        """Prompt and completion tokens over all questions."""
-        return sum(each.tokens for each in self.grades)
-
-    def per_right(self, spent: int) -> float | None:
-        """`spent` per right answer; None without a right answer."""
-        return spent / self.right if self.right else None
-
-    @property
-    def against_majority(self) -> Flips:
-        """Flips against the most frequent first draft."""
-        return flips((each.majority_right, each.right) for each in self.grades)
-
-    @property
-    def against_first(self) -> Flips:
-        """Flips against the first agent's first draft, the answer of a single call."""
-        return flips((each.first_right, each.right) for each in self.grades)
-
-    @property
-    def answers(self) -> int:
-        """Number of first drafts and verdicts."""
-        return sum(each.answers for each in self.grades)
-
-    @property
-    def unreadable(self) -> int:
-        """Number of first drafts and verdicts without the required form."""
-        return self.answers - sum(each.readable for each in self.grades)
-
-    @property
-    def seconds(self) -> float:
-        """Mean seconds from acceptance to the end."""
-        return fmean(each.seconds for each in self.grades)
-
-    @property
-    def degraded(self) -> int:
-        """Number of degraded deliberations."""
-        return sum(each.degraded for each in self.grades)
-
-    @property
-    def failed(self) -> int:
-        """Number of deliberations without a verdict."""
-        return sum(each.status != "completed" for each in self.grades)
+def summed_up(strategy: str, agents: int, grades: Sequence[GradedAnswer]) -> StrategyResult:
+    """The result of a strategy on at least one question."""
+    questions, right = len(grades), sum(each.right for each in grades)
+    calls, tokens = sum(each.calls for each in grades), sum(each.tokens for each in grades)
+    low, high = wilson(right, questions)
+    return StrategyResult(
+        strategy=strategy,
+        agents=agents,
+        questions=questions,
+        right=right,
+        accuracy=right / questions,
+        accuracy_low=low,
+        accuracy_high=high,
+        calls=calls,
+        tokens=tokens,
+        calls_per_right=calls / right if right else None,
+        tokens_per_right=tokens / right if right else None,
+        against_majority=flips((each.majority_right, each.right) for each in grades),
+        against_first=flips((each.first_right, each.right) for each in grades),
+        answers=sum(each.answers for each in grades),
+        unread=sum(each.answers - each.readable for each in grades),
+        mean_seconds=fmean(each.seconds for each in grades),
+        degraded=sum(each.degraded for each in grades),
+        failed=sum(each.status != "completed" for each in grades),
+        deliberations=grades,
+    )

@@ -175,12 +175,9 @@ class SimulatedAgents:
         issue = {"severity": "major", "where": "the answer", "claim": "wrong", "evidence": "", "fix": ""}
         return _form(issues=[issue], verdict="revise")
 
-    def _judges_rightly(self, call: Call) -> bool:
-        """Whether a reviewer judges rightly; otherwise it mistakes right for wrong."""
-        return chance("jury", self.seed if self.model.one_jury else call.seed) < self.model.judge
-
     def _ballot(self, call: Call) -> str:
-        rightly = self._judges_rightly(call)
+        # A reviewer that does not judge rightly mistakes right for wrong.
+        rightly = chance("jury", self.seed if self.model.one_jury else call.seed) < self.model.judge
         shown = candidates(call)
         scores = {letter: _GOOD if (text == RIGHT) == rightly else _BAD for letter, text in shown.items()}
         # The first of two equal ones then leads with ½+b: it is raised with 2b, and otherwise they tie.

@@ -2,11 +2,9 @@
 
 from collections.abc import Collection, Iterator
 
-from app.quality.contests import contests
+from app.quality.contests import contests, judges
 from app.quality.experiments import Experiment
-from app.quality.judges import judges
-from app.quality.programs import programs
-from app.quality.selections import selections
+from app.quality.selections import programs, selections
 from app.quality.votes import votes
 
 

@@ -5,7 +5,7 @@ crashes here, so a trial runs a strategy once and sends it the outcomes of each 
 compares both conclusions.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from types import MappingProxyType
@@ -124,11 +124,6 @@ def deliberate(setting: Setting, seed: int) -> Trial:
         return Trial(seed, stop.value, tuple(calls))
 
 
-def seeds(base: int, name: str, runs: int) -> Iterator[int]:
-    """The seeds of an experiment's trials; they depend on its name, so that experiments are independent."""
-    return (int(chance(base, name, run) * 2**62) for run in range(runs))
-
-
 def trials(setting: Setting, base: int, name: str, runs: int) -> list[Trial]:
-    """`runs` trials of one setting."""
-    return [deliberate(setting, seed) for seed in seeds(base, name, runs)]
+    """`runs` trials of one setting, seeded by the name of the experiment, so that experiments are independent."""
+    return [deliberate(setting, int(chance(base, name, run) * 2**62)) for run in range(runs)]

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from app.quality import closed_forms
 from app.quality.closed_forms import StopsAt
-from app.quality.experiments import ASK_ALL, VOTE, Experiment, Extra, distribution_of, no_more, short
+from app.quality.experiments import ASK_ALL, VOTE, Experiment, Extra, distribution_of, short
 from app.quality.figures import Figure, every
 from app.quality.simulated_agents import RIGHT, WRONG, AgentModel
 from app.quality.trials import Setting, Trial, agent_ids, deliberate
@@ -25,7 +25,7 @@ def votes() -> Iterator[Experiment]:
     yield _many_wrong(5, AgentModel(accuracy=0.4, wrong_answers=4))
     for agents, accuracy in ((5, 0.7), (15, 0.8)):
         yield _unassailable(agents, accuracy)
-    yield _beta(15, 0.8)
+    yield _stopped(_vote(15, AgentModel(accuracy=0.8), "beta"), closed_forms.beta_rule)
     yield from _beta_counts()
     yield _picked(6, 0.7)
     for agents, correlation in ((4, 0.0), (5, 0.0), (5, 0.44)):
@@ -57,22 +57,17 @@ def _unassailable(agents: int, accuracy: float) -> Experiment:
     setting = _vote(agents, AgentModel(accuracy=accuracy), "unassailable")
 
     def same_winner(found: Sequence[Trial]) -> Iterable[Figure]:
-        yield every("winner is the full vote's", [_matches_full_vote(setting, trial) for trial in found])
+        full = (deliberate(replace(setting, parameters=ASK_ALL), trial.seed).conclusion for trial in found)
+        same = [
+            (every_vote.winner, every_vote.content) == (trial.conclusion.winner, trial.conclusion.content)
+            for every_vote, trial in zip(full, found, strict=True)
+        ]
+        yield every("winner is the full vote's", same)
 
     return _stopped(setting, closed_forms.unassailable, same_winner)
 
 
-def _matches_full_vote(setting: Setting, trial: Trial) -> bool:
-    """Whether a stopped vote concludes like the full vote of the same seed."""
-    full = deliberate(replace(setting, parameters=ASK_ALL), trial.seed).conclusion
-    return (full.winner, full.content) == (trial.conclusion.winner, trial.conclusion.content)
-
-
-def _beta(agents: int, accuracy: float) -> Experiment:
-    return _stopped(_vote(agents, AgentModel(accuracy=accuracy), "beta"), closed_forms.beta_rule)
-
-
-def _stopped(setting: Setting, rule: StopsAt, extra: Extra = no_more) -> Experiment:
+def _stopped(setting: Setting, rule: StopsAt, extra: Extra | None = None) -> Experiment:
     agents, accuracy = setting.agents, setting.model.accuracy
     predicted = closed_forms.stopped_vote(agents, accuracy, rule)
     return Experiment(

@@ -23,7 +23,7 @@ from app.cli.stack.up import Checklist
 from app.cli.watch import until_ended
 from app.quality.dataset import DatasetInvalid, Question, parse_dataset
 from app.quality.experiments import AGENTS_MAX, VOTE
-from app.quality.grading import GradedAnswer, StrategyResult, grade
+from app.quality.grading import GradedAnswer, StrategyResult, grade, summed_up
 
 SIMULATED_NOTICE = "SIMULATED: a simulator replaces the model; only calls, tokens and times mean anything."
 # These need no plain vote beside them: they are the baselines.
@@ -45,16 +45,6 @@ class Plan:
     baseline: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BenchTarget:
-    """The gateway to measure: the one at `url`, or one that is started in front of these engines."""
-
-    url: str | None
-    engine_urls: tuple[str, ...]
-    data_dir: Path | None
-    api_key: str | None = None
-
-
 def read_dataset(path: Path, limit: int | None) -> list[Question]:
     """The first `limit` questions of a file. Raises CommandError that names every invalid row."""
     try:
@@ -70,30 +60,19 @@ def read_dataset(path: Path, limit: int | None) -> list[Question]:
 
 
 @asynccontextmanager
-async def gateway_at(target: BenchTarget) -> AsyncGenerator[GatewayClient]:
-    """The gateway at the target. Without a URL a stack is started and stopped; stderr shows its progress."""
-    if target.url is not None:
-        async with GatewayClient(target.url, target.api_key) as gateway:
-            yield gateway
-        return
+async def gateway_before(engine_urls: tuple[str, ...], data_dir: Path | None) -> AsyncGenerator[GatewayClient]:
+    """The gateway of a stack that is started in front of these engines; stderr shows its progress."""
     with TemporaryDirectory(prefix="deliberate-bench-", ignore_cleanup_errors=True) as temporary:
-        options = StackOptions(
-            port=0, nats_port=0, data_dir=target.data_dir or Path(temporary), engine_urls=target.engine_urls
-        )
+        options = StackOptions(port=0, nats_port=0, data_dir=data_dir or Path(temporary), engine_urls=engine_urls)
         checklist = Checklist(Console(stderr=True, highlight=False, soft_wrap=True))
-        await _check_engines(target.engine_urls)
+        for url in engine_urls:
+            # Behind an unreachable engine every question would wait for its deadline.
+            if await status_of(f"{url}/v1/models") is None:
+                detail = f"no engine answers at {without_credentials(url)}"
+                remedy = "is it running, and is that its URL?"
+                raise CommandError(Exit.UNREACHABLE, "engine_unreachable", detail, remedy=remedy)
         async with running_stack(options, checklist) as stack, GatewayClient(stack.url) as gateway:
             yield gateway
-
-
-async def _check_engines(engine_urls: tuple[str, ...]) -> None:
-    """Raise CommandError for an unreachable engine: every question would wait for its deadline."""
-    for url in engine_urls:
-        if await status_of(f"{url}/v1/models") is None:
-            detail = f"no engine answers at {without_credentials(url)}"
-            raise CommandError(
-                Exit.UNREACHABLE, "engine_unreachable", detail, remedy="is it running, and is that its URL?"
-            )
 
 
 def request_body(plan: Plan, strategy: str, agents: int, question: Question, index: int, own: JsonObject) -> JsonObject:
@@ -153,7 +132,7 @@ class _Bench:
                 tasks = [group.create_task(one(*each)) for each in enumerate(self.questions)]
         except* CommandError as failures:
             raise failures.exceptions[0] from None
-        return StrategyResult(strategy, agents, [task.result() for task in tasks])
+        return summed_up(strategy, agents, [task.result() for task in tasks])
 
     async def matched_vote(self, result: StrategyResult) -> StrategyResult | None:
         """The plain vote with as many calls as the strategy made on average; None for a baseline."""
@@ -163,11 +142,6 @@ class _Bench:
         return await self.run(VOTE, votes, {"stop": "none"})
 
 
-async def _is_simulated(gateway: GatewayClient, role: str) -> bool:
-    roles = parsed(RoleList, await gateway.read("/roles"))
-    return any(each.live is not None and each.live.simulated for each in roles.items if each.name == role)
-
-
 async def measure(
     gateway: GatewayClient, plan: Plan, dataset: str, questions: Sequence[Question], *, as_json: bool
 ) -> None:
@@ -175,9 +149,13 @@ async def measure(
     console = Console(highlight=False, soft_wrap=True)
     documents: list[JsonObject] = []
     known = parsed(StrategyList, await gateway.read("/strategies"))
-    simulated = is_simulated(plan.model) or await _is_simulated(gateway, plan.role)
+    live = [each.live for each in parsed(RoleList, await gateway.read("/roles")).items if each.name == plan.role]
+    simulated = is_simulated(plan.model) or any(each is not None and each.simulated for each in live)
     if not as_json:
-        _print_heading(console, dataset, questions, simulated=simulated)
+        if simulated:
+            console.print(Text(SIMULATED_NOTICE, "yellow"))
+        count = "1 question" if len(questions) == 1 else f"{len(questions)} questions"
+        console.print(Text(f"{count} of {dataset}\n"))
     with Console(stderr=True, highlight=False).status("") as status:
         bench = _Bench(gateway, plan, questions, known, status.update)
         for strategy in plan.strategies:
@@ -189,10 +167,3 @@ async def measure(
                     console.print(line)
     if as_json:
         print_json({"simulated": simulated, "dataset": dataset, "seed": plan.seed, "strategies": documents})
-
-
-def _print_heading(console: Console, dataset: str, questions: Sequence[Question], *, simulated: bool) -> None:
-    if simulated:
-        console.print(Text(SIMULATED_NOTICE, "yellow"))
-    count = "1 question" if len(questions) == 1 else f"{len(questions)} questions"
-    console.print(Text(f"{count} of {dataset}\n"))

@@ -16,16 +16,12 @@ NOTICE = "SIMULATED: no model. This proves the strategies' code and arithmetic, 
 _WHAT_WIDTH = 44
 
 
-def _number(value: float) -> str:
-    return f"{value:>8.4f}"
-
-
 def figure_line(figure: Figure) -> Text:
     """One figure: measured, predicted, its band, and whether it lies inside."""
     band = f"±{figure.band:.4f}" if figure.sigma else "exact"
     sign = ("✔", "green") if figure.within else ("✘ outside", "bold red")
     what = f"  {figure.what:<{_WHAT_WIDTH}}"
-    return Text.assemble(what, _number(figure.measured), _number(figure.predicted), f"{band:>9}  ", sign)
+    return Text.assemble(what, f"{figure.measured:>8.4f}{figure.predicted:>8.4f}{band:>9}  ", sign)
 
 
 def row_lines(row: Row) -> Iterator[Text]:
@@ -78,7 +74,7 @@ async def proof(strategies: Collection[str], runs: int, seed: int, *, as_json: b
             for line in row_lines(row):
                 console.print(line)
     figures = [figure for row in rows for figure in row.all]
-    outside = [figure for figure in figures if not figure.within]
+    outside = [figure for row in rows for figure in row.outside]
     if as_json:
         documents = [row_document(row) for row in rows]
         counts = {"figures": len(figures), "outside": len(outside)}

@@ -1,13 +1,13 @@
 """`deliberate bench quality`: measures the benefit of deliberation, with simulated agents or with real models."""
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from app.cli.bench.engines import BenchTarget, Plan, gateway_at, measure, read_dataset
+from app.cli.bench.engines import Plan, gateway_before, measure, read_dataset
 from app.cli.bench.proof import proof
+from app.cli.client import GatewayClient
 from app.cli.exits import Exit, run
 from app.cli.options import ApiKeyOption, JsonOption
 from app.cli.stack.up import EngineOption
@@ -94,7 +94,11 @@ def quality(
         raise typer.BadParameter("--runs belongs to the proof; --limit bounds the questions of a data set")
     if _OF_PROGRAMS in (strategy or ()):
         raise typer.BadParameter(f"{_OF_PROGRAMS} writes programs, but a data set needs answers")
-    target = replace(_target(url, engine_url or [], data_dir), api_key=api_key)
+    if (url is None) == (not engine_url):
+        raise typer.BadParameter("give either --engine-url, repeatable, or the --url of a running gateway")
+    if url is not None and data_dir is not None:
+        raise typer.BadParameter("--data-dir belongs to a stack that is started here, and not to the gateway at --url")
+    engines = tuple(engine_url or ())
     plan = Plan(
         strategies=tuple(strategy or _STRATEGIES),
         agents=num_agents or 3,
@@ -106,20 +110,12 @@ def quality(
         concurrency=concurrency or 4,
         baseline=baseline is not False,
     )
-    run(lambda: _measure(target, plan, dataset, limit, as_json=as_json), as_json=as_json)
 
+    async def work() -> Exit:
+        # Read before anything starts, so that an invalid row costs nothing.
+        questions = read_dataset(dataset, limit)
+        async with GatewayClient(url, api_key) if url is not None else gateway_before(engines, data_dir) as gateway:
+            await measure(gateway, plan, dataset.name, questions, as_json=as_json)
+        return Exit.SUCCESS
 
-def _target(url: str | None, engine_urls: list[str], data_dir: Path | None) -> BenchTarget:
-    if (url is None) == (not engine_urls):
-        raise typer.BadParameter("give either --engine-url, repeatable, or the --url of a running gateway")
-    if url is not None and data_dir is not None:
-        raise typer.BadParameter("--data-dir belongs to a stack that is started here, and not to the gateway at --url")
-    return BenchTarget(url=url, engine_urls=tuple(engine_urls), data_dir=data_dir)
-
-
-async def _measure(target: BenchTarget, plan: Plan, dataset: Path, limit: int | None, *, as_json: bool) -> Exit:
-    # Read before anything starts, so that an invalid row costs nothing.
-    questions = read_dataset(dataset, limit)
-    async with gateway_at(target) as gateway:
-        await measure(gateway, plan, dataset.name, questions, as_json=as_json)
-    return Exit.SUCCESS
+    run(work, as_json=as_json)

@@ -9,24 +9,19 @@ from app.cli.client import JsonObject
 from app.quality.grading import Flips, StrategyResult
 
 
-def _rate(value: float) -> str:
-    return f"{value:.3f}"
-
-
 def _mean(value: float | None, digits: int = 1) -> str:
     return "–" if value is None else f"{value:,.{digits}f}"
 
 
 def _right(result: StrategyResult) -> str:
-    low, high = result.interval
-    shown = f"{result.right} of {result.questions} = {_rate(result.accuracy)}"
-    return f"{shown}  [{_rate(low)}, {_rate(high)}] at 95 %"
+    interval = f"[{result.accuracy_low:.3f}, {result.accuracy_high:.3f}] at 95 %"
+    return f"{result.right} of {result.questions} = {result.accuracy:.3f}  {interval}"
 
 
 def _cost(result: StrategyResult) -> str:
-    calls, tokens = result.per_right(result.calls), result.per_right(result.tokens)
     mean = f"{_mean(result.calls / result.questions)} calls and {_mean(result.tokens / result.questions, 0)} tokens"
-    return f"{mean} a question; {_mean(calls)} calls and {_mean(tokens, 0)} tokens per right answer"
+    per_right = f"{_mean(result.calls_per_right)} calls and {_mean(result.tokens_per_right, 0)} tokens per right answer"
+    return f"{mean} a question; {per_right}"
 
 
 def _flips(found: Flips) -> str:
@@ -42,8 +37,8 @@ def result_lines(result: StrategyResult, vote: StrategyResult | None) -> Iterato
         "cost": _cost(result),
         "flips": f"against the drafts' majority {_flips(result.against_majority)}; "
         f"against the first draft {_flips(result.against_first)}",
-        "unread": f"{result.unreadable} of {result.answers} answers",
-        "time": f"{result.seconds:.1f} s in the mean; {result.degraded} degraded, {result.failed} failed",
+        "unread": f"{result.unread} of {result.answers} answers",
+        "time": f"{result.mean_seconds:.1f} s in the mean; {result.degraded} degraded, {result.failed} failed",
     }
     if vote is not None:
         entries[f"vote of {vote.agents}"] = f"{_right(vote)}; {_cost(vote)}"
@@ -57,28 +52,6 @@ def result_document(result: StrategyResult, vote: StrategyResult | None) -> Json
 
 
 def _figures(result: StrategyResult) -> JsonObject:
-    low, high = result.interval
-    return {
-        "strategy": result.strategy,
-        "agents": result.agents,
-        "questions": result.questions,
-        "right": result.right,
-        "accuracy": result.accuracy,
-        "accuracy_low": low,
-        "accuracy_high": high,
-        "calls": result.calls,
-        "tokens": result.tokens,
-        "calls_per_right": result.per_right(result.calls),
-        "tokens_per_right": result.per_right(result.tokens),
-        "against_majority": asdict(result.against_majority),
-        "against_first": asdict(result.against_first),
-        "answers": result.answers,
-        "unread": result.unreadable,
-        "mean_seconds": result.seconds,
-        "degraded": result.degraded,
-        "failed": result.failed,
-        "deliberations": [
-            {"id": each.id, "status": each.status, "right": each.right, "calls": each.calls, "tokens": each.tokens}
-            for each in result.grades
-        ],
-    }
+    names = ("id", "status", "right", "calls", "tokens")
+    deliberations = [{name: getattr(each, name) for name in names} for each in result.deliberations]
+    return asdict(result) | {"deliberations": deliberations}

@@ -12,23 +12,7 @@ from app.api.event_schemas import DeliberationSnapshot, StreamEvent
 from app.client.reading import UnknownEvent, event_of
 from app.client.sse import Frame
 from app.client.texts import Texts
-from app.deliberation.facts import (
-    TERMINAL_STATUS,
-    Accepted,
-    CallDelta,
-    CallFinished,
-    CallStarted,
-    Cancelled,
-    CancelRequested,
-    Completed,
-    Deleted,
-    Event,
-    Failed,
-    Resumed,
-    StageClosed,
-    StageOpened,
-    TimedOut,
-)
+from app.deliberation import facts
 from app.deliberation.specification import Purpose
 from app.deliberation.strategies import STRATEGIES
 
@@ -111,7 +95,7 @@ class CouncilView:
     @property
     def ended(self) -> bool:
         """Whether the terminal event has arrived."""
-        return self.status in TERMINAL_STATUS.values()
+        return self.status in facts.TERMINAL_STATUS.values()
 
     @property
     def simulated(self) -> bool:
@@ -130,7 +114,8 @@ class CouncilView:
 
     def planned(self, lane: Lane) -> int:
         """The expected total of the agent's calls; exact once the last stage is open."""
-        return max(1, lane.calls_opened + (0 if self.ended else self._stages_left()))
+        stages_left = 0 if self.ended else len(self._expected) - 1 - self._position
+        return max(1, lane.calls_opened + stages_left)
 
     def share(self, lane: Lane) -> float:
         """The completed share of the lane's work in [0, 1]. It never decreases, and only an ended run reaches 1."""
@@ -146,7 +131,7 @@ class CouncilView:
                 done += min(_UNFINISHED_MAX, len(self.text(lane)) / max(1.0, typical))
             lane.progress = max(lane.progress, min(_NOT_ENDED_MAX, done / self.planned(lane)))
 
-    def apply(self, frame: Frame) -> Event | None:
+    def apply(self, frame: Frame) -> facts.Event | None:
         """Fold one frame. Returns its logged event; None for events about the stream itself and for unknown ones."""
         event = event_of(frame)
         self._texts.apply(event)
@@ -162,33 +147,33 @@ class CouncilView:
             return event
         return None
 
-    def _fold(self, event: Event) -> None:
+    def _fold(self, event: facts.Event) -> None:
         match event:
-            case Accepted():
+            case facts.Accepted():
                 self._accept(event)
-            case StageOpened():
+            case facts.StageOpened():
                 self._open(event)
-            case CallStarted():
+            case facts.CallStarted():
                 lane = self._lane(event.agent_id, event.role)
                 lane.model, lane.state, lane.attempt = event.model, "writing", event.attempt
                 lane.call_id = event.call_id
-            case CallDelta():
+            case facts.CallDelta():
                 if event.call_id not in self._finished:
                     lane = self._lane(event.agent_id)
                     lane.call_id, lane.state = event.call_id, "writing"
-            case CallFinished():
+            case facts.CallFinished():
                 self._finish(event)
-            case StageClosed():
+            case facts.StageClosed():
                 self._close()
-            case CancelRequested():
+            case facts.CancelRequested():
                 self.status = "cancelling"
-            case Resumed():
+            case facts.Resumed():
                 self.notice = "its coordinator stops" if event.given_back else "another coordinator took over"
-            case Completed() | Failed() | Cancelled() | TimedOut():
-                self.status = TERMINAL_STATUS[event.type]
+            case facts.Completed() | facts.Failed() | facts.Cancelled() | facts.TimedOut():
+                self.status = facts.TERMINAL_STATUS[event.type]
                 self.ended_at = event.ts
                 self._close()
-            case Deleted():
+            case facts.Deleted():
                 self.notice = "deleted"
 
     def _lane(self, agent_id: str, role: str = "") -> Lane:
@@ -196,7 +181,7 @@ class CouncilView:
         lane.role = role or lane.role
         return lane
 
-    def _accept(self, event: Accepted) -> None:
+    def _accept(self, event: facts.Accepted) -> None:
         specification = event.specification
         self.deliberation_id, self.task = event.deliberation_id, specification.task
         self.strategy, self.accepted_at = specification.strategy, event.ts
@@ -204,7 +189,7 @@ class CouncilView:
         for agent in specification.agents:
             self._lane(agent.agent_id, agent.role).model = agent.model
 
-    def _open(self, event: StageOpened) -> None:
+    def _open(self, event: facts.StageOpened) -> None:
         self.status = "in_progress" if self.status == "pending" else self.status
         self.stage, self.purpose, self.round = event.stage, event.purpose, event.round
         self.calls_total, self.calls_seen = len(event.calls), 0
@@ -216,7 +201,7 @@ class CouncilView:
             lane.purpose = event.purpose
             lane.calls_opened += 1
 
-    def _finish(self, event: CallFinished) -> None:
+    def _finish(self, event: facts.CallFinished) -> None:
         if event.call_id in self._finished:
             return
         self._finished.add(event.call_id)
@@ -244,9 +229,6 @@ class CouncilView:
         exact = (index for index, stage in enumerate(self._expected) if stage == (self.purpose, self.round))
         loose = (index for index in ahead if self._expected[index] == (self.purpose, None))
         return next(exact, next(loose, self._position))
-
-    def _stages_left(self) -> int:
-        return len(self._expected) - 1 - self._position
 
     def _restore(self, snapshot: DeliberationSnapshot) -> None:
         found = snapshot.deliberation

@@ -6,26 +6,11 @@ from typing import assert_never
 
 from app.cli.render.panels import seconds
 from app.cli.render.prose import printable
-from app.deliberation.facts import (
-    Accepted,
-    CallDelta,
-    CallFinished,
-    CallStarted,
-    Cancelled,
-    CancelRequested,
-    Completed,
-    Deleted,
-    Event,
-    Failed,
-    Resumed,
-    StageClosed,
-    StageOpened,
-    TimedOut,
-)
+from app.deliberation import facts
 from app.deliberation.strategies import STRATEGIES
 
 
-def _accepted(event: Accepted) -> str:
+def _accepted(event: facts.Accepted) -> str:
     specification = event.specification
     agents = ", ".join(f"{agent.agent_id} ({agent.role})" for agent in specification.agents)
     definition = STRATEGIES.get(specification.strategy)
@@ -34,48 +19,48 @@ def _accepted(event: Accepted) -> str:
     return f"accepted {event.deliberation_id}: {specification.strategy} of {agents}{rounds}{parameters}"
 
 
-def _opened(event: StageOpened) -> str:
+def _opened(event: facts.StageOpened) -> str:
     number = f", round {event.round}" if event.round else ""
     return f"stage {event.stage} {event.purpose}{number}: {len(event.calls)} calls, quorum {event.quorum}"
 
 
-def _finished(event: CallFinished) -> str:
+def _finished(event: facts.CallFinished) -> str:
     took = f"in {seconds(event.duration_ms / 1_000)}"
     if event.problem is not None:
         return f"  {event.agent_id} failed {took}: {event.problem.code}: {event.problem.detail}"
     return f"  {event.agent_id} answered {took}: {len(event.text or ''):,} characters, {event.usage.tokens:,} tokens"
 
 
-def _describe(event: Event) -> str | None:
+def _describe(event: facts.Event) -> str | None:
     match event:
-        case Accepted():
+        case facts.Accepted():
             return _accepted(event)
-        case StageOpened():
+        case facts.StageOpened():
             return _opened(event)
-        case CallStarted():
+        case facts.CallStarted():
             again = f", attempt {event.attempt}" if event.attempt > 1 else ""
             return f"  {event.agent_id} starts on {event.model}{again}"
-        case CallDelta():
+        case facts.CallDelta():
             return None
-        case CallFinished():
+        case facts.CallFinished():
             return _finished(event)
-        case StageClosed():
+        case facts.StageClosed():
             return f"stage {event.stage} closed ({event.reason}): {len(event.seen)} seen"
-        case CancelRequested():
+        case facts.CancelRequested():
             return f"cancelling{f': {event.reason}' if event.reason else ''}"
-        case Resumed(given_back=True):
+        case facts.Resumed(given_back=True):
             return f"given back by {event.replica}, which stops; recorded results are kept"
-        case Resumed():
+        case facts.Resumed():
             return f"taken over by {event.replica}; recorded results are kept"
-        case Completed() | Failed() | Cancelled() | TimedOut():
+        case facts.Completed() | facts.Failed() | facts.Cancelled() | facts.TimedOut():
             return event.type.removeprefix("deliberation.")
-        case Deleted():
+        case facts.Deleted():
             return "deleted"
         case _:
             assert_never(event)
 
 
-def event_line(event: Event, started_at: datetime | None) -> str | None:
+def event_line(event: facts.Event, started_at: datetime | None) -> str | None:
     """One line for an event with the seconds since `started_at`; None for a delta."""
     text = _describe(event)
     if text is None:

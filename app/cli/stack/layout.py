@@ -130,7 +130,11 @@ def plan_stack(options: StackOptions, report: ProgressReport) -> Layout:
         engine_urls=options.engine_urls or (f"http://{LOOPBACK}:{ports['simulator']}",),
         ray_address=f"{LOOPBACK}:{ports['ray']}",
         roles=roles,
-        streams=_stream_settings(),
+        streams=StreamSettings(
+            retention_s=int(_number("DELIBERATION_CLEANUP", DAY_S, RETENTION_S_MIN, RETENTION_S_MAX)),
+            replicas=int(_number("STREAM_REPLICAS", 1, 1, REPLICAS_MAX)),
+            ack_wait_s=_number("ACK_WAIT", ACK_WAIT_S_MIN, ACK_WAIT_S_MIN, ACK_WAIT_S_MAX),
+        ),
         gateway_stops_within_s=drain_s + _STOP_MARGIN_S,
         webhooks_stop_within_s=_number("WEBHOOK_TIMEOUT", 15, 0, 60) + _STOP_MARGIN_S,
         ports=ports,
@@ -142,14 +146,6 @@ def _role_names(path: Path) -> tuple[str, ...]:
         return tuple(parse_roles(yaml.safe_load(path.read_text(encoding="utf-8"))))
     except (OSError, yaml.YAMLError, InvalidRequest) as error:
         raise CommandError(Exit.USAGE, "invalid_roles", f"{path}: {error}", remedy="correct the file") from error
-
-
-def _stream_settings() -> StreamSettings:
-    return StreamSettings(
-        retention_s=int(_number("DELIBERATION_CLEANUP", DAY_S, RETENTION_S_MIN, RETENTION_S_MAX)),
-        replicas=int(_number("STREAM_REPLICAS", 1, 1, REPLICAS_MAX)),
-        ack_wait_s=_number("ACK_WAIT", ACK_WAIT_S_MIN, ACK_WAIT_S_MIN, ACK_WAIT_S_MAX),
-    )
 
 
 def _number(name: str, default: float, least: float, most: float) -> float:

@@ -17,11 +17,13 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+
+from app.cli.exits import CommandError, Exit
 
 STACK_MARK = "DELIBERATE_STACK"
 CHILD_MARK = "DELIBERATE_CHILD"
@@ -69,23 +71,15 @@ def signal_marked(mark: str, number: signal.Signals, child: str | None = None) -
     return found
 
 
-async def gone(mark: str, child: str | None = None, *, within_s: float, number: signal.Signals | None) -> bool:
-    """Wait until no process has the mark, sending it `number` repeatedly; False after `within_s` seconds."""
-    deadline = time.monotonic() + within_s
-    while signal_marked(mark, number, child) if number else marked(mark, child):
-        if time.monotonic() >= deadline:
-            return False
-        await asyncio.sleep(_POLL_S)
-    return True
-
-
 async def sweep(mark: str, child: str | None = None, *, grace_s: float = 0.0) -> list[TaggedProcess]:
     """End all processes with the mark: SIGTERM if there is a grace, then SIGKILL. Returns those that remain."""
-    if grace_s:
-        signal_marked(mark, signal.SIGTERM, child)
-        await gone(mark, child, within_s=grace_s, number=None)
-    await gone(mark, child, within_s=SWEEP_WITHIN_S, number=signal.SIGKILL)
-    return marked(mark, child)
+    left = signal_marked(mark, signal.SIGTERM, child) if grace_s else marked(mark, child)
+    term_until_s = time.monotonic() + grace_s
+    while left and time.monotonic() < term_until_s + SWEEP_WITHIN_S:
+        in_grace = time.monotonic() < term_until_s
+        left = marked(mark, child) if in_grace else signal_marked(mark, signal.SIGKILL, child)
+        await asyncio.sleep(_POLL_S)
+    return left
 
 
 def kill_marked(mark: str) -> list[TaggedProcess]:
@@ -171,17 +165,19 @@ async def end(process: asyncio.subprocess.Process, *, grace_s: float) -> bool:
 
 
 @contextmanager
-def only_one(path: Path, refuse: Callable[[str], Exception]) -> Generator[None]:
-    """Hold an exclusive lock on a file and write this process id into it; raises `refuse(holder's pid)` if locked.
+def exclusive(data_dir: Path) -> Generator[None]:
+    """Hold the lock of a data directory, with this process's id in it; raises CommandError if another one holds it.
 
     The kernel releases the lock when the process ends for any reason; children do not inherit it.
     """
-    with path.open("a+", encoding="utf-8") as file:
+    with (data_dir / "lock").open("a+", encoding="utf-8") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             file.seek(0)
-            raise refuse(file.read().strip() or "unknown") from None
+            detail = f"{data_dir} is in use by process {file.read().strip() or 'unknown'}"
+            remedy = "stop that one, or choose another --data-dir"
+            raise CommandError(Exit.FAILED, "data_dir_in_use", detail, remedy=remedy) from None
         file.truncate(0)
         file.write(str(os.getpid()))
         file.flush()
@@ -224,14 +220,9 @@ class PortAllocator:
 
     def take(self, wanted: int = 0) -> int:
         """The wanted port if it is free; else, and for 0, a free one outside the range of outgoing connections."""
-        if wanted and self._free(wanted):
-            return self._reserve(wanted)
-        while True:
+        port = wanted
+        while not port or not self._free(port):
             port = secrets.choice(_PORTS)
-            if self._free(port):
-                return self._reserve(port)
-
-    def _reserve(self, port: int) -> int:
         self._taken.add(port)
         return port
 

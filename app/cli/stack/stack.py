@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import app
-from app.cli.exits import CommandError, Exit
 from app.cli.render.progress import Noticed, PartGiven, ProgressReport, StackReady
 from app.cli.stack.health_checks import (
     all_healthy,
@@ -28,7 +27,7 @@ from app.cli.stack.health_checks import (
 )
 from app.cli.stack.layout import LOOPBACK, Layout, StackOptions, make_ray_dir, plan_stack, without_credentials
 from app.cli.stack.nats_server import declare_on_external, declare_streams, jetstream_works, store_bytes_max
-from app.cli.stack.processes import marked, only_one, sweep
+from app.cli.stack.processes import exclusive, marked, sweep
 from app.cli.stack.supervisor import Child, StackFailed, Supervisor, supervised
 
 READY_WITHIN_S = 120.0
@@ -38,34 +37,15 @@ _SECRETS = ("KEY_PEPPER", "WEBHOOK_SECRETS")
 _HTTP2_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
 
 
-__all__ = ["LOOPBACK", "RunningStack", "StackOptions", "running_stack", "stack_children"]
-
-
 @dataclass(frozen=True, slots=True)
 class RunningStack:
-    """A stack that is ready to serve: its URLs and its processes."""
+    """A stack that is ready to serve: its URLs, where the engines' are the given ones or the simulator's."""
 
+    url: str
+    nats_url: str
+    engine_urls: tuple[str, ...]
     layout: Layout
     supervisor: Supervisor
-
-    @property
-    def url(self) -> str:
-        """Base URL of the gateway."""
-        return self.layout.url
-
-    @property
-    def nats_url(self) -> str:
-        """URL of the log's server."""
-        return self.layout.nats_url
-
-    @property
-    def engine_urls(self) -> tuple[str, ...]:
-        """Base URLs of the engines: the given ones, or the simulator's."""
-        return self.layout.engine_urls
-
-    def pid_of(self, name: str) -> int:
-        """Process id of a child's current run, by the names of `stack_children`; KeyError before its start."""
-        return self.supervisor.pid_of(name)
 
 
 def stack_children(layout: Layout) -> list[Child]:
@@ -86,7 +66,7 @@ async def running_stack(options: StackOptions, report: ProgressReport = lambda _
     """
     began_s = time.monotonic()
     options.data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
-    with only_one(options.data_dir / "lock", lambda pid: _in_use(options.data_dir, pid)):
+    with exclusive(options.data_dir):
         await _end_leftovers(options.data_dir, report)
         layout = plan_stack(options, report)
         _keep_previous_logs(layout)
@@ -97,7 +77,7 @@ async def running_stack(options: StackOptions, report: ProgressReport = lambda _
                 await _until_serving(layout)
                 await _report_engines(options.engine_urls, report)
                 report(_ready(layout, time.monotonic() - began_s))
-                yield RunningStack(layout, supervisor)
+                yield RunningStack(layout.url, layout.nats_url, layout.engine_urls, layout, supervisor)
 
 
 @contextmanager
@@ -157,11 +137,6 @@ async def _report_engines(urls: tuple[str, ...], report: ProgressReport) -> None
     found = await asyncio.gather(*(status_of(f"{url}/v1/models") for url in urls))
     for url, status in zip(urls, found, strict=True):
         report(PartGiven("engine", without_credentials(url), answers=status is not None))
-
-
-def _in_use(data_dir: Path, pid: str) -> CommandError:
-    detail = f"{data_dir} is in use by process {pid}"
-    return CommandError(Exit.FAILED, "data_dir_in_use", detail, remedy="stop that one, or choose another --data-dir")
 
 
 async def _end_leftovers(data_dir: Path, report: ProgressReport) -> None:

@@ -16,16 +16,8 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from app.cli.exits import CommandError, Exit
-from app.cli.render.progress import (
-    ChildDied,
-    ChildFailed,
-    ChildReady,
-    ChildStarted,
-    Noticed,
-    ProgressReport,
-    StackStopped,
-    StackStopping,
-)
+from app.cli.render import progress
+from app.cli.render.progress import ProgressReport
 from app.cli.stack.processes import (
     CHILD_MARK,
     STACK_MARK,
@@ -163,11 +155,11 @@ class Supervisor:
         for child in reversed(self.children):
             run = self._runs.get(child.name)
             if run is not None:
-                self._report(StackStopping(child.name))
+                self._report(progress.StackStopping(child.name))
                 await end(run.process, grace_s=child.stop_within_s)
                 await sweep(self._stack.mark, child.name)
         left = await sweep(self._stack.mark)
-        self._report(StackStopped(time.monotonic() - began_s, tuple(f"{p.pid} {p.command}" for p in left)))
+        self._report(progress.StackStopped(time.monotonic() - began_s, tuple(f"{p.pid} {p.command}" for p in left)))
         self._stack.state_file.unlink(missing_ok=True)
 
     def kill(self) -> None:
@@ -190,7 +182,8 @@ class Supervisor:
         history = RestartHistory()
         attempt = 0
         while True:
-            await _all_set(self._conditions(child))
+            needed = [self._ready[name] for name in child.needs]
+            await _all_set([*needed, *(self._started[name] for name in child.fails_with)])
             dependencies = {name: self._runs[name] for name in child.fails_with}
             attempt += 1
             run = await self._spawn(child, attempt)
@@ -199,15 +192,11 @@ class Supervisor:
             await self._end(child, run, grace_s)
             match after_exit(history, exit):
                 case GiveUp():
-                    self._report(ChildFailed(child.name, reason, child.hint, str(run.log), tail))
+                    self._report(progress.ChildFailed(child.name, reason, child.hint, str(run.log), tail))
                     raise StackFailed(child.name, reason, hint=child.hint)
                 case Restart(delay_s=delay_s, history=history):
-                    self._report(ChildDied(child.name, reason, delay_s, tail))
+                    self._report(progress.ChildDied(child.name, reason, delay_s, tail))
                     await asyncio.sleep(delay_s)
-
-    def _conditions(self, child: Child) -> list[asyncio.Event]:
-        """The conditions of a child's start: what it needs is ready, and what it fails with has started."""
-        return [*(self._ready[name] for name in child.needs), *(self._started[name] for name in child.fails_with)]
 
     async def _spawn(self, child: Child, attempt: int) -> ChildRun:
         log = self._stack.logs_dir / f"{child.name}.log"
@@ -220,7 +209,7 @@ class Supervisor:
         run = self._runs[child.name] = ChildRun(process, log, log_from_byte, attempt)
         self._started[child.name].set()
         self._write_state()
-        self._report(ChildStarted(child.name, process.pid, attempt))
+        self._report(progress.ChildStarted(child.name, process.pid, attempt))
         if child.low_priority:
             await lower_session(process.pid)
         return run
@@ -260,7 +249,7 @@ class Supervisor:
             match after_check(history, status, time.monotonic()):
                 case KeepRunning(history, notice):
                     if notice:
-                        self._report(Noticed(f"{child.name}: {notice}"))
+                        self._report(progress.Noticed(f"{child.name}: {notice}"))
                 case Replace() as decision:
                     run.replaced = decision
                     return
@@ -277,13 +266,13 @@ class Supervisor:
             if not history.ever_ready:
                 raise
             # The child served before: repeated restarts would only take away what still works.
-            self._report(Noticed(f"{child.name}: {error}"))
+            self._report(progress.Noticed(f"{child.name}: {error}"))
 
     def _now_ready(self, child: Child, run: ChildRun) -> None:
         run.ready_at_s = time.monotonic()
         self._ready[child.name].set()
         self._write_state()
-        self._report(ChildReady(child.name, child.detail, run.ready_at_s - run.started_at_s, run.attempt))
+        self._report(progress.ChildReady(child.name, child.detail, run.ready_at_s - run.started_at_s, run.attempt))
 
     async def _end(self, child: Child, run: ChildRun, grace_s: float) -> None:
         self._ready[child.name].clear()
@@ -316,7 +305,7 @@ class Supervisor:
             write_private(self._stack.state_file, json.dumps(state, indent=1))
         except OSError as error:
             # A full disk must not end the children: the next change writes the file again.
-            self._report(Noticed(f"{self._stack.state_file} could not be written: {error.strerror}"))
+            self._report(progress.Noticed(f"{self._stack.state_file} could not be written: {error.strerror}"))
 
 
 def _ends(run: ChildRun, dependencies: Mapping[str, ChildRun]) -> list[Coroutine[Any, Any, object]]:

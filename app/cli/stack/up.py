@@ -19,23 +19,11 @@ from rich.text import Text
 from app.access.origins import is_loopback
 from app.cli.exits import Exit, print_json, run
 from app.cli.options import JsonOption, checked_nats_url, checked_url
-from app.cli.render.progress import (
-    ChildDied,
-    ChildFailed,
-    ChildReady,
-    ChildStarted,
-    Noticed,
-    PartGiven,
-    PortShifted,
-    ProgressEvent,
-    ProgressReport,
-    StackReady,
-    StackStopped,
-    StackStopping,
-    as_document,
-)
+from app.cli.render import progress
+from app.cli.render.progress import ProgressEvent, ProgressReport, as_document
 from app.cli.render.prose import printable
-from app.cli.stack.stack import LOOPBACK, StackOptions, running_stack
+from app.cli.stack.layout import LOOPBACK, StackOptions
+from app.cli.stack.stack import running_stack
 from app.deliberation.roles import engine_base
 
 TITLES = {
@@ -85,33 +73,33 @@ class Checklist:
     def __call__(self, event: ProgressEvent) -> None:
         """Report one event."""
         match event:
-            case ChildStarted(name=name):
+            case progress.ChildStarted(name=name):
                 self.starting[name] = TITLES[name]
-            case ChildReady():
+            case progress.ChildReady():
                 self.starting.pop(event.name, None)
                 again = " again" if event.attempt > 1 else ""
                 self._line("✔", "green", TITLES[event.name], f"{event.detail}  ({event.seconds:.1f} s{again})")
-            case ChildDied():
+            case progress.ChildDied():
                 self._tail(event.log_tail)
                 when = f"starting it again {f'in {event.restart_in_s:g} s' if event.restart_in_s else 'after that one'}"
                 self._line("!", "yellow", TITLES[event.name], f"{event.reason}; {when}")
-            case ChildFailed():
+            case progress.ChildFailed():
                 self._tail(event.log_tail)
                 self._line("✘", "red", TITLES[event.name], f"{event.reason}; its log: {event.log}")
-            case PortShifted():
+            case progress.PortShifted():
                 self._line("!", "yellow", TITLES[event.name], f"port {event.wanted} is taken, using {event.port}")
-            case PartGiven(url=url, answers=True):
+            case progress.PartGiven(url=url, answers=True):
                 self._line("✔", "green", TITLES[event.name], f"{url}  given")
-            case PartGiven(url=url):
+            case progress.PartGiven(url=url):
                 self._line("!", "yellow", TITLES[event.name], f"{url}  given, but it does not answer now")
-            case Noticed(text=text):
+            case progress.Noticed(text=text):
                 self._line("!", "yellow", "", text)
-            case StackReady():
+            case progress.StackReady():
                 self.starting.clear()
                 self._ready(event)
-            case StackStopping(name=name):
+            case progress.StackStopping(name=name):
                 self.starting = {name: f"stopping {TITLES[name]}"}
-            case StackStopped():
+            case progress.StackStopped():
                 self.starting.clear()
                 self._line("✔", "green", "Stopped", f"({event.seconds:.1f} s)")
                 self._tail(event.left)
@@ -124,7 +112,7 @@ class Checklist:
         for line in lines:
             self.console.print(Text(f"   │ {printable(line)}", "dim"))
 
-    def _ready(self, event: StackReady) -> None:
+    def _ready(self, event: progress.StackReady) -> None:
         host = event.url.removeprefix("http://").rpartition(":")[0]
         open_to = "loopback only" if host in (LOOPBACK, "localhost", "[::1]") else "open to all that reach this host"
         mode = f"Keys are required, {open_to}" if event.keys else "Development mode: no keys, loopback only"
@@ -149,27 +137,13 @@ class Checklist:
             self.status.stop()
 
 
-def reporter(*, as_json: bool) -> ProgressReport:
-    """The report of progress: one JSON object per line, or a checklist."""
-    if as_json:
-        return lambda event: print_json(as_document(event))
-    return Checklist(Console(highlight=False, soft_wrap=True))
-
-
-def _check_exposure(host: str, pepper: str | None) -> None:
-    """Refuse early the exposure that the gateway would refuse at its start."""
-    if pepper is None and not is_loopback(host):
-        detail = f"without keys nothing but loopback is listened on, and not {host}"
-        raise typer.BadParameter(f"{detail}; set KEY_PEPPER, for example to what `openssl rand -hex 32` writes")
-
-
 async def _up(options: StackOptions, report: ProgressReport) -> Exit:
     task = asyncio.current_task()
     assert task is not None, "asyncio.run gives every coroutine a task"
 
     def report_and_listen(event: ProgressEvent) -> None:
         report(event)
-        if isinstance(event, StackStopping):
+        if isinstance(event, progress.StackStopping):
             # `run` ignores a second signal; here it means that the stop takes too long.
             for number in (signal.SIGINT, signal.SIGTERM):
                 asyncio.get_running_loop().add_signal_handler(number, task.cancel)
@@ -198,7 +172,10 @@ def up(
     except ValueError as error:
         raise typer.BadParameter(f"--simulate: {error}") from error
     pepper = os.environ.get("KEY_PEPPER") or None
-    _check_exposure(host, pepper)
+    # The gateway would refuse it too, at its start.
+    if pepper is None and not is_loopback(host):
+        detail = f"without keys nothing but loopback is listened on, and not {host}"
+        raise typer.BadParameter(f"{detail}; set KEY_PEPPER, for example to what `openssl rand -hex 32` writes")
     options = StackOptions(
         host=host,
         port=port,
@@ -211,15 +188,19 @@ def up(
     )
     # Otherwise the log's client would write every attempt to connect to stdout; a failure is reported once.
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
-    report = reporter(as_json=as_json)
+    checklist = Checklist(Console(highlight=False, soft_wrap=True))
     reported = set[type[ProgressEvent]]()
 
     def remember(event: ProgressEvent) -> None:
         reported.add(type(event))
-        report(event)
+        if as_json:
+            print_json(as_document(event))
+        else:
+            checklist(event)
 
     try:
         run(lambda: _up(options, remember), as_json=as_json)
     except typer.Exit as exit_:
-        by_signal = exit_.exit_code > 128
-        raise typer.Exit(0 if by_signal and {StackReady, StackStopped} <= reported else exit_.exit_code) from None
+        if exit_.exit_code > 128 and {progress.StackReady, progress.StackStopped} <= reported:
+            raise typer.Exit(0) from None
+        raise

@@ -12,7 +12,6 @@ from typer.testing import CliRunner
 from app.api.webhook_payloads import EVENTS, TERMINAL_EVENTS, delivery_id
 from app.cli import cli
 from app.deliberation.facts import Accepted, decode
-from app.settings import rows_of
 from app.testing import InMemoryJournal
 from app.webhooks.attempts import (
     Attempt,

@@ -10,7 +10,7 @@ from app.api.schemas import Deliberation
 from app.catalog.projection import resource
 from app.deliberation.fold import fold
 from app.quality.dataset import FAULTS_MAX, DatasetInvalid, Question, parse_dataset
-from app.quality.grading import Flips, GradedAnswer, StrategyResult, first_drafts, flips, grade
+from app.quality.grading import Flips, GradedAnswer, first_drafts, flips, grade, summed_up
 from tests.test_architecture import IMPURE_CALLS, PURE_STDLIB, imports, modules, within
 from tests.unit.facts_of import CouncilScript, agent_ids, run, specification
 
@@ -128,14 +128,15 @@ def test_a_summary_adds_up_its_grades() -> None:
     failed = replace(
         GRADED, right=False, status="timeout", majority_right=None, first_right=None, answers=0, readable=0
     )
-    result = StrategyResult("council", 3, [GRADED, wrong, failed])
+    result = summed_up("council", 3, [GRADED, wrong, failed])
     assert (result.questions, result.right, result.calls, result.tokens) == (3, 1, 18, 1_800)
-    assert result.accuracy == pytest.approx(1 / 3) and result.interval == pytest.approx((0.061, 0.792), abs=1e-3)
-    assert (result.per_right(result.calls), result.per_right(result.tokens)) == (18, 1_800)
+    assert result.accuracy == pytest.approx(1 / 3)
+    assert (result.accuracy_low, result.accuracy_high) == pytest.approx((0.061, 0.792), abs=1e-3)
+    assert (result.calls_per_right, result.tokens_per_right) == (18, 1_800)
     assert (result.against_majority, result.against_first) == (Flips(1, 0), Flips(1, 0))
-    assert (result.answers, result.unreadable, result.degraded, result.failed) == (8, 2, 1, 1)
-    assert result.seconds == pytest.approx(8 / 3)
-    assert StrategyResult("council", 3, [failed]).per_right(6) is None
+    assert (result.answers, result.unread, result.degraded, result.failed) == (8, 2, 1, 1)
+    assert result.mean_seconds == pytest.approx(8 / 3)
+    assert summed_up("council", 3, [failed]).calls_per_right is None
 
 
 def test_only_the_bench_imports_app_quality_and_it_is_pure() -> None:
