@@ -7,7 +7,7 @@ from datetime import timedelta
 
 import pytest
 
-from app.api.requests import DeliberationRequest
+from app.api.requests import DeliberationRequest, Submission
 from app.api.schemas import Deliberation, dump
 from app.catalog.projection import resource, state_of
 from app.deliberation.calls import Call, FactProblem, Usage
@@ -40,7 +40,7 @@ ROLES = read_roles(None)
 def accepted(**body: object) -> Accepted:
     request = DeliberationRequest.model_validate({"task": "t", "seed": 7, **body})
     specified = specification(request, ROLES, STRATEGIES, timeout_s=300)
-    return accept(specified, request, id="d1", now=NOW, request_id="r", traceparent=None)
+    return accept(specified, request, Submission(request_id="r"), id="d1", now=NOW)
 
 
 def folded(first: Accepted, facts: list[Fact]) -> State:
