@@ -44,6 +44,8 @@ SEVERAL = 3
 AHEAD = 4
 KEEPS_UP_S = 5.0
 PATIENCE_S = 240.0
+STARTS_WITHIN_S = 60.0
+STOPS_WITHIN_S = 60.0
 
 
 @dataclass(eq=False)
@@ -171,17 +173,22 @@ async def gateway(nats_url: str, **settings: str) -> AsyncGenerator[tuple[int, i
         *command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     )
     try:
-        while process.returncode is None:
-            try:
-                _, writer = await asyncio.open_connection("127.0.0.1", port)
-                writer.close()
-                break
-            except ConnectionError:
-                await asyncio.sleep(0.05)
+        async with asyncio.timeout(STARTS_WITHIN_S):
+            while process.returncode is None:
+                try:
+                    _, writer = await asyncio.open_connection("127.0.0.1", port)
+                    writer.close()
+                    break
+                except ConnectionError:
+                    await asyncio.sleep(0.05)
         yield process.pid, port
     finally:
         process.terminate()
-        await process.wait()
+        try:
+            await asyncio.wait_for(process.wait(), STOPS_WITHIN_S)
+        except TimeoutError:
+            process.kill()
+            raise
 
 
 def viewers_of(run: str, streams: int, reconnects: int, chance: random.Random) -> list[Viewer]:
@@ -209,13 +216,14 @@ async def followed(journal: JetStreamJournal, nats_url: str, streams: int, recon
     stories = {each: Story(each, AGENTS) for viewer in viewers for each in viewer.deliberation_ids}
     for story in stories.values():
         await journal.append(TENANT, story.accepted())
-    with suppress(TimeoutError):
-        async with gateway(nats_url) as (_, port), asyncio.timeout(PATIENCE_S), asyncio.TaskGroup() as group:
-            for number, viewer in enumerate(viewers):
-                group.create_task(viewer.follow(port))
-                keeps_up = number % 2 == 0 and len(viewer.deliberation_ids) == 1
-                for each in viewer.deliberation_ids:
-                    group.create_task(write(journal, stories[each], viewer if keeps_up else None))
+    async with gateway(nats_url) as (_, port):
+        with suppress(TimeoutError):
+            async with asyncio.timeout(PATIENCE_S), asyncio.TaskGroup() as group:
+                for number, viewer in enumerate(viewers):
+                    group.create_task(viewer.follow(port))
+                    keeps_up = number % 2 == 0 and len(viewer.deliberation_ids) == 1
+                    for each in viewer.deliberation_ids:
+                        group.create_task(write(journal, stories[each], viewer if keeps_up else None))
     for viewer in viewers:
         viewer.judge(await stored_ids(journal, viewer.deliberation_ids))
     return viewers

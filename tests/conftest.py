@@ -57,6 +57,7 @@ class NatsServer:
 STARTS_RAY = ("tests/e2e/", "tests/integration/serve/", "tests/integration/cli/test_up_servers.py")
 
 
+@pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Group the tests for parallel workers: all that start Ray on one worker, first; each other file stays together."""
     for item in items:
