@@ -25,7 +25,7 @@ up: $(STAMP) ## Start everything in the foreground; Ctrl-C drains and stops it
 	@$(BIN)/deliberate up
 
 test: $(STAMP) ## Run the whole test suite: real nats-server, real Ray Serve, the whole stack
-	$(BIN)/pytest -n 2 --dist loadgroup --no-loadscope-reorder -m "not vllm and not browser and not sdk"
+	$(BIN)/pytest -n 2 --dist loadscope --no-loadscope-reorder -m "not vllm and not browser and not sdk"
 
 test-unit: $(STAMP) ## Run the pure tests alone, in seconds
 	$(BIN)/pytest -p no:schemathesis -p no:respx tests/unit tests/test_architecture.py

@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 import structlog
+from xdist.remote import Producer
+from xdist.scheduler import LoadScopeScheduling
 
 from app.log.journal import JetStreamJournal
 from app.log.stream_settings import StreamSettings
@@ -57,12 +59,22 @@ class NatsServer:
 STARTS_RAY = ("tests/e2e/", "tests/integration/serve/", "tests/integration/cli/test_up_servers.py")
 
 
-@pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
+class ByResource(LoadScopeScheduling):
+    """All tests that start Ray run on one worker, so that no two clusters compete; other files stay together."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        path = nodeid.partition("::")[0]
+        return "ray" if path.startswith(STARTS_RAY) else path
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> ByResource:
+    """Schedule by resource whenever there are several workers."""
+    return ByResource(config, log)
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Group the tests for parallel workers: all that start Ray on one worker, first; each other file stays together."""
-    for item in items:
-        path = item.nodeid.partition("::")[0]
-        item.add_marker(pytest.mark.xdist_group("ray" if path.startswith(STARTS_RAY) else path))
+    """Start with the tests that start Ray, which take longest."""
     items.sort(key=lambda item: not item.nodeid.startswith(STARTS_RAY))
 
 
