@@ -1,9 +1,9 @@
 """How much work may be in hand at once; the rest waits in order, where it costs nothing.
 
-An engine that is asked for everything at once finishes nothing in time. The limit therefore grows while work takes no
-longer than with little in hand. Once it slows down, the limit is what keeps the engine busy: the rate of ends times
-twice the baseline latency. Delay as the sign of congestion is from TCP Vegas (doi:10.1145/190314.190317), rate times
-latency as the limit from BBR (doi:10.1145/3009824). Times are seconds of any one clock.
+An engine that is asked for everything at once finishes nothing in time. The limit grows while work takes no longer than
+with little in hand. Once it slows down, the limit is the rate of ends times twice the baseline latency, which keeps the
+engine busy. The latency with `LIMIT_MIN` in hand is the baseline, also when other strategies made it longer. Delay as
+the sign of congestion is from TCP Vegas (doi:10.1145/190314.190317), rate times latency from BBR (doi:10.1145/3009824).
 """
 
 LIMIT_AT_FIRST = 16
@@ -13,12 +13,12 @@ GAIN = 1.5
 SLOWED = 2.0
 MISSED_SHARE_MAX = 0.05
 ENDS_MIN = 10
-# The baseline, which is the least latency seen, grows so fast that a lasting change is learned.
+# The baseline, the least latency seen, grows so fast with its age.
 DRIFT_PER_S = 0.005 / 60
 
 
 class ConcurrencyLimiter:
-    """`limit` bounds the work that is `in_hand`, that is begun and not ended; it never exceeds `limit_max`."""
+    """`limit` bounds the work `in_hand`; it never exceeds `limit_max`. Times are seconds of any one clock."""
 
     def __init__(self, limit_max: int) -> None:
         self.in_hand = 0
@@ -71,7 +71,8 @@ class ConcurrencyLimiter:
 
     def _adapt(self, now_s: float, mean_s: float, within_s: float) -> None:
         baseline_s = self._baseline_s(now_s)
-        if self._latencies_s and (baseline_s is None or mean_s < baseline_s):
+        few = self._in_hand_max <= min(LIMIT_MIN, self._limit_max)
+        if self._latencies_s and (baseline_s is None or mean_s < baseline_s or few):
             self._baseline, baseline_s = (mean_s, now_s), mean_s
         ends = len(self._latencies_s) + self._missed
         if self._missed > MISSED_SHARE_MAX * ends:

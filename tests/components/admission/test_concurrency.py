@@ -56,3 +56,11 @@ def test_the_baseline_latency_is_the_least_seen_and_grows_with_its_age() -> None
     soon, after_an_hour = limits_of(40.0), limits_of(3_600.0)
     assert soon[-1] < soon[0], "21 s are more than twice the baseline of 10 s"
     assert after_an_hour[-1] > after_an_hour[0], "the baseline has grown to 13 s"
+
+
+def test_the_limit_recovers_when_work_of_another_strategy_takes_longer() -> None:
+    limiter = ConcurrencyLimiter(100)
+    round_of(limiter, 1.0, 0.03)
+    limits = [round_of(limiter, 1.0 + number, 0.5) for number in range(1, 15)]
+    assert min(limits) == LIMIT_MIN, "at first it looks like congestion"
+    assert limits[-1] == 100, "but with little in hand it takes as long"
