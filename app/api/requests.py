@@ -93,7 +93,7 @@ Metadata = Annotated[dict[MetadataKey, Annotated[str, Field(max_length=512)]], F
 
 
 class ConstraintsRequest(RequestModel):
-    """The requirements of the answer; all of them reach the prompts."""
+    """What the answer must satisfy. `metadata` is context for the agents; only the deadline reaches no prompt."""
 
     rubric: Rubric | None = Field(default=None, description="Criteria that judges score; a general rubric if absent")
     requirements: list[Requirement] = Field(default=[], max_length=32)

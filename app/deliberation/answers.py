@@ -180,11 +180,7 @@ def _canonical(value: object) -> str:
 def _parsed_json(text: str) -> str | None:
     try:
         value = json.loads(
-            text,
-            object_pairs_hook=_distinct,
-            parse_float=_json_number,
-            parse_int=_json_number,
-            parse_constant=_refuse,
+            text, object_pairs_hook=_distinct, parse_float=_json_number, parse_int=_json_number, parse_constant=_refuse
         )
         found = _canonical(value)
         # Half of a surrogate pair can be escaped in JSON, but no fact could carry it.

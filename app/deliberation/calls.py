@@ -16,10 +16,7 @@ class ChatMessage(Value, frozen=True):
 
 
 class Check(Value, frozen=True):
-    """A program to be run against tests, each of which may take so many seconds and megabytes of memory.
-
-    `writers` tells by a number who wrote each test; empty where that does not matter.
-    """
+    """A program to be run against tests, with each test's limits; `writers` has the number of each test's writer."""
 
     code: str
     tests: tuple[TestCase, ...]
@@ -31,8 +28,8 @@ class Check(Value, frozen=True):
 class Call(Value, frozen=True):
     """One model request, complete but for the engine that will serve it.
 
-    `labels` tells which agent stands behind each letter shown in the prompt; it is recorded and never sent. With a
-    `check` no engine is asked: a sandbox runs that program, and its report is the answer.
+    `labels` has the candidate behind each letter shown in the prompt; it is recorded and never sent. With a `check` no
+    engine is asked: a sandbox runs that program, and its report is the answer.
     """
 
     call_id: Token

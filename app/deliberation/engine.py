@@ -1,9 +1,4 @@
-"""The engine replays a strategy over the facts and decides the next step; the coordinator carries it out.
-
-A strategy is a generator. Each decision runs it from the start and sends it, stage by stage, the outcomes that the log
-records as seen. The first Ask without a `stage.opened` fact is the next step. So a crash, a test and a normal run take
-one code path.
-"""
+"""The engine replays a strategy over the facts and decides the next step (ARCHITECTURE.md, "Deciding is pure")."""
 
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
@@ -180,9 +175,8 @@ def decide(state: State, now: datetime, definition: StrategyDefinition) -> Decis
         end = TimedOut(deliberation_id=state.deliberation_id, ts=now, problem=problem_of(late), usage=usage(state))
         return Finish(end)
     if state.takeovers_without_progress >= POISON_TAKEOVERS:
-        return failed(
-            state, now, Poisoned(f"{state.takeovers_without_progress} coordinators in a row died or hung over it")
-        )
+        detail = f"{state.takeovers_without_progress} coordinators in a row died or hung over it"
+        return failed(state, now, Poisoned(detail))
     if definition.version != state.specification.strategy_version:
         raise StrategyDrift(
             f"{definition.name} is at version {definition.version} here and was accepted at "

@@ -9,7 +9,7 @@ Views (`call.started`, `call.delta`) travel on the same stream and decide nothin
 
 from typing import Annotated, Literal
 
-from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, TypeAdapter, computed_field
+from pydantic import AwareDatetime, Field, TypeAdapter, computed_field
 
 from app.deliberation.calls import FactProblem, Usage
 from app.deliberation.outputs import OutputKind
@@ -19,10 +19,8 @@ Cause = Literal["all", "quorum", "deadline"]
 TerminalStatus = Literal["completed", "failed", "cancelled", "timeout"]
 
 
-class Envelope(BaseModel, frozen=True):
+class Envelope(Value, frozen=True):
     """What every event carries: its type, the deliberation it belongs to, and when it was written (RFC 3339, UTC)."""
-
-    model_config = ConfigDict(extra="ignore", json_schema_serialization_defaults_required=True)
 
     type: str
     deliberation_id: Token
@@ -53,7 +51,7 @@ class Accepted(Envelope, frozen=True):
 
 
 class PlannedCall(Value, frozen=True):
-    """A call as its stage announces it: what it is to write, and who stands behind the letters its prompt shows."""
+    """A call as its stage announces it: the form of its answer, and the candidate behind each letter of its prompt."""
 
     call_id: Token
     agent_id: Token
@@ -140,9 +138,9 @@ class CancelRequested(Envelope, frozen=True):
 
 
 class Resumed(Envelope, frozen=True):
-    """A coordinator took over from one that died or hung; or, `given_back`, one that stops hands over to whoever comes.
+    """A coordinator took over from one that died or hung; with `given_back`, a stopping one hands its work back.
 
-    `takeover` counts from 1 over the deliberation's life, and `replica` says who wrote it.
+    `takeover` counts from 1 over the deliberation's life; `replica` is the writer's.
     """
 
     type: Literal["deliberation.resumed"] = "deliberation.resumed"
@@ -189,8 +187,8 @@ class Verdict(Value, frozen=True):
     """What was decided.
 
     `winner` is null when nothing was ranked. `call_id` names the call whose answer `content` is, null with it.
-    `agreement` is a mean Kendall τ in [-1, 1] where ballots were cast, and the winner's share of the votes, in [0, 1],
-    where answers were counted (`tally`, most votes first). `effective_votes` is N/(1+(N-1)ρ̂): how many independent
+    `agreement` is a mean Kendall τ in [-1, 1] where ballots were cast. Where answers were counted (`tally`, most votes
+    first) it is the winner's share of the votes, in [0, 1]. `effective_votes` is N/(1+(N-1)ρ̂): how many independent
     ballots the ballots are worth, ρ̂ their mean pairwise τ.
     """
 
@@ -266,7 +264,7 @@ class TimedOut(_End, frozen=True):
 
 
 class Deleted(Envelope, frozen=True):
-    """The tombstone: the deliberation had ended, and somebody had its facts removed. It alone stays until retention."""
+    """The tombstone of an ended deliberation: its facts have been removed. It alone stays until retention."""
 
     type: Literal["deliberation.deleted"] = "deliberation.deleted"
 

@@ -106,13 +106,6 @@ class State:
         return self.stages[-1] if self.stages and self.stages[-1].closed is None else None
 
 
-def _next_status(state: State, fact: Fact) -> str:
-    status = TRANSITIONS.get((state.status, fact.type))
-    if status is None:
-        raise UnexpectedFact(f"{fact.type} cannot follow while {state.status} (deliberation {state.deliberation_id})")
-    return status
-
-
 def _opened(stages: tuple[Stage, ...], fact: StageOpened) -> tuple[Stage, ...]:
     if fact.stage != len(stages) + 1 or (stages and stages[-1].closed is None):
         raise UnexpectedFact(f"stage {fact.stage} opens after {len(stages)} stages, the last of them open or missing")
@@ -150,9 +143,12 @@ def apply(state: State, fact: Fact, sequence: int = 0) -> State:
     """
     if isinstance(fact, Accepted):
         raise UnexpectedFact(f"deliberation {fact.deliberation_id} is accepted twice")
+    status = TRANSITIONS.get((state.status, fact.type))
+    if status is None:
+        raise UnexpectedFact(f"{fact.type} cannot follow while {state.status} (deliberation {state.deliberation_id})")
     return replace(
         state,
-        status=_next_status(state, fact),
+        status=status,
         revision=state.revision + 1,
         last_sequence=max(state.last_sequence, sequence),
         **_changes(state, fact),

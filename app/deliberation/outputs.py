@@ -1,9 +1,7 @@
 """Structured outputs: the JSON Schema that an engine receives, and the check of its answer.
 
-Every array and integer is bounded. Texts are bounded by `max_tokens` and by the check here, not in the schema: under
-`minLength` or `maxLength` the grammars of vLLM 0.32 (xgrammar 0.2.8, its issue 800) let no escape through, so that no
-agent could write a line break or a quotation mark (`tests/vllm/test_grammar.py`). Rationale fields precede scores, so
-that a score is written after its reasons.
+Every array and integer is bounded. Texts are bounded by `max_tokens` and by the check here, not in the schema
+(docs/decisions/0021; xgrammar's issue 800). Rationale fields precede scores, so that a score follows its reasons.
 """
 
 import json
@@ -189,8 +187,7 @@ class SandboxReport(_Parsed):
     """What a sandbox recorded of one program: its tests in the order given. No model writes it.
 
     `fault` says why no test could be run, and is empty when the program loads. `not_run` are the places of tests that
-    were not run to their end, for want of time, and say nothing of the program; `void` of those that it came through
-    without any assertion, which passes none. Neither is passed.
+    ran out of time and say nothing of the program; `void` of those that ended without an assertion. Neither is passed.
     """
 
     fault: _Text = ""
@@ -208,12 +205,7 @@ _WHERE_CHARS_MAX = 200
 
 
 def _object(properties: dict[str, Any]) -> dict[str, Any]:
-    return {
-        "type": "object",
-        "properties": properties,
-        "required": list(properties),
-        "additionalProperties": False,
-    }
+    return {"type": "object", "properties": properties, "required": list(properties), "additionalProperties": False}
 
 
 _TEXT = {"type": "string"}

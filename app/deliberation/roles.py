@@ -5,14 +5,22 @@ Reading the file is an edge's work; here its parsed content is checked.
 
 import re
 from collections.abc import Mapping
-from typing import Any, Self
+from typing import Annotated, Any, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from app.deliberation.errors import InvalidRequest
 from app.deliberation.specification import Sampling
 
 ROLE_PATTERN = r"^[A-Z][A-Z0-9_-]{0,31}$"
+
+
+def engine_base(given: str) -> str:
+    """The base URL of an engine, whether or not it was given with `/v1`, as OpenAI's clients take it; ValueError."""
+    url = given.strip()
+    if not url.startswith(("http://", "https://")):
+        raise ValueError(f"an engine is an http(s) URL, not {given!r}")
+    return url.rstrip("/").removesuffix("/v1").rstrip("/")
 
 
 class _Declared(BaseModel):
@@ -32,14 +40,6 @@ class Replicas(_Declared):
         return self
 
 
-def engine_base(given: str) -> str:
-    """The base URL of an engine, whether or not it was given with `/v1`, as OpenAI's clients take it; ValueError."""
-    url = given.strip()
-    if not url.startswith(("http://", "https://")):
-        raise ValueError(f"an engine is an http(s) URL, not {given!r}")
-    return url.rstrip("/").removesuffix("/v1").rstrip("/")
-
-
 class Role(_Declared):
     """One role: what its agents are, and what serves them."""
 
@@ -47,7 +47,9 @@ class Role(_Declared):
         min_length=1, max_length=4_000, description="Who the agent is; it ends every prompt of the role"
     )
     model: str | None = Field(default=None, description="Model name; the first that the engine serves when absent")
-    engines: tuple[str, ...] = Field(default=(), description="Base URLs of engines; the default ones when empty")
+    engines: tuple[Annotated[str, AfterValidator(engine_base)], ...] = Field(
+        default=(), description="Base URLs of engines; the default ones when empty"
+    )
     sampling: Sampling = Field(default=Sampling(), description="Used where a request names none")
     replicas: Replicas = Replicas()
     queue_max: int | None = Field(
@@ -67,11 +69,6 @@ class Role(_Declared):
         if isinstance(sampling, dict) and (unknown := sampling.keys() - Sampling.model_fields.keys()):
             raise ValueError(f"unknown: {', '.join(sorted(map(str, unknown)))}")
         return sampling
-
-    @field_validator("engines")
-    @classmethod
-    def _http(cls, engines: tuple[str, ...]) -> tuple[str, ...]:
-        return tuple(engine_base(url) for url in engines)
 
 
 class RoleTable(_Declared):

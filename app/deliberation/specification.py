@@ -11,7 +11,6 @@ TIMEOUT_S_MAX = 3_600
 """The longest deadline that a deliberation may have."""
 
 TOKEN_PATTERN = r"^[a-z0-9_-]{1,64}$"
-_TOKEN = re.compile(r"[a-z0-9_-]{1,64}")
 
 Token = Annotated[str, Field(pattern=TOKEN_PATTERN)]
 
@@ -21,7 +20,7 @@ def checked_token(text: str, field: str) -> str:
 
     nats-py stores literal `*` and `>` in published subjects, so the allow-list is enforced here and not by the client.
     """
-    if _TOKEN.fullmatch(text) is None:
+    if re.fullmatch(TOKEN_PATTERN, text) is None:
         raise InvalidToken(f"{field} must match [a-z0-9_-]{{1,64}}", field)
     return text
 
@@ -47,7 +46,10 @@ class Criterion(Value, frozen=True):
 
 
 class Constraints(Value, frozen=True):
-    """What the answer must satisfy; all of it reaches the prompts."""
+    """What the answer must satisfy. All of it but the deadline, `timeout_seconds`, reaches the prompts.
+
+    `metadata` is context for the agents.
+    """
 
     rubric: tuple[Criterion, ...]
     requirements: tuple[str, ...] = ()
@@ -80,7 +82,7 @@ class Budget(Value, frozen=True):
 
 
 class Webhook(Value, frozen=True):
-    """Where facts are told, and which: types of events. `metadata` goes with each of them as it is."""
+    """The receiver of events, and their types. `metadata` is sent to it with every event and reaches no prompt."""
 
     url: str
     events: tuple[str, ...]
@@ -88,7 +90,10 @@ class Webhook(Value, frozen=True):
 
 
 class Specification(Value, frozen=True):
-    """A deliberation as accepted: enough to replay it without any setting."""
+    """A deliberation as accepted: enough to replay it without any setting.
+
+    `metadata` is for filtering lists and reaches no prompt.
+    """
 
     task: str
     agents: tuple[AgentSpec, ...] = Field(min_length=1, max_length=32)

@@ -57,7 +57,10 @@ def issued_at(deliberation_id: str) -> datetime | None:
 
 
 def body_sha256(request: DeliberationRequest) -> str:
-    """Hash of the parsed body: order of keys, spaces and explicit defaults make no difference."""
+    """Hash of the parsed body: order of keys, spaces and explicit defaults make no difference.
+
+    It is recorded and compared after upgrades, so a field that is added later needs `exclude_if` for its default.
+    """
     canonical = json.dumps(request.model_dump(mode="json"), sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(canonical.encode()).hexdigest()
 

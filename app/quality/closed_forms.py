@@ -1,10 +1,8 @@
 """Closed forms that predict a council of simulated agents, each with its derivation.
 
 Drafts are exchangeable: given a question's difficulty, each agent is independently right with the same probability. So
-most predictions are Σ P(k)·g(k) (`expected`): the number k of right drafts among N has a known distribution, and given
-k the method is right with a probability g(k) that does not depend on which drafts are right.
-
-There are two answers, right and wrong, unless a function says otherwise.
+most predictions are Σ P(k)·g(k) (`expected`). The number k of right drafts among N has a known distribution, and g(k)
+is the probability that the method is then right. There are two answers unless a function says otherwise.
 """
 
 from collections import defaultdict
@@ -31,8 +29,8 @@ class Prediction:
 def right_drafts(agents: int, accuracy: float, correlation: float = 0.0) -> Distribution:
     """The distribution of the number of right drafts: beta-binomial with pairwise correlation ρ, binomial at ρ = 0.
 
-    A question's difficulty is Beta(α, β) with α = p(1-ρ)/ρ, β = (1-p)(1-ρ)/ρ: its mean is p, and two agents' answers
-    correlate with 1/(α+β+1) = ρ. Ladha, American Journal of Political Science 36 (1992), on correlated juries.
+    A question's difficulty is Beta(α, β) (`beta_shape`): its mean is p, and two agents' answers correlate with
+    1/(α+β+1) = ρ. Ladha, American Journal of Political Science 36 (1992), on correlated juries.
     """
     if correlation == 0.0:
         return [comb(agents, k) * accuracy**k * (1 - accuracy) ** (agents - k) for k in range(agents + 1)]
@@ -44,7 +42,7 @@ def right_drafts(agents: int, accuracy: float, correlation: float = 0.0) -> Dist
 
 
 def beta_shape(accuracy: float, correlation: float) -> tuple[float, float]:
-    """α and β of the difficulty's distribution; `correlation` is in (0, 1)."""
+    """α = p(1-ρ)/ρ and β = (1-p)(1-ρ)/ρ of the difficulty's distribution; `correlation` is in (0, 1)."""
     scale = (1 - correlation) / correlation
     return accuracy * scale, (1 - accuracy) * scale
 
@@ -128,23 +126,13 @@ def stopped_vote(agents: int, accuracy: float, stops: StopsAt) -> Prediction:
     return Prediction(right, calls)
 
 
-def selected_by_identical_reviewers(agents: int, judge: float) -> Callable[[int], float]:
-    """g(k): how often selection is right when all reviewers judge identically, and rightly with q.
-
-    Right judgement ranks every right candidate above every wrong one, wrong judgement the reverse. With at least three
-    authors every two candidates have a common reviewer, so the upper kind leads the Borda average: the winner is right
-    if some candidate is, or under wrong judgement if all are.
-    """
-    return selected_of_versions(agents, kept=1.0, repaired=0.0, judge=judge)
-
-
 def selected_by_independent_reviewers(agents: int, judge: float) -> Callable[[int], float]:
     """g(k): how often listwise selection is right given k right drafts, when reviewers are independently right with q.
 
-    A reviewer ranks the N-1 others: the right ones above the wrong ones if it is right, else the reverse; equal
-    candidates share the mean of their positions. So a candidate's Borda average depends only on its kind, on the number
-    of right reviewers of each kind, and on whether its own author, who does not vote on it, is one of them. This leaves
-    two binomial sums. ValueError if the best right and the best wrong one can tie: then there is no closed form.
+    A reviewer ranks the N-1 others: the right ones above the wrong ones if it is right, else the reverse. Equal
+    candidates share the mean of their positions. So a candidate's Borda average depends on its kind, its author's
+    judgement, and the number of right reviewers of each kind. This leaves two binomial sums. ValueError if the best
+    right and the best wrong one can tie: then there is no closed form.
     """
 
     def given(k: int) -> float:
@@ -214,8 +202,10 @@ def kept_and_repaired(fix: float, harm: float, rounds: int) -> tuple[float, floa
 def selected_of_versions(agents: int, kept: float, repaired: float, judge: float) -> Callable[[int], float]:
     """g(k): how often selection by identical reviewers is right among N drafts, k of them right, and N last versions.
 
-    It needs two probabilities: that some text is right, which fails if all drafts are wrong and none was repaired; and
-    that all are right, which needs every draft right and kept.
+    All reviewers judge rightly with q, and then rank every right text above every wrong one, else the reverse. With at
+    least three authors every two texts have a common reviewer, so the upper kind leads the Borda average. The winner is
+    right if some text is, or under wrong judgement if all are. No text is right if all drafts are wrong and none was
+    repaired; all are right if every draft is right and was kept. Without revisions `kept` is 1 and `repaired` 0.
     """
 
     def given(k: int) -> float:

@@ -1,7 +1,6 @@
 """Closed forms of pairwise comparison: judges in both orders, a fused text against the best one, tournaments."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from itertools import combinations, product
 from math import prod
 
@@ -35,20 +34,12 @@ def equals_won(bias: float) -> float:
     return (0.5 + bias) * (0.5 - bias)
 
 
-@dataclass(frozen=True, slots=True)
-class Fusion:
-    """How often a fusion's verdict is right, and how often it is the fused text."""
-
-    right: float
-    shipped: float
-
-
-def fused(best_right: float, some_right: float, writer: float, judge: float, bias: float) -> Fusion:
-    """A fused text against the best single one, shipped only if it wins in both orders.
+def fused(best_right: float, some_right: float, writer: float, judge: float, bias: float) -> tuple[float, float]:
+    """How often a fusion's verdict is right, and how often the fused text is shipped: only if it wins in both orders.
 
     The writer is right with w if some draft is right, and never otherwise. If both texts are right or both are wrong,
-    shipping changes nothing. A right fused text replaces a wrong best one with W = (q+b)(q-b), a wrong one a right best
-    one with L = (1-q-b)(1-q+b), and W > L for q > ½.
+    shipping changes nothing. Else a right fused text replaces the best one with W (`pair_won`), a wrong one with L
+    (`pair_lost`), and W > L for q > ½.
     """
     gains, losses, level = pair_won(judge, bias), pair_lost(judge, bias), equals_won(bias)
     missed = some_right - best_right
@@ -58,7 +49,7 @@ def fused(best_right: float, some_right: float, writer: float, judge: float, bia
         + missed * (writer * gains + (1 - writer) * level)
         + (1 - some_right) * level
     )
-    return Fusion(right, shipped)
+    return right, shipped
 
 
 def knockout_of_four(accuracy: float, judge: float, bias: float) -> float:

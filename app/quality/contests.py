@@ -16,8 +16,7 @@ def contests() -> Iterator[Experiment]:
     # A judge that is little better than chance, and a good one.
     for judge in (0.55, 0.8):
         yield _fuse(agents=5, judge=judge, writer=0.6, bias=0.1)
-    yield _round_robin(agents=3, judge=0.7, bias=0.15)
-    yield _knockout(judge=0.7, bias=0.15)
+    yield from _tournaments(judge=0.7, bias=0.15)
 
 
 def _fuse(agents: int, judge: float, writer: float, bias: float) -> Experiment:
@@ -26,40 +25,30 @@ def _fuse(agents: int, judge: float, writer: float, bias: float) -> Experiment:
     setting = Setting(strategy="fuse", agents=agents, model=model)
     distribution = distribution_of(setting)
     best_right = expected(distribution, selected_by_independent_reviewers(agents, judge))
-    predicted = contest_forms.fused(best_right, 1 - distribution[0], writer, judge, bias)
+    right, shipped = contest_forms.fused(best_right, 1 - distribution[0], writer, judge, bias)
 
-    def shipped(found: Sequence[Trial]) -> Iterable[Figure]:
+    def figures(found: Sequence[Trial]) -> Iterable[Figure]:
         ships = [trial.conclusion.call_id == trial.of("fuse")[0].call.call_id for trial in found]
-        yield share("fused text shipped", ships, predicted.shipped)
+        yield share("fused text shipped", ships, shipped)
 
     return Experiment(
         about=f"N={agents} p=.6 q={short(judge)} b={short(bias)} w={short(writer)}",
         setting=setting,
-        right=predicted.right,
+        right=right,
         calls=2 * agents + 4,
-        extra=shipped,
+        extra=figures,
     )
 
 
-def _round_robin(agents: int, judge: float, bias: float) -> Experiment:
+def _tournaments(judge: float, bias: float) -> Iterator[Experiment]:
     model = AgentModel(accuracy=0.6, judge=judge, pair_bias=bias)
-    setting = Setting(strategy="tournament", agents=agents, model=model)
-    return Experiment(
-        about=f"N={agents} p=.6 q={short(judge)} b={short(bias)}, everyone meets everyone",
-        setting=setting,
-        right=expected(distribution_of(setting), contest_forms.round_robin(agents, judge, bias)),
-        calls=agents + agents * (agents - 1),
-    )
-
-
-def _knockout(judge: float, bias: float) -> Experiment:
-    model = AgentModel(accuracy=0.6, judge=judge, pair_bias=bias)
-    return Experiment(
-        about=f"N=4 p=.6 q={short(judge)} b={short(bias)}, knockout",
-        setting=Setting(strategy="tournament", agents=4, model=model, parameters={"format": "knockout"}),
-        right=contest_forms.knockout_of_four(model.accuracy, judge, bias),
-        calls=4 + 2 * 3,
-    )
+    rates = f"p=.6 q={short(judge)} b={short(bias)}"
+    setting = Setting(strategy="tournament", agents=3, model=model)
+    right = expected(distribution_of(setting), contest_forms.round_robin(3, judge, bias))
+    yield Experiment(about=f"N=3 {rates}, everyone meets everyone", setting=setting, right=right, calls=3 + 3 * 2)
+    setting = Setting(strategy="tournament", agents=4, model=model, parameters={"format": "knockout"})
+    right = contest_forms.knockout_of_four(model.accuracy, judge, bias)
+    yield Experiment(about=f"N=4 {rates}, knockout", setting=setting, right=right, calls=4 + 2 * 3)
 
 
 def judges() -> Iterator[Experiment]:
@@ -75,15 +64,10 @@ def _both_orders(judge: float, bias: float) -> Experiment:
     model = AgentModel(judge=judge, pair_bias=bias, planted={right: RIGHT, wrong: WRONG[0]})
 
     def figures(found: Sequence[Trial]) -> Iterable[Figure]:
-        agreeing = [trial for trial in found if not trial.conclusion.tie]
-        yield share(
-            "both orders agree", [not trial.conclusion.tie for trial in found], contest_forms.orders_agree(judge, bias)
-        )
-        yield share(
-            "right when consistent",
-            [trial.right for trial in agreeing],
-            contest_forms.right_when_consistent(judge, bias),
-        )
+        untied = [not trial.conclusion.tie for trial in found]
+        yield share("both orders agree", untied, contest_forms.orders_agree(judge, bias))
+        rights = [trial.right for trial in found if not trial.conclusion.tie]
+        yield share("right when consistent", rights, contest_forms.right_when_consistent(judge, bias))
 
     return Experiment(
         about=f"a pair in both orders, q={short(judge)} b={short(bias)}",

@@ -82,22 +82,12 @@ _FORM = 'A row is {"question": …, "answer": …, "normaliser": …, "options":
 
 def parse_dataset(text: str) -> list[Question]:
     """The questions of a JSONL text; empty lines are skipped. DatasetInvalid without rows or with invalid ones."""
-    questions: list[Question] = []
-    faults: list[RowFault] = []
     # Not splitlines: it also splits at U+2028 and others, which a JSON string may contain.
-    for number, line in enumerate(text.split("\n"), start=1):
-        if not line.strip():
-            continue
-        found = _question(number, line)
-        if isinstance(found, Question):
-            questions.append(found)
-        else:
-            faults.append(found)
-    if not questions and not faults:
-        faults.append(RowFault(1, "there is no row", _FORM))
-    if faults:
-        raise DatasetInvalid(faults[:FAULTS_MAX])
-    return questions
+    rows = [_question(number, line) for number, line in enumerate(text.split("\n"), start=1) if line.strip()]
+    faults = [row for row in rows if isinstance(row, RowFault)]
+    if faults or not rows:
+        raise DatasetInvalid(faults[:FAULTS_MAX] or [RowFault(1, "there is no row", _FORM)])
+    return [row for row in rows if isinstance(row, Question)]
 
 
 def _question(number: int, line: str) -> Question | RowFault:

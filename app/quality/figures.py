@@ -47,11 +47,6 @@ def mean(what: str, values: Sequence[float], predicted: float) -> Figure:
     return Figure(what, fmean(values), predicted, sqrt(spread / len(values)))
 
 
-def every(what: str, hits: Sequence[bool]) -> Figure:
-    """The share of cases in which a condition holds that must always hold."""
-    return share(what, hits, 1.0)
-
-
 def wilson(hits: int, total: int) -> tuple[float, float]:
     """The 95 % score interval of a proportion; (0, 1) of nothing. Wilson, JASA 22 (1927).
 

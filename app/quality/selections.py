@@ -7,7 +7,6 @@ from app.quality.closed_forms import (
     escalated,
     expected,
     kept_and_repaired,
-    selected_by_identical_reviewers,
     selected_by_independent_reviewers,
     selected_of_versions,
     tested_by_two,
@@ -42,12 +41,8 @@ def _best_of_n() -> Iterator[Experiment]:
         )
     model = AgentModel(accuracy=0.7, judge=0.8, one_jury=True)
     setting = Setting(strategy="best_of_n", agents=5, model=model)
-    yield Experiment(
-        about="N=5 p=.7 q=.8, reviewers of one mind",
-        setting=setting,
-        right=expected(distribution_of(setting), selected_by_identical_reviewers(setting.agents, model.judge)),
-        calls=10,
-    )
+    right = expected(distribution_of(setting), selected_of_versions(5, kept=1.0, repaired=0.0, judge=model.judge))
+    yield Experiment(about="N=5 p=.7 q=.8, reviewers of one mind", setting=setting, right=right, calls=10)
 
 
 def _councils() -> Iterator[Experiment]:

@@ -6,7 +6,7 @@ from dataclasses import replace
 from app.quality import closed_forms
 from app.quality.closed_forms import StopsAt
 from app.quality.experiments import ASK_ALL, VOTE, Experiment, Extra, distribution_of, short
-from app.quality.figures import Figure, every
+from app.quality.figures import Figure, share
 from app.quality.simulated_agents import RIGHT, WRONG, AgentModel
 from app.quality.trials import Setting, Trial, agent_ids, deliberate
 
@@ -62,7 +62,7 @@ def _unassailable(agents: int, accuracy: float) -> Experiment:
             (every_vote.winner, every_vote.content) == (trial.conclusion.winner, trial.conclusion.content)
             for every_vote, trial in zip(full, found, strict=True)
         ]
-        yield every("winner is the full vote's", same)
+        yield share("winner is the full vote's", same, 1.0)
 
     return _stopped(setting, closed_forms.unassailable, same_winner)
 

@@ -64,7 +64,7 @@ def test_a_role_may_name_all_of_it() -> None:
         ({"roles": {"A" * 33: PERSONA}}, "roles"),
         ({"roles": {"DEV\n": PERSONA}}, "roles"),
         ({"roles": {"DEV": PERSONA}, "rolls": {}}, "rolls"),
-        ({"roles": {"DEV": {**PERSONA, "engines": ["vllm:8000"]}}}, "roles.DEV.engines"),
+        ({"roles": {"DEV": {**PERSONA, "engines": ["vllm:8000"]}}}, "roles.DEV.engines.0"),
         ({"roles": {"DEV": {**PERSONA, "engines": "http://a"}}}, "roles.DEV.engines"),
         ({"roles": {"DEV": {**PERSONA, "sampling": {"temprature": 0.1}}}}, "roles.DEV.sampling"),
         ({"roles": {"DEV": {**PERSONA, "sampling": {"temperature": 2.1}}}}, "roles.DEV.sampling.temperature"),

@@ -6,7 +6,7 @@ Bradley-Terry's are rounded, to nine places.
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Literal
@@ -57,22 +57,15 @@ def borda(ballots: Sequence[Totals]) -> Exact:
 
     Equal candidates share the mean of their places. A ballot of fewer than two does not count. Borda, 1781.
     """
-    return _averages(_borda_votes(ballots))
+    return _averages(vote for cast in ballots if len(cast) > 1 for vote in _shares(tiers(cast)).items())
 
 
-def _borda_votes(ballots: Sequence[Totals]) -> Iterator[tuple[CandidateId, Fraction]]:
-    for cast in ballots:
-        if len(cast) > 1:
-            yield from _shares(tiers(cast)).items()
-
-
-def _shares(places: Sequence[Iterable[CandidateId]]) -> Exact:
+def _shares(places: Sequence[Collection[CandidateId]]) -> Exact:
     """1 for the first place down to 0 for the last; the members of a tier take the mean of the places they fill."""
     shares: Exact = {}
-    sizes = [list(tier) for tier in places]
-    last = sum(map(len, sizes)) - 1
+    last = sum(map(len, places)) - 1
     first = 0
-    for tier in sizes:
+    for tier in places:
         # Places first … first+len-1 are shared; doubled to stay whole.
         shares.update(dict.fromkeys(tier, 1 - Fraction(2 * first + len(tier) - 1, 2 * last)))
         first += len(tier)
@@ -133,11 +126,8 @@ def strengths(table: Duels) -> Exact:
 def _ordered(parts: Sequence[Orders]) -> Aggregate:
     shares = _shares([tier for part in parts for tier in part.tiers()])
     inexact = sorted(len(part.candidates) for part in parts if not part.exact)
-    return Aggregate(
-        shares,
-        parts,
-        tuple(f"{size} candidates in a circle: ordered by schulze instead of kemeny" for size in inexact),
-    )
+    degraded = tuple(f"{size} candidates in a circle: ordered by schulze instead of kemeny" for size in inexact)
+    return Aggregate(shares, parts, degraded)
 
 
 _PAIRWISE: dict[Aggregation, Callable[[Duels], Aggregate]] = {

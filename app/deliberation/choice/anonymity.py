@@ -9,7 +9,7 @@ import re
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import lru_cache
-from itertools import product
+from itertools import islice, product
 from string import ascii_uppercase
 
 from app.deliberation.choice.ballots import CandidateId, author
@@ -57,12 +57,8 @@ def fence(text: str, nonce: str) -> str:
 
 def labels(count: int) -> tuple[str, ...]:
     """The first `count` letters: A to Z, then AA, AB and so on."""
-    letters: list[str] = []
-    width = 1
-    while len(letters) < count:
-        letters.extend("".join(word) for word in product(ascii_uppercase, repeat=width))
-        width += 1
-    return tuple(letters[: max(0, count)])
+    letters = ("".join(word) for width in range(1, count + 1) for word in product(ascii_uppercase, repeat=width))
+    return tuple(islice(letters, count))
 
 
 def lettered(shown: Sequence[str]) -> dict[str, str]:
@@ -118,8 +114,8 @@ def _tails(shown: Mapping[str, Sequence[CandidateId]], shared: int) -> dict[str,
     """The candidates on the places from `shared` on, last place first; only some reviewers' lists are that long.
 
     Each place takes the candidate that stood there least often, then the one with most places still open. When every
-    reviewer is an author no candidate repeats there: with V the most versions of one author, T candidates and N
-    authors, T - V ≥ N - 1, so a fresh one is always left.
+    reviewer is an author no candidate repeats there. With V the most versions of one author, T candidates and N
+    authors, T - V ≥ N - 1: a fresh one is always left.
     """
     open_count: dict[CandidateId, int] = defaultdict(int)
     for seen in shown.values():
@@ -141,8 +137,8 @@ def _equitable(heads: Mapping[str, Sequence[CandidateId]], places: int) -> dict[
     """Give each reviewer's `places` candidates a place each, so that a candidate's places differ by one at most.
 
     An equitable edge colouring of the bipartite graph of reviewers and candidates, with places for colours (de Werra,
-    1971): a candidate is split into vertices of at most `places` edges, and the graph, whose degrees are then at most
-    `places`, is coloured with alternating paths (Kőnig, 1916).
+    1971). A candidate is split into vertices of at most `places` edges. Then no degree exceeds `places`, and
+    alternating paths colour the graph (Kőnig, 1916).
     """
     names: list[CandidateId] = []
     slots: list[list[int]] = [[_NOBODY] * places for _ in heads]

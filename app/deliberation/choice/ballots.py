@@ -1,7 +1,7 @@
 """Counts the reviewers' ballots into one ranking.
 
-Sums are exact (integers and fractions) and become floats only in the result, so that neither rounding nor the order
-of arrival makes or breaks a tie. A missing ballot, or a candidate that a ballot does not show, never counts as zero.
+Sums are exact and become floats only in the result: neither rounding nor the order of arrival makes or breaks a tie.
+A missing ballot, or a candidate that a ballot does not show, never counts as zero.
 """
 
 import hashlib
@@ -55,13 +55,8 @@ def author(candidate: CandidateId) -> str:
 
 def ballot(reviewer: str, labels: Mapping[str, CandidateId], scores: Scores) -> Ballot:
     """The ballot in a reviewer's answer; `labels` names the candidate behind each letter (else KeyError)."""
-    return Ballot(
-        reviewer,
-        {
-            labels[letter]: {entry.id: entry.score for entry in scored.criteria}
-            for letter, scored in scores.candidates.items()
-        },
-    )
+    by_letter = scores.candidates.items()
+    return Ballot(reviewer, {labels[letter]: {e.id: e.score for e in given.criteria} for letter, given in by_letter})
 
 
 def _weights(criteria: Sequence[Criterion]) -> dict[str, int]:
@@ -143,14 +138,8 @@ def rank(
     def tail(candidate: CandidateId) -> tuple[int, str]:
         return tokens[candidate], hashlib.sha256(f"{seed}:{candidate}".encode()).hexdigest()
 
-    def place(candidate: CandidateId) -> tuple[Fraction, Fraction, int, Fraction, int, str]:
-        return (
-            -found.scores[candidate],
-            -means[candidate],
-            -head_to_head[candidate],
-            -worst[candidate],
-            *tail(candidate),
-        )
+    def place(c: CandidateId) -> tuple[Fraction, Fraction, int, Fraction, int, str]:
+        return -found.scores[c], -means[c], -head_to_head[c], -worst[c], *tail(c)
 
     winners = found.first(sorted(scored, key=place))
     unscored = sorted((candidate for candidate in listed if candidate not in found.scores), key=tail)
@@ -229,10 +218,9 @@ def agreement(ballots: Sequence[Ballot], ranking: Sequence[CandidateId], criteri
 def effective_votes(ballots: Sequence[Ballot], criteria: Sequence[Criterion]) -> float | None:
     """How many independent ballots these are worth: N/(1+(N-1)ρ̂), between 1 and N.
 
-    ρ̂ is the mean Kendall τ-b of two ballots over the candidates that both show, clipped to [0, 1], and N the ballots
-    that compare with another one: two such candidates at least, and a difference made between them on either side.
-    None when no two do. It errs low: reviewers that agree because they are right count as copies.
-    Kish, Survey Sampling (1965), for the formula.
+    ρ̂ is the mean Kendall τ-b of two ballots over the candidates that both show, clipped to [0, 1]. N counts the ballots
+    that compare with another one: both tell apart some of the candidates that they share. None when no two do. It errs
+    low: reviewers that agree because they are right count as copies. Kish, Survey Sampling (1965), for the formula.
     """
     weights = _weights(criteria)
     bits = _bits({candidate for cast in ballots for candidate in cast.scores})

@@ -1,7 +1,7 @@
 """Bradley-Terry: strengths behind pairwise wins, so that a win over a strong candidate counts for more.
 
 The model: i beats j with probability s_i / (s_i + s_j) [Bradley and Terry, Biometrika 39 (1952)]. A candidate without
-a loss would have no finite strength, so each also draws one imaginary game against an average opponent (strength 1):
+a loss would have no finite strength, so each also draws one imaginary game against an opponent of strength 1. This is
 the weak prior of Newman, JMLR 24 (2023), arXiv:2207.00076, at half its weight.
 """
 

@@ -36,8 +36,8 @@ def neighbours(
 def _balance(rows: Mapping[str, list[str]], places: int) -> None:
     """Swap places within rows until no author stands in one place two times more often than in another.
 
-    A swap may make another author too frequent in a place; that one is swapped in another row, and so on along a path,
-    as in `anonymity.arrangements`. Each path lowers the sum of squared counts, so the loop ends.
+    A swap may make another author too frequent in a place. That one is swapped in another row, and so on along a path.
+    Each path lowers the sum of squared counts, so the loop ends.
     """
 
     def lead(author: str, place: int, other: int) -> int:

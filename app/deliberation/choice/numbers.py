@@ -61,41 +61,41 @@ _SHAPES = (
 )
 
 
-def _figure(digits: str) -> Fraction | None:
-    """The value of digits with separators; None for a date, a version and other meaningless separators."""
+def _figure(digits: str) -> Fraction:
+    """The value of digits with separators; ValueError for a date, a version and other meaningless separators."""
     if len(digits) > DIGITS_MAX:
-        return None
+        raise ValueError("too many digits")
     for shape, thousands, decimal in _SHAPES:
         if shape.fullmatch(digits) is not None:
             plain = digits.replace(thousands, "") if thousands else digits
             return Fraction(plain.replace(decimal, "."))
     # Adjacent numbers look like one number with separators, as in "in 2019 300 people".
     last = re.split(f"[{_SPACES}]", digits)[-1]
-    return _figure(last) if last != digits else None
+    if last == digits:
+        raise ValueError("separators without a meaning")
+    return _figure(last)
 
 
-def _power(base: Fraction, exponent: int) -> Fraction | None:
+def _power(base: Fraction, exponent: int) -> Fraction:
     digits = len(str(base.numerator)) + len(str(base.denominator))
-    if digits * abs(exponent) > DIGITS_MAX or (base == 0 and exponent < 0):
-        return None
+    if digits * abs(exponent) > DIGITS_MAX:
+        raise ValueError("too many digits")
     return base**exponent
 
 
-def _scaled(value: Fraction | None, term: re.Match[str]) -> Fraction | None:
-    """The figure with its exponent, power, divisor and magnitude."""
-    above, below = term["above"], term["below"]
-    if value is not None and above is not None:
-        value = value + Fraction(int(above), int(below)) if int(below) else None
+def _value(term: re.Match[str]) -> Fraction:
+    """The figure with its exponent, power, divisor and magnitude. Raises ValueError or ZeroDivisionError."""
+    value = _figure(term["figure"])
+    if term["above"]:
+        value += Fraction(int(term["above"]), int(term["below"]))
     for exponent in (term["exponent"], term["ten"]):
-        if value is not None and exponent is not None:
-            factor = _power(Fraction(10), int(exponent))
-            value = None if factor is None else value * factor
-    if value is not None and term["power"] is not None:
+        if exponent:
+            value *= _power(Fraction(10), int(exponent))
+    if term["power"]:
         value = _power(value, int(term["power"]))
-    if value is not None and term["divisor"] is not None:
-        divisor = _figure(term["divisor"])
-        value = value / divisor if divisor else None
-    if value is not None and term["magnitude"] is not None:
+    if term["divisor"]:
+        value /= _figure(term["divisor"])
+    if term["magnitude"]:
         value *= _MAGNITUDES[term["magnitude"].lower()]
     return value
 
@@ -116,10 +116,13 @@ def last_number(text: str) -> Fraction | None:
         text = pattern.sub(by, text)
     text = _SUPERSCRIPT.sub(lambda found: "^" + found[0].translate(_SUPERSCRIPTS), text)
     for term in reversed(list(_TERM.finditer(text))):
-        value = _scaled(_figure(term["figure"]), term) if _stands_alone(text, term) else None
-        if value is not None:
-            negative = _SIGN.search(text[max(0, term.start() - 3) : term.start()]) is not None
-            return -value if negative else value
+        if not _stands_alone(text, term):
+            continue
+        try:
+            value = _value(term)
+        except (ValueError, ZeroDivisionError):
+            continue
+        return -value if _SIGN.search(text[max(0, term.start() - 3) : term.start()]) else value
     return None
 
 

@@ -5,7 +5,6 @@ The result depends only on the seed and on earlier comparisons, not on chance or
 
 from collections import Counter, defaultdict
 from collections.abc import Sequence
-from itertools import combinations
 
 from app.deliberation.choice.anonymity import nonce
 from app.deliberation.choice.ballots import CandidateId, author
@@ -21,11 +20,6 @@ _BYE = ""
 def bracket(candidates: Sequence[CandidateId], seed: int) -> list[CandidateId]:
     """The candidates in the order that the seed draws; their given order does not matter."""
     return sorted(candidates, key=lambda candidate: nonce(seed, "bracket", candidate))
-
-
-def round_robin(candidates: Sequence[CandidateId]) -> list[Pairing]:
-    """All pairs."""
-    return list(combinations(candidates, 2))
 
 
 def swiss_rounds_max(size: int) -> int:
@@ -89,8 +83,8 @@ def judges(pairs: Sequence[Pairing], members: Sequence[str], load: Counter[str],
     """Two judges for each pair, neither its author; one judge twice where only one member is neutral.
 
     `load` counts the calls of each member, and is updated. Calls are dealt as evenly as possible: first to the members
-    with the fewest, drawn by the seed among equals, then moved along paths that even out the loads (Harvey et al., J.
-    Algorithms 59 (2006)). Raises ValueError when no member is neutral.
+    with the fewest, drawn by the seed among equals. Then they move along paths that even out the loads (Harvey et al.,
+    J. Algorithms 59, 2006). Raises ValueError when no member is neutral.
     """
     neutral = [[each for each in members if each not in (author(one), author(other))] for one, other in pairs]
     if not all(neutral):

@@ -25,8 +25,7 @@ def is_unassailable(first: int, second: int, left: int) -> bool:
 def lead_probability(first: int, second: int) -> Fraction:
     """1 - I½(v₁+1, v₂+1): the probability that the leader is ahead of the runner-up among all possible votes.
 
-    The regularised incomplete beta function at ½ with whole arguments is a tail of the binomial distribution:
-    I½(a, b) = P(X ≥ a) for X ~ Bin(a+b-1, ½).
+    With whole arguments the incomplete beta function is a binomial tail: I½(a, b) = P(Bin(a+b-1, ½) ≥ a).
     """
     flips = first + second + 1
     return 1 - Fraction(sum(comb(flips, heads) for heads in range(first + 1, flips + 1)), 2**flips)

@@ -71,13 +71,13 @@ def repair(
     specification: Specification, code: str, failed: Sequence[tuple[TestCase, str]], fault: str, nonce: str
 ) -> tuple[ChatMessage, ...]:
     """The author repairs its program, given the failed tests with reasons, or why none could be run (`fault`)."""
-    told = fault or "\n\n".join(f"{_listing([test])}\n# fails: {reason}" for test, reason in failed)
+    result = fault or "\n\n".join(f"{_listing([test])}\n# fails: {reason}" for test, reason in failed)
     return messages(
         specification,
         f"# Your work: repair\nBelow is your own program, and what came of running it. {_GROUND} Find the cause, and "
         "mend the program, not the symptom: what is written for a test alone is wrong. A test may be wrong too, for "
         "others wrote it; if the task speaks for your program, return it unchanged and say why.",
         f"Your program:\n{fence(code, nonce)}",
-        f"What came of it:\n{fence(told, nonce)}",
+        f"What came of it:\n{fence(result, nonce)}",
         f"# Your reply\n{_PROGRAM_FORM}",
     )

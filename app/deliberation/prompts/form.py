@@ -1,7 +1,7 @@
 """The form of all prompts.
 
-Shared text comes first and text that differs between agents last, so that an engine's prefix cache (whole 16-token
-blocks from the start) serves all agents of a deliberation. The replica of the agent's role adds the persona at the end.
+Shared text comes first and text that differs between agents last, so that an engine's prefix cache serves all agents of
+a deliberation. The replica of the agent's role adds the persona at the end (docs/decisions/0035).
 
 Peer text is data: fenced with a nonce, introduced as such, never followed. No agent id, role or model appears.
 """

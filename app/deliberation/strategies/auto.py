@@ -4,14 +4,13 @@ Debate corrects few answers; triggered only where it may help, it takes up to 92
 arXiv:2511.11306). The trigger there is a trained classifier; here it is disagreement among independent drafts, without
 training. ESC also stops sampling at a unanimous window (arXiv:2401.10480). The drafts are kept: the rest of the council
 proposes, and the chosen strategy continues as if it had asked for all of them.
-
-Calls without failures: min(3, N) when they are unanimous, else exactly the chosen strategy's.
 """
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
 from pydantic import Field, ValidationError, ValidationInfo, field_validator
 
@@ -19,8 +18,8 @@ from app.deliberation.answers import FORMS, OPTIONS, READ_AS, Count, Normaliser,
 from app.deliberation.engine import Conclusion, Strategy, StrategyDefinition
 from app.deliberation.specification import Parameters, Specification
 from app.deliberation.strategies import best_of_n, council, debate, fuse, tournament
-from app.deliberation.strategies.steps.samples import Samples, asking_for, by_votes, counted
-from app.deliberation.strategies.steps.strategy_run import Candidate, Step, StrategyRun
+from app.deliberation.strategies.steps.counts import asking_for, by_votes, counted
+from app.deliberation.strategies.steps.strategy_run import Candidate, Samples, Step, StrategyRun
 
 DRAFTS_FIRST = 3
 _REPEATED = " × R"
@@ -80,14 +79,9 @@ class AutoParameters(Parameters):
         own = chosen.definition.parameters
         shared = {name: info.data[name] for name in _READING if name in own.model_fields and name in info.data}
         for name, value in shared.items():
-            if name in given and _plain(given[name]) != _plain(value):
+            if name in given and json.dumps(given[name]) != json.dumps(value):
                 raise _conflict(name, given[name])
         return own.model_validate(given | shared).model_dump(mode="json")
-
-
-def _plain(value: object) -> object:
-    """A value as JSON represents it: a tuple becomes a list."""
-    return list(cast(tuple[object, ...], value)) if isinstance(value, tuple) else value
 
 
 def _conflict(name: str, given: object) -> ValidationError:

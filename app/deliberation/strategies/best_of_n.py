@@ -1,7 +1,7 @@
 """`best_of_n`: every agent proposes, every peer scores the others listwise, the best is selected.
 
-Peer selection brings most of deliberation's gain: LLM-PeerReview (arXiv:2512.23213) selects by peer scores, and
-DeliberationBench (arXiv:2601.08835) finds that selecting the best single answer beats free debate.
+LLM-PeerReview (arXiv:2512.23213) selects by peer scores. Selecting the best single answer beats free debate
+(DeliberationBench, arXiv:2601.08835).
 """
 
 from collections.abc import Sequence

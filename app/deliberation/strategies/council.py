@@ -1,12 +1,9 @@
 """`council`: propose, criticise, let the author revise, score old and new versions, rank.
 
 Only the author revises, and only on a major issue or blocker, because free revision flips right answers to wrong ones
-(arXiv:2509.05396). The final scores cover first and last versions, so that a harmful revision loses to the version it
-replaced. Rounds end early (`critiques.CritiqueStopRule`), because more of them tend to hurt (arXiv:2502.19130). A round
-begins only if the budget also holds its revisions and the scores.
-
-Calls without failures, with k = min(critics, N-1): at most N + R·(N·k + N) + N, and N·(R-1) more under the rule
-`settled`, which scores every round, the last one as the end; 1 when N is 1.
+(arXiv:2509.05396). First and last versions are scored, so that a harmful revision loses (docs/decisions/0036). Rounds
+end early, because more of them tend to hurt (arXiv:2502.19130). A round begins only if the budget also holds its
+revisions and the scores.
 """
 
 from collections.abc import Mapping, Sequence
@@ -154,7 +151,7 @@ def _revised(
     outcomes = yield from run.ask("revise", round, calls, quorum=1, stages_left=stages_left, reserve=reserve)
     if not outcomes.admitted:
         return None
-    versions = [written(outcomes, call, latest[call.agent_id].version + 1) for call in calls]
+    versions = (written(outcomes, call, latest[call.agent_id].version + 1) for call in calls)
     revised = {version.author: version for version in versions if version}
     run.report(len(calls) - len(revised), len(calls), f"revisions of round {round} failed")
     return revised

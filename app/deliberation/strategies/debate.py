@@ -1,12 +1,9 @@
 """`debate`: independent drafts; where too few agree, dissenters read others and switch only for a concrete error.
 
-Voting brings most of the gain of debates (arXiv:2508.17536), and free debate turns right answers wrong for the sake of
-agreement (arXiv:2509.05396). So agreeing drafts are not debated (as in DOWN, arXiv:2504.05047), and holders of the
-plurality's answer do not speak. A dissenter reads a few neighbours (sparse: arXiv:2406.11776) with distinct answers
-(S²-MAD, arXiv:2502.04790). A switch counts only with a concrete error in the earlier answer. First and final answers
-have a vote each (Free-MAD, arXiv:2509.11035): the answer of more than half of the drafts always wins.
-
-Calls without failures: N, and one per dissenter and round: at most N(1+R). All dissent while the first place is shared.
+Voting brings most of the gain of debates (arXiv:2508.17536), and free debate turns right answers wrong
+(arXiv:2509.05396). So agreeing drafts are not debated (DOWN, arXiv:2504.05047), and holders of the plurality's answer
+do not speak. A dissenter reads a few neighbours (sparse: arXiv:2406.11776) with distinct answers (S²-MAD,
+arXiv:2502.04790). First and final answers have a vote each (Free-MAD, arXiv:2509.11035).
 """
 
 from collections import Counter
@@ -22,8 +19,8 @@ from app.deliberation.engine import Conclusion, Strategy, StrategyDefinition
 from app.deliberation.outputs import DebateTurn, Output
 from app.deliberation.prompts.debate import turn
 from app.deliberation.specification import Parameters, Specification
+from app.deliberation.strategies.steps.counts import asking_for
 from app.deliberation.strategies.steps.positions import Positions
-from app.deliberation.strategies.steps.samples import asking_for
 from app.deliberation.strategies.steps.strategy_run import Candidate, Step, StrategyRun
 
 _NOT_COUNTED = {
@@ -54,7 +51,7 @@ def _debate(specification: Specification) -> Strategy:
 def continue_from(run: StrategyRun, drafts: Sequence[Candidate]) -> Step[Conclusion]:
     """The strategy after its drafts, one per author, at least one.
 
-    The run's specification states the form in which answers can be read (`samples.asking_for`). Two drafts below the
+    The run's specification states the form in which answers can be read (`counts.asking_for`). Two drafts below the
     quorum that differ are judged as a pair instead.
     """
     specification = run.specification

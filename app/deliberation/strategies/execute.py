@@ -1,12 +1,8 @@
 """`execute`: agents write programs and tests, a sandbox runs all of them, authors repair what fails.
 
-CodeT (arXiv:2207.10397) scores a program by how many programs pass the same tests as it does, times how many tests
-those are: wrong tests and wrong programs seldom agree. Agents who see no program write the tests (AgentCoder,
-arXiv:2312.13010). Results come before opinions: a program that fails a client's test ranks below all that pass. A
-repair that makes a program worse is discarded.
-
-Calls without failures: N programs, T = min(test_writers, N) calls that write tests, and one for each repair, of which
-there are at most N in each of R rounds. A check in the sandbox asks no engine.
+CodeT (arXiv:2207.10397) scores a program by the tests that it passes and by the programs that pass the same ones.
+Agents who see no program write the tests (AgentCoder, arXiv:2312.13010). A repair that makes a program worse is
+discarded. A check in the sandbox asks no engine.
 """
 
 from collections.abc import Collection, Mapping, Sequence

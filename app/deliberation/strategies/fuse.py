@@ -1,15 +1,10 @@
 """`fuse`: select the best single proposal, fuse all into one text, and ship that only if it wins in both orders.
 
-A writer that reads several candidates can beat each of them (Mixture-of-Agents, arXiv:2406.04692), but often does not:
-the best single answer wins most comparisons (DeliberationBench, arXiv:2601.08835). So the fused text must beat it in
-both orders, because swapping the order flips about a third of such verdicts (arXiv:2306.05685).
-
-The author of the best proposal writes. Both compared texts then have one author, and no judge meets its own text,
-which it would prefer (arXiv:2404.13076).
-
-After the selection, a stage opens only if the budget also holds the stages after it: half a fusion is worthless.
-
-Calls without failures: 2N + 4; 1 when N is 1.
+A writer that reads several candidates can beat each of them (Mixture-of-Agents, arXiv:2406.04692). More often the best
+single answer wins (DeliberationBench, arXiv:2601.08835). So the fused text must beat it in both orders, because
+swapping the order flips about a third of such verdicts (arXiv:2306.05685). The author of the best proposal writes, so
+that no judge compares its own text, which it would prefer (arXiv:2404.13076). After the selection, a stage opens only
+if the budget also holds the stages after it: half a fusion is worthless.
 """
 
 from collections.abc import Sequence
@@ -114,11 +109,7 @@ def _fused(run: StrategyRun, drafts: Sequence[Candidate], single: Candidate, mem
 
 
 def _gated(
-    run: StrategyRun,
-    best: Conclusion,
-    single: Candidate,
-    fused: Candidate,
-    ballots: Sequence[tuple[str, str | None]],
+    run: StrategyRun, best: Conclusion, single: Candidate, fused: Candidate, ballots: Sequence[tuple[str, str | None]]
 ) -> Conclusion:
     """The fused text when it won in both orders, else the best single; the tally shows the judges' votes."""
     voters = {c.id: tuple(sorted(judge for judge, winner in ballots if winner == c.id)) for c in (fused, single)}
@@ -128,13 +119,8 @@ def _gated(
         Tally(answer=c.text[:TALLY_CHARS_MAX], votes=len(voters[c.id]), agents=tuple(dict.fromkeys(voters[c.id])))
         for c in ordered
     )
-    return replace(
-        best,
-        content=shipped.text,
-        call_id=shipped.call_id,
-        tally=tally if ballots else (),
-        degraded=tuple(run.degraded),
-    )
+    tally = tally if ballots else ()
+    return replace(best, content=shipped.text, call_id=shipped.call_id, tally=tally, degraded=tuple(run.degraded))
 
 
 FUSE = StrategyDefinition(

@@ -1,16 +1,14 @@
 """`tournament`: propose; pairs are judged in both orders by members who wrote neither; Bradley-Terry ranks them.
 
-A round robin with Bradley-Terry ranks more reliably than comparisons with one baseline, because judges' preferences
-form cycles; swiss rounds against the nearest in the standing come close for fewer calls (arXiv:2502.14074). A knockout
-(arXiv:2501.13007) drops each pair's loser, and tie-breaks decide ties. `comparisons` counts the verdicts and handles
-missing ones; `pairings` pairs candidates and assigns judges.
+A round robin with Bradley-Terry ranks more reliably than comparisons with one baseline; swiss rounds come close for
+fewer calls (arXiv:2502.14074). A knockout drops each pair's loser (arXiv:2501.13007).
 """
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from functools import lru_cache
-from itertools import chain
+from itertools import chain, combinations
 from math import ceil
 from typing import Literal
 
@@ -86,7 +84,7 @@ def continue_from(run: StrategyRun, drafts: Sequence[Candidate]) -> Step[Conclus
     for round in range(1, rounds + 1):
         match parameters.format:
             case "round_robin":
-                pairs = pairings.round_robin(drawn)
+                pairs = list(combinations(drawn, 2))
             case "swiss":
                 standing = _rates(tuple(drawn), tuple(comparisons))
                 pairs = pairings.swiss_round(sorted(drawn, key=lambda each: -standing[each]), played)
@@ -139,9 +137,7 @@ def _judged(
 
 
 # Every decision replays the strategy, whose earlier rounds do not change. These two functions take most of the time.
-@lru_cache(maxsize=64)
-def _rates(drawn: tuple[str, ...], comparisons: tuple[Comparison, ...]) -> Mapping[str, float]:
-    return rates(drawn, comparisons)
+_rates = lru_cache(maxsize=64)(rates)
 
 
 @lru_cache(maxsize=64)

@@ -3,10 +3,7 @@
 Self-consistency (arXiv:2203.11171) with the early stopping of Adaptive-Consistency (arXiv:2305.11860), or an exact
 stop that never changes the winner. Where no two answers are equal, as often in prose, one call picks the most
 consistent one (Universal Self-Consistency, arXiv:2311.17311). The picker is an author and does not see its own answer.
-
 Stated confidence does not count: it does not rank answers within a question (arXiv:2502.06233).
-
-Calls without failures: at most N, + 1 where a pick decides, which takes three answers.
 """
 
 from collections.abc import Sequence
@@ -22,8 +19,8 @@ from app.deliberation.engine import Conclusion, Strategy, StrategyDefinition
 from app.deliberation.outputs import Choice, Output
 from app.deliberation.prompts.council import pick
 from app.deliberation.specification import Parameters, Specification
-from app.deliberation.strategies.steps.samples import Samples, asking_for, by_votes, counted
-from app.deliberation.strategies.steps.strategy_run import Candidate, Step, StrategyRun
+from app.deliberation.strategies.steps.counts import asking_for, by_votes, counted
+from app.deliberation.strategies.steps.strategy_run import Candidate, Samples, Step, StrategyRun
 
 ROUND = 1
 PICKED_FROM_MIN = 3

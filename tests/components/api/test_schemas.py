@@ -5,7 +5,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from pydantic import ValidationError
+from pydantic import Field, ValidationError
 
 from app.api.event_schemas import DeliberationEvent, StreamGap
 from app.api.problems import InvalidJson, ValidationFailed, body_problems
@@ -196,6 +196,37 @@ def test_strict_json_passes_unchanged(content: bytes) -> None:
 )
 def test_equivalent_bodies_have_the_same_hash(one: object, other: object, same: bool) -> None:
     assert (body_sha256(read(one)) == body_sha256(read(other))) == same
+
+
+@pytest.mark.parametrize(
+    ("body", "sha256"),
+    [
+        ({"task": "t"}, "875b61a44742b3d2678ea9f04ac1f99218cd710740b13632c8d842dd5fe5f2b9"),
+        (
+            {
+                "task": "t",
+                "agents": [{"role": "DEV"}],
+                "constraints": {"rubric": "r"},
+                "webhook": {"url": "https://example.com/"},
+            },
+            "8eedd3e4e15f462470c4a22a677cd572af333e4b51e1b9d0c8b0bf6b9789dee5",
+        ),
+    ],
+)
+def test_an_upgrade_keeps_the_hash_of_a_body(body: object, sha256: str) -> None:
+    """The hash is recorded; if it changes, a keyed retry across the upgrade answers 409."""
+    assert body_sha256(DeliberationRequest.model_validate(body)) == sha256, (
+        "give a new field `exclude_if` for its default"
+    )
+
+
+def test_a_field_that_is_left_out_at_its_default_keeps_the_hash() -> None:
+    class Later(DeliberationRequest):
+        note: str | None = Field(default=None, exclude_if=lambda note: note is None)
+
+    body = {"task": "t"}
+    assert body_sha256(Later.model_validate(body)) == body_sha256(read(body))
+    assert body_sha256(Later.model_validate({**body, "note": "n"})) != body_sha256(read(body))
 
 
 @pytest.mark.parametrize(("size", "quorum"), [(1, 1), (2, 2), (3, 2), (4, 2), (5, 3), (9, 5), (32, 16)])

@@ -67,7 +67,8 @@ def test_independent_reviewers_match_a_manual_count() -> None:
 
 
 def test_identical_reviewers_match_a_manual_count() -> None:
-    distribution, given = closed_forms.right_drafts(3, 0.7), closed_forms.selected_by_identical_reviewers(3, 0.8)
+    distribution = closed_forms.right_drafts(3, 0.7)
+    given = closed_forms.selected_of_versions(3, kept=1.0, repaired=0.0, judge=0.8)
     assert closed_forms.expected(distribution, given) == pytest.approx(0.8 * (1 - 0.3**3) + 0.2 * 0.7**3)
 
 
@@ -115,9 +116,9 @@ def test_debate_changes_nothing_with_a_majority_and_decides_a_draw() -> None:
 
 
 def test_a_perfect_gate_adds_the_writers_gains_and_a_closed_one_adds_nothing() -> None:
-    assert contest_forms.fused(0.6, 0.9, writer=0.5, judge=1.0, bias=0.0).right == pytest.approx(0.6 + 0.3 * 0.5)
-    shut = contest_forms.fused(0.6, 0.9, writer=0.5, judge=0.5, bias=0.5)
-    assert (shut.right, shut.shipped) == pytest.approx((0.6, 0.0))
+    right, _ = contest_forms.fused(0.6, 0.9, writer=0.5, judge=1.0, bias=0.0)
+    assert right == pytest.approx(0.6 + 0.3 * 0.5)
+    assert contest_forms.fused(0.6, 0.9, writer=0.5, judge=0.5, bias=0.5) == pytest.approx((0.6, 0.0))
 
 
 @pytest.mark.parametrize("bias", [0.0, 0.15, 0.3])
@@ -162,7 +163,7 @@ def test_a_band_is_three_standard_errors_and_zero_for_an_exact_prediction() -> N
     halves = [True] * 50 + [False] * 50
     assert figures.share("x", halves, 0.5).band == pytest.approx(0.15)
     assert figures.share("x", halves, 0.64).within and not figures.share("x", halves, 0.66).within
-    assert figures.every("x", [True] * 9).within and not figures.every("x", [True] * 9 + [False]).within
+    assert figures.share("x", [True] * 9, 1.0).within and not figures.share("x", [True] * 9 + [False], 1.0).within
     assert figures.mean("calls", [6, 6, 6], 6).within and not figures.mean("calls", [6, 6, 6], 6.001).within
     assert figures.mean("calls", [6], 6).sigma == 0
     with pytest.raises(ValueError, match="at least one"):

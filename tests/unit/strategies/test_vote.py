@@ -13,7 +13,7 @@ from app.deliberation.calls import Call
 from app.deliberation.choice.stopping import may_stop
 from app.deliberation.facts import Failed, StageOpened, Verdict
 from app.deliberation.specification import Budget
-from app.deliberation.strategies.steps.samples import counted
+from app.deliberation.strategies.steps.counts import counted
 from app.deliberation.strategies.steps.strategy_run import Candidate
 from app.deliberation.strategies.vote import VoteParameters
 from tests.unit.facts_of import CouncilScript, Run, agent_ids, run, specification

@@ -9,7 +9,7 @@ from typing import Literal
 from app.deliberation.answers import READ_AS, Normaliser, normalise, tally
 from app.deliberation.engine import Conclusion
 from app.deliberation.outputs import DebateTurn
-from app.deliberation.strategies.steps.samples import by_answers
+from app.deliberation.strategies.steps.counts import by_answers
 from app.deliberation.strategies.steps.strategy_run import Candidate, StrategyRun
 
 Taken = Literal["switched", "kept", "unfounded", "unread"]

@@ -11,7 +11,7 @@ from app.deliberation.outputs import Output, SandboxReport, TestCase, Tests
 from app.deliberation.prompts import code as prompts
 from app.deliberation.specification import Parameters
 from app.deliberation.strategies.steps.evidence import NO_REPORT, Checked, Suite, suite
-from app.deliberation.strategies.steps.strategy_run import Candidate, Step, StrategyRun, written
+from app.deliberation.strategies.steps.strategy_run import Candidate, Samples, Step, StrategyRun, written
 
 FAILED_SHOWN_MAX = 8
 
@@ -55,14 +55,12 @@ class ProgramParameters(Parameters):
 
 
 def programs_written(run: StrategyRun, parameters: ProgramParameters) -> Step[list[Candidate]]:
-    """Every agent writes a program alone. Raises as `StrategyRun.draft` does."""
+    """Every agent writes a program alone. Raises as `Samples` does."""
     specification = run.specification
     mark = nonce(specification.seed, "given")
-    calls = [
-        run.call(agent, prompts.program(specification, parameters.given, place, mark), Output(kind="program"))
-        for place, agent in enumerate(specification.agents)
-    ]
-    return (yield from run.draft(calls, stages_left=3 + 2 * specification.rounds))
+    samples = Samples(run, lambda place: prompts.program(specification, parameters.given, place, mark), "program")
+    yield from samples.ask(specification.size, stages_left=3 + 2 * specification.rounds)
+    return samples.completed()
 
 
 def tested(run: StrategyRun, parameters: ProgramParameters) -> Step[Suite]:
@@ -129,8 +127,7 @@ def repaired(
         calls.append(run.call(run.agent(author), messages, Output(kind="program")))
     stages_left = 2 + 2 * (specification.rounds - round)
     outcomes = yield from run.ask("repair", round, calls, quorum=1, stages_left=stages_left)
-    versions = [written(outcomes, call, latest[call.agent_id].version + 1) for call in calls]
-    kept = [version for version in versions if version]
+    kept = [new for call in calls if (new := written(outcomes, call, latest[call.agent_id].version + 1))]
     if outcomes.admitted:
         run.report(len(calls) - len(kept), len(calls), f"repairs of round {round} failed")
     return kept

@@ -1,14 +1,13 @@
 """Reserves: the part of a budget that later stages need when a stage is worthless without them.
 
-A critique without a revision, a revision without scores or an analysis without a fusion only takes budget from the
-choice. Predictions err upwards, as `budget.predicted_tokens` does: unwritten text counts at its author's bound. Tokens
-are not counted where the budget leaves them open.
+Predictions err upwards, as `budget.predicted_tokens` does: unwritten text counts at its author's bound. Tokens are not
+counted where the budget leaves them open.
 """
 
 from collections.abc import Collection, Mapping, Sequence
 
 from app.deliberation.budget import BYTES_PER_TOKEN, predicted_tokens
-from app.deliberation.calls import Call, ChatMessage, Cost
+from app.deliberation.calls import Call, Cost
 from app.deliberation.choice.anonymity import nonce
 from app.deliberation.outputs import Analysis, Output
 from app.deliberation.prompts.council import judge_pair, revise, score
@@ -27,7 +26,7 @@ def scoring(run: StrategyRun, versions: Sequence[Candidate], coming: Collection[
     if specification.budget.max_tokens is None:
         return Cost(calls=len(authors))
     mark = nonce(specification.seed, "reserve")
-    frame = _bytes(score(specification, [], mark))
+    frame = sum(len(message.content.encode()) for message in score(specification, [], mark))
     each = len((candidate("AA", "", mark) + _PER_CANDIDATE).encode())
     sizes = _sizes(run, versions, coming)
     tokens = 0
@@ -80,7 +79,3 @@ def _sizes(run: StrategyRun, versions: Sequence[Candidate], coming: Collection[s
     for author in coming:
         last[author] = max(last.get(author, 0), run.agent(author).sampling.max_tokens * BYTES_PER_TOKEN)
     return [*first, *last.items()]
-
-
-def _bytes(messages: Sequence[ChatMessage]) -> int:
-    return sum(len(message.content.encode()) for message in messages)

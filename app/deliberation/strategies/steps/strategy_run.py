@@ -3,8 +3,9 @@
 Each step is a generator that yields at most one Ask: `drafts = yield from run.propose(…)`.
 """
 
-from collections.abc import Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TypeVar
 
 from app.deliberation.calls import Ask, Call, ChatMessage, Cost
@@ -14,7 +15,7 @@ from app.deliberation.choice.ballots import Ballot, Ranked, agreement, author, b
 from app.deliberation.engine import Conclusion, Outcomes
 from app.deliberation.errors import BudgetExhausted, QuorumNotReached
 from app.deliberation.facts import Dissent, Standing, Tally
-from app.deliberation.outputs import Answer, Output, Pair, Program, Revision, Scores
+from app.deliberation.outputs import Answer, Output, OutputKind, Pair, Program, Revision, Scores
 from app.deliberation.prompts.council import judge_pair, propose, score
 from app.deliberation.specification import AgentSpec, Purpose, Specification
 
@@ -24,7 +25,6 @@ JUDGING_TEMPERATURE_MAX = 0.3
 BALLOT_TOKENS = 128
 SCORE_TOKENS = 128
 COMPLETION_TOKENS_MAX = 32_768
-NO_ANSWER = "no answer has the form that was asked for"
 
 _T = TypeVar("_T")
 Step = Generator[Ask, Outcomes, _T]
@@ -126,14 +126,8 @@ class StrategyRun:
 
         The budget must hold the `reserve` besides. A refused stage takes no number.
         """
-        ask = Ask(
-            purpose=purpose,
-            round=round,
-            calls=tuple(calls),
-            quorum=quorum,
-            stages_left=stages_left,
-            reserve=reserve or Cost(),
-        )
+        calls, reserve = tuple(calls), reserve or Cost()
+        ask = Ask(purpose=purpose, round=round, calls=calls, quorum=quorum, stages_left=stages_left, reserve=reserve)
         outcomes = yield ask
         if outcomes.admitted:
             self.stage += 1
@@ -145,26 +139,10 @@ class StrategyRun:
             self.degraded.append(f"{count} of {total} {words}")
 
     def propose(self, stages_left: int) -> Step[list[Candidate]]:
-        """Every agent answers alone. Raises as `draft` does."""
-        agents = enumerate(self.specification.agents)
-        calls = [self.call(agent, propose(self.specification, place), Output(kind="answer")) for place, agent in agents]
-        return (yield from self.draft(calls, stages_left))
-
-    def draft(self, calls: Sequence[Call], stages_left: int) -> Step[list[Candidate]]:
-        """The first stage: one call per agent, for an answer or a program. `degraded` reports missing drafts.
-
-        Raises QuorumNotReached without any draft, BudgetExhausted when the budget does not admit the stage.
-        """
-        outcomes = yield from self.ask("propose", 0, calls, quorum=self.specification.quorum, stages_left=stages_left)
-        if not outcomes.admitted:
-            raise BudgetExhausted("the budget does not admit the first stage")
-        drafts = [draft for call in calls if (draft := written(outcomes, call))]
-        if not drafts:
-            problem = first_problem(calls, outcomes) or NO_ANSWER
-            raise QuorumNotReached(f"none of {len(calls)} agents answered: {problem}")
-        if len(drafts) < len(calls):
-            self.degraded.append(f"{len(drafts)} of {len(calls)} agents answered")
-        return drafts
+        """Every agent answers alone. Raises as `Samples` does."""
+        samples = Samples(self)
+        yield from samples.ask(self.specification.size, stages_left)
+        return samples.completed()
 
     def is_pair(self, authors: Sequence[str]) -> bool:
         """Whether so few authors are left that they are compared as one pair: two, below the quorum."""
@@ -320,6 +298,51 @@ class StrategyRun:
             tally=tally,
             degraded=tuple(self.degraded),
         )
+
+
+@dataclass
+class Samples:
+    """Drafts of a council in waves: each agent is asked once, in the council's order, with its own approach.
+
+    `kind` is the draft's form; `prompt` returns the prompt for an agent's place, that of an answer if absent.
+    """
+
+    run: StrategyRun
+    prompt: Callable[[int], tuple[ChatMessage, ...]] | None = None
+    kind: OutputKind = "answer"
+    drafts: list[Candidate] = field(default_factory=list[Candidate])
+    asked: int = 0
+    _problem: str = "no answer has the form that was asked for"
+
+    @property
+    def left(self) -> int:
+        """How many agents have not been asked."""
+        return self.run.specification.size - self.asked
+
+    def ask(self, size: int, stages_left: int) -> Step[bool]:
+        """Let the next `size` agents write; False when the budget refuses it, BudgetExhausted for the first wave."""
+        run, specification = self.run, self.run.specification
+        prompt = self.prompt or partial(propose, specification)
+        wave = list(enumerate(specification.agents))[self.asked : self.asked + size]
+        calls = [run.call(agent, prompt(place), Output(kind=self.kind)) for place, agent in wave]
+        quorum = min(specification.quorum, len(calls))
+        outcomes = yield from run.ask("propose", 0, calls, quorum=quorum, stages_left=stages_left)
+        if not outcomes.admitted:
+            if not self.asked:
+                raise BudgetExhausted("the budget does not admit the first stage")
+            return False
+        self.asked += len(calls)
+        self.drafts += [draft for call in calls if (draft := written(outcomes, call))]
+        self._problem = first_problem(calls, outcomes) or self._problem
+        return True
+
+    def completed(self) -> list[Candidate]:
+        """All drafts of the waves; `degraded` reports missing ones. Raises QuorumNotReached without any."""
+        if not self.drafts:
+            raise QuorumNotReached(f"none of {self.asked} agents answered: {self._problem}")
+        if len(self.drafts) < self.asked:
+            self.run.degraded.append(f"{len(self.drafts)} of {self.asked} agents answered")
+        return self.drafts
 
 
 def lead(ranked: Sequence[tuple[Candidate, float | None]]) -> float | None:

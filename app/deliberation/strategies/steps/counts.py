@@ -1,64 +1,12 @@
-"""Proposals in waves, and the verdict by their count."""
+"""The verdict by a count of answers, and the form in which they can be read."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 
 from app.deliberation.answers import Count, Normaliser, normalise, requirement, tally
 from app.deliberation.choice.anonymity import nonce
 from app.deliberation.engine import Conclusion
-from app.deliberation.errors import BudgetExhausted, QuorumNotReached
-from app.deliberation.outputs import Output
-from app.deliberation.prompts.council import propose
 from app.deliberation.specification import Specification
-from app.deliberation.strategies.steps.strategy_run import (
-    NO_ANSWER,
-    Candidate,
-    Step,
-    StrategyRun,
-    first_problem,
-    written,
-)
-
-
-@dataclass
-class Samples:
-    """Proposals of a council in waves: each agent is asked once, in the council's order, with its own approach."""
-
-    run: StrategyRun
-    drafts: list[Candidate] = field(default_factory=list[Candidate])
-    asked: int = 0
-    _problem: str = NO_ANSWER
-
-    @property
-    def left(self) -> int:
-        """How many agents have not been asked."""
-        return self.run.specification.size - self.asked
-
-    def ask(self, size: int, stages_left: int) -> Step[bool]:
-        """Let the next `size` agents propose; False when the budget refuses it, BudgetExhausted for the first wave."""
-        run, specification = self.run, self.run.specification
-        calls = [
-            run.call(agent, propose(specification, place), Output(kind="answer"))
-            for place, agent in list(enumerate(specification.agents))[self.asked : self.asked + size]
-        ]
-        quorum = min(specification.quorum, len(calls))
-        outcomes = yield from run.ask("propose", 0, calls, quorum=quorum, stages_left=stages_left)
-        if not outcomes.admitted:
-            if not self.asked:
-                raise BudgetExhausted("the budget does not admit the first stage")
-            return False
-        self.asked += len(calls)
-        self.drafts += [draft for call in calls if (draft := written(outcomes, call))]
-        self._problem = first_problem(calls[::-1], outcomes) or self._problem
-        return True
-
-    def completed(self) -> list[Candidate]:
-        """All drafts of the waves; `degraded` reports missing ones. Raises QuorumNotReached without any."""
-        if not self.drafts:
-            raise QuorumNotReached(f"none of {self.asked} agents answered: {self._problem}")
-        if len(self.drafts) < self.asked:
-            self.run.degraded.append(f"{len(self.drafts)} of {self.asked} agents answered")
-        return self.drafts
+from app.deliberation.strategies.steps.strategy_run import Candidate, StrategyRun
 
 
 def asking_for(specification: Specification, normaliser: Normaliser, options: tuple[str, ...]) -> Specification:
