@@ -147,7 +147,7 @@ def ask(
     webhook: Annotated[str | None, typer.Option(metavar="URL", help="Receiver of a signed webhook at the end.")] = None,
     detach: Annotated[bool, typer.Option("--detach", "--no-wait", help="Print the id and exit at once.")] = False,
     watch: Annotated[bool | None, typer.Option(help="Show it live. (default: in a terminal)")] = None,
-    idempotency_key: Annotated[str | None, typer.Option(help="A repeat with this key returns the same deliberation.")] = None,
+    idempotency_key: Annotated[str | None, typer.Option(help="A repeat with this key returns the same one.")] = None,
 ) -> None:
     """Submit a task and wait for the verdict.
 
