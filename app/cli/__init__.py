@@ -16,17 +16,11 @@ cli = typer.Typer(
 
 _ANY_ARGUMENTS = {"allow_extra_args": True, "ignore_unknown_options": True}
 
-cli.command("up", epilog=EXIT_HELP)(up.up)
-cli.command("demo", epilog=EXIT_HELP)(demo.demo)
-cli.command("ask", epilog=EXIT_HELP)(ask.ask)
-cli.command("watch", epilog=EXIT_HELP)(watch.watch)
+for command in (up.up, demo.demo, ask.ask, watch.watch):
+    cli.command(epilog=EXIT_HELP)(command)
 cli.command("list", epilog=EXIT_HELP)(show.list_deliberations)
-cli.command("show", epilog=EXIT_HELP)(show.show)
-cli.command("cancel", epilog=EXIT_HELP)(show.cancel)
-cli.command("roles", epilog=EXIT_HELP)(show.roles)
-cli.command("cluster", epilog=EXIT_HELP)(cluster.cluster)
-cli.command("strategies", epilog=EXIT_HELP)(strategies.strategies)
-cli.command("openapi", epilog=EXIT_HELP)(openapi.openapi)
+for command in (show.show, show.cancel, show.roles, cluster.cluster, strategies.strategies, openapi.openapi):
+    cli.command(epilog=EXIT_HELP)(command)
 cli.command("simulator", context_settings=_ANY_ARGUMENTS, add_help_option=False)(simulator.simulator)
 cli.add_typer(streams.streams_cli, name="streams")
 cli.add_typer(keys.keys_cli, name="keys")

@@ -13,10 +13,9 @@ from rich.text import Text
 
 from app.api.schemas import Deliberation
 from app.cli.client import GatewayClient, GatewayRefused, JsonObject, parsed
-from app.cli.exits import Exit, exit_of, run
+from app.cli.exits import Exit, exit_of, output, run
 from app.cli.options import DEFAULT_URL, ApiKeyOption, JsonOption, UrlOption, nested_values, pairs
 from app.cli.render.ranking import deliberation_report
-from app.cli.show import output
 from app.cli.watch import print_events, until_ended, watch_deliberation
 
 
@@ -89,11 +88,12 @@ async def _ask(
         if detach:
             return output(resource, lambda: Text(deliberation_id), as_json=as_json)
         try:
-            if live and not as_json:
-                resource = await watch_deliberation(gateway, deliberation_id, Console(highlight=False))
+            if not live:
+                resource = await until_ended(gateway, deliberation_id)
+            elif as_json:
+                resource = await print_events(gateway, deliberation_id)
             else:
-                await (print_events if live else until_ended)(gateway, deliberation_id)
-                resource = await gateway.deliberation(deliberation_id)
+                resource = await watch_deliberation(gateway, deliberation_id, Console(highlight=False))
         except asyncio.CancelledError:
             Console(stderr=True, highlight=False).print(resume_hint(deliberation_id, url))
             raise
@@ -122,7 +122,6 @@ ParameterOption = Annotated[
 ]
 
 
-# Long because typer reads the options from the signature.
 def ask(
     task: Annotated[str | None, typer.Argument(metavar="TASK", help="The task to deliberate on.")] = None,
     url: UrlOption = DEFAULT_URL,
@@ -135,9 +134,7 @@ def ask(
     strategy: Annotated[str | None, typer.Option(help="See `deliberate strategies`. (default: council)")] = None,
     parameter: ParameterOption = None,
     rounds: Annotated[int | None, typer.Option(help="Rounds of critique and revision. (default: 1)")] = None,
-    rubric: Annotated[
-        str | None, typer.Option(help="Scoring criteria: a text, a JSON list, or @file with either.")
-    ] = None,
+    rubric: Annotated[str | None, typer.Option(help="Criteria: a text, a JSON list, or @file with either.")] = None,
     requirement: Annotated[list[str] | None, typer.Option(help="A requirement for answers; repeatable.")] = None,
     timeout: Annotated[int | None, typer.Option(metavar="SECONDS", help="Deadline. (default: 300)")] = None,
     seed: Annotated[int | None, typer.Option(help="Seed of all random choices.")] = None,
@@ -148,15 +145,9 @@ def ask(
     budget_calls: Annotated[int | None, typer.Option(help="Limit on the number of calls.")] = None,
     meta: Annotated[list[str] | None, typer.Option(metavar="KEY=VALUE", help="Metadata; repeatable.")] = None,
     webhook: Annotated[str | None, typer.Option(metavar="URL", help="Receiver of a signed webhook at the end.")] = None,
-    detach: Annotated[
-        bool, typer.Option("--detach", "--no-wait", help="Print the id after the submission and exit.")
-    ] = False,
-    watch: Annotated[
-        bool | None, typer.Option(help="Show the deliberation live. (default: in a terminal)", show_default=False)
-    ] = None,
-    idempotency_key: Annotated[
-        str | None, typer.Option(help="A repeated submission with this key returns the same deliberation.")
-    ] = None,
+    detach: Annotated[bool, typer.Option("--detach", "--no-wait", help="Print the id and exit at once.")] = False,
+    watch: Annotated[bool | None, typer.Option(help="Show it live. (default: in a terminal)")] = None,
+    idempotency_key: Annotated[str | None, typer.Option(help="A repeat with this key returns the same one.")] = None,
 ) -> None:
     """Submit a task and wait for the verdict.
 

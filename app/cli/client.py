@@ -1,13 +1,9 @@
-"""A thin HTTP client of the gateway for the command line.
-
-It turns problem documents into `CommandError`s with a remedy, retries a submission with its idempotency key after a
-broken connection, and follows the event stream by cursor across restarts of the gateway.
-"""
+"""A thin HTTP client of the gateway for the command line; its errors are `CommandError`s with a remedy."""
 
 import asyncio
 import random
 from collections.abc import AsyncGenerator, Callable, Mapping
-from types import TracebackType
+from contextlib import suppress
 from typing import Any, Self, TypeVar, cast
 
 import httpx
@@ -39,7 +35,6 @@ _REMEDIES = {
     "rate_limited": "send fewer requests",
     "journal_unavailable": "the gateway cannot reach NATS; try again, or look at its /readyz",
 }
-
 
 JsonObject = dict[str, Any]
 _Model = TypeVar("_Model", bound=BaseModel)
@@ -73,11 +68,6 @@ def _unreachable(url: str, exc: httpx.TransportError) -> GatewayUnreachable:
         case _:
             detail = f"the connection to {url} broke"
     return GatewayUnreachable(Exit.UNREACHABLE, "unreachable", detail, remedy=_UNREACHABLE_REMEDY)
-
-
-def _not_a_gateway(url: str, detail: str) -> GatewayUnreachable:
-    remedy = "name the gateway's base URL by --url or DELIBERATE_URL"
-    return GatewayUnreachable(Exit.UNREACHABLE, "not_a_gateway", f"{url} {detail}", remedy=remedy)
 
 
 def parsed(model: type[_Model], document: JsonObject) -> _Model:
@@ -116,29 +106,25 @@ class GatewayClient:
     ) -> None:
         """Raises CommandError for an invalid URL or key. `transport` replaces the network in tests."""
         try:
-            parsed = httpx.URL(url)
-        except httpx.InvalidURL as exc:
-            raise CommandError(Exit.USAGE, "invalid_url", f"{url!r} is not a URL: {exc}", remedy=_URL_REMEDY) from exc
-        if parsed.scheme not in ("http", "https") or not parsed.host:
-            raise CommandError(
-                Exit.USAGE, "invalid_url", f"--url takes http://host:port, not {url!r}", remedy=_URL_REMEDY
-            )
+            base = httpx.URL(url)
+        except httpx.InvalidURL:
+            base = httpx.URL()
+        if base.scheme not in ("http", "https") or not base.host:
+            detail = f"--url takes http://host:port, not {url!r}"
+            raise CommandError(Exit.USAGE, "invalid_url", detail, remedy=_URL_REMEDY)
         self.url = url.rstrip("/")
         self._http = httpx.AsyncClient(
             base_url=self.url,
             transport=transport,
-            timeout=httpx.Timeout(_READ_TIMEOUT_S, connect=_CONNECT_TIMEOUT_S),
             # A proxy of the environment must not receive requests to this machine.
-            trust_env=not is_loopback(parsed.host),
+            trust_env=not is_loopback(base.host),
             headers={"User-Agent": "deliberate"} | _authorization(api_key),
         )
 
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self._http.aclose()
 
     async def _request(
@@ -159,13 +145,12 @@ class GatewayClient:
             raise _unreachable(self.url, exc) from exc
         if response.status_code >= 400:
             raise problem_of(response)
-        try:
+        with suppress(ValueError):
             document = response.json()
-        except ValueError as exc:
-            raise _not_a_gateway(self.url, f"answers {path} without JSON") from exc
-        if not isinstance(document, dict):
-            raise _not_a_gateway(self.url, f"answers {path} without a JSON object")
-        return cast(JsonObject, document)
+            if isinstance(document, dict):
+                return cast(JsonObject, document)
+        detail = f"{self.url} answers {path} without a JSON object"
+        raise GatewayUnreachable(Exit.UNREACHABLE, "not_a_gateway", detail, remedy=_URL_REMEDY)
 
     async def submit(self, body: JsonObject, idempotency_key: str) -> JsonObject:
         """POST a deliberation; returns the resource. Retries with the same key when the outcome is unknown."""
@@ -219,6 +204,5 @@ class GatewayClient:
         except StreamLost as exc:
             if exc.response is not None:
                 raise problem_of(exc.response) from exc
-            raise GatewayUnreachable(
-                Exit.UNREACHABLE, "unreachable", f"{self.url}: {exc}", remedy=_UNREACHABLE_REMEDY
-            ) from exc
+            detail = f"{self.url}: {exc}"
+            raise GatewayUnreachable(Exit.UNREACHABLE, "unreachable", detail, remedy=_UNREACHABLE_REMEDY) from exc

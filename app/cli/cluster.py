@@ -65,12 +65,10 @@ def cluster_text(found: Cluster) -> RenderableType:
         table.add_column(style=style, overflow="fold")
     for row in (*_work(found), *_log(found)):
         table.add_row(*map(plain, row))
-    missing = (
-        Text.assemble(("missing", "yellow"), "  ", plain(f"{each.part}: {each.detail}")) for each in found.missing
-    )
-    return Group(table, *missing)
+    missing = [plain(f"{each.part}: {each.detail}") for each in found.missing]
+    return Group(table, *(Text.assemble(("missing", "yellow"), "  ", text) for text in missing))
 
 
 def cluster(url: UrlOption = DEFAULT_URL, api_key: ApiKeyOption = None, as_json: JsonOption = False) -> None:
     """Show replicas, queue, engines, log and versions. If keys are required, the scope admin is needed."""
-    print_resource("/cluster", Cluster, cluster_text, url=url, api_key=api_key, as_json=as_json)
+    print_resource("/cluster", Cluster, cluster_text, url, api_key, as_json=as_json)

@@ -23,7 +23,7 @@ from enum import IntEnum
 from typing import Any, NamedTuple, NoReturn
 
 import typer
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.text import Text
 
 from app.cli.render.prose import printable
@@ -140,3 +140,12 @@ def run(work: Callable[[], Coroutine[Any, Any, Exit]], *, as_json: bool) -> NoRe
 def print_json(document: object) -> None:
     """Print a JSON document on one line of stdout, unbuffered."""
     print(json.dumps(document, ensure_ascii=False, separators=(",", ":")), flush=True)
+
+
+def output(document: object, rendered: Callable[[], RenderableType], *, as_json: bool) -> Exit:
+    """Print a document as JSON, or `rendered`; returns success."""
+    if as_json:
+        print_json(document)
+    else:
+        Console(highlight=False).print(rendered())
+    return Exit.SUCCESS

@@ -7,7 +7,7 @@ of processes shows options.
 import os
 import re
 from datetime import UTC, datetime, timedelta
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
 import typer
 from pydantic import ValidationError
@@ -28,7 +28,7 @@ from app.access.keys import (
     key_id_of,
     key_subject,
 )
-from app.cli.exits import EXIT_HELP, CommandError, Exit, print_json, run
+from app.cli.exits import EXIT_HELP, CommandError, Exit, output, print_json, run
 from app.cli.options import JsonOption, checked_tenant
 from app.cli.render.prose import printable
 from app.cli.render.ranking import plain
@@ -72,20 +72,13 @@ def _checked_scopes(values: list[str]) -> list[str]:
     return values
 
 
-def _checked_expiry(value: str) -> str:
-    lifetime(value)
-    return value
-
-
 NameArgument = Annotated[str, typer.Argument(metavar="NAME", callback=_checked_name, help="Purpose of the key.")]
-TenantOption = Annotated[str, typer.Option(callback=checked_tenant, help="Tenant whose deliberations the key opens.")]
+TenantOption = Annotated[str, typer.Option(callback=checked_tenant, help="Tenant that the key belongs to.")]
 ScopeOption = Annotated[
     list[str],
     typer.Option("--scope", metavar="SCOPE", callback=_checked_scopes, help="submit, read or admin; repeatable."),
 ]
-ExpiresOption = Annotated[
-    str, typer.Option("--expires", metavar="SPAN", callback=_checked_expiry, help="Lifetime: 30m, 12h, 90d, or never.")
-]
+ExpiresOption = Annotated[str, typer.Option(metavar="SPAN", help="Lifetime: 30m, 12h, 90d, or never.")]
 KeyArgument = Annotated[str, typer.Argument(metavar="ID", help="Id of the key; `deliberate keys list` shows it.")]
 
 
@@ -127,18 +120,12 @@ def create_key(
     wait_s: WaitOption = 10.0,
 ) -> None:
     """Create a key. Stdout has only the key, which cannot be shown again."""
+    span, scopes = lifetime(expires), cast("list[Scope]", scope)
 
     async def work(journal: JetStreamJournal) -> Exit:
-        now, span = datetime.now(UTC), lifetime(expires)
-        scopes: list[Scope] = [each for each in SCOPES if each in scope]
-        fact, key = created(
-            pepper_of_environment(),
-            name=name,
-            tenant=tenant,
-            scopes=scopes,
-            created_at=now,
-            expires_at=None if span is None else now + span,
-        )
+        now, pepper = datetime.now(UTC), pepper_of_environment()
+        expires_at = None if span is None else now + span
+        fact, key = created(pepper, name=name, tenant=tenant, scopes=scopes, created_at=now, expires_at=expires_at)
         appended = await journal.write(key_subject(fact), encode_key(fact))
         assert appended.created, "a random id of 60 bits repeated"
         document = _document(HeldKey.of(fact), KeyBook(), None, now)
@@ -147,9 +134,7 @@ def create_key(
             return Exit.SUCCESS
         print(key, flush=True)
         until = "never expires" if fact.expires_at is None else f"expires {fact.expires_at:%Y-%m-%d %H:%M} UTC"
-        line = (
-            f"{fact.key_id}: tenant {tenant}, {', '.join(fact.scopes)}, {until}. Keep the key: it is not shown again."
-        )
+        line = f"{fact.key_id}: tenant {tenant}, {', '.join(fact.scopes)}, {until}. Keep it: it is not shown again."
         Console(stderr=True, highlight=False).print(plain(line), style="dim", soft_wrap=True)
         return Exit.SUCCESS
 
@@ -183,11 +168,7 @@ def list_keys(
         pepper_id = pepper_of_environment().id if os.environ.get("KEY_PEPPER") else None
         held = sorted(book.keys.values(), key=lambda key: key.fact.created_at)
         documents = [_document(key, book, pepper_id, now) for key in held if tenant in (None, key.fact.tenant)]
-        if as_json:
-            print_json({"items": documents})
-        else:
-            Console(highlight=False).print(keys_table(documents))
-        return Exit.SUCCESS
+        return output({"items": documents}, lambda: keys_table(documents), as_json=as_json)
 
     run(lambda: connected(nats_url, wait_s, work, name="deliberate keys"), as_json=as_json)
 
@@ -208,10 +189,7 @@ def revoke_key(
         fact = KeyRevoked(key_id=known, revoked_at=datetime.now(UTC))
         if known not in book.revoked:
             book.take((await journal.write(key_subject(fact), encode_key(fact))).record)
-        if as_json:
-            print_json(_document(held, book, None, datetime.now(UTC)))
-        else:
-            Console(highlight=False).print(plain(f"{known} is revoked"))
-        return Exit.SUCCESS
+        document = _document(held, book, None, datetime.now(UTC))
+        return output(document, lambda: plain(f"{known} is revoked"), as_json=as_json)
 
     run(lambda: connected(nats_url, wait_s, work, name="deliberate keys"), as_json=as_json)

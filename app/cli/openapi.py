@@ -60,9 +60,7 @@ def _check(directory: Path, expected: dict[str, str], *, as_json: bool) -> Exit:
 
 
 def openapi(
-    directory: Annotated[Path, typer.Option("--dir", file_okay=False, help="Directory of the files.")] = Path(
-        "openapi"
-    ),
+    directory: Annotated[Path, typer.Option("--dir", file_okay=False, help="Output directory.")] = Path("openapi"),
     check: Annotated[bool, typer.Option("--check", help="Write nothing; exit with 1 when a file differs.")] = False,
     as_json: JsonOption = False,
 ) -> None:

@@ -1,7 +1,7 @@
 """Options that several commands share, each declared once."""
 
 import json
-import re
+from pathlib import Path
 from typing import Annotated, Any, cast
 from urllib.parse import urlsplit
 
@@ -11,13 +11,17 @@ from app.deliberation.errors import InvalidToken
 from app.deliberation.specification import checked_token
 
 DEFAULT_URL = "http://127.0.0.1:8080"
-_ID = re.compile(r"[a-z0-9_-]{1,64}")
+
+
+def _checked_token(value: str, field: str) -> str:
+    try:
+        return checked_token(value, field)
+    except InvalidToken as exc:
+        raise typer.BadParameter(f"{field} consists of a-z, 0-9, _ and -, at most 64 of them") from exc
 
 
 def _checked_id(value: str) -> str:
-    if _ID.fullmatch(value) is None:
-        raise typer.BadParameter("a deliberation's id consists of a-z, 0-9, _ and -, at most 64 of them")
-    return value
+    return _checked_token(value, "a deliberation's id")
 
 
 def checked_url(value: str, schemes: tuple[str, ...]) -> str:
@@ -38,10 +42,7 @@ def checked_nats_url(value: str | None) -> str | None:
 
 def checked_tenant(value: str) -> str:
     """A valid tenant; raises typer.BadParameter."""
-    try:
-        return checked_token(value, "tenant")
-    except InvalidToken as exc:
-        raise typer.BadParameter("a tenant consists of a-z, 0-9, _ and -, at most 64 of them") from exc
+    return _checked_token(value, "a tenant")
 
 
 UrlOption = Annotated[str, typer.Option("--url", envvar="DELIBERATE_URL", help="Base URL of the gateway.")]
@@ -56,6 +57,10 @@ ApiKeyOption = Annotated[
     ),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON only, one document per line.")]
+KeepOption = Annotated[
+    Path | None,
+    typer.Option("--data-dir", file_okay=False, help="Keep logs and facts here; by default they are removed."),
+]
 IdArgument = Annotated[str, typer.Argument(metavar="ID", callback=_checked_id, help="Id of the deliberation.")]
 
 

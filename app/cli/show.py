@@ -2,44 +2,35 @@
 
 from collections.abc import Callable
 from datetime import UTC, datetime
+from functools import partial
 from typing import Annotated, Any, NoReturn, TypeVar
 
 import typer
 from pydantic import BaseModel
-from rich.console import Console, Group, RenderableType
+from rich.console import Group, RenderableType
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
 from app.api.schemas import Deliberation, DeliberationPage, DeliberationSummary, RoleList, RoleResource
 from app.cli.client import GatewayClient, JsonObject, parsed
-from app.cli.exits import Exit, print_json, run
+from app.cli.exits import Exit, output, run
 from app.cli.options import DEFAULT_URL, ApiKeyOption, IdArgument, JsonOption, UrlOption, pairs
 from app.cli.render.lanes import is_simulated
 from app.cli.render.panels import seconds, style_of
 from app.cli.render.prose import printable
-from app.cli.render.ranking import deliberation_report, duration_s, plain, status_text
+from app.cli.render.ranking import brief, deliberation_report, duration_s, plain, status_text
 
-_TASK_CHARS_MAX = 50
 _Model = TypeVar("_Model", bound=BaseModel)
-
-
-def output(document: JsonObject, rendered: Callable[[], RenderableType], *, as_json: bool) -> Exit:
-    """Print a document as JSON, or `rendered`; returns success."""
-    if as_json:
-        print_json(document)
-    else:
-        Console(highlight=False).print(rendered())
-    return Exit.SUCCESS
 
 
 def print_resource(
     path: str,
     model: type[_Model],
     rendered: Callable[[_Model], RenderableType],
-    *,
     url: str,
     api_key: str | None,
+    *,
     as_json: bool,
     params: JsonObject | None = None,
 ) -> NoReturn:
@@ -86,9 +77,7 @@ def deliberations_table(page: DeliberationPage, now: datetime) -> Table:
     table.add_column("task", ratio=1)
     for found in page.items:
         strategy = [plain(found.strategy)] if strategies_differ else []
-        task = " ".join(found.task.split())
-        brief = task if len(task) <= _TASK_CHARS_MAX else task[: _TASK_CHARS_MAX - 1] + "…"
-        table.add_row(*_row(found, now), *strategy, plain(brief))
+        table.add_row(*_row(found, now), *strategy, brief(found.task, 50))
     return table
 
 
@@ -117,15 +106,8 @@ def list_deliberations(
         **{f"metadata.{key}": value for key, value in pairs(meta or [], "--meta").items()},
     }
     filters = {key: value for key, value in given.items() if value is not None}
-    print_resource(
-        "/deliberations",
-        DeliberationPage,
-        lambda page: deliberations_table(page, datetime.now(UTC)),
-        url=url,
-        api_key=api_key,
-        as_json=as_json,
-        params=filters,
-    )
+    table = partial(deliberations_table, now=datetime.now(UTC))
+    print_resource("/deliberations", DeliberationPage, table, url, api_key, as_json=as_json, params=filters)
 
 
 def show(
@@ -133,7 +115,7 @@ def show(
 ) -> None:
     """Show one deliberation: ranking, scores, confidence, cost, and the winning text."""
     path = f"/deliberations/{deliberation_id}"
-    print_resource(path, Deliberation, deliberation_report, url=url, api_key=api_key, as_json=as_json)
+    print_resource(path, Deliberation, deliberation_report, url, api_key, as_json=as_json)
 
 
 def cancel(
@@ -156,7 +138,7 @@ def cancel(
     run(work, as_json=as_json)
 
 
-def _served(role: RoleResource) -> Text:
+def _models_text(role: RoleResource) -> Text:
     if role.live is None:
         return Text("no replica answers", "yellow")
     text = plain(", ".join(role.live.models) or "no model")
@@ -168,18 +150,16 @@ def _served(role: RoleResource) -> Text:
     return text
 
 
-def role_text(role: RoleResource) -> RenderableType:
-    """A role: its models and engines, replica bounds, temperature, and persona."""
-    replicas = f"{role.live.replicas if role.live else 0} of {role.replicas.min}–{role.replicas.max} replicas"
-    figures = f" · {replicas} · temperature {role.sampling.temperature:g}"
-    head = Text.assemble((role.name, f"bold {style_of(role.name)}"), "  ", _served(role), (figures, "dim"))
-    return Group(head, Padding(plain(" ".join(role.persona.split())), (0, 0, 1, 2)))
+def _roles_text(found: RoleList) -> Group:
+    parts: list[RenderableType] = []
+    for role in found.items:
+        replicas = f"{role.live.replicas if role.live else 0} of {role.replicas.min}–{role.replicas.max} replicas"
+        figures = f" · {replicas} · temperature {role.sampling.temperature:g}"
+        head = Text.assemble((role.name, f"bold {style_of(role.name)}"), "  ", _models_text(role), (figures, "dim"))
+        parts += [head, Padding(plain(" ".join(role.persona.split())), (0, 0, 1, 2))]
+    return Group(*parts)
 
 
 def roles(url: UrlOption = DEFAULT_URL, api_key: ApiKeyOption = None, as_json: JsonOption = False) -> None:
     """List the roles of agents."""
-
-    def rendered(found: RoleList) -> Group:
-        return Group(*map(role_text, found.items))
-
-    print_resource("/roles", RoleList, rendered, url=url, api_key=api_key, as_json=as_json)
+    print_resource("/roles", RoleList, _roles_text, url, api_key, as_json=as_json)

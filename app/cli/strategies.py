@@ -11,10 +11,9 @@ from rich.text import Text
 
 from app.api.schemas import StrategyList, StrategyResource
 from app.cli.client import GatewayClient, JsonObject, parsed
-from app.cli.exits import CommandError, Exit, run
+from app.cli.exits import CommandError, Exit, output, run
 from app.cli.options import DEFAULT_URL, ApiKeyOption, JsonOption, UrlOption
 from app.cli.render.ranking import plain
-from app.cli.show import output
 
 _BOUNDS = (
     ("minimum", "≥ {}"),
@@ -37,7 +36,6 @@ def _resolved(schema: JsonSchema, definitions: JsonSchema) -> JsonSchema:
 
 
 def _alternatives(schema: JsonSchema, definitions: JsonSchema) -> list[JsonSchema]:
-    """The alternatives of a schema."""
     offered = cast("list[JsonSchema]", schema.get("anyOf") or schema.get("oneOf") or [schema])
     return [_resolved(each, definitions) for each in offered]
 
@@ -114,14 +112,10 @@ def strategy_text(strategy: StrategyResource) -> Group:
     facts = Table.grid(padding=(0, 2))
     facts.add_column(style="dim")
     facts.add_column()
-    rows = [
-        ("steps", " → ".join(strategy.steps)),
-        ("calls", strategy.calls),
-        ("source", strategy.source),
-        ("fields", ", ".join(strategy.fields)),
-    ]
-    for label, text in rows:
-        facts.add_row(label, plain(text))
+    facts.add_row("steps", plain(" → ".join(strategy.steps)))
+    facts.add_row("calls", plain(strategy.calls))
+    facts.add_row("source", plain(strategy.source))
+    facts.add_row("fields", plain(", ".join(strategy.fields)))
     head = Text.assemble((strategy.name, "bold"), (f" v{strategy.version}", "dim"), "  ", plain(strategy.summary))
     if strategy.parameters.get("properties"):
         return Group(head, facts, parameters_table(strategy.parameters))

@@ -13,16 +13,9 @@ from rich.text import Text
 from app.cli.exits import EXIT_HELP, CommandError, Exit, FieldFault, print_json, run
 from app.cli.options import JsonOption, checked_nats_url
 from app.deliberation.errors import JournalUnavailable, StreamsDiffer
+from app.log import stream_settings as bounds
 from app.log.journal import JetStreamJournal
-from app.log.stream_settings import (
-    ACK_WAIT_S_MAX,
-    ACK_WAIT_S_MIN,
-    DAY_S,
-    REPLICAS_MAX,
-    RETENTION_S_MAX,
-    RETENTION_S_MIN,
-    StreamSettings,
-)
+from app.log.stream_settings import StreamSettings
 from app.log.streams import apply, plan
 
 streams_cli = typer.Typer(no_args_is_help=True, help="Declare the streams of the log.", epilog=EXIT_HELP)
@@ -37,13 +30,13 @@ RetentionOption = Annotated[
         "--retention",
         envvar="DELIBERATION_CLEANUP",
         metavar="SECONDS",
-        min=RETENTION_S_MIN,
-        max=RETENTION_S_MAX,
+        min=bounds.RETENTION_S_MIN,
+        max=bounds.RETENTION_S_MAX,
         help="Retention of facts.",
     ),
 ]
 ReplicasOption = Annotated[
-    int, typer.Option(envvar="STREAM_REPLICAS", min=1, max=REPLICAS_MAX, help="Replicas of each stream: 1 or 3.")
+    int, typer.Option(envvar="STREAM_REPLICAS", min=1, max=bounds.REPLICAS_MAX, help="Replicas of each stream: 1 or 3.")
 ]
 AckWaitOption = Annotated[
     float,
@@ -51,8 +44,8 @@ AckWaitOption = Annotated[
         "--ack-wait",
         envvar="ACK_WAIT",
         metavar="SECONDS",
-        min=ACK_WAIT_S_MIN,
-        max=ACK_WAIT_S_MAX,
+        min=bounds.ACK_WAIT_S_MIN,
+        max=bounds.ACK_WAIT_S_MAX,
         help="Time without a sign of life until another coordinator takes over; 20 with three servers.",
     ),
 ]
@@ -64,19 +57,13 @@ DEFAULT_NATS_URL = "nats://127.0.0.1:4222"
 
 
 async def connected(
-    nats_url: str,
-    wait_s: float,
-    work: Callable[[JetStreamJournal], Awaitable[Exit]],
-    *,
-    name: str = "deliberate streams",
+    nats_url: str, wait_s: float, work: Callable[[JetStreamJournal], Awaitable[Exit]], name: str = "deliberate streams"
 ) -> Exit:
     """Run `work` with a connection to the log; raises CommandError when no server answers within `wait_s` seconds."""
     # Otherwise every attempt to connect would be logged; a failure is reported once, at the end.
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
     journal = JetStreamJournal(nats_url, name=name)
-    remedy = (
-        "give the server by --nats-url or NATS_URL; `deliberate up` starts one, `deliberate streams apply` prepares it"
-    )
+    remedy = "give it by --nats-url or NATS_URL; `deliberate up` starts one, `deliberate streams apply` prepares it"
     try:
         async with asyncio.timeout(wait_s):
             await journal.open()
@@ -98,9 +85,9 @@ def _print_lines(lines: list[str], style: str) -> None:
 def plan_streams(
     nats_url: NatsOption = DEFAULT_NATS_URL,
     as_json: JsonOption = False,
-    retention_s: RetentionOption = DAY_S,
+    retention_s: RetentionOption = bounds.DAY_S,
     replicas: ReplicasOption = 1,
-    ack_wait_s: AckWaitOption = ACK_WAIT_S_MIN,
+    ack_wait_s: AckWaitOption = bounds.ACK_WAIT_S_MIN,
     wait_s: WaitOption = 10.0,
 ) -> None:
     """List missing and different streams without a change; exits with 1 if there are any."""
@@ -122,9 +109,9 @@ def plan_streams(
 def apply_streams(
     nats_url: NatsOption = DEFAULT_NATS_URL,
     as_json: JsonOption = False,
-    retention_s: RetentionOption = DAY_S,
+    retention_s: RetentionOption = bounds.DAY_S,
     replicas: ReplicasOption = 1,
-    ack_wait_s: AckWaitOption = ACK_WAIT_S_MIN,
+    ack_wait_s: AckWaitOption = bounds.ACK_WAIT_S_MIN,
     wait_s: WaitOption = 10.0,
 ) -> None:
     """Create missing streams. If a stream differs, change nothing, list the differences and exit with 1."""

@@ -76,25 +76,28 @@ async def show_lines(gateway: GatewayClient, deliberation_id: str, console: Cons
                 print_line(line)
 
 
-async def print_events(gateway: GatewayClient, deliberation_id: str, *, after: str = "0", deltas: bool = True) -> None:
-    """Print the JSON of each event on a line until the end; notices of the connection go to stderr."""
+async def print_events(
+    gateway: GatewayClient, deliberation_id: str, *, after: str = "0", deltas: bool = True
+) -> JsonObject:
+    """Print each event's JSON on a line until the end, and notices to stderr. Returns the resource."""
     errors = Console(stderr=True, highlight=False)
-    follow = gateway.follow(
-        deliberation_id,
-        after=after,
-        deltas=deltas,
-        on_retry=lambda retry: errors.print(retry_text(retry), markup=False),
-    )
+
+    def print_retry(retry: Retry) -> None:
+        errors.print(retry_text(retry), markup=False)
+
+    follow = gateway.follow(deliberation_id, after=after, deltas=deltas, on_retry=print_retry)
     async with aclosing(follow) as frames:
         async for frame in frames:
             print_json(frame.fields())
+    return await gateway.deliberation(deliberation_id)
 
 
-async def until_ended(gateway: GatewayClient, deliberation_id: str) -> None:
-    """Wait for a deliberation's end without output."""
+async def until_ended(gateway: GatewayClient, deliberation_id: str) -> JsonObject:
+    """Wait for a deliberation's end without output. Returns the resource."""
     async with aclosing(gateway.follow(deliberation_id, deltas=False)) as frames:
         async for _ in frames:
             pass
+    return await gateway.deliberation(deliberation_id)
 
 
 async def watch_deliberation(
@@ -127,8 +130,7 @@ def watch(
             # The first request reports an unknown id or an unreachable gateway without retries.
             await gateway.deliberation(deliberation_id)
             if as_json:
-                await print_events(gateway, deliberation_id, after=after, deltas=deltas)
-                resource = await gateway.deliberation(deliberation_id)
+                resource = await print_events(gateway, deliberation_id, after=after, deltas=deltas)
             else:
                 resource = await watch_deliberation(gateway, deliberation_id, Console(highlight=False), after=after)
             return exit_of(parsed(Deliberation, resource).status)

@@ -8,11 +8,12 @@
 docs/sdks.md describes its guarantees.
 """
 
+from app.api.partial_text import CallText, Texts
 from app.client.follower import Retry, Waits
 from app.client.reading import AnyEvent, UnknownEvent
 from app.client.sse import Frame, SseDecoder
 from app.client.stream import EventStream, MultiplexedStream, StreamLost, StreamRefused
-from app.client.texts import CallText, Texts, TextsOfSeveral
+from app.client.texts import TextsOfSeveral
 
 __all__ = [
     "AnyEvent",

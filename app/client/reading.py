@@ -12,7 +12,7 @@ from app.client.sse import Frame
 
 @dataclass(frozen=True, slots=True)
 class UnknownEvent:
-    """An event whose type or shape this version does not know."""
+    """An event of a type or shape that this version does not know."""
 
     type: str
     fields: Mapping[str, Any]

@@ -4,17 +4,18 @@ import asyncio
 import random
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Mapping, Sequence
 from contextlib import aclosing
-from types import TracebackType
+from dataclasses import dataclass
 from typing import Generic, Self, TypeVar
 
 import httpx
 from pydantic import ValidationError
 
+from app.api.partial_text import Texts
 from app.api.schemas import Problem
 from app.client.follower import Follower, Retry, Waits
 from app.client.reading import AnyEvent, event_of
 from app.client.sse import Frame, SseDecoder
-from app.client.texts import Texts, TextsOfSeveral
+from app.client.texts import TextsOfSeveral
 
 _CONNECT_TIMEOUT_S = 5.0
 _TextsT = TypeVar("_TextsT", Texts, TextsOfSeveral)
@@ -44,36 +45,27 @@ class StreamLost(Exception):
         self.response = response
 
 
+@dataclass(eq=False, repr=False)
 class _Stream(Generic[_TextsT]):
-    """The events after a cursor, over any number of connections."""
+    """The events after a cursor, over any number of connections; `_of` is the follower's `of`."""
 
-    def __init__(
-        self,
-        http: httpx.AsyncClient,
-        path: str,
-        filters: Mapping[str, str | Sequence[str]],
-        after: str | None,
-        texts: _TextsT,
-        waits: Waits | None,
-        on_retry: Callable[[Retry], None] | None,
-        of: Collection[str] | None = None,
-    ) -> None:
-        self._http = http
-        self._path = path
-        self._filters = filters
-        self._after = after
-        self._waits = waits or Waits()
-        self._on_retry = on_retry
-        self._follower = Follower(self._waits, of)
-        self.texts = texts
+    _http: httpx.AsyncClient
+    _path: str
+    _filters: Mapping[str, str | Sequence[str]]
+    _after: str | None
+    texts: _TextsT
+    _waits: Waits
+    _on_retry: Callable[[Retry], None] | None
+    _of: Collection[str] | None = None
+
+    def __post_init__(self) -> None:
+        self._follower = Follower(self._waits, self._of)
         self._frames = self._follow()
 
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self._frames.aclose()
 
     @property
@@ -201,7 +193,7 @@ class EventStream(_Stream[Texts]):
         """`http` has the gateway's base URL and credentials. `types` selects logged events; empty selects all."""
         filters = ({} if deltas else {"deltas": "false"}) | ({"types": ",".join(types)} if types else {})
         path = f"/deliberations/{deliberation_id}/events"
-        super().__init__(http, path, filters, after, Texts(), waits, on_retry)
+        super().__init__(http, path, filters, after, Texts(), waits or Waits(), on_retry)
 
 
 class MultiplexedStream(_Stream[TextsOfSeveral]):
@@ -231,7 +223,7 @@ class MultiplexedStream(_Stream[TextsOfSeveral]):
             **({"types": ",".join(types)} if types else {}),
         }
         texts = TextsOfSeveral(all=not deliberation_ids)
-        super().__init__(http, "/events", filters, after, texts, waits, on_retry, of=deliberation_ids)
+        super().__init__(http, "/events", filters, after, texts, waits or Waits(), on_retry, deliberation_ids)
 
 
 def _retry_after_s(response: httpx.Response | None) -> float | None:

@@ -1,11 +1,9 @@
 """The texts of several deliberations in one stream; `app.api.partial_text` has those of one."""
 
 from app.api.event_schemas import DeliberationSnapshot, DeliberationsSnapshot, StreamGap
-from app.api.partial_text import CallText, Texts
+from app.api.partial_text import Texts
 from app.client.reading import AnyEvent, UnknownEvent
 from app.deliberation.facts import TERMINAL_STATUS, CallDelta, CallFinished, CallStarted, Deleted
-
-__all__ = ["CallText", "Texts", "TextsOfSeveral"]
 
 
 class TextsOfSeveral(dict[str, Texts]):

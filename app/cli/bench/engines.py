@@ -121,8 +121,7 @@ class _Bench:
                 own = own_parameters(self.known, strategy, question) | (more or {})
                 body = request_body(self.plan, strategy, agents, question, index, own)
                 accepted = await self.gateway.submit(body, uuid4().hex)
-                await until_ended(self.gateway, str(accepted["id"]))
-                resource = await self.gateway.deliberation(str(accepted["id"]))
+                resource = await until_ended(self.gateway, str(accepted["id"]))
             done += 1
             self.report(f"{strategy} of {agents}: {done} of {len(self.questions)}")
             return grade(question, parsed(Deliberation, resource))

@@ -76,11 +76,9 @@ async def proof(strategies: Collection[str], runs: int, seed: int, *, as_json: b
     figures = [figure for row in rows for figure in row.all]
     outside = [figure for row in rows for figure in row.outside]
     if as_json:
-        documents = [row_document(row) for row in rows]
+        about = {"simulated": True, "engine": "simulated agents, no model", "seed": seed}
         counts = {"figures": len(figures), "outside": len(outside)}
-        print_json(
-            {"simulated": True, "engine": "simulated agents, no model", "seed": seed, "rows": documents, **counts}
-        )
+        print_json({**about, "rows": [row_document(row) for row in rows], **counts})
     else:
         console.print(summary_line(figures))
     return Exit.FAILED if outside else Exit.SUCCESS

@@ -1,7 +1,4 @@
-"""The state of one running council as a viewer sees it: one lane per agent, folded from the event stream.
-
-Pure: no clock, no terminal. The texts of the calls are rebuilt by `app.client.texts`.
-"""
+"""The state of one running council for display: one lane per agent, folded from the event stream. Pure."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -9,9 +6,9 @@ from datetime import datetime
 from typing import Any, get_args
 
 from app.api.event_schemas import DeliberationSnapshot, StreamEvent
+from app.api.partial_text import Texts
 from app.client.reading import UnknownEvent, event_of
 from app.client.sse import Frame
-from app.client.texts import Texts
 from app.deliberation import facts
 from app.deliberation.specification import Purpose
 from app.deliberation.strategies import STRATEGIES
@@ -20,7 +17,6 @@ IDLE = "idle"
 _TYPICAL_CHARS = 800
 _UNFINISHED_MAX = 0.95
 _NOT_ENDED_MAX = 0.99
-
 _PER_ROUND = "R"
 _PURPOSES = frozenset(get_args(Purpose))
 
@@ -30,17 +26,14 @@ def is_simulated(model: str | None) -> bool:
     return model is not None and "simulated" in model.lower()
 
 
-def expected_stages(
-    strategy: str, rounds: int, parameters: Mapping[str, Any] | None = None
-) -> list[tuple[str, int | None]]:
+def expected_stages(strategy: str, rounds: int, parameters: Mapping[str, Any] = {}) -> list[tuple[str, int | None]]:
     """(purpose, round) of each stage that a run without shortcuts opens; empty for an unknown strategy.
 
     The round is None for a purpose that is not repeated per round. Progress bars use this estimate: a run may skip
     stages or open others.
     """
     # A strategy that escalates runs the stages of the strategy it escalates to.
-    chosen = str((parameters or {}).get("escalate_to", strategy))
-    definition = STRATEGIES.get(chosen) or STRATEGIES.get(strategy)
+    definition = STRATEGIES.get(str(parameters.get("escalate_to"))) or STRATEGIES.get(strategy)
     steps = [step.partition(" × ") for step in definition.steps] if definition else []
     known = [(purpose, times) for purpose, _, times in steps if purpose in _PURPOSES]
     repeated = [purpose for purpose, times in known if times == _PER_ROUND]
@@ -62,7 +55,6 @@ class Lane:
     attempt: int = 1
     calls_opened: int = 0
     calls_done: int = 0
-    calls_failed: int = 0
     tokens: int = 0
     problem: str | None = None
     progress: float = 0.0
@@ -74,7 +66,6 @@ class CouncilView:
 
     def __init__(self) -> None:
         self.deliberation_id = ""
-        self.task = ""
         self.strategy = ""
         self.status = "pending"
         self.lanes: dict[str, Lane] = {}
@@ -155,8 +146,8 @@ class CouncilView:
                 self._open(event)
             case facts.CallStarted():
                 lane = self._lane(event.agent_id, event.role)
-                lane.model, lane.state, lane.attempt = event.model, "writing", event.attempt
-                lane.call_id = event.call_id
+                lane.model, lane.attempt = event.model, event.attempt
+                lane.call_id, lane.state = event.call_id, "writing"
             case facts.CallDelta():
                 if event.call_id not in self._finished:
                     lane = self._lane(event.agent_id)
@@ -170,8 +161,7 @@ class CouncilView:
             case facts.Resumed():
                 self.notice = "its coordinator stops" if event.given_back else "another coordinator took over"
             case facts.Completed() | facts.Failed() | facts.Cancelled() | facts.TimedOut():
-                self.status = facts.TERMINAL_STATUS[event.type]
-                self.ended_at = event.ts
+                self.status, self.ended_at = facts.TERMINAL_STATUS[event.type], event.ts
                 self._close()
             case facts.Deleted():
                 self.notice = "deleted"
@@ -183,8 +173,7 @@ class CouncilView:
 
     def _accept(self, event: facts.Accepted) -> None:
         specification = event.specification
-        self.deliberation_id, self.task = event.deliberation_id, specification.task
-        self.strategy, self.accepted_at = specification.strategy, event.ts
+        self.deliberation_id, self.strategy, self.accepted_at = event.deliberation_id, specification.strategy, event.ts
         self._expected = expected_stages(specification.strategy, specification.rounds, specification.parameters)
         for agent in specification.agents:
             self._lane(agent.agent_id, agent.role).model = agent.model
@@ -212,7 +201,6 @@ class CouncilView:
         lane.tokens += event.usage.tokens
         lane.state = "answered" if event.answered else "failed"
         lane.problem = None if event.problem is None else event.problem.code
-        lane.calls_failed += not event.answered
         lane.call_id = event.call_id
         if event.text is not None:
             self._chars_of.setdefault(lane.purpose, []).append(len(event.text))
@@ -232,7 +220,7 @@ class CouncilView:
 
     def _restore(self, snapshot: DeliberationSnapshot) -> None:
         found = snapshot.deliberation
-        self.deliberation_id, self.task, self.strategy = found.id, found.task, found.strategy
+        self.deliberation_id, self.strategy = found.id, found.strategy
         self.status, self.accepted_at, self.ended_at = found.status, found.created_at, found.ended_at
         self._expected = expected_stages(found.strategy, found.rounds, found.parameters)
         if found.progress is not None:

@@ -25,12 +25,17 @@ _STATUS_STYLES = {
     "cancelling": "yellow",
 }
 _UNSCORED = ("skipped", "late")
-_ANSWER_CHARS_MAX = 60
 
 
 def plain(text: str | None) -> Text:
     """Untrusted text for display, without the effect of markup and control characters."""
     return Text(printable(text or ""))
+
+
+def brief(text: str, chars_max: int) -> Text:
+    """Untrusted text on one line, cut to at most `chars_max` characters."""
+    line = " ".join(text.split())
+    return plain(line if len(line) <= chars_max else line[: chars_max - 1] + "…")
 
 
 def status_text(status: str) -> Text:
@@ -105,10 +110,8 @@ def tally_table(verdict: Verdict) -> Table:
     table.add_column("answer", ratio=1)
     table.add_column("agents")
     for place, counted in enumerate(verdict.tally):
-        brief = " ".join(counted.answer.split())
-        shown = brief if len(brief) <= _ANSWER_CHARS_MAX else brief[: _ANSWER_CHARS_MAX - 1] + "…"
         style = "bold" if place == 0 and not verdict.tie else ""
-        table.add_row(str(counted.votes), plain(shown), ", ".join(counted.agents), style=style)
+        table.add_row(str(counted.votes), brief(counted.answer, 60), ", ".join(counted.agents), style=style)
     return table
 
 

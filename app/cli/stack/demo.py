@@ -6,9 +6,8 @@ import shutil
 import tempfile
 from collections.abc import Generator
 from contextlib import contextmanager
-from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 from uuid import uuid4
 
 import typer
@@ -18,7 +17,7 @@ from rich.text import Text
 from app.api.schemas import Deliberation
 from app.cli.client import GatewayClient, JsonObject, parsed
 from app.cli.exits import CommandError, Exit, exit_of, print_json, run
-from app.cli.options import JsonOption
+from app.cli.options import JsonOption, KeepOption
 from app.cli.render.panels import seconds
 from app.cli.render.progress import StackReady
 from app.cli.stack.layout import StackOptions
@@ -36,18 +35,11 @@ DEFAULT_PORT = 8080
 _SIMULATE = ("--duration-ms", "3200", "--jitter", "0.35", "--seed", "7")
 
 
-class Case(StrEnum):
-    """Councils of several roles, as in the test cases of the earlier dashboard."""
-
-    BASIC = "basic"
-    MEDIUM = "medium"
-    COMPLEX = "complex"
-
-
-_ROLES = {
-    Case.BASIC: ("DEV", "QA"),
-    Case.MEDIUM: ("ARCHITECT", "DEV", "QA"),
-    Case.COMPLEX: ("ARCHITECT", "DEV", "QA", "DEVOPS"),
+Case = Literal["basic", "medium", "complex"]
+_ROLES: dict[Case, tuple[str, ...]] = {
+    "basic": ("DEV", "QA"),
+    "medium": ("ARCHITECT", "DEV", "QA"),
+    "complex": ("ARCHITECT", "DEV", "QA", "DEVOPS"),
 }
 
 
@@ -72,13 +64,13 @@ def next_steps(port: int) -> Text:
     """The commands to try next, ready to be copied."""
     at = "" if port == DEFAULT_PORT else f" --url http://127.0.0.1:{port}"
     text = Text("\nTry it: start the stack, and submit a task from another terminal.\n\n")
-    text.append("  make up\n", "bold cyan")
-    text.append(
-        f"  curl -s http://127.0.0.1:{port}/deliberations -H 'Content-Type: application/json' \\\n", "bold cyan"
+    commands = (
+        "make up",
+        f"curl -s http://127.0.0.1:{port}/deliberations -H 'Content-Type: application/json' \\",
+        f"  -d '{json.dumps({'task': QUESTION, 'num_agents': 3})}'",
+        f'.venv/bin/deliberate ask "{QUESTION}"{at}',
     )
-    text.append(f"    -d '{json.dumps({'task': QUESTION, 'num_agents': 3})}'\n", "bold cyan")
-    text.append(f'  .venv/bin/deliberate ask "{QUESTION}"{at}\n', "bold cyan")
-    return text
+    return text.append("".join(f"  {line}\n" for line in commands), "bold cyan")
 
 
 @contextmanager
@@ -104,8 +96,7 @@ async def _demo(options: StackOptions, body: JsonObject, *, as_json: bool) -> Ex
     async with running_stack(options, _Start(console)) as stack, GatewayClient(stack.url) as gateway:
         accepted = await gateway.submit(body, uuid4().hex)
         if as_json:
-            await until_ended(gateway, str(accepted["id"]))
-            resource = await gateway.deliberation(str(accepted["id"]))
+            resource = await until_ended(gateway, str(accepted["id"]))
             print_json(resource)
         else:
             console.print(Text.assemble(("Task: ", "bold"), str(body["task"]), "\n"))
@@ -118,9 +109,7 @@ async def _demo(options: StackOptions, body: JsonObject, *, as_json: bool) -> Ex
 def demo(
     case: Annotated[Case | None, typer.Option(help="A council of 2, 3 or 4 roles instead of three developers.")] = None,
     task: Annotated[str, typer.Option(help="The task.", show_default=False)] = TASK,
-    data_dir: Annotated[
-        Path | None, typer.Option(file_okay=False, help="Keep logs and facts here; by default they are removed.")
-    ] = None,
+    data_dir: KeepOption = None,
     port: Annotated[int, typer.Option(help="The gateway's port; a taken one is replaced.")] = DEFAULT_PORT,
     as_json: JsonOption = False,
 ) -> None:

@@ -20,15 +20,8 @@ from app.cli.stack.processes import PortAllocator, write_private
 from app.cli.stack.supervisor import StackRun
 from app.deliberation.errors import InvalidRequest
 from app.deliberation.roles import parse_roles
-from app.log.stream_settings import (
-    ACK_WAIT_S_MAX,
-    ACK_WAIT_S_MIN,
-    DAY_S,
-    REPLICAS_MAX,
-    RETENTION_S_MAX,
-    RETENTION_S_MIN,
-    StreamSettings,
-)
+from app.log import stream_settings as bounds
+from app.log.stream_settings import StreamSettings
 
 LOOPBACK = "127.0.0.1"
 WEBHOOK_SECRET_FILE = "webhook_secret"
@@ -98,9 +91,8 @@ class Layout:
             "ray_token_file": str(self.data_dir / "ray_token"),
             "webhook_secret_file": str(self.data_dir / WEBHOOK_SECRET_FILE),
         }
-        return StackRun(
-            mark=self.mark, logs_dir=self.data_dir / "logs", state_file=self.data_dir / "stack.json", facts=facts
-        )
+        state_file = self.data_dir / "stack.json"
+        return StackRun(mark=self.mark, logs_dir=self.data_dir / "logs", state_file=state_file, facts=facts)
 
 
 def plan_stack(options: StackOptions, report: ProgressReport) -> Layout:
@@ -118,6 +110,9 @@ def plan_stack(options: StackOptions, report: ProgressReport) -> Layout:
     for name in ("ray", "raylet", "ray_dashboard", "webhooks"):
         ports[name] = loopback.take()
     url_host = LOOPBACK if options.host in ("0.0.0.0", "::") else options.host
+    retention_s = _number("DELIBERATION_CLEANUP", bounds.DAY_S, bounds.RETENTION_S_MIN, bounds.RETENTION_S_MAX)
+    replicas = _number("STREAM_REPLICAS", 1, 1, bounds.REPLICAS_MAX)
+    ack_wait_s = _number("ACK_WAIT", bounds.ACK_WAIT_S_MIN, bounds.ACK_WAIT_S_MIN, bounds.ACK_WAIT_S_MAX)
     drain_s = _number("DRAIN_DELAY", 0, 0, 600) + _number("DRAIN_TIMEOUT", 10, 0, 600)
     return Layout(
         options=options,
@@ -130,11 +125,7 @@ def plan_stack(options: StackOptions, report: ProgressReport) -> Layout:
         engine_urls=options.engine_urls or (f"http://{LOOPBACK}:{ports['simulator']}",),
         ray_address=f"{LOOPBACK}:{ports['ray']}",
         roles=roles,
-        streams=StreamSettings(
-            retention_s=int(_number("DELIBERATION_CLEANUP", DAY_S, RETENTION_S_MIN, RETENTION_S_MAX)),
-            replicas=int(_number("STREAM_REPLICAS", 1, 1, REPLICAS_MAX)),
-            ack_wait_s=_number("ACK_WAIT", ACK_WAIT_S_MIN, ACK_WAIT_S_MIN, ACK_WAIT_S_MAX),
-        ),
+        streams=StreamSettings(int(retention_s), int(replicas), ack_wait_s),
         gateway_stops_within_s=drain_s + _STOP_MARGIN_S,
         webhooks_stop_within_s=_number("WEBHOOK_TIMEOUT", 15, 0, 60) + _STOP_MARGIN_S,
         ports=ports,

@@ -1,9 +1,9 @@
 """nats-server: the size bound and the health check of its store, and the declaration of the streams.
 
-Two observations on nats-server 2.15.1 explain the first two. After a write fails for lack of space, the stream accepts
-no write until the server restarts, even once there is room: publishers get no answer, reads go on, /healthz returns 503
-with the reason. A server without an explicit bound takes three quarters of the space that is free at its start: started
-on a full disk, it refuses every write while /healthz returns 200.
+Two observations on nats-server 2.15.1 explain the first two. After a write fails for lack of space, the stream refuses
+writes until the server restarts, even once there is room. Reads go on, and /healthz returns 503 with the reason.
+Without an explicit bound a server takes three quarters of the space that is free at its start. Started on a full disk,
+it refuses every write while /healthz returns 200.
 """
 
 import asyncio

@@ -1,10 +1,9 @@
 """Operating-system processes: each in its own session, ended with all its descendants, found by a mark.
 
 Every child has DELIBERATE_STACK (the mark of this run of the stack) and DELIBERATE_CHILD (its name) in its environment,
-and its descendants inherit both. On Linux, descendants are found in /proc/*/environ, whatever their process group,
-session or parent: Ray puts each worker in its own process group, and workers outlive their raylet. Programs that rename
-themselves (`ray::…`) need SPT_NOENV, or the new title overwrites the environment. Other systems have no /proc: there,
-only each child's process group is ended, and a worker has to notice itself that its raylet is gone.
+and its descendants inherit both. On Linux, /proc/*/environ shows the descendants, because Ray puts each worker in its
+own process group, and workers outlive their raylet. Programs that rename themselves (`ray::…`) need SPT_NOENV, or the
+new title overwrites the environment. Other systems have no /proc: only each child's process group is ended there.
 """
 
 import asyncio
@@ -126,16 +125,12 @@ async def lower_session(pid: int) -> None:
     cannot be raised, the child runs at normal priority.
     """
     with suppress(OSError):
-        while not _session_lowered(pid):  # noqa: ASYNC110 -- the kernel has no event for it
-            await asyncio.sleep(_AUTOGROUP_WAIT_S)
-
-
-def _session_lowered(pid: int) -> bool:
-    try:
-        Path(f"/proc/{pid}/autogroup").write_text(str(NICENESS))
-    except BlockingIOError:
-        return False
-    return True
+        while True:
+            try:
+                Path(f"/proc/{pid}/autogroup").write_text(str(NICENESS))  # noqa: ASYNC240 -- /proc
+                return
+            except BlockingIOError:
+                await asyncio.sleep(_AUTOGROUP_WAIT_S)
 
 
 def kill_group(pid: int) -> None:

@@ -60,7 +60,7 @@ class GiveUp:
 def after_exit(history: RestartHistory, exit: ChildExit) -> Restart | GiveUp:
     """Restart with exponential backoff, which a steady run resets; give up on a child that was never ready.
 
-    A child whose dependency exited restarts without delay. A child that was ready before is restarted without limit,
+    After the exit of a dependency a child restarts without delay. A child that was ready before restarts without limit,
     because what it needs may come back. A child that never was is most likely misconfigured.
     """
     now = replace(history, exits=history.exits + 1, ever_ready=history.ever_ready or exit.ready_for_s is not None)

@@ -16,15 +16,7 @@ from pathlib import Path
 
 import app
 from app.cli.render.progress import Noticed, PartGiven, ProgressReport, StackReady
-from app.cli.stack.health_checks import (
-    all_healthy,
-    greets,
-    prints,
-    responds_to_bytes,
-    responds_to_http,
-    returns_200,
-    status_of,
-)
+from app.cli.stack import health_checks
 from app.cli.stack.layout import LOOPBACK, Layout, StackOptions, make_ray_dir, plan_stack, without_credentials
 from app.cli.stack.nats_server import declare_on_external, declare_streams, jetstream_works, store_bytes_max
 from app.cli.stack.processes import exclusive, marked, sweep
@@ -53,8 +45,8 @@ def stack_children(layout: Layout) -> list[Child]:
     log = [] if layout.options.nats_url else [_nats(layout)]
     engine = [] if layout.options.engine_urls else [_simulator(layout)]
     needed = tuple(child.name for child in log)
-    edge = [_webhooks(layout, needed), _gateway(layout, needed)]
-    return [*log, *engine, _ray(layout), _deployer(layout, needed), *edge]
+    dependent = [_deployer(layout, needed), _webhooks(layout, needed), _gateway(layout, needed)]
+    return [*log, *engine, _ray(layout), *dependent]
 
 
 @asynccontextmanager
@@ -125,7 +117,7 @@ async def _until_serving(layout: Layout) -> None:
     status: int | None = None
     try:
         async with asyncio.timeout(READY_WITHIN_S):
-            while (status := await status_of(f"{layout.url}/readyz")) != 200:  # noqa: ASYNC110 -- another process
+            while (status := await health_checks.status_of(f"{layout.url}/readyz")) != 200:  # noqa: ASYNC110 -- another process
                 await asyncio.sleep(0.05)
     except TimeoutError:
         reason = f"/readyz still answered {status} after {READY_WITHIN_S:g} s"
@@ -134,7 +126,7 @@ async def _until_serving(layout: Layout) -> None:
 
 async def _report_engines(urls: tuple[str, ...], report: ProgressReport) -> None:
     # Last, and only for information: an engine may take minutes to load, and may restart at any time.
-    found = await asyncio.gather(*(status_of(f"{url}/v1/models") for url in urls))
+    found = await asyncio.gather(*(health_checks.status_of(f"{url}/v1/models") for url in urls))
     for url, status in zip(urls, found, strict=True):
         report(PartGiven("engine", without_credentials(url), answers=status is not None))
 
@@ -187,7 +179,7 @@ def _nats(layout: Layout) -> Child:
     return Child(
         name="nats",
         command=(_program("nats-server"), "-c", str(config)),
-        is_ready=greets(LOOPBACK, port, b"INFO "),
+        is_ready=health_checks.greets(LOOPBACK, port, b"INFO "),
         environment={key: value for key, value in os.environ.items() if key not in _SECRETS},
         prepare=lambda: declare_streams(layout.nats_url, layout.streams),
         health_check=jetstream_works(f"http://{LOOPBACK}:{monitor}/healthz", store),
@@ -202,16 +194,16 @@ def _nats(layout: Layout) -> Child:
 
 def _simulator(layout: Layout) -> Child:
     port = layout.ports["simulator"]
-    command = (sys.executable, "-m", "serve_deployments.simulator", "--port", str(port), *layout.options.simulate)
+    url = layout.engine_urls[0]
     return Child(
         name="simulator",
-        command=command,
-        is_ready=returns_200(f"{layout.engine_urls[0]}/health"),
-        health_check=responds_to_http(f"{layout.engine_urls[0]}/health"),
+        command=(sys.executable, "-m", "serve_deployments.simulator", "--port", str(port), *layout.options.simulate),
+        is_ready=health_checks.returns_200(f"{url}/health"),
+        health_check=health_checks.responds_to_http(f"{url}/health"),
         environment=_python_environment(layout),
         stop_within_s=3.0,
         ports={"simulator": port},
-        detail=f"{layout.engine_urls[0]}  simulated: no weights; --engine-url names a real engine",
+        detail=f"{url}  simulated: no weights; --engine-url names a real engine",
         hint="`deliberate simulator --help` lists the arguments for --simulate",
     )
 
@@ -253,14 +245,14 @@ def _ray(layout: Layout) -> Child:
         "log-color": "false",
     }
     flags = [f"--{name}={value}" for name, value in options.items()]
+    ports = (layout.ports["ray"], layout.ports["raylet"])
+    daemons = [health_checks.responds_to_bytes(LOOPBACK, port, _HTTP2_PREFACE) for port in ports]
     return Child(
         name="ray",
         command=(_program("ray"), "start", "--head", "--block", "--no-monitor", "--disable-usage-stats", *flags),
-        is_ready=prints(r".*Ray runtime started\."),
+        is_ready=health_checks.prints(r".*Ray runtime started\."),
         # Ray's two daemons detect each other's hang only after minutes, and `ray start --block` never does.
-        health_check=all_healthy(
-            *(responds_to_bytes(LOOPBACK, layout.ports[name], _HTTP2_PREFACE) for name in ("ray", "raylet"))
-        ),
+        health_check=health_checks.all_healthy(*daemons),
         environment=_ray_environment(layout),
         ready_within_s=READY_WITHIN_S,
         ports={"ray": layout.ports["ray"]},
@@ -273,7 +265,7 @@ def _deployer(layout: Layout, needs: tuple[str, ...]) -> Child:
     return Child(
         name="deployer",
         command=(sys.executable, "-m", "serve_deployments.application"),
-        is_ready=prints("ready"),
+        is_ready=health_checks.prints("ready"),
         environment={**_ray_environment(layout), "RAY_ADDRESS": layout.ray_address},
         needs=needs,
         fails_with=("ray",),
@@ -298,8 +290,8 @@ def _webhooks(layout: Layout, needs: tuple[str, ...]) -> Child:
     return Child(
         name="webhooks",
         command=(sys.executable, "-m", "app.webhooks"),
-        is_ready=returns_200(url),
-        health_check=responds_to_http(url),
+        is_ready=health_checks.returns_200(url),
+        health_check=health_checks.responds_to_http(url),
         environment=_python_environment(layout, **given, **_webhook_hosts(layout)),
         needs=needs,
         stop_within_s=layout.webhooks_stop_within_s,
@@ -317,8 +309,8 @@ def _gateway(layout: Layout, needs: tuple[str, ...]) -> Child:
     return Child(
         name="gateway",
         command=(sys.executable, "-m", "app.main"),
-        is_ready=returns_200(f"{layout.url}/healthz"),
-        health_check=responds_to_http(f"{layout.url}/healthz"),
+        is_ready=health_checks.returns_200(f"{layout.url}/healthz"),
+        health_check=health_checks.responds_to_http(f"{layout.url}/healthz"),
         environment=_python_environment(layout, **listen),
         needs=needs,
         stop_within_s=layout.gateway_stops_within_s,

@@ -18,19 +18,7 @@ from typing import Any, NoReturn
 from app.cli.exits import CommandError, Exit
 from app.cli.render import progress
 from app.cli.render.progress import ProgressReport
-from app.cli.stack.processes import (
-    CHILD_MARK,
-    STACK_MARK,
-    end,
-    kill_group,
-    kill_marked,
-    log_tail,
-    lower_session,
-    output_since,
-    spawn,
-    sweep,
-    write_private,
-)
+from app.cli.stack import processes
 from app.cli.stack.restart_policy import (
     HEALTH_CHECK_INTERVAL_S,
     ChildDependencies,
@@ -74,7 +62,7 @@ class ChildRun:
 
     def output(self) -> str:
         """The output of this run so far."""
-        return output_since(self.log, self.log_from_byte)
+        return processes.output_since(self.log, self.log_from_byte)
 
 
 ReadinessCheck = Callable[[ChildRun], Awaitable[bool]]
@@ -156,9 +144,9 @@ class Supervisor:
             run = self._runs.get(child.name)
             if run is not None:
                 self._report(progress.StackStopping(child.name))
-                await end(run.process, grace_s=child.stop_within_s)
-                await sweep(self._stack.mark, child.name)
-        left = await sweep(self._stack.mark)
+                await processes.end(run.process, grace_s=child.stop_within_s)
+                await processes.sweep(self._stack.mark, child.name)
+        left = await processes.sweep(self._stack.mark)
         self._report(progress.StackStopped(time.monotonic() - began_s, tuple(f"{p.pid} {p.command}" for p in left)))
         self._stack.state_file.unlink(missing_ok=True)
 
@@ -166,8 +154,8 @@ class Supervisor:
         """Kill all remaining processes without awaiting; after `stop` there are none."""
         for run in self._runs.values():
             if run.process.returncode is None:
-                kill_group(run.process.pid)
-        kill_marked(self._stack.mark)
+                processes.kill_group(run.process.pid)
+        processes.kill_marked(self._stack.mark)
 
     async def _supervise_all(self) -> NoReturn:
         try:
@@ -188,7 +176,7 @@ class Supervisor:
             attempt += 1
             run = await self._spawn(child, attempt)
             exit, reason, grace_s = await self._watch(child, run, history, dependencies)
-            tail = log_tail(run.log, from_byte=run.log_from_byte)
+            tail = processes.log_tail(run.log, from_byte=run.log_from_byte)
             await self._end(child, run, grace_s)
             match after_exit(history, exit):
                 case GiveUp():
@@ -201,9 +189,10 @@ class Supervisor:
     async def _spawn(self, child: Child, attempt: int) -> ChildRun:
         log = self._stack.logs_dir / f"{child.name}.log"
         log_from_byte = log.stat().st_size if log.exists() else 0
-        marks = {STACK_MARK: self._stack.mark, CHILD_MARK: child.name}
+        marks = {processes.STACK_MARK: self._stack.mark, processes.CHILD_MARK: child.name}
         try:
-            process = await spawn(child.command, {**child.environment, **marks}, log, low_priority=child.low_priority)
+            environment = {**child.environment, **marks}
+            process = await processes.spawn(child.command, environment, log, low_priority=child.low_priority)
         except OSError as error:
             raise StackFailed(child.name, f"{child.command[0]} cannot be run: {error}", hint=child.hint) from error
         run = self._runs[child.name] = ChildRun(process, log, log_from_byte, attempt)
@@ -211,7 +200,7 @@ class Supervisor:
         self._write_state()
         self._report(progress.ChildStarted(child.name, process.pid, attempt))
         if child.low_priority:
-            await lower_session(process.pid)
+            await processes.lower_session(process.pid)
         return run
 
     async def _watch(
@@ -278,8 +267,8 @@ class Supervisor:
         self._ready[child.name].clear()
         self._started[child.name].clear()
         run.ended.set()
-        await end(run.process, grace_s=grace_s)
-        await sweep(self._stack.mark, child.name)
+        await processes.end(run.process, grace_s=grace_s)
+        await processes.sweep(self._stack.mark, child.name)
         self._write_state()
 
     def _write_state(self) -> None:
@@ -295,14 +284,9 @@ class Supervisor:
             for child in self.children
             if (run := self._runs.get(child.name)) is not None
         }
-        state = {
-            "mark": self._stack.mark,
-            "supervisor_pid": os.getpid(),
-            **self._stack.facts,
-            "children": children,
-        }
+        run_facts = {"mark": self._stack.mark, "supervisor_pid": os.getpid(), **self._stack.facts}
         try:
-            write_private(self._stack.state_file, json.dumps(state, indent=1))
+            processes.write_private(self._stack.state_file, json.dumps({**run_facts, "children": children}, indent=1))
         except OSError as error:
             # A full disk must not end the children: the next change writes the file again.
             self._report(progress.Noticed(f"{self._stack.state_file} could not be written: {error.strerror}"))
@@ -338,14 +322,12 @@ async def _first(*waits: Coroutine[Any, Any, object]) -> int:
 
 
 @asynccontextmanager
-async def supervised(
-    children: Sequence[Child], stack_run: StackRun, report: ProgressReport
-) -> AsyncGenerator[Supervisor]:
+async def supervised(children: Sequence[Child], run: StackRun, report: ProgressReport) -> AsyncGenerator[Supervisor]:
     """Run the children around the body: it begins when all are ready, and they stop after it.
 
     Raises StackFailed when a child never becomes ready. A second cancellation while stopping kills what is left.
     """
-    supervisor = Supervisor(children, stack_run, report)
+    supervisor = Supervisor(children, run, report)
     supervisor.start()
     try:
         await _first(supervisor.until_ready(), supervisor.forever())

@@ -52,9 +52,9 @@ def stacks(served: Served, monkeypatch: pytest.MonkeyPatch) -> list[StackOptions
     ("case", "roles"),
     [
         (None, ["DEV", "DEV", "DEV"]),
-        (Case.BASIC, ["DEV", "QA"]),
-        (Case.MEDIUM, ["ARCHITECT", "DEV", "QA"]),
-        (Case.COMPLEX, ["ARCHITECT", "DEV", "QA", "DEVOPS"]),
+        ("basic", ["DEV", "QA"]),
+        ("medium", ["ARCHITECT", "DEV", "QA"]),
+        ("complex", ["ARCHITECT", "DEV", "QA", "DEVOPS"]),
     ],
 )
 def test_each_case_requests_its_council(case: Case | None, roles: list[str]) -> None:

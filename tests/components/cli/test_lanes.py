@@ -42,7 +42,7 @@ def test_a_finished_council_has_complete_lanes() -> None:
     assert view.tokens == council.resource["usage"]["prompt_tokens"] + council.resource["usage"]["completion_tokens"]
     assert [lane.agent_id for lane in view.lanes.values()] == ["dev-001", "dev-002", "dev-003"]
     for lane in view.lanes.values():
-        assert (lane.calls_done, lane.calls_failed, view.planned(lane), view.share(lane)) == (4, 0, 4, 1.0)
+        assert (lane.calls_done, lane.problem, view.planned(lane), view.share(lane)) == (4, None, 4, 1.0)
 
 
 def test_a_strategy_that_escalates_has_the_stages_of_its_target() -> None:
@@ -108,7 +108,7 @@ def test_a_failed_call_shows_its_problem_and_counts_as_done() -> None:
         if isinstance(event, CallFinished) and event.agent_id == "dev-002":
             break
     lane = view.lanes["dev-002"]
-    assert (lane.state, lane.problem, lane.calls_failed, lane.calls_done) == ("failed", "engine_unavailable", 1, 1)
+    assert (lane.state, lane.problem, lane.calls_done) == ("failed", "engine_unavailable", 1)
 
 
 def test_lanes_show_prose_while_a_call_streams() -> None:

@@ -93,7 +93,7 @@ async def test_an_unwritable_state_file_is_reported_and_ends_no_child(
 
     async with run(child("log", LASTS)) as running:
         with monkeypatch.context() as patched:
-            patched.setattr("app.cli.stack.supervisor.write_private", full)
+            patched.setattr("app.cli.stack.processes.write_private", full)
             running.kill("log")
             await events.until_ready("log", 2)
         assert "could not be written: No space left on device" in events.of(Noticed)[0].text
