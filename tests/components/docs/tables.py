@@ -46,9 +46,8 @@ def _unit(name: str, field: dict[str, Any]) -> str:
 def settings_table(model: type[BaseSettings]) -> str:
     """A Markdown table of settings; settings shared with another process come last."""
     fields = model.model_json_schema(by_alias=False)["properties"]
-    rows = [
-        f"| `{model.model_fields[name].validation_alias}` | {_default(field)} | {_unit(name, field)} | {_limits(field)} "
-        f"| {field['description']} |"
-        for name, field in sorted(fields.items(), key=lambda named: named[0] in WebhookRules.model_fields)
-    ]
+    rows: list[str] = []
+    for name, field in sorted(fields.items(), key=lambda named: named[0] in WebhookRules.model_fields):
+        variable, unit = model.model_fields[name].validation_alias, _unit(name, field)
+        rows.append(f"| `{variable}` | {_default(field)} | {unit} | {_limits(field)} | {field['description']} |")
     return "\n".join(["| variable | default | unit | limits | what it is |", "|---|---|---|---|---|", *rows])
