@@ -222,20 +222,26 @@ class ErrorFormat:
     render: Callable[[Request, ErrorAnswer], Response]
 
 
-def _problem_document(request: Request, answer: ErrorAnswer) -> Response:
+def problem(answer: ErrorAnswer, instance: str, request_id: str) -> Problem:
+    """The problem document of an answer to the request of the path `instance`."""
     status, title = STATUSES[answer.code]
-    problem = Problem(
+    return Problem(
         type=f"urn:deliberation-gateway:problem:{answer.code}",
         title=title,
         status=status,
         detail=answer.detail,
-        instance=request.scope.get("raw_path", b"").decode("ascii", "replace")[:INSTANCE_CHARS_MAX],
+        instance=instance,
         code=answer.code,
-        request_id=request_id_of(request),
+        request_id=request_id,
         retryable=answer.retryable,
         errors=answer.errors,
     )
-    return Response(dump(problem), status, {"Cache-Control": "no-store", **answer.headers}, PROBLEM_JSON)
+
+
+def _problem_document(request: Request, answer: ErrorAnswer) -> Response:
+    path = request.scope.get("raw_path", b"").decode("ascii", "replace")[:INSTANCE_CHARS_MAX]
+    content = problem(answer, path, request_id_of(request))
+    return Response(dump(content), content.status, {"Cache-Control": "no-store", **answer.headers}, PROBLEM_JSON)
 
 
 PROBLEM_DOCUMENTS = ErrorFormat(lambda error: error.code if error.code in STATUSES else None, _problem_document)

@@ -250,7 +250,7 @@ async def _collect(gateway: Gateway) -> bytes:
 @router.get(
     "/cluster",
     summary="Replicas, queue, log, engines and versions",
-    responses={200: {"model": Cluster, **answer("The parts that answered")}, **problems()},
+    responses={200: answer("The parts that answered", model=Cluster), **problems()},
 )
 async def get_cluster(gateway: InGateway) -> Response:
     """Always 200 within about a second; parts that did not answer are in `missing`. An answer is at most a second old.
