@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from functools import cache
 from importlib.metadata import version
-from typing import Literal
+from typing import Any, Literal
 
 from app.api.schemas import dump
 from app.catalog.projection import links, resource
@@ -111,7 +111,10 @@ def _framed(content: bytes) -> bytes:
     return b"data: " + content + b"\n\n"
 
 
-def _chunk(chat: ChatCompletionRequest, state: State, *choices: ChatChunkChoice) -> ChatCompletionChunk:
+def _frame(chat: ChatCompletionRequest, state: State, *choices: ChatChunkChoice, **added: Any) -> bytes:  # noqa: ANN401 -- fields
+    """A chunk as a frame, without unset fields: a delta holds only what it adds."""
+    if chat.counts_usage:
+        added = {"usage": None, **added}
     chunk = ChatCompletionChunk(
         id=completion_id(state),
         object="chat.completion.chunk",
@@ -119,12 +122,8 @@ def _chunk(chat: ChatCompletionRequest, state: State, *choices: ChatChunkChoice)
         model=chat.model,
         system_fingerprint=fingerprint(state),
         choices=choices,
+        **added,
     )
-    return chunk.model_copy(update={"usage": None}) if chat.counts_usage else chunk
-
-
-def _dumped(chunk: ChatCompletionChunk) -> bytes:
-    """A chunk as a frame, without unset fields: a delta holds only what it adds."""
     return _framed(chunk.__pydantic_serializer__.to_json(chunk, exclude_unset=True))
 
 
@@ -134,7 +133,7 @@ def _choice(index: int, delta: ChatDelta, finish_reason: Literal["stop"] | None 
 
 def opening_frame(chat: ChatCompletionRequest, state: State, index: int = 0) -> bytes:
     """The first chunk of a choice, with its role. The first choice's is sent before the deliberation ends."""
-    return _dumped(_chunk(chat, state, _choice(index, ChatDelta(role="assistant", content=""))))
+    return _frame(chat, state, _choice(index, ChatDelta(role="assistant", content="")))
 
 
 def frames(chat: ChatCompletionRequest, state: State) -> Iterator[bytes]:
@@ -145,13 +144,11 @@ def frames(chat: ChatCompletionRequest, state: State) -> Iterator[bytes]:
             yield opening_frame(chat, state, index)
         content = chat.truncated(text)
         for begin in range(0, len(content), PIECE_CHARS):
-            piece = ChatDelta(content=content[begin : begin + PIECE_CHARS])
-            yield _dumped(_chunk(chat, state, _choice(index, piece)))
-        last = _chunk(chat, state, _choice(index, ChatDelta(), "stop"))
+            yield _frame(chat, state, _choice(index, ChatDelta(content=content[begin : begin + PIECE_CHARS])))
         outcome = {"deliberation": _outcome(state)} if index == len(answers) - 1 else {}
-        yield _dumped(last.model_copy(update=outcome))
+        yield _frame(chat, state, _choice(index, ChatDelta(), "stop"), **outcome)
     if chat.counts_usage:
-        yield _dumped(_chunk(chat, state).model_copy(update={"usage": _usage(state)}))
+        yield _frame(chat, state, usage=_usage(state))
     yield DONE
 
 
