@@ -1,7 +1,6 @@
 """Chat completions and their chunks, from an ended deliberation."""
 
 from collections.abc import Iterator
-from functools import cache
 from importlib.metadata import version
 from typing import Any, Literal
 
@@ -27,6 +26,7 @@ from app.openai.schemas import (
 PIECE_CHARS = 256
 DONE_DATA = "[DONE]"
 DONE = f"data: {DONE_DATA}\n\n".encode()
+_VERSION = version("deliberation-gateway")
 
 
 def completion_id(state: State) -> str:
@@ -34,19 +34,10 @@ def completion_id(state: State) -> str:
     return f"chatcmpl-{state.deliberation_id}"
 
 
-@cache
-def _gateway_version() -> str:
-    return version("deliberation-gateway")
-
-
 def fingerprint(state: State) -> str:
     """The versions of gateway and strategy; with the same fingerprint, the same seed gives the same answer."""
     specified = state.specification
-    return f"deliberation-gateway-{_gateway_version()}-{specified.strategy}-v{specified.strategy_version}"
-
-
-def _created(state: State) -> int:
-    return int(state.accepted.ts.timestamp())
+    return f"deliberation-gateway-{_VERSION}-{specified.strategy}-v{specified.strategy_version}"
 
 
 def texts(state: State) -> tuple[str, ...]:
@@ -92,15 +83,12 @@ def _outcome(state: State) -> DeliberationOutcome:
 
 def completion(chat: ChatCompletionRequest, state: State) -> ChatCompletion:
     """The whole completion of an ended deliberation; raises NoVerdict."""
-    choices = (
-        ChatChoice(index=index, message=ChatAnswer(content=chat.truncated(text)))
-        for index, text in enumerate(texts(state))
-    )
+    answers = (ChatAnswer(content=chat.truncated(text)) for text in texts(state))
     return ChatCompletion(
         id=completion_id(state),
-        created=_created(state),
+        created=int(state.accepted.ts.timestamp()),
         model=chat.model,
-        choices=tuple(choices),
+        choices=tuple(ChatChoice(index=index, message=message) for index, message in enumerate(answers)),
         usage=_usage(state),
         system_fingerprint=fingerprint(state),
         deliberation=_outcome(state),
@@ -118,7 +106,7 @@ def _frame(chat: ChatCompletionRequest, state: State, *choices: ChatChunkChoice,
     chunk = ChatCompletionChunk(
         id=completion_id(state),
         object="chat.completion.chunk",
-        created=_created(state),
+        created=int(state.accepted.ts.timestamp()),
         model=chat.model,
         system_fingerprint=fingerprint(state),
         choices=choices,
