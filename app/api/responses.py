@@ -47,8 +47,8 @@ def _example(code: str, status: int, title: str) -> dict[str, Any]:
     """An example of a problem document."""
     fault = body_fault("/rounds", "less_than_equal", "Input should be less than or equal to 5", "Give 5 or less.")
     faults = (fault,) if code == "invalid_request" else ()
-    answer = ErrorAnswer(code, f"{title}.", status in (408, 429, 503), faults)
-    document = problem(answer, "/deliberations", "5f0c1b7e9a3d4c2b8e6f7a10")
+    error = ErrorAnswer(code, f"{title}.", status in (408, 429, 503), faults)
+    document = problem(error, "/deliberations", "5f0c1b7e9a3d4c2b8e6f7a10")
     return {"summary": title, "value": document.model_dump(mode="json")}
 
 

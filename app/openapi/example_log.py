@@ -1,7 +1,7 @@
 """The log behind all examples: one deliberation that has ended, and the same deliberation half-way, with a webhook.
 
-Two agents answer and score each other. The gateway's code builds the acceptance, the engine decides what follows, and
-states are folded from the facts, so the examples cannot differ from the product.
+Two agents answer and score each other. The product's own code builds, decides and folds, so the examples cannot differ
+from it.
 """
 
 import json

@@ -130,7 +130,7 @@ def _deliberations() -> Examples:
     mixed = {"task": "Review this design.", "agents": [{"role": "ARCHITECT"}, {"role": "QA", "count": 2}], "rounds": 2}
     unknown_role = {"task": "Name a colour.", "role": "NOBODY"}
     reason = {"reason": "no longer needed"}
-    cancel = CancelRequested(deliberation_id=live.deliberation_id, ts=BEGAN_AT, **reason)
+    cancel = CancelRequested(deliberation_id=live.deliberation_id, ts=BEGAN_AT, reason=reason["reason"])
     cancelling = apply(live, cancel, len(log_records()) + len(delivery_records()) + 1)
     listed, _ = _catalog().page(TENANT, ListFilter(metadata={"project": "sorting"}), limit=2)
     page = DeliberationPage(items=tuple(summary(entry) for entry in listed), next_cursor=None)

@@ -1,7 +1,7 @@
 """Route: the status of the whole installation.
 
-It inquires of every part at once over the control subjects, and waits at most a second; a part that has not answered
-by then is listed as missing. Requests within a second share one answer.
+It inquires of all parts at once over the control subjects, for at most a second; the answer lists the others as
+missing. Requests within a second share one answer.
 """
 
 import asyncio
