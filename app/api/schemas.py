@@ -21,7 +21,7 @@ class Resource(BaseModel):
 
 
 def dump(model: BaseModel) -> bytes:
-    """The JSON bytes of a resource or stream event."""
+    """The JSON bytes of a resource, event or record; equal ones give equal bytes."""
     return model.__pydantic_serializer__.to_json(model)
 
 
