@@ -62,6 +62,8 @@ def _schema_of(harmless: object) -> dict[str, Any]:
             return {"type": "array", "items": _schema_of(each), "minItems": 1, "maxItems": 1}
         case {}:
             members = cast("dict[str, object]", harmless)
+            if not members:
+                return {"type": "object", "additionalProperties": False, "maxProperties": 0}
             properties = {name: _schema_of(value) for name, value in members.items()}
             return {"type": "object", "properties": properties, "required": [*members], "additionalProperties": False}
         case _:

@@ -129,8 +129,8 @@ def _deliberations() -> Examples:
     webhook = {"task": REQUEST["task"], "webhook": {"url": LIVE_REQUEST["webhook"]["url"]}}
     mixed = {"task": "Review this design.", "agents": [{"role": "ARCHITECT"}, {"role": "QA", "count": 2}], "rounds": 2}
     unknown_role = {"task": "Name a colour.", "role": "NOBODY"}
-    reason = {"reason": "no longer needed"}
-    cancel = CancelRequested(deliberation_id=live.deliberation_id, ts=BEGAN_AT, reason=reason["reason"])
+    reason = "no longer needed"
+    cancel = CancelRequested(deliberation_id=live.deliberation_id, ts=BEGAN_AT, reason=reason)
     cancelling = apply(live, cancel, len(log_records()) + len(delivery_records()) + 1)
     listed, _ = _catalog().page(TENANT, ListFilter(metadata={"project": "sorting"}), limit=2)
     page = DeliberationPage(items=tuple(summary(entry) for entry in listed), next_cursor=None)
@@ -144,7 +144,7 @@ def _deliberations() -> Examples:
             Example("with_a_webhook", "The end is sent to a URL", 202, body=webhook),
             Example("mixed_council", "One architect and two testers with two rounds of critique", 202, body=mixed),
             Example(
-                "waited_for", "The answer waits for the end, ten seconds at most", 200, waiting, done, body=REQUEST
+                "waited_for", "The answer waits for the end, at most ten seconds", 200, waiting, done, body=REQUEST
             ),
             Example("no_such_role", "The error names the field and a remedy", 422, body=unknown_role),
         ),
@@ -156,7 +156,14 @@ def _deliberations() -> Examples:
         ),
         "list_deliberations": (Example("of_a_project", "The newest with this metadata", 200, by_project, _json(page)),),
         "cancel_deliberation": (
-            Example("with_a_reason", "It will be cancelled", 202, live_id, _resource(cancelling), body=reason),
+            Example(
+                "with_a_reason",
+                "The deliberation will be cancelled",
+                202,
+                live_id,
+                _resource(cancelling),
+                body={"reason": reason},
+            ),
             Example("ended_before", "It has already ended", 200, ended_id, done),
         ),
         "delete_deliberation": (
