@@ -5,7 +5,7 @@ import gc
 import signal
 import socket
 import sys
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from types import FrameType
 
@@ -27,6 +27,7 @@ from app.api import problems
 from app.catalog.index import Catalog
 from app.deliberation.errors import InvalidRequest
 from app.deliberation.ports import Clock
+from app.deliberation.roles import Role
 from app.deliberation.strategies import STRATEGIES
 from app.lifecycle.deliberations import Deliberations
 from app.lifecycle.sweep import sweep
@@ -48,11 +49,10 @@ from app.streaming.snapshots import SnapshotCache
 from app.streaming.streams import Streams
 
 STARTUP_WAIT_S = 5.0
-
-log = structlog.get_logger(__name__)
-
 # `GET /cluster` is answered from a cache for this long.
 CLUSTER_FRESH_S = 1.0
+
+log = structlog.get_logger(__name__)
 
 
 async def _follow(journal: GatewayLog, catalog: Catalog, keyring: Keyring | None) -> None:
@@ -95,6 +95,56 @@ def check_exposure(settings: Settings) -> None:
         )
 
 
+def gateway_over(journal: GatewayLog, settings: Settings, clock: Clock, roles: Mapping[str, Role]) -> Gateway:
+    """The gateway's parts over a log."""
+    role_depth_max = {name: role.queue_max for name, role in roles.items() if role.queue_max is not None}
+    access = access_of(settings, clock)
+    tenant_depth_max = None if access.development else settings.tenant_in_flight_max
+    backlog = Backlog(clock, settings.queue_depth_max, role_depth_max, tenant_depth_max)
+    catalog = Catalog(clock, backlog, retention_s=settings.retention_s, size_max=settings.catalog_size_max)
+    feed = Feed(
+        journal,
+        streams_max=settings.streams_max,
+        streams_per_client_max=settings.streams_per_client_max,
+        observe=catalog.observe,
+    )
+    service = Deliberations(
+        journal,
+        clock,
+        catalog,
+        roles,
+        STRATEGIES,
+        retention_s=settings.retention_s,
+        timeout_s=settings.deliberation_timeout_s,
+        draining=feed.draining.is_set,
+    )
+    streams = Streams(
+        journal,
+        catalog,
+        feed,
+        clock,
+        SnapshotCache(journal, service.check_present),
+        retention_s=settings.retention_s,
+        heartbeat_s=settings.heartbeat_s,
+        age_max_s=settings.stream_age_max_s,
+        send_timeout_s=settings.stream_send_timeout_s,
+    )
+    return Gateway(
+        settings=settings,
+        journal=journal,
+        access=access,
+        clock=clock,
+        catalog=catalog,
+        deliberations=service,
+        feed=feed,
+        streams=streams,
+        roles=roles,
+        strategies=STRATEGIES,
+        metrics=Metrics(catalog, service.outcomes),
+        cluster=SingleFlightCache[bytes](CLUSTER_FRESH_S),
+    )
+
+
 def lifespan_of(
     settings: Settings, journal: GatewayLog | None, clock: Clock, *, startup_wait_s: float = STARTUP_WAIT_S
 ) -> Callable[[FastAPI], AbstractAsyncContextManager[Gateway]]:
@@ -106,62 +156,17 @@ def lifespan_of(
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncGenerator[Gateway, None]:
-        declared = StreamSettings(
-            retention_s=settings.retention_s, replicas=settings.stream_replicas, ack_wait_s=settings.ack_wait_s
-        )
+        declared = StreamSettings(settings.retention_s, settings.stream_replicas, settings.ack_wait_s)
         opened = journal or JetStreamLog(settings.nats_url, declared)
-        role_depth_max = {name: role.queue_max for name, role in roles.items() if role.queue_max is not None}
-        access = access_of(settings, clock)
-        tenant_depth_max = None if access.development else settings.tenant_in_flight_max
-        backlog = Backlog(clock, settings.queue_depth_max, role_depth_max, tenant_depth_max)
-        catalog = Catalog(clock, backlog, retention_s=settings.retention_s, size_max=settings.catalog_size_max)
-        feed = Feed(
-            opened,
-            streams_max=settings.streams_max,
-            streams_per_client_max=settings.streams_per_client_max,
-            observe=catalog.observe,
-        )
-        service = Deliberations(
-            opened,
-            clock,
-            catalog,
-            roles,
-            STRATEGIES,
-            retention_s=settings.retention_s,
-            timeout_s=settings.deliberation_timeout_s,
-            draining=feed.draining.is_set,
-        )
-        streams = Streams(
-            opened,
-            catalog,
-            feed,
-            clock,
-            SnapshotCache(opened, service.check_present),
-            retention_s=settings.retention_s,
-            heartbeat_s=settings.heartbeat_s,
-            age_max_s=settings.stream_age_max_s,
-            send_timeout_s=settings.stream_send_timeout_s,
-        )
+        gateway = gateway_over(opened, settings, clock, roles)
+        feed, catalog, keyring = gateway["feed"], gateway["catalog"], gateway["access"].keyring
         async with feed, asyncio.TaskGroup() as group:
-            following = group.create_task(_follow(opened, catalog, access.keyring))
+            following = group.create_task(_follow(opened, catalog, keyring))
             # The client must begin to connect before the first request; until then its requests do not even fail.
             await asyncio.sleep(0)
             app.state.drain = lambda: (feed.drain(), catalog.dismiss_waiters())
-            await _wait_until_accepting(catalog, access.keyring, startup_wait_s)
-            yield Gateway(
-                settings=settings,
-                journal=opened,
-                access=access,
-                clock=clock,
-                catalog=catalog,
-                deliberations=service,
-                feed=feed,
-                streams=streams,
-                roles=roles,
-                strategies=STRATEGIES,
-                metrics=Metrics(catalog, service.outcomes),
-                cluster=SingleFlightCache[bytes](CLUSTER_FRESH_S),
-            )
+            await _wait_until_accepting(catalog, keyring, startup_wait_s)
+            yield gateway
             following.cancel()
         await opened.close()
 

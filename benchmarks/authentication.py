@@ -19,7 +19,8 @@ from typing import Any, cast
 import structlog
 from starlette.types import ASGIApp, Message
 
-from app.access.keys import SCOPES, Pepper, created, encode_key, key_subject
+from app.access.keys import SCOPES, Pepper, created, key_subject
+from app.api.schemas import dump
 from app.main import create_app, lifespan_of
 from app.routes.dependencies import Gateway, SystemClock
 from app.settings import Settings
@@ -79,7 +80,7 @@ async def measure(count: int, keys: int) -> None:
         fact, key = created(
             pepper, name="bench", tenant="bench", scopes=SCOPES, created_at=SystemClock().now(), expires_at=None
         )
-        await journal.write(key_subject(fact), encode_key(fact))
+        await journal.write(key_subject(fact), dump(fact))
     os.environ["TENANT_REQUESTS_PER_MINUTE"] = "10000000"
     open_settings = Settings()
     os.environ["KEY_PEPPER"] = PEPPER

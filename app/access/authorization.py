@@ -68,19 +68,19 @@ class Access:
         """Seconds since 1970."""
         return self._clock.now().timestamp()
 
-    def permit(self, scope: AsgiScope, operation: str) -> Caller:
-        """Return the caller of a permitted request.
+    def permit(self, scope: AsgiScope, operation: str) -> None:
+        """Set `caller` and `rate_headers` in the scope of a permitted request.
 
-        Sets `caller` and `rate_headers` in the scope. Raises Unauthenticated, CrossSite, RateLimited,
-        InsufficientScope, and JournalUnavailable while the keys have not been read.
+        Raises Unauthenticated, CrossSite, RateLimited, InsufficientScope, and JournalUnavailable while the keys have
+        not been read.
         """
         needed = ACCESS[operation]
         if self.keyring is None:
             scope["caller"] = DEVELOPER
-            return DEVELOPER
+            return
         if needed is None:
             scope["caller"] = ANONYMOUS
-            return ANONYMOUS
+            return
         caller = scope["caller"] = self._authenticate(scope)
         rate = self._rates.take(caller.tenant)
         scope["rate_headers"] = self._rates.headers(rate)
@@ -88,7 +88,6 @@ class Access:
             raise RateLimited(self._rates.per_minute, rate.reset_s)
         if needed != "key" and needed not in caller.scopes:
             raise InsufficientScope(needed)
-        return caller
 
     def _authenticate(self, scope: AsgiScope) -> Caller:
         """The caller by the Authorization header, or by the session cookie without one."""

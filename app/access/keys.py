@@ -69,11 +69,6 @@ def key_subject(fact: KeyCreated | KeyRevoked) -> str:
     return f"keys.{fact.key_id}.{fact.type.removeprefix('key.')}"
 
 
-def encode_key(fact: KeyCreated | KeyRevoked) -> bytes:
-    """The bytes that the log keeps; equal facts give equal bytes."""
-    return fact.model_dump_json().encode()
-
-
 def decode_key(data: bytes) -> KeyCreated | KeyRevoked:
     """A stored fact; raises pydantic's ValidationError."""
     return _FACT.validate_json(data)

@@ -10,6 +10,10 @@ _CURSOR = re.compile(r"([a-z0-9]{1,16})-([0-9]{1,19})", re.ASCII)
 CURSOR_PATTERN = r"^(0|[a-z0-9]{1,16}-[0-9]{1,19})$"
 
 
+class InvalidEventCursor(InvalidCursor):
+    """An event cursor is neither `0` nor `<epoch>-<sequence>`."""
+
+
 @dataclass(frozen=True, slots=True)
 class Cursor:
     """The viewer has received everything up to `sequence` of the log's incarnation `epoch`; 0 is the beginning."""
@@ -26,10 +30,10 @@ BEGINNING = Cursor("", 0)
 
 
 def parse_cursor(text: str, name: str) -> Cursor:
-    """The cursor in `text`; raises InvalidCursor, which names `name`, unless it is `0` or `<epoch>-<sequence>`."""
+    """The cursor in `text`, the value of the parameter or header `name`; raises InvalidEventCursor."""
     if text == "0":
         return BEGINNING
     match = _CURSOR.fullmatch(text)
     if match is None:
-        raise InvalidCursor(f"{name} must be 0 or <epoch>-<sequence>, as in the id of an event.")
+        raise InvalidEventCursor(f"{name} must be 0 or <epoch>-<sequence>, as in the id of an event.")
     return Cursor(match[1], int(match[2]))

@@ -5,22 +5,7 @@ from typing import Annotated, Literal
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, RootModel
 
 from app.api.schemas import Deliberation, DeliberationSummary, Resource
-from app.deliberation.facts import (
-    Accepted,
-    CallDelta,
-    CallFinished,
-    CallStarted,
-    Cancelled,
-    CancelRequested,
-    Completed,
-    Deleted,
-    Envelope,
-    Failed,
-    Resumed,
-    StageClosed,
-    StageOpened,
-    TimedOut,
-)
+from app.deliberation.facts import Envelope, Event
 from app.deliberation.specification import Token
 
 
@@ -92,22 +77,7 @@ class DeliberationsSnapshot(StreamEnvelope, frozen=True):
 
 
 StreamEvent = StreamOpened | DeliberationSnapshot | DeliberationsSnapshot | StreamGap | StreamReconnect
-KnownEvent = (
-    Accepted
-    | StageOpened
-    | StageClosed
-    | CallStarted
-    | CallDelta
-    | CallFinished
-    | CancelRequested
-    | Resumed
-    | Completed
-    | Failed
-    | Cancelled
-    | TimedOut
-    | Deleted
-    | StreamEvent
-)
+KnownEvent = Event | StreamEvent
 
 
 class DeliberationEvent(RootModel[Annotated[KnownEvent, Field(discriminator="type")]]):

@@ -3,7 +3,7 @@
 HTTP statuses live here, and in the façades' own tables, and nowhere else.
 """
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
@@ -15,7 +15,6 @@ from pydantic import ValidationError
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Match
-from starlette.types import Scope
 
 from app.api.refusals import HttpError
 from app.api.schemas import FieldProblem, Problem, dump
@@ -222,20 +221,26 @@ class ErrorFormat:
     render: Callable[[Request, ErrorAnswer], Response]
 
 
-def _problem_document(request: Request, answer: ErrorAnswer) -> Response:
+def problem(answer: ErrorAnswer, instance: str, request_id: str) -> Problem:
+    """The problem document of an answer to the request of the path `instance`."""
     status, title = STATUSES[answer.code]
-    problem = Problem(
+    return Problem(
         type=f"urn:deliberation-gateway:problem:{answer.code}",
         title=title,
         status=status,
         detail=answer.detail,
-        instance=request.scope.get("raw_path", b"").decode("ascii", "replace")[:INSTANCE_CHARS_MAX],
+        instance=instance,
         code=answer.code,
-        request_id=request_id_of(request),
+        request_id=request_id,
         retryable=answer.retryable,
         errors=answer.errors,
     )
-    return Response(dump(problem), status, {"Cache-Control": "no-store", **answer.headers}, PROBLEM_JSON)
+
+
+def _problem_document(request: Request, answer: ErrorAnswer) -> Response:
+    path = request.scope.get("raw_path", b"").decode("ascii", "replace")[:INSTANCE_CHARS_MAX]
+    content = problem(answer, path, request_id_of(request))
+    return Response(dump(content), content.status, {"Cache-Control": "no-store", **answer.headers}, PROBLEM_JSON)
 
 
 PROBLEM_DOCUMENTS = ErrorFormat(lambda error: error.code if error.code in STATUSES else None, _problem_document)
@@ -291,30 +296,24 @@ async def _on_error(request: Request, error: Exception) -> Response:
     return error_response(request, error)
 
 
-def _allowed(scope: Scope, routes: Sequence[BaseRoute]) -> str:
+def _allowed(request: Request) -> str:
     """The methods of a request's path, as the Allow header lists them."""
-    methods: set[str] = set()
-    for route in routes:
-        if route.matches(scope)[0] != Match.NONE:
-            methods |= getattr(route, "methods", None) or set()
-    return ", ".join(sorted(methods))
+    routes: Sequence[BaseRoute] = request.app.state.served_routes
+    matching = (route for route in routes if route.matches(request.scope)[0] != Match.NONE)
+    return ", ".join(sorted({method for route in matching for method in getattr(route, "methods", None) or ()}))
 
 
-def _on_http_exception(routes: Sequence[BaseRoute]) -> Callable[[Request, Exception], Awaitable[Response]]:
-    """A handler of the router's own errors: an unknown path, or a method that the path does not support."""
-
-    async def handle(request: Request, error: Exception) -> Response:
-        assert isinstance(error, HTTPException)
-        code = _BY_STATUS.get(error.status_code, "internal_error" if error.status_code >= 500 else "invalid_request")
-        answer = ErrorAnswer(code, str(error.detail))
-        if code == "not_found":
-            answer = ErrorAnswer(code, "No endpoint has this path; /openapi.json lists them all.")
-        elif code == "method_not_allowed":
-            allowed = _allowed(request.scope, routes)
-            answer = ErrorAnswer(code, f"This path supports {allowed}.", headers={"Allow": allowed})
-        return _format_of(request).render(request, answer)
-
-    return handle
+async def _on_http_exception(request: Request, error: Exception) -> Response:
+    """Answer the router's own errors: an unknown path, or a method that the path does not support."""
+    assert isinstance(error, HTTPException)
+    code = _BY_STATUS.get(error.status_code, "internal_error" if error.status_code >= 500 else "invalid_request")
+    answer = ErrorAnswer(code, str(error.detail))
+    if code == "not_found":
+        answer = ErrorAnswer(code, "No endpoint has this path; /openapi.json lists them all.")
+    elif code == "method_not_allowed":
+        allowed = _allowed(request)
+        answer = ErrorAnswer(code, f"This path supports {allowed}.", headers={"Allow": allowed})
+    return _format_of(request).render(request, answer)
 
 
 async def _on_invalid_parameters(request: Request, error: Exception) -> Response:
@@ -338,7 +337,8 @@ def install(app: FastAPI, routes: Sequence[BaseRoute], formats: Mapping[str, Err
     `routes` are all that the application serves.
     """
     app.state.error_formats = formats
+    app.state.served_routes = routes
     app.add_exception_handler(DeliberationError, _on_error)
-    app.add_exception_handler(HTTPException, _on_http_exception(routes))
+    app.add_exception_handler(HTTPException, _on_http_exception)
     app.add_exception_handler(RequestValidationError, _on_invalid_parameters)
     app.add_exception_handler(Exception, _on_defect)

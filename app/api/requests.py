@@ -22,7 +22,7 @@ from pydantic_core import CoreSchema, PydanticCustomError
 from app.api.problems import ValidationFailed, body_fault, body_problems, request_id_of
 from app.api.schemas import FieldProblem
 from app.api.webhook_payloads import TERMINAL_EVENTS, WebhookEvent
-from app.api.webhook_targets import URL_CHARS_MAX, UnfitUrl, parsed
+from app.api.webhook_targets import URL_CHARS_MAX, Rules, UnfitUrl, parsed
 from app.deliberation.engine import StrategyDefinition
 from app.deliberation.specification import TIMEOUT_S_MAX, TOKEN_PATTERN
 from app.deliberation.strategies import STRATEGIES
@@ -148,15 +148,14 @@ class AgentRequest(RequestModel):
 
 def _fit_url(url: str, info: ValidationInfo) -> str:
     """An allowed webhook URL; any well-formed URL where a body is read without a gateway."""
-    context: Any = info.context
+    context: Any = info.context or {}
+    rules: Rules | None = context.get("webhooks")
+    check = parsed if rules is None else rules.check
     try:
-        if context is None or context.get("webhooks") is None:
-            parsed(url)
-        else:
-            context["webhooks"].check(url)
+        check(url)
     except UnfitUrl as unfit:
-        context = {"reason": str(unfit), "remedy": unfit.remedy}
-        raise PydanticCustomError("unfit_url", "The URL is not allowed for a webhook: {reason}", context) from unfit
+        reason = {"reason": str(unfit), "remedy": unfit.remedy}
+        raise PydanticCustomError("unfit_url", "The URL is not allowed for a webhook: {reason}", reason) from unfit
     return url
 
 
@@ -169,10 +168,7 @@ class WebhookRequest(RequestModel):
         description="https URL of a public host, without credentials and without a fragment",
     )
     events: list[WebhookEvent] = Field(
-        default=list(TERMINAL_EVENTS),
-        min_length=1,
-        max_length=16,
-        description="The terminal ones if absent",
+        default=list(TERMINAL_EVENTS), min_length=1, max_length=16, description="The terminal ones if absent"
     )
     metadata: Metadata = Field(default={}, description="Sent with every event, for the receiver")
 
@@ -231,15 +227,14 @@ class DeliberationRequest(RequestModel):
                 if getattr(self, name) is not None:
                     detail = "`agents` already defines the council"
                     faults.append(body_fault(f"/{name}", "conflict", detail, f"Leave {name} out."))
-        else:
-            faults += _default_role_faults(self, info)
         if self.size > AGENTS_MAX:
             detail = f"The council has {self.size} members"
             faults.append(body_fault("/agents", "too_many_agents", detail, f"Give at most {AGENTS_MAX} in all."))
         if self.quorum is not None and self.quorum > self.size:
             detail = f"{self.size} agents cannot reach a quorum of {self.quorum}"
             faults.append(body_fault("/quorum", "quorum_too_large", detail, f"Give {self.size} or less."))
-        faults += _parameter_faults(self, info) + _webhook_faults(self, info)
+        if info.context is not None:
+            faults += _gateway_faults(self, info.context)
         if faults:
             raise ValidationFailed(faults)
         return self
@@ -251,35 +246,22 @@ class CancelRequest(RequestModel):
     reason: str | None = Field(default=None, max_length=500)
 
 
-def _default_role_faults(request: DeliberationRequest, info: ValidationInfo) -> list[FieldProblem]:
-    """A request must name a role where roles.yaml has no DEV."""
-    context: Any = info.context
-    if context is None or request.role is not None or DEFAULT_ROLE in context["roles"]:
-        return []
-    remedy = f"Give one of {', '.join(sorted(context['roles']))}."
-    return [body_fault("/role", "unknown_role", f"This gateway has no role {DEFAULT_ROLE}", remedy)]
-
-
-def _parameter_faults(request: DeliberationRequest, info: ValidationInfo) -> list[FieldProblem]:
-    """Parameters that the strategy rejects; not checked where a body is read without a gateway."""
-    context: Any = info.context
-    definition: StrategyDefinition | None = None if context is None else context["strategies"].get(request.strategy)
-    if definition is None:
-        return []
+def _gateway_faults(request: DeliberationRequest, gateway: dict[str, Any]) -> list[FieldProblem]:
+    """The parts of a request that this gateway's roles, strategy or webhook rules do not admit."""
+    faults: list[FieldProblem] = []
+    if request.agents is None and request.role is None and DEFAULT_ROLE not in gateway["roles"]:
+        remedy = f"Give one of {', '.join(sorted(gateway['roles']))}."
+        faults.append(body_fault("/role", "unknown_role", f"This gateway has no role {DEFAULT_ROLE}", remedy))
+    definition: StrategyDefinition | None = gateway["strategies"].get(request.strategy)
     try:
-        definition.parameters.model_validate(request.parameters)
+        if definition is not None:
+            definition.parameters.model_validate(request.parameters)
     except ValidationError as invalid:
-        return list(body_problems(invalid, "/parameters").errors)
-    return []
-
-
-def _webhook_faults(request: DeliberationRequest, info: ValidationInfo) -> list[FieldProblem]:
-    """A webhook requires WEBHOOKS."""
-    context: Any = info.context
-    if request.webhook is None or context is None or context.get("webhooks") is not None:
-        return []
-    remedy = "Leave it out, or have the operator set WEBHOOKS and run a sender."
-    return [body_fault("/webhook", "webhooks_off", "This gateway sends no webhooks", remedy)]
+        faults += body_problems(invalid, "/parameters").errors
+    if request.webhook is not None and gateway.get("webhooks") is None:
+        remedy = "Leave it out, or have the operator set WEBHOOKS and run a sender."
+        faults.append(body_fault("/webhook", "webhooks_off", "This gateway sends no webhooks", remedy))
+    return faults
 
 
 def wait_of(request: Request) -> int | None:

@@ -1,11 +1,12 @@
 """Declarations for the OpenAPI document: headers, problems by status, and parameters."""
 
-import json
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from app.api.problems import PROBLEM_JSON, STATUSES
+from pydantic import BaseModel
+
+from app.api.problems import PROBLEM_JSON, STATUSES, ErrorAnswer, body_fault, problem
 from app.api.requests import KEY_PATTERN, WAIT_MAX_S
-from app.api.schemas import FieldProblem, Problem, dump
 
 Declared = dict[int | str, dict[str, Any]]
 
@@ -42,34 +43,16 @@ HEADERS: dict[str, dict[str, Any]] = {
 }
 
 
-def _problem(code: str, status: int, title: str) -> dict[str, Any]:
+def _example(code: str, status: int, title: str) -> dict[str, Any]:
     """An example of a problem document."""
-    faults: tuple[FieldProblem, ...] = ()
-    if code == "invalid_request":
-        faults = (
-            FieldProblem(
-                location="body",
-                pointer="/rounds",
-                code="less_than_equal",
-                detail="Input should be less than or equal to 5",
-                remedy="Give 5 or less.",
-            ),
-        )
-    problem = Problem(
-        type=f"urn:deliberation-gateway:problem:{code}",
-        title=title,
-        status=status,
-        detail=f"{title}.",
-        instance="/deliberations",
-        code=code,
-        request_id="5f0c1b7e9a3d4c2b8e6f7a10",
-        retryable=status in (408, 429, 503),
-        errors=faults,
-    )
-    return {"summary": title, "value": json.loads(dump(problem))}
+    fault = body_fault("/rounds", "less_than_equal", "Input should be less than or equal to 5", "Give 5 or less.")
+    faults = (fault,) if code == "invalid_request" else ()
+    error = ErrorAnswer(code, f"{title}.", status in (408, 429, 503), faults)
+    document = problem(error, "/deliberations", "5f0c1b7e9a3d4c2b8e6f7a10")
+    return {"summary": title, "value": document.model_dump(mode="json")}
 
 
-EXAMPLES: dict[str, dict[str, Any]] = {code: _problem(code, *status) for code, status in STATUSES.items()}
+EXAMPLES: dict[str, dict[str, Any]] = {code: _example(code, *status) for code, status in STATUSES.items()}
 
 
 def headers(*names: str) -> dict[str, Any]:
@@ -77,28 +60,39 @@ def headers(*names: str) -> dict[str, Any]:
     return {name: {"$ref": f"#/components/headers/{name}"} for name in (*names, "X-Request-Id")}
 
 
-def answer(description: str, *names: str) -> dict[str, Any]:
-    """A declared answer with headers."""
-    return {"description": description, "headers": headers(*names)}
+def answer(description: str, *names: str, model: type[BaseModel] | None = None) -> dict[str, Any]:
+    """A declared answer with headers, and with a body if it has a `model`."""
+    body = {} if model is None else {"model": model}
+    return {**body, "description": description, "headers": headers(*names)}
+
+
+def declared_errors(
+    statuses: Iterable[int],
+    table: Mapping[str, tuple[int, str]],
+    content: Callable[[Iterable[str]], dict[str, Any]],
+    names: Mapping[int, tuple[str, ...]],
+) -> Declared:
+    """Declared errors for these statuses and 500.
+
+    `table` has status and title by code, `content` gives the body of several codes, and `names` are further headers.
+    """
+    names = {401: ("WWW-Authenticate",), 429: ("Retry-After",), 503: ("Retry-After",), **names}
+    declared: Declared = {}
+    for status in sorted({*statuses, 500}):
+        titles = {code: title for code, (mapped, title) in table.items() if mapped == status}
+        description = "; ".join(f"`{code}`: {title}" for code, title in titles.items())
+        declared[status] = {**answer(description, *names.get(status, ())), "content": content(titles)}
+    return declared
+
+
+def _problem_content(codes: Iterable[str]) -> dict[str, Any]:
+    examples = {code: {"$ref": f"#/components/examples/{code}"} for code in codes}
+    return {PROBLEM_JSON: {"schema": {"$ref": "#/components/schemas/Problem"}, "examples": examples}}
 
 
 def problems(*statuses: int) -> Declared:
     """Declared problem documents for these statuses and 500."""
-    declared: Declared = {}
-    for status in sorted({*statuses, 500}):
-        codes = [code for code, (mapped, _) in STATUSES.items() if mapped == status]
-        extra = {401: ("WWW-Authenticate",), 429: ("Retry-After",), 503: ("Retry-After",)}.get(status, ())
-        declared[status] = {
-            "description": "; ".join(f"`{code}`: {STATUSES[code][1]}" for code in codes),
-            "headers": headers(*extra),
-            "content": {
-                PROBLEM_JSON: {
-                    "schema": {"$ref": "#/components/schemas/Problem"},
-                    "examples": {code: {"$ref": f"#/components/examples/{code}"} for code in codes},
-                }
-            },
-        }
-    return declared
+    return declared_errors(statuses, STATUSES, _problem_content, {})
 
 
 def parameter(place: str, name: str, description: str, **schema: Any) -> dict[str, Any]:  # noqa: ANN401 -- a JSON Schema

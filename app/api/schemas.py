@@ -5,11 +5,7 @@ from typing import Any, Literal, TypeVar
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
 
 from app.deliberation.calls import FactProblem, Usage
-from app.deliberation.facts import (
-    Degraded,
-    TotalUsage,
-    Verdict,
-)
+from app.deliberation.facts import Degraded, TotalUsage, Verdict
 from app.deliberation.outputs import CheckOutcome, Issue, IssueResponse
 from app.deliberation.specification import AgentSpec, Budget, Constraints, Purpose, Sampling, Token, Webhook
 
@@ -25,7 +21,7 @@ class Resource(BaseModel):
 
 
 def dump(model: BaseModel) -> bytes:
-    """The JSON bytes of a resource or stream event."""
+    """The JSON bytes of a resource, event or record; equal ones give equal bytes."""
     return model.__pydantic_serializer__.to_json(model)
 
 

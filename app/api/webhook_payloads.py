@@ -1,7 +1,7 @@
 """Webhook deliveries: which events are sent, their ids and their bodies.
 
 A delivery is one event of one deliberation. Its id is a hash of its fact, so it is the same at every attempt and in
-every process, and differs if a deliberation's id is used again. Its body holds the fact's bytes, so it never changes.
+every process. If a deliberation's id is used again, its deliveries have other ids. The body holds the fact's bytes.
 """
 
 import base64

@@ -80,7 +80,7 @@ def parsed(model: type[_Model], document: JsonObject) -> _Model:
         raise CommandError(Exit.REFUSED, "not_understood", detail, remedy="--json prints it unparsed") from exc
 
 
-def problem_of(response: httpx.Response) -> CommandError:
+def command_error(response: httpx.Response) -> CommandError:
     """The error of a 4xx or 5xx response, with or without a problem document."""
     try:
         problem = Problem.model_validate_json(response.content)
@@ -144,7 +144,7 @@ class GatewayClient:
         except httpx.TransportError as exc:
             raise _unreachable(self.url, exc) from exc
         if response.status_code >= 400:
-            raise problem_of(response)
+            raise command_error(response)
         with suppress(ValueError):
             document = response.json()
             if isinstance(document, dict):
@@ -200,9 +200,9 @@ class GatewayClient:
                 async for frame in stream.frames():
                     yield frame
         except StreamRefused as exc:
-            raise problem_of(exc.response) from exc
+            raise command_error(exc.response) from exc
         except StreamLost as exc:
             if exc.response is not None:
-                raise problem_of(exc.response) from exc
+                raise command_error(exc.response) from exc
             detail = f"{self.url}: {exc}"
             raise GatewayUnreachable(Exit.UNREACHABLE, "unreachable", detail, remedy=_UNREACHABLE_REMEDY) from exc

@@ -24,10 +24,10 @@ from app.access.keys import (
     Pepper,
     Scope,
     created,
-    encode_key,
     key_id_of,
     key_subject,
 )
+from app.api.schemas import dump
 from app.cli.exits import EXIT_HELP, CommandError, Exit, output, print_json, run
 from app.cli.options import JsonOption, checked_tenant
 from app.cli.render.prose import printable
@@ -126,7 +126,7 @@ def create_key(
         now, pepper = datetime.now(UTC), pepper_of_environment()
         expires_at = None if span is None else now + span
         fact, key = created(pepper, name=name, tenant=tenant, scopes=scopes, created_at=now, expires_at=expires_at)
-        appended = await journal.write(key_subject(fact), encode_key(fact))
+        appended = await journal.write(key_subject(fact), dump(fact))
         assert appended.created, "a random id of 60 bits repeated"
         document = _document(HeldKey.of(fact), KeyBook(), None, now)
         if as_json:
@@ -188,7 +188,7 @@ def revoke_key(
             raise CommandError(Exit.REFUSED, "not_found", detail, remedy="`deliberate keys list` shows the ids")
         fact = KeyRevoked(key_id=known, revoked_at=datetime.now(UTC))
         if known not in book.revoked:
-            book.take((await journal.write(key_subject(fact), encode_key(fact))).record)
+            book.take((await journal.write(key_subject(fact), dump(fact))).record)
         document = _document(held, book, None, datetime.now(UTC))
         return output(document, lambda: plain(f"{known} is revoked"), as_json=as_json)
 

@@ -3,7 +3,7 @@
 DeliberationError
 ├── InvalidRequest            a client's request breaks the contract
 │   ├── InvalidToken          a tenant, id, role or call id is not on the allow-list
-│   ├── InvalidCursor         an event cursor does not parse
+│   ├── InvalidCursor         the cursor of a stream, page or list cannot be used
 │   └── IdempotencyConflict   the key was used with another body
 ├── NotFound                  no such deliberation for this tenant
 ├── Gone                      it existed and its facts have been removed
@@ -56,7 +56,7 @@ class InvalidToken(InvalidRequest):
 
 
 class InvalidCursor(InvalidRequest):
-    """An event cursor is neither `0` nor `<epoch>-<sequence>`."""
+    """A cursor does not parse, or belongs to another log."""
 
     code = "invalid_cursor"
 

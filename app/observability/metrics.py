@@ -60,9 +60,7 @@ def _of_replicas(replicas: Sequence[AgentStatus]) -> Iterator[Metric]:
     )
     in_flight = GaugeMetricFamily("agent_calls_in_flight", "Calls in flight", labels=labels)
     circuits = GaugeMetricFamily(
-        "engine_circuit",
-        "1 in the state of a replica's circuit to an engine",
-        labels=[*labels, "engine", "state"],
+        "engine_circuit", "1 in the state of a replica's circuit to an engine", labels=[*labels, "engine", "state"]
     )
     for replica in replicas:
         labelled = [replica.role, replica.replica]

@@ -1,10 +1,10 @@
 """Status replies of replicas over the control subjects, tolerant of other versions' fields."""
 
 from collections.abc import Iterable
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 from urllib.parse import urlsplit, urlunsplit
 
-from pydantic import BaseModel, Field, ValidationError, field_validator
+from pydantic import AfterValidator, BaseModel, Field, ValidationError
 
 from app.api.cluster_schemas import CircuitState, ReplicaVersions, Turn
 
@@ -21,19 +21,14 @@ def without_credentials(url: str) -> str:
 
 
 class EngineStatus(BaseModel):
-    """An engine as one replica sees it; `url` without credentials."""
+    """An engine as one replica sees it."""
 
-    url: str
+    url: Annotated[str, AfterValidator(without_credentials)]
     healthy: bool = False
     circuit: CircuitState = "closed"
     in_flight: int = 0
     models: tuple[str, ...] = ()
     version: str | None = None
-
-    @field_validator("url")
-    @classmethod
-    def _bare(cls, url: str) -> str:
-        return without_credentials(url)
 
 
 class ReplicaStatus(BaseModel):

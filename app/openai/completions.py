@@ -1,9 +1,8 @@
 """Chat completions and their chunks, from an ended deliberation."""
 
 from collections.abc import Iterator
-from functools import cache
 from importlib.metadata import version
-from typing import Literal
+from typing import Any, Literal
 
 from app.api.schemas import dump
 from app.catalog.projection import links, resource
@@ -27,6 +26,7 @@ from app.openai.schemas import (
 PIECE_CHARS = 256
 DONE_DATA = "[DONE]"
 DONE = f"data: {DONE_DATA}\n\n".encode()
+_VERSION = version("deliberation-gateway")
 
 
 def completion_id(state: State) -> str:
@@ -34,19 +34,10 @@ def completion_id(state: State) -> str:
     return f"chatcmpl-{state.deliberation_id}"
 
 
-@cache
-def _gateway_version() -> str:
-    return version("deliberation-gateway")
-
-
 def fingerprint(state: State) -> str:
     """The versions of gateway and strategy; with the same fingerprint, the same seed gives the same answer."""
     specified = state.specification
-    return f"deliberation-gateway-{_gateway_version()}-{specified.strategy}-v{specified.strategy_version}"
-
-
-def _created(state: State) -> int:
-    return int(state.accepted.ts.timestamp())
+    return f"deliberation-gateway-{_VERSION}-{specified.strategy}-v{specified.strategy_version}"
 
 
 def texts(state: State) -> tuple[str, ...]:
@@ -92,15 +83,12 @@ def _outcome(state: State) -> DeliberationOutcome:
 
 def completion(chat: ChatCompletionRequest, state: State) -> ChatCompletion:
     """The whole completion of an ended deliberation; raises NoVerdict."""
-    choices = (
-        ChatChoice(index=index, message=ChatAnswer(content=chat.truncated(text)))
-        for index, text in enumerate(texts(state))
-    )
+    answers = (ChatAnswer(content=chat.truncated(text)) for text in texts(state))
     return ChatCompletion(
         id=completion_id(state),
-        created=_created(state),
+        created=int(state.accepted.ts.timestamp()),
         model=chat.model,
-        choices=tuple(choices),
+        choices=tuple(ChatChoice(index=index, message=message) for index, message in enumerate(answers)),
         usage=_usage(state),
         system_fingerprint=fingerprint(state),
         deliberation=_outcome(state),
@@ -111,20 +99,19 @@ def _framed(content: bytes) -> bytes:
     return b"data: " + content + b"\n\n"
 
 
-def _chunk(chat: ChatCompletionRequest, state: State, *choices: ChatChunkChoice) -> ChatCompletionChunk:
+def _frame(chat: ChatCompletionRequest, state: State, *choices: ChatChunkChoice, **added: Any) -> bytes:  # noqa: ANN401 -- fields
+    """A chunk as a frame, without unset fields: a delta holds only what it adds."""
+    if chat.counts_usage:
+        added = {"usage": None, **added}
     chunk = ChatCompletionChunk(
         id=completion_id(state),
         object="chat.completion.chunk",
-        created=_created(state),
+        created=int(state.accepted.ts.timestamp()),
         model=chat.model,
         system_fingerprint=fingerprint(state),
         choices=choices,
+        **added,
     )
-    return chunk.model_copy(update={"usage": None}) if chat.counts_usage else chunk
-
-
-def _dumped(chunk: ChatCompletionChunk) -> bytes:
-    """A chunk as a frame, without unset fields: a delta holds only what it adds."""
     return _framed(chunk.__pydantic_serializer__.to_json(chunk, exclude_unset=True))
 
 
@@ -134,7 +121,7 @@ def _choice(index: int, delta: ChatDelta, finish_reason: Literal["stop"] | None 
 
 def opening_frame(chat: ChatCompletionRequest, state: State, index: int = 0) -> bytes:
     """The first chunk of a choice, with its role. The first choice's is sent before the deliberation ends."""
-    return _dumped(_chunk(chat, state, _choice(index, ChatDelta(role="assistant", content=""))))
+    return _frame(chat, state, _choice(index, ChatDelta(role="assistant", content="")))
 
 
 def frames(chat: ChatCompletionRequest, state: State) -> Iterator[bytes]:
@@ -145,13 +132,11 @@ def frames(chat: ChatCompletionRequest, state: State) -> Iterator[bytes]:
             yield opening_frame(chat, state, index)
         content = chat.truncated(text)
         for begin in range(0, len(content), PIECE_CHARS):
-            piece = ChatDelta(content=content[begin : begin + PIECE_CHARS])
-            yield _dumped(_chunk(chat, state, _choice(index, piece)))
-        last = _chunk(chat, state, _choice(index, ChatDelta(), "stop"))
+            yield _frame(chat, state, _choice(index, ChatDelta(content=content[begin : begin + PIECE_CHARS])))
         outcome = {"deliberation": _outcome(state)} if index == len(answers) - 1 else {}
-        yield _dumped(last.model_copy(update=outcome))
+        yield _frame(chat, state, _choice(index, ChatDelta(), "stop"), **outcome)
     if chat.counts_usage:
-        yield _dumped(_chunk(chat, state).model_copy(update={"usage": _usage(state)}))
+        yield _frame(chat, state, usage=_usage(state))
     yield DONE
 
 

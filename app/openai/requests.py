@@ -61,17 +61,13 @@ def _schema_of(harmless: object) -> dict[str, Any]:
         case [str(each)]:
             return {"type": "array", "items": _schema_of(each), "minItems": 1, "maxItems": 1}
         case {}:
-            return _object_of(cast("dict[str, object]", harmless))
+            members = cast("dict[str, object]", harmless)
+            if not members:
+                return {"type": "object", "additionalProperties": False, "maxProperties": 0}
+            properties = {name: _schema_of(value) for name, value in members.items()}
+            return {"type": "object", "properties": properties, "required": [*members], "additionalProperties": False}
         case _:
             return {"const": harmless}
-
-
-def _object_of(harmless: dict[str, object]) -> dict[str, Any]:
-    schema: dict[str, Any] = {"type": "object", "additionalProperties": False}
-    if not harmless:
-        return {**schema, "maxProperties": 0}
-    properties = {name: _schema_of(value) for name, value in harmless.items()}
-    return {**schema, "properties": properties, "required": list(harmless)}
 
 
 class _Unsupported:

@@ -6,7 +6,7 @@ Idempotency-Key, with which the client can ask for it again.
 """
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Iterable
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -18,7 +18,7 @@ from starlette.types import Receive, Scope, Send
 from app.api.problems import STATUSES, NotReady, request_id_of
 from app.api.request_body import body_of
 from app.api.requests import submission_of
-from app.api.responses import IDEMPOTENCY_KEY, Declared, body, headers
+from app.api.responses import IDEMPOTENCY_KEY, Declared, answer, body, declared_errors, headers
 from app.api.schemas import dump
 from app.deliberation.calls import FactProblem
 from app.deliberation.errors import DeliberationError, JournalUnavailable
@@ -153,19 +153,13 @@ class ChatStream(EventStreamResponse):
 
 def openai_errors(*statuses: int) -> Declared:
     """Declared errors in OpenAI's format for these statuses and 500."""
-    declared: Declared = {}
-    known = {**STATUSES, **CHAT_STATUSES}
+
+    def content(_: Iterable[str]) -> dict[str, Any]:
+        return {"application/json": {"schema": {"$ref": "#/components/schemas/OpenAIError"}}}
+
     names = ("Location", "X-Deliberation-Id")
-    extra = {401: ("WWW-Authenticate",), 429: ("Retry-After",), 503: ("Retry-After",), 400: names}
-    extra |= dict.fromkeys((409, 502, 504), (*names, "X-Should-Retry"))
-    for status in sorted({*statuses, 500}):
-        titles = [f"`{code}`: {title}" for code, (mapped, title) in known.items() if mapped == status]
-        declared[status] = {
-            "description": "; ".join(titles),
-            "headers": headers(*extra.get(status, ())),
-            "content": {"application/json": {"schema": {"$ref": "#/components/schemas/OpenAIError"}}},
-        }
-    return declared
+    further = {400: names, **dict.fromkeys((409, 502, 504), (*names, "X-Should-Retry"))}
+    return declared_errors(statuses, {**STATUSES, **CHAT_STATUSES}, content, further)
 
 
 def _registry(gateway: Gateway) -> Registry:
@@ -206,7 +200,7 @@ async def create_chat_completion(request: Request, gateway: InGateway, tenant: O
 @router.get(
     "/models",
     summary="List all models: every strategy with every role",
-    responses={200: {"model": ModelList, "description": "All models", "headers": headers()}, **openai_errors()},
+    responses={200: answer("All models", model=ModelList), **openai_errors()},
 )
 async def list_models(gateway: InGateway) -> Response:
     """The models that `POST /v1/chat/completions` accepts."""
@@ -218,7 +212,7 @@ async def list_models(gateway: InGateway) -> Response:
 @router.get(
     "/models/{model:path}",
     summary="Get one model",
-    responses={200: {"model": ModelResource, "description": "The model", "headers": headers()}, **openai_errors(404)},
+    responses={200: answer("The model", model=ModelResource), **openai_errors(404)},
 )
 async def get_model(gateway: InGateway, model: Annotated[str, Path(description="`<strategy>/<ROLE>`")]) -> Response:
     """The slash in the name may be percent-encoded."""

@@ -89,18 +89,10 @@ _SECURITY = {
     },
 }
 _REFS = "#/components/schemas/{model}"
-# Operations that take the id in an answer, by the answer's schema.
+# Operations that take the id in an answer, and that id, by the answer's schema.
+_OF_ONE = ("get_deliberation", "read_deliberation_events", "list_deliveries", "cancel_deliberation")
 _LINKS = {
-    "Deliberation": (
-        "$response.body#/id",
-        (
-            "get_deliberation",
-            "read_deliberation_events",
-            "list_deliveries",
-            "cancel_deliberation",
-            "delete_deliberation",
-        ),
-    ),
+    "Deliberation": ("$response.body#/id", (*_OF_ONE, "delete_deliberation")),
     "DeliberationPage": ("$response.body#/items/0/id", ("get_deliberation",)),
 }
 

@@ -25,11 +25,6 @@ _ENGINE = "http://127.0.0.1:8000"
 _VERSIONS = ReplicaVersions(product="0.1.0", ray="2.60.0", python="3.11.7")
 
 
-def _coordinator() -> CoordinatorView:
-    turn = Turn(roles=("DEV",), begun=4, bound=16, waiting=0)
-    return CoordinatorView(id="host-4711", node="host", in_hand=4, bound=1_024, turns=(turn,), versions=_VERSIONS)
-
-
 def _agent() -> AgentView:
     return AgentView(
         id="host-4712",
@@ -51,6 +46,10 @@ def cluster() -> Cluster:
     deployments = tuple(
         ServeDeployment(name=name, answered=1, wanted=1, product=("0.1.0",)) for name in ("Coordinator", "Agent:DEV")
     )
+    turn = Turn(roles=("DEV",), begun=4, bound=16, waiting=0)
+    coordinator = CoordinatorView(
+        id="host-4711", node="host", in_hand=4, bound=1_024, turns=(turn,), versions=_VERSIONS
+    )
     role = QueueOfRole(role="DEV", depth=5, depth_max=None, ended_per_s=1.2, admitted=360)
     return Cluster(
         at=BEGAN_AT,
@@ -59,7 +58,7 @@ def cluster() -> Cluster:
             gateway="0.1.0", python="3.11.7", nats_server="2.15.1", replicas=(_VERSIONS,), engines=("0.32.0",)
         ),
         applications=(ServeApplication(name="deliberations", deployments=deployments),),
-        coordinators=(_coordinator(),),
+        coordinators=(coordinator,),
         agents=(_agent(),),
         engines=(
             EngineLoad(

@@ -1,7 +1,7 @@
 """The log behind all examples: one deliberation that has ended, and the same deliberation half-way, with a webhook.
 
-Two agents answer and score each other. The gateway's code builds the acceptance, the engine decides what follows, and
-states are folded from the facts, so the examples cannot differ from the product.
+Two agents answer and score each other. The product's own code builds, decides and folds, so the examples cannot differ
+from it.
 """
 
 import json
@@ -11,6 +11,7 @@ from functools import cache
 from typing import Any
 
 from app.api.requests import DeliberationRequest, Submission
+from app.api.schemas import dump
 from app.api.webhook_payloads import delivery_id
 from app.catalog.projection import state_of
 from app.deliberation.calls import Call, Usage
@@ -22,7 +23,7 @@ from app.deliberation.ports import Record
 from app.deliberation.roles import parse_roles
 from app.deliberation.strategies import STRATEGIES
 from app.lifecycle.specify import accepted, deliberation_id, specification
-from app.webhooks.attempts import Attempt, AttemptFailed, AttemptProblem, DeliveryEnded, DeliveryKey, encoded
+from app.webhooks.attempts import Attempt, AttemptFailed, AttemptProblem, DeliveryEnded, DeliveryKey
 
 TENANT = "default"
 KEY = "order-4711"
@@ -152,7 +153,7 @@ def delivery_records() -> tuple[Record, ...]:
         DeliveryEnded(fact=fact.subject, ending="delivered", attempt=up),
     )
     return tuple(
-        Record(key.subject(each), sequence, encoded(each))
+        Record(key.subject(each), sequence, dump(each))
         for sequence, each in enumerate(records, start=len(log_records()) + 1)
     )
 

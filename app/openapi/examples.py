@@ -78,9 +78,9 @@ class Example:
     name: str
     summary: str
     status: int
+    parameters: ExampleParameters = field(default_factory=dict[str, "str | int | bool | list[str]"])
     answer: Any = None
     media: str = JSON
-    parameters: ExampleParameters = field(default_factory=dict[str, "str | int | bool | list[str]"])
     body: Any = None
     exact: bool = True
 
@@ -124,10 +124,13 @@ def _deliberations() -> Examples:
     ended, live = state(KEY), state(LIVE_KEY)
     ended_id, live_id = {"deliberation_id": ended.deliberation_id}, {"deliberation_id": live.deliberation_id}
     key = {"Idempotency-Key": KEY}
+    waiting = {**key, "Prefer": "wait=10"}
+    accepted, done = _resource(state(KEY, facts=1)), _resource(ended)
     webhook = {"task": REQUEST["task"], "webhook": {"url": LIVE_REQUEST["webhook"]["url"]}}
     mixed = {"task": "Review this design.", "agents": [{"role": "ARCHITECT"}, {"role": "QA", "count": 2}], "rounds": 2}
     unknown_role = {"task": "Name a colour.", "role": "NOBODY"}
-    cancel = CancelRequested(deliberation_id=live.deliberation_id, ts=BEGAN_AT, reason="no longer needed")
+    reason = "no longer needed"
+    cancel = CancelRequested(deliberation_id=live.deliberation_id, ts=BEGAN_AT, reason=reason)
     cancelling = apply(live, cancel, len(log_records()) + len(delivery_records()) + 1)
     listed, _ = _catalog().page(TENANT, ListFilter(metadata={"project": "sorting"}), limit=2)
     page = DeliberationPage(items=tuple(summary(entry) for entry in listed), next_cursor=None)
@@ -136,48 +139,36 @@ def _deliberations() -> Examples:
     return {
         "create_deliberation": (
             Example(
-                "one_role",
-                "Best of two developers' answers; the key makes a repetition safe",
-                202,
-                _resource(state(KEY, facts=1)),
-                parameters=key,
-                body=REQUEST,
+                "one_role", "The better of two answers; the key makes a retry safe", 202, key, accepted, body=REQUEST
             ),
             Example("with_a_webhook", "The end is sent to a URL", 202, body=webhook),
             Example("mixed_council", "One architect and two testers with two rounds of critique", 202, body=mixed),
             Example(
-                "waited_for",
-                "The answer waits for the end, at most ten seconds",
-                200,
-                _resource(ended),
-                parameters={**key, "Prefer": "wait=10"},
-                body=REQUEST,
+                "waited_for", "The answer waits for the end, at most ten seconds", 200, waiting, done, body=REQUEST
             ),
             Example("no_such_role", "The error names the field and a remedy", 422, body=unknown_role),
         ),
         "get_deliberation": (
-            Example("ended", "An ended deliberation", 200, _resource(ended), parameters=ended_id),
-            Example("under_way", "A running deliberation", 200, _resource(live), parameters=live_id),
-            Example("unchanged", "The client's copy is current", 304, parameters=known),
-            Example("unknown", "No deliberation has this id", 404, parameters={"deliberation_id": "nothing-here"}),
+            Example("ended", "An ended deliberation", 200, ended_id, done),
+            Example("under_way", "A running deliberation", 200, live_id, _resource(live)),
+            Example("unchanged", "The client's copy is current", 304, known),
+            Example("unknown", "No deliberation has this id", 404, {"deliberation_id": "nothing-here"}),
         ),
-        "list_deliberations": (
-            Example("of_a_project", "The newest with this metadata", 200, _json(page), parameters=by_project),
-        ),
+        "list_deliberations": (Example("of_a_project", "The newest with this metadata", 200, by_project, _json(page)),),
         "cancel_deliberation": (
             Example(
                 "with_a_reason",
                 "The deliberation will be cancelled",
                 202,
+                live_id,
                 _resource(cancelling),
-                parameters=live_id,
-                body={"reason": "no longer needed"},
+                body={"reason": reason},
             ),
-            Example("ended_before", "It has already ended", 200, _resource(ended), parameters=ended_id),
+            Example("ended_before", "It has already ended", 200, ended_id, done),
         ),
         "delete_deliberation": (
-            Example("ended", "It is deleted", 204, parameters=ended_id),
-            Example("under_way", "It must end first", 409, parameters=live_id),
+            Example("ended", "It is deleted", 204, ended_id),
+            Example("under_way", "It must end first", 409, live_id),
         ),
     }
 
@@ -187,17 +178,11 @@ def _events() -> Examples:
     without_deltas = [record for record in records if record.tokens[-1] != "delta"]
     id = records[0].tokens[2]
     one: ExampleParameters = {"deliberation_id": id}
+    from_start, stream = {**one, "after": "0"}, _stream(records[2:5], EventSelection())
     named: ExampleParameters = {"deliberation": [id]}
     return {
         "read_deliberation_events": (
-            Example(
-                "stream",
-                "From the first event, then live, to the last",
-                200,
-                _stream(records[2:5], EventSelection()),
-                EVENT_STREAM,
-                parameters={**one, "after": "0"},
-            ),
+            Example("stream", "From the first event, then live, to the last", 200, from_start, stream, EVENT_STREAM),
             *_event_pages(one, records),
         ),
         "read_events": (
@@ -205,9 +190,9 @@ def _events() -> Examples:
                 "named",
                 "Events of the named deliberations without text deltas, until all have ended",
                 200,
+                {**named, "after": "0"},
                 _stream(records[:3], EventSelection(deltas=False)),
                 EVENT_STREAM,
-                parameters={**named, "after": "0"},
             ),
             *_event_pages(named, without_deltas),
         ),
@@ -226,9 +211,9 @@ def _event_pages(scope: ExampleParameters, records: Sequence[Record]) -> tuple[E
     seen = {**scope, "Last-Event-ID": str(Cursor(EPOCH, records[-1].sequence))}
     invalid = {**scope, "after": "latest"}
     return (
-        Example("page", "The first two events", 200, page, parameters={**scope, "after": "0", "limit": 2}),
-        Example("nothing_left", "The client has seen the last event", 204, media=EVENT_STREAM, parameters=seen),
-        Example("no_cursor", "The cursor is invalid", 400, media=EVENT_STREAM, parameters=invalid),
+        Example("page", "The first two events", 200, {**scope, "after": "0", "limit": 2}, page),
+        Example("nothing_left", "The client has seen the last event", 204, seen, media=EVENT_STREAM),
+        Example("no_cursor", "The cursor is invalid", 400, invalid, media=EVENT_STREAM),
     )
 
 
@@ -243,14 +228,12 @@ def _webhooks() -> Examples:
     page = DeliveryPage(items=(delivery,), next_cursor=None)
     return {
         "list_deliveries": (
-            Example(
-                "taken_at_last", "The second attempt succeeded", 200, _json(page), parameters={**scope, "limit": 10}
-            ),
-            Example("unknown", "No deliberation has this id", 404, parameters={"deliberation_id": "nothing-here"}),
+            Example("taken_at_last", "The second attempt succeeded", 200, {**scope, "limit": 10}, _json(page)),
+            Example("unknown", "No deliberation has this id", 404, {"deliberation_id": "nothing-here"}),
         ),
         "redeliver": (
-            Example("once_more", "Deliver it again", 202, _json(pending), parameters={**scope, "delivery_id": id}),
-            Example("unknown", "No delivery has this id", 404, parameters={**scope, "delivery_id": "dlv_none"}),
+            Example("once_more", "Deliver it again", 202, {**scope, "delivery_id": id}, _json(pending)),
+            Example("unknown", "No delivery has this id", 404, {**scope, "delivery_id": "dlv_none"}),
         ),
     }
 
@@ -270,12 +253,12 @@ def _roles() -> Examples:
     roles = _json(RoleList(items=(role,)))
     strategies = _json(StrategyList(items=(strategy_resource(STRATEGIES["council"]),)))
     return {
-        "list_roles": (Example("all", "Every role", 200, roles, exact=False),),
+        "list_roles": (Example("all", "Every role", 200, answer=roles, exact=False),),
         "get_role": (
-            Example("developer", "The role of developers", 200, _json(role), parameters={"role": "DEV"}, exact=False),
-            Example("unknown", "No role has this name", 404, parameters={"role": "NOBODY"}),
+            Example("developer", "The role of developers", 200, {"role": "DEV"}, _json(role), exact=False),
+            Example("unknown", "No role has this name", 404, {"role": "NOBODY"}),
         ),
-        "list_strategies": (Example("all", "Every strategy", 200, strategies, exact=False),),
+        "list_strategies": (Example("all", "Every strategy", 200, answer=strategies, exact=False),),
     }
 
 
@@ -286,13 +269,15 @@ def _operations() -> Examples:
     )
     metrics = "# HELP deliberations_accepted_total Deliberations that were accepted\n"
     return {
-        "get_health": (Example("alive", "The process answers", 200, _json(Health())),),
-        "get_readiness": (Example("ready", "All checks pass", 200, _json(ready)),),
-        "get_stats": (Example("all", "All retained deliberations", 200, _json(_catalog().stats(TENANT))),),
-        "get_metrics": (Example("scraped", "In Prometheus' text format", 200, metrics, "text/plain"),),
-        "get_cluster": (Example("one_role", "One role, and no webhook sender", 200, _json(cluster()), exact=False),),
-        "log_in": (Example("with_a_key", "The body holds the key", 200, session, body={"key": "dlb_…"}),),
-        "get_session": (Example("own", "The session of this request", 200, session),),
+        "get_health": (Example("alive", "The process answers", 200, answer=_json(Health())),),
+        "get_readiness": (Example("ready", "All checks pass", 200, answer=_json(ready)),),
+        "get_stats": (Example("all", "All retained deliberations", 200, answer=_json(_catalog().stats(TENANT))),),
+        "get_metrics": (Example("scraped", "In Prometheus' text format", 200, answer=metrics, media="text/plain"),),
+        "get_cluster": (
+            Example("one_role", "One role, and no webhook sender", 200, answer=_json(cluster()), exact=False),
+        ),
+        "log_in": (Example("with_a_key", "The body holds the key", 200, answer=session, body={"key": "dlb_…"}),),
+        "get_session": (Example("own", "The session of this request", 200, answer=session),),
         "log_out": (Example("own", "The cookie is removed", 204),),
     }
 
@@ -302,18 +287,17 @@ def _openai() -> Examples:
     streamed = {**body, "stream": True}
     request, ended = ChatCompletionRequest.model_validate(streamed), state(KEY)
     chunks = b"".join([opening_frame(request, ended), *frames(request, ended)]).decode()
+    whole = _json(completion(request, ended))
     model = ModelResource(id="council/DEV", created=0, owned_by="deliberation-gateway")
     models = _json(ModelList(data=(model,)))
     return {
         "create_chat_completion": (
-            Example(
-                "one_question", "A council as a model", 200, _json(completion(request, ended)), body=body, exact=False
-            ),
-            Example("streamed", "The text in chunks", 200, chunks, EVENT_STREAM, body=streamed),
+            Example("one_question", "A council as a model", 200, answer=whole, body=body, exact=False),
+            Example("streamed", "The text in chunks", 200, answer=chunks, media=EVENT_STREAM, body=streamed),
             Example("no_such_model", "The model must name strategy and role", 404, body={**body, "model": "gpt"}),
         ),
-        "list_models": (Example("all", "Every strategy with every role", 200, models, exact=False),),
-        "get_model": (Example("council", "One model", 200, _json(model), parameters={"model": "council/DEV"}),),
+        "list_models": (Example("all", "Every strategy with every role", 200, answer=models, exact=False),),
+        "get_model": (Example("council", "One model", 200, {"model": "council/DEV"}, _json(model)),),
     }
 
 

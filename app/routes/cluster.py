@@ -1,7 +1,7 @@
 """Route: the status of the whole installation.
 
-It inquires of every part at once over the control subjects, and waits at most a second; a part that has not answered
-by then is listed as missing. Requests within a second share one answer.
+It inquires of all parts at once over the control subjects, for at most a second; the answer lists the others as
+missing. Requests within a second share one answer.
 """
 
 import asyncio
@@ -250,7 +250,7 @@ async def _collect(gateway: Gateway) -> bytes:
 @router.get(
     "/cluster",
     summary="Replicas, queue, log, engines and versions",
-    responses={200: {"model": Cluster, **answer("The parts that answered")}, **problems()},
+    responses={200: answer("The parts that answered", model=Cluster), **problems()},
 )
 async def get_cluster(gateway: InGateway) -> Response:
     """Always 200 within about a second; parts that did not answer are in `missing`. An answer is at most a second old.

@@ -1,7 +1,6 @@
 """Routes: accept, read, cancel, delete and list deliberations."""
 
 import base64
-import binascii
 import re
 from typing import Annotated, Any, get_args
 from urllib.parse import urlencode
@@ -25,6 +24,7 @@ from app.routes.dependencies import DeliberationId, Gateway, InGateway, OfTenant
 POLL_AFTER_S = 1
 PAGE_MAX = 200
 _METADATA = "metadata."
+_HEADERS = ("ETag", "Preference-Applied")
 _RFC_3339 = re.compile(r"\d{4}-\d\d-\d\d[Tt]\d\d:\d\d:\d\d(\.\d+)?([Zz]|[+-]\d\d:\d\d)", re.ASCII)
 # OpenAPI describes `metadata.<key>=<value>` as an exploded object, whose properties are parameters of their own.
 _METADATA_SCHEMA: dict[str, Any] = {
@@ -87,17 +87,12 @@ async def _revised(gateway: Gateway, tenant: str, state: State, wait_s: int) -> 
     summary="Accept a deliberation",
     status_code=202,
     responses={
-        200: {
-            "model": Deliberation,
-            **answer("It ended within the wait", "Location", "ETag", "Preference-Applied", "Idempotency-Replayed"),
-        },
-        202: {
-            "model": Deliberation,
-            **answer(
-                "Accepted: stored durably; it will end",
-                *("Location", "Retry-After", "ETag", "Preference-Applied", "Idempotency-Replayed"),
-            ),
-        },
+        200: answer("It ended within the wait", "Location", *_HEADERS, "Idempotency-Replayed", model=Deliberation),
+        202: answer(
+            "Accepted: stored durably; it will end",
+            *("Location", "Retry-After", *_HEADERS, "Idempotency-Replayed"),
+            model=Deliberation,
+        ),
         **problems(400, 408, 409, 410, 413, 415, 422, 429, 503),
     },
     openapi_extra={"requestBody": body("DeliberationRequest"), "parameters": [IDEMPOTENCY_KEY, PREFER]},
@@ -119,8 +114,8 @@ async def create_deliberation(request: Request, gateway: InGateway, tenant: OfTe
     "/deliberations/{deliberation_id}",
     summary="Read a deliberation",
     responses={
-        200: {"model": Deliberation, **answer("The current state", "ETag", "Preference-Applied")},
-        304: answer("Unchanged since the ETag in If-None-Match", "ETag", "Preference-Applied"),
+        200: answer("The current state", *_HEADERS, model=Deliberation),
+        304: answer("Unchanged since the ETag in If-None-Match", *_HEADERS),
         **problems(404, 410, 503),
     },
     openapi_extra={"parameters": [IF_NONE_MATCH, PREFER]},
@@ -144,8 +139,8 @@ async def get_deliberation(
     summary="Cancel a deliberation",
     status_code=202,
     responses={
-        200: {"model": Deliberation, **answer("It has ended, for any reason", "ETag", "Preference-Applied")},
-        202: {"model": Deliberation, **answer("It is being cancelled", "Retry-After", "ETag", "Preference-Applied")},
+        200: answer("It has ended, for any reason", *_HEADERS, model=Deliberation),
+        202: answer("It is being cancelled", "Retry-After", *_HEADERS, model=Deliberation),
         **problems(400, 404, 408, 410, 413, 415, 422, 503),
     },
     openapi_extra={"requestBody": body("CancelRequest", required=False), "parameters": [PREFER]},
@@ -216,24 +211,31 @@ def _query(request: Request) -> tuple[ListQuery, dict[str, str]]:
         raise parameter_problems(exc) from exc
 
 
+class InvalidListCursor(InvalidCursor):
+    """A list's cursor is malformed, or belongs to another log."""
+
+    def __init__(self, detail: str) -> None:
+        super().__init__(detail, "cursor")
+
+
 def _before(cursor: str, epoch: str) -> int:
-    """The sequence below which a list's cursor continues; raises InvalidCursor on a malformed or foreign one."""
+    """The sequence below which a list's cursor continues; raises InvalidListCursor."""
     try:
         decoded = base64.b64decode(cursor + "=" * (-len(cursor) % 4), altchars=b"-_", validate=True).decode("ascii")
-    except (binascii.Error, ValueError) as exc:
-        raise InvalidCursor("The cursor does not come from a list.", "cursor") from exc
+    except ValueError:
+        decoded = ""
     found = re.fullmatch(r"1:([^:]*):([0-9]{1,19})", decoded, re.ASCII)
     if found is None:
-        raise InvalidCursor("The cursor does not come from a list.", "cursor")
+        raise InvalidListCursor("The cursor does not come from a list.")
     if found[1] != epoch:
-        raise InvalidCursor("The cursor belongs to another log; start from the first page.", "cursor")
+        raise InvalidListCursor("The cursor belongs to another log; start from the first page.")
     return int(found[2])
 
 
 @router.get(
     "/deliberations",
     summary="List deliberations, newest first",
-    responses={200: {"model": DeliberationPage, **answer("A page", "Link")}, **problems(400, 422, 503)},
+    responses={200: answer("A page", "Link", model=DeliberationPage), **problems(400, 422, 503)},
     openapi_extra={
         "parameters": [
             parameter("query", "status", "Only this status", enum=list(get_args(Status))),

@@ -76,7 +76,7 @@ class EventsQuery(BaseModel):
         return EventSelection(self.deltas, named)
 
     def cursor(self, last_event_id: str | None) -> Cursor | None:
-        """The client's cursor, None without one: Last-Event-ID takes precedence over `after`. Raises InvalidCursor."""
+        """The client's cursor, if any: Last-Event-ID takes precedence over `after`. Raises InvalidEventCursor."""
         cursor = None if self.after is None else parse_cursor(self.after, "after")
         return parse_cursor(last_event_id, "Last-Event-ID") if last_event_id else cursor
 

@@ -74,7 +74,7 @@ async def _faults(gateway: Gateway) -> list[FieldProblem]:
 @router.get(
     "/healthz",
     summary="Whether the process is alive",
-    responses={200: {"model": Health, **answer("Alive")}, **problems()},
+    responses={200: answer("Alive", model=Health), **problems()},
 )
 async def get_health() -> Response:
     """Checks only the process itself."""
@@ -84,7 +84,7 @@ async def get_health() -> Response:
 @router.get(
     "/readyz",
     summary="Whether work is accepted and will be done",
-    responses={200: {"model": Ready, **answer("Ready")}, **problems(503)},
+    responses={200: answer("Ready", model=Ready), **problems(503)},
 )
 async def get_readiness(gateway: InGateway) -> Response:
     """Ready: the log is reachable with its declared streams, the catalog is loaded, a coordinator answers, no draining.
@@ -110,7 +110,7 @@ async def get_readiness(gateway: InGateway) -> Response:
 @router.get(
     "/stats",
     summary="Counts, durations and tokens",
-    responses={200: {"model": Stats, **answer("Over the retained deliberations")}, **problems(503)},
+    responses={200: answer("Over the retained deliberations", model=Stats), **problems(503)},
 )
 async def get_stats(gateway: InGateway, tenant: OfTenant) -> Response:
     """Durations are seconds from acceptance to a verdict; tokens are what the engines reported."""

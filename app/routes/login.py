@@ -58,7 +58,7 @@ def _session(caller: Caller) -> Response:
     "/login",
     summary="Begin a browser's session with a key",
     responses={
-        200: {"model": Session, **answer("The session, also as a cookie", "Set-Cookie")},
+        200: answer("The session, also as a cookie", "Set-Cookie", model=Session),
         **problems(400, 401, 403, 408, 413, 415, 422, 503),
     },
     openapi_extra={"requestBody": body("LoginRequest")},
@@ -87,7 +87,7 @@ async def log_in(request: Request, gateway: InGateway) -> Response:
 @router.get(
     "/login",
     summary="The caller and its scopes",
-    responses={200: {"model": Session, **answer("By key or by cookie")}, **problems(503)},
+    responses={200: answer("By key or by cookie", model=Session), **problems(503)},
 )
 async def get_session(caller: OfCaller) -> Response:
     """The tenant and the scopes of this request's credential."""

@@ -59,6 +59,8 @@ class RequestContext:
         finally:
             taken_s = time.perf_counter() - began_s
             route = getattr(scope.get("route"), "path", "unmatched")
+            caller: Caller = scope.get("caller", ANONYMOUS)
+            known = {"tenant": caller.tenant, "key_id": caller.key_id} if caller.authenticated else {}
             # Probes request it every few seconds.
             log.log(
                 logging.DEBUG if route == "/healthz" else logging.INFO,
@@ -68,13 +70,9 @@ class RequestContext:
                 route=route,
                 status=status,
                 duration_ms=round(taken_s * 1_000, 2),
-                **_caller_fields(scope.get("caller", ANONYMOUS)),
+                **known,
             )
             _count(gateway_in(scope)["metrics"], scope["method"], route, status, None if streamed else taken_s)
-
-
-def _caller_fields(caller: Caller) -> dict[str, str]:
-    return {"tenant": caller.tenant, "key_id": caller.key_id} if caller.authenticated else {}
 
 
 def _count(metrics: Metrics, method: str, route: str, status: int, taken_s: float | None) -> None:

@@ -88,7 +88,7 @@ async def _described(gateway: Gateway, name: str, role: Role) -> RoleResource:
 @router.get(
     "/roles",
     summary="Roles, as declared and with their live replicas",
-    responses={200: {"model": RoleList, **answer("All roles")}, **problems()},
+    responses={200: answer("All roles", model=RoleList), **problems()},
 )
 async def list_roles(gateway: InGateway) -> Response:
     """`live` is null for a role whose replicas did not answer within half a second."""
@@ -100,7 +100,7 @@ async def list_roles(gateway: InGateway) -> Response:
 @router.get(
     "/roles/{role}",
     summary="One role",
-    responses={200: {"model": RoleResource, **answer("The role")}, **problems(404)},
+    responses={200: answer("The role", model=RoleResource), **problems(404)},
 )
 async def get_role(
     gateway: InGateway, role: Annotated[str, PathParameter(description="Name of the role in roles.yaml")]
@@ -129,7 +129,7 @@ def strategy_resource(definition: StrategyDefinition) -> StrategyResource:
 @router.get(
     "/strategies",
     summary="Strategies",
-    responses={200: {"model": StrategyList, **answer("All strategies")}, **problems()},
+    responses={200: answer("All strategies", model=StrategyList), **problems()},
 )
 async def list_strategies(gateway: InGateway) -> Response:
     """Steps, number of model requests, source, and the fields that configure them."""

@@ -95,11 +95,6 @@ def receiver_gone(record: DeliveryRecord | None) -> bool:
     return isinstance(record, DeliveryEnded) and record.ending == "stopped"
 
 
-def encoded(record: DeliveryRecord) -> bytes:
-    """The bytes that the log stores."""
-    return record.model_dump_json().encode()
-
-
 def decoded(data: bytes) -> DeliveryRecord:
     """A stored record; raises pydantic's ValidationError."""
     return _RECORDS.validate_json(data)

@@ -20,7 +20,6 @@ from app.webhooks.attempts import (
     decoded,
     deliveries,
     deliveries_subject,
-    encoded,
     receiver_gone,
 )
 from app.webhooks.resources import Delivery, DeliveryPage, delivery_resource
@@ -121,6 +120,6 @@ async def redeliver(
             raise TooManyRedeliveries(f"{REDELIVERIES_MAX} redeliveries have been requested.")
         request = RedeliveryRequested(fact=found.facts[id].subject, number=number, at=gateway["clock"].now())
         subject = DeliveryKey(tenant, deliberation_id, id).subject(request)
-        appended = await gateway["journal"].write(subject, encoded(request))
+        appended = await gateway["journal"].write(subject, dump(request))
         history.add(decoded(appended.record.data))
     return _answered(found.resource(id), 202)

@@ -38,7 +38,7 @@ def strings_in(path: Path) -> set[str]:
 
 def settings_variables(model: type[BaseSettings]) -> set[str]:
     """The environment variables of a settings class."""
-    return {field["env"] for field in model.model_json_schema(by_alias=False)["properties"].values()}
+    return {str(field.validation_alias) for field in model.model_fields.values()}
 
 
 def application_variables() -> set[str]:

@@ -17,7 +17,7 @@ from app.cli.client import GatewayClient, JsonObject, parsed
 from app.cli.exits import CommandError, Exit, FieldFault, print_json
 from app.cli.render.lanes import is_simulated
 from app.cli.stack.health_checks import status_of
-from app.cli.stack.layout import StackOptions, without_credentials
+from app.cli.stack.layout import StackOptions, mask_credentials
 from app.cli.stack.stack import running_stack
 from app.cli.stack.up import Checklist
 from app.cli.watch import until_ended
@@ -68,7 +68,7 @@ async def gateway_before(engine_urls: tuple[str, ...], data_dir: Path | None) ->
         for url in engine_urls:
             # Behind an unreachable engine every question would wait for its deadline.
             if await status_of(f"{url}/v1/models") is None:
-                detail = f"no engine answers at {without_credentials(url)}"
+                detail = f"no engine answers at {mask_credentials(url)}"
                 remedy = "is it running, and is that its URL?"
                 raise CommandError(Exit.UNREACHABLE, "engine_unreachable", detail, remedy=remedy)
         async with running_stack(options, checklist) as stack, GatewayClient(stack.url) as gateway:

@@ -51,7 +51,7 @@ class StackOptions:
     key_pepper: str | None = None
 
 
-def without_credentials(url: str) -> str:
+def mask_credentials(url: str) -> str:
     """A URL with its user information replaced by `***`: it may hold a password or a token."""
     parts = urlsplit(url)
     _, sign, host = parts.netloc.rpartition("@")

@@ -16,7 +16,7 @@ from pathlib import Path
 from app.cli.exits import CommandError, Exit
 from app.cli.render.progress import PartGiven, ProgressReport
 from app.cli.stack.health_checks import response_of
-from app.cli.stack.layout import Layout, without_credentials
+from app.cli.stack.layout import Layout, mask_credentials
 from app.cli.stack.restart_policy import HealthStatus, Healthy, Unhealthy, Unresponsive
 from app.cli.stack.supervisor import HealthCheck
 from app.deliberation.errors import JournalUnavailable, StreamsDiffer
@@ -72,7 +72,7 @@ async def declare_streams(
         await asyncio.wait({opening}, timeout=_NATS_SLOW_AFTER_S if on_wait else _STREAMS_WITHIN_S)
         if not opening.done():
             if on_wait is None:
-                raise JournalUnavailable(f"no NATS server answered at {without_credentials(nats_url)}")
+                raise JournalUnavailable(f"no NATS server answered at {mask_credentials(nats_url)}")
             on_wait()
         await opening
         deadline_s = time.monotonic() + _STREAMS_WITHIN_S
@@ -93,7 +93,7 @@ async def declare_streams(
 
 async def declare_on_external(layout: Layout, report: ProgressReport) -> None:
     """Wait for the given server and declare the streams there; raises CommandError."""
-    url = without_credentials(layout.nats_url)
+    url = mask_credentials(layout.nats_url)
     try:
         await declare_streams(
             layout.nats_url, layout.streams, on_wait=lambda: report(PartGiven("nats", url, answers=False))

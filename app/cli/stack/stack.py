@@ -17,7 +17,7 @@ from pathlib import Path
 import app
 from app.cli.render.progress import Noticed, PartGiven, ProgressReport, StackReady
 from app.cli.stack import health_checks
-from app.cli.stack.layout import LOOPBACK, Layout, StackOptions, make_ray_dir, plan_stack, without_credentials
+from app.cli.stack.layout import LOOPBACK, Layout, StackOptions, make_ray_dir, mask_credentials, plan_stack
 from app.cli.stack.nats_server import declare_on_external, declare_streams, jetstream_works, store_bytes_max
 from app.cli.stack.processes import exclusive, marked, sweep
 from app.cli.stack.supervisor import Child, StackFailed, Supervisor, supervised
@@ -102,8 +102,8 @@ def _remove(path: Path) -> None:
 def _ready(layout: Layout, seconds: float) -> StackReady:
     return StackReady(
         url=layout.url,
-        nats_url=without_credentials(layout.nats_url),
-        engine_urls=tuple(without_credentials(url) for url in layout.engine_urls),
+        nats_url=mask_credentials(layout.nats_url),
+        engine_urls=tuple(mask_credentials(url) for url in layout.engine_urls),
         ray_address=layout.ray_address,
         roles=layout.roles,
         simulated=not layout.options.engine_urls,
@@ -128,7 +128,7 @@ async def _report_engines(urls: tuple[str, ...], report: ProgressReport) -> None
     # Last, and only for information: an engine may take minutes to load, and may restart at any time.
     found = await asyncio.gather(*(health_checks.status_of(f"{url}/v1/models") for url in urls))
     for url, status in zip(urls, found, strict=True):
-        report(PartGiven("engine", without_credentials(url), answers=status is not None))
+        report(PartGiven("engine", mask_credentials(url), answers=status is not None))
 
 
 async def _end_leftovers(data_dir: Path, report: ProgressReport) -> None:

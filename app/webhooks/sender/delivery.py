@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 
 import structlog
 
+from app.api.schemas import dump
 from app.api.webhook_payloads import delivery_id, payload
 from app.api.webhook_targets import Rules, UnfitUrl
 from app.deliberation.ports import Journal, Record
@@ -20,7 +21,6 @@ from app.webhooks.attempts import (
     DeliveryRecord,
     Redelivered,
     decoded,
-    encoded,
 )
 from app.webhooks.sender.bulkheads import AttemptDeferred, Bulkheads
 from app.webhooks.sender.posting import Poster
@@ -76,7 +76,7 @@ class DeliveryWorker:
 
     async def record(self, key: DeliveryKey, record: DeliveryRecord) -> DeliveryRecord:
         """Store a record unless its subject has one; returns the stored one. Raises JournalUnavailable."""
-        appended = await self._journal.write(key.subject(record), encoded(record))
+        appended = await self._journal.write(key.subject(record), dump(record))
         if isinstance(record, DeliveryEnded) and appended.created:
             self.counts[record.ending] += 1
         return decoded(appended.record.data)

@@ -4,7 +4,8 @@ from collections.abc import Iterable
 from datetime import datetime
 from typing import Any
 
-from app.access.keys import SCOPES, KeyRevoked, Pepper, Scope, created, encode_key, key_id_of, key_subject
+from app.access.keys import SCOPES, KeyRevoked, Pepper, Scope, created, key_id_of, key_subject
+from app.api.schemas import dump
 from app.deliberation.facts import Accepted, decode
 from app.deliberation.ports import Record
 from app.testing import InMemoryJournal
@@ -26,14 +27,14 @@ async def make_key(
     fact, key = created(
         Pepper(pepper), name=f"of {tenant}", tenant=tenant, scopes=scopes, created_at=NOW, expires_at=expires_at
     )
-    assert (await journal.write(key_subject(fact), encode_key(fact))).created
+    assert (await journal.write(key_subject(fact), dump(fact))).created
     return key
 
 
 async def revoke(journal: InMemoryJournal, key: str) -> Record:
     """Revoke a key, as `deliberate keys revoke` does."""
     fact = KeyRevoked(key_id=key_id_of(key) or "", revoked_at=NOW)
-    return (await journal.write(key_subject(fact), encode_key(fact))).record
+    return (await journal.write(key_subject(fact), dump(fact))).record
 
 
 def bearer(key: str, **more: str) -> dict[str, str]:

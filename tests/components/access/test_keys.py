@@ -18,13 +18,13 @@ from app.access.keys import (
     Pepper,
     created,
     decode_key,
-    encode_key,
     key_id_of,
     key_subject,
     looks_like_key,
     new_key,
 )
 from app.access.sessions import Sessions
+from app.api.schemas import dump
 from app.deliberation.ports import Record
 from app.testing import InMemoryJournal
 from tests.components.access.keyed import PEPPER, make_key, revoke
@@ -61,7 +61,7 @@ def test_malformed_keys_have_no_id(text: str) -> None:
 
 def test_the_log_keeps_a_digest_and_never_the_key() -> None:
     fact, key = created(pepper, name="ci", tenant="acme", scopes=["read", "submit"], created_at=NOW, expires_at=None)
-    stored = encode_key(fact)
+    stored = dump(fact)
     secret = key.rpartition("_")[2]
     assert secret.encode() not in stored
     assert PEPPER.encode() not in stored

@@ -22,7 +22,7 @@ from app.cli.render.progress import (
     StackStopping,
     as_document,
 )
-from app.cli.stack.layout import PACKAGED_ROLES, StackOptions, make_ray_dir, plan_stack, without_credentials
+from app.cli.stack.layout import PACKAGED_ROLES, StackOptions, make_ray_dir, mask_credentials, plan_stack
 from app.cli.stack.nats_server import FREE_BYTES_MIN, unhealthy_store
 from app.cli.stack.processes import PortAllocator, log_tail, marked, output_since, write_private
 from app.cli.stack.restart_policy import (
@@ -448,7 +448,7 @@ def test_invalid_options_are_a_usage_error(tmp_path: Path, arguments: list[str],
     ],
 )
 def test_credentials_in_urls_are_masked(url: str, as_shown: str) -> None:
-    assert without_credentials(url) == as_shown
+    assert mask_credentials(url) == as_shown
 
 
 def test_every_child_of_the_stack_has_a_title_for_the_terminal(tmp_path: Path) -> None:

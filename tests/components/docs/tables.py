@@ -39,11 +39,15 @@ def _default(field: dict[str, Any]) -> str:
     return f"`{','.join(map(str, cast('list[object]', given)))}`" if isinstance(given, list) else f"`{given}`"
 
 
+def _unit(name: str, field: dict[str, Any]) -> str:
+    return "seconds" if name.endswith("_s") else field["unit"]
+
+
 def settings_table(model: type[BaseSettings]) -> str:
     """A Markdown table of settings; settings shared with another process come last."""
     fields = model.model_json_schema(by_alias=False)["properties"]
-    rows = [
-        f"| `{field['env']}` | {_default(field)} | {field['unit']} | {_limits(field)} | {field['description']} |"
-        for _, field in sorted(fields.items(), key=lambda named: named[0] in WebhookRules.model_fields)
-    ]
+    rows: list[str] = []
+    for name, field in sorted(fields.items(), key=lambda named: named[0] in WebhookRules.model_fields):
+        variable, unit = model.model_fields[name].validation_alias, _unit(name, field)
+        rows.append(f"| `{variable}` | {_default(field)} | {unit} | {_limits(field)} | {field['description']} |")
     return "\n".join(["| variable | default | unit | limits | what it is |", "|---|---|---|---|---|", *rows])

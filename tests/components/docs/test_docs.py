@@ -29,8 +29,8 @@ def test_every_variable_of_the_deployer_is_documented() -> None:
     source = (ROOT / "serve_deployments" / "application.py").read_text()
     read = set(re.findall(r'(?:_environment|os\.environ\.get)\("([A-Z_]+)"', source))
     assert len(read) >= 7
-    settings = Settings.model_json_schema(by_alias=False)["properties"].values()
-    assert read - deployer_variables() - {field["env"] for field in settings} == set()
+    settings = {field.validation_alias for field in Settings.model_fields.values()}
+    assert read - deployer_variables() - settings == set()
 
 
 def test_every_field_of_a_role_is_documented() -> None:

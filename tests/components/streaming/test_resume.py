@@ -4,10 +4,9 @@ from typing import Any
 
 import pytest
 
-from app.api.cursor import BEGINNING, Cursor, parse_cursor
+from app.api.cursor import BEGINNING, Cursor, InvalidEventCursor, parse_cursor
 from app.api.negotiation import media_of
 from app.api.problems import NotAcceptable
-from app.deliberation.errors import InvalidCursor
 from app.deliberation.fold import fold
 from app.streaming.snapshots import unfinished_calls
 from tests.story import Story
@@ -58,7 +57,7 @@ BAD_CURSORS = ["", "1", "00", "-", "e-", "-5", "e--5", "E-5", "e-5 ", "e-Ù£", "Ã
 
 @pytest.mark.parametrize("text", BAD_CURSORS)
 def test_a_malformed_cursor_is_refused(text: str) -> None:
-    with pytest.raises(InvalidCursor):
+    with pytest.raises(InvalidEventCursor):
         parse_cursor(text, "after")
 
 

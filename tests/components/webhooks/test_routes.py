@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from app.api.schemas import dump
 from app.api.webhook_payloads import EVENTS, TERMINAL_EVENTS, delivery_id
 from app.cli import cli
 from app.deliberation.facts import Accepted, decode
@@ -22,7 +23,6 @@ from app.webhooks.attempts import (
     DeliveryRecord,
     Redelivered,
     RedeliveryRequested,
-    encoded,
 )
 from app.webhooks.routes import REDELIVERIES_MAX
 from app.webhooks.signatures import tenant_secret
@@ -62,7 +62,7 @@ async def listed(gateway: Served, id: str, **query: Any) -> list[dict[str, Any]]
 async def write(gateway: Served, id: str, delivery: str, *records: DeliveryRecord) -> None:
     key = DeliveryKey("default", id, delivery)
     for record in records:
-        await gateway.journal.write(key.subject(record), encoded(record))
+        await gateway.journal.write(key.subject(record), dump(record))
 
 
 def failed(number: int, attempt: Attempt) -> AttemptFailed:

@@ -5,6 +5,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from pydantic import ValidationError
 
+from app.api.schemas import dump
 from app.deliberation.errors import InvalidToken
 from app.deliberation.ports import Record
 from app.webhooks.attempts import (
@@ -20,7 +21,6 @@ from app.webhooks.attempts import (
     RedeliveryRequested,
     decoded,
     deliveries,
-    encoded,
 )
 from app.webhooks.sender.schedule import DELAYS_S, RETRY_AFTER_MAX_S, AttemptOutcome, next_step
 
@@ -127,7 +127,7 @@ def test_folds_records_in_any_order(
 
 @pytest.mark.parametrize("record", [FAILED_1, FAILED_2, DELIVERED, ASKED, AGAIN])
 def test_a_record_round_trips_through_its_subject_and_bytes(record: DeliveryRecord) -> None:
-    stored = Record(KEY.subject(record), 1, encoded(record))
+    stored = Record(KEY.subject(record), 1, dump(record))
     assert decoded(stored.data) == record
     assert DeliveryKey.of(stored) == KEY
     assert list(deliveries([stored])) == ["dlv_1"]

@@ -10,10 +10,11 @@ from typing import Any
 import pytest
 import structlog
 
+from app.api.schemas import dump
 from app.api.webhook_payloads import EVENTS, delivery_id
 from app.deliberation.facts import CancelRequested
 from app.log.streams import ATTEMPTS_CONSUMER, WEBHOOKS_CONSUMER
-from app.webhooks.attempts import AttemptFailed, DeliveryEnded, DeliveryKey, RedeliveryRequested, encoded
+from app.webhooks.attempts import AttemptFailed, DeliveryEnded, DeliveryKey, RedeliveryRequested
 from tests.components.webhooks.receiving import Behaviour, receiving
 from tests.components.webhooks.sending import SECRET, Deliberation, declared, sending, submit, until_empty
 from tests.conditions import until
@@ -139,7 +140,7 @@ async def test_a_new_sender_reads_from_the_log_that_the_receiver_is_gone(own_nat
         (accepted,) = await journal.last([f"deliberations.default.{deliberation.id}.accepted"])
         key = DeliveryKey("default", deliberation.id, delivery_id(accepted))
         gone = DeliveryEnded(fact=accepted.subject, ending="stopped", attempt=None)
-        await journal.write(key.subject(gone), encoded(gone))
+        await journal.write(key.subject(gone), dump(gone))
         await deliberation.run()
         async with sending(own_nats_server):
             await until_empty(journal, "DELIBERATIONS", WEBHOOKS_CONSUMER)
@@ -228,7 +229,7 @@ async def test_each_redelivery_request_gets_one_attempt(own_nats_server: NatsSer
             request = RedeliveryRequested(
                 fact=f"deliberations.default.{deliberation.id}.end", number=number, at=datetime.now(UTC)
             )
-            await journal.write(key.subject(request), encoded(request))
+            await journal.write(key.subject(request), dump(request))
         await receiver.until(3)
         await until_empty(journal, "WEBHOOKS", ATTEMPTS_CONSUMER)
         delivery = await deliberation.delivery()
@@ -250,7 +251,7 @@ async def test_a_successful_redelivery_ends_the_schedule(own_nats_server: NatsSe
             request = RedeliveryRequested(
                 fact=f"deliberations.default.{deliberation.id}.end", number=1, at=datetime.now(UTC)
             )
-            await journal.write(key.subject(request), encoded(request))
+            await journal.write(key.subject(request), dump(request))
             await deliberation.finished()
             await until_empty(journal, "WEBHOOKS", ATTEMPTS_CONSUMER)
     assert len(receiver.received) == 2
@@ -354,7 +355,7 @@ async def test_skips_an_attempt_that_another_sender_has_recorded(own_nats_server
             (failed,) = (await deliberation.delivery()).failed.values()
         due = AttemptFailed(fact=failed.fact, number=2, attempt=failed.attempt, next_attempt_at=NOW)
         key = DeliveryKey("default", deliberation.id, receiver.received[0].id)
-        await journal.write(key.subject(due), encoded(due))
+        await journal.write(key.subject(due), dump(due))
         async with sending(own_nats_server):
             await deliberation.finished()
     assert len(receiver.received) == 2

@@ -15,7 +15,8 @@ import pytest
 from nats.aio.client import Client
 
 from app.access.keyring import Keyring
-from app.access.keys import SCOPES, Pepper, created, encode_key, key_subject
+from app.access.keys import SCOPES, Pepper, created, key_subject
+from app.api.schemas import dump
 from app.api.webhook_payloads import TERMINAL_EVENTS
 from app.deliberation.facts import CancelRequested, Deleted
 from app.log.journal import JetStreamJournal
@@ -24,7 +25,7 @@ from app.log.stream_settings import StreamSettings
 from app.log.streams import apply, declared_consumers, declared_streams, plan, prove_writes
 from app.log.work_queue import QueueItem, WorkQueue
 from app.observability.replica_status import SENDERS_SUBJECT
-from app.webhooks.attempts import DeliveryKey, RedeliveryRequested, encoded
+from app.webhooks.attempts import DeliveryKey, RedeliveryRequested
 from app.webhooks.sender.service import sender_of
 from app.webhooks.settings import SenderSettings
 from tests.components.webhooks.receiving import receiving
@@ -252,10 +253,10 @@ async def test_the_keys_user_creates_keys_and_the_gateway_receives_them(port: in
             created_at=NOW,
             expires_at=None,
         )
-        assert (await keys.write(key_subject(fact), encode_key(fact))).created
+        assert (await keys.write(key_subject(fact), dump(fact))).created
         assert not (await keys.write(key_subject(fact), b"another")).created
         await until(lambda: ring.holder(key) is not None)
-        assert [record.data async for record in keys.read("keys.>", 0)] == [encode_key(fact)]
+        assert [record.data async for record in keys.read("keys.>", 0)] == [dump(fact)]
         following.cancel()
 
 
@@ -284,7 +285,7 @@ async def test_webhooks_and_gateway_users_may_deliver_and_redeliver_webhooks(por
         first, _ = await receiver.until(2)
         place = DeliveryKey("default", story.id, first.id)
         asked = RedeliveryRequested(fact=f"deliberations.default.{story.id}.end", number=1, at=NOW)
-        await gateway.write(place.subject(asked), encoded(asked))
+        await gateway.write(place.subject(asked), dump(asked))
         await receiver.until(3)
         (told,) = await gateway.inquire(SENDERS_SUBJECT, timeout_s=2)
         assert told["counts"]["failed"] == 1 and set(told["queues"]) == {"webhooks", "attempts"}
