@@ -82,7 +82,7 @@ class WorkQueue:
         self._open = False
 
     async def close(self) -> None:
-        """Pull nothing more, and take the items on their way, so that the caller can give all of them back.
+        """Pull nothing more, and take the items on their way, so that the caller can requeue all of them.
 
         Without that, items that the server has sent would wait for `ack_wait`.
         """
@@ -147,8 +147,8 @@ class WorkQueue:
         await self._reply(delivery, b"+ACK")
         await self._pull()
 
-    async def give_back(self, delivery: QueueItem, delay_s: float = 0.0) -> None:
-        """Return an item for redelivery after `delay_s`."""
+    async def requeue(self, delivery: QueueItem, delay_s: float = 0.0) -> None:
+        """Have an item redelivered after `delay_s`."""
         self._held -= 1
         await self._reply(delivery, b"-NAK " + json.dumps({"delay": round(delay_s * 1_000_000_000)}).encode())
         await self._pull()

@@ -203,7 +203,7 @@ class AgentReplica:
             await self._append(request, run, run.failed(CallCancelled(run.stopped)))
             return
         outcome: CallFinished | None = None
-        self.engines.retries.first_attempt()
+        self.engines.retries.deposit()
         try:
             outcome = await self._outcome_of(run)
             await self._append(request, run, outcome)

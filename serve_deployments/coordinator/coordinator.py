@@ -46,7 +46,7 @@ from serve_deployments.identity import REPLICA, identity
 # The facts that others write about a deliberation in hand.
 HEARD = ("deliberations.*.*.cancel", "deliberations.*.*.call.*.finished")
 HEARTBEAT_S = 2.0
-GIVE_BACK_DELAY_S = 2.0
+REQUEUE_DELAY_S = 2.0
 # How long the end waits for the cost of stopped calls, which is in the log some milliseconds after the stop.
 STOP_GRACE_S = 1.0
 # A suspect is a deliberation with at least two takeovers without progress: it may kill its coordinators. At most 16
@@ -79,7 +79,7 @@ class CoordinatorReplica:
     async def serve(self, ready: asyncio.Event) -> None:
         """Pull and coordinate until cancelled; works in hand are then handed over.
 
-        When it breaks instead, they are given back without a word: one of them may be the cause.
+        When it breaks instead, they are only requeued: one of them may be the cause.
         """
         in_order = False
         try:
@@ -102,7 +102,7 @@ class CoordinatorReplica:
             if in_order and self._journal.client.is_connected:
                 await hand_over(self._journal, self._works.values(), REPLICA)
             for work in list(self._works.values()):
-                await self._queue.give_back(work.item)
+                await self._queue.requeue(work.item)
 
     async def describe(self) -> dict[str, Any]:
         """The replica as `GET /cluster` and `/readyz` see it."""
@@ -160,7 +160,7 @@ class CoordinatorReplica:
             work.task = self._group.create_task(self._supervised(work))
 
     async def _supervised(self, work: Work) -> None:
-        """Bring a deliberation to its end. An error is recorded as its end; without the log the item is given back."""
+        """Bring a deliberation to its end. An error is recorded as its end; without the log the item is requeued."""
         try:
             try:
                 await self._deliberate(work)
@@ -176,9 +176,9 @@ class CoordinatorReplica:
                 log.exception("deliberation_broke", deliberation_id=work.deliberation_id)
                 await self._fail(work, DeliberationError(f"internal error: {type(error).__name__}"))
         except JournalUnavailable as error:
-            log.warning("deliberation_given_back", deliberation_id=work.deliberation_id, error=str(error))
+            log.warning("deliberation_requeued", deliberation_id=work.deliberation_id, error=str(error))
             self._release(work)
-            await self._queue.give_back(work.item, GIVE_BACK_DELAY_S)
+            await self._queue.requeue(work.item, REQUEUE_DELAY_S)
         else:
             self._release(work)
             await self._queue.ack(work.item)
@@ -369,6 +369,6 @@ class Coordinator:
             raise RuntimeError("the coordinator's pull loop has ended")
 
     async def __del__(self) -> None:
-        """Called by Serve before the replica stops: works in hand go back to the queue at once."""
+        """Called by Serve before the replica stops: works in hand are requeued at once."""
         self._serving.cancel()
         await asyncio.wait({self._serving})

@@ -19,7 +19,7 @@ from httpx_aiohttp import AiohttpTransport
 
 from app.deliberation.calls import Call
 from app.deliberation.errors import CallCancelled, CallTimeout, EngineRejected, EngineUnavailable
-from serve_deployments.engine.circuit import Circuit, Hedges, RetryBudget
+from serve_deployments.engine.limits import Circuit, Hedges, RetryBudget
 from serve_deployments.engine.wire import (
     DETAIL_CHARACTERS,
     EngineReply,

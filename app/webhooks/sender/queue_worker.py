@@ -56,7 +56,7 @@ class QueueWorker:
             self._group = None
             await self._queue.close()
             for item in list(self._held.values()):
-                await self._queue.give_back(item)
+                await self._queue.requeue(item)
 
     def stop(self) -> None:
         """Take no more items."""
@@ -79,7 +79,7 @@ class QueueWorker:
         if delay_s is None:
             await self._queue.ack(item)
         else:
-            await self._queue.give_back(item, delay_s)
+            await self._queue.requeue(item, delay_s)
 
     async def _redelivery_delay(self, record: Record) -> float | None:
         try:

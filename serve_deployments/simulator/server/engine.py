@@ -29,7 +29,7 @@ class SequenceSlots:
         return turn
 
     def leave(self, need: int, turn: "asyncio.Future[None]") -> None:
-        """Give the slots back, or leave the queue; a cancelled turn was never granted."""
+        """Release the slots, or leave the queue; a cancelled turn was never granted."""
         if turn.done() and not turn.cancelled():
             self.running -= need
         else:
