@@ -77,22 +77,22 @@ def declared_streams(settings: StreamSettings) -> list[dict[str, Any]]:
     ]
 
 
-def declared_consumer(settings: StreamSettings) -> dict[str, Any]:
-    """The durable pull consumer that delivers accepted deliberations to coordinators.
+def _consumer(name: str, ack_wait_s: float, unacknowledged_max: int, **filters: object) -> dict[str, Any]:
+    """A durable pull consumer.
 
     No `backoff`: it would override `ack_wait`. No delivery limit: an item at the limit would never be delivered again.
     """
     return {
-        "durable_name": CONSUMER,
-        "name": CONSUMER,
-        "filter_subject": "deliberations.*.*.accepted",
+        "durable_name": name,
+        "name": name,
         "ack_policy": "explicit",
-        "ack_wait": round(settings.ack_wait_s * _NANOSECOND),
+        "ack_wait": round(ack_wait_s * _NANOSECOND),
         "max_deliver": -1,
-        "max_ack_pending": 10_000,
+        "max_ack_pending": unacknowledged_max,
         "max_waiting": 512,
         "deliver_policy": "all",
         "replay_policy": "instant",
+        **filters,
     }
 
 
@@ -102,21 +102,13 @@ def declared_consumers(settings: StreamSettings) -> list[tuple[str, dict[str, An
     A webhook that waits for its next attempt is returned with a delay, and stays unacknowledged for hours. Half a
     million such items cost the server 140 MB and no CPU; their delays survive its crash.
     """
-    sending: dict[str, Any] = {
-        "ack_policy": "explicit",
-        "ack_wait": WEBHOOKS_ACK_WAIT_S * _NANOSECOND,
-        "max_deliver": -1,
-        "max_ack_pending": 1_000_000,
-        "max_waiting": 512,
-        "deliver_policy": "all",
-        "replay_policy": "instant",
-    }
-    accepted = {"durable_name": WEBHOOKS_CONSUMER, "name": WEBHOOKS_CONSUMER, **sending}
-    due = {"durable_name": ATTEMPTS_CONSUMER, "name": ATTEMPTS_CONSUMER, **sending}
+    accepted = "deliberations.*.*.accepted"
+    due = ["webhooks.*.*.*.failed.*", "webhooks.*.*.*.redelivery.*"]
+    attempts = _consumer(ATTEMPTS_CONSUMER, WEBHOOKS_ACK_WAIT_S, 1_000_000, filter_subjects=due)
     return [
-        (STREAM, declared_consumer(settings)),
-        (STREAM, {**accepted, "filter_subject": "deliberations.*.*.accepted"}),
-        (WEBHOOKS_STREAM, {**due, "filter_subjects": ["webhooks.*.*.*.failed.*", "webhooks.*.*.*.redelivery.*"]}),
+        (STREAM, _consumer(CONSUMER, settings.ack_wait_s, 10_000, filter_subject=accepted)),
+        (STREAM, _consumer(WEBHOOKS_CONSUMER, WEBHOOKS_ACK_WAIT_S, 1_000_000, filter_subject=accepted)),
+        (WEBHOOKS_STREAM, attempts),
     ]
 
 

@@ -104,11 +104,8 @@ class WorkQueue:
         # Few large pulls cost less than many small ones. Without an open pull, a smaller one is sent too.
         if not self._open or free <= 0 or (self._requested and free < self._slots // 4):
             return
-        request = {
-            "batch": free,
-            "expires": PULL_EXPIRES_S * 1_000_000_000,
-            "idle_heartbeat": HEARTBEAT_S * 1_000_000_000,
-        }
+        expires, heartbeat = PULL_EXPIRES_S * 1_000_000_000, HEARTBEAT_S * 1_000_000_000
+        request = {"batch": free, "expires": expires, "idle_heartbeat": heartbeat}
         self._requested += free
         self._last_message_at_s = asyncio.get_running_loop().time()
         try:
