@@ -9,17 +9,16 @@ import logging
 import os
 import signal
 import socket
-import sys
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from importlib.resources import files
 from pathlib import Path
 from time import monotonic, sleep
-from typing import Any, cast
+from typing import Annotated, Any, cast
 
 import ray
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 from ray import serve
 from ray.exceptions import GetTimeoutError, RayError
 from ray.serve import Application, Deployment
@@ -39,7 +38,6 @@ WATCH_INTERVAL_S = 2.0
 # Longer than any single step of Serve's controller, deploying included.
 CONTROLLER_SILENCE_MAX_S = 15.0
 RAY_STARTS_WITHIN_S = 120.0
-_CONTROLLER = ("SERVE_CONTROLLER_ACTOR", "serve")
 
 
 def _environment(name: str, default: Any = None) -> Callable[[], Any]:  # noqa: ANN401 -- pydantic validates it
@@ -58,7 +56,7 @@ class ApplicationArgs(BaseModel):
     nats_url: str = Field(
         default_factory=_environment("NATS_URL", "nats://127.0.0.1:4222"), description="The log (NATS_URL)"
     )
-    engine_urls: list[str] = Field(
+    engine_urls: list[Annotated[str, AfterValidator(engine_base)]] = Field(
         default_factory=_engine_urls,
         description="Base URLs of the engines of roles that name none (VLLM_URL, comma-separated)",
     )
@@ -86,11 +84,6 @@ class ApplicationArgs(BaseModel):
         default_factory=_environment("STREAM_DELTAS", True),
         description="Whether text is streamed while it grows (STREAM_DELTAS)",
     )
-
-    @field_validator("engine_urls")
-    @classmethod
-    def _bases(cls, urls: list[str]) -> list[str]:
-        return [engine_base(url) for url in urls]
 
 
 def load_roles(path: str | None) -> Mapping[str, Role]:
@@ -147,11 +140,6 @@ def build(args: ApplicationArgs) -> Application:
     return coordinator.bind(agents, args.nats_url, args.coordinator_slots)
 
 
-def _print(line: str) -> None:
-    sys.stdout.write(f"{line}\n")
-    sys.stdout.flush()
-
-
 def _status() -> ApplicationStatus | None:
     application = serve.status().applications.get(NAME)
     return application.status if application else None
@@ -173,9 +161,9 @@ def redeploy() -> None:
     try:
         serve.run(build(ApplicationArgs()), name=NAME, route_prefix=None)
     except (InvalidRequest, OSError, yaml.YAMLError, RuntimeError) as error:
-        _print(f"not deployed anew: {error}")
+        print(f"not deployed anew: {error}", flush=True)
     else:
-        _print("deployed anew")
+        print("deployed anew", flush=True)
 
 
 def _revive_controller() -> None:
@@ -183,16 +171,15 @@ def _revive_controller() -> None:
 
     Ray itself does not notice. Without a controller calls go on, but no dead replica is replaced.
     """
-    name, namespace = _CONTROLLER
     try:
-        controller = cast("Any", ray.get_actor(name, namespace=namespace))
+        controller = cast("Any", ray.get_actor("SERVE_CONTROLLER_ACTOR", namespace="serve"))
     except ValueError:
         # There is none: the application's status shows it.
         return
     try:
         ray.get(controller.check_alive.remote(), timeout=CONTROLLER_SILENCE_MAX_S)
     except GetTimeoutError:
-        _print(f"Serve's controller did not answer for {CONTROLLER_SILENCE_MAX_S:g} s: it is started again")
+        print(f"Serve's controller did not answer for {CONTROLLER_SILENCE_MAX_S:g} s: it is started again", flush=True)
         ray.kill(controller, no_restart=False)
     except RayError:
         # Ray is restarting it already.
@@ -225,7 +212,7 @@ def until_listening(address: str) -> None:
     host, _, port = address.rpartition(":")
     if not host or "/" in host or not port.isdecimal():
         return
-    _print(f"waiting for Ray at {address}")
+    print(f"waiting for Ray at {address}", flush=True)
     ends_at_s = monotonic() + RAY_STARTS_WITHIN_S
     while monotonic() < ends_at_s:
         with suppress(OSError), socket.create_connection((host.strip("[]"), int(port)), timeout=1.0):
@@ -242,7 +229,7 @@ def main() -> None:
     until_listening(address)
     ray.init(address=address, log_to_driver=False, logging_level=logging.WARNING)
     deploy(ApplicationArgs())
-    _print("ready")
+    print("ready", flush=True)
     asyncio.run(_stay())
     serve.shutdown()
     # Otherwise a cluster started by this process (RAY_ADDRESS=local) ends it with SIGABRT.

@@ -125,41 +125,35 @@ def differences(name: str, declared: dict[str, Any], found: dict[str, Any]) -> l
     return lines
 
 
-class _Api:
-    """The JetStream API as JSON, so that the server's own fields are compared, not a client library's."""
+async def _find(journal: JetStreamJournal, subject: str) -> dict[str, Any] | None:
+    """The server's own fields of a stream or consumer, unlike a client library's; None when it has none."""
+    reply = await journal.request(f"$JS.API.{subject}")
+    error = reply.get("error")
+    if error is None:
+        return reply["config"]
+    if error.get("code") == 404:
+        return None
+    raise StreamsDiffer(f"{subject}: {error.get('description')}")
 
-    def __init__(self, journal: JetStreamJournal) -> None:
-        self._journal = journal
 
-    async def find(self, subject: str) -> dict[str, Any] | None:
-        reply = await self._journal.request(f"$JS.API.{subject}")
-        error = reply.get("error")
-        if error is None:
-            return reply["config"]
-        if error.get("code") == 404:
-            return None
-        raise StreamsDiffer(f"{subject}: {error.get('description')}")
-
-    async def create(self, subject: str, config: dict[str, Any]) -> None:
-        reply = await self._journal.request(f"$JS.API.{subject}", json.dumps(config).encode())
-        if "error" in reply:
-            raise StreamsDiffer(f"{subject}: {reply['error'].get('description')}")
+async def _create(journal: JetStreamJournal, subject: str, config: dict[str, Any]) -> None:
+    reply = await journal.request(f"$JS.API.{subject}", json.dumps(config).encode())
+    if "error" in reply:
+        raise StreamsDiffer(f"{subject}: {reply['error'].get('description')}")
 
 
 async def plan(journal: JetStreamJournal, settings: StreamSettings) -> tuple[list[str], list[str]]:
     """The names of what is missing, and a line for each difference."""
-    api = _Api(journal)
-    missing: list[str] = []
-    different: list[str] = []
+    missing, different = list[str](), list[str]()
     for declared in declared_streams(settings):
-        found = await api.find(f"STREAM.INFO.{declared['name']}")
+        found = await _find(journal, f"STREAM.INFO.{declared['name']}")
         if found is None:
             missing.append(declared["name"])
         else:
             different += differences(declared["name"], declared, found)
     for stream, declared in declared_consumers(settings):
         name = f"{stream}/{declared['name']}"
-        found = None if stream in missing else await api.find(f"CONSUMER.INFO.{stream}.{declared['name']}")
+        found = None if stream in missing else await _find(journal, f"CONSUMER.INFO.{stream}.{declared['name']}")
         if found is None:
             missing.append(name)
         else:
@@ -172,14 +166,13 @@ async def apply(journal: JetStreamJournal, settings: StreamSettings) -> list[str
     missing, different = await plan(journal, settings)
     if different:
         raise StreamsDiffer("; ".join(different))
-    api = _Api(journal)
     for declared in declared_streams(settings):
         if declared["name"] in missing:
-            await api.create(f"STREAM.CREATE.{declared['name']}", declared)
+            await _create(journal, f"STREAM.CREATE.{declared['name']}", declared)
     for stream, declared in declared_consumers(settings):
         if f"{stream}/{declared['name']}" in missing:
             body = {"stream_name": stream, "config": declared}
-            await api.create(f"CONSUMER.DURABLE.CREATE.{stream}.{declared['name']}", body)
+            await _create(journal, f"CONSUMER.DURABLE.CREATE.{stream}.{declared['name']}", body)
     return missing
 
 

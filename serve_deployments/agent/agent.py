@@ -1,8 +1,7 @@
 """Agent: one deployment per role. It runs a stage's calls together and records each outcome, first write wins.
 
-Calls belong to the replica, not to the request: when a coordinator dies they run on, and its successor reads their
-outcomes from the log instead of paying again. Facts stop calls (a cancel, a closed stage, an end), because what Ray
-does with a cancelled request depends on its mode.
+Calls belong to the replica, not to the request: when a coordinator dies, they run on, and its successor reads their
+outcomes from the log. Facts stop calls, because what Ray does with a cancelled request depends on its mode.
 """
 
 import asyncio
@@ -155,9 +154,7 @@ class AgentReplica:
             self._requests -= 1
 
     async def _start_calls(self, request: StageRequest) -> set[asyncio.Task[None]]:
-        attempts: dict[str, int] = {}
-        recorded: set[str] = set()
-        unrecorded_at = request.asked_at
+        recorded, attempts, unrecorded_at = set[str](), dict[str, int](), request.asked_at
         if request.resumed or self._cancellations.taken_over(request.deliberation_id):
             unrecorded_at = datetime.now(UTC)
             recorded, attempts = await self._history(request)
@@ -171,8 +168,7 @@ class AgentReplica:
         """The calls whose outcome is recorded, and how many attempts each call has had."""
         subject = prefix(request.tenant, request.deliberation_id)
         tails = [f"{subject}.call.{call.call_id}.{tail}" for call in request.calls for tail in ("started", "finished")]
-        recorded: set[str] = set()
-        attempts: dict[str, int] = {}
+        recorded, attempts = set[str](), dict[str, int]()
         for record in await self.journal.last(tails):
             match decode(record.data):
                 case CallStarted() as started:

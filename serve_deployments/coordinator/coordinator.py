@@ -2,8 +2,6 @@
 
 An item is acknowledged only after its end is in the log: when a coordinator dies, another one folds the facts and goes
 on. Every write is first write wins, so a coordinator that hung can only repeat and read what stands.
-
-It hears outcomes over the log, like every other fact that it did not write.
 """
 
 import asyncio
