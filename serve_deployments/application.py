@@ -44,10 +44,6 @@ def _environment(name: str, default: Any = None) -> Callable[[], Any]:  # noqa: 
     return lambda: os.environ.get(name) or default
 
 
-def _engine_urls() -> list[str]:
-    return [url for url in os.environ.get("VLLM_URL", "").split(",") if url.strip()]
-
-
 class ApplicationArgs(BaseModel):
     """Arguments of the application; a field's default is the environment variable that its description names."""
 
@@ -57,7 +53,7 @@ class ApplicationArgs(BaseModel):
         default_factory=_environment("NATS_URL", "nats://127.0.0.1:4222"), description="The log (NATS_URL)"
     )
     engine_urls: list[Annotated[str, AfterValidator(engine_base)]] = Field(
-        default_factory=_engine_urls,
+        default_factory=lambda: [url for url in os.environ.get("VLLM_URL", "").split(",") if url.strip()],
         description="Base URLs of the engines of roles that name none (VLLM_URL, comma-separated)",
     )
     model: str | None = Field(
@@ -200,11 +196,9 @@ async def _stay() -> None:
         status = await asyncio.to_thread(_status)
         if status in (None, ApplicationStatus.DEPLOY_FAILED):
             raise SystemExit(f"the application is {status}")
-        try:
+        with suppress(TimeoutError):
             async with asyncio.timeout(WATCH_INTERVAL_S):
                 await stop.wait()
-        except TimeoutError:
-            continue
 
 
 def until_listening(address: str) -> None:

@@ -1,8 +1,7 @@
 """An in-memory projection of a few facts of each deliberation, for lists, statistics and admission.
 
-It subscribes, then replays; applying facts in any order and more than once is harmless. After a lost connection it
-replays from the last sequence up to which all facts were applied. Unfinished deliberations are read first: admission
-opens once they are loaded, while lists need the whole log.
+After a lost connection it replays from the last sequence up to which all facts were applied. Unfinished deliberations
+are read first: admission opens once they are loaded, while lists need the whole log.
 """
 
 import asyncio

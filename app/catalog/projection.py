@@ -42,7 +42,7 @@ from app.deliberation.outputs import (
     parse_output,
 )
 from app.deliberation.ports import Record
-from app.deliberation.specification import AgentSpec, Specification
+from app.deliberation.specification import AgentSpec
 
 RESPONSES_MAX = 1_000
 
@@ -97,12 +97,6 @@ def links(deliberation_id: str, *, ended: bool) -> Links:
         delete=path if ended else None,
         deliveries=f"{path}/deliveries",
     )
-
-
-def common_role(specification: Specification) -> str | None:
-    """The role that all members share, if any."""
-    roles = {agent.role for agent in specification.agents}
-    return roles.pop() if len(roles) == 1 else None
 
 
 def _counted(state: State, stage: Stage) -> Iterator[tuple[PlannedCall, CallFinished | None, bool]]:
@@ -256,13 +250,13 @@ def resource(state: State, *, epoch: str, retention_s: int) -> Deliberation:
     `epoch` is the stream's incarnation, `retention_s` the age at which the log removes facts.
     """
     accepted, specification, end = state.accepted, state.specification, state.end
-    spent = usage(state)
+    spent, roles = usage(state), {agent.role for agent in specification.agents}
     return Deliberation(
         id=state.deliberation_id,
         status=state.status,  # pyright: ignore[reportArgumentType] -- the fold's statuses are these
         status_reason=_status_reason(state),
         revision=state.revision,
-        role=common_role(specification),
+        role=roles.pop() if len(roles) == 1 else None,
         agents=specification.agents,
         strategy=specification.strategy,
         parameters=specification.parameters,

@@ -59,11 +59,6 @@ _FIRST_WRITE_AMONG = "Nats-Expected-Last-Subject-Sequence-Subject"
 log = structlog.get_logger(__name__)
 
 
-def epoch_of(created: str) -> str:
-    """The epoch of a stream, a short token, from the time of its creation."""
-    return hashlib.sha256(created.encode()).hexdigest()[:8]
-
-
 def stream_of(pattern: str) -> str:
     """The name of the stream that holds a subject or pattern."""
     return _STREAMS.get(pattern.partition(".")[0], STREAM)
@@ -328,8 +323,9 @@ class JetStreamJournal:
         reply = await self.request(f"$JS.API.STREAM.INFO.{stream}")
         if "error" in reply:
             raise JournalUnavailable(f"stream {stream}: {reply['error'].get('description')}")
-        bounds = reply["state"]
-        return StreamState(epoch_of(reply["created"]), bounds["first_seq"], bounds["last_seq"])
+        # The epoch is a short token of the stream's creation time.
+        epoch, bounds = hashlib.sha256(reply["created"].encode()).hexdigest()[:8], reply["state"]
+        return StreamState(epoch, bounds["first_seq"], bounds["last_seq"])
 
     async def ack_floor(self) -> int:
         """See `ports.Journal.ack_floor`. A deliberation is acknowledged only once its end is stored."""

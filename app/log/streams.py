@@ -21,10 +21,9 @@ PROBE_TIMEOUT_S = 1.0
 _PROBE_HEADERS = {"Nats-TTL": "1s"}
 
 
-def _stream(name: str, subjects: list[str], age_s: int, replicas: int, **more: object) -> dict[str, Any]:
+def _stream(name: str, age_s: int, replicas: int, **more: object) -> dict[str, Any]:
     return {
         "name": name,
-        "subjects": subjects,
         "max_age": age_s * _NANOSECOND,
         "storage": "file",
         "retention": "limits",
@@ -38,9 +37,7 @@ def _derived(name: str, filtered: str, age_s: int, replicas: int) -> dict[str, A
     """A stream that copies some events of DELIBERATIONS to subjects with the id alone, which other services read."""
     subject = f"{COPIES[name]}.{{{{wildcard(2)}}}}"
     source = {"name": STREAM, "subject_transforms": [{"src": filtered, "dest": subject}]}
-    stream = _stream(name, [], age_s, replicas, sources=[source])
-    del stream["subjects"]
-    return stream
+    return _stream(name, age_s, replicas, sources=[source])
 
 
 def declared_streams(settings: StreamSettings) -> list[dict[str, Any]]:
@@ -49,9 +46,9 @@ def declared_streams(settings: StreamSettings) -> list[dict[str, Any]]:
     return [
         _stream(
             STREAM,
-            ["deliberations.>"],
             settings.retention_s,
             r,
+            subjects=["deliberations.>"],
             allow_direct=True,
             allow_msg_ttl=True,
             republish={"src": "deliberations.>", "dest": "live.deliberations.>"},
@@ -59,19 +56,19 @@ def declared_streams(settings: StreamSettings) -> list[dict[str, Any]]:
         # Kept for ever and protected from deletion: without its revocation, a revoked key would be valid again.
         _stream(
             KEYS_STREAM,
-            ["keys.>"],
             0,
             r,
+            subjects=["keys.>"],
             allow_direct=True,
             deny_delete=True,
             deny_purge=True,
             republish={"src": "keys.>", "dest": "live.keys.>"},
         ),
         # A day longer than facts, so that no record expires before its fact.
-        _stream(WEBHOOKS_STREAM, ["webhooks.>"], settings.retention_s + DAY_S, r, allow_direct=True),
-        _stream("PLANNING_EVENTS", ["planning.>"], 30 * DAY_S, r),
-        _stream("ORCHESTRATOR_EVENTS", ["orchestration.>"], 7 * DAY_S, r),
-        _stream("CONTEXT_EVENTS", ["context.>"], 7 * DAY_S, r),
+        _stream(WEBHOOKS_STREAM, settings.retention_s + DAY_S, r, subjects=["webhooks.>"], allow_direct=True),
+        _stream("PLANNING_EVENTS", 30 * DAY_S, r, subjects=["planning.>"]),
+        _stream("ORCHESTRATOR_EVENTS", 7 * DAY_S, r, subjects=["orchestration.>"]),
+        _stream("CONTEXT_EVENTS", 7 * DAY_S, r, subjects=["context.>"]),
         _derived("AGENT_RESULTS", "deliberations.*.*.call.*.finished", 3_600, r),
         _derived("VLLM_STREAMING", "deliberations.*.*.call.*.delta", 600, r),
     ]
@@ -99,8 +96,7 @@ def _consumer(name: str, ack_wait_s: float, unacknowledged_max: int, **filters: 
 def declared_consumers(settings: StreamSettings) -> list[tuple[str, dict[str, Any]]]:
     """Every durable pull consumer with its stream: the coordinators' and the webhook senders'.
 
-    A webhook that waits for its next attempt is returned with a delay, and stays unacknowledged for hours. Half a
-    million such items cost the server 140 MB and no CPU; their delays survive its crash.
+    A webhook that waits for its next attempt is requeued with a delay, and stays unacknowledged for hours.
     """
     accepted = "deliberations.*.*.accepted"
     due = ["webhooks.*.*.*.failed.*", "webhooks.*.*.*.redelivery.*"]

@@ -128,12 +128,10 @@ class Watch:
 
     async def _missed(self, after: int) -> bool:
         """Whether the log holds an event above `after`."""
-        try:
+        with suppress(JournalUnavailable):
             for pattern in self.patterns:
                 async for _ in self._journal.read(pattern, after, limit=1):
                     return True
-        except JournalUnavailable:
-            return False
         return False
 
     async def _replay(self, journal: Journal) -> None:

@@ -21,8 +21,8 @@ log = structlog.get_logger(__name__)
 class QueueWorker:
     """Passes each item of a consumer to `work`, at most `slots` at once.
 
-    `work` returns the seconds after which the item is redelivered, or None once the log holds all that it asks for;
-    only then is the item acknowledged. An error in `work` delays the item; no error loses it.
+    `work` returns the seconds after which the item is redelivered. It returns None once the log holds all that the item
+    asks for; only then is it acknowledged. An error in `work` delays the item; no error loses it.
     """
 
     def __init__(
