@@ -9,7 +9,7 @@ import logging
 import os
 import signal
 import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from importlib.resources import files
 from pathlib import Path
@@ -40,8 +40,11 @@ CONTROLLER_SILENCE_MAX_S = 15.0
 RAY_STARTS_WITHIN_S = 120.0
 
 
-def _environment(name: str, default: Any = None) -> Callable[[], Any]:  # noqa: ANN401 -- pydantic validates it
-    return lambda: os.environ.get(name) or default
+def _setting(variable: str, default: Any, description: str, **bounds: Any) -> Any:  # noqa: ANN401 -- pydantic validates it
+    """A field with the default of an environment variable, which its description names."""
+    return Field(
+        default_factory=lambda: os.environ.get(variable) or default, description=f"{description} ({variable})", **bounds
+    )
 
 
 class ApplicationArgs(BaseModel):
@@ -49,37 +52,20 @@ class ApplicationArgs(BaseModel):
 
     model_config = ConfigDict(extra="forbid", validate_default=True)
 
-    nats_url: str = Field(
-        default_factory=_environment("NATS_URL", "nats://127.0.0.1:4222"), description="The log (NATS_URL)"
-    )
+    nats_url: str = _setting("NATS_URL", "nats://127.0.0.1:4222", "The log")
     engine_urls: list[Annotated[str, AfterValidator(engine_base)]] = Field(
         default_factory=lambda: [url for url in os.environ.get("VLLM_URL", "").split(",") if url.strip()],
         description="Base URLs of the engines of roles that name none (VLLM_URL, comma-separated)",
     )
-    model: str | None = Field(
-        default_factory=_environment("VLLM_MODEL"),
-        description="Model of roles that name none (VLLM_MODEL); the first that the engine serves when absent",
+    model: str | None = _setting(
+        "VLLM_MODEL", None, "Model of roles that name none; the first that the engine serves when absent"
     )
-    roles_file: str | None = Field(
-        default_factory=_environment("ROLES_FILE"),
-        description="Path of roles.yaml (ROLES_FILE); the packaged one when absent",
+    roles_file: str | None = _setting("ROLES_FILE", None, "Path of roles.yaml; the packaged one when absent")
+    coordinator_replicas: int = _setting("COORDINATOR_REPLICAS", 1, "Coordinator replicas", ge=1, le=64)
+    coordinator_slots: int = _setting(
+        "COORDINATOR_SLOTS", 1_024, "Deliberations that a coordinator holds at once", ge=1, le=10_000
     )
-    coordinator_replicas: int = Field(
-        default_factory=_environment("COORDINATOR_REPLICAS", 1),
-        ge=1,
-        le=64,
-        description="Coordinator replicas (COORDINATOR_REPLICAS)",
-    )
-    coordinator_slots: int = Field(
-        default_factory=_environment("COORDINATOR_SLOTS", 1_024),
-        ge=1,
-        le=10_000,
-        description="Deliberations in hand per coordinator (COORDINATOR_SLOTS)",
-    )
-    stream_deltas: bool = Field(
-        default_factory=_environment("STREAM_DELTAS", True),
-        description="Whether text is streamed while it grows (STREAM_DELTAS)",
-    )
+    stream_deltas: bool = _setting("STREAM_DELTAS", True, "Whether text is streamed while it grows")
 
 
 def load_roles(path: str | None) -> Mapping[str, Role]:

@@ -131,7 +131,7 @@ class AgentReplica:
         }
 
     async def finish(self, within_s: float) -> None:
-        """Wait for the running calls, at most `within_s`: what they record need not be asked for again."""
+        """Wait for the running calls, at most `within_s`: what they record is not requested again."""
         running = [each.task for each in self._running.values()]
         if running:
             await asyncio.wait(running, timeout=within_s)

@@ -41,7 +41,7 @@ from serve_deployments.coordinator.role_client import Handle, RoleClient
 from serve_deployments.coordinator.work import Life, Work, fact_of, hand_over
 from serve_deployments.identity import REPLICA, identity
 
-# The facts that others write about a deliberation in hand.
+# The facts that others write about a deliberation that is held here.
 HEARD = ("deliberations.*.*.cancel", "deliberations.*.*.call.*.finished")
 HEARTBEAT_S = 2.0
 REQUEUE_DELAY_S = 2.0
@@ -75,7 +75,7 @@ class CoordinatorReplica:
         self._last_chance = asyncio.Semaphore(1)
 
     async def serve(self, ready: asyncio.Event) -> None:
-        """Pull and coordinate until cancelled; works in hand are then handed over.
+        """Pull and coordinate until cancelled; the works are then handed over.
 
         When it breaks instead, they are only requeued: one of them may be the cause.
         """
@@ -126,7 +126,7 @@ class CoordinatorReplica:
             work.inbox.put_nowait(None)
 
     async def _keep_alive(self) -> None:
-        """Send heartbeats for the works in hand, but only while their calls are within their time."""
+        """Send heartbeats for the works, but only while their calls are within their time."""
         while True:
             await asyncio.sleep(HEARTBEAT_S)
             with suppress(JournalUnavailable):
@@ -143,7 +143,7 @@ class CoordinatorReplica:
         if held is not None:
             self._queue.drop()
             if now <= held.alive_until:
-                # Redelivered while in hand: the newer delivery is the one to acknowledge.
+                # Redelivered while it is held: the newer delivery is the one to acknowledge.
                 held.item = item
                 return
             # It hangs beyond every deadline of its own: begin again from the facts.
@@ -312,7 +312,7 @@ class CoordinatorReplica:
                     for request in requests:
                         request.cancel()
         except ExceptionGroup as group:
-            # The supervisor tells errors apart by their class: raise the first one itself.
+            # The supervisor distinguishes errors by their class: raise the first one itself.
             raise group.exceptions[0] from group
 
     async def _hear_until_next_moment(self, work: Work) -> None:
@@ -367,6 +367,6 @@ class Coordinator:
             raise RuntimeError("the coordinator's pull loop has ended")
 
     async def __del__(self) -> None:
-        """Called by Serve before the replica stops: works in hand are requeued at once."""
+        """Called by Serve before the replica stops: its works are requeued at once."""
         self._serving.cancel()
         await asyncio.wait({self._serving})

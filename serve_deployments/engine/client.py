@@ -221,8 +221,7 @@ class Engines:
             self._failed(engine, unreachable=False)
             raise CallTimeout(f"{engine.url} was silent for {IDLE_TIMEOUT_S:g} seconds") from exc
         except (httpx.HTTPError, aiohttp.ClientError) as exc:
-            # The transport reports some connections that broke while the engine worked as never made. Only what was
-            # written tells the two apart.
+            # The transport reports some broken connections as never made, so only `written` shows what was sent.
             unreachable = not body.written and isinstance(exc, _NOT_CONNECTED)
             self._failed(engine, unreachable=unreachable)
             if unreachable:

@@ -80,7 +80,7 @@ class CompletionRequest(_Body):
 
     @property
     def sequences(self) -> int:
-        """How many completions of each conversation are asked for."""
+        """The number of completions of each conversation."""
         return self.n or 1
 
     @property
