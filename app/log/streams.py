@@ -122,7 +122,7 @@ def differences(name: str, declared: dict[str, Any], found: dict[str, Any]) -> l
 
 
 async def _find(journal: JetStreamJournal, subject: str) -> dict[str, Any] | None:
-    """The server's own fields of a stream or consumer, unlike a client library's; None when it has none."""
+    """The configuration of a stream or consumer as the server states it; None when the server has none."""
     reply = await journal.request(f"$JS.API.{subject}")
     error = reply.get("error")
     if error is None:
