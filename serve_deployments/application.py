@@ -9,17 +9,16 @@ import logging
 import os
 import signal
 import socket
-import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from importlib.resources import files
 from pathlib import Path
 from time import monotonic, sleep
-from typing import Any, cast
+from typing import Annotated, Any, cast
 
 import ray
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 from ray import serve
 from ray.exceptions import GetTimeoutError, RayError
 from ray.serve import Application, Deployment
@@ -39,15 +38,13 @@ WATCH_INTERVAL_S = 2.0
 # Longer than any single step of Serve's controller, deploying included.
 CONTROLLER_SILENCE_MAX_S = 15.0
 RAY_STARTS_WITHIN_S = 120.0
-_CONTROLLER = ("SERVE_CONTROLLER_ACTOR", "serve")
 
 
-def _environment(name: str, default: Any = None) -> Callable[[], Any]:  # noqa: ANN401 -- pydantic validates it
-    return lambda: os.environ.get(name) or default
-
-
-def _engine_urls() -> list[str]:
-    return [url for url in os.environ.get("VLLM_URL", "").split(",") if url.strip()]
+def _setting(variable: str, default: Any, description: str, **bounds: Any) -> Any:  # noqa: ANN401 -- pydantic validates it
+    """A field with the default of an environment variable, which its description names."""
+    return Field(
+        default_factory=lambda: os.environ.get(variable) or default, description=f"{description} ({variable})", **bounds
+    )
 
 
 class ApplicationArgs(BaseModel):
@@ -55,42 +52,20 @@ class ApplicationArgs(BaseModel):
 
     model_config = ConfigDict(extra="forbid", validate_default=True)
 
-    nats_url: str = Field(
-        default_factory=_environment("NATS_URL", "nats://127.0.0.1:4222"), description="The log (NATS_URL)"
-    )
-    engine_urls: list[str] = Field(
-        default_factory=_engine_urls,
+    nats_url: str = _setting("NATS_URL", "nats://127.0.0.1:4222", "The log")
+    engine_urls: list[Annotated[str, AfterValidator(engine_base)]] = Field(
+        default_factory=lambda: [url for url in os.environ.get("VLLM_URL", "").split(",") if url.strip()],
         description="Base URLs of the engines of roles that name none (VLLM_URL, comma-separated)",
     )
-    model: str | None = Field(
-        default_factory=_environment("VLLM_MODEL"),
-        description="Model of roles that name none (VLLM_MODEL); the first that the engine serves when absent",
+    model: str | None = _setting(
+        "VLLM_MODEL", None, "Model of roles that name none; the first that the engine serves when absent"
     )
-    roles_file: str | None = Field(
-        default_factory=_environment("ROLES_FILE"),
-        description="Path of roles.yaml (ROLES_FILE); the packaged one when absent",
+    roles_file: str | None = _setting("ROLES_FILE", None, "Path of roles.yaml; the packaged one when absent")
+    coordinator_replicas: int = _setting("COORDINATOR_REPLICAS", 1, "Coordinator replicas", ge=1, le=64)
+    coordinator_slots: int = _setting(
+        "COORDINATOR_SLOTS", 1_024, "Deliberations that a coordinator holds at once", ge=1, le=10_000
     )
-    coordinator_replicas: int = Field(
-        default_factory=_environment("COORDINATOR_REPLICAS", 1),
-        ge=1,
-        le=64,
-        description="Coordinator replicas (COORDINATOR_REPLICAS)",
-    )
-    coordinator_slots: int = Field(
-        default_factory=_environment("COORDINATOR_SLOTS", 1_024),
-        ge=1,
-        le=10_000,
-        description="Deliberations in hand per coordinator (COORDINATOR_SLOTS)",
-    )
-    stream_deltas: bool = Field(
-        default_factory=_environment("STREAM_DELTAS", True),
-        description="Whether text is streamed while it grows (STREAM_DELTAS)",
-    )
-
-    @field_validator("engine_urls")
-    @classmethod
-    def _bases(cls, urls: list[str]) -> list[str]:
-        return [engine_base(url) for url in urls]
+    stream_deltas: bool = _setting("STREAM_DELTAS", True, "Whether text is streamed while it grows")
 
 
 def load_roles(path: str | None) -> Mapping[str, Role]:
@@ -147,11 +122,6 @@ def build(args: ApplicationArgs) -> Application:
     return coordinator.bind(agents, args.nats_url, args.coordinator_slots)
 
 
-def _print(line: str) -> None:
-    sys.stdout.write(f"{line}\n")
-    sys.stdout.flush()
-
-
 def _status() -> ApplicationStatus | None:
     application = serve.status().applications.get(NAME)
     return application.status if application else None
@@ -173,9 +143,9 @@ def redeploy() -> None:
     try:
         serve.run(build(ApplicationArgs()), name=NAME, route_prefix=None)
     except (InvalidRequest, OSError, yaml.YAMLError, RuntimeError) as error:
-        _print(f"not deployed anew: {error}")
+        print(f"not deployed anew: {error}", flush=True)
     else:
-        _print("deployed anew")
+        print("deployed anew", flush=True)
 
 
 def _revive_controller() -> None:
@@ -183,16 +153,15 @@ def _revive_controller() -> None:
 
     Ray itself does not notice. Without a controller calls go on, but no dead replica is replaced.
     """
-    name, namespace = _CONTROLLER
     try:
-        controller = cast("Any", ray.get_actor(name, namespace=namespace))
+        controller = cast("Any", ray.get_actor("SERVE_CONTROLLER_ACTOR", namespace="serve"))
     except ValueError:
         # There is none: the application's status shows it.
         return
     try:
         ray.get(controller.check_alive.remote(), timeout=CONTROLLER_SILENCE_MAX_S)
     except GetTimeoutError:
-        _print(f"Serve's controller did not answer for {CONTROLLER_SILENCE_MAX_S:g} s: it is started again")
+        print(f"Serve's controller did not answer for {CONTROLLER_SILENCE_MAX_S:g} s: it is started again", flush=True)
         ray.kill(controller, no_restart=False)
     except RayError:
         # Ray is restarting it already.
@@ -213,11 +182,9 @@ async def _stay() -> None:
         status = await asyncio.to_thread(_status)
         if status in (None, ApplicationStatus.DEPLOY_FAILED):
             raise SystemExit(f"the application is {status}")
-        try:
+        with suppress(TimeoutError):
             async with asyncio.timeout(WATCH_INTERVAL_S):
                 await stop.wait()
-        except TimeoutError:
-            continue
 
 
 def until_listening(address: str) -> None:
@@ -225,7 +192,7 @@ def until_listening(address: str) -> None:
     host, _, port = address.rpartition(":")
     if not host or "/" in host or not port.isdecimal():
         return
-    _print(f"waiting for Ray at {address}")
+    print(f"waiting for Ray at {address}", flush=True)
     ends_at_s = monotonic() + RAY_STARTS_WITHIN_S
     while monotonic() < ends_at_s:
         with suppress(OSError), socket.create_connection((host.strip("[]"), int(port)), timeout=1.0):
@@ -242,7 +209,7 @@ def main() -> None:
     until_listening(address)
     ray.init(address=address, log_to_driver=False, logging_level=logging.WARNING)
     deploy(ApplicationArgs())
-    _print("ready")
+    print("ready", flush=True)
     asyncio.run(_stay())
     serve.shutdown()
     # Otherwise a cluster started by this process (RAY_ADDRESS=local) ends it with SIGABRT.

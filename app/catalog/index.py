@@ -1,17 +1,18 @@
 """An in-memory projection of a few facts of each deliberation, for lists, statistics and admission.
 
-It subscribes, then replays; applying facts in any order and more than once is harmless. After a lost connection it
-replays from the last sequence up to which all facts were applied. Unfinished deliberations are read first: admission
-opens once they are loaded, while lists need the whole log.
+After a lost connection it replays from the last sequence up to which all facts were applied. Unfinished deliberations
+are read first: admission opens once they are loaded, while lists need the whole log.
 """
 
 import asyncio
 import base64
 from bisect import bisect_left, bisect_right, insort
 from collections import Counter, deque
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
+from contextlib import suppress
 from datetime import datetime, timedelta
 from functools import partial
+from itertools import islice
 from math import ceil
 from typing import Self
 
@@ -22,15 +23,7 @@ from app.admission.backlog import Backlog, Key
 from app.api.schemas import Durations, Stats, Status, Tokens
 from app.catalog.entries import Entry, ListFilter
 from app.deliberation.errors import JournalUnavailable
-from app.deliberation.facts import (
-    TERMINAL_STATUS,
-    Accepted,
-    CancelRequested,
-    Deleted,
-    End,
-    StageOpened,
-    decode,
-)
+from app.deliberation.facts import TERMINAL_STATUS, Accepted, CancelRequested, Deleted, End, StageOpened, decode
 from app.deliberation.ports import Clock, Journal, Record, StreamState
 from app.log.projection import Projection
 
@@ -49,6 +42,12 @@ log = structlog.get_logger(__name__)
 
 def _sequence(entry: Entry) -> int:
     return entry.sequence
+
+
+def _page(entries: Iterable[Entry], limit: int) -> tuple[list[Entry], bool]:
+    """The first `limit` entries, and whether more follow."""
+    found = list(islice(entries, limit + 1))
+    return found[:limit], len(found) > limit
 
 
 def percentile(ordered: list[float], share: float) -> float | None:
@@ -170,14 +169,9 @@ class Catalog:
         while not await projection.stale_within(CHECK_S):
             self._applied_to, received_before = max(self._applied_to, received_before), self._received_to
             self._forget_old()
-            if await self._replaced(journal):
-                return
-
-    async def _replaced(self, journal: Journal) -> bool:
-        try:
-            return (await journal.state()).epoch != self.epoch
-        except JournalUnavailable:
-            return False
+            with suppress(JournalUnavailable):
+                if (await journal.state()).epoch != self.epoch:
+                    return
 
     def observe(self, record: Record) -> None:
         """Apply any event of the log; ignores events that are applied already or that lists do not depend on."""
@@ -232,8 +226,6 @@ class Catalog:
             self.backlog.drop(key, done_at=entry.ended_at if entry.ended == "completed" else None)
 
     def _accept(self, entry: Entry, fact: Accepted, sequence: int) -> None:
-        if entry.sequence:
-            return
         specification = fact.specification
         entry.sequence, entry.created_at = sequence, fact.ts
         entry.roles = dict(Counter(agent.role for agent in specification.agents))
@@ -325,28 +317,15 @@ class Catalog:
         """At most `limit` entries accepted before sequence `before`, newest first, and whether more follow."""
         own = self._accepted.get(tenant, [])
         end = len(own) if before is None else bisect_left(own, before, key=_sequence)
-        found: list[Entry] = []
-        for place in range(end - 1, -1, -1):
-            entry = own[place]
-            if selection.shows(entry):
-                if len(found) == limit:
-                    return found, True
-                found.append(entry)
-        return found, False
+        return _page((own[place] for place in range(end - 1, -1, -1) if selection.shows(own[place])), limit)
 
     def page_at(
         self, tenant: str, statuses: Collection[Status], sequence: int, *, limit: int
     ) -> tuple[list[Entry], bool]:
         """As `page`, when the log ended at `sequence`; without `statuses` of any status."""
         own = self._accepted.get(tenant, [])
-        found: list[Entry] = []
-        for place in range(bisect_right(own, sequence, key=_sequence) - 1, -1, -1):
-            entry = own[place].at(sequence)
-            if entry is not None and (not statuses or entry.status in statuses):
-                if len(found) == limit:
-                    return found, True
-                found.append(entry)
-        return found, False
+        then = (own[place].at(sequence) for place in range(bisect_right(own, sequence, key=_sequence) - 1, -1, -1))
+        return _page((each for each in then if each and (not statuses or each.status in statuses)), limit)
 
     def cursor(self, sequence: int) -> str:
         """The cursor of a list that continues below this sequence."""

@@ -42,7 +42,7 @@ from app.deliberation.outputs import (
     parse_output,
 )
 from app.deliberation.ports import Record
-from app.deliberation.specification import AgentSpec, Specification
+from app.deliberation.specification import AgentSpec
 
 RESPONSES_MAX = 1_000
 
@@ -99,18 +99,6 @@ def links(deliberation_id: str, *, ended: bool) -> Links:
     )
 
 
-def common_role(specification: Specification) -> str | None:
-    """The role that all members share, if any."""
-    roles = {agent.role for agent in specification.agents}
-    return roles.pop() if len(roles) == 1 else None
-
-
-def _output(planned: PlannedCall, specification: Specification) -> Output:
-    criteria = tuple(criterion.id for criterion in specification.constraints.rubric)
-    # A revision may answer any issue: the number of issues in its prompt is not recorded.
-    return Output(kind=planned.output, labels=tuple(planned.labels), criteria=criteria, issues=RESPONSES_MAX)
-
-
 def _counted(state: State, stage: Stage) -> Iterator[tuple[PlannedCall, CallFinished | None, bool]]:
     """Each call of a stage, its outcome, and whether the stage's closing left it out."""
     seen = None if stage.closed is None else set(stage.closed.seen)
@@ -121,21 +109,21 @@ def _counted(state: State, stage: Stage) -> Iterator[tuple[PlannedCall, CallFini
 def _parsed(state: State, planned: PlannedCall, finished: CallFinished) -> ParsedOutput | None:
     if finished.text is None:
         return None
+    criteria = tuple(criterion.id for criterion in state.specification.constraints.rubric)
+    # A revision may answer any issue: the number of issues in its prompt is not recorded.
+    form = Output(kind=planned.output, labels=tuple(planned.labels), criteria=criteria, issues=RESPONSES_MAX)
     try:
-        return parse_output(_output(planned, state.specification), finished.text)
+        return parse_output(form, finished.text)
     except InvalidOutput:
         return None  # another version of the gateway may have requested another shape; the rest is shown
 
 
 def _first_answer(work: _Work, finished: CallFinished | None, late: bool) -> None:
-    if finished is None:
-        work.status = "late" if late else "pending"
-        return
-    work.model = finished.model or work.model
-    if finished.problem is not None:
-        work.status, work.error = "failed", finished.problem
-    else:
-        work.status = "late" if late else "answered"
+    work.status = "late" if late else "pending" if finished is None else "answered"
+    if finished is not None:
+        work.model = finished.model or work.model
+        if finished.problem is not None:
+            work.status, work.error = "failed", finished.problem
 
 
 def _take(council: _Council, opened: StageOpened, finished: CallFinished, labels: Labels, parsed: ParsedOutput) -> None:
@@ -262,13 +250,13 @@ def resource(state: State, *, epoch: str, retention_s: int) -> Deliberation:
     `epoch` is the stream's incarnation, `retention_s` the age at which the log removes facts.
     """
     accepted, specification, end = state.accepted, state.specification, state.end
-    spent = usage(state)
+    spent, roles = usage(state), {agent.role for agent in specification.agents}
     return Deliberation(
         id=state.deliberation_id,
         status=state.status,  # pyright: ignore[reportArgumentType] -- the fold's statuses are these
         status_reason=_status_reason(state),
         revision=state.revision,
-        role=common_role(specification),
+        role=roles.pop() if len(roles) == 1 else None,
         agents=specification.agents,
         strategy=specification.strategy,
         parameters=specification.parameters,

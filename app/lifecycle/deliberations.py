@@ -53,8 +53,8 @@ class Deliberations:
     def check_present(self, deliberation_id: str, records: Sequence[Record]) -> None:
         """Raise unless these facts are a deliberation's, from its acceptance on, without a tombstone.
 
-        Raises Gone when it was deleted, when retention has begun to remove its facts, and when there are none and the
-        time in the id is older than retention. Raises NotFound when nothing is known of the id.
+        Raises Gone when it was deleted or retention has begun to remove its facts. Without facts the time in the id
+        decides: past retention it raises Gone, otherwise NotFound.
         """
         if not records:
             issued = issued_at(deliberation_id)

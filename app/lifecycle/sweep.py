@@ -4,6 +4,7 @@ Every gateway sweeps once a minute; the next DELETE of the same id completes the
 """
 
 import asyncio
+from contextlib import suppress
 
 import structlog
 
@@ -21,10 +22,8 @@ async def sweep(journal: Journal, catalog: Catalog) -> None:
     """Run `sweep_once` every SWEEP_S seconds until cancelled."""
     while True:
         await asyncio.sleep(SWEEP_S)
-        try:
+        with suppress(JournalUnavailable):
             await sweep_once(journal, catalog)
-        except JournalUnavailable:
-            continue
 
 
 async def sweep_once(journal: Journal, catalog: Catalog) -> None:

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
-from typing import Self
+from dataclasses import dataclass, field
 
 from app.deliberation.errors import JournalUnavailable
 from app.deliberation.ports import Journal, Record, Subscription
@@ -11,6 +11,7 @@ from app.deliberation.ports import Journal, Record, Subscription
 RETRY_S = 1.0
 
 
+@dataclass(eq=False)
 class Projection:
     """Keeps what is derived from some subjects of the log current, and waits for a log that is away.
 
@@ -18,38 +19,28 @@ class Projection:
     returns when a replay is due; `stale` is set when live records may have been lost, so that one is due at once.
     """
 
-    def __init__(
-        self,
-        journal: Journal,
-        patterns: Sequence[str],
-        apply: Callable[[Record], None],
-        replay: Callable[[Journal], Awaitable[None]],
-        wait: Callable[[Self], Awaitable[object]],
-        *,
-        retry_s: float | None = None,
-    ) -> None:
-        self.stale = asyncio.Event()
-        self._journal = journal
-        self._patterns = patterns
-        self._apply = apply
-        self._replay = replay
-        self._wait = wait
-        self._retry_s = RETRY_S if retry_s is None else retry_s
+    journal: Journal
+    patterns: Sequence[str]
+    apply: Callable[[Record], None]
+    replay: Callable[[Journal], Awaitable[None]]
+    wait: Callable[["Projection"], Awaitable[object]]
+    retry_s: float = field(default_factory=lambda: RETRY_S)
+    stale: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def run(self) -> None:
         """Run until cancelled. Raises what `replay` raises, except JournalUnavailable."""
         async with AsyncExitStack() as stack:
-            stack.callback(self._journal.on_reconnect(self.stale.set))
+            stack.callback(self.journal.on_reconnect(self.stale.set))
             subscription = await self._subscribe()
             stack.push_async_callback(subscription.close)
             while True:
                 self.stale.clear()
                 try:
-                    await self._replay(self._journal)
+                    await self.replay(self.journal)
                 except JournalUnavailable:
-                    await self.stale_within(self._retry_s)
+                    await self.stale_within(self.retry_s)
                 else:
-                    await self._wait(self)
+                    await self.wait(self)
 
     async def stale_within(self, seconds: float) -> bool:
         """Wait until live records may have been lost; False when none were after `seconds`."""
@@ -62,6 +53,6 @@ class Projection:
     async def _subscribe(self) -> Subscription:
         while True:
             try:
-                return await self._journal.subscribe(self._patterns, self._apply)
+                return await self.journal.subscribe(self.patterns, self.apply)
             except JournalUnavailable:
-                await asyncio.sleep(self._retry_s)
+                await asyncio.sleep(self.retry_s)

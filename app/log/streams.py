@@ -21,10 +21,9 @@ PROBE_TIMEOUT_S = 1.0
 _PROBE_HEADERS = {"Nats-TTL": "1s"}
 
 
-def _stream(name: str, subjects: list[str], age_s: int, replicas: int, **more: object) -> dict[str, Any]:
+def _stream(name: str, age_s: int, replicas: int, **more: object) -> dict[str, Any]:
     return {
         "name": name,
-        "subjects": subjects,
         "max_age": age_s * _NANOSECOND,
         "storage": "file",
         "retention": "limits",
@@ -38,9 +37,7 @@ def _derived(name: str, filtered: str, age_s: int, replicas: int) -> dict[str, A
     """A stream that copies some events of DELIBERATIONS to subjects with the id alone, which other services read."""
     subject = f"{COPIES[name]}.{{{{wildcard(2)}}}}"
     source = {"name": STREAM, "subject_transforms": [{"src": filtered, "dest": subject}]}
-    stream = _stream(name, [], age_s, replicas, sources=[source])
-    del stream["subjects"]
-    return stream
+    return _stream(name, age_s, replicas, sources=[source])
 
 
 def declared_streams(settings: StreamSettings) -> list[dict[str, Any]]:
@@ -49,9 +46,9 @@ def declared_streams(settings: StreamSettings) -> list[dict[str, Any]]:
     return [
         _stream(
             STREAM,
-            ["deliberations.>"],
             settings.retention_s,
             r,
+            subjects=["deliberations.>"],
             allow_direct=True,
             allow_msg_ttl=True,
             republish={"src": "deliberations.>", "dest": "live.deliberations.>"},
@@ -59,64 +56,55 @@ def declared_streams(settings: StreamSettings) -> list[dict[str, Any]]:
         # Kept for ever and protected from deletion: without its revocation, a revoked key would be valid again.
         _stream(
             KEYS_STREAM,
-            ["keys.>"],
             0,
             r,
+            subjects=["keys.>"],
             allow_direct=True,
             deny_delete=True,
             deny_purge=True,
             republish={"src": "keys.>", "dest": "live.keys.>"},
         ),
         # A day longer than facts, so that no record expires before its fact.
-        _stream(WEBHOOKS_STREAM, ["webhooks.>"], settings.retention_s + DAY_S, r, allow_direct=True),
-        _stream("PLANNING_EVENTS", ["planning.>"], 30 * DAY_S, r),
-        _stream("ORCHESTRATOR_EVENTS", ["orchestration.>"], 7 * DAY_S, r),
-        _stream("CONTEXT_EVENTS", ["context.>"], 7 * DAY_S, r),
+        _stream(WEBHOOKS_STREAM, settings.retention_s + DAY_S, r, subjects=["webhooks.>"], allow_direct=True),
+        _stream("PLANNING_EVENTS", 30 * DAY_S, r, subjects=["planning.>"]),
+        _stream("ORCHESTRATOR_EVENTS", 7 * DAY_S, r, subjects=["orchestration.>"]),
+        _stream("CONTEXT_EVENTS", 7 * DAY_S, r, subjects=["context.>"]),
         _derived("AGENT_RESULTS", "deliberations.*.*.call.*.finished", 3_600, r),
         _derived("VLLM_STREAMING", "deliberations.*.*.call.*.delta", 600, r),
     ]
 
 
-def declared_consumer(settings: StreamSettings) -> dict[str, Any]:
-    """The durable pull consumer that delivers accepted deliberations to coordinators.
+def _consumer(name: str, ack_wait_s: float, unacknowledged_max: int, **filters: object) -> dict[str, Any]:
+    """A durable pull consumer.
 
     No `backoff`: it would override `ack_wait`. No delivery limit: an item at the limit would never be delivered again.
     """
     return {
-        "durable_name": CONSUMER,
-        "name": CONSUMER,
-        "filter_subject": "deliberations.*.*.accepted",
+        "durable_name": name,
+        "name": name,
         "ack_policy": "explicit",
-        "ack_wait": round(settings.ack_wait_s * _NANOSECOND),
+        "ack_wait": round(ack_wait_s * _NANOSECOND),
         "max_deliver": -1,
-        "max_ack_pending": 10_000,
+        "max_ack_pending": unacknowledged_max,
         "max_waiting": 512,
         "deliver_policy": "all",
         "replay_policy": "instant",
+        **filters,
     }
 
 
 def declared_consumers(settings: StreamSettings) -> list[tuple[str, dict[str, Any]]]:
     """Every durable pull consumer with its stream: the coordinators' and the webhook senders'.
 
-    A webhook that waits for its next attempt is returned with a delay, and stays unacknowledged for hours. Half a
-    million such items cost the server 140 MB and no CPU; their delays survive its crash.
+    A webhook that waits for its next attempt is requeued with a delay, and stays unacknowledged for hours.
     """
-    sending: dict[str, Any] = {
-        "ack_policy": "explicit",
-        "ack_wait": WEBHOOKS_ACK_WAIT_S * _NANOSECOND,
-        "max_deliver": -1,
-        "max_ack_pending": 1_000_000,
-        "max_waiting": 512,
-        "deliver_policy": "all",
-        "replay_policy": "instant",
-    }
-    accepted = {"durable_name": WEBHOOKS_CONSUMER, "name": WEBHOOKS_CONSUMER, **sending}
-    due = {"durable_name": ATTEMPTS_CONSUMER, "name": ATTEMPTS_CONSUMER, **sending}
+    accepted = "deliberations.*.*.accepted"
+    due = ["webhooks.*.*.*.failed.*", "webhooks.*.*.*.redelivery.*"]
+    attempts = _consumer(ATTEMPTS_CONSUMER, WEBHOOKS_ACK_WAIT_S, 1_000_000, filter_subjects=due)
     return [
-        (STREAM, declared_consumer(settings)),
-        (STREAM, {**accepted, "filter_subject": "deliberations.*.*.accepted"}),
-        (WEBHOOKS_STREAM, {**due, "filter_subjects": ["webhooks.*.*.*.failed.*", "webhooks.*.*.*.redelivery.*"]}),
+        (STREAM, _consumer(CONSUMER, settings.ack_wait_s, 10_000, filter_subject=accepted)),
+        (STREAM, _consumer(WEBHOOKS_CONSUMER, WEBHOOKS_ACK_WAIT_S, 1_000_000, filter_subject=accepted)),
+        (WEBHOOKS_STREAM, attempts),
     ]
 
 
@@ -133,41 +121,35 @@ def differences(name: str, declared: dict[str, Any], found: dict[str, Any]) -> l
     return lines
 
 
-class _Api:
-    """The JetStream API as JSON, so that the server's own fields are compared, not a client library's."""
+async def _find(journal: JetStreamJournal, subject: str) -> dict[str, Any] | None:
+    """The configuration of a stream or consumer as the server states it; None when the server has none."""
+    reply = await journal.request(f"$JS.API.{subject}")
+    error = reply.get("error")
+    if error is None:
+        return reply["config"]
+    if error.get("code") == 404:
+        return None
+    raise StreamsDiffer(f"{subject}: {error.get('description')}")
 
-    def __init__(self, journal: JetStreamJournal) -> None:
-        self._journal = journal
 
-    async def find(self, subject: str) -> dict[str, Any] | None:
-        reply = await self._journal.request(f"$JS.API.{subject}")
-        error = reply.get("error")
-        if error is None:
-            return reply["config"]
-        if error.get("code") == 404:
-            return None
-        raise StreamsDiffer(f"{subject}: {error.get('description')}")
-
-    async def create(self, subject: str, config: dict[str, Any]) -> None:
-        reply = await self._journal.request(f"$JS.API.{subject}", json.dumps(config).encode())
-        if "error" in reply:
-            raise StreamsDiffer(f"{subject}: {reply['error'].get('description')}")
+async def _create(journal: JetStreamJournal, subject: str, config: dict[str, Any]) -> None:
+    reply = await journal.request(f"$JS.API.{subject}", json.dumps(config).encode())
+    if "error" in reply:
+        raise StreamsDiffer(f"{subject}: {reply['error'].get('description')}")
 
 
 async def plan(journal: JetStreamJournal, settings: StreamSettings) -> tuple[list[str], list[str]]:
     """The names of what is missing, and a line for each difference."""
-    api = _Api(journal)
-    missing: list[str] = []
-    different: list[str] = []
+    missing, different = list[str](), list[str]()
     for declared in declared_streams(settings):
-        found = await api.find(f"STREAM.INFO.{declared['name']}")
+        found = await _find(journal, f"STREAM.INFO.{declared['name']}")
         if found is None:
             missing.append(declared["name"])
         else:
             different += differences(declared["name"], declared, found)
     for stream, declared in declared_consumers(settings):
         name = f"{stream}/{declared['name']}"
-        found = None if stream in missing else await api.find(f"CONSUMER.INFO.{stream}.{declared['name']}")
+        found = None if stream in missing else await _find(journal, f"CONSUMER.INFO.{stream}.{declared['name']}")
         if found is None:
             missing.append(name)
         else:
@@ -180,14 +162,13 @@ async def apply(journal: JetStreamJournal, settings: StreamSettings) -> list[str
     missing, different = await plan(journal, settings)
     if different:
         raise StreamsDiffer("; ".join(different))
-    api = _Api(journal)
     for declared in declared_streams(settings):
         if declared["name"] in missing:
-            await api.create(f"STREAM.CREATE.{declared['name']}", declared)
+            await _create(journal, f"STREAM.CREATE.{declared['name']}", declared)
     for stream, declared in declared_consumers(settings):
         if f"{stream}/{declared['name']}" in missing:
             body = {"stream_name": stream, "config": declared}
-            await api.create(f"CONSUMER.DURABLE.CREATE.{stream}.{declared['name']}", body)
+            await _create(journal, f"CONSUMER.DURABLE.CREATE.{stream}.{declared['name']}", body)
     return missing
 
 

@@ -82,7 +82,7 @@ class WorkQueue:
         self._open = False
 
     async def close(self) -> None:
-        """Pull nothing more, and take the items on their way, so that the caller can give all of them back.
+        """Pull nothing more, and take the items on their way, so that the caller can requeue all of them.
 
         Without that, items that the server has sent would wait for `ack_wait`.
         """
@@ -104,11 +104,8 @@ class WorkQueue:
         # Few large pulls cost less than many small ones. Without an open pull, a smaller one is sent too.
         if not self._open or free <= 0 or (self._requested and free < self._slots // 4):
             return
-        request = {
-            "batch": free,
-            "expires": PULL_EXPIRES_S * 1_000_000_000,
-            "idle_heartbeat": HEARTBEAT_S * 1_000_000_000,
-        }
+        expires, heartbeat = PULL_EXPIRES_S * 1_000_000_000, HEARTBEAT_S * 1_000_000_000
+        request = {"batch": free, "expires": expires, "idle_heartbeat": heartbeat}
         self._requested += free
         self._last_message_at_s = asyncio.get_running_loop().time()
         try:
@@ -147,8 +144,8 @@ class WorkQueue:
         await self._reply(delivery, b"+ACK")
         await self._pull()
 
-    async def give_back(self, delivery: QueueItem, delay_s: float = 0.0) -> None:
-        """Return an item for redelivery after `delay_s`."""
+    async def requeue(self, delivery: QueueItem, delay_s: float = 0.0) -> None:
+        """Have an item redelivered after `delay_s`."""
         self._held -= 1
         await self._reply(delivery, b"-NAK " + json.dumps({"delay": round(delay_s * 1_000_000_000)}).encode())
         await self._pull()

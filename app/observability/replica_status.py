@@ -39,7 +39,6 @@ class ReplicaStatus(BaseModel):
     application: str | None = None
     deployment: str | None = None
     wanted: int | None = None
-    in_flight: int = 0
     versions: ReplicaVersions = Field(default_factory=ReplicaVersions)
 
 
@@ -49,16 +48,18 @@ class AgentStatus(ReplicaStatus):
     role: str
     model: str | None = None
     simulated: bool = False
+    in_flight: int = 0
     concurrency: int | None = None
     counts: dict[str, int] = Field(default_factory=dict[str, int])
     engines: tuple[EngineStatus, ...] = ()
 
 
 class CoordinatorStatus(ReplicaStatus):
-    """A coordinator's replica."""
+    """A coordinator's replica. The aliases are the names in its reply."""
 
-    slots: int | None = None
-    gates: tuple[Turn, ...] = ()
+    in_hand: int = Field(default=0, validation_alias="in_flight")
+    bound: int | None = Field(default=None, validation_alias="slots")
+    turns: tuple[Turn, ...] = Field(default=(), validation_alias="gates")
 
 
 class SenderStatus(BaseModel):

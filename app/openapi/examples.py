@@ -201,7 +201,7 @@ def _events() -> Examples:
 
 def _stream(records: Sequence[Record], selection: EventSelection) -> str:
     selected = (frame_of(EPOCH, record) for record in records)
-    batches = FrameBatcher(selection, EPOCH).chunks([frame for frame in selected if frame is not None])
+    batches = FrameBatcher(selection.takes, EPOCH).chunks([frame for frame in selected if frame is not None])
     return b"".join(batches).decode()
 
 

@@ -144,14 +144,7 @@ def _applications(replicas: Sequence[ReplicaStatus]) -> tuple[ServeApplication, 
 
 
 def _coordinator(replica: CoordinatorStatus) -> CoordinatorView:
-    return CoordinatorView(
-        id=replica.replica,
-        in_hand=replica.in_flight,
-        bound=replica.slots,
-        turns=replica.gates,
-        node=replica.node,
-        versions=replica.versions,
-    )
+    return CoordinatorView(id=replica.replica, **replica.model_dump(include=set(CoordinatorView.model_fields)))
 
 
 def _agent(replica: AgentStatus) -> AgentView:

@@ -1,7 +1,6 @@
 """Access to the transport of a request's connection, an ASGI extension, and bounds for a viewer that reads nothing.
 
-Without bounds the operating system holds megabytes for such a viewer, and the server keeps its closed connection until
-the rest is sent, which never happens.
+Without bounds the operating system holds megabytes for such a viewer, and the server never drops its closed connection.
 """
 
 import socket

@@ -1,11 +1,10 @@
 """The HTTP response of an event stream: whole frames, heartbeats, and a bound on what a slow viewer may hold.
 
 A stream ends with the terminal event, with `stream.reconnect`, or when its log was replaced: the viewer's next cursor
-is then answered with `stream.gap`. When the viewer leaves or stalls, only its connection slot is released. Nothing is
-buffered for a viewer beyond the chunk that is being sent.
+is then answered with `stream.gap`. When the viewer leaves or stalls, only its connection slot is released.
 
-sse-starlette's response is not used: it runs a task for each concern of each viewer, sends chunks of any size, and its
-close waits for a reader that may never read.
+sse-starlette's response is not used: it runs several tasks for each viewer, and its close waits for a reader that may
+never read.
 """
 
 import asyncio
@@ -35,12 +34,7 @@ class EventStreamResponse(Response):
     media_type = "text/event-stream"
 
     def __init__(
-        self,
-        content: AsyncGenerator[bytes, None],
-        *,
-        heartbeat_s: float,
-        stalled_s: float,
-        headers: Mapping[str, str],
+        self, content: AsyncGenerator[bytes, None], *, heartbeat_s: float, stalled_s: float, headers: Mapping[str, str]
     ) -> None:
         self.status_code = 200
         self.background = None

@@ -16,10 +16,6 @@ from app.streaming.watch import RingLimits, Viewer, Watch
 _REPLAYS_AT_ONCE = 16
 
 
-def _ignored(record: Record) -> None:
-    """The default observer."""
-
-
 class Feed:
     """All watches of this process. An async context manager: leaving it ends them.
 
@@ -34,7 +30,7 @@ class Feed:
         limits: RingLimits | None = None,
         streams_max: int = 5_000,
         streams_per_client_max: int = 1_000,
-        observe: Callable[[Record], None] = _ignored,
+        observe: Callable[[Record], None] = lambda record: None,
     ) -> None:
         self.draining = anyio.Event()
         self._journal = journal

@@ -1,9 +1,9 @@
 """Events as SSE frames, encoded once for all viewers; the ring that holds them; the filters that select them."""
 
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol, get_args
+from typing import get_args
 
 import structlog
 from sse_starlette import ServerSentEvent
@@ -89,14 +89,6 @@ class Ring:
         return self._frames[bisect_right(self._sequences, sequence) :]
 
 
-class EventFilter(Protocol):
-    """Selects the events that a viewer receives. Called in the order of the log."""
-
-    def takes(self, frame: EventFrame) -> bool:
-        """Whether the viewer receives this event."""
-        ...
-
-
 @dataclass(frozen=True, slots=True)
 class EventSelection:
     """Logged events by type: with or without deltas, and only these `types` unless it is None."""
@@ -140,9 +132,12 @@ def chunked(frames: Iterable[bytes], bytes_max: int = CHUNK_BYTES) -> Iterator[b
 
 @dataclass(slots=True)
 class FrameBatcher:
-    """Selects and chunks one viewer's frames. `skipped` is the last event left out, None once a later one was sent."""
+    """Selects and chunks one viewer's frames. `skipped` is the last event left out, None once a later one was sent.
 
-    filter: EventFilter
+    `takes` is called in the order of the log.
+    """
+
+    takes: Callable[[EventFrame], bool]
     epoch: str
     skipped: int | None = None
 
@@ -150,7 +145,7 @@ class FrameBatcher:
         """The selected frames in as few chunks as possible, none above `bytes_max` unless one frame is."""
         selected: list[bytes] = []
         for frame in frames:
-            if self.filter.takes(frame):
+            if self.takes(frame):
                 self.skipped = None
                 selected.append(frame.data)
             else:

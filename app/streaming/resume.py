@@ -98,7 +98,10 @@ class ResumePoint:
 
 
 def gap_reason(cursor: Cursor, log: StreamState) -> Literal["retention", "epoch"] | None:
-    """Why events after `cursor` cannot be replayed without a gap; None when they can."""
+    """Why events after `cursor` cannot be replayed without a gap; None when they can.
+
+    A log that lost its newest events gives their sequences out again, so a cursor beyond its end is of another epoch.
+    """
     if cursor == BEGINNING:
         return None
     if cursor.epoch != log.epoch or cursor.sequence > log.last_sequence:

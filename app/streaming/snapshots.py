@@ -117,11 +117,7 @@ class SnapshotCache:
 
         Raises NotFound, Gone and JournalUnavailable.
         """
-
-        async def load() -> SnapshotSet:
-            return await self._load(key)
-
-        return await self._sets[key].get(load, lambda known: known.log.last_sequence >= at_least)
+        return await self._sets[key].get(lambda: self._load(key), lambda known: known.log.last_sequence >= at_least)
 
     def charge(self, key: SnapshotKey, spent_s: float) -> None:
         """Keep a set longer, because encoding it took `spent_s` on top of loading it."""

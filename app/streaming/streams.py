@@ -2,9 +2,10 @@
 
 import asyncio
 import random
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from typing import Literal
 
 from app.api.cursor import Cursor
@@ -25,7 +26,6 @@ from app.streaming.event_stream import EventStreamResponse
 from app.streaming.feed import Feed
 from app.streaming.frames import (
     DELETED,
-    EventFilter,
     EventFrame,
     FrameBatcher,
     chunked,
@@ -46,25 +46,6 @@ CURSOR_UPDATE_S = 0.5
 LISTED_MAX = 200
 PAGE_RECORDS = 256
 EXAMINED_MAX = 10_000
-
-
-class _ScopeFilter:
-    """Selects by id, type and status. Tombstones pass whatever the status, so that viewers drop the deliberation."""
-
-    def __init__(self, request: EventsRequest, catalog: Catalog) -> None:
-        self._request = request
-        self.catalog = catalog
-
-    def takes(self, frame: EventFrame) -> bool:
-        request = self._request
-        if (request.ids and frame.deliberation_id not in request.ids) or not request.selection.takes(frame):
-            return False
-        if not request.statuses or frame.type == DELETED:
-            return True
-        entry = self.catalog.find(request.tenant, frame.deliberation_id)
-        if entry is None:
-            return False
-        return not request.statuses.isdisjoint((entry.status_at(frame.sequence - 1), entry.status_at(frame.sequence)))
 
 
 def _item(epoch: str, sequence: int, event: bytes) -> bytes:
@@ -206,7 +187,7 @@ class Streams:
             items = [_item(epoch, position, event) for event in controls]
         # A page of one deliberation reads as far as the log goes, and ends at the terminal event.
         up_to = None if request.single else point.known.log.last_sequence
-        selected, examined, complete = self._filter(request), 0, point.gap is not None
+        takes, examined, complete = self._filter(request), 0, point.gap is not None
         while not complete and (unended or not request.single) and len(items) < limit and examined < EXAMINED_MAX:
             read = await read_page(self.journal, request.stored, position, up_to, PAGE_RECORDS)
             position, complete, examined = read.position, read.complete, examined + len(read.records)
@@ -216,7 +197,7 @@ class Streams:
                     continue
                 if frame.ends:
                     unended.discard(frame.deliberation_id)
-                if selected.takes(frame):
+                if takes(frame):
                     items.append(_item(epoch, record.sequence, record.data))
                 if len(items) == limit or (request.single and not unended):
                     position = record.sequence
@@ -225,10 +206,21 @@ class Streams:
         end = f'],"next":"{Cursor(epoch, position)}","ended":{ended}}}'
         return b'{"items":[' + b",".join(items) + end.encode()
 
-    def _filter(self, request: EventsRequest) -> EventFilter:
+    def _filter(self, request: EventsRequest) -> Callable[[EventFrame], bool]:
         if request.live == request.stored and not request.statuses:
-            return request.selection
-        return _ScopeFilter(request, self.catalog)
+            return request.selection.takes
+        return partial(self._takes, request)
+
+    def _takes(self, request: EventsRequest, frame: EventFrame) -> bool:
+        """Select by id, type and status. Tombstones pass with any status, so that viewers drop the deliberation."""
+        if (request.ids and frame.deliberation_id not in request.ids) or not request.selection.takes(frame):
+            return False
+        if not request.statuses or frame.type == DELETED:
+            return True
+        entry = self.catalog.find(request.tenant, frame.deliberation_id)
+        if entry is None:
+            return False
+        return not request.statuses.isdisjoint((entry.status_at(frame.sequence - 1), entry.status_at(frame.sequence)))
 
     async def response(self, point: ResumePoint, headers: Mapping[str, str]) -> EventStreamResponse:
         """The stream from this point on; raises JournalUnavailable."""

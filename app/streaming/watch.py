@@ -2,8 +2,8 @@
 
 A viewer is a position. At the ring's end it waits for the next wake-up; behind the ring it reads the log.
 
-Replay joins live frames without gap or duplicate: sequences only grow, the ring is complete above its floor, and a read
-that began after that floor was known covers everything below. Sequences are not dense: all deliberations share them.
+Replay joins live frames without gap or duplicate. The ring is complete above its floor, and a read that began after
+that floor was known covers everything below. Sequences grow but are not dense: all deliberations share them.
 """
 
 import asyncio
@@ -128,12 +128,10 @@ class Watch:
 
     async def _missed(self, after: int) -> bool:
         """Whether the log holds an event above `after`."""
-        try:
+        with suppress(JournalUnavailable):
             for pattern in self.patterns:
                 async for _ in self._journal.read(pattern, after, limit=1):
                     return True
-        except JournalUnavailable:
-            return False
         return False
 
     async def _replay(self, journal: Journal) -> None:

@@ -7,7 +7,7 @@ next attempt; a request for a redelivery is a queue item too. So no second write
 |---|---|
 | `failed.<n>` | queue item: the nth scheduled attempt failed; holds the time of the next |
 | `ended` | no scheduled attempt follows: delivered, stopped by the receiver, exhausted, or the fact expired |
-| `redelivery.<k>` | queue item: a client asked for one more attempt |
+| `redelivery.<k>` | queue item: a client requested one more attempt |
 | `redelivered.<k>` | the outcome of that attempt |
 """
 
@@ -69,7 +69,7 @@ class DeliveryEnded(Resource):
 
 
 class RedeliveryRequested(Resource):
-    """A client asked for one more attempt, now."""
+    """A client requested one more attempt, now."""
 
     type: Literal["webhook.redelivery"] = "webhook.redelivery"
     fact: str

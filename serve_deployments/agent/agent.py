@@ -1,8 +1,7 @@
 """Agent: one deployment per role. It runs a stage's calls together and records each outcome, first write wins.
 
-Calls belong to the replica, not to the request: when a coordinator dies they run on, and its successor reads their
-outcomes from the log instead of paying again. Facts stop calls (a cancel, a closed stage, an end), because what Ray
-does with a cancelled request depends on its mode.
+Calls belong to the replica, not to the request: when a coordinator dies, they run on, and its successor reads their
+outcomes from the log. Facts stop calls, because what Ray does with a cancelled request depends on its mode.
 """
 
 import asyncio
@@ -132,7 +131,7 @@ class AgentReplica:
         }
 
     async def finish(self, within_s: float) -> None:
-        """Wait for the running calls, at most `within_s`: what they record need not be asked for again."""
+        """Wait for the running calls, at most `within_s`: what they record is not requested again."""
         running = [each.task for each in self._running.values()]
         if running:
             await asyncio.wait(running, timeout=within_s)
@@ -155,9 +154,7 @@ class AgentReplica:
             self._requests -= 1
 
     async def _start_calls(self, request: StageRequest) -> set[asyncio.Task[None]]:
-        attempts: dict[str, int] = {}
-        recorded: set[str] = set()
-        unrecorded_at = request.asked_at
+        recorded, attempts, unrecorded_at = set[str](), dict[str, int](), request.asked_at
         if request.resumed or self._cancellations.taken_over(request.deliberation_id):
             unrecorded_at = datetime.now(UTC)
             recorded, attempts = await self._history(request)
@@ -171,8 +168,7 @@ class AgentReplica:
         """The calls whose outcome is recorded, and how many attempts each call has had."""
         subject = prefix(request.tenant, request.deliberation_id)
         tails = [f"{subject}.call.{call.call_id}.{tail}" for call in request.calls for tail in ("started", "finished")]
-        recorded: set[str] = set()
-        attempts: dict[str, int] = {}
+        recorded, attempts = set[str](), dict[str, int]()
         for record in await self.journal.last(tails):
             match decode(record.data):
                 case CallStarted() as started:
@@ -203,7 +199,7 @@ class AgentReplica:
             await self._append(request, run, run.failed(CallCancelled(run.stopped)))
             return
         outcome: CallFinished | None = None
-        self.engines.retries.first_attempt()
+        self.engines.retries.deposit()
         try:
             outcome = await self._outcome_of(run)
             await self._append(request, run, outcome)

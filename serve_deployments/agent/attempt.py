@@ -42,10 +42,7 @@ class CallContext(Protocol):
 
 
 def cache_salt(tenant: str) -> str:
-    """The salt that keeps a tenant's cached prefixes in an engine apart from others': not its name, equal everywhere.
-
-    It need not be secret: only replicas choose it, never clients.
-    """
+    """Keeps a tenant's cached prefixes in an engine apart. It need not be secret, because clients never choose it."""
     return hashlib.sha256(f"deliberation-gateway cache_salt {tenant}".encode()).hexdigest()[:SALT_CHARACTERS]
 
 

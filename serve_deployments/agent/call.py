@@ -1,8 +1,7 @@
 """One call from its request to its outcome.
 
-For an engine's answer five policies stand in each other, in this order: `validation` (is the reply valid?), `retry`
-(is a failure tried again?), `engine_choice` (which engine?), `hedge` (a second engine beside a slow one?), `attempt`
-(one request). A check is run in the sandbox instead.
+An engine's answer passes five policies, a module each, from the outside in: `validation`, `retry`, `engine_choice`,
+`hedge` and `attempt`. A check runs in the sandbox instead.
 """
 
 import asyncio
@@ -49,8 +48,7 @@ class CallRun:
             return self.failed(CallTimeout("no answer within the call's deadline"))
         except CallFailure as failure:
             return self.failed(failure)
-        ttft_ms = None if reply.ttft_s is None else round(reply.ttft_s * 1_000)
-        return self._finished(text=reply.text, finish_reason=reply.finish_reason, ttft_ms=ttft_ms)
+        return self._finished(reply, None)
 
     async def _answer(self) -> EngineReply:
         context, attempts = self._context, self._attempts
@@ -70,17 +68,10 @@ class CallRun:
 
     def failed(self, error: DeliberationError) -> CallFinished:
         """The outcome that records a failure instead of an answer."""
-        return self._finished(problem=problem_of(error))
+        return self._finished(None, problem_of(error))
 
-    def _finished(
-        self,
-        *,
-        text: str | None = None,
-        problem: FactProblem | None = None,
-        finish_reason: str | None = None,
-        ttft_ms: int | None = None,
-    ) -> CallFinished:
-        now, attempts = datetime.now(UTC), self._attempts
+    def _finished(self, reply: EngineReply | None, problem: FactProblem | None) -> CallFinished:
+        now, attempts, ttft_s = datetime.now(UTC), self._attempts, reply and reply.ttft_s
         return CallFinished(
             deliberation_id=self._request.deliberation_id,
             ts=now,
@@ -89,12 +80,12 @@ class CallRun:
             role=self._call.role,
             stage=self._request.stage,
             attempt=attempts.answered_by or max(1, attempts.number),
-            text=text,
+            text=reply and reply.text,
             problem=problem,
-            finish_reason=finish_reason,
+            finish_reason=reply and reply.finish_reason,
             model=attempts.model,
             engine=attempts.engine,
             usage=attempts.usage,
             duration_ms=round((now - self._began_at).total_seconds() * 1_000),
-            ttft_ms=ttft_ms,
+            ttft_ms=None if ttft_s is None else round(ttft_s * 1_000),
         )

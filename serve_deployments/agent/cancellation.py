@@ -1,10 +1,9 @@
 """Which calls facts have stopped (a cancel, a closed stage, an end), and which deliberations were taken over.
 
-A coordinator that hung may ask again for calls of its successor. A replica that has heard of the takeover looks into
-the log first.
+A coordinator that hung may ask again for calls of its successor: after a takeover a replica looks into the log first.
 
-A stop may be stored before its calls reach the replica. So the listener remembers what it heard, and reads from the
-log what it cannot have heard: facts older than its subscription, and those of a lost connection.
+A stop may be stored before its calls reach the replica, so the listener remembers what it heard. It reads from the log
+the facts that are older than its subscription, and those of a lost connection.
 """
 
 import asyncio

@@ -6,8 +6,8 @@ from collections.abc import Awaitable, Callable
 import stamina
 
 from app.deliberation.errors import CallFailure
-from serve_deployments.engine.circuit import RetryBudget
 from serve_deployments.engine.client import RetryLater
+from serve_deployments.engine.limits import RetryBudget
 from serve_deployments.engine.wire import EngineReply
 
 ATTEMPTS_MAX = 3
@@ -46,7 +46,7 @@ async def with_retries(
         on_retry()
         if not isinstance(error, RetryLater):
             return again
-        return budgeted(again, budget.wait_s(time.monotonic()))
+        return budgeted(again, budget.withdraw(time.monotonic()))
 
     try:
         return await ask()

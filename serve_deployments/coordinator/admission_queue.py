@@ -41,7 +41,7 @@ class AdmissionQueue:
         return ticket
 
     def leave(self, ticket: Ticket, now_s: float, outcome: TicketOutcome) -> None:
-        """The deliberation is done, has missed its deadline, or was stopped or given back, which changes no limit."""
+        """The deliberation is done, has missed its deadline, or was stopped or requeued, which changes no limit."""
         if not ticket.granted.is_set():
             self._waiting.remove(ticket)
         elif outcome == "stopped":

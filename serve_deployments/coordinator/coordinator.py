@@ -2,8 +2,6 @@
 
 An item is acknowledged only after its end is in the log: when a coordinator dies, another one folds the facts and goes
 on. Every write is first write wins, so a coordinator that hung can only repeat and read what stands.
-
-It hears outcomes over the log, like every other fact that it did not write.
 """
 
 import asyncio
@@ -43,10 +41,10 @@ from serve_deployments.coordinator.role_client import Handle, RoleClient
 from serve_deployments.coordinator.work import Life, Work, fact_of, hand_over
 from serve_deployments.identity import REPLICA, identity
 
-# The facts that others write about a deliberation in hand.
+# The facts that others write about a deliberation that is held here.
 HEARD = ("deliberations.*.*.cancel", "deliberations.*.*.call.*.finished")
 HEARTBEAT_S = 2.0
-GIVE_BACK_DELAY_S = 2.0
+REQUEUE_DELAY_S = 2.0
 # How long the end waits for the cost of stopped calls, which is in the log some milliseconds after the stop.
 STOP_GRACE_S = 1.0
 # A suspect is a deliberation with at least two takeovers without progress: it may kill its coordinators. At most 16
@@ -77,9 +75,9 @@ class CoordinatorReplica:
         self._last_chance = asyncio.Semaphore(1)
 
     async def serve(self, ready: asyncio.Event) -> None:
-        """Pull and coordinate until cancelled; works in hand are then handed over.
+        """Pull and coordinate until cancelled; the works are then handed over.
 
-        When it breaks instead, they are given back without a word: one of them may be the cause.
+        When it breaks instead, they are only requeued: one of them may be the cause.
         """
         in_order = False
         try:
@@ -102,7 +100,7 @@ class CoordinatorReplica:
             if in_order and self._journal.client.is_connected:
                 await hand_over(self._journal, self._works.values(), REPLICA)
             for work in list(self._works.values()):
-                await self._queue.give_back(work.item)
+                await self._queue.requeue(work.item)
 
     async def describe(self) -> dict[str, Any]:
         """The replica as `GET /cluster` and `/readyz` see it."""
@@ -128,7 +126,7 @@ class CoordinatorReplica:
             work.inbox.put_nowait(None)
 
     async def _keep_alive(self) -> None:
-        """Send heartbeats for the works in hand, but only while their calls are within their time."""
+        """Send heartbeats for the works, but only while their calls are within their time."""
         while True:
             await asyncio.sleep(HEARTBEAT_S)
             with suppress(JournalUnavailable):
@@ -145,7 +143,7 @@ class CoordinatorReplica:
         if held is not None:
             self._queue.drop()
             if now <= held.alive_until:
-                # Redelivered while in hand: the newer delivery is the one to acknowledge.
+                # Redelivered while it is held: the newer delivery is the one to acknowledge.
                 held.item = item
                 return
             # It hangs beyond every deadline of its own: begin again from the facts.
@@ -160,7 +158,7 @@ class CoordinatorReplica:
             work.task = self._group.create_task(self._supervised(work))
 
     async def _supervised(self, work: Work) -> None:
-        """Bring a deliberation to its end. An error is recorded as its end; without the log the item is given back."""
+        """Bring a deliberation to its end. An error is recorded as its end; without the log the item is requeued."""
         try:
             try:
                 await self._deliberate(work)
@@ -176,9 +174,9 @@ class CoordinatorReplica:
                 log.exception("deliberation_broke", deliberation_id=work.deliberation_id)
                 await self._fail(work, DeliberationError(f"internal error: {type(error).__name__}"))
         except JournalUnavailable as error:
-            log.warning("deliberation_given_back", deliberation_id=work.deliberation_id, error=str(error))
+            log.warning("deliberation_requeued", deliberation_id=work.deliberation_id, error=str(error))
             self._release(work)
-            await self._queue.give_back(work.item, GIVE_BACK_DELAY_S)
+            await self._queue.requeue(work.item, REQUEUE_DELAY_S)
         else:
             self._release(work)
             await self._queue.ack(work.item)
@@ -314,7 +312,7 @@ class CoordinatorReplica:
                     for request in requests:
                         request.cancel()
         except ExceptionGroup as group:
-            # The supervisor tells errors apart by their class: raise the first one itself.
+            # The supervisor distinguishes errors by their class: raise the first one itself.
             raise group.exceptions[0] from group
 
     async def _hear_until_next_moment(self, work: Work) -> None:
@@ -369,6 +367,6 @@ class Coordinator:
             raise RuntimeError("the coordinator's pull loop has ended")
 
     async def __del__(self) -> None:
-        """Called by Serve before the replica stops: works in hand go back to the queue at once."""
+        """Called by Serve before the replica stops: its works are requeued at once."""
         self._serving.cancel()
         await asyncio.wait({self._serving})

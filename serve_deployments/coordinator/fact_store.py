@@ -115,10 +115,6 @@ def _is_ahead(state: State, fact: Fact) -> bool:
 
 def _is_known(state: State, fact: Fact) -> bool:
     """Whether a fact is folded already: what was read may be heard as well."""
-    match fact:
-        case CallFinished():
-            return fact.call_id in state.finished
-        case CancelRequested():
-            return state.cancel is not None
-        case _:
-            return False
+    if isinstance(fact, CallFinished):
+        return fact.call_id in state.finished
+    return isinstance(fact, CancelRequested) and state.cancel is not None

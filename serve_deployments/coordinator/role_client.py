@@ -25,15 +25,11 @@ log = structlog.get_logger(__name__)
 
 
 class RoleClient:
-    """The handles of the roles by name."""
+    """The handles of the roles by name; `names` are sorted."""
 
     def __init__(self, agents: Mapping[str, Handle]) -> None:
+        self.names = sorted(agents)
         self._handles = agents
-
-    @property
-    def names(self) -> list[str]:
-        """The roles, in order of their names."""
-        return sorted(self._handles)
 
     async def run(self, work: Work, stage: RunStage, role: str, calls: Sequence[Call]) -> None:
         """Have one role run the calls, again when its replica dies, until the work has heard every outcome.
@@ -67,8 +63,8 @@ class RoleClient:
                     raise
                 failure = repr(error)
             if _lacking(work, calls):
-                # A replica died or refused, or the connection to the log was lost: the coordinator reads the log, and
-                # if the stage is still open, only the lacking calls are run again.
+                # A replica died or refused, or the connection to the log was lost. The coordinator reads the log;
+                # while the stage is open, only the lacking calls are run again.
                 log.warning("role_call_failed", role=role, deliberation_id=work.deliberation_id, error=failure)
                 work.resumed = True
                 work.inbox.put_nowait(None)

@@ -46,7 +46,7 @@ class Work:
            │            │            │
            └────────────┼────────────┘
                         ▼
-                     ENDING ───▶ RELEASED      (any life may be RELEASED: given back, hung, or deleted)
+                     ENDING ───▶ RELEASED      (any life may be RELEASED: requeued, hung, or deleted)
 
     WAITING for its turn nothing was done. RUNNING, calls may have been made. STOPPING, no call is made again, and those
     that were stopped record their cost. ENDING, this coordinator writes the end. RELEASED, others may hold it.
@@ -129,13 +129,13 @@ def fact_of(record: Record) -> Fact:
 
 
 async def hand_over(journal: Journal, works: Iterable[Work], replica: str) -> None:
-    """Record that `replica` gives these works back because it stops in order, so that none is suspected.
+    """Record that `replica` releases these works because it stops in order, so that none is suspected.
 
     Where another coordinator has taken over, its fact stands and this one is dropped. Without the log the works change
     hands unrecorded, and count as suspects once.
     """
 
-    async def give_back(work: Work) -> None:
+    async def record(work: Work) -> None:
         fact = Resumed(
             deliberation_id=work.deliberation_id,
             ts=datetime.now(UTC),
@@ -150,4 +150,4 @@ async def hand_over(journal: Journal, works: Iterable[Work], replica: str) -> No
         async with asyncio.timeout(HAND_OVER_WITHIN_S), asyncio.TaskGroup() as group:
             for work in works:
                 if work.life in (Life.RUNNING, Life.STOPPING):
-                    group.create_task(give_back(work))
+                    group.create_task(record(work))

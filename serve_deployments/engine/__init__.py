@@ -1,1 +1,1 @@
-"""The HTTP client of engines, their wire format and the circuit breaker."""
+"""The HTTP client of engines, their wire format, and the limits on requests to them."""

@@ -1,8 +1,7 @@
 """HTTP to engines, which are OpenAI-compatible servers: probes, and one completion per request, streamed or not.
 
-httpx runs over an aiohttp transport, because its own rescans the whole pool on every request and close. At 150 requests
-in flight that costs 18-22 ms of CPU a call against 0.6 (docs/decisions/0013). One client lives as long as its replica.
-`wire` holds the bodies of requests and replies.
+httpx runs over an aiohttp transport, because its own rescans the whole pool on every request (docs/decisions/0013).
+One client lives as long as its replica. `wire` holds the bodies of requests and replies.
 """
 
 import asyncio
@@ -19,7 +18,7 @@ from httpx_aiohttp import AiohttpTransport
 
 from app.deliberation.calls import Call
 from app.deliberation.errors import CallCancelled, CallTimeout, EngineRejected, EngineUnavailable
-from serve_deployments.engine.circuit import Circuit, Hedges, RetryBudget
+from serve_deployments.engine.limits import Circuit, Hedges, RetryBudget
 from serve_deployments.engine.wire import (
     DETAIL_CHARACTERS,
     EngineReply,
@@ -222,8 +221,7 @@ class Engines:
             self._failed(engine, unreachable=False)
             raise CallTimeout(f"{engine.url} was silent for {IDLE_TIMEOUT_S:g} seconds") from exc
         except (httpx.HTTPError, aiohttp.ClientError) as exc:
-            # The transport reports some connections that broke while the engine worked as never made, and leaves some
-            # of aiohttp's errors as they are: only what was written tells the two apart.
+            # The transport reports some broken connections as never made, so only `written` shows what was sent.
             unreachable = not body.written and isinstance(exc, _NOT_CONNECTED)
             self._failed(engine, unreachable=unreachable)
             if unreachable:

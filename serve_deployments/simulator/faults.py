@@ -1,9 +1,8 @@
 """Scripted faults of the engine.
 
-A fault is written `KIND[:rate|:every=N|:first=N][:match=REGEX]`, for example `error:0.1`, `hang:first=2`,
-`rate-limit:every=5:match=critique`. Without a bound it hits every request that matches. A rate is decided by a seeded
-hash of the request and of its attempt, so a retry draws anew and a replay draws the same; `every` and `first` count
-matching requests in their order of arrival.
+A fault is written `KIND[:rate|:every=N|:first=N][:match=REGEX]`, for example `rate-limit:every=5:match=critique`.
+Without a bound it hits every request that matches. A rate is decided by a seeded hash of the request and its attempt;
+`every` and `first` count matching requests in their order of arrival.
 """
 
 import re

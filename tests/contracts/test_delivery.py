@@ -121,10 +121,10 @@ async def test_any_holder_may_extend_or_return_the_work(server: Servers) -> None
         await queue.working(delivered[0])
         await asyncio.sleep(0.2)
     assert len(delivered) == 2
-    given_back_s = time.monotonic()
-    await queue.give_back(delivered[0], 0.3)
+    requeued_s = time.monotonic()
+    await queue.requeue(delivered[0], 0.3)
     await until(lambda: len(delivered) == 3)
-    assert 0.25 < time.monotonic() - given_back_s < 0.95
+    assert 0.25 < time.monotonic() - requeued_s < 0.95
     await queue.ack(delivered[2])
     await emptied(journal)
 

@@ -6,7 +6,7 @@ from typer.exceptions import TyperException
 from typer.main import get_command
 
 from app.cli import cli
-from serve_deployments.simulator.cli import simulator
+from serve_deployments.simulator.__main__ import simulator
 
 # Modules without options, configured by environment variables.
 MODULES = {"app.main", "app.webhooks", "serve_deployments.application"}

@@ -290,16 +290,16 @@ DURABILITY_GUARDS = (
         f"{REPLACED}[vote]",
     ),
     Guard(
-        "a stopping coordinator gives its items back",
+        "a stopping coordinator requeues its items",
         "serve_deployments/coordinator/coordinator.py",
         """            for work in list(self._works.values()):
-                await self._queue.give_back(work.item)
+                await self._queue.requeue(work.item)
 """,
         "",
         f"{REPLACED}[vote]",
     ),
     Guard(
-        "a stopping coordinator gives back items that are on their way",
+        "a stopping coordinator requeues items that are on their way",
         "app/log/work_queue.py",
         "                await self._subscription.drain()\n",
         "                await self._subscription.unsubscribe()\n",

@@ -4,7 +4,7 @@ from tests.mutants.guard import Guard
 
 AGENT = "tests/integration/agent/test_agent_replica.py::"
 BACKLOG = "tests/components/admission/test_backlog.py::"
-CIRCUIT = "tests/components/engine/test_circuit.py::"
+CIRCUIT = "tests/components/engine/test_limits.py::"
 
 OVERLOAD = (
     Guard(
@@ -79,28 +79,28 @@ OVERLOAD = (
     ),
     Guard(
         "failures in a row open an engine's circuit",
-        "serve_deployments/engine/circuit.py",
+        "serve_deployments/engine/limits.py",
         "        if unreachable or self.probing or self.failures >= FAILURES_TO_OPEN:\n",
         "        if unreachable or self.probing:\n",
         f"{CIRCUIT}test_failures_in_a_row_open_a_circuit_and_an_answer_resets_the_count",
     ),
     Guard(
         "one request at a time probes an engine",
-        "serve_deployments/engine/circuit.py",
+        "serve_deployments/engine/limits.py",
         "(now_s >= self.opened_until_s and not self.probing)\n",
         "now_s >= self.opened_until_s\n",
         f"{CIRCUIT}test_an_unreachable_engine_opens_its_circuit_at_once_and_one_request_probes_it",
     ),
     Guard(
         "retries are a small part of the traffic",
-        "serve_deployments/engine/circuit.py",
+        "serve_deployments/engine/limits.py",
         "        self.saved -= 1\n",
         "        self.saved -= 0.5\n",
         f"{CIRCUIT}test_retries_are_a_tenth_of_the_traffic_and_one_a_second",
     ),
     Guard(
         "hedges are a small part of the calls",
-        "serve_deployments/engine/circuit.py",
+        "serve_deployments/engine/limits.py",
         "        if self.made + 1 > HEDGE_SHARE * self.calls:\n",
         "        if False:\n",
         f"{CIRCUIT}test_a_call_is_hedged_after_the_95th_percentile_of_its_kind_within_the_share",

@@ -4,6 +4,7 @@ import asyncio
 import random
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
 import structlog
@@ -34,31 +35,25 @@ def _key(fact: Record) -> DeliveryKey:
     return DeliveryKey(fact.tokens[1], fact.tokens[2], delivery_id(fact))
 
 
+@dataclass(eq=False)
 class DeliveryWorker:
     """Makes attempts within the bulkheads, signs them, and records each outcome.
 
     `counts` are this process's: attempts by outcome, deliveries by ending. While `draining` is set, no attempt begins.
     """
 
-    def __init__(
-        self,
-        journal: Journal,
-        poster: Poster,
-        bulkheads: Bulkheads,
-        signer: Signer,
-        rules: Rules,
-        delays_s: Sequence[float],
-    ) -> None:
-        self.counts: Counter[str] = Counter()
-        self.draining = asyncio.Event()
-        self._journal = journal
-        self._poster = poster
-        self._bulkheads = bulkheads
-        self._signer = signer
-        self._rules = rules
-        self._delays_s = tuple(delays_s)
-        self._epoch = ""
-        journal.on_reconnect(self._forget_epoch)
+    journal: Journal
+    poster: Poster
+    bulkheads: Bulkheads
+    signer: Signer
+    rules: Rules
+    delays_s: Sequence[float]
+    counts: Counter[str] = field(default_factory=Counter[str])
+    draining: asyncio.Event = field(default_factory=asyncio.Event)
+    _epoch: str = ""
+
+    def __post_init__(self) -> None:
+        self.journal.on_reconnect(self._forget_epoch)
 
     def _forget_epoch(self) -> None:
         self._epoch = ""
@@ -66,7 +61,7 @@ class DeliveryWorker:
     async def attempt_scheduled(self, webhook: Webhook, fact: Record, number: int) -> DeliveryRecord:
         """Make the nth scheduled attempt; returns the stored record. Raises AttemptDeferred and JournalUnavailable."""
         outcome = await self._attempt(webhook, fact)
-        step = next_step(fact.subject, number, outcome, self._delays_s, random.random())
+        step = next_step(fact.subject, number, outcome, self.delays_s, random.random())
         return await self.record(_key(fact), step)
 
     async def redeliver(self, webhook: Webhook, fact: Record, number: int) -> None:
@@ -76,7 +71,7 @@ class DeliveryWorker:
 
     async def record(self, key: DeliveryKey, record: DeliveryRecord) -> DeliveryRecord:
         """Store a record unless its subject has one; returns the stored one. Raises JournalUnavailable."""
-        appended = await self._journal.write(key.subject(record), dump(record))
+        appended = await self.journal.write(key.subject(record), dump(record))
         if isinstance(record, DeliveryEnded) and appended.created:
             self.counts[record.ending] += 1
         return decoded(appended.record.data)
@@ -86,18 +81,18 @@ class DeliveryWorker:
             # Returned to the queue at once, for another process.
             raise AttemptDeferred(0)
         try:
-            target = self._rules.check(webhook.url)
+            target = self.rules.check(webhook.url)
         except UnfitUrl as exc:
             # The URL was valid at acceptance; the operator has since restricted the rules.
             problem = AttemptProblem(code="url_refused", detail=f"{exc}.")
             return AttemptOutcome(Attempt(at=datetime.now(UTC), duration_ms=0, problem=problem))
         key = _key(fact)
-        async with self._bulkheads.slot(key.tenant, target) as bulkhead:
+        async with self.bulkheads.slot(key.tenant, target) as bulkhead:
             if not self._epoch:
-                self._epoch = (await self._journal.state()).epoch
+                self._epoch = (await self.journal.state()).epoch
             body = payload(fact, self._epoch, webhook)
-            headers = self._signer.headers(key.tenant, key.delivery_id, body, datetime.now(UTC))
-            outcome = await self._poster.post(webhook.url, headers, body)
+            headers = self.signer.headers(key.tenant, key.delivery_id, body, datetime.now(UTC))
+            outcome = await self.poster.post(webhook.url, headers, body)
             attempt = outcome.attempt
             bulkhead.note(answered=attempt.status_code is not None, duration_s=attempt.duration_ms / 1_000)
         self.counts["succeeded" if attempt.succeeded else "failed"] += 1

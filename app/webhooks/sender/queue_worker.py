@@ -21,8 +21,8 @@ log = structlog.get_logger(__name__)
 class QueueWorker:
     """Passes each item of a consumer to `work`, at most `slots` at once.
 
-    `work` returns the seconds after which the item is redelivered, or None once the log holds all that it asks for;
-    only then is the item acknowledged. An error in `work` delays the item; no error loses it.
+    `work` returns the seconds after which the item is redelivered. It returns None once the log holds all that the item
+    asks for; only then is it acknowledged. An error in `work` delays the item; no error loses it.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class QueueWorker:
             self._group = None
             await self._queue.close()
             for item in list(self._held.values()):
-                await self._queue.give_back(item)
+                await self._queue.requeue(item)
 
     def stop(self) -> None:
         """Take no more items."""
@@ -79,7 +79,7 @@ class QueueWorker:
         if delay_s is None:
             await self._queue.ack(item)
         else:
-            await self._queue.give_back(item, delay_s)
+            await self._queue.requeue(item, delay_s)
 
     async def _redelivery_delay(self, record: Record) -> float | None:
         try:

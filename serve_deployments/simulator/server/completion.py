@@ -1,7 +1,7 @@
 """Prompts and completions as values.
 
-A completion depends on the server's seed, the model's name, the request's seed, messages and constraint, the behaviour
-and the length that the script fixes; never on time or order.
+A completion depends on server's seed, model, behaviour and fixed length, and on the request's seed, messages and
+constraint; never on time or order.
 """
 
 import json

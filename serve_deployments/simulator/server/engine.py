@@ -29,7 +29,7 @@ class SequenceSlots:
         return turn
 
     def leave(self, need: int, turn: "asyncio.Future[None]") -> None:
-        """Give the slots back, or leave the queue; a cancelled turn was never granted."""
+        """Release the slots, or leave the queue; a cancelled turn was never granted."""
         if turn.done() and not turn.cancelled():
             self.running -= need
         else:
@@ -51,8 +51,8 @@ class SequenceSlots:
 class PrefixCache:
     """The blocks of prompts that are not computed again; holds up to `blocks_max`.
 
-    As in vLLM: whole blocks of 16 tokens from the start, chained, separated by `cache_salt`, least recently used out;
-    the last token of a prompt is always computed (https://docs.vllm.ai/en/stable/design/prefix_caching/).
+    As in vLLM: whole blocks of 16 tokens from the start, chained, separated by `cache_salt`, least recently used out.
+    The last token of a prompt is always computed (https://docs.vllm.ai/en/stable/design/prefix_caching/).
     """
 
     def __init__(self, blocks_max: int = 65_536) -> None:

@@ -14,12 +14,7 @@ from starlette.types import Receive, Scope, Send
 BODY_BYTES_MAX = 16 * 1024 * 1024
 _STREAM_HEADERS = [(b"content-type", b"text/event-stream; charset=utf-8"), (b"cache-control", b"no-cache")]
 # The types that vLLM 0.32 gives: `vllm/entrypoints/serve/exception_handling`.
-_ERROR_TYPES = {
-    400: "BadRequestError",
-    404: "NotFoundError",
-    500: "InternalServerError",
-    503: "ServiceUnavailableError",
-}
+_KINDS = {400: "BadRequestError", 404: "NotFoundError", 500: "InternalServerError", 503: "ServiceUnavailableError"}
 
 
 class RequestRefused(Exception):
@@ -37,7 +32,7 @@ class RequestRefused(Exception):
         super().__init__(text)
         self.status = status
         self.headers = headers
-        kind = kind or _ERROR_TYPES.get(status) or HTTPStatus(status).phrase
+        kind = kind or _KINDS.get(status) or HTTPStatus(status).phrase
         self.body = json.dumps({"error": {"message": text, "type": kind, "param": param, "code": status}}).encode()
 
 

@@ -1,7 +1,7 @@
 """Requests as vLLM 0.32 takes them: the fields that the simulator honours, every other one accepted and ignored.
 
-Two kinds of refusal, as in vLLM: a field of the wrong type ("Bad Request", `param` from the body's root) and a value
-out of its bounds ("BadRequestError", `param` the field alone).
+As in vLLM, a field of the wrong type is a "Bad Request", with `param` from the body's root. A value out of its bounds
+is a "BadRequestError", with `param` the field alone.
 """
 
 from typing import Annotated, Any, Literal, TypeVar, cast
@@ -80,7 +80,7 @@ class CompletionRequest(_Body):
 
     @property
     def sequences(self) -> int:
-        """How many completions of each conversation are asked for."""
+        """The number of completions of each conversation."""
         return self.n or 1
 
     @property

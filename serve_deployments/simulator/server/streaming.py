@@ -16,18 +16,12 @@ _OPENING = -1
 
 def _usage(prompt_tokens: int, completion_tokens: int, cached_tokens: int | None = None) -> str:
     """The JSON of token counts; `cached_tokens` adds those that came from the prefix cache."""
-    details = (
-        ""
-        if cached_tokens is None
-        else (
-            f',"prompt_tokens_details":{{"cached_tokens":{cached_tokens},"created_cache_tokens":null,'
-            '"multimodal_tokens":null},"completion_tokens_details":null'
-        )
-    )
-    return (
-        f'{{"prompt_tokens":{prompt_tokens},"total_tokens":{prompt_tokens + completion_tokens},'
-        f'"completion_tokens":{completion_tokens}{details}}}'
-    )
+    counts = f'"prompt_tokens":{prompt_tokens},"total_tokens":{prompt_tokens + completion_tokens},'
+    counts += f'"completion_tokens":{completion_tokens}'
+    if cached_tokens is not None:
+        counts += f',"prompt_tokens_details":{{"cached_tokens":{cached_tokens},"created_cache_tokens":null,'
+        counts += '"multimodal_tokens":null},"completion_tokens_details":null'
+    return f"{{{counts}}}"
 
 
 def _pieces(

@@ -1,7 +1,6 @@
 """The outputs of simulated agents: one small function for each known shape of a JSON schema.
 
-A shape is known by its property names: an answer, a critique, a revision, scores, a pair, a debate turn, a choice, an
-analysis, a program or tests. Any other schema gets a plain value from `schema_values`.
+A shape is known by its property names. Any other schema gets a plain value from `schema_values`.
 """
 
 import re

@@ -1,7 +1,6 @@
 """Tokens of the simulated model: words and numbers in pieces of seven with the space before, other signs alone.
 
-Every character belongs to exactly one token, so joining the tokens restores the text, and the tokens of a stream's
-chunks add up to those of the whole.
+Every character belongs to exactly one token, so joining the tokens restores the text.
 """
 
 import re

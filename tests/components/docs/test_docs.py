@@ -27,7 +27,7 @@ def test_every_setting_is_documented(marker: str, model: type[BaseSettings]) -> 
 
 def test_every_variable_of_the_deployer_is_documented() -> None:
     source = (ROOT / "serve_deployments" / "application.py").read_text()
-    read = set(re.findall(r'(?:_environment|os\.environ\.get)\("([A-Z_]+)"', source))
+    read = set(re.findall(r'(?:_setting|os\.environ\.get)\(\s*"([A-Z_]+)"', source))
     assert len(read) >= 7
     settings = {field.validation_alias for field in Settings.model_fields.values()}
     assert read - deployer_variables() - settings == set()

@@ -21,8 +21,8 @@ from app.testing import InMemoryJournal
 from serve_deployments.agent.agent import AgentReplica
 from serve_deployments.agent.outcome_check import ABSENT_FOR_S
 from serve_deployments.agent.stage_request import StageRequest
-from serve_deployments.engine.circuit import OPEN_S
 from serve_deployments.engine.client import Engines
+from serve_deployments.engine.limits import OPEN_S
 from tests.conditions import until
 
 ANSWER = json.dumps({"reasoning": "r", "answer": "forty-two", "confidence": 80})

@@ -109,13 +109,13 @@ class Replica:
         return cls(journal, serving)
 
     async def stop(self) -> None:
-        """Stop it as Serve does: items in hand are given back."""
+        """Stop it as Serve does: items in hand are requeued."""
         self.serving.cancel()
         await asyncio.wait({self.serving})
         await self.journal.close()
 
     async def die(self) -> None:
-        """Stop it as SIGKILL does: the connection goes first, so that nothing is given back or recorded."""
+        """Stop it as SIGKILL does: the connection goes first, so that nothing is requeued or recorded."""
         await self.journal.close()
         self.serving.cancel()
         await asyncio.wait({self.serving})

@@ -1,6 +1,6 @@
 """Circuits, the retry budget and hedges."""
 
-from serve_deployments.engine.circuit import (
+from serve_deployments.engine.limits import (
     FAILURES_TO_OPEN,
     OPEN_MAX_S,
     OPEN_S,
@@ -71,14 +71,14 @@ def test_each_failed_probe_doubles_the_open_time_up_to_a_bound() -> None:
 def test_retries_are_a_tenth_of_the_traffic_and_one_a_second() -> None:
     budget = RetryBudget()
     at_once = 0
-    while budget.wait_s(0.0) == 0.0:
+    while budget.withdraw(0.0) == 0.0:
         at_once += 1
     assert at_once == RETRIES_SAVED_MAX / 2
-    assert budget.wait_s(0.0) == 2.0, "the second retry in debt waits for two seconds"
+    assert budget.withdraw(0.0) == 2.0, "the second retry in debt waits for two seconds"
     for _ in range(30):
-        budget.first_attempt()
-    assert budget.wait_s(0.0) == 0.0
-    assert budget.wait_s(100.0) == 0.0 and budget.saved == RETRIES_SAVED_MAX - 1
+        budget.deposit()
+    assert budget.withdraw(0.0) == 0.0
+    assert budget.withdraw(100.0) == 0.0 and budget.saved == RETRIES_SAVED_MAX - 1
 
 
 def test_a_call_is_hedged_after_the_95th_percentile_of_its_kind_within_the_share() -> None:

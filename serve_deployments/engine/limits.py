@@ -1,8 +1,7 @@
 """Limits on requests to failing or slow engines: a circuit per engine, a retry budget, and hedges after p95.
 
-No I/O; `now_s` is a monotonic clock's. Sources: the circuit is Nygard's (Release It!, 2007); the budget is that of
-Google's SRE book (ch. 21, retries up to a tenth of the traffic); the hedge is Dean and Barroso's (The Tail at Scale,
-CACM 56.2: after the 95th percentile, at most 2 % more requests).
+No I/O; `now_s` is a monotonic clock's. The circuit is Nygard's (Release It!, 2007), the budget that of Google's SRE
+book (ch. 21), and the hedge Dean and Barroso's (The Tail at Scale, CACM 56.2).
 """
 
 from collections import defaultdict, deque
@@ -77,11 +76,11 @@ class RetryBudget:
     saved: float = RETRIES_SAVED_MAX / 2
     counted_at_s: float | None = None
 
-    def first_attempt(self) -> None:
-        """Record a call's first attempt, which earns a tenth of a retry."""
+    def deposit(self) -> None:
+        """Add the tenth of a retry that each call's first attempt earns."""
         self.saved = min(RETRIES_SAVED_MAX, self.saved + RETRY_SHARE)
 
-    def wait_s(self, now_s: float) -> float:
+    def withdraw(self, now_s: float) -> float:
         """Take one retry; returns the seconds to wait before it."""
         if self.counted_at_s is not None:
             self.saved = min(RETRIES_SAVED_MAX, self.saved + (now_s - self.counted_at_s) * RETRIES_PER_S)
