@@ -1,4 +1,4 @@
-"""Imports run one way, and what the house rules out stays out. Read off the source, without importing it."""
+"""The rules of ARCHITECTURE.md hold. They are read off the source, without importing it."""
 
 import ast
 import re
@@ -68,7 +68,7 @@ CLUSTER = (
     "serve_deployments.coordinator",
     "serve_deployments",
 )
-# An engine knows nothing of those who ask it.
+# An engine knows nothing of its clients.
 SIMULATOR = ("serve_deployments.simulator",)
 
 # Drivers, and the adapter of the log: the rooms that import them.
@@ -85,8 +85,8 @@ DRIVERS: dict[str, tuple[str, ...]] = {
     "requests": (),
 }
 
-# Where an error of any kind may be caught, so that one deliberation's defect does not end the others, and so that
-# whatever a program under test raises is told as its failure.
+# The functions that may catch an error of any kind: one deliberation's defect does not end the others, and any error of
+# a program under test is that program's failure.
 BROAD_EXCEPTS = {
     ("app.webhooks.sender.queue_worker", "_redelivery_delay"),
     ("serve_deployments.agent.agent", "_outcome_of"),
@@ -255,7 +255,7 @@ def types_defined(tree: ast.Module) -> Iterator[str]:
         yield from (name for name in names if re.fullmatch(r"[A-Z]\w*[a-z]\w*", name))
 
 
-def test_statuses_of_http_are_told_by_the_edge_and_never_by_the_core() -> None:
+def test_the_core_and_the_log_know_no_http() -> None:
     faults = [
         f"{module} imports {name}"
         for module, tree in modules().items()

@@ -246,10 +246,10 @@ def test_equal_facts_give_equal_bytes() -> None:
 
 
 def test_damaged_facts_are_reported_without_their_content() -> None:
-    with pytest.raises(UnexpectedFact) as told_error:
+    with pytest.raises(UnexpectedFact) as caught:
         state_of([Record("deliberations.t.d.accepted", 1, b'{"type":"deliberation.accepted","task":"canary"}')])
-    assert "canary" not in str(told_error.value)
-    assert told_error.value.__cause__ is None
+    assert "canary" not in str(caught.value)
+    assert caught.value.__cause__ is None
 
 
 def test_records_fold_into_the_same_state() -> None:

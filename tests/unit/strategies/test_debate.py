@@ -48,9 +48,9 @@ def test_calls_are_the_drafts_when_they_agree_and_one_for_each_and_round_when_no
         pytest.param("aab", {}, ["3"], id="the dissenter speaks, and keeps its answer: nothing is left to say"),
         pytest.param("aab", {"dev-003": "a"}, ["3"], id="the dissenter is convinced"),
         pytest.param("abc", {"dev-001": "b"}, ["123", "3"], id="all speak while the first place is shared"),
-        pytest.param("aabb", {"s2-dev-001": "b"}, ["1234", "2"], id="a tie is broken, and who is left behind speaks"),
+        pytest.param("aabb", {"s2-dev-001": "b"}, ["1234", "2"], id="a tie is broken, and the minority speaks"),
         pytest.param("aabb", {"s2-dev-001": "b", "s2-dev-003": "a"}, ["1234", "1234"], id="two that cross"),
-        pytest.param("aaabc", {"dev-004": "c"}, ["45", "45"], id="who moves among the dissenters speaks again"),
+        pytest.param("aaabc", {"dev-004": "c"}, ["45", "45"], id="a dissenter that joins another speaks again"),
         pytest.param("abcde", {"dev-001": "x!"}, ["12345"], id="what does not count is no change"),
     ],
 )
