@@ -99,8 +99,8 @@ def _up(data_dir: Path, nats_port: int, engine_port: int) -> tuple[subprocess.Po
 
 async def _drained(process: subprocess.Popen[str], into: Path) -> None:
     assert process.stdout is not None
-    with into.open("w") as told:
-        await asyncio.to_thread(shutil.copyfileobj, process.stdout, told)
+    with into.open("w") as log:
+        await asyncio.to_thread(shutil.copyfileobj, process.stdout, log)
 
 
 @asynccontextmanager
@@ -280,8 +280,8 @@ def _shown(console: Console, findings: Findings, faults: list[Fault]) -> None:
     for fault, seconds in sorted(slowest.items(), key=lambda each: -each[1])[:SLOWEST_SHOWN]:
         before = [f"{each.kind} {each.victim}" for each in faults if 0 <= fault.at_s - each.at_s < LOOK_BACK_S]
         console.print(f"{seconds:.1f} s after {fault.kind} of {fault.victim}; within {LOOK_BACK_S:g} s: {before}")
-    for told in findings.unfinished[:20]:
-        console.print(told)
+    for unfinished in findings.unfinished[:20]:
+        console.print(unfinished)
     for violation in findings.violations[:20]:
         console.print(violation, style="red")
 
@@ -294,7 +294,7 @@ def main() -> None:
     parser.add_argument("--in-flight", type=int, default=200, help="deliberations in flight")
     parser.add_argument("--interval", type=float, default=4.0, help="mean seconds between faults")
     parser.add_argument("--kills-min", type=int, default=0, help="go on until so many were killed")
-    parser.add_argument("--keep", type=Path, help="a new directory for what tells of a violation: trace, logs, store")
+    parser.add_argument("--keep", type=Path, help="a new directory for the evidence of a violation: trace, logs, store")
     options = parser.parse_args()
     with ExitStack() as stack:
         directory = options.keep or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="chaos-")))

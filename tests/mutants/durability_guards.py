@@ -181,7 +181,7 @@ DURABILITY_GUARDS = (
         "tests/integration/engine/test_engine_client.py::test_cancelling_closes_the_connection",
     ),
     Guard(
-        "calls whose stop was stored first are not made",
+        "calls with a stored stop are not made",
         "serve_deployments/agent/cancellation.py",
         "        if known_from is None or (accepted",
         "        if False and (accepted",
@@ -241,7 +241,7 @@ DURABILITY_GUARDS = (
         f"{HANGS}[vote]",
     ),
     Guard(
-        "work that kills whoever holds it ends",
+        "work that kills its holders ends",
         "app/deliberation/engine.py",
         "    if state.takeovers_without_progress >= POISON_TAKEOVERS:\n",
         "    if False:\n",
@@ -342,7 +342,7 @@ DURABILITY_GUARDS = (
         "tests/unit/test_fold.py::test_facts_of_a_missing_stage_or_call_are_refused",
     ),
     Guard(
-        "an outcome that is told twice is the first one",
+        "an outcome that is delivered twice is the first one",
         "app/deliberation/fold.py",
         "    return state.finished if fact.call_id in state.finished else {**state.finished, fact.call_id: fact}\n",
         "    return {**state.finished, fact.call_id: fact}\n",

@@ -139,7 +139,7 @@ async def test_keys_and_revocations_apply_as_they_are_stored() -> None:
         assert ring.holder(key) is not None, "the holder may learn that it was revoked"
 
 
-async def test_what_a_lost_connection_swallowed_is_read_again() -> None:
+async def test_records_missed_while_disconnected_are_replayed() -> None:
     journal = InMemoryJournal()
     key = await make_key(journal)
     async with following(journal) as ring:

@@ -287,8 +287,8 @@ async def test_webhooks_and_gateway_users_may_deliver_and_redeliver_webhooks(por
         asked = RedeliveryRequested(fact=f"deliberations.default.{story.id}.end", number=1, at=NOW)
         await gateway.write(place.subject(asked), dump(asked))
         await receiver.until(3)
-        (told,) = await gateway.inquire(SENDERS_SUBJECT, timeout_s=2)
-        assert told["counts"]["failed"] == 1 and set(told["queues"]) == {"webhooks", "attempts"}
+        (status,) = await gateway.inquire(SENDERS_SUBJECT, timeout_s=2)
+        assert status["counts"]["failed"] == 1 and set(status["queues"]) == {"webhooks", "attempts"}
         while len(await gateway.last([f"webhooks.default.{story.id}.>"])) < 4:
             await asyncio.sleep(0.02)
         running.cancel()
