@@ -15,7 +15,7 @@ from types import MappingProxyType
 from typing import Any, Literal, cast
 
 from starlette.requests import Request
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from app.api.problems import PROBLEM_DOCUMENTS, RETRY_AFTER_S, answer_to
 from app.api.refusals import HttpError
@@ -248,7 +248,8 @@ class BoundedProtocol(HttpToolsProtocol):
         raise refusal
 
     def _responding(self) -> bool:
-        return self.cycle is not None and not self.cycle.response_complete
+        cycle = cast("RequestResponseCycle | None", self.cycle)
+        return cycle is not None and not cycle.response_complete
 
     def _start_timer(self) -> None:
         self._timer = self.loop.call_later(HEAD_TIMEOUT_S, self._head_late)
