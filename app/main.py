@@ -7,6 +7,7 @@ import socket
 import sys
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from functools import partial
 from types import FrameType
 
 import structlog
@@ -37,12 +38,12 @@ from app.observability import logs
 from app.observability.metrics import Metrics
 from app.openai.problems import OPENAI_ERRORS
 from app.openapi import document
+from app.routes.connections import BoundedProtocol, ConnectionTable, available_connections
 from app.routes.dependencies import Gateway, SystemClock, permitted
 from app.routes.middleware import RequestContext
 from app.routes.request_guard import RequestGuard
 from app.routes.roles import read_roles
 from app.settings import Settings
-from app.streaming.connection import StreamingProtocol
 from app.streaming.feed import Feed
 from app.streaming.single_flight import SingleFlightCache
 from app.streaming.snapshots import SnapshotCache
@@ -95,7 +96,9 @@ def check_exposure(settings: Settings) -> None:
         )
 
 
-def gateway_over(journal: GatewayLog, settings: Settings, clock: Clock, roles: Mapping[str, Role]) -> Gateway:
+def gateway_over(
+    journal: GatewayLog, settings: Settings, clock: Clock, roles: Mapping[str, Role], connections: ConnectionTable
+) -> Gateway:
     """The gateway's parts over a log."""
     role_depth_max = {name: role.queue_max for name, role in roles.items() if role.queue_max is not None}
     access = access_of(settings, clock)
@@ -140,7 +143,7 @@ def gateway_over(journal: GatewayLog, settings: Settings, clock: Clock, roles: M
         streams=streams,
         roles=roles,
         strategies=STRATEGIES,
-        metrics=Metrics(catalog, service.outcomes),
+        metrics=Metrics(catalog, service.outcomes, connections),
         cluster=SingleFlightCache[bytes](CLUSTER_FRESH_S),
     )
 
@@ -158,7 +161,7 @@ def lifespan_of(
     async def lifespan(app: FastAPI) -> AsyncGenerator[Gateway, None]:
         declared = StreamSettings(settings.retention_s, settings.stream_replicas, settings.ack_wait_s)
         opened = journal or JetStreamLog(settings.nats_url, declared)
-        gateway = gateway_over(opened, settings, clock, roles)
+        gateway = gateway_over(opened, settings, clock, roles, app.state.connections)
         feed, catalog, keyring = gateway["feed"], gateway["catalog"], gateway["access"].keyring
         async with feed, asyncio.TaskGroup() as group:
             following = group.create_task(_follow(opened, catalog, keyring))
@@ -180,6 +183,11 @@ def create_app(settings: Settings, journal: GatewayLog | None = None, clock: Clo
     """
     lifespan = lifespan_of(settings, journal, clock or SystemClock())
     app = FastAPI(title=document.TITLE, lifespan=lifespan, openapi_url=None, redirect_slashes=False)
+    app.state.connections = ConnectionTable(
+        available_connections(settings.connections_max),
+        settings.connections_per_client_max,
+        [proxy.strip() for proxy in settings.forwarded_allow_ips.split(",")],
+    )
     document.install(app, development=settings.key_pepper is None)
     app.add_middleware(RequestGuard)
     if settings.cors_origins:
@@ -244,7 +252,7 @@ def serve(settings: Settings) -> None:
         host=settings.host,
         port=settings.port,
         loop="uvloop",
-        http=StreamingProtocol,
+        http=partial(BoundedProtocol, app.state.connections),  # pyright: ignore[reportArgumentType] -- called
         ws="none",
         lifespan="on",
         access_log=False,

@@ -152,6 +152,20 @@ class Settings(WebhookRules):
     stream_send_timeout_s: float = setting(
         25.0, "A viewer that reads nothing for this long is disconnected.", gt=0, le=600
     )
+    connections_max: int = setting(
+        10_000,
+        "Open connections of this process, no more than its descriptors allow. A new one replaces the oldest idle one.",
+        "connections",
+        ge=1,
+        le=1_000_000,
+    )
+    connections_per_client_max: int = setting(
+        4_000,
+        "Open connections from one address, except from the proxies in FORWARDED_ALLOW_IPS.",
+        "connections",
+        ge=1,
+        le=1_000_000,
+    )
     drain_delay_s: float = setting(
         0.0, "After a stop signal, how long /readyz reports draining before the socket closes.", ge=0, le=600
     )

@@ -80,7 +80,7 @@ DRIVERS: dict[str, tuple[str, ...]] = {
     "httpx": ("serve_deployments.engine", "app.client", "app.cli"),
     "httpx_aiohttp": ("serve_deployments.engine",),
     "aiohttp": ("serve_deployments.engine", "app.webhooks.sender"),
-    "uvicorn": ("app.streaming", "app.main", "app.cli", "serve_deployments.simulator"),
+    "uvicorn": ("app.routes", "app.main", "app.cli", "serve_deployments.simulator"),
     "typer": ("app.cli", "serve_deployments.simulator"),
     "rich": ("app.cli",),
     "requests": (),

@@ -6,28 +6,17 @@ Without bounds the operating system holds megabytes for such a viewer, and the s
 import socket
 import sys
 from asyncio import Transport
-from typing import cast
 
 from starlette.types import Scope
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 BUFFER_BYTES = 32_768
 UNSENT_BYTES = 16_384
-_EXTENSION = "deliberate.connection"
-
-
-class StreamingProtocol(HttpToolsProtocol):
-    """uvicorn's protocol, with the transport in the scope of each request."""
-
-    def on_message_begin(self) -> None:
-        """Called by the parser when a request begins."""
-        super().on_message_begin()
-        self.scope["extensions"] = {_EXTENSION: cast("dict[object, object]", self.transport)}
+EXTENSION = "deliberate.connection"
 
 
 def connection_of(scope: Scope) -> Transport | None:
     """The transport of a request's connection; None under another server."""
-    return scope.get("extensions", {}).get(_EXTENSION)
+    return scope.get("extensions", {}).get(EXTENSION)
 
 
 def limit_unsent(connection: Transport, stalled_s: float) -> None:
