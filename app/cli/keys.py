@@ -32,7 +32,7 @@ from app.cli.exits import EXIT_HELP, CommandError, Exit, print_json, run
 from app.cli.options import JsonOption, checked_tenant
 from app.cli.render.prose import printable
 from app.cli.render.ranking import plain
-from app.cli.streams import DEFAULT_NATS_URL, NatsOption, WaitOption, connected
+from app.cli.streams import NatsOption, WaitOption, connected
 from app.log.journal import JetStreamJournal
 
 keys_cli = typer.Typer(no_args_is_help=True, help="Make, list and revoke API keys.", epilog=EXIT_HELP)
@@ -122,7 +122,7 @@ def create_key(
     tenant: TenantOption,
     scope: ScopeOption = ["submit", "read"],  # noqa: B006 -- typer's default, never changed
     expires: ExpiresOption = "90d",
-    nats_url: NatsOption = DEFAULT_NATS_URL,
+    nats_url: NatsOption = None,
     as_json: JsonOption = False,
     wait_s: WaitOption = 10.0,
 ) -> None:
@@ -153,7 +153,7 @@ def create_key(
         Console(stderr=True, highlight=False).print(plain(line), style="dim", soft_wrap=True)
         return Exit.SUCCESS
 
-    run(lambda: connected(nats_url, wait_s, work, name="deliberate keys"), as_json=as_json)
+    run(lambda: connected(nats_url, wait_s, work, user="keys"), as_json=as_json)
 
 
 def keys_table(documents: list[dict[str, Any]]) -> Table:
@@ -171,7 +171,7 @@ def keys_table(documents: list[dict[str, Any]]) -> Table:
 
 @keys_cli.command("list", epilog=EXIT_HELP)
 def list_keys(
-    nats_url: NatsOption = DEFAULT_NATS_URL,
+    nats_url: NatsOption = None,
     as_json: JsonOption = False,
     tenant: Annotated[str | None, typer.Option(help="Only keys of this tenant.")] = None,
     wait_s: WaitOption = 10.0,
@@ -189,12 +189,12 @@ def list_keys(
             Console(highlight=False).print(keys_table(documents))
         return Exit.SUCCESS
 
-    run(lambda: connected(nats_url, wait_s, work, name="deliberate keys"), as_json=as_json)
+    run(lambda: connected(nats_url, wait_s, work, user="keys"), as_json=as_json)
 
 
 @keys_cli.command("revoke", epilog=EXIT_HELP)
 def revoke_key(
-    key_id: KeyArgument, nats_url: NatsOption = DEFAULT_NATS_URL, as_json: JsonOption = False, wait_s: WaitOption = 10.0
+    key_id: KeyArgument, nats_url: NatsOption = None, as_json: JsonOption = False, wait_s: WaitOption = 10.0
 ) -> None:
     """Revoke a key for ever. Every gateway refuses it within a second and ends its streams and sessions."""
 
@@ -214,4 +214,4 @@ def revoke_key(
             Console(highlight=False).print(plain(f"{known} is revoked"))
         return Exit.SUCCESS
 
-    run(lambda: connected(nats_url, wait_s, work, name="deliberate keys"), as_json=as_json)
+    run(lambda: connected(nats_url, wait_s, work, user="keys"), as_json=as_json)

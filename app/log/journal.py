@@ -34,7 +34,7 @@ from app.deliberation.facts import (
     suffix,
 )
 from app.deliberation.ports import Appended, Record, StreamState
-from app.log.connection import REQUEST_TIMEOUT_S, UNREACHABLE
+from app.log.connection import REQUEST_TIMEOUT_S, UNREACHABLE, login
 from app.log.direct_get import DirectGet, TooManySubjects
 from app.log.ordered_subscription import LiveSubscription, unsubscribe
 
@@ -73,8 +73,8 @@ def stream_of(pattern: str) -> str:
 class JetStreamJournal:
     """`ports.Journal` and `ports.Control` over one connection.
 
-    Every method raises JournalUnavailable before `open` has connected and while the server is away. A write is retried
-    for `patience_s`.
+    `url` may be a `file:` URL, whose file holds the server's URL. Every method raises JournalUnavailable before `open`
+    has connected and while the server is away. A write is retried for `patience_s`.
     """
 
     def __init__(
@@ -89,6 +89,7 @@ class JetStreamJournal:
         self._reads = DirectGet(self.client)
         self._reconnect_calls: list[Callable[[], None]] = []
         self.last_write_failed = False
+        self.refusal = ""
 
     @property
     def server_version(self) -> str | None:
@@ -106,10 +107,16 @@ class JetStreamJournal:
         return journal
 
     async def open(self) -> None:
-        """Connect, and reconnect for ever. Waits for a server; raises JournalUnavailable when one refuses."""
+        """Connect, and reconnect for ever. Waits for a server; `refusal` says why one refuses.
+
+        Raises JournalUnavailable when the file of a `file:` URL cannot be read, or the server breaks the protocol.
+        """
+        server, credentials = login(self._url)
+        self.server = urlsplit(server).netloc.rpartition("@")[2]
         try:
             await self.client.connect(
-                self._url,
+                server,
+                **credentials,
                 name=self._name,
                 max_reconnect_attempts=-1,
                 reconnect_time_wait=0.2,  # pyright: ignore[reportArgumentType] -- seconds; a fraction is honoured
@@ -144,6 +151,8 @@ class JetStreamJournal:
 
     async def _failed(self, error: Exception) -> None:
         log.warning("journal_connection_error", error=repr(error))
+        if "authorization" in str(error).lower():
+            self.refusal = f"{self.server} refuses the credentials: {error}"
         if isinstance(error, nats.errors.SlowConsumerError):
             self._resync()
 
