@@ -56,7 +56,8 @@ class ApplicationArgs(BaseModel):
     model_config = ConfigDict(extra="forbid", validate_default=True)
 
     nats_url: str = Field(
-        default_factory=_environment("NATS_URL", "nats://127.0.0.1:4222"), description="The log (NATS_URL)"
+        default_factory=_environment("NATS_URL", "nats://127.0.0.1:4222"),
+        description="The log, or `file:///path` of a file with its URL (NATS_URL)",
     )
     engine_urls: list[str] = Field(
         default_factory=_engine_urls,

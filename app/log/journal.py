@@ -50,6 +50,7 @@ PAGE_BYTES = 8_000_000
 WRONG_LAST_SEQUENCE = 10071
 NO_CONSUMER = 10014
 PURGES_AT_ONCE = 64
+_FILE_WAIT_S = 1.0
 # Streams that copy events to subjects with the id alone (`app.log.streams`), and the prefix of these subjects.
 COPIES = {"AGENT_RESULTS": "agent.results", "VLLM_STREAMING": "vllm.streaming"}
 
@@ -90,6 +91,7 @@ class JetStreamJournal:
         self._reconnect_calls: list[Callable[[], None]] = []
         self.last_write_failed = False
         self.refusal = ""
+        self._connecting = False
 
     @property
     def server_version(self) -> str | None:
@@ -107,12 +109,13 @@ class JetStreamJournal:
         return journal
 
     async def open(self) -> None:
-        """Connect, and reconnect for ever. Waits for a server; `refusal` says why one refuses.
+        """Connect, and reconnect for ever. Waits for the URL's file and for the server; `refusal` says why.
 
-        Raises JournalUnavailable when the file of a `file:` URL cannot be read, or the server breaks the protocol.
+        Raises JournalUnavailable when the server breaks the protocol.
         """
-        server, credentials = login(self._url)
+        server, credentials = await self._login()
         self.server = urlsplit(server).netloc.rpartition("@")[2]
+        self._connecting = True
         try:
             await self.client.connect(
                 server,
@@ -132,9 +135,18 @@ class JetStreamJournal:
             raise JournalUnavailable(f"{self.server} refuses the connection: {exc}") from exc
         await self._reads.open()
 
+    async def _login(self) -> tuple[str, dict[str, Callable[[], str]]]:
+        while True:
+            try:
+                return login(self._url)
+            except JournalUnavailable as exc:
+                self.refusal = str(exc)
+                log.error("journal_url_unreadable", error=self.refusal)
+                await asyncio.sleep(_FILE_WAIT_S)
+
     async def close(self) -> None:
         """Close the connection."""
-        if self.client.is_closed:
+        if self.client.is_closed or not self._connecting:
             return
         try:
             await self.client.close()

@@ -19,7 +19,12 @@ Delays = Annotated[
 class SenderSettings(WebhookRules):
     """Each setting has a description, a unit, limits and an environment variable."""
 
-    nats_url: str = setting("nats://127.0.0.1:4222", "NATS_URL", "NATS server of the log.", min_length=1)
+    nats_url: str = setting(
+        "nats://127.0.0.1:4222",
+        "NATS_URL",
+        "Server that holds the log, or `file:///path` of a file with its URL.",
+        min_length=1,
+    )
     webhook_secrets: Secrets = setting(
         (),
         "WEBHOOK_SECRETS",

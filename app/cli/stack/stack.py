@@ -197,7 +197,10 @@ def _nats(layout: Layout) -> Child:
 
 def _simulator(layout: Layout) -> Child:
     port = layout.ports["simulator"]
-    command = (sys.executable, "-m", "serve_deployments.simulator", "--port", str(port), *layout.options.simulate)
+    # Behind keys, no local user may read the prompts.
+    options = ("--no-controls",) if layout.options.key_pepper else ()
+    simulator = (sys.executable, "-m", "serve_deployments.simulator")
+    command = (*simulator, "--port", str(port), *options, *layout.options.simulate)
     return Child(
         name="simulator",
         command=command,

@@ -35,15 +35,15 @@ async def test_nats_keeps_its_port_and_store_after_a_kill_and_a_new_stack(tmp_pa
         finally:
             await journal.close()
 
-    layout = plan_stack(StackOptions(port=0, nats_port=0, data_dir=tmp_path), events)
+    layout = plan_stack(StackOptions(port=0, nats_port=0, data_dir=tmp_path, nats_test_user="tests"), events)
     [nats] = [child for child in stack_children(layout) if child.name == "nats"]
     async with supervised([nats], layout.stack_run, events) as supervisor:
-        assert await write_and_read(layout.nats_url, write=True) == b"kept"
+        assert await write_and_read(layout.nats_url_of("tests"), write=True) == b"kept"
         os.kill(supervisor.pid_of("nats"), signal.SIGKILL)
         await events.until_ready("nats", 2)
-        assert await write_and_read(layout.nats_url, write=False) == b"kept"
+        assert await write_and_read(layout.nats_url_of("tests"), write=False) == b"kept"
     async with supervised([nats], layout.stack_run, events):
-        assert await write_and_read(layout.nats_url, write=False) == b"kept"
+        assert await write_and_read(layout.nats_url_of("tests"), write=False) == b"kept"
     assert marked(layout.mark) == []
 
 
