@@ -18,7 +18,7 @@ from app.cli.stack.supervisor import supervised
 from app.log.journal import JetStreamJournal
 from app.log.stream_settings import StreamSettings
 from app.log.streams import plan
-from tests.integration.cli.children import Events, alive
+from tests.integration.cli.children import Events, alive, listeners
 
 
 async def test_nats_keeps_its_port_and_store_after_a_kill_and_a_new_stack(tmp_path: Path) -> None:
@@ -60,16 +60,6 @@ signal.pause()
 """
 
 
-def listening_elsewhere(pids: set[int]) -> list[str]:
-    """Non-loopback addresses on which these processes listen, in the notation of /proc."""
-    sockets = {os.readlink(link) for pid in pids for link in Path(f"/proc/{pid}/fd").iterdir() if link.is_symlink()}
-    loopback = ("0100007F", "00000000000000000000000001000000", "0000000000000000FFFF00000100007F")
-    rows = [row.split() for table in ("tcp", "tcp6") for row in Path(f"/proc/net/{table}").read_text().splitlines()[1:]]
-    return [
-        row[1] for row in rows if row[3] == "0A" and f"socket:[{row[9]}]" in sockets and not row[1].startswith(loopback)
-    ]
-
-
 @pytest.mark.serve
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 @pytest.mark.parametrize(
@@ -91,7 +81,7 @@ async def test_ray_listens_on_loopback_and_restarts_when_a_daemon_dies_or_hangs(
         first = {process.pid: process.command for process in marked(layout.mark)}
         [replica] = [pid for pid, command in first.items() if command.startswith("ray::Replica")]
         [victim] = [pid for pid, command in first.items() if command.split()[0].endswith(f"/{daemon}")]
-        assert listening_elsewhere(set(first)) == []
+        assert [each for each in listeners(set(first)) if not each.loopback] == []
         assert replica not in {supervisor.pid_of("ray"), supervisor.pid_of("deployer")}
 
         os.kill(victim, blow)
