@@ -468,6 +468,8 @@ def test_only_the_gateway_gets_the_key_pepper(monkeypatch: pytest.MonkeyPatch, t
         given = {child.name: child.environment.get("KEY_PEPPER") for child in children}
         others = ("nats", "simulator", "ray", "deployer", "webhooks")
         assert given == {**dict.fromkeys(others), "gateway": pepper}
+        [simulator] = [child for child in children if child.name == "simulator"]
+        assert ("--no-controls" in simulator.command) == (pepper is not None), "it shows prompts to whoever asks"
 
 
 def test_only_the_webhook_sender_gets_the_persistent_signing_secret(tmp_path: Path) -> None:
