@@ -1,6 +1,8 @@
 """What Ray has no flag for: RAY_START_HOOK names a function here, and replicas call the other as they start."""
 
-from typing import Any
+from collections.abc import Callable
+from importlib import import_module
+from typing import Any, cast
 
 
 def without_client_server(ray_params: Any, head: bool) -> None:  # noqa: ANN401 -- Ray's own, untyped
@@ -14,9 +16,12 @@ def keep_replica_on_loopback() -> None:
     Ray 2.60 binds it to all interfaces (`ReplicaBase._on_initialized`), after the replica's own initialization.
     """
     # Imported here: `ray start` imports this module too, and starts without Serve.
-    import ray
-    from ray.serve._private import replica
+    replica: Any = import_module("ray.serve._private.replica")
+    address: str = cast("Any", import_module("ray")).util.get_node_ip_address()
+    add_port: Callable[[Any, str], int] = replica.add_port_to_grpc_server
 
-    address, add_port = ray.util.get_node_ip_address(), replica.add_port_to_grpc_server
+    def add_loopback_port(server: Any, wanted: str) -> int:  # noqa: ANN401 -- gRPC's own, untyped
+        return add_port(server, wanted.replace("[::]", address))
+
     if address.startswith("127."):
-        replica.add_port_to_grpc_server = lambda server, wanted: add_port(server, wanted.replace("[::]", address))
+        replica.add_port_to_grpc_server = add_loopback_port

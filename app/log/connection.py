@@ -1,8 +1,8 @@
 """The driver's errors and time-outs, shared by everything that uses the connection to NATS, and its credentials."""
 
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 from urllib.parse import unquote, urlsplit
 
 import nats.errors
@@ -46,7 +46,7 @@ def server_url(url: str) -> str:
     return found
 
 
-def login(url: str) -> tuple[str, dict[str, Callable[[], str]]]:
+def login(url: str) -> tuple[str, dict[str, Any]]:
     """What `Client.connect` takes for `url`: the server, and for a `file:` URL its credentials, as functions.
 
     The driver calls them for each connection, so a changed file counts at the next one. While the file cannot be read,

@@ -135,7 +135,7 @@ class JetStreamJournal:
             raise JournalUnavailable(f"{self.server} refuses the connection: {exc}") from exc
         await self._reads.open()
 
-    async def _login(self) -> tuple[str, dict[str, Callable[[], str]]]:
+    async def _login(self) -> tuple[str, dict[str, Any]]:
         while True:
             try:
                 return login(self._url)
