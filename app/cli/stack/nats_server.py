@@ -61,11 +61,9 @@ def write_config(layout: Layout, store: Path) -> Path:
 
 def jetstream_works(monitor_url: str, store: Path) -> HealthCheck:
     """Checks JetStream through nats-server's own health check; a restart helps while the disk has free space."""
-    # Imported here, while the other children are starting.
-    from app.log.connection import server_url
 
     async def check() -> HealthStatus:
-        reply = await nats_reply(server_url(monitor_url), _HEALTH_SUBJECT)
+        reply = await nats_reply(monitor_url, _HEALTH_SUBJECT)
         return Unresponsive() if reply is None else store_status(reply, shutil.disk_usage(store).free)
 
     return check

@@ -185,7 +185,7 @@ def _nats(layout: Layout) -> Child:
         is_ready=greets(LOOPBACK, port, b"INFO "),
         environment={key: value for key, value in os.environ.items() if key not in _SECRETS},
         prepare=lambda: declare_streams(layout.nats_url_of("streams"), layout.streams),
-        health_check=jetstream_works(layout.nats_url_of("monitor"), store),
+        health_check=jetstream_works(f"nats://monitor:{layout.nats_passwords['monitor']}@{LOOPBACK}:{port}", store),
         # After a kill it reads its whole store before it listens, and all other children wait for it.
         ready_within_s=600.0,
         low_priority=False,
