@@ -70,7 +70,9 @@ class WebhookRules(BaseSettings):
 class Settings(WebhookRules):
     """The gateway's settings: each a bound with its unit, limits and the name of its environment variable."""
 
-    nats_url: str = setting("nats://127.0.0.1:4222", "Server that holds the log.", min_length=1)
+    nats_url: str = setting(
+        "nats://127.0.0.1:4222", "Server that holds the log, or `file:///path` of a file with its URL.", min_length=1
+    )
     host: str = setting("127.0.0.1", "Address to listen on.", min_length=1)
     port: int = setting(8080, "Port to listen on; 0 takes a free one.", ge=0, le=65_535)
     key_pepper: SecretStr | None = setting(

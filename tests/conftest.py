@@ -41,8 +41,8 @@ class NatsServer:
         self.url = f"nats://127.0.0.1:{self.port}"
         self.process: subprocess.Popen[bytes] | None = None
 
-    def start(self) -> None:
-        command = [NATS_SERVER, "-js", "-sd", self.store, "-a", "127.0.0.1", "-p", str(self.port)]
+    def start(self, *options: str) -> None:
+        command = [NATS_SERVER, "-js", "-sd", self.store, "-a", "127.0.0.1", "-p", str(self.port), *options]
         self.process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
     def kill(self) -> None:

@@ -62,6 +62,7 @@ CLUSTER = (
     "app.log",
     "app.admission",
     "app.observability",
+    "serve_deployments.ray_start",
     "serve_deployments.identity",
     "serve_deployments.sandbox",
     "serve_deployments.engine",

@@ -32,7 +32,7 @@ from app.cli.exits import EXIT_HELP, CommandError, Exit, output, print_json, run
 from app.cli.options import JsonOption, checked_tenant
 from app.cli.render.prose import printable
 from app.cli.render.ranking import plain
-from app.cli.streams import DEFAULT_NATS_URL, NatsOption, WaitOption, connected
+from app.cli.streams import NatsOption, WaitOption, connected
 from app.log.journal import JetStreamJournal
 
 keys_cli = typer.Typer(no_args_is_help=True, help="Make, list and revoke API keys.", epilog=EXIT_HELP)
@@ -115,7 +115,7 @@ def create_key(
     tenant: TenantOption,
     scope: ScopeOption = ["submit", "read"],  # noqa: B006 -- typer's default, never changed
     expires: ExpiresOption = "90d",
-    nats_url: NatsOption = DEFAULT_NATS_URL,
+    nats_url: NatsOption = None,
     as_json: JsonOption = False,
     wait_s: WaitOption = 10.0,
 ) -> None:
@@ -138,7 +138,7 @@ def create_key(
         Console(stderr=True, highlight=False).print(plain(line), style="dim", soft_wrap=True)
         return Exit.SUCCESS
 
-    run(lambda: connected(nats_url, wait_s, work, name="deliberate keys"), as_json=as_json)
+    run(lambda: connected(nats_url, wait_s, work, user="keys"), as_json=as_json)
 
 
 def keys_table(documents: list[dict[str, Any]]) -> Table:
@@ -156,7 +156,7 @@ def keys_table(documents: list[dict[str, Any]]) -> Table:
 
 @keys_cli.command("list", epilog=EXIT_HELP)
 def list_keys(
-    nats_url: NatsOption = DEFAULT_NATS_URL,
+    nats_url: NatsOption = None,
     as_json: JsonOption = False,
     tenant: Annotated[str | None, typer.Option(help="Only keys of this tenant.")] = None,
     wait_s: WaitOption = 10.0,
@@ -170,12 +170,12 @@ def list_keys(
         documents = [_document(key, book, pepper_id, now) for key in held if tenant in (None, key.fact.tenant)]
         return output({"items": documents}, lambda: keys_table(documents), as_json=as_json)
 
-    run(lambda: connected(nats_url, wait_s, work, name="deliberate keys"), as_json=as_json)
+    run(lambda: connected(nats_url, wait_s, work, user="keys"), as_json=as_json)
 
 
 @keys_cli.command("revoke", epilog=EXIT_HELP)
 def revoke_key(
-    key_id: KeyArgument, nats_url: NatsOption = DEFAULT_NATS_URL, as_json: JsonOption = False, wait_s: WaitOption = 10.0
+    key_id: KeyArgument, nats_url: NatsOption = None, as_json: JsonOption = False, wait_s: WaitOption = 10.0
 ) -> None:
     """Revoke a key for ever. Every gateway refuses it within a second and ends its streams and sessions."""
 
@@ -192,4 +192,4 @@ def revoke_key(
         document = _document(held, book, None, datetime.now(UTC))
         return output(document, lambda: plain(f"{known} is revoked"), as_json=as_json)
 
-    run(lambda: connected(nats_url, wait_s, work, name="deliberate keys"), as_json=as_json)
+    run(lambda: connected(nats_url, wait_s, work, user="keys"), as_json=as_json)

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.text import Text
 
 from app.cli.exits import EXIT_HELP, CommandError, Exit, FieldFault, print_json, run
-from app.cli.options import JsonOption, checked_nats_url
+from app.cli.options import JsonOption, checked_nats_url, default_nats_url
 from app.deliberation.errors import JournalUnavailable, StreamsDiffer
 from app.log import stream_settings as bounds
 from app.log.journal import JetStreamJournal
@@ -22,7 +22,15 @@ streams_cli = typer.Typer(no_args_is_help=True, help="Declare the streams of the
 
 
 NatsOption = Annotated[
-    str, typer.Option("--nats-url", envvar="NATS_URL", callback=checked_nats_url, help="NATS server of the log.")
+    str | None,
+    typer.Option(
+        "--nats-url",
+        envvar="NATS_URL",
+        metavar="URL",
+        callback=checked_nats_url,
+        show_default="the stack in .deliberate, else nats://127.0.0.1:4222",
+        help="NATS server of the log, or `file:///path` of a file with its URL.",
+    ),
 ]
 RetentionOption = Annotated[
     int,
@@ -53,23 +61,24 @@ WaitOption = Annotated[
     float, typer.Option("--wait", metavar="SECONDS", min=0, help="Wait for the server up to this long.")
 ]
 
-DEFAULT_NATS_URL = "nats://127.0.0.1:4222"
-
 
 async def connected(
-    nats_url: str, wait_s: float, work: Callable[[JetStreamJournal], Awaitable[Exit]], name: str = "deliberate streams"
+    nats_url: str | None, wait_s: float, work: Callable[[JetStreamJournal], Awaitable[Exit]], *, user: str = "streams"
 ) -> Exit:
-    """Run `work` with a connection to the log; raises CommandError when no server answers within `wait_s` seconds."""
+    """Run `work` with a connection to the log; raises CommandError when no server answers within `wait_s` seconds.
+
+    Without a URL it connects as `user` to the stack that runs here.
+    """
     # Otherwise every attempt to connect would be logged; a failure is reported once, at the end.
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
-    journal = JetStreamJournal(nats_url, name=name)
+    journal = JetStreamJournal(nats_url or default_nats_url(user), name=f"deliberate {user}")
     remedy = "give it by --nats-url or NATS_URL; `deliberate up` starts one, `deliberate streams apply` prepares it"
     try:
         async with asyncio.timeout(wait_s):
             await journal.open()
         return await work(journal)
     except (TimeoutError, JournalUnavailable) as exc:
-        detail = str(exc) or f"no NATS server with JetStream answered within {wait_s:g} s"
+        detail = str(exc) or journal.refusal or f"no NATS server with JetStream answered within {wait_s:g} s"
         raise CommandError(Exit.UNREACHABLE, "journal_unavailable", detail, remedy=remedy) from exc
     finally:
         await journal.close()
@@ -83,7 +92,7 @@ def _print_lines(lines: list[str], style: str) -> None:
 
 @streams_cli.command("plan", epilog=EXIT_HELP)
 def plan_streams(
-    nats_url: NatsOption = DEFAULT_NATS_URL,
+    nats_url: NatsOption = None,
     as_json: JsonOption = False,
     retention_s: RetentionOption = bounds.DAY_S,
     replicas: ReplicasOption = 1,
@@ -107,7 +116,7 @@ def plan_streams(
 
 @streams_cli.command("apply", epilog=EXIT_HELP)
 def apply_streams(
-    nats_url: NatsOption = DEFAULT_NATS_URL,
+    nats_url: NatsOption = None,
     as_json: JsonOption = False,
     retention_s: RetentionOption = bounds.DAY_S,
     replicas: ReplicasOption = 1,

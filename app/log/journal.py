@@ -34,7 +34,7 @@ from app.deliberation.facts import (
     suffix,
 )
 from app.deliberation.ports import Appended, Record, StreamState
-from app.log.connection import REQUEST_TIMEOUT_S, UNREACHABLE
+from app.log.connection import REQUEST_TIMEOUT_S, UNREACHABLE, login
 from app.log.direct_get import DirectGet, TooManySubjects
 from app.log.ordered_subscription import LiveSubscription, unsubscribe
 
@@ -49,6 +49,7 @@ PAGE_BYTES = 8_000_000
 WRONG_LAST_SEQUENCE = 10071
 NO_CONSUMER = 10014
 PURGES_AT_ONCE = 64
+_FILE_WAIT_S = 1.0
 # Streams that copy events to subjects with the id alone (`app.log.streams`), and the prefix of these subjects.
 COPIES = {"AGENT_RESULTS": "agent.results", "VLLM_STREAMING": "vllm.streaming"}
 
@@ -67,8 +68,8 @@ def stream_of(pattern: str) -> str:
 class JetStreamJournal:
     """`ports.Journal` and `ports.Control` over one connection.
 
-    Every method raises JournalUnavailable before `open` has connected and while the server is away. A write is retried
-    for `patience_s`.
+    `url` may be a `file:` URL, whose file holds the server's URL. Every method raises JournalUnavailable before `open`
+    has connected and while the server is away. A write is retried for `patience_s`.
     """
 
     def __init__(
@@ -83,6 +84,8 @@ class JetStreamJournal:
         self._reads = DirectGet(self.client)
         self._reconnect_calls: list[Callable[[], None]] = []
         self.last_write_failed = False
+        self.refusal = ""
+        self._connecting = False
 
     @property
     def server_version(self) -> str | None:
@@ -100,10 +103,17 @@ class JetStreamJournal:
         return journal
 
     async def open(self) -> None:
-        """Connect, and reconnect for ever. Waits for a server; raises JournalUnavailable when one refuses."""
+        """Connect, and reconnect for ever. Waits for the URL's file and for the server; `refusal` says why.
+
+        Raises JournalUnavailable when the server breaks the protocol.
+        """
+        server, credentials = await self._login()
+        self.server = urlsplit(server).netloc.rpartition("@")[2]
+        self._connecting = True
         try:
             await self.client.connect(
-                self._url,
+                server,
+                **credentials,
                 name=self._name,
                 max_reconnect_attempts=-1,
                 reconnect_time_wait=0.2,  # pyright: ignore[reportArgumentType] -- seconds; a fraction is honoured
@@ -119,9 +129,18 @@ class JetStreamJournal:
             raise JournalUnavailable(f"{self.server} refuses the connection: {exc}") from exc
         await self._reads.open()
 
+    async def _login(self) -> tuple[str, dict[str, Any]]:
+        while True:
+            try:
+                return login(self._url)
+            except JournalUnavailable as exc:
+                self.refusal = str(exc)
+                log.error("journal_url_unreadable", error=self.refusal)
+                await asyncio.sleep(_FILE_WAIT_S)
+
     async def close(self) -> None:
         """Close the connection."""
-        if self.client.is_closed:
+        if self.client.is_closed or not self._connecting:
             return
         try:
             await self.client.close()
@@ -138,6 +157,8 @@ class JetStreamJournal:
 
     async def _failed(self, error: Exception) -> None:
         log.warning("journal_connection_error", error=repr(error))
+        if "authorization" in str(error).lower():
+            self.refusal = f"{self.server} refuses the credentials: {error}"
         if isinstance(error, nats.errors.SlowConsumerError):
             self._resync()
 

@@ -19,7 +19,9 @@ Delays = Annotated[
 class SenderSettings(WebhookRules):
     """Each setting has a description, a unit, limits and an environment variable."""
 
-    nats_url: str = setting("nats://127.0.0.1:4222", "NATS server of the log.", min_length=1)
+    nats_url: str = setting(
+        "nats://127.0.0.1:4222", "Server that holds the log, or `file:///path` of a file with its URL.", min_length=1
+    )
     webhook_secrets: Secrets = setting(
         (),
         "At least one secret of at least 32 characters, newest first, separated by commas; all of them sign. "

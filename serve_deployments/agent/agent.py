@@ -26,6 +26,7 @@ from serve_deployments.agent.cancellation import CancellationListener
 from serve_deployments.agent.stage_request import StageRequest
 from serve_deployments.engine.client import Engines
 from serve_deployments.identity import identity
+from serve_deployments.ray_start import keep_replica_on_loopback
 from serve_deployments.sandbox.checks import Sandbox
 
 APPEND_PATIENCE_S = 120.0
@@ -238,6 +239,7 @@ class Agent:
 
     async def __init__(self, name: str, role: Role, nats_url: str, engine_urls: list[str], stream_deltas: bool) -> None:
         outlast_output()
+        keep_replica_on_loopback()
         journal = await JetStreamJournal.connect(nats_url, name=f"agent-{name}", patience_s=APPEND_PATIENCE_S)
         engines = Engines(role.engines or engine_urls, connections=role.concurrency)
         await engines.probe()

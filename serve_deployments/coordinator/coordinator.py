@@ -40,6 +40,7 @@ from serve_deployments.coordinator.fact_store import APPEND_PATIENCE_S, FactStor
 from serve_deployments.coordinator.role_client import Handle, RoleClient
 from serve_deployments.coordinator.work import Life, Work, fact_of, hand_over
 from serve_deployments.identity import REPLICA, identity
+from serve_deployments.ray_start import keep_replica_on_loopback
 
 # The facts that others write about a deliberation that is held here.
 HEARD = ("deliberations.*.*.cancel", "deliberations.*.*.call.*.finished")
@@ -349,6 +350,7 @@ class Coordinator:
 
     async def __init__(self, agents: dict[str, Handle], nats_url: str, slots: int) -> None:
         outlast_output()
+        keep_replica_on_loopback()
         journal = await JetStreamJournal.connect(nats_url, name="coordinator", patience_s=APPEND_PATIENCE_S)
         self._replica = CoordinatorReplica(journal, agents, slots)
         ready = asyncio.Event()

@@ -533,3 +533,11 @@ def test_rejects_a_wrong_command_line(options: list[str], status: int, said: str
     ended = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
     assert ended.returncode == status
     assert said in ended.stderr
+
+
+async def test_without_controls_nobody_reads_prompts_or_scripts_faults() -> None:
+    with running("--no-controls") as simulator:
+        async with httpx.AsyncClient(base_url=simulator.url) as client:
+            assert (await client.get("/v1/models")).status_code == 200
+            for path in ("/simulator/calls?detail=true", "/simulator/script"):
+                assert (await client.get(path)).status_code == 404
