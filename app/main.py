@@ -5,8 +5,9 @@ import gc
 import signal
 import socket
 import sys
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from functools import partial
 from types import FrameType
 
 import structlog
@@ -31,6 +32,7 @@ from app.deliberation.strategies import STRATEGIES
 from app.lifecycle.deliberations import Deliberations
 from app.lifecycle.sweep import sweep
 from app.log.gateway_log import GatewayLog, JetStreamLog
+from app.log.seal import LogSeal
 from app.log.stream_settings import StreamSettings
 from app.observability import logs
 from app.observability.metrics import Metrics
@@ -85,6 +87,11 @@ def access_of(settings: Settings, clock: Clock) -> Access:
     return Access(clock, Keyring(pepper), Sessions(pepper, settings.session_lifetime_s), rates, settings.cors_origins)
 
 
+def _refused(journal: GatewayLog, access: Access) -> Mapping[str, int]:
+    """Records that were not believed, by the seal that did not verify."""
+    return {"log": journal.refused, "key": access.keyring.refusals.count if access.keyring else 0}
+
+
 def check_exposure(settings: Settings) -> None:
     """Raise InvalidRequest for a host other than loopback in development mode."""
     if settings.key_pepper is None and not is_loopback(settings.host):
@@ -100,16 +107,17 @@ def lifespan_of(
 ) -> Callable[[FastAPI], AbstractAsyncContextManager[Gateway]]:
     """The lifespan of an application; without `journal` it opens the log of the settings.
 
-    It waits up to `startup_wait_s` for the log before it serves. Raises InvalidRequest when the roles cannot be read.
+    It waits up to `startup_wait_s` for the log before it serves. Raises InvalidRequest when the roles or the log key
+    cannot be read.
     """
-    roles = read_roles(settings.roles_file)
+    roles, seal = read_roles(settings.roles_file), LogSeal.of_file(settings.log_key_file)
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncGenerator[Gateway, None]:
         declared = StreamSettings(
             retention_s=settings.retention_s, replicas=settings.stream_replicas, ack_wait_s=settings.ack_wait_s
         )
-        opened = journal or JetStreamLog(settings.nats_url, declared)
+        opened = journal or JetStreamLog(settings.nats_url, declared, seal)
         role_depth_max = {name: role.queue_max for name, role in roles.items() if role.queue_max is not None}
         access = access_of(settings, clock)
         tenant_depth_max = None if access.development else settings.tenant_in_flight_max
@@ -159,7 +167,7 @@ def lifespan_of(
                 streams=streams,
                 roles=roles,
                 strategies=STRATEGIES,
-                metrics=Metrics(catalog, service.outcomes),
+                metrics=Metrics(catalog, service.outcomes, partial(_refused, opened, access)),
                 cluster=SingleFlightCache[bytes](CLUSTER_FRESH_S),
             )
             following.cancel()
@@ -171,7 +179,7 @@ def lifespan_of(
 def create_app(settings: Settings, journal: GatewayLog | None = None, clock: Clock | None = None) -> FastAPI:
     """The application. Its lifespan opens the log of the settings, unless one is given, and yields `Gateway`.
 
-    Raises InvalidRequest when the roles cannot be read.
+    Raises InvalidRequest when the roles or the log key cannot be read.
     """
     lifespan = lifespan_of(settings, journal, clock or SystemClock())
     app = FastAPI(title=document.TITLE, lifespan=lifespan, openapi_url=None, redirect_slashes=False)

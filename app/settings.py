@@ -19,6 +19,11 @@ from app.log.stream_settings import (
     RETENTION_S_MIN,
 )
 
+LOG_KEY_DESCRIPTION = (
+    "File with the secret that seals the log's records: at least 32 characters; during a rotation one per line, the "
+    "newest first. The same for all gateways, coordinators, agents, senders and `deliberate keys`. Without it whatever "
+    "is written to NATS is believed."
+)
 PACKAGED_ROLES = Path(__file__).with_name("roles.yaml")
 
 
@@ -75,6 +80,7 @@ class Settings(WebhookRules):
         unit="characters",
         min_length=PEPPER_CHARS_MIN,
     )
+    log_key_file: Path | None = setting(None, "LOG_KEY_FILE", LOG_KEY_DESCRIPTION)
     session_lifetime_s: int = setting(
         43_200,
         "SESSION_LIFETIME",

@@ -1,8 +1,12 @@
 """`deliberate streams plan | apply`: declares the streams of the log; no service does so while serving."""
 
 import asyncio
+import json
 import logging
+import os
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from pathlib import Path
 from typing import Annotated
 
 import structlog
@@ -12,8 +16,9 @@ from rich.text import Text
 
 from app.cli.exits import EXIT_HELP, CommandError, Exit, FieldFault, print_json, run
 from app.cli.options import JsonOption, checked_nats_url
-from app.deliberation.errors import JournalUnavailable, StreamsDiffer
+from app.deliberation.errors import InvalidRequest, JournalUnavailable, StreamsDiffer
 from app.log.journal import JetStreamJournal
+from app.log.seal import LOG_KEY_NAME, LOG_KEY_VARIABLE, LogSeal
 from app.log.stream_settings import (
     ACK_WAIT_S_MAX,
     ACK_WAIT_S_MIN,
@@ -60,7 +65,22 @@ WaitOption = Annotated[
     float, typer.Option("--wait", metavar="SECONDS", min=0, help="Wait for the server up to this long.")
 ]
 
+DATA_DIR = Path(".deliberate")
 DEFAULT_NATS_URL = "nats://127.0.0.1:4222"
+
+
+def _seal_of(nats_url: str) -> LogSeal:
+    """The seal of LOG_KEY_FILE; without it, that of the stack in `.deliberate` if this is its server."""
+    if not os.environ.get(LOG_KEY_VARIABLE):
+        with suppress(OSError, ValueError):
+            url = json.loads((DATA_DIR / "stack.json").read_bytes()).get("nats_url")
+            if nats_url == url or nats_url.startswith(DATA_DIR.resolve().as_uri()):
+                return LogSeal.of_file(DATA_DIR / LOG_KEY_NAME)
+    try:
+        return LogSeal.of_environment()
+    except InvalidRequest as exc:
+        remedy = "give the file that the gateway has"
+        raise CommandError(Exit.USAGE, "invalid_setting", str(exc), remedy=remedy) from exc
 
 
 async def connected(
@@ -73,7 +93,7 @@ async def connected(
     """Run `work` with a connection to the log; raises CommandError when no server answers within `wait_s` seconds."""
     # Otherwise every attempt to connect would be logged; a failure is reported once, at the end.
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
-    journal = JetStreamJournal(nats_url, name=name)
+    journal = JetStreamJournal(nats_url, name=name, seal=_seal_of(nats_url))
     remedy = (
         "give the server by --nats-url or NATS_URL; `deliberate up` starts one, `deliberate streams apply` prepares it"
     )

@@ -20,6 +20,7 @@ from app.cli.stack.processes import PortAllocator, write_private
 from app.cli.stack.supervisor import StackRun
 from app.deliberation.errors import InvalidRequest
 from app.deliberation.roles import parse_roles
+from app.log.seal import LOG_KEY_NAME, LOG_KEY_VARIABLE, LogSeal
 from app.log.stream_settings import (
     ACK_WAIT_S_MAX,
     ACK_WAIT_S_MIN,
@@ -74,6 +75,7 @@ class Layout:
     ray_dir: Path
     ray_token: str
     webhook_secrets: str
+    log_key_file: Path
     url: str
     nats_url: str
     engine_urls: tuple[str, ...]
@@ -96,6 +98,7 @@ class Layout:
             "data_dir": str(self.data_dir),
             "ray_dir": str(self.ray_dir),
             "ray_token_file": str(self.data_dir / "ray_token"),
+            "log_key_file": str(self.log_key_file),
             "webhook_secret_file": str(self.data_dir / WEBHOOK_SECRET_FILE),
         }
         return StackRun(
@@ -124,6 +127,7 @@ def plan_stack(options: StackOptions, report: ProgressReport) -> Layout:
         data_dir=data_dir,
         ray_dir=_ray_dir(data_dir),
         ray_token=_kept_secret(data_dir / "ray_token"),
+        log_key_file=_log_key_file(data_dir),
         webhook_secrets=os.environ.get("WEBHOOK_SECRETS") or _kept_secret(data_dir / WEBHOOK_SECRET_FILE),
         url=f"http://{f'[{url_host}]' if ':' in url_host else url_host}:{ports['gateway']}",
         nats_url=options.nats_url or f"nats://{LOOPBACK}:{ports['nats']}",
@@ -173,6 +177,19 @@ def _kept_secret(path: Path) -> str:
     if not path.exists():
         write_private(path, secrets.token_hex(32))
     return path.read_text(encoding="utf-8").strip()
+
+
+def _log_key_file(data_dir: Path) -> Path:
+    """The file of LOG_KEY_FILE, else one in the data directory, made at the first start; raises CommandError."""
+    given, kept = os.environ.get(LOG_KEY_VARIABLE), data_dir / LOG_KEY_NAME
+    if not given:
+        _kept_secret(kept)
+    path = Path(given).resolve() if given else kept
+    try:
+        LogSeal.of_file(path)
+    except InvalidRequest as error:
+        raise CommandError(Exit.USAGE, "invalid_setting", str(error), remedy="correct the file") from error
+    return path
 
 
 def _ray_dir(data_dir: Path) -> Path:
