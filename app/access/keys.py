@@ -15,7 +15,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import datetime
 from math import inf
-from typing import Annotated, Literal, TypeVar
+from typing import Annotated, Literal, TypeVar, cast
 
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, TypeAdapter
 
@@ -146,11 +146,12 @@ def _unsealed(data: bytes) -> tuple[str, str]:
     """A fact's seal, and its other fields as canonical JSON; raises ValueError."""
     if len(data) > _FACT_BYTES_MAX:
         raise ValueError("longer than any fact of a key")
-    fields = json.loads(data)
-    seal = fields.pop("seal", "") if isinstance(fields, dict) else ""
-    if not isinstance(seal, str) or not seal.startswith(_SEAL_VERSION):
-        seal = ""
-    return seal, json.dumps(fields, sort_keys=True, separators=(",", ":"))
+    found = json.loads(data)
+    if not isinstance(found, dict):
+        raise ValueError("no object")
+    fields = cast("dict[str, object]", found)
+    seal = fields.pop("seal", "")
+    return str(seal), json.dumps(fields, sort_keys=True, separators=(",", ":"))
 
 
 def created(

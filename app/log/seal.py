@@ -56,7 +56,7 @@ class LogSeal:
         if path is None:
             return cls()
         try:
-            keys = path.read_text(encoding="utf-8").split()
+            keys = [key for line in path.read_text(encoding="utf-8").splitlines() if (key := line.strip())]
         except (OSError, ValueError) as exc:
             # Without `from`: the error of a wrong encoding quotes the file.
             raise InvalidRequest(f"{LOG_KEY_VARIABLE}={path}: {type(exc).__name__}") from None
