@@ -33,6 +33,7 @@ from app.deliberation.strategies import STRATEGIES
 from app.lifecycle.deliberations import Deliberations
 from app.lifecycle.sweep import sweep
 from app.log.gateway_log import GatewayLog, JetStreamLog
+from app.log.seal import LogSeal
 from app.log.stream_settings import StreamSettings
 from app.observability import logs
 from app.observability.metrics import Metrics
@@ -84,6 +85,11 @@ def access_of(settings: Settings, clock: Clock) -> Access:
         return Access(clock, None, None, rates, settings.cors_origins)
     pepper = Pepper(settings.key_pepper.get_secret_value())
     return Access(clock, Keyring(pepper), Sessions(pepper, settings.session_lifetime_s), rates, settings.cors_origins)
+
+
+def _refused(journal: GatewayLog, access: Access) -> Mapping[str, int]:
+    """Records that were not believed, by the seal that did not verify."""
+    return {"log": journal.refused, "key": access.keyring.refusals.count if access.keyring else 0}
 
 
 def check_exposure(settings: Settings) -> None:
@@ -143,7 +149,7 @@ def gateway_over(
         streams=streams,
         roles=roles,
         strategies=STRATEGIES,
-        metrics=Metrics(catalog, service.outcomes, connections),
+        metrics=Metrics(catalog, service.outcomes, connections, partial(_refused, journal, access)),
         cluster=SingleFlightCache[bytes](CLUSTER_FRESH_S),
     )
 
@@ -153,14 +159,15 @@ def lifespan_of(
 ) -> Callable[[FastAPI], AbstractAsyncContextManager[Gateway]]:
     """The lifespan of an application; without `journal` it opens the log of the settings.
 
-    It waits up to `startup_wait_s` for the log before it serves. Raises InvalidRequest when the roles cannot be read.
+    It waits up to `startup_wait_s` for the log before it serves. Raises InvalidRequest when the roles or the log key
+    cannot be read.
     """
-    roles = read_roles(settings.roles_file)
+    roles, seal = read_roles(settings.roles_file), LogSeal.of_file(settings.log_key_file)
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncGenerator[Gateway, None]:
         declared = StreamSettings(settings.retention_s, settings.stream_replicas, settings.ack_wait_s)
-        opened = journal or JetStreamLog(settings.nats_url, declared)
+        opened = journal or JetStreamLog(settings.nats_url, declared, seal)
         gateway = gateway_over(opened, settings, clock, roles, app.state.connections)
         feed, catalog, keyring = gateway["feed"], gateway["catalog"], gateway["access"].keyring
         async with feed, asyncio.TaskGroup() as group:
@@ -179,7 +186,7 @@ def lifespan_of(
 def create_app(settings: Settings, journal: GatewayLog | None = None, clock: Clock | None = None) -> FastAPI:
     """The application. Its lifespan opens the log of the settings, unless one is given, and yields `Gateway`.
 
-    Raises InvalidRequest when the roles cannot be read.
+    Raises InvalidRequest when the roles or the log key cannot be read.
     """
     lifespan = lifespan_of(settings, journal, clock or SystemClock())
     app = FastAPI(title=document.TITLE, lifespan=lifespan, openapi_url=None, redirect_slashes=False)

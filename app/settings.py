@@ -19,6 +19,11 @@ from app.log.stream_settings import (
     RETENTION_S_MIN,
 )
 
+LOG_KEY_DESCRIPTION = (
+    "File with the secret that seals the log's records: at least 32 characters; during a rotation one per line, the "
+    "newest first. The same for all gateways, coordinators, agents, senders and `deliberate keys`. Without it whatever "
+    "is written to NATS is believed."
+)
 PACKAGED_ROLES = Path(__file__).with_name("roles.yaml")
 
 
@@ -82,6 +87,7 @@ class Settings(WebhookRules):
         "characters",
         min_length=PEPPER_CHARS_MIN,
     )
+    log_key_file: Path | None = setting(None, LOG_KEY_DESCRIPTION)
     session_lifetime_s: int = setting(
         43_200, "How long a browser session lasts; it never outlasts its key.", ge=60, le=2_592_000
     )

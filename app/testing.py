@@ -60,6 +60,7 @@ class InMemoryJournal:
     available: bool = True
     records: list[Record] = field(default_factory=list[Record])
     replies: dict[str, list[dict[str, Any]]] = field(default_factory=dict[str, list[dict[str, Any]]])
+    refused: int = 0
     announced: dict[str, End] = field(default_factory=dict[str, End])
     _last_sequence: int = 0
     _subscriptions: list[_MemorySubscription] = field(default_factory=list[_MemorySubscription])

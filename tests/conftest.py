@@ -135,7 +135,23 @@ async def modelled_journal() -> "AsyncIterator[JetStreamJournal]":
     await journal.close()
 
 
-@pytest.fixture(params=["memory", "jetstream", "modelled"])
+LOG_KEY = "the log key of the tests, which is long enough"
+
+
+@pytest.fixture(scope="session")
+async def sealed_journal(
+    jetstream_journal: "JetStreamJournal", nats_server: NatsServer
+) -> "AsyncIterator[JetStreamJournal]":
+    """A journal over the run's server that seals what it writes and believes nothing else."""
+    from app.log.journal import JetStreamJournal
+    from app.log.seal import LogSeal
+
+    journal = await JetStreamJournal.connect(nats_server.url, name=f"sealed-{os.getpid()}", seal=LogSeal([LOG_KEY]))
+    yield journal
+    await journal.close()
+
+
+@pytest.fixture(params=["memory", "jetstream", "modelled", "sealed"])
 def any_journal(request: pytest.FixtureRequest) -> "InMemoryJournal | JetStreamJournal":
     """Each journal in turn."""
     from app.testing import InMemoryJournal

@@ -1,8 +1,11 @@
 """`deliberate streams plan | apply`: declares the streams of the log; no service does so while serving."""
 
 import asyncio
+import json
 import logging
+import os
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import Annotated
 
 import structlog
@@ -11,10 +14,11 @@ from rich.console import Console
 from rich.text import Text
 
 from app.cli.exits import EXIT_HELP, CommandError, Exit, FieldFault, print_json, run
-from app.cli.options import JsonOption, checked_nats_url, default_nats_url
-from app.deliberation.errors import JournalUnavailable, StreamsDiffer
+from app.cli.options import DATA_DIR, JsonOption, checked_nats_url, default_nats_url
+from app.deliberation.errors import InvalidRequest, JournalUnavailable, StreamsDiffer
 from app.log import stream_settings as bounds
 from app.log.journal import JetStreamJournal
+from app.log.seal import LOG_KEY_NAME, LOG_KEY_VARIABLE, LogSeal
 from app.log.stream_settings import StreamSettings
 from app.log.streams import apply, plan
 
@@ -62,6 +66,20 @@ WaitOption = Annotated[
 ]
 
 
+def _seal_of(nats_url: str) -> LogSeal:
+    """The seal of LOG_KEY_FILE; without it, that of the stack in `.deliberate` if this is its server."""
+    if not os.environ.get(LOG_KEY_VARIABLE):
+        with suppress(OSError, ValueError):
+            url = json.loads((DATA_DIR / "stack.json").read_bytes()).get("nats_url")
+            if nats_url == url or nats_url.startswith(DATA_DIR.resolve().as_uri()):
+                return LogSeal.of_file(DATA_DIR / LOG_KEY_NAME)
+    try:
+        return LogSeal.of_environment()
+    except InvalidRequest as exc:
+        remedy = "give the file that the gateway has"
+        raise CommandError(Exit.USAGE, "invalid_setting", str(exc), remedy=remedy) from exc
+
+
 async def connected(
     nats_url: str | None, wait_s: float, work: Callable[[JetStreamJournal], Awaitable[Exit]], *, user: str = "streams"
 ) -> Exit:
@@ -71,7 +89,8 @@ async def connected(
     """
     # Otherwise every attempt to connect would be logged; a failure is reported once, at the end.
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
-    journal = JetStreamJournal(nats_url or default_nats_url(user), name=f"deliberate {user}")
+    url = nats_url or default_nats_url(user)
+    journal = JetStreamJournal(url, name=f"deliberate {user}", seal=_seal_of(url))
     remedy = "give it by --nats-url or NATS_URL; `deliberate up` starts one, `deliberate streams apply` prepares it"
     try:
         async with asyncio.timeout(wait_s):

@@ -74,6 +74,18 @@ def _of_connections(connections: Connections) -> Iterator[Metric]:
     yield refused
 
 
+def _of_refusals(refused: Callable[[], Mapping[str, int]]) -> Iterator[Metric]:
+    """Records of the log that this process read and did not believe."""
+    records = CounterMetricFamily(
+        "log_records_refused",
+        "Records read from the log and not believed, by the seal that did not verify: log, key",
+        labels=["seal"],
+    )
+    for seal, count in refused().items():
+        records.add_metric([seal], count)
+    yield records
+
+
 def _of_replicas(replicas: Sequence[AgentStatus]) -> Iterator[Metric]:
     """The current status of agent replicas; a count that another version lacks reads as 0."""
     labels = ["role", "replica"]
@@ -130,7 +142,13 @@ def _of_senders(senders: Sequence[SenderStatus]) -> Iterator[Metric]:
 class Metrics:
     """The registry of one gateway. It counts its own requests, and the deliberations of the whole log."""
 
-    def __init__(self, catalog: Catalog, outcomes: Mapping[SubmissionOutcome, int], connections: Connections) -> None:
+    def __init__(
+        self,
+        catalog: Catalog,
+        outcomes: Mapping[SubmissionOutcome, int],
+        connections: Connections,
+        refused: Callable[[], Mapping[str, int]],
+    ) -> None:
         registry = self.registry = CollectorRegistry()
         self.requests = Counter(
             "gateway_requests", "Requests answered", ["method", "route", "status"], registry=registry
@@ -145,6 +163,7 @@ class Metrics:
         self.sse_viewers = Gauge("sse_viewers", "Open SSE streams", registry=registry)
         registry.register(_Collected(partial(_of_deliberations, catalog, outcomes)))
         registry.register(_Collected(partial(_of_connections, connections)))
+        registry.register(_Collected(partial(_of_refusals, refused)))
 
     def exposition(self, replicas: Sequence[AgentStatus] = (), senders: Sequence[SenderStatus] | None = None) -> bytes:
         """The text exposition. `senders` is None where webhooks are off, and empty where senders are missing."""

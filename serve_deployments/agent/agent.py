@@ -20,6 +20,7 @@ from app.deliberation.facts import CallFinished, CallStarted, decode, prefix
 from app.deliberation.prompts.form import persona_section
 from app.deliberation.roles import Role
 from app.log.journal import JetStreamJournal
+from app.log.seal import LogSeal
 from app.observability.logs import outlast_output
 from serve_deployments.agent.call import CallRun
 from serve_deployments.agent.cancellation import CancellationListener
@@ -240,7 +241,9 @@ class Agent:
     async def __init__(self, name: str, role: Role, nats_url: str, engine_urls: list[str], stream_deltas: bool) -> None:
         outlast_output()
         keep_replica_on_loopback()
-        journal = await JetStreamJournal.connect(nats_url, name=f"agent-{name}", patience_s=APPEND_PATIENCE_S)
+        journal = await JetStreamJournal.connect(
+            nats_url, name=f"agent-{name}", patience_s=APPEND_PATIENCE_S, seal=LogSeal.of_environment()
+        )
         engines = Engines(role.engines or engine_urls, connections=role.concurrency)
         await engines.probe()
         self._replica = AgentReplica(name, role, engines, journal, stream_deltas=stream_deltas)

@@ -32,6 +32,7 @@ from app.deliberation.fold import State
 from app.deliberation.ports import Record
 from app.deliberation.strategies import STRATEGIES
 from app.log.journal import JetStreamJournal
+from app.log.seal import LogSeal
 from app.log.work_queue import QueueItem, WorkQueue
 from app.observability.logs import outlast_output
 from serve_deployments.agent.agent import settle_heap
@@ -351,7 +352,9 @@ class Coordinator:
     async def __init__(self, agents: dict[str, Handle], nats_url: str, slots: int) -> None:
         outlast_output()
         keep_replica_on_loopback()
-        journal = await JetStreamJournal.connect(nats_url, name="coordinator", patience_s=APPEND_PATIENCE_S)
+        journal = await JetStreamJournal.connect(
+            nats_url, name="coordinator", patience_s=APPEND_PATIENCE_S, seal=LogSeal.of_environment()
+        )
         self._replica = CoordinatorReplica(journal, agents, slots)
         ready = asyncio.Event()
         # Held here and watched by check_health: Serve knows no deployment that works without being called.

@@ -15,28 +15,29 @@ DURABILITY_GUARDS = (
     Guard(
         "a fact is written only where nothing stands",
         "app/log/journal.py",
-        '_FIRST_WRITE = {"Nats-Expected-Last-Subject-Sequence": "0"}',
-        "_FIRST_WRITE: dict[str, str] = {}",
+        "        headers = {_EXPECTED_LAST: str(expected), **self.seal",
+        "        headers = {**self.seal",
         "tests/contracts/test_journal.py::test_first_write_wins_and_the_loser_gets_the_stored_record[jetstream]",
     ),
     Guard(
         "the same, as crashes show it",
         "app/log/journal.py",
-        '_FIRST_WRITE = {"Nats-Expected-Last-Subject-Sequence": "0"}',
-        "_FIRST_WRITE: dict[str, str] = {}",
+        "        headers = {_EXPECTED_LAST: str(expected), **self.seal",
+        "        headers = {**self.seal",
         f"{HANGS}[vote]",
     ),
     Guard(
         "an end is written only where none stands",
         "app/log/journal.py",
-        "        headers = _FIRST_WRITE if alone is None else",
-        '        headers = {} if subject.endswith(".end") else _FIRST_WRITE if alone is None else',
+        "        if write.alone is not None:\n",
+        '        if write.subject.endswith(".end"):\n            del headers[_EXPECTED_LAST]\n'
+        "        if write.alone is not None:\n",
         "tests/contracts/test_journal.py::test_of_fifty_concurrent_ends_one_is_stored[jetstream]",
     ),
     Guard(
         "a write without an answer is looked for",
         "app/log/journal.py",
-        """            stored = await self._last(subject)
+        """            stored, _ = await self._standing(write.subject, write.believes)
             if stored is None:
                 detail""",
         """            stored = None
@@ -54,7 +55,7 @@ DURABILITY_GUARDS = (
     Guard(
         "what stands is compared with what was offered",
         "app/log/journal.py",
-        """                return Appended(stored, created=stored.data == data)
+        """                return Appended(stored, created=stored.data == write.data)
         raise""",
         """                return Appended(stored, created=True)
         raise""",

@@ -22,6 +22,7 @@ from app.cli.stack.supervisor import StackRun
 from app.deliberation.errors import InvalidRequest
 from app.deliberation.roles import parse_roles
 from app.log import stream_settings as bounds
+from app.log.seal import LOG_KEY_NAME, LOG_KEY_VARIABLE, LogSeal
 from app.log.stream_settings import StreamSettings
 
 LOOPBACK = "127.0.0.1"
@@ -71,6 +72,7 @@ class Layout:
     ray_dir: Path
     webhook_secrets: str = field(repr=False)
     nats_passwords: Mapping[str, str] = field(repr=False)
+    log_key_file: Path
     url: str
     nats_url: str
     engine_urls: tuple[str, ...]
@@ -103,6 +105,7 @@ class Layout:
             "data_dir": str(self.data_dir),
             "ray_dir": str(self.ray_dir),
             "ray_token_file": str(self.ray_token_file),
+            "log_key_file": str(self.log_key_file),
             "webhook_secret_file": str(self.data_dir / WEBHOOK_SECRET_FILE),
         }
         state_file = self.data_dir / "stack.json"
@@ -133,6 +136,7 @@ def plan_stack(options: StackOptions, report: ProgressReport) -> Layout:
         options=options,
         data_dir=data_dir,
         ray_dir=_ray_dir(data_dir),
+        log_key_file=_log_key_file(data_dir),
         webhook_secrets=os.environ.get("WEBHOOK_SECRETS") or _kept_secret(data_dir / WEBHOOK_SECRET_FILE),
         url=f"http://{f'[{url_host}]' if ':' in url_host else url_host}:{ports['gateway']}",
         nats_passwords=_nats_users(data_dir, options, nats_url),
@@ -200,6 +204,19 @@ def _nats_users(data_dir: Path, options: StackOptions, server: str) -> dict[str,
         else:
             write_private(directory / user, options.nats_url)
     return passwords
+
+
+def _log_key_file(data_dir: Path) -> Path:
+    """The file of LOG_KEY_FILE, else one in the data directory, made at the first start; raises CommandError."""
+    given, kept = os.environ.get(LOG_KEY_VARIABLE), data_dir / LOG_KEY_NAME
+    if not given:
+        _kept_secret(kept)
+    path = Path(given).resolve() if given else kept
+    try:
+        LogSeal.of_file(path)
+    except InvalidRequest as error:
+        raise CommandError(Exit.USAGE, "invalid_setting", str(error), remedy="correct the file") from error
+    return path
 
 
 def _ray_dir(data_dir: Path) -> Path:

@@ -21,6 +21,7 @@ from app.cli.stack.layout import LOOPBACK, Layout, StackOptions, make_ray_dir, m
 from app.cli.stack.nats_server import declare_on_external, declare_streams, jetstream_works, write_config
 from app.cli.stack.processes import exclusive, marked, sweep
 from app.cli.stack.supervisor import Child, StackFailed, Supervisor, supervised
+from app.log.seal import LOG_KEY_VARIABLE
 
 READY_WITHIN_S = 120.0
 _LEFTOVERS_GRACE_S = 3.0
@@ -38,6 +39,7 @@ class RunningStack:
 
     url: str
     nats_url: str
+    log_key_file: Path
     engine_urls: tuple[str, ...]
     layout: Layout
     supervisor: Supervisor
@@ -72,7 +74,14 @@ async def running_stack(options: StackOptions, report: ProgressReport = lambda _
                 await _until_serving(layout)
                 await _report_engines(options.engine_urls, report)
                 report(_ready(layout, time.monotonic() - began_s))
-                yield RunningStack(layout.url, layout.nats_url_of("gateway"), layout.engine_urls, layout, supervisor)
+                yield RunningStack(
+                    layout.url,
+                    layout.nats_url_of("gateway"),
+                    layout.log_key_file,
+                    layout.engine_urls,
+                    layout,
+                    supervisor,
+                )
 
 
 @contextmanager
@@ -163,7 +172,7 @@ def _python_environment(layout: Layout, nats_user: str | None, **more: str) -> d
     inherited = {key: os.environ[key] for key in kept}
     path = os.pathsep.join(filter(None, [root, inherited.get("PYTHONPATH")]))
     roles = {"ROLES_FILE": str(layout.options.roles_file.resolve())} if layout.options.roles_file else {}
-    log = {"NATS_URL": layout.nats_url_of(nats_user)} if nats_user else {}
+    log = {"NATS_URL": layout.nats_url_of(nats_user), LOG_KEY_VARIABLE: str(layout.log_key_file)} if nats_user else {}
     return {**inherited, "PYTHONPATH": path, **log, **roles, **more}
 
 
