@@ -1,24 +1,42 @@
-"""Marks a test's checking statements, so that a test that reaches none of them is seen to check nothing."""
+"""Marks a test's checking statements, so that a test that reaches none of them is seen to check nothing.
+
+Says also which text is no more than an expression of plain values.
+"""
 
 import ast
 import types
 from collections.abc import Iterator
+from typing import Any
 
 # The name of the function that is called before each checking statement.
 REACHED = "__reached__"
 
+_VALUES = (
+    *(ast.Expression, ast.Constant, ast.Name, ast.expr_context, ast.List, ast.Tuple, ast.Set, ast.Dict, ast.IfExp),
+    *(ast.BinOp, ast.UnaryOp, ast.BoolOp, ast.Compare, ast.operator, ast.unaryop, ast.boolop, ast.cmpop),
+)
 _SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)
 _COMPOUND = (ast.If, ast.Match, ast.Try, ast.TryStar, ast.With, ast.AsyncWith, ast.For, ast.AsyncFor, ast.While)
 
 
 def compiled(test: str, name: str) -> types.CodeType:
     """The code of a test. Raises SyntaxError, or ValueError for a null byte."""
-    tree = _Marking().visit(ast.parse(test, name))
+    tree = ast.parse(test, name)
+    _Marking().visit(tree)
     return compile(ast.fix_missing_locations(tree), name, "exec", dont_inherit=True)
 
 
+def only_values(text: str) -> bool:
+    """Whether a text is an expression that calls nothing and reaches no attribute."""
+    try:
+        tree = ast.parse(text.strip(), mode="eval")
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return False
+    return all(isinstance(each, _VALUES) for each in ast.walk(tree))
+
+
 class _Marking(ast.NodeTransformer):
-    def visit(self, node: ast.AST) -> ast.AST | list[ast.AST]:
+    def visit(self, node: ast.AST) -> Any:  # noqa: ANN401 -- as its base has it
         checks = isinstance(node, ast.stmt) and _checks(node)
         visited = super().visit(node)
         if not checks:

@@ -10,6 +10,7 @@ import fcntl
 import json
 import marshal
 import os
+import re
 import select
 import signal
 import socket
@@ -28,6 +29,8 @@ CREATIONS_MAX = 256
 CONFINED_WITHIN_S = 10.0
 TRIED_MAX = 16
 
+# A program could write other lines.
+_TRIED = re.compile(r"import [!-~]+|open [!-~]+ for writing|[a-z]+\.[A-Za-z_.]+")
 _KEPT_BYTES_MAX = 8_192
 _READ_BYTES = 65_536
 _INPUT, _LINK = 0, 10
@@ -43,10 +46,11 @@ _CONTINUE = 1
 _PACKAGE, _HERE = __package__, os.path.dirname(__file__)
 _INSIDE = ("values", "peer", "program", "assertions", "trial", "zygote")
 _BOOT = f"""
-import marshal, sys
+import builtins, marshal, sys
 modules, program = marshal.loads(open({zygote.ORDER}, "rb", closefd=False).read())
 for name, code in modules:
     module = sys.modules[name] = type(sys)(name)
+    vars(module)["__builtins__"] = dict(vars(builtins))  # a program may rebind its own
     exec(code, vars(module))
 for name, _ in modules:
     del sys.modules[name]
@@ -214,7 +218,7 @@ class Zygote:
 
     def _note(self) -> None:
         for line in bytes(self._kept[self._notes]).decode("ascii", "replace").split("\n")[:-1]:
-            if line.isprintable() and line not in self.tried and len(self.tried) < TRIED_MAX:
+            if _TRIED.fullmatch(line) and line not in self.tried and len(self.tried) < TRIED_MAX:
                 self.tried.append(line)
 
     def _answer(self) -> None:

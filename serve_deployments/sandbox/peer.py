@@ -19,6 +19,7 @@ from typing import Any, cast
 from serve_deployments.sandbox.values import BYTES_MAX, Encoder, NotPlain, decoder, has_form
 
 OBJECTS_MAX = 100_000
+HEARD_BYTES_MAX = 16 << 20
 TEXT_CHARS_MAX = 500
 # The module names, and file names, of the two texts.
 PROGRAM, TEST = "solution", "test"
@@ -44,10 +45,12 @@ _HELD: dict[type, Callable[[Any], object]] = {
     float: float.__float__,
     str: str.__str__,
     bytes: lambda value: bytes.__getitem__(value, slice(None)),
-    tuple: lambda value: tuple.__getitem__(value, slice(None)),
+    tuple: lambda value: tuple[Any, ...](tuple.__iter__(value)),
 }
 _CHANGING = (list, dict, set, bytearray)
 _CLOSED = (types.ModuleType, types.FrameType, types.CodeType, types.TracebackType, types.CoroutineType)
+# They end loops and tasks in silence, those of the test too.
+_CONTROL = (StopIteration, StopAsyncIteration)
 _OF_A_FUNCTION = ("__name__", "__qualname__", "__doc__", "__module__")
 
 
@@ -62,63 +65,62 @@ class Refused(Exception):
 class Remote:
     """An object of the other process."""
 
-    __slots__ = ("__weakref__", "_sandbox_label", "_sandbox_peer", "_sandbox_place")
-    _sandbox_peer: "Peer"
-    _sandbox_place: int
-    _sandbox_label: str
+    __slots__ = ("__weakref__", "sandbox_label", "sandbox_peer", "sandbox_place")
+    sandbox_peer: "Peer"
+    sandbox_place: int
+    sandbox_label: str
 
     def __init__(self, peer: "Peer", place: int, label: str) -> None:
         for name, value in (("peer", peer), ("place", place), ("label", label)):
-            object.__setattr__(self, f"_sandbox_{name}", value)
+            object.__setattr__(self, f"sandbox_{name}", value)
 
     def __getattr__(self, name: str) -> Any:  # noqa: ANN401 -- as any object's
-        if self._sandbox_peer.strict and name in _YES_OR_NO:
-            self._sandbox_peer.refuse(f"{self._sandbox_label} is no plain value: it would answer {name}() itself")
-        return self._sandbox_peer.ask("getattr", self, name)
+        if self.sandbox_peer.strict and name in _YES_OR_NO:
+            self.sandbox_peer.refuse(f"{self.sandbox_label} is no plain value: it would answer {name}() itself")
+        return self.sandbox_peer.ask("getattr", self, name)
 
     def __setattr__(self, name: str, value: object) -> None:
-        self._sandbox_peer.ask("setattr", self, name, value)
+        self.sandbox_peer.ask("setattr", self, name, value)
 
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> object:
-        return self._sandbox_peer.ask("__exit__", self, error)
-
-    async def _sandbox_awaited(self) -> object:
-        return self._sandbox_peer.ask("await", self)
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> bool:
+        suppressed = bool(self.sandbox_peer.ask("__exit__", self, error))
+        # A context manager of the program does not swallow a failure of the test.
+        return suppressed and not (self.sandbox_peer.strict and isinstance(error, (AssertionError, Refused, Gone)))
 
     def __await__(self) -> Any:  # noqa: ANN401
-        return self._sandbox_awaited().__await__()
+        return _waiting(self).__await__()
 
     def __mro_entries__(self, bases: object) -> Any:  # noqa: ANN401
-        return self._sandbox_peer.refuse(f"a test cannot derive from {self._sandbox_label}, a class of the program")
+        return self.sandbox_peer.refuse(f"a test cannot derive from {self.sandbox_label}, a class of the program")
 
 
 def _asked(name: str) -> Callable[..., object]:
     def method(self: Remote, *arguments: object, **named: object) -> object:
-        return self._sandbox_peer.ask(name, self, *arguments, **named)
+        return self.sandbox_peer.ask(name, self, *arguments, **named)
 
     return method
 
 
 def _compared(name: str) -> Callable[[Remote, object], object]:
     def method(self: Remote, other: object) -> object:
-        peer = self._sandbox_peer
+        peer = self.sandbox_peer
         if not peer.strict or type(other) is Remote:
             return peer.ask(name, self, other)
         if other is None and name in ("__eq__", "__ne__"):
             return name == "__ne__"
         if not has_form(other):
             return NotImplemented
-        return peer.refuse(f"{self._sandbox_label} is no plain value: it decides itself what it equals or exceeds")
+        return peer.refuse(f"{self.sandbox_label} is no plain value: it decides itself what it equals or exceeds")
 
     return method
 
 
 def _computed(name: str, swapped: bool = False) -> Callable[..., object]:
     def method(self: Remote, *others: object) -> object:
-        peer = self._sandbox_peer
+        peer = self.sandbox_peer
         result = peer.ask(name, *((*others, self) if swapped else (self, *others)))
         if peer.strict and type(result) is not Remote:
-            peer.refuse(f"{self._sandbox_label} is no plain value: it decides itself what {name} gives")
+            peer.refuse(f"{self.sandbox_label} is no plain value: it decides itself what {name} gives")
         return result
 
     return method
@@ -134,28 +136,25 @@ for _name in _BINARY:
     setattr(Remote, f"__{_name}__", _computed(f"__{_name}__"))
     setattr(Remote, f"__r{_name}__", _computed(f"__{_name}__", swapped=True))
 
-_OPERATIONS: dict[str, Callable[..., Any]] = {
-    name: getattr(operator, name) for name in (*_UNARY, *_COMPARISONS, *(f"__{name}__" for name in _BINARY))
-} | {
-    "__bool__": bool,
-    "__call__": lambda target, *arguments, **named: target(*arguments, **named),
-    "__delitem__": operator.delitem,
-    "__enter__": lambda target: type(target).__enter__(target),
-    "__exit__": lambda target, error: type(target).__exit__(target, error and type(error), error, None),
-    "__getitem__": operator.getitem,
-    "__hash__": hash,
-    "__instancecheck__": lambda kind, value: isinstance(value, kind),
-    "__iter__": iter,
-    "__len__": len,
-    "__next__": next,
-    "__repr__": repr,
-    "__setitem__": operator.setitem,
-    "__str__": str,
-    "__subclasscheck__": lambda kind, other: issubclass(other, kind),
-    "await": lambda target: _awaited(target),
-    "getattr": getattr,
-    "setattr": setattr,
-}
+
+def _call(target: Any, *arguments: Any, **named: Any) -> Any:  # noqa: ANN401 -- any objects, here and below
+    return target(*arguments, **named)
+
+
+def _enter(target: Any) -> Any:  # noqa: ANN401
+    return cast(Any, type(target)).__enter__(target)
+
+
+def _leave(target: Any, error: BaseException | None) -> Any:  # noqa: ANN401
+    return cast(Any, type(target)).__exit__(target, error and type(error), error, None)
+
+
+def _is_instance(kind: Any, value: object) -> bool:  # noqa: ANN401
+    return isinstance(value, kind)
+
+
+def _is_subclass(kind: Any, other: Any) -> bool:  # noqa: ANN401
+    return issubclass(other, kind)
 
 
 def _awaited(awaitable: Any) -> object:  # noqa: ANN401
@@ -167,16 +166,42 @@ def _awaited(awaitable: Any) -> object:  # noqa: ANN401
     return asyncio.run(one())
 
 
+_OPERATIONS: dict[str, Callable[..., Any]] = {
+    **{name: getattr(operator, name) for name in (*_UNARY, *_COMPARISONS, *(f"__{name}__" for name in _BINARY))},
+    "__bool__": bool,
+    "__call__": _call,
+    "__delitem__": operator.delitem,
+    "__enter__": _enter,
+    "__exit__": _leave,
+    "__getitem__": operator.getitem,
+    "__hash__": hash,
+    "__instancecheck__": _is_instance,
+    "__iter__": iter,
+    "__len__": len,
+    "__next__": next,
+    "__repr__": repr,
+    "__setitem__": operator.setitem,
+    "__str__": str,
+    "__subclasscheck__": _is_subclass,
+    "await": _awaited,
+    "getattr": getattr,
+    "setattr": setattr,
+}
+
+
 class Peer:
     """One side. `strict` is the test's; `operations` are what the other side may ask for besides the common ones.
 
-    `refusals` lists why the test cannot pass, `gone` says that the other process has ended.
+    `refusals` lists why the test cannot pass, `gone` says that the other process has ended. `heard` keeps the messages
+    that the test's side has got, up to HEARD_BYTES_MAX in all.
     """
 
     def __init__(self, incoming: int, outgoing: int, *, strict: bool) -> None:
         self.strict = strict
         self.refusals: list[str] = []
         self.gone = False
+        self.heard: list[bytes] = []
+        self.heard_bytes = 0
         self.operations = dict(_OPERATIONS)
         self._ends = incoming, outgoing
         self._objects: list[object] = []
@@ -214,9 +239,9 @@ class Peer:
         if kind == "refused":
             return self.refuse(value)
         if kind == "raised":
-            if isinstance(value, (StopIteration, StopAsyncIteration, GeneratorExit)) and operation != "__next__":
-                # It would end a loop of the test that is not the program's.
-                raise RuntimeError(f"raised {type(value).__name__}")
+            if isinstance(value, _CONTROL) or not isinstance(value, (Exception, SystemExit, KeyboardInterrupt)):
+                if operation != "__next__" or not isinstance(value, StopIteration):
+                    raise RuntimeError(f"raised {type(value).__name__}")
             raise value
         return value
 
@@ -294,10 +319,14 @@ class Peer:
         length = int.from_bytes(self._read(_LENGTH_BYTES), "big")
         if length > BYTES_MAX:
             self._lost()
+        text = self._read(length)
         try:
-            message = self._decode(self._read(length))
+            message = self._decode(text)
         except NotPlain as reason:
             return self.refuse(str(reason))
+        if self.strict and self.heard_bytes <= HEARD_BYTES_MAX:
+            self.heard.append(text)
+            self.heard_bytes += length
         if type(message) is not list or len(cast("list[Any]", message)) not in (4, 5):
             return self.refuse("a message that is none")
         return cast("list[Any]", message)
@@ -317,26 +346,29 @@ class Peer:
 
     # What is not plain
 
-    def _refer(self, value: Any, encoder: Encoder) -> dict[str, Any]:  # noqa: ANN401
+    def _refer(self, value: object, encoder: Encoder) -> dict[str, Any]:
+        if type(value) is Remote:
+            return {"yours": value.sandbox_place}
         if id(value) in self._origins:
             return {"yours": self._origins[id(value)]}
         if isinstance(value, type):
-            return self._refer_class(value)
+            return self._refer_class(cast("type[object]", value))
         if isinstance(value, BaseException):
             return {"error": self._described(value, encoder)}
         if self.strict and (found := _named(value)):
             return {"named": found}
-        if self.strict and isinstance(value, _CLOSED):
-            raise NotPlain(f"a {type(value).__name__}")
+        name = type(value).__name__
+        if self.strict and issubclass(type(value), _CLOSED):
+            raise NotPlain(f"a {name}")
         for base, held in _HELD.items():
             if not self.strict and base in type(value).__mro__:
-                parts = [self._place(value), type(value).__name__, base.__name__, encoder.tree(held(value))]
+                parts = [self._place(value), name, base.__name__, encoder.tree(held(value))]
                 return {"kind": parts}
-        form = "coroutine" if isinstance(value, types.CoroutineType) else "object"
-        return {form: [self._place(value), f"a {type(value).__name__}"]}
+        form = "coroutine" if name == "coroutine" else "object"
+        return {form: [self._place(value), f"an object of class {name}"]}
 
-    def _refer_class(self, kind: type) -> dict[str, Any]:
-        if kind in _DATA_TYPES or (issubclass(kind, BaseException) and kind.__module__ == "builtins"):
+    def _refer_class(self, kind: type[object]) -> dict[str, Any]:
+        if any(kind is each for each in _DATA_TYPES) or vars(builtins).get(kind.__name__) is kind:
             return {"type": kind.__name__}
         if issubclass(kind, BaseException):
             names = [[each.__module__, each.__name__] for each in kind.__mro__[:-1]]
@@ -386,19 +418,23 @@ class Peer:
         return self._proxies[place]
 
 
+async def _waiting(remote: Remote) -> object:
+    return remote.sandbox_peer.ask("await", remote)
+
+
 def _coroutine(peer: Peer, place: int, label: str) -> object:
-    return Remote(peer, place, label)._sandbox_awaited()
+    return _waiting(Remote(peer, place, label))
 
 
 def _extended(peer: Peer, place: int, name: str, base: str, value: object) -> object:
     """A plain value of a class of the program: it compares and computes as its base, and asks for other attributes."""
     (kind,) = [each for each in _HELD if each.__name__ == base and type(value) is each]
-    remote = Remote(peer, place, f"a {name}")
+    remote = Remote(peer, place, f"an object of class {name}")
 
     def asked(_: object, attribute: str) -> object:
         return getattr(remote, attribute)
 
-    return type(name, (kind,), {"__getattr__": asked})(value)
+    return type(name, (kind,), {"__getattr__": asked, "__module__": PROGRAM})(value)
 
 
 def _error_class(peer: Peer, place: int, names: list[list[str]]) -> type[BaseException]:
@@ -409,7 +445,11 @@ def _error_class(peer: Peer, place: int, names: list[list[str]]) -> type[BaseExc
         known = root in sys.stdlib_module_names and root not in ("unittest", "test", "doctest")
         found = getattr(sys.modules.get(module), name, None) if known else None
         if isinstance(found, type) and issubclass(found, BaseException):
-            return found if [module, name] == names[0] else type(names[0][1], (found,), {"__str__": _text})
+            return (
+                found
+                if [module, name] == names[0]
+                else type(names[0][1], (found,), {"__str__": _text, "__module__": PROGRAM})
+            )
     raise NotPlain("an error that is none")
 
 

@@ -11,11 +11,12 @@ import json
 import os
 import sys
 import types
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any, cast
 
-from serve_deployments.sandbox.assertions import REACHED, compiled
-from serve_deployments.sandbox.peer import PROGRAM, TEST, Peer, Remote
+from serve_deployments.sandbox.assertions import REACHED, compiled, only_values
+from serve_deployments.sandbox.peer import HEARD_BYTES_MAX, PROGRAM, TEST, Peer, Remote
+from serve_deployments.sandbox.values import strings
 
 REASON_CHARS_MAX = 500
 LOADED = b"loaded\n"
@@ -23,6 +24,7 @@ PASSED, FAILED, VOID, GONE = "passed", "failed", "void", "gone"
 # A test that no program passes.
 IMPOSSIBLE = "assert False"
 
+_WORD_CHARS_MAX = 3
 _WORDS = {TEST: "test", PROGRAM: "program"}
 
 
@@ -34,7 +36,7 @@ def run(test: str, incoming: int, outgoing: int, verdict: int) -> None:
     try:
         names = _Names(peer, *peer.ask("load"))
         write(verdict, LOADED)
-        names |= {"__name__": TEST, "__builtins__": builtins, REACHED: lambda: reached.append(True)}
+        names |= {"__name__": TEST, "__builtins__": _guarded(peer), REACHED: lambda: reached.append(True)}
         exec(compiled(test, TEST), names)
         _called(names)
         said = (PASSED, "") if reached else (VOID, "the test checks nothing: no assertion of it was reached")
@@ -46,6 +48,43 @@ def run(test: str, incoming: int, outgoing: int, verdict: int) -> None:
     elif peer.refusals:
         said = (FAILED, peer.refusals[0])
     write(verdict, json.dumps([said[0], said[1][:REASON_CHARS_MAX]]).encode() + b"\n")
+
+
+def _guarded(peer: Peer) -> dict[str, Any]:
+    """The builtins of a test that may not run a text of the program, which would be the program's code here."""
+
+    def check(text: object) -> None:
+        if isinstance(text, bytes | bytearray):
+            text = text.decode("utf-8", "replace")
+        if isinstance(text, str) and not only_values(text) and _came_from(peer, text):
+            peer.refuse("the test would run a text of the program")
+
+    def hook(event: str, _: object) -> None:
+        if event == "pickle.find_class":
+            peer.refuse("the test would load a pickle that names code")
+
+    def run_in_its_names(run: Callable[..., object]) -> Callable[..., object]:
+        def guarded(text: object, *names: Any, **options: Any) -> object:  # noqa: ANN401
+            check(text)
+            frame = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]
+            return run(text, *(names or (frame.f_globals, frame.f_locals)), **options)
+
+        return guarded
+
+    def compiled_checked(text: Any, *arguments: Any, **options: Any) -> Any:  # noqa: ANN401
+        check(text)
+        return cast(Any, compile)(text, *arguments, **options)
+
+    sys.addaudithook(hook)
+    own = {"eval": run_in_its_names(eval), "exec": run_in_its_names(exec), "compile": compiled_checked}
+    return vars(builtins) | own
+
+
+def _came_from(peer: Peer, text: str) -> bool:
+    """Whether a text contains one that the program has given; words do not count."""
+    said = {each for message in peer.heard for each in strings(message)}
+    fragments = [each for each in said if len(each) > _WORD_CHARS_MAX and not each.isidentifier()]
+    return peer.heard_bytes > HEARD_BYTES_MAX or any(each in text for each in fragments)
 
 
 class _Names(dict[str, Any]):

@@ -63,7 +63,7 @@ class Encoder:
         self._left -= 1
         if self._left < 0:
             raise NotPlain(f"a value of more than {VALUES_MAX:,} parts")
-        kind = type(value)
+        kind = cast("type[object]", type(value))
         if value is None or kind is bool or kind is float:
             return value
         if kind is int:
@@ -124,12 +124,29 @@ def decoder(resolve: Callable[[str, Any], object]) -> Callable[[bytes], Any]:
     return decoded
 
 
+def strings(text: bytes) -> list[str]:
+    """All texts in a message, those of bytes too."""
+    found: list[str] = []
+    left = [json.loads(text)]
+    while left:
+        each = left.pop()
+        if isinstance(each, str):
+            found.append(each)
+        elif isinstance(each, list):
+            left.extend(cast("list[Any]", each))
+        elif isinstance(each, dict):
+            for form, body in cast("dict[str, Any]", each).items():
+                coded = form in _TEXTUAL and form != "int"
+                left.append(bytes.fromhex(body).decode("utf-8", "replace") if coded else body)
+    return found
+
+
 def _listed(form: str, body: Any, resolve: Callable[[str, Any], object]) -> object:  # noqa: ANN401
-    if form == "dict" and type(body) is list and all(type(pair) is list for pair in cast("list[Any]", body)):
-        return {key: item for key, item in cast("list[Any]", body)}
-    for kind in _ITEMS:
-        if form == kind.__name__ and type(body) is list:
-            return kind(cast("list[Any]", body))
+    parts = cast("list[Any]", body) if type(body) is list else None
+    if parts is not None and form == "dict" and all(type(pair) is list for pair in parts):
+        return {key: item for key, item in parts}
+    if parts is not None and form in _LISTED:
+        return _LISTED[form](parts)
     return resolve(form, body)
 
 
@@ -145,6 +162,7 @@ def _has_surrogates(text: str) -> bool:
     return False
 
 
+_LISTED: dict[str, Callable[[list[Any]], object]] = {"tuple": tuple, "set": set, "frozenset": frozenset}
 _TEXTUAL: dict[str, Callable[[str], object]] = {
     "int": lambda body: int(body, 16),
     "str": lambda body: bytes.fromhex(body).decode("utf-8", "surrogatepass"),
