@@ -20,7 +20,7 @@ from importlib.machinery import SourceFileLoader
 from itertools import accumulate, pairwise
 from typing import NamedTuple
 
-from serve_deployments.sandbox import seccomp, trial, zygote
+from serve_deployments.sandbox import protocol, seccomp
 from serve_deployments.sandbox.confinement import INTERPRETER, CannotIsolate, Isolation, ResourceLimits
 
 OUTPUT_BYTES_MAX = 1 << 20
@@ -44,10 +44,10 @@ _RECEIVE, _SEND = 0xC0502100, 0xC0182101
 _CONTINUE = 1
 
 _PACKAGE, _HERE = __package__, os.path.dirname(__file__)
-_INSIDE = ("values", "peer", "program", "assertions", "trial", "zygote")
+_INSIDE = ("protocol", "values", "peer", "program", "trial", "zygote")
 _BOOT = f"""
 import builtins, marshal, sys
-modules, program = marshal.loads(open({zygote.ORDER}, "rb", closefd=False).read())
+modules, program = marshal.loads(open({protocol.ORDER}, "rb", closefd=False).read())
 for name, code in modules:
     module = sys.modules[name] = type(sys)(name)
     vars(module)["__builtins__"] = dict(vars(builtins))  # a program may rebind its own
@@ -61,7 +61,7 @@ _COMMAND, _ENVIRONMENT = (INTERPRETER, "-I", "-S", "-E", "-B", "-X", "utf8", "-c
 
 
 class TrialOutcome(NamedTuple):
-    """The result of a trial.
+    """The result of a protocol.
 
     `loaded`: the program loaded; `timed_out`: the time-out ended it; `void`: the test asserted nothing.
     """
@@ -116,7 +116,7 @@ class Zygote:
             self._kept[fd] = bytearray()
             self._poll.register(fd, select.POLLIN)
         self._poll.register(_INPUT, 0)
-        self._await(zygote.READY)
+        self._await(protocol.READY)
 
     def run(self, place: int, timeout_s: float) -> TrialOutcome:
         """Run one test to its end, and end its processes when it exceeds `timeout_s` or a limit."""
@@ -125,10 +125,10 @@ class Zygote:
         for kept in self._kept.values():
             kept.clear()
         os.write(self._control, b"%d %d\n" % (begin, end - begin))
-        cut = self._watched(zygote.ENDED, timeout_s, limited=True)
+        cut = self._watched(protocol.ENDED, timeout_s, limited=True)
         exits = self._ended()
         said = bytes(self._kept[self._verdict]).split(b"\n")
-        loaded = trial.LOADED.strip() in said
+        loaded = protocol.LOADED in said
         self._note()
         if cut:
             return TrialOutcome(False, cut, loaded=loaded, timed_out=cut.startswith("ran longer"))
@@ -142,14 +142,14 @@ class Zygote:
 
     def _ended(self) -> tuple[int, int]:
         """Kill the two processes of a trial, have them reaped; returns their exit codes, the program's first."""
-        self._await(zygote.PROCESSES)
-        for pid in self._event(zygote.PROCESSES) or ():
+        self._await(protocol.PROCESSES)
+        for pid in self._event(protocol.PROCESSES) or ():
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-        self._await(zygote.ENDED)
+        self._await(protocol.ENDED)
         os.write(self._control, b"\n")
-        self._await(zygote.EXITS)
-        of_program, of_test = self._event(zygote.EXITS) or (0, 0)
+        self._await(protocol.EXITS)
+        of_program, of_test = self._event(protocol.EXITS) or (0, 0)
         self._drain()
         return of_program, of_test
 
@@ -253,9 +253,9 @@ def _judged(said: bytes, loaded: bool, of_program: int, of_test: int) -> TrialOu
         kind, reason = json.loads(said)
     except ValueError:
         return TrialOutcome(False, _exit(of_test), loaded=loaded)
-    if kind == trial.GONE:
+    if kind == protocol.GONE:
         return TrialOutcome(False, _exit(of_program), loaded=loaded)
-    return TrialOutcome(kind == trial.PASSED, str(reason), loaded=loaded, void=kind == trial.VOID)
+    return TrialOutcome(kind == protocol.PASSED, str(reason), loaded=loaded, void=kind == protocol.VOID)
 
 
 def _exit(code: int) -> str:
@@ -278,9 +278,9 @@ def _launch(isolation: Isolation, limits: ResourceLimits, ends: tuple[int, ...])
         os.setpgid(0, 0)
         _arrange(ends, keep=isolation.landlock_fd)
         # The kernel kills the whole group when the warden ends and its end of this pipe closes.
-        fcntl.fcntl(zygote.LIFELINE, _F_SETSIG, signal.SIGKILL)
-        fcntl.fcntl(zygote.LIFELINE, fcntl.F_SETOWN, -os.getpid())
-        fcntl.fcntl(zygote.LIFELINE, fcntl.F_SETFL, os.O_ASYNC)
+        fcntl.fcntl(protocol.LIFELINE, _F_SETSIG, signal.SIGKILL)
+        fcntl.fcntl(protocol.LIFELINE, fcntl.F_SETOWN, -os.getpid())
+        fcntl.fcntl(protocol.LIFELINE, fcntl.F_SETFL, os.O_ASYNC)
         link = socket.socket(fileno=_LINK)
         try:
             isolation.confine(limits, link)
@@ -289,7 +289,7 @@ def _launch(isolation: Isolation, limits: ResourceLimits, ends: tuple[int, ...])
         except (CannotIsolate, OSError) as error:
             link.send(str(error).encode())
     finally:
-        os._exit(zygote.BROKEN)
+        os._exit(protocol.BROKEN)
 
 
 def _arrange(ends: tuple[int, ...], keep: int) -> None:

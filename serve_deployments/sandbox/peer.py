@@ -16,13 +16,12 @@ import types
 from collections.abc import Callable
 from typing import Any, cast
 
+from serve_deployments.sandbox.protocol import PROGRAM, TEST
 from serve_deployments.sandbox.values import BYTES_MAX, Encoder, NotPlain, decoder, has_form
 
 OBJECTS_MAX = 100_000
 HEARD_BYTES_MAX = 16 << 20
 TEXT_CHARS_MAX = 500
-# The module names, and file names, of the two texts.
-PROGRAM, TEST = "solution", "test"
 
 _LENGTH_BYTES = 4
 _UNARY = ("__abs__", "__invert__", "__neg__", "__pos__")

@@ -8,7 +8,8 @@ import sys
 import types
 from typing import Any
 
-from serve_deployments.sandbox.peer import PROGRAM, Gone, Peer
+from serve_deployments.sandbox.peer import Gone, Peer
+from serve_deployments.sandbox.protocol import PROGRAM
 from serve_deployments.sandbox.values import has_form
 
 # Modules by which a program would reach memory or machine code.

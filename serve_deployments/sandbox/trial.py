@@ -4,6 +4,7 @@ The test calls the program through `peer`. A verdict is one line of JSON for the
 process alone.
 """
 
+import ast
 import builtins
 import contextlib
 import importlib
@@ -11,19 +12,23 @@ import json
 import os
 import sys
 import types
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
 from typing import Any, cast
 
-from serve_deployments.sandbox.assertions import REACHED, compiled, only_values
-from serve_deployments.sandbox.peer import HEARD_BYTES_MAX, PROGRAM, TEST, Peer, Remote
+from serve_deployments.sandbox.peer import HEARD_BYTES_MAX, Peer, Remote
+from serve_deployments.sandbox.protocol import FAILED, GONE, LOADED, PASSED, PROGRAM, TEST, VOID
 from serve_deployments.sandbox.values import strings
 
 REASON_CHARS_MAX = 500
-LOADED = b"loaded\n"
-PASSED, FAILED, VOID, GONE = "passed", "failed", "void", "gone"
-# A test that no program passes.
-IMPOSSIBLE = "assert False"
+# The name of the function that is called before each checking statement.
+_REACHED = "__reached__"
 
+_VALUES = (
+    *(ast.Expression, ast.Constant, ast.Name, ast.expr_context, ast.List, ast.Tuple, ast.Set, ast.Dict, ast.IfExp),
+    *(ast.BinOp, ast.UnaryOp, ast.BoolOp, ast.Compare, ast.operator, ast.unaryop, ast.boolop, ast.cmpop),
+)
+_SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)
+_COMPOUND = (ast.If, ast.Match, ast.Try, ast.TryStar, ast.With, ast.AsyncWith, ast.For, ast.AsyncFor, ast.While)
 _WORD_CHARS_MAX = 3
 _WORDS = {TEST: "test", PROGRAM: "program"}
 
@@ -35,9 +40,9 @@ def run(test: str, incoming: int, outgoing: int, verdict: int) -> None:
     reached: list[bool] = []
     try:
         names = _Names(peer, *peer.ask("load"))
-        write(verdict, LOADED)
-        names |= {"__name__": TEST, "__builtins__": _guarded(peer), REACHED: lambda: reached.append(True)}
-        exec(compiled(test, TEST), names)
+        write(verdict, LOADED + b"\n")
+        names |= {"__name__": TEST, "__builtins__": _guarded(peer), _REACHED: lambda: reached.append(True)}
+        exec(_compiled(test, TEST), names)
         _called(names)
         said = (PASSED, "") if reached else (VOID, "the test checks nothing: no assertion of it was reached")
     except BaseException as error:
@@ -56,7 +61,7 @@ def _guarded(peer: Peer) -> dict[str, Any]:
     def check(text: object) -> None:
         if isinstance(text, bytes | bytearray):
             text = text.decode("utf-8", "replace")
-        if isinstance(text, str) and not only_values(text) and _came_from(peer, text):
+        if isinstance(text, str) and not _only_values(text) and _came_from(peer, text):
             peer.refuse("the test would run a text of the program")
 
     def hook(event: str, _: object) -> None:
@@ -71,12 +76,12 @@ def _guarded(peer: Peer) -> dict[str, Any]:
 
         return guarded
 
-    def compiled_checked(text: Any, *arguments: Any, **options: Any) -> Any:  # noqa: ANN401
+    def compiled(text: Any, *arguments: Any, **options: Any) -> Any:  # noqa: ANN401
         check(text)
         return cast(Any, compile)(text, *arguments, **options)
 
     sys.addaudithook(hook)
-    own = {"eval": run_in_its_names(eval), "exec": run_in_its_names(exec), "compile": compiled_checked}
+    own = {"eval": run_in_its_names(eval), "exec": run_in_its_names(exec), "compile": compiled}
     return vars(builtins) | own
 
 
@@ -169,3 +174,70 @@ def _why(error: BaseException) -> str:
     named = [f"line {lines[file]} of the {what}" for file, what in _WORDS.items() if lines.get(file)]
     text = f"{type(error).__name__}: {error}".rstrip(": ")
     return f"{text[:REASON_CHARS_MAX]} ({', '.join(named)})" if named else text
+
+
+def _compiled(test: str, name: str) -> types.CodeType:
+    """The code of a test, with a call before each checking statement. Raises SyntaxError or ValueError."""
+    tree = ast.parse(test, name)
+    _Marking().visit(tree)
+    return compile(ast.fix_missing_locations(tree), name, "exec", dont_inherit=True)
+
+
+def _only_values(text: str) -> bool:
+    """Whether a text is an expression that calls nothing and reaches no attribute."""
+    try:
+        tree = ast.parse(text.strip(), mode="eval")
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return False
+    return all(isinstance(each, _VALUES) for each in ast.walk(tree))
+
+
+class _Marking(ast.NodeTransformer):
+    def visit(self, node: ast.AST) -> Any:  # noqa: ANN401 -- as its base has it
+        checks = isinstance(node, ast.stmt) and _checks(node)
+        visited = super().visit(node)
+        if not checks:
+            return visited
+        return [ast.copy_location(ast.Expr(ast.Call(ast.Name(_REACHED, ast.Load()), [], [])), node), visited]
+
+
+def _checks(statement: ast.stmt) -> bool:
+    """Whether a test that reaches this statement has checked something, though it may go on behind it."""
+    if isinstance(statement, _SCOPES):
+        return False
+    if not isinstance(statement, _COMPOUND):
+        return _decides(statement)
+    match statement:
+        case ast.Try() | ast.TryStar():
+            return _decides(statement)
+        case ast.If():
+            by_name = any(isinstance(each, ast.Name) and each.id == "__name__" for each in ast.walk(statement.test))
+            return not by_name and _decides(statement, ast.Raise, ast.Return)
+        case ast.Match():
+            return _decides(statement, ast.Raise, ast.Return)
+        case ast.With() | ast.AsyncWith():
+            return any(_decides(each) for each in statement.items)
+        case ast.For() | ast.AsyncFor() | ast.While():
+            return any(_decides(each) for each in statement.orelse)
+        case _:
+            return False
+
+
+def _decides(node: ast.AST, *kinds: type[ast.AST]) -> bool:
+    return any(
+        isinstance(each, kinds or (ast.Assert, ast.Raise))
+        or (isinstance(each, ast.Call) and _callee(each).lstrip("_").lower().startswith(("assert", "fail", "exit")))
+        for each in _within(node)
+    )
+
+
+def _callee(node: ast.Call) -> str:
+    return node.func.id if isinstance(node.func, ast.Name) else getattr(node.func, "attr", "")
+
+
+def _within(node: ast.AST) -> Iterator[ast.AST]:
+    """A node and those below it that run with it."""
+    yield node
+    for each in ast.iter_child_nodes(node):
+        if not isinstance(each, _SCOPES):
+            yield from _within(each)

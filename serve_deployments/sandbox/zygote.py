@@ -10,12 +10,22 @@ from collections.abc import Callable
 from itertools import pairwise
 
 from serve_deployments.sandbox.program import serve
+from serve_deployments.sandbox.protocol import (
+    BROKEN,
+    CONTROL,
+    ENDED,
+    EXITS,
+    NOTES,
+    ORDER,
+    PROCESSES,
+    READY,
+    STATUS,
+    TESTS,
+    VERDICT,
+)
 from serve_deployments.sandbox.trial import run
 
-ORDER, CONTROL, STATUS, TESTS, VERDICT, NOTES, LIFELINE = range(3, 10)
-READY, PROCESSES, ENDED, EXITS = "ready", "processes", "ended", "exits"
 THREAD_STACK_BYTES = 2 << 20
-BROKEN = 70
 
 _LINE_BYTES = 64
 _DESCRIPTORS_MAX = 1_024
