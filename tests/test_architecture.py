@@ -93,6 +93,8 @@ BROAD_EXCEPTS = {
     ("app.webhooks.sender.queue_worker", "_redelivery_delay"),
     ("serve_deployments.agent.agent", "_outcome_of"),
     ("serve_deployments.coordinator.coordinator", "_supervised"),
+    ("serve_deployments.sandbox.peer", "_described"),
+    ("serve_deployments.sandbox.peer", "answer"),
     ("serve_deployments.sandbox.trial", "run"),
 }
 MODULES_MAX = 14
