@@ -1,7 +1,7 @@
 """`make overload`: the figures of a stack that is asked for more than its engine can do, for minutes.
 
 The stack runs as `deliberate up` starts it, with a small simulated engine (`--max-running` sequences of
-`--duration-ms` each), so that the engine limits throughput and not this machine. First a closed loop finds the peak:
+`--duration-ms` each). The engine limits throughput, not this machine. First a closed loop finds the peak:
 deliberations completed per second. Then requests come at `--factor` times that rate. In mode `ignore` they come
 whatever the answers are. In mode `honour` clients wait for Retry-After and ask again with their key. By default
 `honour` runs before and after `ignore`. Ends are counted from the log. Exits 1 unless the bounds of
