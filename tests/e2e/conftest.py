@@ -40,6 +40,11 @@ class Stack:
         return self.ready["url"]
 
     @property
+    def of_log(self) -> dict[str, str]:
+        """The variables of a process beside the stack, on the same log."""
+        return {"NATS_URL": self.ready["nats_url"], "LOG_KEY_FILE": str(self.data_dir / "log_key")}
+
+    @property
     def mark(self) -> str:
         """What every process of the stack carries in its environment."""
         return json.loads((self.data_dir / "stack.json").read_text())["mark"]
