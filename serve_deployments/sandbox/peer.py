@@ -44,7 +44,7 @@ _HELD: dict[type, Callable[[Any], object]] = {
     float: float.__float__,
     str: str.__str__,
     bytes: lambda value: bytes.__getitem__(value, slice(None)),
-    tuple: lambda value: tuple[Any, ...](tuple.__iter__(value)),
+    tuple: lambda value: tuple[Any, ...](tuple[Any, ...].__iter__(value)),
 }
 _CHANGING = (list, dict, set, bytearray)
 _CLOSED = (types.ModuleType, types.FrameType, types.CodeType, types.TracebackType, types.CoroutineType)

@@ -44,6 +44,10 @@ class Stack:
         """What NATS_URL is for a user of the stack's nats-server."""
         return nats_url_file(self.data_dir, user)
 
+    def of_log(self, user: str = "gateway") -> dict[str, str]:
+        """The variables of a process beside the stack, on the same log."""
+        return {"NATS_URL": self.nats_url(user), "LOG_KEY_FILE": str(self.data_dir / "log_key")}
+
     @property
     def mark(self) -> str:
         """What every process of the stack carries in its environment."""
