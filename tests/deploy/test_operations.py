@@ -22,7 +22,7 @@ WORDS = {"REGISTRY", "USER", "PASSWORD", "STREAM", "DIRECTORY", "DELIBERATIONS"}
 def exposed() -> set[str]:
     """The names of the gateway's metrics, without suffixes of histograms."""
     text = (
-        Metrics(Catalog(SystemClock(), Backlog(SystemClock(), 1, {}), retention_s=60, size_max=100), {})
+        Metrics(Catalog(SystemClock(), Backlog(SystemClock(), 1, {}), retention_s=60, size_max=100), {}, dict)
         .exposition()
         .decode()
     )
@@ -44,7 +44,7 @@ def test_documented_variables_are_known_settings() -> None:
 
 
 def test_documented_metrics_exist() -> None:
-    named = set(re.findall(r"`((?:gateway|deliberations|sse)_[a-z_]+)", RUNBOOK))
+    named = set(re.findall(r"`((?:gateway|deliberations|sse|log_records)_[a-z_]+)", RUNBOOK))
     assert named - exposed() == set()
     assert len(named) >= 7
 
