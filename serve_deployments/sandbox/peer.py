@@ -1,8 +1,8 @@
 """Calls between a program's process and a test's, over two pipes. Both sides run this code.
 
 A message is a value of `values`. What is not plain stays in its process: the other one gets a `Remote`, which asks.
-The test's side is strict: it lets no object of the program take part in a verdict, and opens to the program no more
-than calls of its functions and the public attributes of its objects. A forged message can only carry another value.
+The test's side is strict: it lets no object of the program take part in a verdict. It opens to the program only calls
+of its functions and the public attributes of its objects. A forged message can only carry another value.
 """
 
 import _thread
