@@ -7,6 +7,7 @@ import socket
 import sys
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from functools import partial
 from types import FrameType
 
 import structlog
@@ -32,17 +33,18 @@ from app.deliberation.strategies import STRATEGIES
 from app.lifecycle.deliberations import Deliberations
 from app.lifecycle.sweep import sweep
 from app.log.gateway_log import GatewayLog, JetStreamLog
+from app.log.seal import LogSeal
 from app.log.stream_settings import StreamSettings
 from app.observability import logs
 from app.observability.metrics import Metrics
 from app.openai.problems import OPENAI_ERRORS
 from app.openapi import document
+from app.routes.connections import BoundedProtocol, ConnectionTable, available_connections
 from app.routes.dependencies import Gateway, SystemClock, permitted
 from app.routes.middleware import RequestContext
 from app.routes.request_guard import RequestGuard
 from app.routes.roles import read_roles
 from app.settings import Settings
-from app.streaming.connection import StreamingProtocol
 from app.streaming.feed import Feed
 from app.streaming.single_flight import SingleFlightCache
 from app.streaming.snapshots import SnapshotCache
@@ -86,6 +88,11 @@ def access_of(settings: Settings, clock: Clock) -> Access:
     return Access(clock, keyring, sessions, rates, origins=settings.cors_origins, hosts=settings.allowed_hosts)
 
 
+def _refused(journal: GatewayLog, access: Access) -> Mapping[str, int]:
+    """Records that were not believed, by the seal that did not verify."""
+    return {"log": journal.refused, "key": access.keyring.refusals.count if access.keyring else 0}
+
+
 def check_exposure(settings: Settings) -> None:
     """Raise InvalidRequest for a host other than loopback in development mode."""
     if settings.key_pepper is None and not is_loopback(settings.host):
@@ -96,7 +103,9 @@ def check_exposure(settings: Settings) -> None:
         )
 
 
-def gateway_over(journal: GatewayLog, settings: Settings, clock: Clock, roles: Mapping[str, Role]) -> Gateway:
+def gateway_over(
+    journal: GatewayLog, settings: Settings, clock: Clock, roles: Mapping[str, Role], connections: ConnectionTable
+) -> Gateway:
     """The gateway's parts over a log."""
     role_depth_max = {name: role.queue_max for name, role in roles.items() if role.queue_max is not None}
     access = access_of(settings, clock)
@@ -141,7 +150,7 @@ def gateway_over(journal: GatewayLog, settings: Settings, clock: Clock, roles: M
         streams=streams,
         roles=roles,
         strategies=STRATEGIES,
-        metrics=Metrics(catalog, service.outcomes),
+        metrics=Metrics(catalog, service.outcomes, connections, partial(_refused, journal, access)),
         cluster=SingleFlightCache[bytes](CLUSTER_FRESH_S),
     )
 
@@ -151,15 +160,16 @@ def lifespan_of(
 ) -> Callable[[FastAPI], AbstractAsyncContextManager[Gateway]]:
     """The lifespan of an application; without `journal` it opens the log of the settings.
 
-    It waits up to `startup_wait_s` for the log before it serves. Raises InvalidRequest when the roles cannot be read.
+    It waits up to `startup_wait_s` for the log before it serves. Raises InvalidRequest when the roles or the log key
+    cannot be read.
     """
-    roles = read_roles(settings.roles_file)
+    roles, seal = read_roles(settings.roles_file), LogSeal.of_file(settings.log_key_file)
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncGenerator[Gateway, None]:
         declared = StreamSettings(settings.retention_s, settings.stream_replicas, settings.ack_wait_s)
-        opened = journal or JetStreamLog(settings.nats_url, declared)
-        gateway = gateway_over(opened, settings, clock, roles)
+        opened = journal or JetStreamLog(settings.nats_url, declared, seal)
+        gateway = gateway_over(opened, settings, clock, roles, app.state.connections)
         feed, catalog, keyring = gateway["feed"], gateway["catalog"], gateway["access"].keyring
         async with feed, asyncio.TaskGroup() as group:
             following = group.create_task(_follow(opened, catalog, keyring))
@@ -177,10 +187,15 @@ def lifespan_of(
 def create_app(settings: Settings, journal: GatewayLog | None = None, clock: Clock | None = None) -> FastAPI:
     """The application. Its lifespan opens the log of the settings, unless one is given, and yields `Gateway`.
 
-    Raises InvalidRequest when the roles cannot be read.
+    Raises InvalidRequest when the roles or the log key cannot be read.
     """
     lifespan = lifespan_of(settings, journal, clock or SystemClock())
     app = FastAPI(title=document.TITLE, lifespan=lifespan, openapi_url=None, redirect_slashes=False)
+    app.state.connections = ConnectionTable(
+        available_connections(settings.connections_max),
+        settings.connections_per_client_max,
+        [proxy.strip() for proxy in settings.forwarded_allow_ips.split(",")],
+    )
     document.install(app, development=settings.key_pepper is None)
     app.add_middleware(RequestGuard)
     if settings.cors_origins:
@@ -245,7 +260,7 @@ def serve(settings: Settings) -> None:
         host=settings.host,
         port=settings.port,
         loop="uvloop",
-        http=StreamingProtocol,
+        http=partial(BoundedProtocol, app.state.connections),  # pyright: ignore[reportArgumentType] -- called
         ws="none",
         lifespan="on",
         access_log=False,

@@ -19,6 +19,11 @@ from app.log.stream_settings import (
     RETENTION_S_MIN,
 )
 
+LOG_KEY_DESCRIPTION = (
+    "File with the secret that seals the log's records: at least 32 characters; during a rotation one per line, the "
+    "newest first. The same for all gateways, coordinators, agents, senders and `deliberate keys`. Without it whatever "
+    "is written to NATS is believed."
+)
 PACKAGED_ROLES = Path(__file__).with_name("roles.yaml")
 
 
@@ -72,7 +77,9 @@ class WebhookRules(BaseSettings):
 class Settings(WebhookRules):
     """The gateway's settings: each a bound with its unit, limits and the name of its environment variable."""
 
-    nats_url: str = setting("nats://127.0.0.1:4222", "Server that holds the log.", min_length=1)
+    nats_url: str = setting(
+        "nats://127.0.0.1:4222", "Server that holds the log, or `file:///path` of a file with its URL.", min_length=1
+    )
     host: str = setting("127.0.0.1", "Address to listen on.", min_length=1)
     port: int = setting(8080, "Port to listen on; 0 takes a free one.", ge=0, le=65_535)
     key_pepper: SecretStr | None = setting(
@@ -82,6 +89,7 @@ class Settings(WebhookRules):
         "characters",
         min_length=PEPPER_CHARS_MIN,
     )
+    log_key_file: Path | None = setting(None, LOG_KEY_DESCRIPTION)
     session_lifetime_s: int = setting(
         43_200, "How long a browser session lasts; it never outlasts its key.", ge=60, le=2_592_000
     )
@@ -158,6 +166,20 @@ class Settings(WebhookRules):
     )
     stream_send_timeout_s: float = setting(
         25.0, "A viewer that reads nothing for this long is disconnected.", gt=0, le=600
+    )
+    connections_max: int = setting(
+        10_000,
+        "Open connections of this process, no more than its descriptors allow. A new one replaces the oldest idle one.",
+        "connections",
+        ge=1,
+        le=1_000_000,
+    )
+    connections_per_client_max: int = setting(
+        4_000,
+        "Open connections from one address, except from the proxies in FORWARDED_ALLOW_IPS.",
+        "connections",
+        ge=1,
+        le=1_000_000,
     )
     drain_delay_s: float = setting(
         0.0, "After a stop signal, how long /readyz reports draining before the socket closes.", ge=0, le=600

@@ -3,9 +3,8 @@
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from app.api.cluster_schemas import LogFigures
 from app.deliberation.calls import Call, FactProblem, Usage
 from app.deliberation.driver import drive, next_moment, waits_for_calls
 from app.deliberation.engine import RunStage
@@ -25,6 +24,10 @@ from app.deliberation.facts import (
 from app.deliberation.fold import State, apply, fold
 from app.deliberation.ports import Appended, Record, StreamState
 from app.deliberation.strategies import STRATEGIES
+
+# Tests of the core need no schemas of HTTP, and those take as long to build as all of the core.
+if TYPE_CHECKING:
+    from app.api.cluster_schemas import LogFigures
 
 
 def subject_matches(pattern: str, subject: str) -> bool:
@@ -57,6 +60,7 @@ class InMemoryJournal:
     available: bool = True
     records: list[Record] = field(default_factory=list[Record])
     replies: dict[str, list[dict[str, Any]]] = field(default_factory=dict[str, list[dict[str, Any]]])
+    refused: int = 0
     announced: dict[str, End] = field(default_factory=dict[str, End])
     _last_sequence: int = 0
     _subscriptions: list[_MemorySubscription] = field(default_factory=list[_MemorySubscription])
@@ -184,8 +188,10 @@ class InMemoryJournal:
         self._reachable()
         return []
 
-    async def figures(self) -> LogFigures:
+    async def figures(self) -> "LogFigures":
         """See `GatewayLog.figures`: it has no server."""
+        from app.api.cluster_schemas import LogFigures
+
         self._reachable()
         return LogFigures(server_version=None, streams=(), consumers=())
 

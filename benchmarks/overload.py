@@ -1,12 +1,12 @@
 """`make overload`: the figures of a stack that is asked for more than its engine can do, for minutes.
 
-The stack runs as `deliberate up` starts it, with a simulated engine that is small (`--max-running` sequences of
-`--duration-ms` each), so that the engine and not this machine is what is short. First a closed loop finds the peak:
-deliberations completed per second. Then requests come at `--factor` times that rate, whatever is answered (mode
-`ignore`), or from as many clients as would ask for that much, which wait for Retry-After and ask again with their key
-(mode `honour`). By default `honour` runs before and after `ignore`. Ends are counted as the log has them. Exits 1
-unless the bounds of `Findings.violations` hold: goodput, latency of rejections, accepted work completed, and the share
-of clients that are accepted at their first return.
+The stack runs as `deliberate up` starts it, with a small simulated engine (`--max-running` sequences of
+`--duration-ms` each). The engine limits throughput, not this machine. First a closed loop finds the peak:
+deliberations completed per second. Then requests come at `--factor` times that rate. In mode `ignore` they come
+whatever the answers are. In mode `honour` clients wait for Retry-After and ask again with their key. By default
+`honour` runs before and after `ignore`. Ends are counted from the log. Exits 1 unless the bounds of
+`Findings.violations` hold: goodput, latency of rejections, completed work, and the clients accepted at their first
+return.
 """
 
 import argparse

@@ -84,7 +84,7 @@ class Viewer:
         if isinstance(event, CallFinished):
             rebuilt = texts.get(event.call_id)
             if rebuilt is None or rebuilt.text != event.text or not rebuilt.whole:
-                self.faults.append(f"{event.deliberation_id} {event.call_id} was rebuilt otherwise than it was told")
+                self.faults.append(f"{event.deliberation_id} {event.call_id} was rebuilt otherwise than recorded")
         texts.apply(event)
 
     def judge(self, stored: Sequence[str]) -> None:

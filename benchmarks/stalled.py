@@ -1,8 +1,8 @@
 """`python -m benchmarks.stalled [READERS]`: measures the cost of clients that open a stream and never read.
 
-READERS sockets request the stream of one endless deliberation from one gateway process, half of them as replays from
-different positions, and read nothing; one healthy viewer reads along. A reader's cost is the growth of the process plus
-the bytes that the system holds unsent for it; it is gone when its connection is. Exits with 1 when a reader costs more
+READERS sockets request the stream of one endless deliberation from one gateway process and read nothing. Half of them
+request replays from different positions. One healthy viewer reads along. A reader's cost is the process's growth plus
+the bytes that the system holds unsent for it. The cost ends with the connection. Exits with 1 when a reader costs more
 than 256 KiB or stays longer than 30 s.
 """
 

@@ -52,7 +52,7 @@ class ApplicationArgs(BaseModel):
 
     model_config = ConfigDict(extra="forbid", validate_default=True)
 
-    nats_url: str = _setting("NATS_URL", "nats://127.0.0.1:4222", "The log")
+    nats_url: str = _setting("NATS_URL", "nats://127.0.0.1:4222", "The log, or `file:///path` of a file with its URL")
     engine_urls: list[Annotated[str, AfterValidator(engine_base)]] = Field(
         default_factory=lambda: [url for url in os.environ.get("VLLM_URL", "").split(",") if url.strip()],
         description="Base URLs of the engines of roles that name none (VLLM_URL, comma-separated)",

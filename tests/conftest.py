@@ -1,6 +1,7 @@
-"""What every tier of tests may ask for: a real nats-server, and journals over it and over memory."""
+"""Fixtures of all tests: a real nats-server, journals over it and in memory; the schedule of workers."""
 
 import asyncio
+import gc
 import os
 import signal
 import socket
@@ -9,18 +10,17 @@ import sys
 import uuid
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 import structlog
 from xdist.remote import Producer
 from xdist.scheduler import LoadScopeScheduling
 
-from app.log.journal import JetStreamJournal
-from app.log.stream_settings import StreamSettings
-from app.log.streams import apply
-from app.testing import InMemoryJournal
-from tests.crash.client import journal_over
-from tests.crash.server import InMemoryServer
+# The pure tests need no journal: fixtures import it when a test asks for them.
+if TYPE_CHECKING:
+    from app.log.journal import JetStreamJournal
+    from app.testing import InMemoryJournal
 
 NATS_SERVER = Path(sys.executable).with_name("nats-server")
 
@@ -41,8 +41,8 @@ class NatsServer:
         self.url = f"nats://127.0.0.1:{self.port}"
         self.process: subprocess.Popen[bytes] | None = None
 
-    def start(self) -> None:
-        command = [NATS_SERVER, "-js", "-sd", self.store, "-a", "127.0.0.1", "-p", str(self.port)]
+    def start(self, *options: str) -> None:
+        command = [NATS_SERVER, "-js", "-sd", self.store, "-a", "127.0.0.1", "-p", str(self.port), *options]
         self.process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
     def kill(self) -> None:
@@ -78,9 +78,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: not item.nodeid.startswith(STARTS_RAY))
 
 
+def pytest_collection_finish() -> None:
+    """Exempt modules and tests from garbage collection, which would scan them again and again."""
+    gc.collect()
+    gc.freeze()
+
+
 @pytest.fixture(autouse=True)
 def logging_of_its_own() -> Iterator[None]:
-    """What a test, or a command that it runs, does to the process's logging is undone after it."""
+    """Restores the process's logging configuration after each test."""
     before = structlog.get_config()
     yield
     structlog.configure(**before)
@@ -105,8 +111,12 @@ def own_nats_server(tmp_path: Path) -> Iterator[NatsServer]:
 
 
 @pytest.fixture(scope="session")
-async def jetstream_journal(nats_server: NatsServer) -> AsyncIterator[JetStreamJournal]:
+async def jetstream_journal(nats_server: NatsServer) -> "AsyncIterator[JetStreamJournal]":
     """A journal over the run's server, with all streams declared."""
+    from app.log.journal import JetStreamJournal
+    from app.log.stream_settings import StreamSettings
+    from app.log.streams import apply
+
     journal = await JetStreamJournal.connect(nats_server.url, name=f"tests-{os.getpid()}")
     async with asyncio.timeout(10):
         await apply(journal, StreamSettings())
@@ -115,16 +125,37 @@ async def jetstream_journal(nats_server: NatsServer) -> AsyncIterator[JetStreamJ
 
 
 @pytest.fixture(scope="session")
-async def modelled_journal() -> AsyncIterator[JetStreamJournal]:
-    """The real journal over the server that crash tests use, which is in memory."""
+async def modelled_journal() -> "AsyncIterator[JetStreamJournal]":
+    """The real journal over the in-memory server of the crash tests."""
+    from tests.crash.client import journal_over
+    from tests.crash.server import InMemoryServer
+
     journal = await journal_over(InMemoryServer(), "tests")
     yield journal
     await journal.close()
 
 
-@pytest.fixture(params=["memory", "jetstream", "modelled"])
-def any_journal(request: pytest.FixtureRequest) -> InMemoryJournal | JetStreamJournal:
+LOG_KEY = "the log key of the tests, which is long enough"
+
+
+@pytest.fixture(scope="session")
+async def sealed_journal(
+    jetstream_journal: "JetStreamJournal", nats_server: NatsServer
+) -> "AsyncIterator[JetStreamJournal]":
+    """A journal over the run's server that seals what it writes and believes nothing else."""
+    from app.log.journal import JetStreamJournal
+    from app.log.seal import LogSeal
+
+    journal = await JetStreamJournal.connect(nats_server.url, name=f"sealed-{os.getpid()}", seal=LogSeal([LOG_KEY]))
+    yield journal
+    await journal.close()
+
+
+@pytest.fixture(params=["memory", "jetstream", "modelled", "sealed"])
+def any_journal(request: pytest.FixtureRequest) -> "InMemoryJournal | JetStreamJournal":
     """Each journal in turn."""
+    from app.testing import InMemoryJournal
+
     return InMemoryJournal() if request.param == "memory" else request.getfixturevalue(f"{request.param}_journal")
 
 

@@ -34,7 +34,7 @@ def test_every_guard_has_a_name_of_its_own() -> None:
     assert len(set(NAMES)) == len(NAMES)
 
 
-def test_a_guard_is_put_back_and_one_that_is_not_there_is_told(tmp_path: Path) -> None:
+def test_a_guard_is_restored_and_a_missing_one_raises(tmp_path: Path) -> None:
     file = tmp_path / "part.py"
     file.write_text("if guarded:\n    stop()\n")
     guard = Guard("guard", "part.py", "if guarded:", "if False:", "test")

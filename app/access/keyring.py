@@ -1,21 +1,23 @@
 """The keys in memory, a projection of the log, so that no request waits for a read.
 
 Every gateway receives a revocation as it is stored. It reads all keys again after a lost connection and once a minute.
-While the log is unavailable, the last known keys apply.
+While the log is unavailable, the last known keys apply. A fact whose seal the pepper does not verify is not believed.
 """
 
+import asyncio
 import secrets
 from collections.abc import Callable
 from hmac import compare_digest
 
 import structlog
-from pydantic import ValidationError
 
 from app.access.keys import KEYS_PATTERN, HeldKey, KeyBook, KeyCreated, KeyRevoked, Pepper, key_id_of
 from app.deliberation.ports import Journal, Record
 from app.log.projection import Projection
+from app.log.seal import Refusals
 
 CHECK_S = 60.0
+YIELDS_EVERY = 200
 # Hashed instead of a malformed key, so that both take equally long.
 _NO_KEY = "dlb_000000000000_0000000000000000000000000000000000000000000000000000"
 
@@ -29,8 +31,9 @@ class Keyring:
         self.caught_up = False
         self._pepper = pepper
         self._book = KeyBook()
-        # During a read, live facts go into both books.
-        self._reading: KeyBook | None = None
+        # During a read, the facts that were heard live, by key and kind: a stranger may repeat them.
+        self._heard: dict[tuple[str, str], KeyCreated | KeyRevoked] | None = None
+        self.refusals = Refusals("key_fact_refused")
         self._no_digest = secrets.token_bytes(32)
         self._open: dict[str, set[Callable[[], None]]] = {}
 
@@ -43,10 +46,19 @@ class Keyring:
 
     async def _read(self, journal: Journal) -> None:
         """Replace the book by all keys of the log, because a replaced log may lack some."""
-        book = self._reading = KeyBook()
+        book, heard = KeyBook(), dict[tuple[str, str], KeyCreated | KeyRevoked]()
+        self._heard = heard
+        number = 0
         async for record in journal.read(KEYS_PATTERN, 0):
-            self._take(book, record)
-        self._book, self._reading = book, None
+            if (fact := self._verified(record)) is not None:
+                book.take(fact)
+            number += 1
+            if number % YIELDS_EVERY == 0:
+                await asyncio.sleep(0)
+        # What the log holds counts before what was heard meanwhile.
+        for fact in heard.values():
+            book.take(fact)
+        self._book, self._heard = book, None
         if not self.caught_up:
             log.info("keys_read", keys=len(book.keys), revoked=len(book.revoked))
         self.caught_up = True
@@ -55,22 +67,22 @@ class Keyring:
                 self._end_streams(key_id)
 
     def apply(self, record: Record) -> None:
-        """Apply one fact, in any order and any number of times; logs and skips a fact that does not decode."""
-        fact = self._take(self._book, record)
-        if self._reading is not None:
-            self._take(self._reading, record)
-        if isinstance(fact, KeyRevoked):
+        """Apply one fact, in any order and any number of times; counts and skips a fact that does not verify."""
+        fact = self._verified(record)
+        if fact is None:
+            return
+        if self._heard is not None:
+            self._heard.setdefault((fact.key_id, fact.type), fact)
+        known = fact.key_id in self._book.revoked
+        self._book.take(fact)
+        if isinstance(fact, KeyRevoked) and not known:
             log.info("key_revoked", key_id=fact.key_id)
             self._end_streams(fact.key_id)
 
-    def _take(self, book: KeyBook, record: Record) -> KeyCreated | KeyRevoked | None:
-        try:
-            fact = book.take(record)
-        except ValidationError:
-            log.warning("key_undecodable", subject=record.subject, sequence=record.sequence)
-            return None
-        if isinstance(fact, KeyCreated) and fact.pepper != self._pepper.id and not self.caught_up:
-            log.warning("key_of_another_pepper", key_id=fact.key_id, name=fact.name)
+    def _verified(self, record: Record) -> KeyCreated | KeyRevoked | None:
+        fact = self._pepper.verified(record)
+        if fact is None:
+            self.refusals.note(record.subject)
         return fact
 
     def holder(self, key: str) -> HeldKey | None:

@@ -2,21 +2,24 @@
 
 A key is `dlb_<id>_<secret>`: the id names it in lists and logs, the secret has 256 bits. The log keeps its HMAC-SHA256
 under a pepper that it does not hold, so that a copy of the log grants no access. A key has at most two facts, each on
-its own subject where the first write wins: `keys.<id>.created` and `keys.<id>.revoked`.
+its own subject where the first write wins: `keys.<id>.created` and `keys.<id>.revoked`. A seal under the pepper covers
+each fact whole, so that whoever can write to the log makes, changes and revokes no key.
 """
 
 import base64
 import hmac
+import json
 import re
 import secrets
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import datetime
 from math import inf
-from typing import Annotated, Literal
+from typing import Annotated, Literal, TypeVar, cast
 
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, TypeAdapter
 
+from app.api.schemas import dump
 from app.deliberation.ports import Record
 from app.deliberation.specification import Token
 
@@ -26,16 +29,19 @@ KEYS_PATTERN = "keys.>"
 PEPPER_CHARS_MIN = 32
 SECRET_BYTES = 32
 _ID_CHARS = 12
+_SEAL_VERSION = "v1:"
+_FACT_BYTES_MAX = 4_096
 _KEY = re.compile(r"dlb_([a-z0-9]{12})_[a-z0-9]{52}")
 # Matches partial and misspelled keys too: a leak is refused even if the key would not work.
 _LOOKS_LIKE_KEY = re.compile(r"dlb_[a-z0-9]{12}_[a-z0-9]{16}", re.IGNORECASE)
 
 
 class KeyFact(BaseModel):
-    """Base of the facts about a key."""
+    """Base of the facts about a key; `seal` covers the subject and all other fields."""
 
     model_config = ConfigDict(frozen=True)
 
+    seal: str = ""
     key_id: str = Field(pattern=r"^[a-z0-9]{12}$")
 
 
@@ -62,6 +68,9 @@ class KeyRevoked(KeyFact):
 _FACT: TypeAdapter[KeyCreated | KeyRevoked] = TypeAdapter(
     Annotated[KeyCreated | KeyRevoked, Field(discriminator="type")]
 )
+
+
+AnyKeyFact = TypeVar("AnyKeyFact", KeyCreated, KeyRevoked)
 
 
 def key_subject(fact: KeyCreated | KeyRevoked) -> str:
@@ -96,7 +105,7 @@ def looks_like_key(text: str) -> bool:
 
 
 class Pepper:
-    """The secret that signs keys and sessions. No log, fact or `repr` contains it."""
+    """The secret that signs keys, their facts and sessions. No log, fact or `repr` contains it."""
 
     def __init__(self, secret: str) -> None:
         self._secret = secret.encode()
@@ -109,6 +118,36 @@ class Pepper:
     def digest(self, purpose: str, text: str) -> bytes:
         """HMAC-SHA256 of a text; digests of different purposes are unrelated."""
         return hmac.digest(self._secret, f"{purpose}\n{text}".encode(), "sha256")
+
+    def sealed(self, fact: AnyKeyFact) -> AnyKeyFact:
+        """The fact with its seal."""
+        return fact.model_copy(update={"seal": self._seal(key_subject(fact), _unsealed(dump(fact))[1])})
+
+    def verified(self, record: Record) -> KeyCreated | KeyRevoked | None:
+        """The fact of a record; None where its seal is missing, foreign, or of another subject or content."""
+        try:
+            given, text = _unsealed(record.data)
+            if not hmac.compare_digest(self._seal(record.subject, text).encode(), given.encode()):
+                return None
+            # Exactly the text that was verified, because JSON of a stranger may be read in two ways.
+            return decode_key(text.encode()).model_copy(update={"seal": given})
+        except (ValueError, RecursionError):
+            return None
+
+    def _seal(self, subject: str, text: str) -> str:
+        return _SEAL_VERSION + self.digest("key fact", f"{subject}\n{text}").hex()
+
+
+def _unsealed(data: bytes) -> tuple[str, str]:
+    """A fact's seal, and its other fields as canonical JSON; raises ValueError."""
+    if len(data) > _FACT_BYTES_MAX:
+        raise ValueError("longer than any fact of a key")
+    found = json.loads(data)
+    if not isinstance(found, dict):
+        raise ValueError("no object")
+    fields = cast("dict[str, object]", found)
+    seal = fields.pop("seal", "")
+    return str(seal), json.dumps(fields, sort_keys=True, separators=(",", ":"))
 
 
 def created(
@@ -132,7 +171,7 @@ def created(
         digest=pepper.digest("key", key).hex(),
         pepper=pepper.id,
     )
-    return fact, key
+    return pepper.sealed(fact), key
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,20 +212,18 @@ class HeldKey:
 
 @dataclass(slots=True)
 class KeyBook:
-    """All keys of the log; the order and repetition of facts make no difference."""
+    """Keys by id. Of two different facts of one kind the first counts; repetition makes no difference."""
 
     keys: dict[str, HeldKey] = field(default_factory=dict[str, HeldKey])
     revoked: dict[str, datetime] = field(default_factory=dict[str, datetime])
 
-    def take(self, record: Record) -> KeyCreated | KeyRevoked:
-        """Apply one fact and return it; raises pydantic's ValidationError."""
-        fact = decode_key(record.data)
+    def take(self, fact: KeyCreated | KeyRevoked) -> None:
+        """Apply one fact."""
         match fact:
             case KeyCreated():
                 self.keys.setdefault(fact.key_id, HeldKey.of(fact))
             case KeyRevoked():
                 self.revoked.setdefault(fact.key_id, fact.revoked_at)
-        return fact
 
     def good(self, key_id: str) -> HeldKey | None:
         """The key with this id; None if unknown or revoked. Does not check expiry."""

@@ -6,8 +6,10 @@ of processes shows options.
 
 import os
 import re
+from contextlib import suppress
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Annotated, Any, cast
+from typing import Annotated, Any, Self, cast
 
 import typer
 from pydantic import ValidationError
@@ -24,6 +26,7 @@ from app.access.keys import (
     Pepper,
     Scope,
     created,
+    decode_key,
     key_id_of,
     key_subject,
 )
@@ -32,7 +35,7 @@ from app.cli.exits import EXIT_HELP, CommandError, Exit, output, print_json, run
 from app.cli.options import JsonOption, checked_tenant
 from app.cli.render.prose import printable
 from app.cli.render.ranking import plain
-from app.cli.streams import DEFAULT_NATS_URL, NatsOption, WaitOption, connected
+from app.cli.streams import NatsOption, WaitOption, connected
 from app.log.journal import JetStreamJournal
 
 keys_cli = typer.Typer(no_args_is_help=True, help="Make, list and revoke API keys.", epilog=EXIT_HELP)
@@ -82,31 +85,43 @@ ExpiresOption = Annotated[str, typer.Option(metavar="SPAN", help="Lifetime: 30m,
 KeyArgument = Annotated[str, typer.Argument(metavar="ID", help="Id of the key; `deliberate keys list` shows it.")]
 
 
-async def book_of(journal: JetStreamJournal) -> KeyBook:
-    """All keys in the log; records that do not decode are skipped."""
-    book = KeyBook()
-    async for record in journal.read(KEYS_PATTERN, 0):
-        try:
-            book.take(record)
-        except ValidationError:
-            continue
-    return book
+@dataclass(frozen=True, slots=True)
+class KeyListing:
+    """The keys in the log; those in `unsealed` are of no use, because their facts do not verify."""
 
+    book: KeyBook
+    unsealed: frozenset[str]
 
-def key_status(key: HeldKey, book: KeyBook, pepper_id: str | None, now: datetime) -> str:
-    """`good`, or why the key is not valid now. A `pepper_id` of None is not compared."""
-    if key.fact.key_id in book.revoked:
-        return "revoked"
-    if key.expires_at_s <= now.timestamp():
-        return "expired"
-    return "good" if pepper_id in (None, key.fact.pepper) else "other pepper"
+    @classmethod
+    async def read(cls, journal: JetStreamJournal, pepper: Pepper | None) -> Self:
+        """All keys. Without a pepper a seal is not verified, but must be there; undecodable records are skipped."""
+        book, others = KeyBook(), KeyBook()
+        async for record in journal.read(KEYS_PATTERN, 0):
+            with suppress(ValidationError):
+                fact = decode_key(record.data)
+                good = pepper.verified(record) is not None if pepper else key_subject(fact) == record.subject
+                (book if good and fact.seal else others).take(fact)
+        unsealed = others.keys.keys() - book.keys.keys()
+        book.keys |= {key_id: others.keys[key_id] for key_id in unsealed}
+        return cls(book, frozenset(unsealed))
 
+    def status(self, key: HeldKey, pepper_id: str | None, now: datetime) -> str:
+        """`good`, or why the key is not valid now. A `pepper_id` of None is not compared."""
+        if key.fact.key_id in self.book.revoked:
+            return "revoked"
+        if pepper_id not in (None, key.fact.pepper):
+            return "other pepper"
+        if key.fact.key_id in self.unsealed:
+            return "not sealed"
+        return "expired" if key.expires_at_s <= now.timestamp() else "good"
 
-def _document(key: HeldKey, book: KeyBook, pepper_id: str | None, now: datetime) -> dict[str, Any]:
-    fact = key.fact.model_dump(mode="json", include={"key_id", "name", "tenant", "scopes", "created_at", "expires_at"})
-    revoked_at = book.revoked.get(key.fact.key_id)
-    revoked = None if revoked_at is None else revoked_at.isoformat()
-    return {**fact, "revoked_at": revoked, "status": key_status(key, book, pepper_id, now)}
+    def document(self, key: HeldKey, pepper_id: str | None, now: datetime) -> dict[str, Any]:
+        """One key as `--json` shows it."""
+        fields = {"key_id", "name", "tenant", "scopes", "created_at", "expires_at"}
+        revoked_at = self.book.revoked.get(key.fact.key_id)
+        revoked = None if revoked_at is None else revoked_at.isoformat()
+        fact = key.fact.model_dump(mode="json", include=fields)
+        return {**fact, "revoked_at": revoked, "status": self.status(key, pepper_id, now)}
 
 
 @keys_cli.command("create", epilog=EXIT_HELP)
@@ -115,7 +130,7 @@ def create_key(
     tenant: TenantOption,
     scope: ScopeOption = ["submit", "read"],  # noqa: B006 -- typer's default, never changed
     expires: ExpiresOption = "90d",
-    nats_url: NatsOption = DEFAULT_NATS_URL,
+    nats_url: NatsOption = None,
     as_json: JsonOption = False,
     wait_s: WaitOption = 10.0,
 ) -> None:
@@ -128,7 +143,7 @@ def create_key(
         fact, key = created(pepper, name=name, tenant=tenant, scopes=scopes, created_at=now, expires_at=expires_at)
         appended = await journal.write(key_subject(fact), dump(fact))
         assert appended.created, "a random id of 60 bits repeated"
-        document = _document(HeldKey.of(fact), KeyBook(), None, now)
+        document = KeyListing(KeyBook(), frozenset()).document(HeldKey.of(fact), None, now)
         if as_json:
             print_json({"key": key, **document})
             return Exit.SUCCESS
@@ -138,7 +153,7 @@ def create_key(
         Console(stderr=True, highlight=False).print(plain(line), style="dim", soft_wrap=True)
         return Exit.SUCCESS
 
-    run(lambda: connected(nats_url, wait_s, work, name="deliberate keys"), as_json=as_json)
+    run(lambda: connected(nats_url, wait_s, work, user="keys"), as_json=as_json)
 
 
 def keys_table(documents: list[dict[str, Any]]) -> Table:
@@ -156,40 +171,45 @@ def keys_table(documents: list[dict[str, Any]]) -> Table:
 
 @keys_cli.command("list", epilog=EXIT_HELP)
 def list_keys(
-    nats_url: NatsOption = DEFAULT_NATS_URL,
+    nats_url: NatsOption = None,
     as_json: JsonOption = False,
     tenant: Annotated[str | None, typer.Option(help="Only keys of this tenant.")] = None,
     wait_s: WaitOption = 10.0,
 ) -> None:
-    """List the keys with their status, oldest first. With KEY_PEPPER set, keys of another pepper are marked."""
+    """List the keys with their status, oldest first. With KEY_PEPPER set, seals are verified."""
 
     async def work(journal: JetStreamJournal) -> Exit:
-        book, now = await book_of(journal), datetime.now(UTC)
-        pepper_id = pepper_of_environment().id if os.environ.get("KEY_PEPPER") else None
-        held = sorted(book.keys.values(), key=lambda key: key.fact.created_at)
-        documents = [_document(key, book, pepper_id, now) for key in held if tenant in (None, key.fact.tenant)]
+        pepper = pepper_of_environment() if os.environ.get("KEY_PEPPER") else None
+        listing, now = await KeyListing.read(journal, pepper), datetime.now(UTC)
+        held = sorted(listing.book.keys.values(), key=lambda key: key.fact.created_at)
+        pepper_id = pepper and pepper.id
+        documents = [listing.document(key, pepper_id, now) for key in held if tenant in (None, key.fact.tenant)]
         return output({"items": documents}, lambda: keys_table(documents), as_json=as_json)
 
-    run(lambda: connected(nats_url, wait_s, work, name="deliberate keys"), as_json=as_json)
+    run(lambda: connected(nats_url, wait_s, work, user="keys"), as_json=as_json)
 
 
 @keys_cli.command("revoke", epilog=EXIT_HELP)
 def revoke_key(
-    key_id: KeyArgument, nats_url: NatsOption = DEFAULT_NATS_URL, as_json: JsonOption = False, wait_s: WaitOption = 10.0
+    key_id: KeyArgument, nats_url: NatsOption = None, as_json: JsonOption = False, wait_s: WaitOption = 10.0
 ) -> None:
-    """Revoke a key for ever. Every gateway refuses it within a second and ends its streams and sessions."""
+    """Revoke a key for ever, with KEY_PEPPER set. Every gateway refuses it within a second and ends its streams."""
 
     async def work(journal: JetStreamJournal) -> Exit:
         # The argument may also be the whole key, as after a leak.
-        known, book = key_id_of(key_id) or key_id, await book_of(journal)
-        held = book.keys.get(known)
+        pepper = pepper_of_environment()
+        known, listing = key_id_of(key_id) or key_id, await KeyListing.read(journal, pepper)
+        held = listing.book.keys.get(known)
         if held is None:
             detail = "there is no key with this id"
             raise CommandError(Exit.REFUSED, "not_found", detail, remedy="`deliberate keys list` shows the ids")
-        fact = KeyRevoked(key_id=known, revoked_at=datetime.now(UTC))
-        if known not in book.revoked:
-            book.take((await journal.write(key_subject(fact), dump(fact))).record)
-        document = _document(held, book, None, datetime.now(UTC))
+        fact = pepper.sealed(KeyRevoked(key_id=known, revoked_at=datetime.now(UTC)))
+        if known not in listing.book.revoked:
+            written = await journal.write(
+                key_subject(fact), dump(fact), believes=lambda record: pepper.verified(record) is not None
+            )
+            listing.book.take(decode_key(written.record.data))
+        document = listing.document(held, None, datetime.now(UTC))
         return output(document, lambda: plain(f"{known} is revoked"), as_json=as_json)
 
-    run(lambda: connected(nats_url, wait_s, work, name="deliberate keys"), as_json=as_json)
+    run(lambda: connected(nats_url, wait_s, work, user="keys"), as_json=as_json)

@@ -1,16 +1,19 @@
 """Options that several commands share, each declared once."""
 
 import json
+import os
 from pathlib import Path
 from typing import Annotated, Any, cast
 from urllib.parse import urlsplit
 
 import typer
 
-from app.deliberation.errors import InvalidToken
+from app.deliberation.errors import InvalidToken, JournalUnavailable
 from app.deliberation.specification import checked_token
 
 DEFAULT_URL = "http://127.0.0.1:8080"
+DEFAULT_NATS_URL = "nats://127.0.0.1:4222"
+DATA_DIR = Path(".deliberate")
 
 
 def _checked_token(value: str, field: str) -> str:
@@ -36,8 +39,33 @@ def checked_url(value: str, schemes: tuple[str, ...]) -> str:
 
 
 def checked_nats_url(value: str | None) -> str | None:
-    """A URL of a NATS server, or None; raises typer.BadParameter."""
-    return None if value is None else checked_url(value, ("nats", "tls", "ws", "wss"))
+    """A URL of a NATS server, or of a file that holds it, or None; raises typer.BadParameter."""
+    if value is None:
+        return None
+    if value.startswith("file:"):
+        # Imported here: the driver takes longer than all other options.
+        from app.log.connection import server_url
+
+        try:
+            server_url(value)
+        except JournalUnavailable as exc:
+            raise typer.BadParameter(str(exc)) from exc
+        return value
+    return checked_url(value, ("nats", "tls", "ws", "wss"))
+
+
+def nats_url_file(data_dir: Path, user: str) -> str:
+    """The `file:` URL of a NATS user of the stack with this data directory."""
+    return (data_dir.resolve() / "nats_urls" / user).as_uri()
+
+
+def default_nats_url(user: str) -> str:
+    """The URL of a NATS user of the stack that runs in `.deliberate` here; without one, the usual port's."""
+    try:
+        os.kill(int(json.loads((DATA_DIR / "stack.json").read_bytes())["supervisor_pid"]), 0)
+    except (OSError, ValueError, KeyError, TypeError):
+        return DEFAULT_NATS_URL
+    return nats_url_file(DATA_DIR, user)
 
 
 def checked_tenant(value: str) -> str:

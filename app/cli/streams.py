@@ -1,8 +1,11 @@
 """`deliberate streams plan | apply`: declares the streams of the log; no service does so while serving."""
 
 import asyncio
+import json
 import logging
+import os
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import Annotated
 
 import structlog
@@ -11,10 +14,11 @@ from rich.console import Console
 from rich.text import Text
 
 from app.cli.exits import EXIT_HELP, CommandError, Exit, FieldFault, print_json, run
-from app.cli.options import JsonOption, checked_nats_url
-from app.deliberation.errors import JournalUnavailable, StreamsDiffer
+from app.cli.options import DATA_DIR, JsonOption, checked_nats_url, default_nats_url
+from app.deliberation.errors import InvalidRequest, JournalUnavailable, StreamsDiffer
 from app.log import stream_settings as bounds
 from app.log.journal import JetStreamJournal
+from app.log.seal import LOG_KEY_NAME, LOG_KEY_VARIABLE, LogSeal
 from app.log.stream_settings import StreamSettings
 from app.log.streams import apply, plan
 
@@ -22,7 +26,15 @@ streams_cli = typer.Typer(no_args_is_help=True, help="Declare the streams of the
 
 
 NatsOption = Annotated[
-    str, typer.Option("--nats-url", envvar="NATS_URL", callback=checked_nats_url, help="NATS server of the log.")
+    str | None,
+    typer.Option(
+        "--nats-url",
+        envvar="NATS_URL",
+        metavar="URL",
+        callback=checked_nats_url,
+        show_default="the stack in .deliberate, else nats://127.0.0.1:4222",
+        help="NATS server of the log, or `file:///path` of a file with its URL.",
+    ),
 ]
 RetentionOption = Annotated[
     int,
@@ -53,23 +65,39 @@ WaitOption = Annotated[
     float, typer.Option("--wait", metavar="SECONDS", min=0, help="Wait for the server up to this long.")
 ]
 
-DEFAULT_NATS_URL = "nats://127.0.0.1:4222"
+
+def _seal_of(nats_url: str) -> LogSeal:
+    """The seal of LOG_KEY_FILE; without it, that of the stack in `.deliberate` if this is its server."""
+    if not os.environ.get(LOG_KEY_VARIABLE):
+        with suppress(OSError, ValueError):
+            url = json.loads((DATA_DIR / "stack.json").read_bytes()).get("nats_url")
+            if nats_url == url or nats_url.startswith(DATA_DIR.resolve().as_uri()):
+                return LogSeal.of_file(DATA_DIR / LOG_KEY_NAME)
+    try:
+        return LogSeal.of_environment()
+    except InvalidRequest as exc:
+        remedy = "give the file that the gateway has"
+        raise CommandError(Exit.USAGE, "invalid_setting", str(exc), remedy=remedy) from exc
 
 
 async def connected(
-    nats_url: str, wait_s: float, work: Callable[[JetStreamJournal], Awaitable[Exit]], name: str = "deliberate streams"
+    nats_url: str | None, wait_s: float, work: Callable[[JetStreamJournal], Awaitable[Exit]], *, user: str = "streams"
 ) -> Exit:
-    """Run `work` with a connection to the log; raises CommandError when no server answers within `wait_s` seconds."""
+    """Run `work` with a connection to the log; raises CommandError when no server answers within `wait_s` seconds.
+
+    Without a URL it connects as `user` to the stack that runs here.
+    """
     # Otherwise every attempt to connect would be logged; a failure is reported once, at the end.
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
-    journal = JetStreamJournal(nats_url, name=name)
+    url = nats_url or default_nats_url(user)
+    journal = JetStreamJournal(url, name=f"deliberate {user}", seal=_seal_of(url))
     remedy = "give it by --nats-url or NATS_URL; `deliberate up` starts one, `deliberate streams apply` prepares it"
     try:
         async with asyncio.timeout(wait_s):
             await journal.open()
         return await work(journal)
     except (TimeoutError, JournalUnavailable) as exc:
-        detail = str(exc) or f"no NATS server with JetStream answered within {wait_s:g} s"
+        detail = str(exc) or journal.refusal or f"no NATS server with JetStream answered within {wait_s:g} s"
         raise CommandError(Exit.UNREACHABLE, "journal_unavailable", detail, remedy=remedy) from exc
     finally:
         await journal.close()
@@ -83,7 +111,7 @@ def _print_lines(lines: list[str], style: str) -> None:
 
 @streams_cli.command("plan", epilog=EXIT_HELP)
 def plan_streams(
-    nats_url: NatsOption = DEFAULT_NATS_URL,
+    nats_url: NatsOption = None,
     as_json: JsonOption = False,
     retention_s: RetentionOption = bounds.DAY_S,
     replicas: ReplicasOption = 1,
@@ -107,7 +135,7 @@ def plan_streams(
 
 @streams_cli.command("apply", epilog=EXIT_HELP)
 def apply_streams(
-    nats_url: NatsOption = DEFAULT_NATS_URL,
+    nats_url: NatsOption = None,
     as_json: JsonOption = False,
     retention_s: RetentionOption = bounds.DAY_S,
     replicas: ReplicasOption = 1,

@@ -20,6 +20,7 @@ ISSUES_MAX = 8
 
 TESTS_MAX = 16
 POINTS_MAX = 8
+TRIED_MAX = 16
 
 OutputKind = Literal[
     "answer", "critique", "revision", "score", "pair", "turn", "choice", "analysis", "program", "tests", "report"
@@ -188,12 +189,14 @@ class SandboxReport(_Parsed):
 
     `fault` says why no test could be run, and is empty when the program loads. `not_run` are the places of tests that
     ran out of time and say nothing of the program; `void` of those that ended without an assertion. Neither is passed.
+    `tried` names what the program attempted and may not, as in "import _ctypes"; it decides nothing.
     """
 
     fault: _Text = ""
     outcomes: tuple[CheckOutcome, ...] = Field(strict=False)
     not_run: frozenset[int] = Field(default=frozenset(), strict=False)
     void: frozenset[int] = Field(default=frozenset(), strict=False)
+    tried: tuple[_Text, ...] = Field(default=(), max_length=TRIED_MAX, strict=False)
 
 
 ParsedOutput = (

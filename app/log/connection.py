@@ -1,8 +1,16 @@
-"""The driver's errors and time-outs, shared by everything that uses the connection to NATS."""
+"""The driver's errors and time-outs, shared by everything that uses the connection to NATS, and its credentials."""
+
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlsplit
 
 import nats.errors
 
+from app.deliberation.errors import JournalUnavailable
+
 REQUEST_TIMEOUT_S = 2.5
+NATS_SCHEMES = ("nats", "tls", "ws", "wss")
 # nats-py raises these while the server is away, slow or lost. After any of them a write may or may not be stored.
 UNREACHABLE: tuple[type[Exception], ...] = (
     nats.errors.TimeoutError,
@@ -18,3 +26,45 @@ UNREACHABLE: tuple[type[Exception], ...] = (
     # uvloop raises this, and asyncio nothing, for a write on a lost connection before its reader has noticed the loss.
     RuntimeError,
 )
+
+
+def server_url(url: str) -> str:
+    """The URL of a NATS server: `url`, or the content of the file that a `file:` URL names.
+
+    Raises JournalUnavailable, without the content, when the file cannot be read or holds no such URL.
+    """
+    if not url.startswith("file:"):
+        return url
+    path = Path(unquote(urlsplit(url).path))
+    try:
+        found = path.read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError) as exc:
+        reason = getattr(exc, "strerror", None) or "it is no text"
+        raise JournalUnavailable(f"the file {path} of the NATS URL cannot be read: {reason}") from exc
+    if found.split("://")[0] not in NATS_SCHEMES or found.split()[1:]:
+        raise JournalUnavailable(f"the file {path} holds no NATS URL; its content is `nats://user:password@host:port`")
+    return found
+
+
+def login(url: str) -> tuple[str, dict[str, Any]]:
+    """What `Client.connect` takes for `url`: the server, and for a `file:` URL its credentials, as functions.
+
+    The driver calls them for each connection, so a changed file counts at the next one. While the file cannot be read,
+    the last credentials are used. Raises JournalUnavailable when it cannot be read now.
+    """
+    found = server_url(url)
+    parts = urlsplit(found)
+    if found == url or parts.username is None:
+        return found, {}
+    last = found
+
+    def now(part: str) -> str:
+        nonlocal last
+        with suppress(JournalUnavailable):
+            last = server_url(url)
+        return getattr(urlsplit(last), part) or ""
+
+    server = parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
+    if parts.password is None:
+        return server, {"token": lambda: now("username")}
+    return server, {"user": lambda: now("username"), "password": lambda: now("password")}

@@ -11,6 +11,7 @@ from nats.aio.msg import Msg
 from app.deliberation.errors import JournalUnavailable
 from app.deliberation.ports import Record
 from app.log.connection import REQUEST_TIMEOUT_S, UNREACHABLE
+from app.log.seal import LogSeal
 
 
 class TooManySubjects(Exception):
@@ -18,39 +19,66 @@ class TooManySubjects(Exception):
 
 
 @dataclass
-class _Batch:
-    """The replies to one request. `done` is set to the number of further records; each reply moves `limit` on."""
+class Batch:
+    """The replies to one request: the believed records, and by subject the last sequence that is not believed.
 
-    done: asyncio.Future[int]
-    limit: asyncio.Timeout
+    `position` is the sequence up to which was read, `pending` the number of further records that match.
+    """
+
     records: list[Record] = field(default_factory=list[Record])
+    refused: dict[str, int] = field(default_factory=dict[str, int])
+    position: int = 0
+    pending: int = 0
+
+
+@dataclass
+class _Reading:
+    """A batch under way. `done` is set at its end; each reply moves `limit` on."""
+
+    seal: LogSeal
+    done: asyncio.Future[Batch]
+    limit: asyncio.Timeout
+    batch: Batch = field(default_factory=Batch)
 
     def take(self, message: Msg) -> None:
         if not self.limit.expired():
             self.limit.reschedule(asyncio.get_running_loop().time() + REQUEST_TIMEOUT_S)
         headers = message.headers or {}
-        status = headers.get("Status")
-        if status is None:
-            record = Record(headers["Nats-Subject"], int(headers["Nats-Sequence"]), message.data)
-            self.records.append(record)
-        elif self.done.done():
-            return
-        elif status == "404":
-            self.done.set_result(0)
-        elif status == "204":
-            self.done.set_result(int(headers.get("Nats-Num-Pending", 0)))
-        elif status == "413":
-            self.done.set_exception(TooManySubjects)
+        # Headers of a stored record come back with it, so that one may be named Status.
+        if "Nats-Sequence" in headers and "Nats-Subject" in headers:
+            self._add(Record(headers["Nats-Subject"], int(headers["Nats-Sequence"]), message.data), headers)
+        elif "Status" in headers and not self.done.done():
+            self._end(headers)
+
+    def _add(self, record: Record, headers: dict[str, str]) -> None:
+        self.batch.position = max(self.batch.position, record.sequence)
+        if self.seal.believes(record.subject, record.data, headers):
+            self.batch.records.append(record)
         else:
-            self.done.set_exception(JournalUnavailable(f"the log refused a read: {headers.get('Description', status)}"))
+            self.batch.refused[record.subject] = record.sequence
+
+    def _end(self, headers: dict[str, str]) -> None:
+        match headers["Status"]:
+            case "404":
+                self.done.set_result(self.batch)
+            case "204":
+                self.batch.pending = int(headers.get("Nats-Num-Pending", 0))
+                self.batch.position = max(self.batch.position, int(headers.get("Nats-Last-Sequence", 0)))
+                self.done.set_result(self.batch)
+            case "413":
+                self.done.set_exception(TooManySubjects)
+            case status:
+                detail = f"the log refused a read: {headers.get('Description', status)}"
+                self.done.set_exception(JournalUnavailable(detail))
 
 
 class DirectGet:
     """Reads over one connection. All replies come to one inbox, which `open` subscribes to."""
 
-    def __init__(self, client: Client) -> None:
+    def __init__(self, client: Client, seal: LogSeal) -> None:
         self._client = client
-        self._batches: dict[str, _Batch] = {}
+        self._seal = seal
+        self._readings: dict[str, _Reading] = {}
         self._inbox = ""
         self._number = 0
 
@@ -61,25 +89,23 @@ class DirectGet:
 
     async def take(self, message: Msg) -> None:
         """Add a reply to its batch; one that comes too late is dropped."""
-        batch = self._batches.get(message.subject.rpartition(".")[2])
-        if batch is not None:
-            batch.take(message)
+        reading = self._readings.get(message.subject.rpartition(".")[2])
+        if reading is not None:
+            reading.take(message)
 
-    async def get(self, stream: str, query: dict[str, Any]) -> tuple[list[Record], int]:
-        """The records of one batch, and the number of further ones that match.
-
-        Raises TooManySubjects, and JournalUnavailable once no reply came for `REQUEST_TIMEOUT_S`.
-        """
+    async def get(self, stream: str, query: dict[str, Any]) -> Batch:
+        """One batch; raises TooManySubjects, and JournalUnavailable once no reply came for `REQUEST_TIMEOUT_S`."""
         self._number += 1
         token = str(self._number)
         try:
             async with asyncio.timeout(REQUEST_TIMEOUT_S) as limit:
-                batch = self._batches[token] = _Batch(asyncio.get_running_loop().create_future(), limit)
+                done = asyncio.get_running_loop().create_future()
+                self._readings[token] = _Reading(self._seal, done, limit)
                 await self._client.publish(
                     f"$JS.API.DIRECT.GET.{stream}", json.dumps(query).encode(), reply=f"{self._inbox}.{token}"
                 )
-                return batch.records, await batch.done
+                return await done
         except UNREACHABLE as exc:
             raise JournalUnavailable(f"the log cannot be reached: {exc!r}") from exc
         finally:
-            del self._batches[token]
+            del self._readings[token]

@@ -5,6 +5,7 @@ from typing import Protocol
 from app.api.cluster_schemas import LogFigures
 from app.deliberation.ports import Control, Journal
 from app.log.journal import JetStreamJournal
+from app.log.seal import LogSeal
 from app.log.stats import log_figures
 from app.log.stream_settings import StreamSettings
 from app.log.streams import declared_consumers, declared_streams, plan, prove_writes
@@ -28,6 +29,11 @@ class GatewayLog(Journal, Control, Protocol):
         """
         ...
 
+    @property
+    def refused(self) -> int:
+        """Records that were read and not believed, because their seal does not verify."""
+        ...
+
     async def figures(self) -> LogFigures:
         """The server's figures of the streams and consumers; raises JournalUnavailable."""
         ...
@@ -36,9 +42,14 @@ class GatewayLog(Journal, Control, Protocol):
 class JetStreamLog(JetStreamJournal):
     """`GatewayLog` over JetStream; `declared` are the settings that the streams should have."""
 
-    def __init__(self, url: str, declared: StreamSettings) -> None:
-        super().__init__(url, name="gateway")
+    def __init__(self, url: str, declared: StreamSettings, seal: LogSeal) -> None:
+        super().__init__(url, name="gateway", seal=seal)
         self._declared = declared
+
+    @property
+    def refused(self) -> int:
+        """See `GatewayLog.refused`."""
+        return self.seal.refusals.count
 
     async def differences(self) -> list[str]:
         """See `GatewayLog.differences`."""

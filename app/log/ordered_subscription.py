@@ -16,6 +16,7 @@ from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription
 
 from app.deliberation.ports import Record
+from app.log.seal import LogSeal
 
 
 async def unsubscribe(subscription: Subscription) -> None:
@@ -27,9 +28,10 @@ async def unsubscribe(subscription: Subscription) -> None:
 
 @dataclass(slots=True)
 class LiveSubscription:
-    """Subscriptions to republished subjects. `deliver` gets the records of all patterns in order."""
+    """Subscriptions to republished subjects. `deliver` gets the believed records of all patterns in order."""
 
     deliver: Callable[[Record], None]
+    seal: LogSeal
     several: bool
     subscriptions: list[Subscription] = field(default_factory=list[Subscription])
     _held: list[tuple[int, int, Record]] = field(default_factory=list[tuple[int, int, Record]])
@@ -38,7 +40,12 @@ class LiveSubscription:
     async def take(self, message: Msg) -> None:
         """Deliver a message, or hold it while an earlier one may be queued. Never gives way to other tasks."""
         headers = message.headers or {}
-        record = Record(message.subject.removeprefix("live."), int(headers["Nats-Sequence"]), message.data)
+        subject = message.subject.removeprefix("live.")
+        # Anyone who may publish on a live subject reaches this, so that nothing of the message is sure.
+        sequence = headers.get("Nats-Sequence", "")
+        if not self.seal.believes(subject, message.data, headers) or not sequence.isdecimal():
+            return
+        record = Record(subject, int(sequence), message.data)
         if not self.several:
             self.deliver(record)
             return

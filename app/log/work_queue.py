@@ -21,6 +21,7 @@ from app.log.journal import CONSUMER, STREAM, JetStreamJournal
 PULL_EXPIRES_S = 30
 HEARTBEAT_S = 5
 CLOSE_TIMEOUT_S = 2.0
+ACK_PREFIX = "$JS.ACK."
 
 log = structlog.get_logger(__name__)
 
@@ -118,12 +119,17 @@ class WorkQueue:
         self._last_message_at_s = asyncio.get_running_loop().time()
         headers = message.headers or {}
         status = headers.get("Status")
-        if status is None:
+        # A stored item may have a header of that name; only items have an acknowledgement's subject.
+        if message.reply.startswith(ACK_PREFIX):
             metadata = message.metadata
             record = Record(message.subject, metadata.sequence.stream, message.data)
+            item = QueueItem(record, metadata.num_delivered or 1, message.reply)
             self._requested = max(0, self._requested - 1)
-            self._held += 1
-            self._deliver(QueueItem(record, metadata.num_delivered or 1, message.reply))
+            if self._journal.seal.believes(record.subject, record.data, headers):
+                self._held += 1
+                self._deliver(item)
+            else:
+                await self._reply(item, b"+TERM")
         elif status != "100":
             # The end of a pull states how many items were not delivered; without that number, no pull is open.
             left = headers.get("Nats-Pending-Messages")

@@ -39,11 +39,15 @@ def outlast_output() -> None:
     structlog.configure(logger_factory=structlog.PrintLoggerFactory(unfailing(sys.stdout)))
 
 
-class _CrashFilter(logging.Filter):
-    """Drops uvicorn's report of a crashed request: `request_crashed` reports it without the request's content."""
+class _ServerFilter(logging.Filter):
+    """Drops two reports of uvicorn.
+
+    `request_crashed` reports a crashed request without its content. A metric counts malformed requests, because a
+    client could otherwise fill the log with them.
+    """
 
     def filter(self, record: logging.LogRecord) -> bool:
-        return not record.getMessage().startswith("Exception in ASGI application")
+        return not record.getMessage().startswith(("Exception in ASGI application", "Invalid HTTP request"))
 
 
 def _frames(_: WrappedLogger, __: str, event: EventDict) -> EventDict:
@@ -77,7 +81,7 @@ def configure(level: str, output: TextIO | None = None) -> None:
     handler = logging.StreamHandler(written)
     rendered = [structlog.stdlib.ProcessorFormatter.remove_processors_meta, structlog.processors.JSONRenderer()]
     handler.setFormatter(structlog.stdlib.ProcessorFormatter(foreign_pre_chain=shared, processors=rendered))
-    handler.addFilter(_CrashFilter())
+    handler.addFilter(_ServerFilter())
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(max(threshold, logging.WARNING))

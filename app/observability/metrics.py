@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import get_args
+from typing import Protocol, get_args
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -48,6 +48,42 @@ def _of_deliberations(catalog: Catalog, outcomes: Mapping[SubmissionOutcome, int
     yield ended
     for outcome, description in _SUBMISSIONS.items():
         yield CounterMetricFamily(f"deliberations_{outcome}", description, value=outcomes.get(outcome, 0))
+
+
+class Connections(Protocol):
+    """The open connections of the process, and the refused ones by code."""
+
+    @property
+    def opened(self) -> int:
+        """How many are open."""
+        ...
+
+    @property
+    def refused(self) -> Mapping[str, int]:
+        """Refusals by code."""
+        ...
+
+
+def _of_connections(connections: Connections) -> Iterator[Metric]:
+    yield GaugeMetricFamily("gateway_connections", "Open connections of this process", value=connections.opened)
+    refused = CounterMetricFamily(
+        "gateway_connections_refused", "Connections refused before a request existed", labels=["code"]
+    )
+    for code, count in connections.refused.items():
+        refused.add_metric([code], count)
+    yield refused
+
+
+def _of_refusals(refused: Callable[[], Mapping[str, int]]) -> Iterator[Metric]:
+    """Records of the log that this process read and did not believe."""
+    records = CounterMetricFamily(
+        "log_records_refused",
+        "Records read from the log and not believed, by the seal that did not verify: log, key",
+        labels=["seal"],
+    )
+    for seal, count in refused().items():
+        records.add_metric([seal], count)
+    yield records
 
 
 def _of_replicas(replicas: Sequence[AgentStatus]) -> Iterator[Metric]:
@@ -106,7 +142,13 @@ def _of_senders(senders: Sequence[SenderStatus]) -> Iterator[Metric]:
 class Metrics:
     """The registry of one gateway. It counts its own requests, and the deliberations of the whole log."""
 
-    def __init__(self, catalog: Catalog, outcomes: Mapping[SubmissionOutcome, int]) -> None:
+    def __init__(
+        self,
+        catalog: Catalog,
+        outcomes: Mapping[SubmissionOutcome, int],
+        connections: Connections,
+        refused: Callable[[], Mapping[str, int]],
+    ) -> None:
         registry = self.registry = CollectorRegistry()
         self.requests = Counter(
             "gateway_requests", "Requests answered", ["method", "route", "status"], registry=registry
@@ -120,6 +162,8 @@ class Metrics:
         )
         self.sse_viewers = Gauge("sse_viewers", "Open SSE streams", registry=registry)
         registry.register(_Collected(partial(_of_deliberations, catalog, outcomes)))
+        registry.register(_Collected(partial(_of_connections, connections)))
+        registry.register(_Collected(partial(_of_refusals, refused)))
 
     def exposition(self, replicas: Sequence[AgentStatus] = (), senders: Sequence[SenderStatus] | None = None) -> bytes:
         """The text exposition. `senders` is None where webhooks are off, and empty where senders are missing."""

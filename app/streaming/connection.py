@@ -3,45 +3,20 @@
 Without bounds the operating system holds megabytes for such a viewer, and the server never drops its closed connection.
 """
 
-import re
 import socket
 import sys
 from asyncio import Transport
-from typing import cast
 
 from starlette.types import Scope
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 BUFFER_BYTES = 32_768
 UNSENT_BYTES = 16_384
-_ABSOLUTE = re.compile(rb"[a-z][a-z0-9+.-]*://([^/?#]*)", re.IGNORECASE)
-_EXTENSION = "deliberate.connection"
-
-
-def adopt_target_host(target: bytes, headers: list[tuple[bytes, bytes]]) -> None:
-    """Replace Host by the host of a target in absolute form, which overrules it (RFC 9112, 3.2.2)."""
-    found = _ABSOLUTE.match(target)
-    if found is not None:
-        headers[:] = [(b"host", found[1]), *((name, value) for name, value in headers if name != b"host")]
-
-
-class StreamingProtocol(HttpToolsProtocol):
-    """uvicorn's protocol, with the transport in the scope of each request, and the host that its target names."""
-
-    def on_message_begin(self) -> None:
-        """Called by the parser when a request begins."""
-        super().on_message_begin()
-        self.scope["extensions"] = {_EXTENSION: cast("dict[object, object]", self.transport)}
-
-    def on_headers_complete(self) -> None:
-        """Called by the parser at the end of a head."""
-        adopt_target_host(self.url, self.headers)
-        super().on_headers_complete()
+EXTENSION = "deliberate.connection"
 
 
 def connection_of(scope: Scope) -> Transport | None:
     """The transport of a request's connection; None under another server."""
-    return scope.get("extensions", {}).get(_EXTENSION)
+    return scope.get("extensions", {}).get(EXTENSION)
 
 
 def limit_unsent(connection: Transport, stalled_s: float) -> None:

@@ -5,7 +5,8 @@ import sys
 
 from pydantic import ValidationError
 
-from app.deliberation.errors import JournalUnavailable
+from app.deliberation.errors import InvalidRequest, JournalUnavailable
+from app.log.seal import LogSeal
 from app.observability import logs
 from app.webhooks.sender.service import serve
 from app.webhooks.settings import SenderSettings
@@ -15,7 +16,8 @@ def main() -> None:
     """Exit with 2 for invalid settings, with 1 when the log refuses the connection."""
     try:
         settings = SenderSettings()
-    except ValidationError as exc:
+        LogSeal.of_file(settings.log_key_file)
+    except (ValidationError, InvalidRequest) as exc:
         print(exc, file=sys.stderr)
         raise SystemExit(2) from exc
     logs.configure(settings.log_level)

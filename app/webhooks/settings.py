@@ -1,11 +1,12 @@
 """The sender's settings, read from the environment once."""
 
+from pathlib import Path
 from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field, SecretStr
 from pydantic_settings import NoDecode
 
-from app.settings import WebhookRules, listed, setting
+from app.settings import LOG_KEY_DESCRIPTION, WebhookRules, listed, setting
 from app.webhooks.sender.schedule import DELAYS_S
 from app.webhooks.signatures import MASTER_CHARS_MIN
 
@@ -19,7 +20,10 @@ Delays = Annotated[
 class SenderSettings(WebhookRules):
     """Each setting has a description, a unit, limits and an environment variable."""
 
-    nats_url: str = setting("nats://127.0.0.1:4222", "NATS server of the log.", min_length=1)
+    nats_url: str = setting(
+        "nats://127.0.0.1:4222", "Server that holds the log, or `file:///path` of a file with its URL.", min_length=1
+    )
+    log_key_file: Path | None = setting(None, LOG_KEY_DESCRIPTION)
     webhook_secrets: Secrets = setting(
         (),
         "At least one secret of at least 32 characters, newest first, separated by commas; all of them sign. "

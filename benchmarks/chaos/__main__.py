@@ -32,6 +32,7 @@ from app.cli.stack.layout import StackOptions, plan_stack
 from app.cli.stack.stack import stack_children
 from app.cli.stack.supervisor import supervised
 from app.deliberation.facts import FACT_SUFFIXES, event_type
+from app.log.connection import server_url
 from app.testing import subject_matches
 from benchmarks.chaos.checker import EngineRequest, Fault, Findings, Stored, check
 from benchmarks.chaos.faults import Struck, cut, strike, wake
@@ -74,17 +75,17 @@ class StackUnderTest:
     """A running stack, the proxies by the part behind them, and the recorded engine requests."""
 
     url: str
-    nats_port: int
+    nats_url: str
     marks: tuple[str, str]
     proxies: Mapping[str, FaultProxy]
     recorder: RequestRecorder
 
 
-def _up(data_dir: Path, nats_port: int, engine_port: int) -> tuple[subprocess.Popen[str], str, str]:
+def _up(data_dir: Path, nats_url: str, engine_port: int) -> tuple[subprocess.Popen[str], str, str]:
     """Start `deliberate up`; returns its process, URL and mark."""
     roles = data_dir.with_suffix(".yaml")
     roles.write_text(ROLES)
-    options = ["--port", "0", "--data-dir", str(data_dir), "--nats-url", f"nats://127.0.0.1:{nats_port}"]
+    options = ["--port", "0", "--data-dir", str(data_dir), "--nats-url", nats_url]
     options += ["--roles", str(roles)]
     command = [str(Path(sys.executable).with_name("deliberate")), "up", "--json", *options]
     command += ["--engine-url", f"http://127.0.0.1:{engine_port}"]
@@ -99,14 +100,16 @@ def _up(data_dir: Path, nats_port: int, engine_port: int) -> tuple[subprocess.Po
 
 async def _drained(process: subprocess.Popen[str], into: Path) -> None:
     assert process.stdout is not None
-    with into.open("w") as told:
-        await asyncio.to_thread(shutil.copyfileobj, process.stdout, told)
+    with into.open("w") as log:
+        await asyncio.to_thread(shutil.copyfileobj, process.stdout, log)
 
 
 @asynccontextmanager
 async def _running_stack(directory: Path) -> AsyncGenerator[StackUnderTest]:
     """Supervises log and engine here, with proxies before them, and starts the rest by `up`."""
-    options = StackOptions(port=0, nats_port=0, data_dir=directory / "outside", simulate=tuple(ENGINE.split()))
+    options = StackOptions(
+        port=0, nats_port=0, data_dir=directory / "outside", simulate=tuple(ENGINE.split()), nats_test_user="chaos"
+    )
     options.data_dir.mkdir()
     layout = plan_stack(options, lambda _: None)
     outside = [child for child in stack_children(layout) if child.name in ("nats", "simulator")]
@@ -115,13 +118,16 @@ async def _running_stack(directory: Path) -> AsyncGenerator[StackUnderTest]:
         await stack.enter_async_context(supervised(outside, layout.stack_run, lambda _: None))
         log = await stack.enter_async_context(FaultProxy(layout.ports["nats"]))
         engine = await stack.enter_async_context(FaultProxy(layout.ports["simulator"], recorder))
-        process, url, mark = await asyncio.to_thread(_up, directory / "inside", log.port, engine.port)
+        nats_url = server_url(layout.nats_url_of("chaos"))
+        proxied = directory / "nats_url"
+        proxied.write_text(nats_url.replace(f":{layout.ports['nats']}", f":{log.port}"))
+        process, url, mark = await asyncio.to_thread(_up, directory / "inside", proxied.as_uri(), engine.port)
         draining = asyncio.create_task(_drained(process, directory / "up.jsonl"))
         try:
             gateway = await stack.enter_async_context(FaultProxy(int(url.rpartition(":")[2])))
             proxies = {"log": log, "engine": engine, "gateway": gateway}
             public = f"http://127.0.0.1:{gateway.port}"
-            yield StackUnderTest(public, layout.ports["nats"], (layout.mark, mark), proxies, recorder)
+            yield StackUnderTest(public, nats_url, (layout.mark, mark), proxies, recorder)
         finally:
             process.terminate()
             await asyncio.to_thread(process.wait)
@@ -166,9 +172,9 @@ async def _tried_again(_: Exception) -> None:
     """Ignore errors of the client, which retries after a kill of the server."""
 
 
-async def _stored(nats_port: int) -> list[Stored]:
+async def _stored(nats_url: str) -> list[Stored]:
     """Every fact in the raw stream with its time of storage."""
-    client = await nats.connect(f"nats://127.0.0.1:{nats_port}", error_cb=_tried_again)
+    client = await nats.connect(nats_url, error_cb=_tried_again)
     # No filter: the server matches seven patterns message by message, which took minutes instead of seconds.
     config = ConsumerConfig(deliver_policy=DeliverPolicy.ALL, ack_policy=AckPolicy.NONE, inactive_threshold=60)
     stream = client.jetstream()
@@ -187,9 +193,9 @@ async def _stored(nats_port: int) -> list[Stored]:
     return found
 
 
-async def _counted(nats_port: int, tail: str) -> int:
+async def _counted(nats_url: str, tail: str) -> int:
     """The number of stored facts of a kind, without reading them."""
-    client = await nats.connect(f"nats://127.0.0.1:{nats_port}", error_cb=_tried_again)
+    client = await nats.connect(nats_url, error_cb=_tried_again)
     config = ConsumerConfig(
         deliver_policy=DeliverPolicy.ALL,
         ack_policy=AckPolicy.NONE,
@@ -211,7 +217,7 @@ async def _settled(stack: StackUnderTest, load: Load, running: asyncio.Task[None
     await asyncio.gather(running, return_exceptions=True)
     ends_at_s = time.monotonic() + SETTLES_WITHIN_S
     while time.monotonic() < ends_at_s:
-        if await _counted(stack.nats_port, "end") >= await _counted(stack.nats_port, "accepted"):
+        if await _counted(stack.nats_url, "end") >= await _counted(stack.nats_url, "accepted"):
             return
         await asyncio.sleep(1)
 
@@ -240,7 +246,7 @@ async def run(
                 running = group.create_task(load.run())
                 await _inject_faults(stack, rng, seconds, kills_min, interval_s, faults)
                 await _settled(stack, load, running)
-            stored = await _stored(stack.nats_port)
+            stored = await _stored(stack.nats_url)
         finally:
             _traced(directory, faults, stack.recorder.asked, stored)
     findings = check(load.promised, stored, stack.recorder.asked, faults)
@@ -280,8 +286,8 @@ def _shown(console: Console, findings: Findings, faults: list[Fault]) -> None:
     for fault, seconds in sorted(slowest.items(), key=lambda each: -each[1])[:SLOWEST_SHOWN]:
         before = [f"{each.kind} {each.victim}" for each in faults if 0 <= fault.at_s - each.at_s < LOOK_BACK_S]
         console.print(f"{seconds:.1f} s after {fault.kind} of {fault.victim}; within {LOOK_BACK_S:g} s: {before}")
-    for told in findings.unfinished[:20]:
-        console.print(told)
+    for unfinished in findings.unfinished[:20]:
+        console.print(unfinished)
     for violation in findings.violations[:20]:
         console.print(violation, style="red")
 
@@ -294,7 +300,7 @@ def main() -> None:
     parser.add_argument("--in-flight", type=int, default=200, help="deliberations in flight")
     parser.add_argument("--interval", type=float, default=4.0, help="mean seconds between faults")
     parser.add_argument("--kills-min", type=int, default=0, help="go on until so many were killed")
-    parser.add_argument("--keep", type=Path, help="a new directory for what tells of a violation: trace, logs, store")
+    parser.add_argument("--keep", type=Path, help="a new directory for the evidence of a violation: trace, logs, store")
     options = parser.parse_args()
     with ExitStack() as stack:
         directory = options.keep or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="chaos-")))

@@ -114,8 +114,8 @@ def check(
                 ends[deliberation_id].append(fact.stored_at_s)
                 if fact.type in ("deliberation.failed", "deliberation.timeout"):
                     still_s = max(later - sooner for sooner, later in pairwise(facts[deliberation_id]))
-                    told = f"{takeovers[deliberation_id]} takeovers, {still_s:.0f} s without a fact"
-                    findings.unfinished.append(f"{deliberation_id} {fact.type}: {told}")
+                    silence = f"{takeovers[deliberation_id]} takeovers, {still_s:.0f} s without a fact"
+                    findings.unfinished.append(f"{deliberation_id} {fact.type}: {silence}")
                 findings.ends[fact.type.removeprefix("deliberation.")] += 1
             case ("call", call_id, "finished"):
                 recorded_at.setdefault((deliberation_id, call_id), fact.stored_at_s)

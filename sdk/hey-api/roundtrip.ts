@@ -62,7 +62,7 @@ async function eventsOf(deliberation_id: string): Promise<[count: number, winner
   }
 }
 
-function told(error: Problem | undefined): [number, string, string | null] {
+function refusal(error: Problem | undefined): [number, string, string | null] {
   if (error === undefined) throw new Error("not refused");
   return [error.status, error.code, error.errors[0]?.pointer ?? null];
 }
@@ -72,7 +72,7 @@ const again = await created(request("best_of_n"), `sdk-${MARK}`);
 const ended = await waited(first.id);
 const query = { metadata: { "metadata.sdk": MARK }, limit: 10 };
 const listed = await listDeliberations({ client, query, throwOnError: true });
-const [events, toldWinner] = await eventsOf(first.id);
+const [events, eventWinner] = await eventsOf(first.id);
 const doomed = await created(request("council"));
 await cancelDeliberation({
   client,
@@ -91,9 +91,9 @@ console.log(
     winner: ended.verdict?.winner ?? null,
     listed: listed.data.items.map((item) => item.id),
     events,
-    told_winner: toldWinner,
+    event_winner: eventWinner,
     cancelled: stopped.status,
     reason: stopped.status_reason,
-    refusals: [told(invalid.error), told(unknown.error)],
+    refusals: [refusal(invalid.error), refusal(unknown.error)],
   }),
 );

@@ -71,7 +71,7 @@ async function eventsOf(deliberation_id: string): Promise<number> {
   }
 }
 
-function told(error: Schemas["Problem"] | undefined): [number, string, string | null] {
+function refusal(error: Schemas["Problem"] | undefined): [number, string, string | null] {
   if (error === undefined) throw new Error("not refused");
   return [error.status, error.code, error.errors[0]?.pointer ?? null];
 }
@@ -103,10 +103,10 @@ console.log(
     winner: ended.verdict?.winner ?? null,
     listed: (listed.data?.items ?? []).map((item) => item.id),
     events: await eventsOf(first.id),
-    told_winner: winner,
+    event_winner: winner,
     cancelled: stopped.status,
     reason: stopped.status_reason,
-    refusals: [told(invalid.error), told(unknown.error)],
+    refusals: [refusal(invalid.error), refusal(unknown.error)],
     rebuilt,
   }),
 );

@@ -118,7 +118,7 @@ def main(url: str, key: str) -> None:
             "winner": ended.verdict.winner if ended.verdict else None,
             "listed": [item.id for item in listed.items],
             "events": count,
-            "told_winner": winner,
+            "event_winner": winner,
             "cancelled": stopped.status.value,
             "reason": stopped.status_reason,
             "refusals": refusals(client),

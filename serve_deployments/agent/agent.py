@@ -20,12 +20,14 @@ from app.deliberation.facts import CallFinished, CallStarted, decode, prefix
 from app.deliberation.prompts.form import persona_section
 from app.deliberation.roles import Role
 from app.log.journal import JetStreamJournal
+from app.log.seal import LogSeal
 from app.observability.logs import outlast_output
 from serve_deployments.agent.call import CallRun
 from serve_deployments.agent.cancellation import CancellationListener
 from serve_deployments.agent.stage_request import StageRequest
 from serve_deployments.engine.client import Engines
 from serve_deployments.identity import identity
+from serve_deployments.ray_start import keep_replica_on_loopback
 from serve_deployments.sandbox.checks import Sandbox
 
 APPEND_PATIENCE_S = 120.0
@@ -238,7 +240,10 @@ class Agent:
 
     async def __init__(self, name: str, role: Role, nats_url: str, engine_urls: list[str], stream_deltas: bool) -> None:
         outlast_output()
-        journal = await JetStreamJournal.connect(nats_url, name=f"agent-{name}", patience_s=APPEND_PATIENCE_S)
+        keep_replica_on_loopback()
+        journal = await JetStreamJournal.connect(
+            nats_url, name=f"agent-{name}", patience_s=APPEND_PATIENCE_S, seal=LogSeal.of_environment()
+        )
         engines = Engines(role.engines or engine_urls, connections=role.concurrency)
         await engines.probe()
         self._replica = AgentReplica(name, role, engines, journal, stream_deltas=stream_deltas)

@@ -32,6 +32,7 @@ from app.deliberation.fold import State
 from app.deliberation.ports import Record
 from app.deliberation.strategies import STRATEGIES
 from app.log.journal import JetStreamJournal
+from app.log.seal import LogSeal
 from app.log.work_queue import QueueItem, WorkQueue
 from app.observability.logs import outlast_output
 from serve_deployments.agent.agent import settle_heap
@@ -40,6 +41,7 @@ from serve_deployments.coordinator.fact_store import APPEND_PATIENCE_S, FactStor
 from serve_deployments.coordinator.role_client import Handle, RoleClient
 from serve_deployments.coordinator.work import Life, Work, fact_of, hand_over
 from serve_deployments.identity import REPLICA, identity
+from serve_deployments.ray_start import keep_replica_on_loopback
 
 # The facts that others write about a deliberation that is held here.
 HEARD = ("deliberations.*.*.cancel", "deliberations.*.*.call.*.finished")
@@ -349,7 +351,10 @@ class Coordinator:
 
     async def __init__(self, agents: dict[str, Handle], nats_url: str, slots: int) -> None:
         outlast_output()
-        journal = await JetStreamJournal.connect(nats_url, name="coordinator", patience_s=APPEND_PATIENCE_S)
+        keep_replica_on_loopback()
+        journal = await JetStreamJournal.connect(
+            nats_url, name="coordinator", patience_s=APPEND_PATIENCE_S, seal=LogSeal.of_environment()
+        )
         self._replica = CoordinatorReplica(journal, agents, slots)
         ready = asyncio.Event()
         # Held here and watched by check_health: Serve knows no deployment that works without being called.

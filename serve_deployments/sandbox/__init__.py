@@ -1,9 +1,9 @@
 """The sandbox: runs a program against tests without trusting either.
 
 `checks.Sandbox` is the side of the replica. For each program it starts a warden (`warden`), a fresh interpreter without
-environment or packages, which forks a child for each test. A child confines itself (`confinement`: resource limits, no
-new privileges, no capabilities, `landlock`, two filters of `seccomp`), then runs the program and the test (`trial`).
-Where one of these means is missing, nothing is run.
+environment or packages. Its child (`child`) confines itself (`confinement`: limits, `landlock`, two filters of
+`seccomp`) and becomes the zygote (`zygote`), another fresh interpreter. The zygote forks two processes for each test:
+one runs the program (`program`), the other the test (`trial`). They exchange values (`values`) by calls (`peer`).
 
-The modules that run in the warden and its children import the standard library alone.
+All modules but `checks` import the standard library alone.
 """

@@ -20,7 +20,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from app.deliberation.calls import Check
 from app.deliberation.errors import SandboxUnavailable
-from app.deliberation.outputs import CheckOutcome, SandboxReport
+from app.deliberation.outputs import TRIED_MAX, CheckOutcome, SandboxReport
 from serve_deployments.sandbox.warden import Order
 
 CHECKS_AT_ONCE = 4
@@ -55,12 +55,13 @@ class _TestResult(BaseModel):
 
 
 class _Turn(BaseModel):
-    """The result of one turn of a program: why it cannot be run, or outcomes of the first tests."""
+    """The result of one turn of a program: why it cannot be run, or outcomes of the first tests; and what it tried."""
 
     model_config = ConfigDict(frozen=True)
 
     fault: str = ""
     outcomes: tuple[_TestResult, ...] = ()
+    tried: tuple[str, ...] = ()
 
 
 class _Reply(BaseModel):
@@ -89,17 +90,18 @@ class Sandbox:
         writers = check.writers if len(check.writers) == len(check.tests) else (0,) * len(check.tests)
         timeouts: Counter[int] = Counter()
         brought: dict[int, _TestResult] = {}
+        tried: list[str] = []
         pending = list(range(len(check.tests)))
         while True:
             turn = await self._turn(check, pending, until_s, first=not brought)
+            tried += [each for each in turn.tried if each not in tried]
             brought |= dict(zip(pending, turn.outcomes, strict=False))
             timeouts.update(writers[place] for place in pending[: len(turn.outcomes)] if brought[place].timed_out)
             left = [place for place in pending if place not in brought]
             pending = [place for place in left if timeouts[writers[place]] < TIMEOUTS_MAX]
             if turn.fault or not turn.outcomes or not pending:
                 break
-        late = frozenset(pending)
-        return _reported(check, turn.fault, brought, late)
+        return _reported(check, turn.fault, brought, frozenset(pending), tried)
 
     async def _turn(self, check: Check, places: Sequence[int], until_s: float, first: bool) -> _Turn:
         """Run one turn of a program with these tests once a slot is free; empty when the time is over."""
@@ -138,7 +140,9 @@ class Sandbox:
             log.error("sandbox_unavailable", reason=reply.unavailable)
 
 
-def _reported(check: Check, fault: str, brought: dict[int, _TestResult], late: frozenset[int]) -> SandboxReport:
+def _reported(
+    check: Check, fault: str, brought: dict[int, _TestResult], late: frozenset[int], tried: list[str]
+) -> SandboxReport:
     outcomes: list[CheckOutcome] = []
     for place, test in enumerate(check.tests):
         found = brought.get(place)
@@ -154,6 +158,7 @@ def _reported(check: Check, fault: str, brought: dict[int, _TestResult], late: f
         outcomes=tuple(outcomes),
         not_run=frozenset() if fault else frozenset(range(len(check.tests))) - brought.keys(),
         void=frozenset(place for place, found in brought.items() if found.void),
+        tried=tuple(tried[:TRIED_MAX]),
     )
 
 

@@ -1,42 +1,67 @@
-"""A child of the warden: a process for one test, confined before foreign code runs in it, watched until it ends."""
+"""The warden's side of the zygote: launches it, has it run trials, and watches them from outside until they end.
+
+The kernel asks the warden about each new thread, process, file and signal (seccomp's user notification). Only the
+zygote may create processes, and it may execute only once, its own interpreter.
+"""
 
 import contextlib
 import errno
 import fcntl
+import json
+import marshal
 import os
+import re
 import select
 import signal
 import socket
 import struct
-import sys
 import time
-from itertools import pairwise
+from importlib.machinery import SourceFileLoader
+from itertools import accumulate, pairwise
 from typing import NamedTuple
 
-from serve_deployments.sandbox import trial
-from serve_deployments.sandbox.confinement import CannotIsolate, Isolation, ResourceLimits, die_with_parent
+from serve_deployments.sandbox import protocol, seccomp
+from serve_deployments.sandbox.confinement import INTERPRETER, CannotIsolate, Isolation, ResourceLimits
 
 OUTPUT_BYTES_MAX = 1 << 20
 THREADS_MAX = 64
 CREATIONS_MAX = 256
 CONFINED_WITHIN_S = 10.0
+TRIED_MAX = 16
 
-_VERDICT_BYTES_MAX = 8_192
+# A program could write other lines.
+_TRIED = re.compile(r"import [!-~]+|open [!-~]+ for writing|[a-z]+\.[A-Za-z_.]+")
+_KEPT_BYTES_MAX = 8_192
 _READ_BYTES = 65_536
-_INPUT, _OUTPUT, _ERRORS = 0, 1, 2
-_VERDICT, _NONCE, _LINK = 10, 11, 12
+_INPUT, _LINK = 0, 10
 _ABOVE = 20
 _DESCRIPTORS_MAX = 1_024
-_BROKEN = 70
+_F_SETSIG = 10
 
 # struct seccomp_notif, struct seccomp_notif_resp, and the requests that receive the one and send the other.
 _NOTIFICATION, _RESPONSE = struct.Struct("=QIIiIQ6Q"), struct.Struct("=QqiI")
 _RECEIVE, _SEND = 0xC0502100, 0xC0182101
 _CONTINUE = 1
 
+_PACKAGE, _HERE = __package__, os.path.dirname(__file__)
+_INSIDE = ("protocol", "values", "peer", "program", "trial", "zygote")
+_BOOT = f"""
+import builtins, marshal, sys
+modules, program = marshal.loads(open({protocol.ORDER}, "rb", closefd=False).read())
+for name, code in modules:
+    module = sys.modules[name] = type(sys)(name)
+    vars(module)["__builtins__"] = dict(vars(builtins))  # a program may rebind its own
+    exec(code, vars(module))
+for name, _ in modules:
+    del sys.modules[name]
+module.main(program)
+"""
+# An arena for each thread would fill the address space: RLIMIT_AS counts what threads reserve and never use.
+_COMMAND, _ENVIRONMENT = (INTERPRETER, "-I", "-S", "-E", "-B", "-X", "utf8", "-c", _BOOT), {"MALLOC_ARENA_MAX": "1"}
+
 
 class TrialOutcome(NamedTuple):
-    """The result of a trial.
+    """The result of a protocol.
 
     `loaded`: the program loaded; `timed_out`: the time-out ended it; `void`: the test asserted nothing.
     """
@@ -52,157 +77,226 @@ class Abandoned(Exception):
     """The replica no longer waits for the report: it has closed standard input."""
 
 
-class SandboxChild:
-    """A running trial. Raises CannotIsolate when it could not be confined; then nothing was run."""
+class Zygote:
+    """A running zygote with a program and its tests. `tried` names what the program tried and may not.
 
-    def __init__(self, isolation: Isolation, limits: ResourceLimits, program: str, test: str) -> None:
-        self._isolation = isolation
+    Raises CannotIsolate when it could not be confined; then nothing was run.
+    """
+
+    def __init__(self, isolation: Isolation, limits: ResourceLimits, program: str, tests: list[str]) -> None:
+        self._numbers = isolation.architecture.numbers
+        texts = [test.encode("utf-8", "surrogatepass") for test in tests]
+        self._places = list(accumulate(map(len, texts), initial=0))
+        loaders = [(f"{_PACKAGE}.{name}", os.path.join(_HERE, f"{name}.py")) for name in _INSIDE]
+        codes = [(name, SourceFileLoader(name, path).get_code(name)) for name, path in loaders]
+        order, suite = _in_memory(marshal.dumps((codes, program))), _in_memory(b"".join(texts))
+        # Reading ends here, writing ends there, and the other way around.
         self._output, output = os.pipe()
+        self._status, status = os.pipe()
         self._verdict, verdict = os.pipe()
-        nonce, self._nonce = os.pipe()
+        self._notes, notes = os.pipe()
+        control, self._control = os.pipe()
+        lifeline, self._lifeline = os.pipe()
         self._link, link = socket.socketpair()
         self._listener: int | None = None
+        self._executed = False
         self._printed = self._created = 0
-        self._said = bytearray()
-        parent = os.getpid()
+        self._kept: dict[int, bytearray] = {}
+        self.tried: list[str] = []
+        theirs = (output, output, order, control, status, suite, verdict, notes, lifeline, link.fileno())
         self.pid = os.fork()
         if self.pid == 0:
-            _be_child(parent, isolation, limits, (program, test), (output, verdict, nonce, link.fileno()))
-        for fd in (output, verdict, nonce):
+            _launch(isolation, limits, theirs)
+        for fd in set(theirs) - {link.fileno()}:
             os.close(fd)
         link.close()
+        self._poll = select.poll()
+        for fd in (self._output, self._status, self._verdict, self._notes, self._link.fileno()):
+            os.set_blocking(fd, False)
+            self._kept[fd] = bytearray()
+            self._poll.register(fd, select.POLLIN)
+        self._poll.register(_INPUT, 0)
+        self._await(protocol.READY)
 
-    def verdict(self, timeout_s: float) -> TrialOutcome:
-        """Watch the trial to its end, and kill it when it exceeds `timeout_s` or a limit."""
-        try:
-            self._wait_until_confined()
-            nonce = os.urandom(trial.NONCE_BYTES)
-            os.write(self._nonce, nonce)
-            ended = self._watched(timeout_s)
-        finally:
-            status = self._killed()
-        return ended or _judged(bytes(self._said), nonce, status)
+    def run(self, place: int, timeout_s: float) -> TrialOutcome:
+        """Run one test to its end, and end its processes when it exceeds `timeout_s` or a limit."""
+        begin, end = self._places[place : place + 2]
+        self._printed = self._created = 0
+        for kept in self._kept.values():
+            kept.clear()
+        os.write(self._control, b"%d %d\n" % (begin, end - begin))
+        cut = self._watched(protocol.ENDED, timeout_s, limited=True)
+        exits = self._ended()
+        said = bytes(self._kept[self._verdict]).split(b"\n")
+        loaded = protocol.LOADED in said
+        self._note()
+        if cut:
+            return TrialOutcome(False, cut, loaded=loaded, timed_out=cut.startswith("ran longer"))
+        return _judged(said[-2] if len(said) > 1 else b"", loaded, *exits)
 
-    def _killed(self) -> int:
+    def close(self) -> None:
+        """End the zygote and all that it has started."""
         with contextlib.suppress(ProcessLookupError):
-            os.kill(self.pid, signal.SIGKILL)
-        _, status = os.waitpid(self.pid, 0)
-        for fd in (self._output, self._verdict, self._nonce, self._listener):
-            if fd is not None:
-                os.close(fd)
-        self._link.close()
-        return status
+            os.killpg(self.pid, signal.SIGKILL)
+        os.waitpid(self.pid, 0)
 
-    def _wait_until_confined(self) -> None:
-        self._link.settimeout(CONFINED_WITHIN_S)
-        try:
-            said, listeners, _, _ = socket.recv_fds(self._link, len(b"listener"), 1)
-            if listeners:
-                (self._listener,) = listeners
-                said = b""
-            said += self._link.recv(1_024)
-        except TimeoutError:
-            said = b"it took too long"
-        if self._listener is None or said != b"confined":
-            raise CannotIsolate(said.decode("utf-8", "replace") or "the process ended before it was confined")
+    def _ended(self) -> tuple[int, int]:
+        """Kill the two processes of a trial, have them reaped; returns their exit codes, the program's first."""
+        self._await(protocol.PROCESSES)
+        for pid in self._event(protocol.PROCESSES) or ():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        self._await(protocol.ENDED)
+        os.write(self._control, b"\n")
+        self._await(protocol.EXITS)
+        of_program, of_test = self._event(protocol.EXITS) or (0, 0)
+        self._drain()
+        return of_program, of_test
 
-    def _watched(self, timeout_s: float) -> TrialOutcome | None:
-        """The outcome of a trial that was cut off; None when it closed its verdict pipe, as an ending process does."""
+    def _await(self, event: str) -> None:
+        if self._watched(event, CONFINED_WITHIN_S):
+            raise CannotIsolate("it took too long")
+
+    def _fate(self) -> str:
+        """Why the zygote ended, in its own words."""
+        link = self._link.fileno()
+        with contextlib.suppress(BlockingIOError, ConnectionError):
+            while self._read(link):
+                pass
+        said = self._kept[link].decode("utf-8", "replace").removeprefix("listener")
+        return said if said not in ("", "confined") else "the process ended before it was confined"
+
+    def _event(self, name: str) -> list[int] | None:
+        """The numbers of the last event of that name since the trial began."""
+        for line in bytes(self._kept[self._status]).decode().split("\n")[:-1]:
+            word, *numbers = line.split()
+            if word == name:
+                return list(map(int, numbers))
+        return None
+
+    def _watched(self, event: str, timeout_s: float, *, limited: bool = False) -> str:
+        """Watch until an event; returns why it was cut off before, empty if it was not."""
         until = time.monotonic() + timeout_s
-        poll = select.poll()
-        for fd in (self._output, self._verdict, self._listener):
-            assert fd is not None, "it is confined"
-            poll.register(fd, select.POLLIN)
-        poll.register(_INPUT, 0)
-        while (left := until - time.monotonic()) > 0:
-            for fd, _ in poll.poll(left * 1_000):
+        while self._event(event) is None:
+            left = until - time.monotonic()
+            if left <= 0:
+                return f"ran longer than {timeout_s:.3g} s"
+            for fd, _ in self._poll.poll(left * 1_000):
                 if fd == _INPUT:
                     raise Abandoned
                 if fd == self._listener:
-                    if not self._answered():
-                        poll.unregister(fd)
-                    continue
-                data = os.read(fd, _READ_BYTES)
-                if fd == self._output:
-                    self._printed += len(data)
-                    if self._printed > OUTPUT_BYTES_MAX:
-                        return TrialOutcome(False, f"printed more than {OUTPUT_BYTES_MAX >> 20} MB")
-                    if not data:
-                        poll.unregister(fd)
-                else:
-                    self._said += data
-                    if not data or len(self._said) > _VERDICT_BYTES_MAX:
-                        return None
-        return TrialOutcome(False, f"ran longer than {timeout_s:.3g} s", timed_out=True)
+                    self._answer()
+                elif not self._read(fd):
+                    self._poll.unregister(fd)
+                    if fd == self._status:
+                        raise CannotIsolate(self._fate())
+            if limited and self._printed > OUTPUT_BYTES_MAX:
+                return f"printed more than {OUTPUT_BYTES_MAX >> 20} MB"
+        return ""
 
-    def _answered(self) -> bool:
-        """Allow or refuse a counted system call; False when no more can come."""
+    def _read(self, fd: int) -> bool:
+        """Keep what a descriptor holds now; False at its end."""
+        if fd == self._link.fileno() and self._listener is None:
+            data, listeners, _, _ = socket.recv_fds(self._link, len(b"listener"), 1)
+            if listeners:
+                (self._listener,) = listeners
+                self._poll.register(self._listener, select.POLLIN)
+        else:
+            data = os.read(fd, _READ_BYTES)
+        if fd == self._output:
+            self._printed += len(data)
+        elif len(self._kept[fd]) < _KEPT_BYTES_MAX:
+            self._kept[fd] += data
+        return bool(data)
+
+    def _drain(self) -> None:
+        """Read what the ended processes have left."""
+        for fd in (self._output, self._verdict, self._notes):
+            with contextlib.suppress(BlockingIOError):
+                while self._read(fd):
+                    pass
+
+    def _note(self) -> None:
+        for line in bytes(self._kept[self._notes]).decode("ascii", "replace").split("\n")[:-1]:
+            if _TRIED.fullmatch(line) and line not in self.tried and len(self.tried) < TRIED_MAX:
+                self.tried.append(line)
+
+    def _answer(self) -> None:
+        """Allow or refuse a system call."""
         assert self._listener is not None, "it is confined"
         notification = bytearray(_NOTIFICATION.size)
-        try:
+        with contextlib.suppress(OSError):  # its process has ended or is ending
             fcntl.ioctl(self._listener, _RECEIVE, notification)
-        except OSError:
-            return False  # its process has ended or is ending
-        number, _, _, call, *_ = _NOTIFICATION.unpack(notification)
-        refusal = self._refusal(call)
-        answer = _RESPONSE.pack(number, 0, -refusal, 0 if refusal else _CONTINUE)
-        with contextlib.suppress(OSError):
+            number, caller, _, call, _, _, first, *_ = _NOTIFICATION.unpack(notification)
+            refusal = self._refusal(call, caller, first)
+            answer = _RESPONSE.pack(number, 0, -refusal, 0 if refusal else _CONTINUE)
             fcntl.ioctl(self._listener, _SEND, answer)
-        return True
 
-    def _refusal(self, call: int) -> int:
-        if call == self._isolation.architecture.numbers["clone"]:
-            return errno.EAGAIN if len(os.listdir(f"/proc/{self.pid}/task")) >= THREADS_MAX else 0
+    def _refusal(self, call: int, caller: int, first: int) -> int:
+        """The error of a system call by its caller and first argument; 0 if it may go on."""
+        numbers = self._numbers
+        if call == numbers["execve"]:
+            allowed, self._executed = caller == self.pid and not self._executed, True
+            return 0 if allowed else errno.EPERM
+        if call in (numbers["kill"], numbers["tgkill"]):
+            return 0 if os.path.exists(f"/proc/{first & 0xFFFFFFFF}/task/{caller}") else errno.EPERM
+        if call == numbers["clone"]:
+            if not first & seccomp.CLONE_THREAD:
+                return 0 if caller == self.pid and self._executed else errno.EPERM
+            return errno.EAGAIN if len(os.listdir(f"/proc/{caller}/task")) >= THREADS_MAX else 0
         self._created += 1
         return errno.ENOSPC if self._created > CREATIONS_MAX else 0
 
 
-def _judged(said: bytes, nonce: bytes, status: int) -> TrialOutcome:
-    code = os.waitstatus_to_exitcode(status)
-    kind, reason = said[:1], said[1:].decode("utf-8", "replace")
-    if code < 0:
-        return TrialOutcome(False, f"ended by {signal.Signals(-code).name} before the test returned")
-    if said == nonce and code == 0:
-        return TrialOutcome(True, loaded=True)
-    if code == 0 and kind in (trial.FAILED, trial.NOT_LOADED, trial.VOID) and reason:
-        return TrialOutcome(False, reason, loaded=kind != trial.NOT_LOADED, void=kind == trial.VOID)
-    return TrialOutcome(False, f"the process ended with status {code} before the test returned")
-
-
-def _be_child(
-    parent: int, isolation: Isolation, limits: ResourceLimits, texts: tuple[str, str], ends: tuple[int, int, int, int]
-) -> None:
-    """Confine this new process, run the trial, end. Never returns."""
+def _judged(said: bytes, loaded: bool, of_program: int, of_test: int) -> TrialOutcome:
     try:
-        die_with_parent(parent)
+        kind, reason = json.loads(said)
+    except ValueError:
+        return TrialOutcome(False, _exit(of_test), loaded=loaded)
+    if kind == protocol.GONE:
+        return TrialOutcome(False, _exit(of_program), loaded=loaded)
+    return TrialOutcome(kind == protocol.PASSED, str(reason), loaded=loaded, void=kind == protocol.VOID)
+
+
+def _exit(code: int) -> str:
+    if code < 0:
+        return f"ended by {signal.Signals(-code).name} before the test returned"
+    return f"the process ended with status {code} before the test returned"
+
+
+def _in_memory(data: bytes) -> int:
+    """The descriptor of an unnamed file with this content."""
+    fd = os.memfd_create("sandbox")
+    os.write(fd, data)
+    os.lseek(fd, 0, os.SEEK_SET)
+    return fd
+
+
+def _launch(isolation: Isolation, limits: ResourceLimits, ends: tuple[int, ...]) -> None:
+    """Confine this new process, and start the zygote in its place. Never returns."""
+    try:
+        os.setpgid(0, 0)
         _arrange(ends, keep=isolation.landlock_fd)
+        # The kernel kills the whole group when the warden ends and its end of this pipe closes.
+        fcntl.fcntl(protocol.LIFELINE, _F_SETSIG, signal.SIGKILL)
+        fcntl.fcntl(protocol.LIFELINE, fcntl.F_SETOWN, -os.getpid())
+        fcntl.fcntl(protocol.LIFELINE, fcntl.F_SETFL, os.O_ASYNC)
         link = socket.socket(fileno=_LINK)
         try:
             isolation.confine(limits, link)
-        except CannotIsolate as error:
+            link.send(b"confined")
+            os.execve(INTERPRETER, _COMMAND, _ENVIRONMENT)
+        except (CannotIsolate, OSError) as error:
             link.send(str(error).encode())
-            return
-        link.send(b"confined")
-        link.close()
-        _forget()
-        trial.run(*texts, _VERDICT, _NONCE)
     finally:
-        os._exit(_BROKEN)
+        os._exit(protocol.BROKEN)
 
 
-def _arrange(ends: tuple[int, int, int, int], keep: int) -> None:
+def _arrange(ends: tuple[int, ...], keep: int) -> None:
     """Move the descriptors to their numbers, and close all others but `keep`."""
     nothing = os.open("/dev/null", os.O_RDONLY)
-    aside = [fcntl.fcntl(end, fcntl.F_DUPFD, _ABOVE) for end in (nothing, ends[0], *ends)]
-    for end, place in zip(aside, (_INPUT, _OUTPUT, _ERRORS, _VERDICT, _NONCE, _LINK), strict=True):
-        os.dup2(end, place, inheritable=False)
-    taken = (_ERRORS, *sorted((keep, _VERDICT, _NONCE, _LINK)), _DESCRIPTORS_MAX)
-    for below, above in pairwise(taken):
+    aside = [fcntl.fcntl(end, fcntl.F_DUPFD, _ABOVE) for end in (nothing, *ends)]
+    for place, end in enumerate(aside):
+        os.dup2(end, place, inheritable=place != _LINK)
+    for below, above in pairwise((_LINK, keep, _DESCRIPTORS_MAX)):
         os.closerange(below + 1, above)
-
-
-def _forget() -> None:
-    """Remove the sandbox's modules from where an import finds them."""
-    for name in list(sys.modules):
-        if name.partition(".")[0] in ("serve_deployments", "ctypes", "_ctypes"):
-            del sys.modules[name]

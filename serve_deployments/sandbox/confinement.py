@@ -1,34 +1,35 @@
-"""Confinement: a child restricts itself before it runs foreign code, and verifies the restrictions.
+"""Confinement: a process restricts itself before it becomes the zygote, and verifies the restrictions.
+
+They hold for the interpreter that it then executes, and for all that this one forks.
 
 It needs no privilege: it works for an ordinary user, for root, and in a container under the default seccomp profiles of
 Docker, containerd and Podman. It needs no user namespaces, which those profiles deny.
 """
 
-import _thread
 import ctypes
 import os
 import resource
-import signal
 import socket
+import sys
 from collections.abc import Callable
 from typing import NamedTuple
 
 from serve_deployments.sandbox import seccomp
-from serve_deployments.sandbox.landlock import LISTING, READ, WRITE, Landlock
+from serve_deployments.sandbox.landlock import EXECUTE, LISTING, READ, WRITE, Landlock
 from serve_deployments.sandbox.syscalls import Architecture, architecture
 
 FILE_BYTES_MAX = 1 << 20
 OPEN_FILES_MAX = 64
 SIGNALS_MAX = 64
 STACK_BYTES = 8 << 20
-THREAD_STACK_BYTES = 2 << 20
-
 NICENESS = 5
+# Not a virtual environment's link, whose packages it would look for.
+INTERPRETER = os.path.realpath(sys.executable)
 
-_M_ARENA_MAX = -8
-_PR_SET_PDEATHSIG, _PR_SET_NO_NEW_PRIVS = 1, 38
+_PR_SET_NO_NEW_PRIVS = 38
 _CAPABILITY_VERSION = 0x20080522
 _LIBRARIES = ("/lib", "/lib64", "/usr/lib", "/usr/lib64")
+_LOADERS = ("/lib64/ld-linux-x86-64.so.2", "/lib/ld-linux-aarch64.so.1")
 _READABLE = ("/etc/ld.so.cache", "/usr/share/zoneinfo", "/dev/urandom")
 # Not readable: installed packages, and modules that call arbitrary machine code by name.
 _WITHHELD = ("site-packages", "dist-packages", "ctypes", "lib-dynload", "test", "idlelib", "ensurepip")
@@ -67,11 +68,11 @@ class Isolation:
 
     @property
     def landlock_fd(self) -> int:
-        """The descriptor of the ruleset, which a child must keep until it is confined."""
+        """The descriptor of the ruleset, which a process must keep until it is confined."""
         return self._landlock.fd
 
     def confine(self, limits: ResourceLimits, link: socket.socket) -> None:
-        """Confine this process for ever, and send the descriptor of counted calls to the warden through `link`.
+        """Confine this process for ever, and send the descriptor of asked calls to the warden through `link`.
 
         Raises CannotIsolate when a step failed, or when a verified restriction does not hold.
         """
@@ -85,7 +86,7 @@ class Isolation:
             listener = seccomp.install(self.architecture, seccomp.counted(self.architecture), listen=True)
             socket.send_fds(link, [b"listener"], [listener])
             os.close(listener)
-            seccomp.install(self.architecture, seccomp.allowed(self.architecture, os.getpid()))
+            seccomp.install(self.architecture, seccomp.allowed(self.architecture))
         except OSError as error:
             raise CannotIsolate(str(error.strerror or error)) from error
         _verify()
@@ -100,6 +101,9 @@ def _grant(landlock: Landlock, directory: str) -> None:
     for libraries in {os.path.realpath(each) for each in _LIBRARIES}:
         landlock.allow(_entries(libraries, lambda name: not name.startswith("python")), READ)
     landlock.allow(_READABLE, READ)
+    beside = os.path.dirname(library)
+    landlock.allow(_entries(beside, lambda name: name.startswith("libpython")), READ)
+    landlock.allow([INTERPRETER, *map(os.path.realpath, _LOADERS)], EXECUTE)
     landlock.allow(["/dev/null"], READ | WRITE)
     landlock.allow([directory], READ | WRITE)
 
@@ -119,9 +123,6 @@ def _first_victim() -> None:
 
 
 def _limit(limits: ResourceLimits) -> None:
-    # RLIMIT_AS counts memory that threads reserve and never use: a handful of default size would fill it.
-    ctypes.CDLL(None).mallopt(_M_ARENA_MAX, 1)
-    _thread.stack_size(THREAD_STACK_BYTES)
     for which, most in (
         (resource.RLIMIT_CORE, 0),
         (resource.RLIMIT_MEMLOCK, 0),
@@ -147,13 +148,6 @@ def _give_up_privileges(known: Architecture) -> None:
     nothing = (ctypes.c_uint32 * 6)()
     if libc.syscall(ctypes.c_long(known.numbers["capset"]), ctypes.byref(header), ctypes.byref(nothing)) != 0:
         raise OSError(ctypes.get_errno(), f"capset: {os.strerror(ctypes.get_errno())}")
-
-
-def die_with_parent(parent: int) -> None:
-    """Have the kernel kill this process when its parent ends. Raises CannotIsolate when it is too late."""
-    libc = ctypes.CDLL(None, use_errno=True)
-    if libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) != 0 or os.getppid() != parent:
-        raise CannotIsolate("the child would outlive its warden")
 
 
 def _verify() -> None:

@@ -5,6 +5,7 @@ versions are used where the kernel has them, and the filters of `seccomp` deny t
 """
 
 import ctypes
+import fcntl
 import os
 from collections.abc import Iterable
 
@@ -14,6 +15,7 @@ _WRITE_FILE, _READ_FILE, _READ_DIR = 1 << 1, 1 << 2, 1 << 3
 _REMOVE_DIR, _REMOVE_FILE, _MAKE_DIR, _MAKE_REGULAR = 1 << 4, 1 << 5, 1 << 7, 1 << 8
 _REFER, _TRUNCATE = 1 << 13, 1 << 14
 READ = _READ_FILE | _READ_DIR
+EXECUTE = 1 << 0 | _READ_FILE
 WRITE = _WRITE_FILE | _REMOVE_DIR | _REMOVE_FILE | _MAKE_DIR | _MAKE_REGULAR | _REFER | _TRUNCATE
 LISTING = _READ_DIR
 
@@ -22,9 +24,10 @@ _FILE_RIGHTS = {1: (1 << 13) - 1, 2: (1 << 14) - 1, 3: (1 << 15) - 1, 4: (1 << 1
 _FILE_RIGHTS_NEWEST = (1 << 16) - 1
 _NETWORK_FROM, _SCOPE_FROM = 4, 6
 _ALL_NETWORK, _ALL_SCOPES = 0b11, 0b11
-_RIGHTS_OF_ANY_FILE = _WRITE_FILE | _READ_FILE | _TRUNCATE
+_RIGHTS_OF_ANY_FILE = EXECUTE | _WRITE_FILE | _TRUNCATE
 
 _VERSION_FLAG = 1
+_FD_MIN = 100
 _PATH_BENEATH = 1
 
 
@@ -51,7 +54,10 @@ class Landlock:
             _ALL_SCOPES if self.abi >= _SCOPE_FROM else 0,
         )
         size = 24 if self.abi >= _SCOPE_FROM else 16 if self.abi >= _NETWORK_FROM else 8
-        self.fd = self._call("landlock_create_ruleset", ctypes.byref(attributes), size, 0)
+        fd = self._call("landlock_create_ruleset", ctypes.byref(attributes), size, 0)
+        # Above the numbers that the zygote's descriptors get.
+        self.fd = fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, _FD_MIN)
+        os.close(fd)
 
     def _call(self, name: str, *arguments: object) -> int:
         passed = [ctypes.c_long(each) if isinstance(each, int) else each for each in arguments]

@@ -33,7 +33,7 @@ ALLOW: FilterBody = (Instruction(_RETURN, 0, 0, 0x7FFF0000),)
 COUNT: FilterBody = (Instruction(_RETURN, 0, 0, 0x7FC00000),)
 KILL: FilterBody = (Instruction(_RETURN, 0, 0, 0x80000000),)
 
-_CLONE_THREAD = 0x10000
+CLONE_THREAD = 0x10000
 _UNNAMED = 0o20000000  # the bit of O_TMPFILE that O_DIRECTORY does not have
 _AF_UNIX, _SOCK_STREAM, _SOCK_TYPES = 1, 1, 0xF
 _OWNER_MAY_ALL = 0o700
@@ -46,16 +46,17 @@ _IOCTLS = (0x5401, 0x5413, 0x541B, 0x5421, 0x5450, 0x5451)
 _FCNTLS = (0, 1, 2, 3, 4, 1030, 1032)
 
 _PLAIN = (
-    "access alarm brk chdir clock_getres clock_gettime clock_nanosleep close close_range dup dup2 dup3 epoll_create1 "
-    "epoll_ctl epoll_pwait epoll_wait eventfd2 exit exit_group faccessat faccessat2 fchdir fdatasync flock fstat "
-    "fstatfs fsync ftruncate futex getcpu getcwd getdents64 getegid geteuid getgid getgroups getitimer getpgid getpgrp "
-    "getpid getppid getrandom getresgid getresuid getrlimit getrusage getsid getsockname getsockopt gettid "
-    "gettimeofday getuid lseek lstat madvise membarrier mmap mprotect mremap munmap nanosleep newfstatat pause pipe "
-    "pipe2 poll ppoll pread64 preadv pselect6 pwrite64 pwritev read readlink readlinkat readv recvfrom rename renameat "
-    "renameat2 restart_syscall rmdir rseq rt_sigaction rt_sigpending rt_sigprocmask rt_sigreturn rt_sigsuspend "
-    "rt_sigtimedwait sched_get_priority_max sched_get_priority_min sched_getaffinity sched_getparam sched_getscheduler "
-    "sched_yield select sendfile set_robust_list setitimer setsockopt shutdown sigaltstack stat statfs statx sysinfo "
-    "time times uname unlink unlinkat wait4 waitid write writev"
+    "access alarm arch_prctl brk chdir clock_getres clock_gettime clock_nanosleep clone close close_range dup dup2 "
+    "dup3 epoll_create1 epoll_ctl epoll_pwait epoll_wait eventfd2 execve exit exit_group faccessat faccessat2 fchdir "
+    "fdatasync flock fstat fstatfs fsync ftruncate futex getcpu getcwd getdents64 getegid geteuid getgid getgroups "
+    "getitimer getpgid getpgrp getpid getppid getrandom getresgid getresuid getrlimit getrusage getsid getsockname "
+    "getsockopt gettid gettimeofday getuid kill lseek lstat madvise membarrier mmap mprotect mremap munmap nanosleep "
+    "newfstatat pause pipe pipe2 poll ppoll pread64 preadv pselect6 pwrite64 pwritev read readlink readlinkat readv "
+    "recvfrom rename renameat renameat2 restart_syscall rmdir rseq rt_sigaction rt_sigpending rt_sigprocmask "
+    "rt_sigreturn rt_sigsuspend rt_sigtimedwait sched_get_priority_max sched_get_priority_min sched_getaffinity "
+    "sched_getparam sched_getscheduler sched_yield select sendfile set_robust_list set_tid_address setitimer "
+    "setsockopt shutdown sigaltstack stat statfs statx sysinfo tgkill time times uname unlink unlinkat wait4 waitid "
+    "write writev"
 ).split()
 # The C library tries these first and falls back on older calls after ENOSYS.
 _ABSENT = ("clone3", "openat2")
@@ -112,10 +113,13 @@ def _assembled(architecture: Architecture, rules: dict[str, FilterBody], otherwi
 
 
 def counted(architecture: Architecture) -> FilterBody:
-    """The filter that asks the warden about new threads, files and directories."""
+    """The filter that asks the warden about new threads, processes, files and directories, execution and signals.
+
+    No answer rests on a pointer: a process could change what it points to.
+    """
     creating = [when(flags, os.O_CREAT, os.O_CREAT, COUNT, ALLOW) for flags in (1, 2)]
     rules = {
-        "clone": when(0, _CLONE_THREAD, _CLONE_THREAD, COUNT, ALLOW),
+        **dict.fromkeys(("clone", "execve", "kill", "tgkill"), COUNT),
         "open": creating[0],
         "openat": creating[1],
         "mkdir": COUNT,
@@ -124,20 +128,16 @@ def counted(architecture: Architecture) -> FilterBody:
     return _assembled(architecture, rules, ALLOW)
 
 
-def allowed(architecture: Architecture, pid: int) -> FilterBody:
-    """The filter of the process `pid`: the calls that one process with threads needs to compute, and no more.
+def allowed(architecture: Architecture) -> FilterBody:
+    """The filter of the calls that one process with threads needs to compute, and of those that the warden answers.
 
-    It can create, run, signal or inspect no other process, and has no socket but a connected pair of its own.
+    No process can inspect another, and none has a socket but a connected pair of its own.
     """
     no = refuse(errno.EPERM)
-    own_signal = when(0, _WORD, pid, ALLOW, no)
     directory = [when(mode, _OWNER_MAY_ALL, _OWNER_MAY_ALL, ALLOW, no) for mode in (1, 2)]
     rules = {
         **dict.fromkeys(_PLAIN, ALLOW),
         **dict.fromkeys(_ABSENT, refuse(errno.ENOSYS)),
-        "clone": when(0, _CLONE_THREAD, _CLONE_THREAD, ALLOW, no),
-        "kill": own_signal,
-        "tgkill": own_signal,
         "open": _opening(1),
         "openat": _opening(2),
         # The warden could not remove a directory that its owner cannot enter.

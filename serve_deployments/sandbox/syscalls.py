@@ -16,11 +16,12 @@ class Architecture(NamedTuple):
 
 # name: x86_64, aarch64. None: the architecture lacks the call.
 _NUMBERS: dict[str, tuple[int | None, int | None]] = {
-    "access": (21, None), "alarm": (37, None), "brk": (12, 214), "capset": (126, 91), "chdir": (80, 49),
+    "access": (21, None), "alarm": (37, None), "arch_prctl": (158, None), "brk": (12, 214),
+    "capset": (126, 91), "chdir": (80, 49),
     "clock_getres": (229, 114), "clock_gettime": (228, 113), "clock_nanosleep": (230, 115), "clone": (56, 220),
     "clone3": (435, 435), "close": (3, 57), "close_range": (436, 436), "dup": (32, 23), "dup2": (33, None),
     "dup3": (292, 24), "epoll_create1": (291, 20), "epoll_ctl": (233, 21), "epoll_pwait": (281, 22),
-    "epoll_wait": (232, None), "eventfd2": (290, 19), "exit": (60, 93), "exit_group": (231, 94),
+    "epoll_wait": (232, None), "eventfd2": (290, 19), "execve": (59, 221), "exit": (60, 93), "exit_group": (231, 94),
     "faccessat": (269, 48), "faccessat2": (439, 439), "fchdir": (81, 50), "fcntl": (72, 25), "fdatasync": (75, 83),
     "flock": (73, 32), "fstat": (5, 80), "fstatfs": (138, 44), "fsync": (74, 82), "ftruncate": (77, 46),
     "futex": (202, 98), "getcpu": (309, 168), "getcwd": (79, 17), "getdents64": (217, 61), "getegid": (108, 177),
@@ -42,7 +43,8 @@ _NUMBERS: dict[str, tuple[int | None, int | None]] = {
     "rt_sigtimedwait": (128, 137), "sched_get_priority_max": (146, 125), "sched_get_priority_min": (147, 126),
     "sched_getaffinity": (204, 123), "sched_getparam": (143, 121), "sched_getscheduler": (145, 120),
     "sched_yield": (24, 124), "seccomp": (317, 277), "select": (23, None), "sendfile": (40, 71), "sendto": (44, 206),
-    "set_robust_list": (273, 99), "setitimer": (38, 103), "setsockopt": (54, 208), "shutdown": (48, 210),
+    "set_robust_list": (273, 99), "setitimer": (38, 103), "set_tid_address": (218, 96),
+    "setsockopt": (54, 208), "shutdown": (48, 210),
     "sigaltstack": (131, 132), "socketpair": (53, 199), "stat": (4, None), "statfs": (137, 43), "statx": (332, 291),
     "sysinfo": (99, 179), "tgkill": (234, 131), "time": (201, None), "times": (100, 153), "uname": (63, 160),
     "unlink": (87, None), "unlinkat": (263, 35), "wait4": (61, 260), "waitid": (247, 95), "write": (1, 64),

@@ -1,97 +1,119 @@
-"""A trial: one program and one test, in a confined process that ends with it.
+"""The test's side: runs one test on values, and writes the verdict. No code of the program runs in this process.
 
-The verdict is a nonce, written when the test has returned. It is read from a pipe onto the interpreter's evaluation
-stack, which no name reaches. The warden accepts it only from a process that then exits by itself with status 0. A
-program's output, its exit status and its writes to the pipe prove nothing. Code in the same process can in the end
-reach everything: this makes pretending harder than solving, not impossible.
+The test calls the program through `peer`. A verdict is one line of JSON for the warden, which takes it from this
+process alone.
 """
 
+import ast
 import builtins
+import contextlib
+import importlib
+import json
 import os
 import sys
 import types
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
 from typing import Any, cast
 
-from serve_deployments.sandbox import honesty
+from serve_deployments.sandbox.peer import HEARD_BYTES_MAX, Peer, Remote
+from serve_deployments.sandbox.protocol import FAILED, GONE, LOADED, PASSED, PROGRAM, TEST, VOID
+from serve_deployments.sandbox.values import strings
 
-NONCE_BYTES = 32
 REASON_CHARS_MAX = 500
-NOT_LOADED, FAILED, VOID = b"L", b"F", b"V"
-# A test that no honest program passes.
-IMPOSSIBLE = "assert False"
+# The name of the function that is called before each checking statement.
+_REACHED = "__reached__"
 
-_PROGRAM, _TEST = "solution", "test"
-_WORDS = {_TEST: "test", _PROGRAM: "program"}
+_VALUES = (
+    *(ast.Expression, ast.Constant, ast.Name, ast.expr_context, ast.List, ast.Tuple, ast.Set, ast.Dict, ast.IfExp),
+    *(ast.BinOp, ast.UnaryOp, ast.BoolOp, ast.Compare, ast.operator, ast.unaryop, ast.boolop, ast.cmpop),
+)
+_SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)
+_COMPOUND = (ast.If, ast.Match, ast.Try, ast.TryStar, ast.With, ast.AsyncWith, ast.For, ast.AsyncFor, ast.While)
+_WORD_CHARS_MAX = 3
+_WORDS = {TEST: "test", PROGRAM: "program"}
 
 
-def run(program: str, test: str, verdict_fd: int, nonce_fd: int) -> None:
-    """Run a test against a program, write the verdict, and end the process."""
-    # Bound before foreign code runs, which may rebind names in modules.
-    write, read, leave, why, void = os.write, os.read, os._exit, _why, _Void
-    sys.addaudithook(_refuse)
-    loaded: list[str] = []
+def run(test: str, incoming: int, outgoing: int, verdict: int) -> None:
+    """Run a test against the program behind the pipes, and write the verdict."""
+    write = os.write  # a test may rebind names in modules
+    peer = Peer(incoming, outgoing, strict=True)
+    reached: list[bool] = []
     try:
-        # While the test runs, the nonce stands only on the evaluation stack.
-        write(verdict_fd, read(nonce_fd, NONCE_BYTES) + _passed(program, test, loaded))
-    except void:
-        write(verdict_fd, VOID + b"the test checks nothing: no assertion of it was reached")
+        names = _Names(peer, *peer.ask("load"))
+        write(verdict, LOADED + b"\n")
+        names |= {"__name__": TEST, "__builtins__": _guarded(peer), _REACHED: lambda: reached.append(True)}
+        exec(_compiled(test, TEST), names)
+        _called(names)
+        said = (PASSED, "") if reached else (VOID, "the test checks nothing: no assertion of it was reached")
     except BaseException as error:
-        # Foreign code may raise anything, SystemExit too: the test failed, and the error is its reason.
-        try:
-            reason = why(error)
-        except BaseException:
-            # An error's text may raise too, or memory is exhausted.
-            reason = b"MemoryError" if isinstance(error, MemoryError) else b"an error that cannot be told"
-        write(verdict_fd, (FAILED if loaded else NOT_LOADED) + reason)
-    leave(0)
+        # A test may raise anything, SystemExit too: it failed, and the error is its reason.
+        said = (FAILED, _why(error))
+    if peer.gone:
+        said = (GONE, "")
+    elif peer.refusals:
+        said = (FAILED, peer.refusals[0])
+    write(verdict, json.dumps([said[0], said[1][:REASON_CHARS_MAX]]).encode() + b"\n")
 
 
-class _Void(BaseException):
-    """A test returned without an assertion."""
+def _guarded(peer: Peer) -> dict[str, Any]:
+    """The builtins of a test that may not run a text of the program, which would be the program's code here."""
+
+    def check(text: object) -> None:
+        if isinstance(text, bytes | bytearray):
+            text = text.decode("utf-8", "replace")
+        if isinstance(text, str) and not _only_values(text) and _came_from(peer, text):
+            peer.refuse("the test would run a text of the program")
+
+    def hook(event: str, _: object) -> None:
+        if event == "pickle.find_class":
+            peer.refuse("the test would load a pickle that names code")
+
+    def run_in_its_names(run: Callable[..., object]) -> Callable[..., object]:
+        def guarded(text: object, *names: Any, **options: Any) -> object:  # noqa: ANN401
+            check(text)
+            frame = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]
+            return run(text, *(names or (frame.f_globals, frame.f_locals)), **options)
+
+        return guarded
+
+    def compiled(text: Any, *arguments: Any, **options: Any) -> Any:  # noqa: ANN401
+        check(text)
+        return cast(Any, compile)(text, *arguments, **options)
+
+    sys.addaudithook(hook)
+    own = {"eval": run_in_its_names(eval), "exec": run_in_its_names(exec), "compile": compiled}
+    return vars(builtins) | own
 
 
-def _refuse(
-    event: str,
-    arguments: tuple[object, ...],
-    guarded: tuple[object, ...] = honesty.GUARDED,
-    own: str = __name__,
-    attribute: Callable[[object, str, object], object] = getattr,
-    refused: type[Exception] = PermissionError,
-) -> None:
-    # Tracing could jump over lines of the test; other code in a function could jump over its comparisons.
-    if event in ("sys.settrace", "sys.setprofile"):
-        raise refused("tracing is not available here")
-    if event == "object.__setattr__":
-        for each in guarded:
-            if arguments[0] is each or attribute(arguments[0], "__module__", None) == own:
-                raise refused("this function stays as it is")
+def _came_from(peer: Peer, text: str) -> bool:
+    """Whether a text contains one that the program has given; words do not count."""
+    said = {each for message in peer.heard for each in strings(message)}
+    fragments = [each for each in said if len(each) > _WORD_CHARS_MAX and not each.isidentifier()]
+    return peer.heard_bytes > HEARD_BYTES_MAX or any(each in text for each in fragments)
 
 
-def _passed(program: str, test: str, loaded: list[str]) -> bytes:
-    """Run the test; returns nothing, or raises its error. `loaded` gets the program once it has loaded."""
-    reached: set[bool] = set()
-    checks = honesty.compiled(test, _TEST, reached.add)
-    untouched = dict(vars(builtins))
-    execute, called, void = exec, _apart(), _Void
-    module = types.ModuleType(_PROGRAM)
-    sys.modules[_PROGRAM] = module
-    execute(compile(program, _PROGRAM, "exec", dont_inherit=True), module.__dict__)
-    loaded.append(_PROGRAM)
-    names = {**module.__dict__, "__name__": _TEST, "__builtins__": untouched}
-    execute(checks, names)
-    called(names)
-    if not reached:
-        raise void
-    return b""
+class _Names(dict[str, Any]):
+    """A test's names, behind them the program's as they are now, and the modules that the program has imported.
 
+    What a program imports is imported here anew: its own could decide what the test sees.
+    """
 
-def _apart() -> Callable[[dict[str, Any]], None]:
-    """`_called` with names of its own, so that a program cannot rebind them in this module or the builtins."""
-    names: dict[str, Any] = {**globals(), "__builtins__": dict(vars(builtins))}
-    for each in (_called, _is_test, _finish, _run_methods, _run_cases):
-        names[each.__name__] = types.FunctionType(each.__code__, names)
-    return names[_called.__name__]
+    def __init__(self, peer: Peer, module: Remote, names: dict[str, Any], imported: list[str]) -> None:
+        super().__init__(names)
+        self._peer, self._module, self._imported = peer, module, imported
+        solution = sys.modules[PROGRAM] = types.ModuleType(PROGRAM)
+        vars(solution).update(names, __getattr__=self._current)
+
+    def _current(self, name: str) -> Any:  # noqa: ANN401 -- any value
+        if name in self._imported and name in sys.stdlib_module_names:
+            return importlib.import_module(name)
+        return self._peer.ask("getattr", self._module, name)
+
+    def __missing__(self, name: str) -> Any:  # noqa: ANN401
+        if name not in vars(builtins) and not name.startswith("__"):
+            with contextlib.suppress(AttributeError):
+                return self._current(name)
+        raise KeyError(name)
 
 
 def _called(defined: dict[str, Any]) -> None:
@@ -99,7 +121,7 @@ def _called(defined: dict[str, Any]) -> None:
     for name, value in list(defined.items()):
         if _is_test(name, value):
             _finish(value())
-        elif isinstance(value, type) and value.__module__ == _TEST:
+        elif isinstance(value, type) and value.__module__ == TEST:
             unittest = sys.modules.get("unittest")
             if unittest is not None and issubclass(value, unittest.TestCase):
                 _run_cases(value)
@@ -108,7 +130,7 @@ def _called(defined: dict[str, Any]) -> None:
 
 
 def _is_test(name: str, value: object) -> bool:
-    return isinstance(value, types.FunctionType) and name.startswith("test") and value.__code__.co_filename == _TEST
+    return isinstance(value, types.FunctionType) and name.startswith("test") and value.__code__.co_filename == TEST
 
 
 def _finish(returned: Any) -> None:  # noqa: ANN401 -- whatever a test returns
@@ -140,19 +162,82 @@ def _run_cases(cases: Any) -> None:  # noqa: ANN401 -- a class of unittest, whic
         raise AssertionError(trace.strip().rpartition("\n")[2])
 
 
-def _why(error: BaseException) -> bytes:
+def _why(error: BaseException) -> str:
     """The error and its lines in the program and the test."""
     if isinstance(error, SyntaxError):
-        text = f"SyntaxError: {error.msg} (line {error.lineno} of the {_WORDS.get(error.filename or '', 'text')})"
-    else:
-        text = f"{type(error).__name__}: {error}".rstrip(": ") + _places(error.__traceback__)
-    return text[:REASON_CHARS_MAX].encode("utf-8", "replace")
-
-
-def _places(trace: types.TracebackType | None) -> str:
-    lines: dict[str, int] = {}
+        return f"SyntaxError: {error.msg} (line {error.lineno} of the {_WORDS.get(error.filename or '', 'text')})"
+    lines = {PROGRAM: vars(error).get("_sandbox_line", 0)}
+    trace = error.__traceback__
     while trace is not None:
         lines[trace.tb_frame.f_code.co_filename] = trace.tb_lineno
         trace = trace.tb_next
-    named = [f"line {lines[file]} of the {what}" for file, what in _WORDS.items() if file in lines]
-    return f" ({', '.join(named)})" if named else ""
+    named = [f"line {lines[file]} of the {what}" for file, what in _WORDS.items() if lines.get(file)]
+    text = f"{type(error).__name__}: {error}".rstrip(": ")
+    return f"{text[:REASON_CHARS_MAX]} ({', '.join(named)})" if named else text
+
+
+def _compiled(test: str, name: str) -> types.CodeType:
+    """The code of a test, with a call before each checking statement. Raises SyntaxError or ValueError."""
+    tree = ast.parse(test, name)
+    _Marking().visit(tree)
+    return compile(ast.fix_missing_locations(tree), name, "exec", dont_inherit=True)
+
+
+def _only_values(text: str) -> bool:
+    """Whether a text is an expression that calls nothing and reaches no attribute."""
+    try:
+        tree = ast.parse(text.strip(), mode="eval")
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return False
+    return all(isinstance(each, _VALUES) for each in ast.walk(tree))
+
+
+class _Marking(ast.NodeTransformer):
+    def visit(self, node: ast.AST) -> Any:  # noqa: ANN401 -- as its base has it
+        checks = isinstance(node, ast.stmt) and _checks(node)
+        visited = super().visit(node)
+        if not checks:
+            return visited
+        return [ast.copy_location(ast.Expr(ast.Call(ast.Name(_REACHED, ast.Load()), [], [])), node), visited]
+
+
+def _checks(statement: ast.stmt) -> bool:
+    """Whether a test that reaches this statement has checked something, though it may go on behind it."""
+    if isinstance(statement, _SCOPES):
+        return False
+    if not isinstance(statement, _COMPOUND):
+        return _decides(statement)
+    match statement:
+        case ast.Try() | ast.TryStar():
+            return _decides(statement)
+        case ast.If():
+            by_name = any(isinstance(each, ast.Name) and each.id == "__name__" for each in ast.walk(statement.test))
+            return not by_name and _decides(statement, ast.Raise, ast.Return)
+        case ast.Match():
+            return _decides(statement, ast.Raise, ast.Return)
+        case ast.With() | ast.AsyncWith():
+            return any(_decides(each) for each in statement.items)
+        case ast.For() | ast.AsyncFor() | ast.While():
+            return any(_decides(each) for each in statement.orelse)
+        case _:
+            return False
+
+
+def _decides(node: ast.AST, *kinds: type[ast.AST]) -> bool:
+    return any(
+        isinstance(each, kinds or (ast.Assert, ast.Raise))
+        or (isinstance(each, ast.Call) and _callee(each).lstrip("_").lower().startswith(("assert", "fail", "exit")))
+        for each in _within(node)
+    )
+
+
+def _callee(node: ast.Call) -> str:
+    return node.func.id if isinstance(node.func, ast.Name) else getattr(node.func, "attr", "")
+
+
+def _within(node: ast.AST) -> Iterator[ast.AST]:
+    """A node and those below it that run with it."""
+    yield node
+    for each in ast.iter_child_nodes(node):
+        if not isinstance(each, _SCOPES):
+            yield from _within(each)

@@ -1,25 +1,27 @@
-"""The warden: a process per program, which runs every test in a child and reports the outcomes.
+"""The warden: a process per program, which has a zygote run every test and reports the outcomes.
 
 It runs in a fresh interpreter without environment and packages, and never executes the program itself. An order is a
-line of JSON on standard input, the reply is one on standard output; when standard input closes, it ends with its child.
+line of JSON on standard input, the reply is one on standard output. The warden and its zygote end when standard input
+closes.
 """
 
 import json
 import os
-import shutil
 import sys
 import time
 from typing import Any, NamedTuple
 
-from serve_deployments.sandbox import trial
-from serve_deployments.sandbox.child import Abandoned, SandboxChild, TrialOutcome
+from serve_deployments.sandbox.child import Abandoned, TrialOutcome, Zygote
 from serve_deployments.sandbox.confinement import CannotIsolate, Isolation, ResourceLimits
+
+# A test that no program passes.
+_IMPOSSIBLE = "assert False"
 
 
 class Order(NamedTuple):
     """A program, its tests as pairs of name and source, and the limits of one test; `deadline_s` bounds all together.
 
-    `probe` asks for a first look at the program, which an earlier turn has not had.
+    `probe` says that no earlier turn has seen whether the program loads.
     """
 
     directory: str
@@ -47,13 +49,18 @@ class Warden:
         deadline cut off is left out: its outcome is unknown.
         """
         outcomes: list[dict[str, Any]] = []
+        fault = ""
         begun = time.monotonic()
-        fault, known = self._fault() if self._order.probe else ("", True)
-        tests = self._order.tests if known and not fault else []
-        for _, test in tests:
+        # A program without tests is loaded too.
+        tests = [test for _, test in self._order.tests]
+        zygote = Zygote(self.isolation, self._limits, self._order.program, tests or [_IMPOSSIBLE])
+        for place in range(len(tests) or 1):
             started = time.monotonic()
-            verdict = self._trial(test)
+            verdict = self._trial(zygote, place)
             if verdict is None:
+                break
+            if self._order.probe and place == 0 and not verdict.loaded:
+                fault = f"the program does not load: {verdict.reason}"
                 break
             now = time.monotonic()
             duration_ms = round((now - started) * 1_000)
@@ -61,27 +68,16 @@ class Warden:
             outcomes.append(outcome | {"void": verdict.void, "timed_out": verdict.timed_out})
             if verdict.timed_out or now - begun >= self._order.timeout_s:
                 break
-        return {"fault": fault, "outcomes": outcomes}
+        zygote.close()
+        return {"fault": fault, "outcomes": outcomes[: len(tests)], "tried": zygote.tried}
 
-    def _fault(self) -> tuple[str, bool]:
-        """(fault, known): why no test is run, because the program does not load or pretends; empty without a fault.
-
-        `known` is False when the deadline came first.
-        """
-        probe = self._trial(trial.IMPOSSIBLE)
-        if probe is None:
-            return "", False
-        if probe.passed:
-            return "the program makes a test pass that cannot", True
-        return "" if probe.loaded else f"the program does not load: {probe.reason}", True
-
-    def _trial(self, test: str) -> TrialOutcome | None:
+    def _trial(self, zygote: Zygote, place: int) -> TrialOutcome | None:
         """Run one test; None when the deadline came before the test's own time-out."""
         timeout_s = min(self._order.timeout_s, self._until - time.monotonic())
         if timeout_s <= 0:
             return None
         try:
-            verdict = SandboxChild(self.isolation, self._limits, self._order.program, test).verdict(timeout_s)
+            verdict = zygote.run(place, timeout_s)
         finally:
             _empty(self._order.directory)
         return None if verdict.timed_out and timeout_s < self._order.timeout_s else verdict
@@ -90,7 +86,8 @@ class Warden:
 def _empty(directory: str) -> None:
     for entry in os.scandir(directory):
         if entry.is_dir(follow_symlinks=False):
-            shutil.rmtree(entry.path)
+            _empty(entry.path)
+            os.rmdir(entry.path)
         else:
             os.unlink(entry.path)
 
@@ -104,7 +101,8 @@ def main() -> None:
     except CannotIsolate as missing:
         reply = {"unavailable": str(missing)}
     except Abandoned:
-        shutil.rmtree(order.directory)
+        _empty(order.directory)
+        os.rmdir(order.directory)
         return
     sys.stdout.write(json.dumps(reply))
     sys.stdout.flush()

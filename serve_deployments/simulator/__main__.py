@@ -72,6 +72,7 @@ def simulator(
     chunk_tokens: Annotated[int, typer.Option(min=1, help="Least number of tokens per streamed chunk.")] = 1,
     max_running: Annotated[int | None, typer.Option(min=1, help="Sequences at once; unbounded by default.")] = None,
     max_model_len: Annotated[int, typer.Option(min=64, help="Context length in tokens.")] = 32_768,
+    controls: Annotated[bool, typer.Option(help="Serve /simulator/calls, which shows prompts, and its script.")] = True,
     fault: Annotated[list[str] | None, typer.Option(help=_FAULT_HELP, metavar="FAULT")] = None,
 ) -> None:
     """An OpenAI-compatible stand-in for vLLM without weights: seeded text, valid JSON, scripted latency and faults.
@@ -102,6 +103,7 @@ def simulator(
             model=model if "simulated" in model else f"simulated-{model}",
             seed=seed,
             max_model_len=max_model_len,
+            controls=controls,
             running_max=max_running,
             script=script,
         ),

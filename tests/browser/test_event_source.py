@@ -104,8 +104,8 @@ async def followed_to_its_end(stack: Stack, follower: Follower, deliberation_id:
     return seen
 
 
-def told_while_away(events: list[tuple[str, str, str]], away: tuple[datetime, datetime]) -> list[dict[str, Any]]:
-    """What was stored while no gateway had told it to the browser yet."""
+def stored_while_away(events: list[tuple[str, str, str]], away: tuple[datetime, datetime]) -> list[dict[str, Any]]:
+    """The events stored while the browser had no gateway."""
     parsed = [json.loads(data) for _, _, data in events]
     return [event for event in parsed if away[0] < datetime.fromisoformat(event["ts"]) < away[1]]
 
@@ -120,7 +120,7 @@ async def test_an_event_source_loses_and_doubles_nothing_when_its_gateway_is(
     await follower.until("seen.events.filter(([, type]) => type === 'call.delta').length >= 20")
     away = await restarted(stack, follower, number)
     events = await followed_to_its_end(stack, follower, deliberation_id)
-    assert told_while_away(events, away), "the council went on while nobody watched"
+    assert stored_while_away(events, away), "the council went on while nobody watched"
     texts, recorded = rebuilt(events)
     assert len(recorded) >= 9 and texts == recorded
     assert await follower.said() == ([["stream.reconnect", "draining"]] if number == signal.SIGTERM else [])
@@ -142,6 +142,6 @@ async def test_one_event_source_of_several_councils_keeps_its_filters_when_its_g
     seen = await follower.events()
     log = [event for id in ids for event in await stored(stack, id) if event[1] != "call.delta"]
     assert seen == sorted(log, key=lambda event: int(event[0].rpartition("-")[2]))
-    assert told_while_away(seen, away), "the councils went on while nobody watched"
+    assert stored_while_away(seen, away), "the councils went on while nobody watched"
     assert not any(unseen in data for _, _, data in seen)
     await stack.until(unseen, status="completed")

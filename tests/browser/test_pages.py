@@ -75,7 +75,7 @@ async def test_a_council_is_stopped_on_the_dashboard(quiet: Page, stack: Stack) 
     await expect(quiet.get_by_role("button", name="Stop")).to_be_hidden()
 
 
-async def test_what_others_start_appears_and_ends_in_the_list(quiet: Page, stack: Stack) -> None:
+async def test_deliberations_of_other_clients_appear_and_end_in_the_list(quiet: Page, stack: Stack) -> None:
     await stack.script(**FAST)
     await quiet.goto(stack.url)
     await expect(quiet.locator("#board")).to_be_visible()
@@ -94,13 +94,15 @@ async def test_what_others_start_appears_and_ends_in_the_list(quiet: Page, stack
         ('{"issues": [{"severity": "major"}], "n": 1}', "major"),
     ],
 )
-async def test_people_read_what_stands_in_the_strings(quiet: Page, stack: Stack, text: str, shown: str) -> None:
+async def test_text_shown_to_people_is_the_strings_of_the_json(
+    quiet: Page, stack: Stack, text: str, shown: str
+) -> None:
     await quiet.goto(stack.url)
     script = f'import("/ui/prose.js").then(({{ prose }}) => prose({json.dumps(text)}))'
     assert await quiet.evaluate(script) == shown
 
 
-async def test_what_is_refused_and_what_is_not_there_is_told(page: Page, stack: Stack) -> None:
+async def test_the_page_shows_a_rejection_and_a_missing_deliberation(page: Page, stack: Stack) -> None:
     await page.goto(f"{stack.url}/#nothing-here")
     await expect(page.locator("#progress")).to_contain_text("There is no deliberation nothing-here")
     await page.get_by_label("Task").fill("t")

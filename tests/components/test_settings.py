@@ -19,7 +19,7 @@ def test_operators_names_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
     )
 
 
-def test_the_gateway_is_only_reachable_from_this_machine_unless_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_gateway_listens_only_on_localhost_by_default(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("HOST", raising=False)
     assert Settings().host == "127.0.0.1"
 

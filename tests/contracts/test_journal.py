@@ -185,7 +185,7 @@ async def test_read_pages_through_facts_and_views_after_a_cursor(any_journal: Jo
     assert await every(any_journal, pattern, after=end.sequence) == []
 
 
-async def test_a_subscriber_receives_what_is_stored_from_then_on(any_journal: Journal, fresh_id: str) -> None:
+async def test_a_subscriber_receives_the_facts_stored_from_then_on(any_journal: Journal, fresh_id: str) -> None:
     await any_journal.append("default", accepted(fresh_id))
     received: list[Record] = []
     subscription = await any_journal.subscribe([f"deliberations.default.{fresh_id}.>"], received.append)

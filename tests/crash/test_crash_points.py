@@ -6,8 +6,8 @@ request to an engine, piece of its answer, handle call and heard message is a nu
 process dies before a step's effect, or after it and before its answer; from then on it has no effect. A new one starts
 half a second later.
 
-Not shown here: that Ray and the supervisor restart processes and notice dead ones (tests/e2e), and what disks forget
-(this server keeps everything that it has acknowledged). A process dies only at its steps: between them it has no
+tests/e2e shows that Ray and the supervisor notice dead processes and restart them. Nothing here loses data on a disk:
+this server keeps everything that it has acknowledged. A process dies only at its steps: between them it has no
 effect that others could see.
 """
 
@@ -26,7 +26,7 @@ DOUBLE_KILLS = 300
 RECOVERY_STEPS = 60
 # Every n-th step is tested: a council takes longer to run, and differs only in its number of stages.
 REPLACED_EVERY = {"vote": 1, "council": 4}
-# The steps of a coordinator after it was told to stop.
+# The steps of a coordinator after the request to stop.
 HAND_OVER_STEPS = 6
 NEVER = 1_000_000
 ACK_WAIT_S = StreamSettings().ack_wait_s

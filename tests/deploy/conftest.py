@@ -9,7 +9,10 @@ from tests.deploy.manifests import Document, combined
 VARIANTS: dict[str, tuple[list[str], list[str]]] = {
     "local": (["overlays/local"], []),
     "gpu": (["overlays/gpu"], []),
-    "everything": (["overlays/local"], ["components/nats-r3", "components/nats-users", "components/gcs-ft"]),
+    "everything": (
+        ["overlays/local"],
+        ["components/nats-r3", "components/nats-users", "components/gcs-ft", "components/log-key"],
+    ),
 }
 
 

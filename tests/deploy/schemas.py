@@ -1,7 +1,7 @@
 """Strict schemas, which reject unknown keys.
 
-kubernetes-validate checks Kubernetes' own kinds. No package has a schema for RayService, so the fields in use are
-declared here after KubeRay 1.7's custom resource definition; any other field is rejected.
+kubernetes-validate checks Kubernetes' own kinds. No package has a schema for RayService. The fields in use are declared
+here after KubeRay 1.7's custom resource definition; any other field is rejected.
 """
 
 import json

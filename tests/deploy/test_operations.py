@@ -8,6 +8,7 @@ import pytest
 from app.admission.backlog import Backlog
 from app.catalog.index import Catalog
 from app.observability.metrics import Metrics
+from app.routes.connections import ConnectionTable
 from app.routes.dependencies import SystemClock
 from app.settings import Settings
 from app.webhooks.settings import SenderSettings
@@ -22,7 +23,11 @@ WORDS = {"REGISTRY", "USER", "PASSWORD", "STREAM", "DIRECTORY", "DELIBERATIONS"}
 def exposed() -> set[str]:
     """The names of the gateway's metrics, without suffixes of histograms."""
     text = (
-        Metrics(Catalog(SystemClock(), Backlog(SystemClock(), 1, {}), retention_s=60, size_max=100), {})
+        Metrics(
+            Catalog(SystemClock(), Backlog(SystemClock(), 1, {}), retention_s=60, size_max=100),
+            {},
+            ConnectionTable(1, 1),
+        )
         .exposition()
         .decode()
     )

@@ -14,6 +14,7 @@ from typing import Any
 import httpx
 import pytest
 
+from app.cli.options import nats_url_file
 from app.log.journal import JetStreamJournal
 
 DELIBERATE = Path(sys.executable).with_name("deliberate")
@@ -38,6 +39,10 @@ class Stack:
     @property
     def url(self) -> str:
         return self.ready["url"]
+
+    def nats_url(self, user: str) -> str:
+        """What NATS_URL is for a user of the stack's nats-server."""
+        return nats_url_file(self.data_dir, user)
 
     @property
     def mark(self) -> str:
@@ -132,7 +137,7 @@ def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[subprocess.Po
 @pytest.fixture(scope="session")
 async def running(up: tuple[subprocess.Popen[str], Path, dict[str, Any]]) -> AsyncIterator[Stack]:
     process, data_dir, ready = up
-    journal = await JetStreamJournal.connect(ready["nats_url"], name=f"e2e-{os.getpid()}")
+    journal = await JetStreamJournal.connect(nats_url_file(data_dir, "gateway"), name=f"e2e-{os.getpid()}")
     async with (
         httpx.AsyncClient(base_url=ready["url"], timeout=70) as client,
         httpx.AsyncClient(base_url=ready["engine_urls"][0], timeout=10) as engine,
@@ -143,7 +148,7 @@ async def running(up: tuple[subprocess.Popen[str], Path, dict[str, Any]]) -> Asy
 
 @pytest.fixture
 async def stack(running: Stack) -> Stack:
-    """The stack, ready, with a fast engine that does as it is told and has forgotten what it was asked before."""
+    """The stack, ready, with a fast engine without faults, whose counts start at zero."""
     await running.until_ready()
     await running.script(**FAST)
     (await running.engine.delete("/simulator/calls")).raise_for_status()

@@ -33,7 +33,7 @@ async def bench(*arguments: str) -> tuple[int, str, str]:
     return process.returncode, out.decode(), err.decode()
 
 
-async def test_the_accounts_are_what_the_engine_counted_and_what_the_gateway_holds(stack: Stack) -> None:
+async def test_the_accounts_equal_the_engines_counts_and_the_gateways_records(stack: Stack) -> None:
     chosen = [part for strategy in STRATEGIES for part in ("--strategy", strategy)]
     code, out, err = await bench("--url", stack.url, "--limit", str(QUESTIONS), *chosen, "--json")
     assert code == 0, err
@@ -49,11 +49,11 @@ async def test_the_accounts_are_what_the_engine_counted_and_what_the_gateway_hol
     assert sum(account["calls"] for account in everything) == engine["requests"]
     assert sum(account["tokens"] for account in everything) == engine["prompt_tokens"] + engine["completion_tokens"]
     for account in everything:
-        await told_as_it_is(stack, account)
+        await assert_recomputable(stack, account)
 
 
-async def told_as_it_is(stack: Stack, account: dict[str, Any]) -> None:
-    """The account, computed again from what the gateway holds."""
+async def assert_recomputable(stack: Stack, account: dict[str, Any]) -> None:
+    """The account equals what the deliberations stored at the gateway add up to."""
     questions = parse_dataset(DATASET.read_text(encoding="utf-8"))[:QUESTIONS]
     held = [Deliberation.model_validate(await stack.read(each["id"])) for each in account["deliberations"]]
     assert [found.task for found in held] == [question.text for question in questions]
@@ -88,6 +88,6 @@ async def test_an_engine_gets_a_stack_of_its_own_that_is_gone_afterwards(stack: 
     assert "logs" in left and "stack.json" not in left
 
 
-async def test_an_engine_that_is_not_there_is_told_before_anything_is_started() -> None:
-    code, out, told = await bench("--engine-url", "http://127.0.0.1:9")
-    assert (code, out) == (3, "") and "no engine answers at http://127.0.0.1:9" in told
+async def test_bench_rejects_an_unreachable_engine_before_it_starts_a_stack() -> None:
+    code, out, err = await bench("--engine-url", "http://127.0.0.1:9")
+    assert (code, out) == (3, "") and "no engine answers at http://127.0.0.1:9" in err

@@ -23,7 +23,7 @@ def frames(text: str) -> list[tuple[str | None, dict[str, Any]]]:
     return found
 
 
-async def test_a_council_reaches_a_verdict_with_every_part_told(stack: Stack) -> None:
+async def test_a_council_reaches_a_verdict_that_reports_every_part(stack: Stack) -> None:
     response = await stack.client.post("/deliberations", json={"task": TASK, "seed": 7}, headers={"Prefer": "wait=60"})
     assert response.status_code == 200, response.text
     found = response.json()
@@ -44,7 +44,7 @@ async def test_a_council_reaches_a_verdict_with_every_part_told(stack: Stack) ->
         assert sum(part[side] for part in found["usage"]["by_agent"]) == found["usage"][side]
 
 
-async def test_the_stream_tells_everything_and_deltas_rebuild_each_text(stack: Stack) -> None:
+async def test_the_stream_sends_every_event_and_deltas_rebuild_each_text(stack: Stack) -> None:
     await stack.script(**{**SLOW, "duration_ms": 200})
     deliberation_id = await stack.submit(strategy="best_of_n")
     path = f"/deliberations/{deliberation_id}/events"
@@ -141,7 +141,7 @@ async def test_cancelling_closes_the_engines_connections_and_ends_once(stack: St
     cancellation = answer.json()["cancellation"]
     assert sorted(call["call_id"] for call in cancellation["cut"]) == sorted(written)
     assert (cancellation["reason"], cancellation["finished_after"], cancellation["tokens_after"]) == ("enough", [], 0)
-    # The end was written after the engine had let go, and tells what each call had cost: as the engine counts it, but
+    # The end was written after the engine had aborted the calls. Its usage of each call equals the engine's count, but
     # for a chunk on its way.
     async with asyncio.timeout(10):
         while (engine := await stack.engine_calls())["aborted"] < 3:
@@ -174,7 +174,7 @@ async def test_an_engine_that_misbehaves(stack: Stack, faults: list[str], wanted
     await stack.until(await stack.submit(strategy="single"), status="completed")
 
 
-async def test_a_hanging_engine_ends_in_a_timeout_that_is_told(stack: Stack) -> None:
+async def test_a_hanging_engine_ends_in_a_reported_timeout(stack: Stack) -> None:
     await stack.script(faults=["hang"])
     deliberation_id = await stack.submit(strategy="best_of_n", constraints={"timeout_seconds": 2}, num_agents=2)
     found = await stack.until(deliberation_id, status="timeout")

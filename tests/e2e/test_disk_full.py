@@ -38,11 +38,11 @@ class Cramped:
 
     process: subprocess.Popen[str]
     disk: Path
-    told: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
+    events: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
 
     @property
     def url(self) -> str:
-        return next(said["url"] for said in self.told if said["event"] == "ready")
+        return next(said["url"] for said in self.events if said["event"] == "ready")
 
     def fill(self, *, pages_left: int) -> None:
         """Take all of the disk but some pages."""
@@ -73,10 +73,10 @@ def cramped(tmp_path: Path) -> Iterator[Cramped]:
     assert process.stdout is not None
     lines = iter(process.stdout)
     for line in lines:
-        stack.told.append(json.loads(line))
-        if stack.told[-1]["event"] == "ready":
+        stack.events.append(json.loads(line))
+        if stack.events[-1]["event"] == "ready":
             break
-    reader = Thread(target=lambda: stack.told.extend(map(json.loads, lines)), daemon=True)
+    reader = Thread(target=lambda: stack.events.extend(map(json.loads, lines)), daemon=True)
     reader.start()
     yield stack
     process.send_signal(signal.SIGTERM)
@@ -130,10 +130,10 @@ async def test_a_full_disk_loses_no_promise_and_is_over_when_there_is_room(
     # On some failed writes nats-server switches JetStream off and answers no read either; it never answers wrongly.
     read = await client.get(f"/deliberations/{before['id']}")
     assert read.json() == before or (read.status_code, read.json()["code"]) == (503, "journal_unavailable"), read.text
-    await until(lambda: any(said.get("text", "").startswith("nats: ") for said in cramped.told))
+    await until(lambda: any(said.get("text", "").startswith("nats: ") for said in cramped.events))
 
     os.kill(cramped.nats_pid(), signal.SIGKILL)
-    await until(lambda: any(said["event"] == "child_ready" and said["attempt"] == 2 for said in cramped.told), 30)
+    await until(lambda: any(said["event"] == "child_ready" and said["attempt"] == 2 for said in cramped.events), 30)
     assert (await post(client, f"full-{number}")).status_code == 503, "a server that starts anew is not fooled"
 
     cramped.make_room()
@@ -146,5 +146,5 @@ async def test_a_full_disk_loses_no_promise_and_is_over_when_there_is_room(
     for key, id in promised.items():
         ended = await post(client, key, Prefer="wait=60")
         assert (ended.json()["id"], ended.json()["status"]) == (id, "completed"), ended.text
-    reasons = [said["reason"] for said in cramped.told if said["event"] == "child_died"]
+    reasons = [said["reason"] for said in cramped.events if said["event"] == "child_died"]
     assert reasons[-1].startswith("broken: "), "the server that had failed to write was started again unasked"

@@ -62,8 +62,8 @@ async def test_a_council_survives_the_death_of(stack: Stack, victim: str) -> Non
     asked = (await stack.engine_calls())["calls"]
     for call_id in before:
         assert asked[f"{deliberation_id}.{call_id}"]["started"] == 1, f"{call_id} was recorded and asked for again"
-    # Usage counts every attempt that was announced. A kill may fall between the announcement and the request; and what
-    # an orphan of the dead asked besides, and lost to a first write, is counted by nobody.
+    # Usage counts every attempt that was announced. A kill may fall between the announcement and the request. Usage
+    # omits an orphan's requests if another replica's outcome was written first.
     for call_id, fact in after.items():
         started = asked[f"{deliberation_id}.{call_id}"]["started"]
         assert 1 <= fact.usage.calls <= started + 1, f"{call_id}: {fact.usage.calls} attempts, {started} requests"

@@ -56,7 +56,7 @@ async def test_models_are_listed_and_found(stack: Stack, client: openai.AsyncOpe
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
-async def test_every_strategy_answers_and_counts_what_the_engine_counted(
+async def test_every_strategy_answers_and_its_usage_equals_the_engines_count(
     stack: Stack, client: openai.AsyncOpenAI, strategy: str
 ) -> None:
     raw = await client.chat.completions.with_raw_response.create(model=f"{strategy}/DEV", messages=MESSAGES, seed=7)
@@ -128,7 +128,7 @@ async def test_answers_side_by_side_are_choices(stack: Stack, client: openai.Asy
     await counted(stack, found.usage)
 
 
-async def test_what_is_refused_is_raised_as_the_client_knows_it(stack: Stack, client: openai.AsyncOpenAI) -> None:
+async def test_rejections_raise_the_clients_own_errors(stack: Stack, client: openai.AsyncOpenAI) -> None:
     ask = client.chat.completions.create
     with pytest.raises(openai.NotFoundError) as missing:
         await ask(model="gpt-4o", messages=MESSAGES)
@@ -143,7 +143,7 @@ async def test_what_is_refused_is_raised_as_the_client_knows_it(stack: Stack, cl
     assert (await stack.engine_calls())["requests"] == 0
 
 
-async def test_a_deadline_is_told_once_and_not_tried_again(stack: Stack, client: openai.AsyncOpenAI) -> None:
+async def test_the_client_does_not_retry_a_missed_deadline(stack: Stack, client: openai.AsyncOpenAI) -> None:
     await stack.script(**{**SLOW, "duration_ms": 60_000})
     soon: Any = {"deliberation": {"timeout_seconds": 1, "num_agents": 1}}
     with pytest.raises(openai.InternalServerError) as late:
@@ -187,7 +187,9 @@ async def test_a_client_that_gives_up_stops_the_deliberation(
     assert read["status_reason"] == "the client of /v1 left"
 
 
-async def test_a_key_brings_a_client_back_to_what_it_left(stack: Stack, client: openai.AsyncOpenAI) -> None:
+async def test_an_idempotency_key_reconnects_a_client_to_its_deliberation(
+    stack: Stack, client: openai.AsyncOpenAI
+) -> None:
     await stack.script(**{**SLOW, "duration_ms": 2_000})
     key = {"Idempotency-Key": "come-back"}
     with pytest.raises(openai.APITimeoutError):
@@ -199,13 +201,13 @@ async def test_a_key_brings_a_client_back_to_what_it_left(stack: Stack, client: 
     await counted(stack, found.usage)
 
 
-async def test_the_example_prints_the_answer_and_what_it_took(stack: Stack) -> None:
+async def test_the_example_prints_the_answer_and_its_usage(stack: Stack) -> None:
     command = [sys.executable, EXAMPLE, TASK, "--url", stack.url, "--model", "best_of_n/DEV", "--agents", "2"]
     process = await asyncio.create_subprocess_exec(*command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     async with asyncio.timeout(60):
-        printed, told = (said.decode() for said in await process.communicate())
-    assert process.returncode == 0, told
-    read = await stack.read(told.split()[2])
+        printed, err = (said.decode() for said in await process.communicate())
+    assert process.returncode == 0, err
+    read = await stack.read(err.split()[2])
     assert printed.strip() == read["verdict"]["content"].strip()
     usage = read["usage"]
-    assert f"{usage['prompt_tokens']} prompt and {usage['completion_tokens']} completion tokens" in told
+    assert f"{usage['prompt_tokens']} prompt and {usage['completion_tokens']} completion tokens" in err

@@ -35,8 +35,8 @@ Line = Callable[[Callable[[Said], bool]], Awaitable[Said]]
 
 
 @asynccontextmanager
-async def told_by(command: list[str], **environment: str) -> AsyncGenerator[tuple[asyncio.subprocess.Process, Line]]:
-    """A process that tells JSON lines, and what waits for a line of them; killed at the end."""
+async def printing(command: list[str], **environment: str) -> AsyncGenerator[tuple[asyncio.subprocess.Process, Line]]:
+    """A process that prints JSON lines, and a function that waits for one of them; killed at the end."""
     process = await asyncio.create_subprocess_exec(
         *command,
         env={**os.environ, "PYTHONPATH": str(ROOT), **environment},
@@ -66,7 +66,7 @@ def up_on(url: str, data_dir: Path) -> list[str]:
 
 async def test_up_waits_for_a_log_that_is_not_there_yet(own_nats_server: NatsServer, tmp_path: Path) -> None:
     own_nats_server.kill()
-    async with told_by(up_on(own_nats_server.url, tmp_path / "data")) as (process, line):
+    async with printing(up_on(own_nats_server.url, tmp_path / "data")) as (process, line):
         given = await line(lambda said: said["event"] == "part_given")
         assert given == {"event": "part_given", "name": "nats", "url": own_nats_server.url, "answers": False}
         own_nats_server.start()
@@ -76,7 +76,7 @@ async def test_up_waits_for_a_log_that_is_not_there_yet(own_nats_server: NatsSer
         await asyncio.wait_for(process.communicate(), 30)
 
 
-async def test_up_refuses_streams_that_differ_and_tells_the_difference(
+async def test_up_refuses_streams_that_differ_and_names_the_difference(
     own_nats_server: NatsServer, tmp_path: Path
 ) -> None:
     journal = await JetStreamJournal.connect(own_nats_server.url)
@@ -85,7 +85,7 @@ async def test_up_refuses_streams_that_differ_and_tells_the_difference(
     async with asyncio.timeout(10):
         while "config" not in await journal.request("$JS.API.STREAM.CREATE.DELIBERATIONS", other):
             pass
-    async with told_by(up_on(own_nats_server.url, tmp_path / "data")) as (process, _):
+    async with printing(up_on(own_nats_server.url, tmp_path / "data")) as (process, _):
         _, err = await asyncio.wait_for(process.communicate(), 30)
         assert process.returncode == 1
         error = json.loads(err)
@@ -116,11 +116,11 @@ async def viewed(client: httpx.AsyncClient, deliberation_id: str, watching: asyn
         return lines
 
 
-async def test_a_gateway_that_drains_refuses_new_work_and_answers_whoever_waits(stack: Stack) -> None:
+async def test_a_draining_gateway_refuses_new_work_and_answers_waiting_clients(stack: Stack) -> None:
     await stack.script(duration_ms=60_000, faults=[], behaviour="normal")
-    environment = {"NATS_URL": stack.ready["nats_url"], "PORT": "0", "DRAIN_DELAY": "4", "HOST": "127.0.0.1"}
+    environment = {"NATS_URL": stack.nats_url("gateway"), "PORT": "0", "DRAIN_DELAY": "4", "HOST": "127.0.0.1"}
     body, watching = {"task": TASK, "strategy": "single"}, asyncio.Event()
-    async with told_by([sys.executable, "-m", "app.main"], **environment) as (process, line):
+    async with printing([sys.executable, "-m", "app.main"], **environment) as (process, line):
         listening = await line(lambda said: said["event"] == "gateway_listening")
         url = f"http://127.0.0.1:{listening['port']}"
         async with httpx.AsyncClient(base_url=url, timeout=70) as client, asyncio.TaskGroup() as group:
@@ -139,10 +139,10 @@ async def test_a_gateway_that_drains_refuses_new_work_and_answers_whoever_waits(
 
             await until_status(client, "/readyz", 503)
             refused = await client.post("/deliberations", json=body)
-            told = (refused.status_code, refused.json()["code"], refused.headers["retry-after"])
-            assert told == (503, "not_ready", "2")
+            refusal = (refused.status_code, refused.json()["code"], refused.headers["retry-after"])
+            assert refusal == (503, "not_ready", "2")
             again = await client.post("/deliberations", json=body, headers=key)
-            assert (again.status_code, again.json()["id"]) == (202, id), "what was accepted is still told"
+            assert (again.status_code, again.json()["id"]) == (202, id), "an accepted request is still answered"
             assert (await client.get("/healthz")).status_code == 200
             assert (await posted).status_code == 202
             assert (await polled).status_code == 200
@@ -232,7 +232,7 @@ async def test_a_rolling_restart_of_the_application_hands_running_work_over(stac
     await stack.until_ready()
 
 
-async def test_what_hangs_is_started_again_and_the_council_ends(stack: Stack) -> None:
+async def test_hanging_processes_are_restarted_and_the_council_ends(stack: Stack) -> None:
     """NATS, engine and gateway are stopped at once, and nobody ever wakes them."""
     await stack.script(duration_ms=700, faults=[], behaviour="normal")
     id = await stack.submit(seed=5)

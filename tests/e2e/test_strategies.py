@@ -64,7 +64,7 @@ REALS = (
 
 @dataclass(frozen=True)
 class Deliberated:
-    """One deliberation that has ended: as the gateway tells it, as the log does, and as its engine saw it."""
+    """An ended deliberation, as the gateway returns it, the log records it, and the engine counted it."""
 
     real: Real
     found: dict[str, Any]
@@ -88,7 +88,7 @@ class Deliberated:
         return texts
 
 
-async def looked_up(stack: Stack, real: Real, deliberation_id: str, told: dict[str, Any]) -> Deliberated:
+async def looked_up(stack: Stack, real: Real, deliberation_id: str, engine: dict[str, Any]) -> Deliberated:
     events = [decode(record.data) for record in await stack.journal.facts("default", deliberation_id)]
     opened = [event for event in events if isinstance(event, StageOpened)]
     assert [stage.stage for stage in opened] == [event.stage for event in events if isinstance(event, StageClosed)]
@@ -99,10 +99,12 @@ async def looked_up(stack: Stack, real: Real, deliberation_id: str, told: dict[s
         finished={event.call_id: event for event in events if isinstance(event, CallFinished)},
         purposes={call.call_id: stage.purpose for stage in opened for call in stage.calls},
         planned={call.call_id: call for stage in opened for call in stage.calls},
-        counts={name.removeprefix(prefix): told["calls"][name] for name in told["calls"] if name.startswith(prefix)},
+        counts={
+            name.removeprefix(prefix): engine["calls"][name] for name in engine["calls"] if name.startswith(prefix)
+        },
         prompts={
             name.removeprefix(prefix): "\n".join(message["content"] for message in entry["messages"])
-            for entry in told["prompts"]
+            for entry in engine["prompts"]
             for name in entry["call_ids"]
             if name.startswith(prefix)
         },
@@ -114,8 +116,8 @@ async def all_deliberated(stack: Stack) -> dict[str, Deliberated]:
     ids = {real.strategy: await stack.submit(**real.body) for real in REALS}
     for deliberation_id in ids.values():
         await stack.until(deliberation_id, status="completed")
-    told = (await stack.engine.get("/simulator/calls", params={"detail": 1})).raise_for_status().json()
-    return {real.strategy: await looked_up(stack, real, ids[real.strategy], told) for real in REALS}
+    engine = (await stack.engine.get("/simulator/calls", params={"detail": 1})).raise_for_status().json()
+    return {real.strategy: await looked_up(stack, real, ids[real.strategy], engine) for real in REALS}
 
 
 def accounted(ended: Deliberated) -> None:
@@ -147,7 +149,9 @@ every_strategy = pytest.mark.parametrize("strategy", STRATEGIES)
 
 
 @every_strategy
-def test_the_engine_is_asked_as_often_as_the_strategy_says(undisturbed: dict[str, Deliberated], strategy: str) -> None:
+def test_the_engine_gets_as_many_requests_as_the_strategy_plans(
+    undisturbed: dict[str, Deliberated], strategy: str
+) -> None:
     ended = undisturbed[strategy]
     assert ended.found["degraded"] is None
     assert ended.real.least <= ended.engine("started") <= ended.real.most
@@ -158,7 +162,7 @@ def test_the_engine_is_asked_as_often_as_the_strategy_says(undisturbed: dict[str
 
 
 @every_strategy
-def test_a_prompt_that_reaches_the_engine_names_nobody_and_ends_with_its_own_persona(
+def test_a_prompt_at_the_engine_names_no_agent_and_ends_with_its_own_persona(
     undisturbed: dict[str, Deliberated], strategy: str
 ) -> None:
     ended = undisturbed[strategy]
@@ -187,7 +191,7 @@ def test_a_reviewer_reads_the_candidates_that_are_recorded_and_nothing_of_its_ow
 # An engine that fails now and then, and a coordinator that dies
 
 
-async def test_what_retries_cost_is_counted_as_the_engine_counts_it(stack: Stack) -> None:
+async def test_usage_of_retries_equals_the_engines_count(stack: Stack) -> None:
     """Refused, overloaded, and answers without form or end: all are asked for again, and nothing is lost by it."""
     await stack.script(faults=["error:first=4", "rate-limit:first=4", "bad-json:every=9", "truncate:every=11"])
     deliberated = await all_deliberated(stack)
@@ -217,9 +221,9 @@ async def test_every_strategy_goes_on_after_its_coordinator_was_killed(stack: St
         after = await recorded(stack, deliberation_id)
         assert {call_id: after[call_id] for call_id in before[strategy]} == before[strategy]
         assert await ends_of(stack, deliberation_id) == 1
-    told = (await stack.engine.get("/simulator/calls", params={"detail": 1})).raise_for_status().json()
+    engine = (await stack.engine.get("/simulator/calls", params={"detail": 1})).raise_for_status().json()
     for real in REALS:
-        ended = await looked_up(stack, real, ids[real.strategy], told)
+        ended = await looked_up(stack, real, ids[real.strategy], engine)
         asked_again = {call_id for call_id, count in ended.counts.items() if count["started"] > 1}
         assert asked_again.isdisjoint(before[real.strategy]), f"{real.strategy}: recorded and asked for again"
         accounted(ended)

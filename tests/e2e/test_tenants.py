@@ -54,14 +54,14 @@ async def listening(log: Path, process: subprocess.Popen[bytes]) -> str:
 
 @pytest.fixture(scope="module")
 async def gateways(running: Stack, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[list[Asking]]:
-    """Two of them: what one is told, the other must know."""
+    """Two gateways over one log: a change at one must reach the other."""
     started: list[Asking] = []
     for number in range(2):
         log = tmp_path_factory.mktemp("gateway") / f"{number}.log"
         with log.open("wb") as output:
             process = subprocess.Popen(
                 [sys.executable, "-m", "app.main"],
-                env=environment(NATS_URL=running.ready["nats_url"], PORT="0", LOG_LEVEL="debug"),
+                env=environment(NATS_URL=running.nats_url("gateway"), PORT="0", LOG_LEVEL="debug"),
                 stdout=output,
                 stderr=output,
             )
@@ -81,7 +81,7 @@ def deliberate(stack: Stack, *arguments: str, **more: str) -> subprocess.Complet
     """A command, as an operator runs it."""
     return subprocess.run(
         [str(DELIBERATE), *arguments],
-        env=environment(NATS_URL=stack.ready["nats_url"], **more),
+        env=environment(NATS_URL=stack.nats_url("keys"), **more),
         capture_output=True,
         text=True,
         timeout=60,
@@ -153,7 +153,7 @@ async def test_a_revocation_is_heard_by_every_gateway_within_a_second(
             chunks = stream.aiter_bytes()
             assert b"stream.opened" in await anext(chunks)
             revoking = await asyncio.create_subprocess_exec(
-                str(DELIBERATE), "keys", "revoke", key.split("_")[1], env=environment(NATS_URL=stack.ready["nats_url"])
+                str(DELIBERATE), "keys", "revoke", key.split("_")[1], env=environment(NATS_URL=stack.nats_url("keys"))
             )
             assert await revoking.wait() == 0
             began_s = perf_counter()
@@ -190,9 +190,7 @@ async def test_a_browser_logs_in_and_watches_with_its_cookie_through_either_gate
         assert (await client.get("/login")).status_code == 401
 
 
-async def test_commands_take_a_key_and_tell_what_is_wrong_with_it(
-    stack: Stack, gateways: list[Asking], make_key: Any
-) -> None:
+async def test_commands_take_a_key_and_report_its_faults(stack: Stack, gateways: list[Asking], make_key: Any) -> None:
     key, reader = make_key("e2e-acme"), make_key("e2e-acme", "read")
     at = ("--url", gateways[0].url)
     asked = deliberate(stack, "ask", TASK, "--agents", "2", "--rounds", "0", *at, DELIBERATE_API_KEY=key)
@@ -227,17 +225,17 @@ async def test_neither_a_key_nor_the_secret_behind_it_is_in_any_log_or_store(
         content = path.read_bytes()
         assert secret.encode() not in content, path
         assert PEPPER.encode() not in content, path
-    told = [event.get("key_id") for event in events_in(gateways[0].log)]
-    assert key.split("_")[1] in told, "who asked is told by the key's id"
+    key_ids = [event.get("key_id") for event in events_in(gateways[0].log)]
+    assert key.split("_")[1] in key_ids, "the log identifies a caller by the key's id"
 
 
 async def test_without_keys_a_gateway_refuses_to_listen_for_others(running: Stack) -> None:
     kept = {name: value for name, value in os.environ.items() if name != "KEY_PEPPER"}
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "app.main",
-        env={**kept, "HOST": "0.0.0.0", "PORT": "0", "NATS_URL": running.ready["nats_url"]},
+        env={**kept, "HOST": "0.0.0.0", "PORT": "0", "NATS_URL": running.nats_url("gateway")},
         stderr=asyncio.subprocess.PIPE,
     )  # fmt: skip
-    _, told = await asyncio.wait_for(process.communicate(), 60)
+    _, err = await asyncio.wait_for(process.communicate(), 60)
     assert process.returncode == 2
-    assert b"KEY_PEPPER" in told and b"deliberate keys create" in told and b"Traceback" not in told
+    assert b"KEY_PEPPER" in err and b"deliberate keys create" in err and b"Traceback" not in err

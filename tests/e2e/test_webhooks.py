@@ -1,4 +1,4 @@
-"""Webhooks through the whole stack: `up` runs the sender; it is killed while a council deliberates and is told of."""
+"""Webhooks through the whole stack: `up` runs the sender and restarts it after a kill."""
 
 import asyncio
 import os
@@ -41,16 +41,16 @@ async def test_a_councils_events_reach_the_receiver_signed_and_are_in_the_log_of
             params={"after": "0", "deltas": "false"},
             headers={"Accept": "application/json"},
         )
-        told = {body["id"]: body for body in (request.checked(secret_of(stack)) for request in receiver.received)}
+        received = {body["id"]: body for body in (request.checked(secret_of(stack)) for request in receiver.received)}
     logged = [event for event in page.json()["items"] if event["type"] in events]
-    assert [told[event["id"]]["data"] for event in logged] == [
+    assert [received[event["id"]]["data"] for event in logged] == [
         {key: value for key, value in event.items() if key != "id"} for event in logged
     ]
-    assert len(told) == len(found) == len(logged)
+    assert len(received) == len(found) == len(logged)
     assert found[0]["attempts"][0]["status_code"] == 503 and found[0]["attempts"][1]["status_code"] == 204
-    last = max(told.values(), key=lambda body: int(body["id"].rpartition("-")[2]))
+    last = max(received.values(), key=lambda body: int(body["id"].rpartition("-")[2]))
     assert last["data"]["verdict"] == ended["verdict"]
-    assert {body["metadata"]["a"] for body in told.values()} == {"b"}
+    assert {body["metadata"]["a"] for body in received.values()} == {"b"}
 
 
 async def test_a_sender_that_is_killed_on_the_way_is_started_again_and_nothing_is_lost(stack: Stack) -> None:
@@ -63,7 +63,7 @@ async def test_a_sender_that_is_killed_on_the_way_is_started_again_and_nothing_i
         await until(lambda: stack.child("webhooks")["attempt"] > before["attempt"], 60)
         for id in ids:
             await stack.until(id, status="completed")
-        # What the killed one had in hand is handed out again after some seconds.
+        # The killed sender's unacknowledged deliveries are redelivered after some seconds.
         found = [await all_delivered(stack, id, 120) for id in ids]
         bodies: dict[str, set[bytes]] = {}
         for request in receiver.received:
@@ -73,7 +73,7 @@ async def test_a_sender_that_is_killed_on_the_way_is_started_again_and_nothing_i
     assert all(len(different) == 1 for different in bodies.values())
 
 
-async def test_what_nobody_may_be_told_is_refused_at_the_door_and_once_more_works(stack: Stack) -> None:
+async def test_forbidden_receivers_are_rejected_and_a_delivery_can_be_repeated(stack: Stack) -> None:
     for url in ("http://hooks.example/", "https://10.0.0.1/", "https://169.254.169.254/latest/meta-data"):
         response = await stack.client.post("/deliberations", json={"task": "t", "webhook": {"url": url}})
         assert response.status_code == 422 and response.json()["errors"][0]["pointer"] == "/webhook/url"

@@ -4,7 +4,7 @@
     python -m tests.fuzz.document --url URL --key KEY --seconds 600    # a running one: deliberations may be deleted
 
 Exits with 1 if an answer is a server error, has an undeclared status, header, media type or shape, or takes more than
-20 seconds; if a valid request is refused, or an invalid one accepted.
+20 seconds. Exits with 1 too if a valid request is refused or an invalid one accepted.
 """
 
 import argparse

@@ -1,7 +1,7 @@
 """Take each guard away on a copy of the tree, run the test that must notice, and show what did not.
 
-Exits with 1 when a test passes without its guard, when a test fails with all guards, and when a guard is no longer
-found where it stood. The checkout is never touched.
+Exits with 1 when a test passes without its guard, when a test fails with all guards, and when the source lacks a
+guard's text. The checkout is never touched.
 """
 
 import os

@@ -15,28 +15,29 @@ DURABILITY_GUARDS = (
     Guard(
         "a fact is written only where nothing stands",
         "app/log/journal.py",
-        '_FIRST_WRITE = {"Nats-Expected-Last-Subject-Sequence": "0"}',
-        "_FIRST_WRITE: dict[str, str] = {}",
+        "        headers = {_EXPECTED_LAST: str(expected), **self.seal",
+        "        headers = {**self.seal",
         "tests/contracts/test_journal.py::test_first_write_wins_and_the_loser_gets_the_stored_record[jetstream]",
     ),
     Guard(
         "the same, as crashes show it",
         "app/log/journal.py",
-        '_FIRST_WRITE = {"Nats-Expected-Last-Subject-Sequence": "0"}',
-        "_FIRST_WRITE: dict[str, str] = {}",
+        "        headers = {_EXPECTED_LAST: str(expected), **self.seal",
+        "        headers = {**self.seal",
         f"{HANGS}[vote]",
     ),
     Guard(
         "an end is written only where none stands",
         "app/log/journal.py",
-        "        headers = _FIRST_WRITE if alone is None else",
-        '        headers = {} if subject.endswith(".end") else _FIRST_WRITE if alone is None else',
+        "        if write.alone is not None:\n",
+        '        if write.subject.endswith(".end"):\n            del headers[_EXPECTED_LAST]\n'
+        "        if write.alone is not None:\n",
         "tests/contracts/test_journal.py::test_of_fifty_concurrent_ends_one_is_stored[jetstream]",
     ),
     Guard(
         "a write without an answer is looked for",
         "app/log/journal.py",
-        """            stored = await self._last(subject)
+        """            stored, _ = await self._standing(write.subject, write.believes)
             if stored is None:
                 detail""",
         """            stored = None
@@ -54,7 +55,7 @@ DURABILITY_GUARDS = (
     Guard(
         "what stands is compared with what was offered",
         "app/log/journal.py",
-        """                return Appended(stored, created=stored.data == data)
+        """                return Appended(stored, created=stored.data == write.data)
         raise""",
         """                return Appended(stored, created=True)
         raise""",
@@ -181,7 +182,7 @@ DURABILITY_GUARDS = (
         "tests/integration/engine/test_engine_client.py::test_cancelling_closes_the_connection",
     ),
     Guard(
-        "calls whose stop was stored first are not made",
+        "calls with a stored stop are not made",
         "serve_deployments/agent/cancellation.py",
         "        if known_from is None or (accepted",
         "        if False and (accepted",
@@ -241,7 +242,7 @@ DURABILITY_GUARDS = (
         f"{HANGS}[vote]",
     ),
     Guard(
-        "work that kills whoever holds it ends",
+        "work that kills its holders ends",
         "app/deliberation/engine.py",
         "    if state.takeovers_without_progress >= POISON_TAKEOVERS:\n",
         "    if False:\n",
@@ -342,7 +343,7 @@ DURABILITY_GUARDS = (
         "tests/unit/test_fold.py::test_facts_of_a_missing_stage_or_call_are_refused",
     ),
     Guard(
-        "an outcome that is told twice is the first one",
+        "an outcome that is delivered twice is the first one",
         "app/deliberation/fold.py",
         "    return state.finished if fact.call_id in state.finished else {**state.finished, fact.call_id: fact}\n",
         "    return {**state.finished, fact.call_id: fact}\n",

@@ -3,5 +3,6 @@
 from tests.mutants.durability_guards import DURABILITY_GUARDS
 from tests.mutants.guard import Guard
 from tests.mutants.overload import OVERLOAD
+from tests.mutants.seals import SEALS
 
-GUARDS: tuple[Guard, ...] = (*DURABILITY_GUARDS, *OVERLOAD)
+GUARDS: tuple[Guard, ...] = (*DURABILITY_GUARDS, *OVERLOAD, *SEALS)

@@ -19,7 +19,7 @@ OVERLOAD = (
         "app/admission/backlog.py",
         "            self.hold(key, roles, self.clock.now(), begun_at=None)\n",
         "",
-        f"{BACKLOG}test_what_is_being_written_counts_and_counts_once_when_the_log_has_it",
+        f"{BACKLOG}test_a_request_being_written_counts_once_even_after_it_is_logged",
     ),
     Guard(
         "no more of a role than it may hold",
@@ -47,7 +47,7 @@ OVERLOAD = (
         "app/admission/backlog.py",
         "            self._check_wait(needing, self._by_role[role], timeout_s)\n",
         "",
-        f"{BACKLOG}test_while_work_waits_what_could_not_end_within_half_of_its_deadline_is_refused",
+        f"{BACKLOG}test_while_work_waits_a_request_that_needs_over_half_of_its_deadline_is_rejected",
     ),
     Guard(
         "throughput is measured only while work waits",

@@ -22,7 +22,7 @@ async def outcome(url: str, results: dict[str, Any]) -> dict[str, Any]:
         )
     assert results.pop("events") == len(page.raise_for_status().json()["items"]) > 10
     assert results.pop("listed") == [results.pop("id")]
-    assert results.pop("winner") == results.pop("told_winner")
+    assert results.pop("winner") == results.pop("event_winner")
     assert results.pop("rebuilt", True) is True
     return results
 

@@ -203,9 +203,9 @@ def by_number(candidate: str) -> int:
 class CouncilScript:
     """A script for a whole council. `failing` calls end in a problem, `silent` ones never end, `garbled` in nonsense.
 
-    Call ids are `s<stage>-<agent>`. `issues` is what a critic finds, by call id; `score` what a reviewer gives, by
-    candidate; `text` what an author writes, by call id; `passes` which tests the program of a check passes, by place,
-    and `fault` why it cannot be run.
+    Call ids are `s<stage>-<agent>`. By call id, `issues` are the severities that a critic finds, and `text` is an
+    author's text. By candidate, `score` is a reviewer's score. `passes` says by place which tests a check's program
+    passes, and `fault` why the program cannot be run.
     """
 
     issues: Callable[[str], Sequence[str]] = lambda _: ("major",)

@@ -34,7 +34,7 @@ def test_every_error_has_a_code_of_its_own() -> None:
     ("error", "detail"),
     [(errors.CallTimeout("no answer in 5 s"), "no answer in 5 s"), (errors.CallTimeout(), "call_timeout")],
 )
-def test_a_problem_on_record_always_says_something(error: DeliberationError, detail: str) -> None:
+def test_a_recorded_problem_always_has_a_detail(error: DeliberationError, detail: str) -> None:
     problem = problem_of(error)
     assert (problem.code, problem.detail, problem.retryable) == ("call_timeout", detail, True)
 

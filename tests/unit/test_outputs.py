@@ -238,7 +238,7 @@ _VALUES = {
 
 
 @pytest.mark.parametrize("name", OUTPUTS)
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(data=st.data())
 def test_schema_and_parser_agree_on_values_of_the_right_shape(name: str, data: st.DataObject) -> None:
     agree(name, data.draw(_VALUES[name]))

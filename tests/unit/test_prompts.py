@@ -260,7 +260,7 @@ def test_a_peers_text_stays_within_its_fence(text: str) -> None:
         assert len(set(marks)) <= 1
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(st.lists(st.sampled_from(["<<<", ">>>", "peer-text ", "end-of-", NONCE, NONCE.upper(), "\n", " ", "a"])))
 def test_no_mixture_of_marks_opens_or_closes_a_fence(parts: list[str]) -> None:
     shown = prompts.candidate("A", "".join(parts), NONCE)

@@ -4,7 +4,7 @@
 
 It stands in `.venv-vllm` at the root of the checkout, or where VLLM_VENV says, so that it can be kept outside and
 reused. It is apart from the product's environment because vLLM pins an older FastAPI. It needs Linux on x86-64,
-Python 3.11 to 3.14, 2.5 GB of disk and about two minutes; what was built is stamped, and a second run only compares.
+Python 3.11 to 3.14, 2.5 GB of disk and about two minutes. A build is stamped, and a second run only compares.
 """
 
 import hashlib

@@ -4,11 +4,11 @@
 It runs in the environment that ``build.py`` makes, not in the product's: ``make_model.py DIRECTORY``.
 
 A network of purely random weights draws every token alike, so a JSON string seldom closes before its bound and an
-answer seldom ends. Two channels of the residual stream, which no layer writes to, see to that. One is the same for
-every token, and the output layer reads it as a bias: about ``WORDS`` common words and the marks that end a string, an
-array, an object or the answer are drawn alike, all else almost never. The other marks the quotation mark and the line
-break, after which neither a string nor the answer may end: nothing it writes is empty. The rest is random, so that
-what it writes depends on what it read.
+answer seldom ends. Two channels of the residual stream, which no layer writes to, prevent that. One is the same for
+every token, and the output layer reads it as a bias. It draws about ``WORDS`` common words and the marks that end a
+string, an array, an object or the answer alike, all else almost never. The other marks the quotation mark and the line
+break, after which neither a string nor the answer may end: no text is empty. The rest is random, so that the output
+depends on the prompt.
 """
 
 import pydoc_data.topics
@@ -27,8 +27,9 @@ CONTEXT_TOKENS = 16384
 END = "<|im_end|>"
 MARKS = (END, '"', "{", "}", "[", "]", ",", ":", ".")
 SELDOM, DIGIT, COMMON, OFTEN = -20.0, -6.0, 0.0, 1.0
-"""Logits of most tokens; of digits, so that they win over the white space that JSON allows before a number; of the
-common words and the marks; of ``]``, so that a list seldom runs to its bound."""
+"""Logits of most tokens, of digits, of the common words and the marks, and of ``]``.
+
+Digits win over the white space that JSON allows before a number, and a list seldom runs to its bound."""
 NEVER = -10.0
 CHAT_TEMPLATE = (
     "{% for message in messages %}<|im_start|>{{ message['role'] }}\n{{ message['content'] }}<|im_end|>\n{% endfor %}"
@@ -63,7 +64,7 @@ def favoured(tokenizer: PreTrainedTokenizerFast) -> list[int]:
 
 
 def make_weights(tokenizer: PreTrainedTokenizerFast) -> Qwen3ForCausalLM:
-    """Random weights, always the same ones, but for the two channels that the module's docstring tells of."""
+    """Random weights, always the same ones, but for the two channels of the module's docstring."""
     torch.manual_seed(0)
     model = Qwen3ForCausalLM(
         Qwen3Config(

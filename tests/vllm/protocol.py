@@ -17,7 +17,7 @@ TASK = "Design a rate limiter for an HTTP API that many tenants share. "
 
 @dataclass(slots=True)
 class Streamed:
-    """What came over one stream: texts by choice, how each choice ended, usage if told, and the parsed chunks."""
+    """One stream's content: texts and finish reasons by choice, usage if it was sent, and the parsed chunks."""
 
     chunks: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
     texts: dict[int, str] = field(default_factory=dict[int, str])

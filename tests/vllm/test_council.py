@@ -48,7 +48,7 @@ def test_a_council_of_three_is_answered_by_vllm(gateway: httpx.Client, vllm_engi
     usage = found["usage"]
     assert usage["by_stage"][0]["purpose"] == "propose"
     assert usage["calls"] >= 9
-    # vLLM counts what the gateway was told: nothing is estimated.
+    # The gateway's usage equals vLLM's counters: nothing is estimated.
     spent = {name: after[name] - before.get(name, 0.0) for name in after}
     assert usage["prompt_tokens"] == spent["vllm:prompt_tokens_total"]
     assert usage["completion_tokens"] == spent["vllm:generation_tokens_total"]

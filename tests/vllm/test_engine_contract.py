@@ -90,7 +90,7 @@ def test_a_completion_has_its_text_its_end_and_its_usage(chat: Chat) -> None:
     assert_adds_up(completion["usage"])
 
 
-def test_a_completion_that_is_cut_says_so(chat: Chat) -> None:
+def test_a_truncated_completion_has_finish_reason_length(chat: Chat) -> None:
     completion = chat.complete(max_tokens=2, ignore_eos=True)
     assert completion["choices"][0]["finish_reason"] == "length"
     assert completion["usage"]["completion_tokens"] == 2
@@ -102,7 +102,7 @@ def test_a_prompt_costs_tokens_by_its_length(chat: Chat) -> None:
     assert costs[2] - costs[1] == pytest.approx(costs[1] - costs[0], rel=0.1)
 
 
-def test_a_stream_tells_its_role_its_text_one_end_and_then_its_usage(chat: Chat) -> None:
+def test_a_stream_sends_its_role_its_text_one_end_and_then_its_usage(chat: Chat) -> None:
     streamed = chat.stream(stream_options={"include_usage": True}, seed=3)
     opening, *_, closing, usage = streamed.chunks
     assert streamed.done
@@ -129,7 +129,7 @@ def test_a_stream_without_include_usage_has_no_chunk_of_usage(chat: Chat) -> Non
     assert all(chunk["choices"] for chunk in streamed.chunks)
 
 
-def test_a_cut_stream_says_so(chat: Chat) -> None:
+def test_a_truncated_stream_has_finish_reason_length(chat: Chat) -> None:
     streamed = chat.stream(max_tokens=2, ignore_eos=True, stream_options={"include_usage": True})
     assert streamed.finish_reasons == {0: ["length"]}
     assert streamed.usage is not None
@@ -198,7 +198,7 @@ def test_json_streams_like_text(chat: Chat) -> None:
     jsonschema.validate(json.loads(streamed.texts[0]), FREE_SCHEMA)
 
 
-def test_json_that_is_cut_is_not_valid_and_says_so(chat: Chat) -> None:
+def test_truncated_json_is_invalid_and_has_finish_reason_length(chat: Chat) -> None:
     completion = chat.complete(response_format=response_format(FREE_SCHEMA), max_tokens=4)
     assert completion["choices"][0]["finish_reason"] == "length"
     with pytest.raises(json.JSONDecodeError):
@@ -258,7 +258,7 @@ def test_a_batch_takes_one_answer_for_each_only(chat: Chat) -> None:
     ],
     ids=str,
 )
-def test_what_is_wrong_is_refused_with_its_status(chat: Chat, fields: dict[str, Any], status: int) -> None:
+def test_invalid_fields_are_rejected_with_their_status(chat: Chat, fields: dict[str, Any], status: int) -> None:
     assert_problem(chat.post(**fields), status)
 
 
@@ -307,32 +307,32 @@ def test_the_metrics_that_are_watched_are_there(chat: Chat) -> None:
     assert METRICS <= chat.metrics().keys()
 
 
-def test_the_metrics_count_the_tokens_that_usage_tells(chat: Chat) -> None:
+def test_the_metrics_count_the_tokens_of_usage(chat: Chat) -> None:
     before = chat.until_idle()
     usages = [chat.complete(seed=1)["usage"], chat.stream(stream_options={"include_usage": True}).usage]
-    told = {
+    counted = {
         "vllm:prompt_tokens_total": sum(usage["prompt_tokens"] for usage in usages if usage),
         "vllm:generation_tokens_total": sum(usage["completion_tokens"] for usage in usages if usage),
         "vllm:request_success_total": 2,
     }
-    chat.until(lambda now: {name: now[name] - before[name] for name in told} == told)
+    chat.until(lambda now: {name: now[name] - before[name] for name in counted} == counted)
 
 
 def test_the_metrics_count_the_prompt_once_for_each_of_n(chat: Chat) -> None:
     """Unlike usage, which counts it once."""
     before = chat.until_idle()
     usage = chat.complete(n=3)["usage"]
-    told = {
+    counted = {
         "vllm:prompt_tokens_total": 3 * usage["prompt_tokens"],
         "vllm:generation_tokens_total": usage["completion_tokens"],
         "vllm:request_success_total": 3,
     }
-    chat.until(lambda now: {name: now[name] - before[name] for name in told} == told)
+    chat.until(lambda now: {name: now[name] - before[name] for name in counted} == counted)
 
 
 def test_a_client_that_leaves_ends_the_work(chat: Chat) -> None:
     before = chat.until_idle()
-    # So much that it takes minutes: a server that is short of a core tells its first word when thousands are written.
+    # So much that it takes minutes: a server that is short of a core sends its first word when thousands are written.
     choices, each = 8, 15_000
     with chat.open_stream(max_tokens=each, n=choices, ignore_eos=True) as response:
         lines = response.iter_lines()  # kept: an abandoned iterator would close the connection
@@ -360,7 +360,7 @@ def test_prompts_that_share_their_start_are_computed_once(chat: Chat) -> None:
 
 
 def test_a_prefix_is_shared_under_one_salt_and_under_no_other(chat: Chat) -> None:
-    """Whoever asks under another tenant's salt, or none, cannot tell by the cache that the words were there."""
+    """A request under another tenant's salt, or none, gets no cache hit that reveals the words."""
     shared = f"Case {uuid.uuid4()}. " + "Rule: an answer names its source. " * 40
 
     def cached(persona: str, **fields: Any) -> int:

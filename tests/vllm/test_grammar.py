@@ -1,6 +1,6 @@
-"""What the product's schemas let a model write, once vLLM has turned them into grammars.
+"""The texts that the product's schemas allow as vLLM's grammars.
 
-A schema may be valid and still leave no way to write a line break: the texts here are what agents must be able to say.
+A valid schema may still forbid a line break. Agents must be able to write the texts here.
 """
 
 import json

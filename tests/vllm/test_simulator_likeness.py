@@ -73,7 +73,7 @@ def test_tokens_are_counted_in_the_same_shape(chats: tuple[Chat, Chat], fields: 
 
 
 @pytest.mark.parametrize("path", ["/v1/models", "/load", "/version"])
-def test_what_is_read_has_the_same_status_and_shape(chats: tuple[Chat, Chat], path: str) -> None:
+def test_get_routes_answer_with_the_same_status_and_shape(chats: tuple[Chat, Chat], path: str) -> None:
     simulated, real = (chat.client.get(path) for chat in chats)
     assert simulated.status_code == real.status_code
     assert_like(simulated.json(), real.json())

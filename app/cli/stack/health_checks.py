@@ -4,7 +4,9 @@ A status line alone is a response; an HTTP client would wait for the rest.
 """
 
 import asyncio
+import json
 import re
+import secrets
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager, suppress
 from urllib.parse import urlsplit
@@ -14,7 +16,6 @@ from app.cli.stack.supervisor import ChildRun, HealthCheck, ReadinessCheck
 
 _RESPONSE_TIMEOUT_S = 2.0
 _HEALTH_TIMEOUT_S = 3.0
-_BODY_BYTES_MAX = 65_536
 _UNREACHABLE = (OSError, TimeoutError, ValueError)
 
 
@@ -80,39 +81,32 @@ def all_healthy(*checks: HealthCheck) -> HealthCheck:
     return check
 
 
+async def nats_reply(url: str, subject: str) -> bytes | None:
+    """The reply of the NATS server at `url` to an empty request on `subject`; None without one in time."""
+    parts = urlsplit(url)
+    options = json.dumps({"user": parts.username, "pass": parts.password, "verbose": False})
+    inbox = f"_INBOX.{secrets.token_hex(8)}"
+    request = f"CONNECT {options}\r\nSUB {inbox} 1\r\nPUB {subject} {inbox} 0\r\n\r\n".encode()
+    with suppress(*_UNREACHABLE, asyncio.IncompleteReadError):
+        port = parts.port or 4222
+        async with _connected(parts.hostname or "", port, request, tls=False, within_s=_HEALTH_TIMEOUT_S) as reader:
+            while line := await reader.readline():
+                if line.startswith(b"MSG "):
+                    return await reader.readexactly(int(line.split()[-1]))
+    return None
+
+
 async def status_of(url: str, *, within_s: float = _RESPONSE_TIMEOUT_S) -> int | None:
     """Status of a GET of `url`, without following redirects; None without an HTTP response in time."""
-    with suppress(*_UNREACHABLE):
-        async with _get(url, within_s) as (status, _):
-            return status
-    return None
-
-
-async def response_of(url: str, *, within_s: float = _HEALTH_TIMEOUT_S) -> tuple[int, bytes] | None:
-    """Status and body (its first 64 KiB) of a GET of `url`; None without an HTTP response in time."""
-    with suppress(*_UNREACHABLE):
-        async with _get(url, within_s) as (status, reader):
-            while await reader.readline() not in (b"\r\n", b"\n", b""):
-                continue
-            body = b""
-            while len(body) < _BODY_BYTES_MAX and (piece := await reader.read(_BODY_BYTES_MAX)):
-                body += piece
-            return status, body
-    return None
-
-
-@asynccontextmanager
-async def _get(url: str, within_s: float) -> AsyncGenerator[tuple[int, asyncio.StreamReader]]:
-    """The status of a GET and the reader after the status line; raises one of _UNREACHABLE."""
     parts = urlsplit(url)
     tls = parts.scheme == "https"
     request = f"GET {parts.path or '/'} HTTP/1.1\r\nHost: {parts.netloc}\r\nConnection: close\r\n\r\n".encode()
-    port = parts.port or (443 if tls else 80)
-    async with _connected(parts.hostname or "", port, request, tls=tls, within_s=within_s) as reader:
-        version, status, *_ = (await reader.readline()).split(maxsplit=2)
-        if not version.startswith(b"HTTP/"):
-            raise ValueError("not HTTP")
-        yield int(status), reader
+    with suppress(*_UNREACHABLE):
+        port = parts.port or (443 if tls else 80)
+        async with _connected(parts.hostname or "", port, request, tls=tls, within_s=within_s) as reader:
+            version, status, *_ = (await reader.readline()).split(maxsplit=2)
+            return int(status) if version.startswith(b"HTTP/") else None
+    return None
 
 
 @asynccontextmanager

@@ -9,22 +9,26 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 import yaml
 
 import app
 from app.cli.exits import CommandError, Exit
+from app.cli.options import DATA_DIR, nats_url_file
 from app.cli.render.progress import PortShifted, ProgressReport
 from app.cli.stack.processes import PortAllocator, write_private
 from app.cli.stack.supervisor import StackRun
 from app.deliberation.errors import InvalidRequest
 from app.deliberation.roles import parse_roles
 from app.log import stream_settings as bounds
+from app.log.seal import LOG_KEY_NAME, LOG_KEY_VARIABLE, LogSeal
 from app.log.stream_settings import StreamSettings
 
 LOOPBACK = "127.0.0.1"
 WEBHOOK_SECRET_FILE = "webhook_secret"
+# Those of users.conf, and `monitor`, which may ask for nats-server's health and nothing else.
+NATS_USERS = ("gateway", "agents", "webhooks", "streams", "keys", "monitor")
 PACKAGED_ROLES = Path(app.__file__).with_name("roles.yaml")
 # Added to the time that a child's settings allow its work, before it is killed.
 _STOP_MARGIN_S = 5.0
@@ -37,18 +41,19 @@ _SOCKET_IN_RAY_DIR = "/session_2026-01-01_00-00-00_000000_4194304/sockets/plasma
 class StackOptions:
     """The options of a stack. A port that is taken is replaced by a free one; 0 takes any free port.
 
-    Without `key_pepper` the gateway requires no keys.
+    Without `key_pepper` the gateway requires no keys. `nats_test_user` is for tests: a NATS user with every right.
     """
 
     host: str = LOOPBACK
     port: int = 8080
     nats_port: int = 4222
-    data_dir: Path = Path(".deliberate")
+    data_dir: Path = DATA_DIR
     nats_url: str | None = None
     engine_urls: tuple[str, ...] = ()
     roles_file: Path | None = None
     simulate: tuple[str, ...] = ()
     key_pepper: str | None = None
+    nats_test_user: str | None = None
 
 
 def mask_credentials(url: str) -> str:
@@ -60,13 +65,14 @@ def mask_credentials(url: str) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class Layout:
-    """The directories, ports, URLs and secrets of one run of a stack."""
+    """The directories, ports, URLs and secrets of one run of a stack; `nats_url` has no credentials."""
 
     options: StackOptions
     data_dir: Path
     ray_dir: Path
-    ray_token: str
-    webhook_secrets: str
+    webhook_secrets: str = field(repr=False)
+    nats_passwords: Mapping[str, str] = field(repr=False)
+    log_key_file: Path
     url: str
     nats_url: str
     engine_urls: tuple[str, ...]
@@ -78,17 +84,28 @@ class Layout:
     ports: Mapping[str, int]
     mark: str = field(default_factory=lambda: secrets.token_hex(8))
 
+    def nats_url_of(self, user: str) -> str:
+        """The `file:` URL for a NATS user; with an external server it is that server's for every user."""
+        return nats_url_file(self.data_dir, user)
+
+    @property
+    def ray_token_file(self) -> Path:
+        """The file with the token of Ray's ports."""
+        return self.data_dir / "ray_token"
+
     @property
     def stack_run(self) -> StackRun:
         """What the supervisor needs of this layout."""
         facts: dict[str, object] = {
             "url": self.url,
             "nats_url": self.nats_url,
+            "nats_url_files": str(self.data_dir / "nats_urls"),
             "engine_urls": self.engine_urls,
             "ray_address": self.ray_address,
             "data_dir": str(self.data_dir),
             "ray_dir": str(self.ray_dir),
-            "ray_token_file": str(self.data_dir / "ray_token"),
+            "ray_token_file": str(self.ray_token_file),
+            "log_key_file": str(self.log_key_file),
             "webhook_secret_file": str(self.data_dir / WEBHOOK_SECRET_FILE),
         }
         state_file = self.data_dir / "stack.json"
@@ -104,12 +121,13 @@ def plan_stack(options: StackOptions, report: ProgressReport) -> Layout:
     loopback = PortAllocator(LOOPBACK)
     if options.nats_url is None:
         ports["nats"] = _port(loopback, "nats", options.nats_port, report)
-        ports["nats_monitor"] = loopback.take()
     if not options.engine_urls:
         ports["simulator"] = loopback.take()
     for name in ("ray", "raylet", "ray_dashboard", "webhooks"):
         ports[name] = loopback.take()
     url_host = LOOPBACK if options.host in ("0.0.0.0", "::") else options.host
+    nats_url = mask_credentials(options.nats_url or f"nats://{LOOPBACK}:{ports['nats']}")
+    _kept_secret(data_dir / "ray_token")
     retention_s = _number("DELIBERATION_CLEANUP", bounds.DAY_S, bounds.RETENTION_S_MIN, bounds.RETENTION_S_MAX)
     replicas = _number("STREAM_REPLICAS", 1, 1, bounds.REPLICAS_MAX)
     ack_wait_s = _number("ACK_WAIT", bounds.ACK_WAIT_S_MIN, bounds.ACK_WAIT_S_MIN, bounds.ACK_WAIT_S_MAX)
@@ -118,10 +136,11 @@ def plan_stack(options: StackOptions, report: ProgressReport) -> Layout:
         options=options,
         data_dir=data_dir,
         ray_dir=_ray_dir(data_dir),
-        ray_token=_kept_secret(data_dir / "ray_token"),
+        log_key_file=_log_key_file(data_dir),
         webhook_secrets=os.environ.get("WEBHOOK_SECRETS") or _kept_secret(data_dir / WEBHOOK_SECRET_FILE),
         url=f"http://{f'[{url_host}]' if ':' in url_host else url_host}:{ports['gateway']}",
-        nats_url=options.nats_url or f"nats://{LOOPBACK}:{ports['nats']}",
+        nats_passwords=_nats_users(data_dir, options, nats_url),
+        nats_url=nats_url,
         engine_urls=options.engine_urls or (f"http://{LOOPBACK}:{ports['simulator']}",),
         ray_address=f"{LOOPBACK}:{ports['ray']}",
         roles=roles,
@@ -164,6 +183,40 @@ def _kept_secret(path: Path) -> str:
     if not path.exists():
         write_private(path, secrets.token_hex(32))
     return path.read_text(encoding="utf-8").strip()
+
+
+def _nats_users(data_dir: Path, options: StackOptions, server: str) -> dict[str, str]:
+    """Draw a password for each NATS user, and write the user's URL to its file.
+
+    With an external server, the files hold that server's URL, or point to the file that holds it.
+    """
+    users = (*NATS_USERS, options.nats_test_user) if options.nats_test_user else NATS_USERS
+    # nats-server parses what begins with a digit as a number.
+    passwords = {user: f"p{secrets.token_hex(24)}" for user in users}
+    directory = data_dir / "nats_urls"
+    shutil.rmtree(directory, ignore_errors=True)
+    directory.mkdir(mode=0o700)
+    for user, password in passwords.items():
+        if options.nats_url is None:
+            write_private(directory / user, server.replace("//", f"//{user}:{password}@", 1))
+        elif options.nats_url.startswith("file:"):
+            (directory / user).symlink_to(unquote(urlsplit(options.nats_url).path))
+        else:
+            write_private(directory / user, options.nats_url)
+    return passwords
+
+
+def _log_key_file(data_dir: Path) -> Path:
+    """The file of LOG_KEY_FILE, else one in the data directory, made at the first start; raises CommandError."""
+    given, kept = os.environ.get(LOG_KEY_VARIABLE), data_dir / LOG_KEY_NAME
+    if not given:
+        _kept_secret(kept)
+    path = Path(given).resolve() if given else kept
+    try:
+        LogSeal.of_file(path)
+    except InvalidRequest as error:
+        raise CommandError(Exit.USAGE, "invalid_setting", str(error), remedy="correct the file") from error
+    return path
 
 
 def _ray_dir(data_dir: Path) -> Path:

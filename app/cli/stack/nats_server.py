@@ -1,9 +1,10 @@
-"""nats-server: the size bound and the health check of its store, and the declaration of the streams.
+"""nats-server: its configuration with users, the health check of its store, and the declaration of the streams.
 
-Two observations on nats-server 2.15.1 explain the first two. After a write fails for lack of space, the stream refuses
-writes until the server restarts, even once there is room. Reads go on, and /healthz returns 503 with the reason.
-Without an explicit bound a server takes three quarters of the space that is free at its start. Started on a full disk,
-it refuses every write while /healthz returns 200.
+It has no monitoring port, which would answer everybody: the user `monitor` asks for its health over its own protocol.
+Two observations on nats-server 2.15.1 explain the store's bound and check. After a write fails for lack of space, the
+stream refuses writes until the server restarts, even once there is room. Reads go on, and the health check reports the
+reason. Without an explicit bound a server takes three quarters of the space that is free at its start. Started on a
+full disk, it refuses every write while it reports health.
 """
 
 import asyncio
@@ -15,8 +16,9 @@ from pathlib import Path
 
 from app.cli.exits import CommandError, Exit
 from app.cli.render.progress import PartGiven, ProgressReport
-from app.cli.stack.health_checks import response_of
-from app.cli.stack.layout import Layout, mask_credentials
+from app.cli.stack.health_checks import nats_reply
+from app.cli.stack.layout import LOOPBACK, Layout
+from app.cli.stack.processes import write_private
 from app.cli.stack.restart_policy import HealthStatus, Healthy, Unhealthy, Unresponsive
 from app.cli.stack.supervisor import HealthCheck
 from app.deliberation.errors import JournalUnavailable, StreamsDiffer
@@ -25,6 +27,11 @@ from app.log.stream_settings import StreamSettings
 _STREAMS_WITHIN_S = 10.0
 _NATS_SLOW_AFTER_S = 2.0
 FREE_BYTES_MIN = 16 * 1024 * 1024
+_HEALTH_SUBJECT = "$SYS.REQ.SERVER.PING.HEALTHZ"
+_MONITOR = (
+    "{user: monitor, password: $MONITOR_PASSWORD, permissions: "
+    f'{{publish: ["{_HEALTH_SUBJECT}"], subscribe: ["_INBOX.>"]}}}}'
+)
 
 
 def store_bytes_max(store: Path) -> int:
@@ -32,23 +39,43 @@ def store_bytes_max(store: Path) -> int:
     return shutil.disk_usage(store).total // 4 * 3
 
 
-def jetstream_works(health_url: str, store: Path) -> HealthCheck:
-    """Checks JetStream through nats-server's /healthz; a restart helps while the disk has free space."""
+def write_config(layout: Layout, store: Path) -> Path:
+    """Write the server's configuration, which holds the users' passwords; returns its path."""
+    users = Path(__file__).with_name("users.conf").read_text(encoding="utf-8")
+    if (test_user := layout.options.nats_test_user) is not None:
+        users = users.replace(
+            "users: [", f"users: [\n    {{user: {test_user}, password: ${test_user.upper()}_PASSWORD}}", 1
+        )
+    lines = [
+        *(f'{user.upper()}_PASSWORD: "{password}"' for user, password in layout.nats_passwords.items()),
+        f"listen: {LOOPBACK}:{layout.ports['nats']}",
+        "max_payload: 4MB",
+        f"jetstream {{ store_dir: {json.dumps(str(store))}, max_file_store: {store_bytes_max(store)} }}",
+        f"accounts {{ $SYS {{ users: [{_MONITOR}] }} }}",
+        users,
+    ]
+    config = layout.data_dir / "nats.conf"
+    write_private(config, "\n".join(lines))
+    return config
+
+
+def jetstream_works(monitor_url: str, store: Path) -> HealthCheck:
+    """Checks JetStream through nats-server's own health check; a restart helps while the disk has free space."""
 
     async def check() -> HealthStatus:
-        found = await response_of(health_url)
-        if found is None:
-            return Unresponsive()
-        status, body = found
-        return Healthy() if status == 200 else unhealthy_store(body, shutil.disk_usage(store).free)
+        reply = await nats_reply(monitor_url, _HEALTH_SUBJECT)
+        return Unresponsive() if reply is None else store_status(reply, shutil.disk_usage(store).free)
 
     return check
 
 
-def unhealthy_store(body: bytes, free_bytes: int) -> Unhealthy:
-    """The status that the body of a failed /healthz reports, with this much free disk space."""
+def store_status(reply: bytes, free_bytes: int) -> Healthy | Unhealthy:
+    """The status that the server's reply reports, with this much free disk space."""
     try:
-        reason = str(json.loads(body)["error"])
+        found = json.loads(reply)["data"]
+        if found["status"] == "ok":
+            return Healthy()
+        reason = str(found["error"])
     except (ValueError, KeyError, TypeError):
         reason = "JetStream is not healthy"
     restart_helps = free_bytes >= FREE_BYTES_MIN
@@ -72,7 +99,7 @@ async def declare_streams(
         await asyncio.wait({opening}, timeout=_NATS_SLOW_AFTER_S if on_wait else _STREAMS_WITHIN_S)
         if not opening.done():
             if on_wait is None:
-                raise JournalUnavailable(f"no NATS server answered at {mask_credentials(nats_url)}")
+                raise JournalUnavailable(journal.refusal or f"no NATS server answered at {journal.server}")
             on_wait()
         await opening
         deadline_s = time.monotonic() + _STREAMS_WITHIN_S
@@ -93,10 +120,12 @@ async def declare_streams(
 
 async def declare_on_external(layout: Layout, report: ProgressReport) -> None:
     """Wait for the given server and declare the streams there; raises CommandError."""
-    url = mask_credentials(layout.nats_url)
+    url = layout.nats_url
     try:
         await declare_streams(
-            layout.nats_url, layout.streams, on_wait=lambda: report(PartGiven("nats", url, answers=False))
+            layout.nats_url_of("streams"),
+            layout.streams,
+            on_wait=lambda: report(PartGiven("nats", url, answers=False)),
         )
     except JournalUnavailable as error:
         remedy = "check that it has JetStream and accepts the credentials; without --nats-url one is started"

@@ -18,23 +18,28 @@ import app
 from app.cli.render.progress import Noticed, PartGiven, ProgressReport, StackReady
 from app.cli.stack import health_checks
 from app.cli.stack.layout import LOOPBACK, Layout, StackOptions, make_ray_dir, mask_credentials, plan_stack
-from app.cli.stack.nats_server import declare_on_external, declare_streams, jetstream_works, store_bytes_max
+from app.cli.stack.nats_server import declare_on_external, declare_streams, jetstream_works, write_config
 from app.cli.stack.processes import exclusive, marked, sweep
 from app.cli.stack.supervisor import Child, StackFailed, Supervisor, supervised
+from app.log.seal import LOG_KEY_VARIABLE
 
 READY_WITHIN_S = 120.0
 _LEFTOVERS_GRACE_S = 3.0
-_SECRETS = ("KEY_PEPPER", "WEBHOOK_SECRETS")
+_SECRETS = ("KEY_PEPPER", "WEBHOOK_SECRETS", "NATS_URL")
 # A gRPC client's first bytes (RFC 9113, 3.4): the preface and an empty SETTINGS frame. The server must respond.
 _HTTP2_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
 
 
 @dataclass(frozen=True, slots=True)
 class RunningStack:
-    """A stack that is ready to serve: its URLs, where the engines' are the given ones or the simulator's."""
+    """A stack that is ready to serve: its URLs, where the engines' are the given ones or the simulator's.
+
+    `nats_url` is for the gateway's rights; `layout.nats_url_of` has those of other users.
+    """
 
     url: str
     nats_url: str
+    log_key_file: Path
     engine_urls: tuple[str, ...]
     layout: Layout
     supervisor: Supervisor
@@ -69,7 +74,14 @@ async def running_stack(options: StackOptions, report: ProgressReport = lambda _
                 await _until_serving(layout)
                 await _report_engines(options.engine_urls, report)
                 report(_ready(layout, time.monotonic() - began_s))
-                yield RunningStack(layout.url, layout.nats_url, layout.engine_urls, layout, supervisor)
+                yield RunningStack(
+                    layout.url,
+                    layout.nats_url_of("gateway"),
+                    layout.log_key_file,
+                    layout.engine_urls,
+                    layout,
+                    supervisor,
+                )
 
 
 @contextmanager
@@ -102,7 +114,7 @@ def _remove(path: Path) -> None:
 def _ready(layout: Layout, seconds: float) -> StackReady:
     return StackReady(
         url=layout.url,
-        nats_url=mask_credentials(layout.nats_url),
+        nats_url=layout.nats_url,
         engine_urls=tuple(mask_credentials(url) for url in layout.engine_urls),
         ray_address=layout.ray_address,
         roles=layout.roles,
@@ -153,40 +165,32 @@ def _program(name: str) -> str:
     return str(beside) if beside.exists() else shutil.which(name) or name
 
 
-def _python_environment(layout: Layout, **more: str) -> dict[str, str]:
+def _python_environment(layout: Layout, nats_user: str | None, **more: str) -> dict[str, str]:
     root = str(Path(app.__file__).parent.parent)
     # Only the children that need a secret get it, explicitly.
     kept = (key for key in os.environ if not key.startswith("RAY_") and key not in _SECRETS)
     inherited = {key: os.environ[key] for key in kept}
     path = os.pathsep.join(filter(None, [root, inherited.get("PYTHONPATH")]))
     roles = {"ROLES_FILE": str(layout.options.roles_file.resolve())} if layout.options.roles_file else {}
-    return {**inherited, "PYTHONPATH": path, "NATS_URL": layout.nats_url, **roles, **more}
+    log = {"NATS_URL": layout.nats_url_of(nats_user), LOG_KEY_VARIABLE: str(layout.log_key_file)} if nats_user else {}
+    return {**inherited, "PYTHONPATH": path, **log, **roles, **more}
 
 
 def _nats(layout: Layout) -> Child:
     store = layout.data_dir / "nats"
     port = layout.ports["nats"]
-    config = layout.data_dir / "nats.conf"
-    monitor = layout.ports["nats_monitor"]
-    store.mkdir(exist_ok=True)
-    lines = [
-        f"listen: {LOOPBACK}:{port}",
-        f"http: {LOOPBACK}:{monitor}",
-        "max_payload: 4MB",
-        f"jetstream {{ store_dir: {json.dumps(str(store))}, max_file_store: {store_bytes_max(store)} }}",
-    ]
-    config.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    store.mkdir(mode=0o700, exist_ok=True)
     return Child(
         name="nats",
-        command=(_program("nats-server"), "-c", str(config)),
+        command=(_program("nats-server"), "-c", str(write_config(layout, store))),
         is_ready=health_checks.greets(LOOPBACK, port, b"INFO "),
         environment={key: value for key, value in os.environ.items() if key not in _SECRETS},
-        prepare=lambda: declare_streams(layout.nats_url, layout.streams),
-        health_check=jetstream_works(f"http://{LOOPBACK}:{monitor}/healthz", store),
+        prepare=lambda: declare_streams(layout.nats_url_of("streams"), layout.streams),
+        health_check=jetstream_works(f"nats://monitor:{layout.nats_passwords['monitor']}@{LOOPBACK}:{port}", store),
         # After a kill it reads its whole store before it listens, and all other children wait for it.
         ready_within_s=600.0,
         low_priority=False,
-        ports={"nats": port, "monitor": monitor},
+        ports={"nats": port},
         detail=f"{layout.nats_url}  JetStream, streams declared",
         hint="check the disk of the data directory and the port",
     )
@@ -195,12 +199,15 @@ def _nats(layout: Layout) -> Child:
 def _simulator(layout: Layout) -> Child:
     port = layout.ports["simulator"]
     url = layout.engine_urls[0]
+    # Behind keys, no local user may read the prompts.
+    options = ("--no-controls",) if layout.options.key_pepper else ()
+    simulator = (sys.executable, "-m", "serve_deployments.simulator")
     return Child(
         name="simulator",
-        command=(sys.executable, "-m", "serve_deployments.simulator", "--port", str(port), *layout.options.simulate),
+        command=(*simulator, "--port", str(port), *options, *layout.options.simulate),
         is_ready=health_checks.returns_200(f"{url}/health"),
         health_check=health_checks.responds_to_http(f"{url}/health"),
-        environment=_python_environment(layout),
+        environment=_python_environment(layout, None),
         stop_within_s=3.0,
         ports={"simulator": port},
         detail=f"{url}  simulated: no weights; --engine-url names a real engine",
@@ -211,9 +218,10 @@ def _simulator(layout: Layout) -> Child:
 def _ray_environment(layout: Layout) -> dict[str, str]:
     return _python_environment(
         layout,
+        "agents",
         VLLM_URL=",".join(layout.engine_urls),
         RAY_AUTH_MODE="token",
-        RAY_AUTH_TOKEN=layout.ray_token,
+        RAY_AUTH_TOKEN_PATH=str(layout.ray_token_file),
         RAY_SERVE_USE_GRPC_BY_DEFAULT="1",
         RAY_USAGE_STATS_ENABLED="0",
         # Despite its name, this setting keeps all of Ray's daemons on loopback.
@@ -224,6 +232,8 @@ def _ray_environment(layout: Layout) -> dict[str, str]:
         RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S="0",
         RAY_START_HOOK="serve_deployments.ray_start.without_client_server",
         DASHBOARD_METRIC_PORT="-1",
+        # Their port answers without a token.
+        RAY_enable_metrics_collection="0",
         SPT_NOENV="1",
     )
 
@@ -292,7 +302,7 @@ def _webhooks(layout: Layout, needs: tuple[str, ...]) -> Child:
         command=(sys.executable, "-m", "app.webhooks"),
         is_ready=health_checks.returns_200(url),
         health_check=health_checks.responds_to_http(url),
-        environment=_python_environment(layout, **given, **_webhook_hosts(layout)),
+        environment=_python_environment(layout, "webhooks", **given, **_webhook_hosts(layout)),
         needs=needs,
         stop_within_s=layout.webhooks_stop_within_s,
         ports={"webhooks": port},
@@ -311,7 +321,7 @@ def _gateway(layout: Layout, needs: tuple[str, ...]) -> Child:
         command=(sys.executable, "-m", "app.main"),
         is_ready=health_checks.returns_200(f"{layout.url}/healthz"),
         health_check=health_checks.responds_to_http(f"{layout.url}/healthz"),
-        environment=_python_environment(layout, **listen),
+        environment=_python_environment(layout, "gateway", **listen),
         needs=needs,
         stop_within_s=layout.gateway_stops_within_s,
         ports={"gateway": layout.ports["gateway"]},

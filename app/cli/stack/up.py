@@ -18,7 +18,7 @@ from rich.text import Text
 
 from app.access.origins import is_loopback
 from app.cli.exits import Exit, print_json, run
-from app.cli.options import JsonOption, checked_nats_url, checked_url
+from app.cli.options import JsonOption, checked_nats_url, checked_url, nats_url_file
 from app.cli.render import progress
 from app.cli.render.progress import ProgressEvent, ProgressReport, as_document
 from app.cli.render.prose import printable
@@ -119,7 +119,8 @@ class Checklist:
         self.console.print(f"   {mode}; data in {event.data_dir}; up in", end=" ")
         self.console.print(f"{event.seconds:.1f} s; Ctrl-C stops it.")
         if event.keys:
-            self.console.print(f"   A key:  deliberate keys create NAME --tenant TENANT --nats-url {event.nats_url}")
+            url = nats_url_file(Path(event.data_dir), "keys")
+            self.console.print(f"   A key:  deliberate keys create NAME --tenant TENANT --nats-url {url}")
         json_type = "-H 'content-type: application/json'"
         if event.keys:
             json_type += ' -H "authorization: Bearer $DELIBERATE_API_KEY"'

@@ -11,6 +11,7 @@ from typing import Any
 import structlog
 
 from app.log.journal import STREAM, WEBHOOKS_STREAM, JetStreamJournal
+from app.log.seal import LogSeal
 from app.log.streams import ATTEMPTS_CONSUMER, WEBHOOKS_CONSUMER
 from app.observability.replica_status import SENDERS_SUBJECT
 from app.webhooks.sender.bulkheads import Bounds, Bulkheads
@@ -84,7 +85,8 @@ async def sender_of(settings: SenderSettings, *, lookup: Lookup | None = None) -
         host_max=settings.webhooks_in_flight_per_host_max,
     )
     bulkheads = Bulkheads(bounds)
-    journal = JetStreamJournal(settings.nats_url, name="webhooks", patience_s=PATIENCE_S)
+    seal = LogSeal.of_file(settings.log_key_file)
+    journal = JetStreamJournal(settings.nats_url, name="webhooks", patience_s=PATIENCE_S, seal=seal)
     async with AsyncExitStack() as opened:
         opened.push_async_callback(journal.close)
         await journal.open()

@@ -60,9 +60,10 @@ class Simulator:
             "/load": {"GET": lambda exchange: _json(exchange, {"server_load": self._load})},
             "/version": {"GET": lambda exchange: _json(exchange, {"version": VERSION})},
             "/metrics": {"GET": self._read_metrics},
-            "/simulator/calls": {"GET": self._read_calls, "DELETE": self._reset_calls},
-            "/simulator/script": {"GET": self._read_script, "POST": self._change_script},
         }
+        if settings.controls:
+            self._routes["/simulator/calls"] = {"GET": self._read_calls, "DELETE": self._reset_calls}
+            self._routes["/simulator/script"] = {"GET": self._read_script, "POST": self._change_script}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request."""

@@ -24,12 +24,16 @@ _ENCODE = json.JSONEncoder(ensure_ascii=False).encode
 
 @dataclass(frozen=True, slots=True)
 class SimulatorSettings:
-    """The settings that are fixed for a simulator's life. `running_max` bounds the sequences that run at once."""
+    """The settings that are fixed for a simulator's life. `running_max` bounds the sequences that run at once.
+
+    Without `controls` it has no routes under /simulator.
+    """
 
     model: str = "simulated-council-8b"
     seed: int = 0
     max_model_len: int = 32_768
     running_max: int | None = None
+    controls: bool = True
     script: Script = field(default_factory=Script)
 
 

@@ -23,7 +23,7 @@ from tests.story import NOW
 
 CANARY = "canary-of-acme"
 UNKNOWN = "z" * 26
-# What differs from one answer to the next whoever asks, and tells nothing.
+# Headers that differ between any two answers and reveal nothing.
 PASSING = {"x-request-id", "ratelimit", "date"}
 EXAMPLES = {"role": "DEV", "model": "council/DEV"}
 
@@ -59,7 +59,7 @@ async def two() -> AsyncGenerator[Two, None]:
     async with served(journal=journal, key_pepper=PEPPER) as gateway:
         ring = gateway.gateway["access"].keyring
         await until(lambda: ring is not None and ring.caught_up)
-        body = {"task": f"Name a colour, {CANARY}.", "metadata": {"whose": CANARY}}
+        body = {"task": f"Name a colour, {CANARY}.", "metadata": {"owner": CANARY}}
         ended = await accepted(gateway, acme, **body)
         await play(gateway, "acme", ended)
         running = await accepted(gateway, acme, **body)
@@ -160,9 +160,9 @@ async def test_operations_without_an_id_never_show_foreign_deliberations(
     # A page, since the stream of a whole tenant has no end.
     headers = {"Accept": "application/json"} if name == "read_events" else {}
     response = await two.ask(method, at(path), two.rival, **headers)
-    tells = response.text + str(response.headers)
+    answer = response.text + str(response.headers)
     for theirs in (CANARY, two.ended, two.running, "acme"):
-        assert theirs not in tells, name
+        assert theirs not in answer, name
     if ACCESS[name] == ("admin",):
         assert response.status_code == 403
         response = await two.ask(method, at(path), two.operator)
@@ -173,7 +173,7 @@ async def test_operations_without_an_id_never_show_foreign_deliberations(
 
 async def test_lists_and_statistics_cover_one_tenant(two: Two) -> None:
     own = await accepted(two.gateway, two.rival)
-    for query in ("", "?status=completed", f"?metadata.whose={CANARY}", "?limit=200", "?role=DEV"):
+    for query in ("", "?status=completed", f"?metadata.owner={CANARY}", "?limit=200", "?role=DEV"):
         items = (await two.ask("GET", f"/deliberations{query}", two.rival)).json()["items"]
         assert {item["id"] for item in items} <= {own}
         assert len((await two.ask("GET", f"/deliberations{query}", two.acme)).json()["items"]) >= 1

@@ -37,7 +37,7 @@ def work_in_line(kept: Backlog, clock: FakeClock, ends: int, *, every_s: float, 
             kept.hold(key(number - depth + 10), DEV, clock.now(), begun_at=clock.now())
 
 
-def test_what_is_being_written_counts_and_counts_once_when_the_log_has_it() -> None:
+def test_a_request_being_written_counts_once_even_after_it_is_logged() -> None:
     kept = backlog(depth_max=2)
     kept.hold(key(1), DEV, NOW, begun_at=None)
     with kept.place(key(2), DEV, 300):
@@ -52,7 +52,7 @@ def test_what_is_being_written_counts_and_counts_once_when_the_log_has_it() -> N
     assert kept.depth == 1, "the log does not have it: the write failed"
 
 
-def test_a_retry_of_what_is_accepted_or_being_written_takes_no_second_place() -> None:
+def test_a_retry_of_an_accepted_or_pending_request_takes_no_second_place() -> None:
     kept = backlog(depth_max=1)
     with kept.place(key(1), DEV, 300):
         with kept.place(key(1), DEV, 300):
@@ -122,7 +122,7 @@ def test_a_rate_that_was_measured_without_waiting_work_refuses_nothing() -> None
         clock.advance(0.005)
 
 
-def test_while_work_waits_what_could_not_end_within_half_of_its_deadline_is_refused() -> None:
+def test_while_work_waits_a_request_that_needs_over_half_of_its_deadline_is_rejected() -> None:
     clock = FakeClock(NOW)
     kept = backlog(clock)
     work_in_line(kept, clock, 200, every_s=0.5, depth=60)  # two end in a second
@@ -215,4 +215,4 @@ def test_after_the_log_was_read_in_another_order_the_oldest_waits_at_the_head_an
     assert work.head_waited_s(clock.now().timestamp()) == 30.0
     assert work.per_s(clock.now().timestamp()) is None
     kept.hold(key(0), DEV, NOW, begun_at=NOW + timedelta(seconds=15))
-    assert work.per_s(clock.now().timestamp()) == pytest.approx(1 / 28), "what ended tells how long work takes"
+    assert work.per_s(clock.now().timestamp()) == pytest.approx(1 / 28), "ended work gives the time that work takes"

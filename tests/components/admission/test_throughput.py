@@ -23,7 +23,7 @@ def test_nothing_is_known_before_something_has_begun() -> None:
     assert (work.depth, work.head_waited_s(100.0)) == (1, 100.0)
 
 
-def test_what_is_in_hand_ends_no_faster_than_its_age_and_the_known_latency_allow() -> None:
+def test_running_work_ends_no_faster_than_its_age_and_the_known_latency_allow() -> None:
     work = ThroughputEstimator()
     begun(work, range(16), 0.0)
     assert [work.per_s(at_s) for at_s in (0.0, 1.0, 4.0)] == [None, 16.0, 4.0]
@@ -66,7 +66,7 @@ def test_throughput_follows_the_last_ends() -> None:
     assert work.per_s(at_s + 60.0) == pytest.approx(50 / 72, rel=0.1), "time without ends counts too"
 
 
-def test_what_was_cancelled_missed_its_deadline_or_ended_long_ago_says_nothing_of_the_throughput() -> None:
+def test_cancelled_timed_out_and_old_work_does_not_count_towards_throughput() -> None:
     work = ThroughputEstimator()
     for number in range(100):
         work.accept(key(number), 0.0, 0.0)

@@ -102,7 +102,7 @@ async def test_facts_stored_during_the_replay_are_applied() -> None:
         assert entries_of(kept) == [("meanwhile", "pending"), ("first", "completed")]
 
 
-async def test_what_a_lost_connection_swallowed_is_read_again() -> None:
+async def test_records_missed_while_disconnected_are_replayed() -> None:
     journal = await journal_of(Story("a").accepted())
     kept = catalog()
     async with following(kept, journal):

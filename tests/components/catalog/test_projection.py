@@ -23,7 +23,7 @@ from app.deliberation.facts import (
     StageOpened,
     encode,
 )
-from app.deliberation.fold import State, apply, begin
+from app.deliberation.fold import State, apply, begin, fold
 from app.deliberation.ports import Record
 from app.deliberation.strategies import STRATEGIES
 from app.lifecycle.specify import accepted as accept
@@ -31,6 +31,8 @@ from app.lifecycle.specify import specification
 from app.routes.roles import read_roles
 from app.testing import FakeClock
 from tests.components.routes.served import played, written
+from tests.unit.facts_of import agent_ids, run
+from tests.unit.strategies.debating import asked, council, spoke, verdict, votes
 
 CLOCK = FakeClock()
 NOW = CLOCK.now()
@@ -246,10 +248,10 @@ def test_equal_facts_give_equal_bytes() -> None:
 
 
 def test_damaged_facts_are_reported_without_their_content() -> None:
-    with pytest.raises(UnexpectedFact) as told_error:
+    with pytest.raises(UnexpectedFact) as caught:
         state_of([Record("deliberations.t.d.accepted", 1, b'{"type":"deliberation.accepted","task":"canary"}')])
-    assert "canary" not in str(told_error.value)
-    assert told_error.value.__cause__ is None
+    assert "canary" not in str(caught.value)
+    assert caught.value.__cause__ is None
 
 
 def test_records_fold_into_the_same_state() -> None:
@@ -275,3 +277,21 @@ def test_a_program_shows_its_check_results() -> None:
     assert proposal.content == "def f(): return 1"
     (check,) = proposal.checks
     assert (check.name, check.passed, check.reason) == ("holds", False, "AssertionError")
+
+
+def test_a_debates_proposals_show_the_version_that_stands() -> None:
+    """A turn that did not count is a version too: a switch at the second attempt is the third text."""
+    turns = {"s2-dev-001": "z!", "s2-dev-002": "c", "s3-dev-001": "c"}
+    ended = run(asked(3, rounds=2), council("abc", turns))
+    assert spoke(ended) == ["123", "1"]
+    assert votes(ended) == {"c": 4, "a": 1, "b": 1}
+    state = fold(enumerate(ended.facts, start=1))
+    assert state is not None
+    shown = {each.agent_id: each for each in resource(state, epoch="e", retention_s=60).proposals}
+    assert {agent: proposal.content for agent, proposal in shown.items()} == dict.fromkeys(agent_ids(3), "c")
+    assert [version.content for version in shown["dev-001"].revisions] == ["a", "z"]
+    assert {each.agent_id: each.version for each in verdict(ended).ranking} == {
+        "dev-001": 2,
+        "dev-002": 1,
+        "dev-003": 0,
+    }

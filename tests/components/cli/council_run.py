@@ -1,4 +1,4 @@
-"""A council as its events tell it, made by the real engine from scripted answers; and a stub gateway that serves it."""
+"""A council that the real engine makes from scripted answers, and a stub gateway that serves its events."""
 
 import asyncio
 import json
@@ -252,10 +252,10 @@ class StubGateway:
         return JSONResponse({**self.council.resource, "status": "pending"}, 202)
 
     def _list(self, _: Request) -> Response:
-        told = self.council.resource
-        summary = {key: told[key] for key in ("id", "status", "role", "strategy", "task", "metadata", "links")}
-        times = {key: told[key] for key in ("created_at", "started_at", "ended_at")}
-        agents = [{"role": "DEV", "count": len(told["agents"])}]
+        resource = self.council.resource
+        summary = {key: resource[key] for key in ("id", "status", "role", "strategy", "task", "metadata", "links")}
+        times = {key: resource[key] for key in ("created_at", "started_at", "ended_at")}
+        agents = [{"role": "DEV", "count": len(resource["agents"])}]
         return JSONResponse({"items": [{**summary, **times, "agents": agents}], "next_cursor": "c-2"})
 
     def _read(self, _: Request) -> Response:

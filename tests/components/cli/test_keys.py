@@ -13,7 +13,7 @@ from app.access.keys import SCOPES, HeldKey, KeyBook, Pepper, created
 from app.cli import cli
 from app.cli.client import GatewayClient
 from app.cli.exits import CommandError
-from app.cli.keys import key_status, keys_table, lifetime
+from app.cli.keys import KeyListing, keys_table, lifetime
 from tests.components.access.keyed import PEPPER
 from tests.components.cli.council_run import ID, Served, StubGateway, council_of, problem
 from tests.story import NOW
@@ -132,12 +132,13 @@ def test_the_key_list_shows_each_status() -> None:
     pepper, now = Pepper(PEPPER), NOW
     fact, _ = created(pepper, name="[b]ci", tenant="acme", scopes=SCOPES, created_at=NOW, expires_at=NOW)
     fresh = fact.model_copy(update={"expires_at": None})
-    book = KeyBook()
-    assert key_status(HeldKey.of(fact), book, None, now) == "expired"
-    assert key_status(HeldKey.of(fresh), book, pepper.id, now) == "good"
-    assert key_status(HeldKey.of(fresh), book, "00000000", now) == "other pepper"
-    book.revoked[fact.key_id] = NOW
-    assert key_status(HeldKey.of(fresh), book, pepper.id, now) == "revoked"
+    listing = KeyListing(KeyBook(), frozenset())
+    assert listing.status(HeldKey.of(fact), None, now) == "expired"
+    assert listing.status(HeldKey.of(fresh), pepper.id, now) == "good"
+    assert listing.status(HeldKey.of(fresh), "00000000", now) == "other pepper"
+    assert KeyListing(KeyBook(), frozenset([fact.key_id])).status(HeldKey.of(fresh), pepper.id, now) == "not sealed"
+    listing.book.revoked[fact.key_id] = NOW
+    assert listing.status(HeldKey.of(fresh), pepper.id, now) == "revoked"
     row = {**fresh.model_dump(mode="json"), "status": "revoked"}
     written = io.StringIO()
     Console(file=written, width=200).print(keys_table([row]))

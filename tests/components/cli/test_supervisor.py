@@ -1,4 +1,7 @@
 import io
+import json
+import os
+import re
 import socket
 from pathlib import Path
 
@@ -8,6 +11,7 @@ from typer.testing import CliRunner
 
 from app.cli import cli
 from app.cli.exits import CommandError
+from app.cli.options import DATA_DIR, DEFAULT_NATS_URL, default_nats_url
 from app.cli.render.progress import (
     ChildDied,
     ChildFailed,
@@ -22,8 +26,15 @@ from app.cli.render.progress import (
     StackStopping,
     as_document,
 )
-from app.cli.stack.layout import PACKAGED_ROLES, StackOptions, make_ray_dir, mask_credentials, plan_stack
-from app.cli.stack.nats_server import FREE_BYTES_MIN, unhealthy_store
+from app.cli.stack.layout import (
+    NATS_USERS,
+    PACKAGED_ROLES,
+    StackOptions,
+    make_ray_dir,
+    mask_credentials,
+    plan_stack,
+)
+from app.cli.stack.nats_server import FREE_BYTES_MIN, store_status
 from app.cli.stack.processes import PortAllocator, log_tail, marked, output_since, write_private
 from app.cli.stack.restart_policy import (
     DELAY_MAX_S,
@@ -46,6 +57,7 @@ from app.cli.stack.restart_policy import (
 )
 from app.cli.stack.stack import stack_children
 from app.cli.stack.up import TITLES, Checklist
+from app.log.connection import server_url
 from app.log.stream_settings import StreamSettings
 from app.settings import Settings
 
@@ -164,15 +176,27 @@ def test_a_problem_is_reported_once_and_restarted_when_that_helps() -> None:
 @pytest.mark.parametrize(
     ("body", "free_bytes", "reason"),
     [
-        (b'{"status":"unavailable","error":"JetStream: write error"}', FREE_BYTES_MIN, "JetStream: write error"),
-        (b'{"error":"write error"}', FREE_BYTES_MIN - 1, "write error; it is restarted once the disk has room"),
+        (
+            b'{"data":{"status":"unavailable","error":"JetStream: write error"}}',
+            FREE_BYTES_MIN,
+            "JetStream: write error",
+        ),
+        (
+            b'{"data":{"status":"error","error":"write error"}}',
+            FREE_BYTES_MIN - 1,
+            "write error; it is restarted once the disk has room",
+        ),
         (b"", FREE_BYTES_MIN, "JetStream is not healthy"),
         (b"[]", FREE_BYTES_MIN, "JetStream is not healthy"),
-        (b"{}", FREE_BYTES_MIN, "JetStream is not healthy"),
+        (b'{"data":{"status":"unavailable"}}', FREE_BYTES_MIN, "JetStream is not healthy"),
     ],
 )
 def test_a_restart_helps_a_broken_store_only_with_free_disk_space(body: bytes, free_bytes: int, reason: str) -> None:
-    assert unhealthy_store(body, free_bytes) == Unhealthy(reason, restart_helps=free_bytes >= FREE_BYTES_MIN)
+    assert store_status(body, free_bytes) == Unhealthy(reason, restart_helps=free_bytes >= FREE_BYTES_MIN)
+
+
+def test_a_store_is_healthy_when_the_server_says_so() -> None:
+    assert store_status(b'{"server":{},"data":{"status":"ok","status_code":200}}', 0) == Healthy()
 
 
 @pytest.mark.parametrize(
@@ -222,18 +246,72 @@ def test_each_child_gets_the_addresses_of_the_others(tmp_path: Path, monkeypatch
 
     assert environment["deployer"]["RAY_ADDRESS"] == layout.ray_address
     assert environment["deployer"]["VLLM_URL"] == "http://a,http://b"
-    assert environment["gateway"]["NATS_URL"] == environment["deployer"]["NATS_URL"] == layout.nats_url
+    users = {name: each["NATS_URL"] for name, each in environment.items() if "NATS_URL" in each}
+    agents = layout.nats_url_of("agents")
+    assert users == {
+        "ray": agents,
+        "deployer": agents,
+        "webhooks": layout.nats_url_of("webhooks"),
+        "gateway": layout.nats_url_of("gateway"),
+    }
     assert environment["gateway"]["ROLES_FILE"] == environment["deployer"]["ROLES_FILE"] == str(PACKAGED_ROLES)
     assert environment["gateway"]["PORT"] == layout.url.rpartition(":")[2]
     assert "RAY_ADDRESS" not in environment["ray"], "an address makes `ray start --head` join instead of begin"
-    assert "RAY_AUTH_TOKEN" not in environment["gateway"]
+    assert "RAY_AUTH_TOKEN_PATH" not in environment["gateway"]
 
 
 def test_rays_token_is_private_and_persistent(tmp_path: Path) -> None:
     options = StackOptions(port=0, nats_port=0, data_dir=tmp_path)
-    tokens = {plan_stack(options, lambda _: None).ray_token for _ in range(2)}
+    tokens = {plan_stack(options, lambda _: None).ray_token_file.read_text() for _ in range(2)}
     assert len(tokens) == 1
     assert (tmp_path / "ray_token").stat().st_mode & 0o777 == 0o600
+
+
+def test_the_stack_has_the_nats_users_of_the_deployment() -> None:
+    deployed = Path(__file__).parents[3] / "deploy/kustomize/components/nats-users/users.conf"
+    assert (PACKAGED_ROLES.parent / "cli/stack/users.conf").read_bytes() == deployed.read_bytes()
+    assert set(re.findall(r"user: (\w+)", deployed.read_text())) | {"monitor"} == set(NATS_USERS)
+
+
+def test_each_start_draws_private_passwords_that_no_child_gets_as_argument_or_variable(tmp_path: Path) -> None:
+    options = StackOptions(port=0, nats_port=0, data_dir=tmp_path)
+    layouts = [plan_stack(options, lambda _: None) for _ in range(2)]
+    drawn = [password for layout in layouts for password in layout.nats_passwords.values()]
+    assert len(set(drawn)) == 2 * len(NATS_USERS) and all(password[0].isalpha() for password in drawn)
+    told = repr(layouts[1]) + json.dumps(dict(layouts[1].stack_run.facts))
+    for child in stack_children(layouts[1]):
+        told += repr((child.command, dict(child.environment), child.detail, child.hint))
+    assert not [secret for secret in (*drawn, (tmp_path / "ray_token").read_text()) if secret in told]
+    assert (tmp_path / "nats_urls").stat().st_mode & 0o077 == 0
+    for user, password in layouts[1].nats_passwords.items():
+        file = tmp_path / "nats_urls" / user
+        assert file.stat().st_mode & 0o077 == 0
+        assert file.read_text() == f"nats://{user}:{password}@127.0.0.1:{layouts[1].ports['nats']}"
+        assert server_url(layouts[1].nats_url_of(user)) == file.read_text()
+    assert (tmp_path / "nats.conf").stat().st_mode & 0o077 == 0
+
+
+def test_every_user_of_a_given_server_reads_its_url_from_a_file(tmp_path: Path) -> None:
+    (tmp_path / "url").write_text("nats://me:secret@log:4222\n")
+    for number, given in enumerate(("nats://me:secret@log:4222", (tmp_path / "url").as_uri())):
+        data_dir = tmp_path / str(number)
+        layout = plan_stack(StackOptions(port=0, data_dir=data_dir, nats_url=given), lambda _: None)
+        assert {server_url(layout.nats_url_of(user)) for user in NATS_USERS} == {"nats://me:secret@log:4222"}
+        told = repr([(child.command, dict(child.environment)) for child in stack_children(layout)])
+        assert "secret@" not in told + repr(layout.stack_run) + layout.nats_url
+
+
+def test_commands_find_the_running_stack_here_and_none_that_has_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert default_nats_url("keys") == DEFAULT_NATS_URL
+    DATA_DIR.mkdir()
+    for state in ("", "[]", '{"supervisor_pid": "x"}', '{"supervisor_pid": 4194304}'):
+        (DATA_DIR / "stack.json").write_text(state)
+        assert default_nats_url("keys") == DEFAULT_NATS_URL
+    (DATA_DIR / "stack.json").write_text(json.dumps({"supervisor_pid": os.getpid()}))
+    assert default_nats_url("keys") == (tmp_path / ".deliberate/nats_urls/keys").as_uri()
 
 
 @pytest.mark.parametrize("depth", [0, 40])
@@ -397,6 +475,8 @@ def test_only_the_gateway_gets_the_key_pepper(monkeypatch: pytest.MonkeyPatch, t
         given = {child.name: child.environment.get("KEY_PEPPER") for child in children}
         others = ("nats", "simulator", "ray", "deployer", "webhooks")
         assert given == {**dict.fromkeys(others), "gateway": pepper}
+        [simulator] = [child for child in children if child.name == "simulator"]
+        assert ("--no-controls" in simulator.command) == (pepper is not None), "it shows prompts to whoever asks"
 
 
 def test_only_the_webhook_sender_gets_the_persistent_signing_secret(tmp_path: Path) -> None:
@@ -426,6 +506,7 @@ def test_webhooks_may_reach_loopback_only_without_keys(tmp_path: Path, pepper: s
         (["--engine-url", "http://gpu", "--engine-url", "http://"], "is not a URL"),
         (["--nats-url", "http://log:4222"], "is not a URL"),
         (["--nats-url", ""], "is not a URL"),
+        (["--nats-url", "file:///no/such/url"], "/no/such/url"),
         (["--simulate", "'--seed"], "No closing quotation"),
         (["--port", "65536"], "--port"),
         (["--host", "0.0.0.0"], "set KEY_PEPPER"),

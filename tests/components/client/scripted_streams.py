@@ -1,10 +1,10 @@
 """Serves the scripted connections of tests/fixtures/stream/ on a socket, with their faults.
 
-A fixture lists `connections` in order. Each has the expected request (`asked`) and the response: `frames` (or `text`,
-sent in `pieces` of so many bytes), or a `status` with a `problem` or `body`; `then` the connection is closed, `reset`,
-left in `silence`, or broken in the `half` of a frame. `events` are the ids and types that a client yields, `texts` the
-rebuilt texts (by deliberation if a stream is `of` several), `waits_ms` the minimum waits between connections, `refused`
-the error that it raises.
+A fixture lists `connections` in order. Each has the expected request (`asked`) and the response. A response is
+`frames` (or `text`, sent in `pieces` of so many bytes), or a `status` with a `problem` or `body`. `then` says how the
+connection ends: closed, `reset`, left in `silence`, or broken in the `half` of a frame. `events` are the ids and types
+that a client yields. `texts` are the rebuilt texts, by deliberation if a stream is `of` several. `waits_ms` are the
+minimum waits between connections, and `refused` is the error that the client raises.
 """
 
 import asyncio

@@ -35,7 +35,7 @@ def test_a_ticket_that_leaves_before_its_turn_takes_no_room() -> None:
     queue.leave(third, 3.0, "done")
 
 
-def test_what_began_before_goes_on_at_once_and_no_newcomer_overtakes_what_waits() -> None:
+def test_resumed_work_starts_at_once_and_new_work_waits_its_turn() -> None:
     queue = AdmissionQueue(1)
     [first, waiting] = tickets(queue, 2)
     resumed = queue.ask(0.0, begun=True)

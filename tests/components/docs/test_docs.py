@@ -34,8 +34,8 @@ def test_every_variable_of_the_deployer_is_documented() -> None:
 
 
 def test_every_field_of_a_role_is_documented() -> None:
-    told = CONFIGURATION.read_text()
-    assert [name for name in Role.model_fields if f"| `{name}` |" not in told] == []
+    documented = CONFIGURATION.read_text()
+    assert [name for name in Role.model_fields if f"| `{name}` |" not in documented] == []
 
 
 def definition_table(definition: StrategyDefinition) -> str:
@@ -57,18 +57,18 @@ def test_every_strategy_has_a_page_with_its_definition(definition: StrategyDefin
 
 @every_strategy
 def test_a_strategys_page_lists_every_parameter(definition: StrategyDefinition) -> None:
-    told = (PAGES / f"{definition.name}.md").read_text()
-    assert [name for name in definition.parameters.model_fields if f"`{name}`" not in told] == []
+    page = (PAGES / f"{definition.name}.md").read_text()
+    assert [name for name in definition.parameters.model_fields if f"`{name}`" not in page] == []
 
 
 @every_strategy
 def test_the_index_states_the_cost_for_three_agents_and_one_round(definition: StrategyDefinition) -> None:
     counts = {way.calls(3, 1) for way in WAYS.values() if way.strategy == definition.name and not way.parameters}
-    told = f"{min(counts)}–{max(counts)}" if len(counts) > 1 else str(*counts)
+    cost = f"{min(counts)}–{max(counts)}" if len(counts) > 1 else str(*counts)
     index = (PAGES / "README.md").read_text()
     row = re.search(rf"^\| \[`{definition.name}`\]\({definition.name}\.md\) \|[^|]+\| (\S+) \|", index, re.MULTILINE)
     assert row is not None, f"the index has a row of {definition.name}"
-    assert row[1] == told
+    assert row[1] == cost
 
 
 def test_links_between_documents_resolve() -> None:

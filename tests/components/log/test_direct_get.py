@@ -8,6 +8,7 @@ from nats.aio.msg import Msg
 
 from app.deliberation.errors import JournalUnavailable
 from app.log.direct_get import DirectGet
+from app.log.seal import LogSeal
 from tests.conditions import until
 
 SOON_S = 0.01
@@ -24,7 +25,7 @@ def client(monkeypatch: pytest.MonkeyPatch) -> Client:
 
 
 async def test_each_reply_prolongs_the_time_out(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    reads = DirectGet(client)
+    reads = DirectGet(client, LogSeal())
     clock = asyncio.get_running_loop().time
     ending: list[asyncio.Task[None]] = []
 
@@ -38,12 +39,12 @@ async def test_each_reply_prolongs_the_time_out(client: Client, monkeypatch: pyt
         ending.append(asyncio.create_task(end(reply, clock() + SOON_S)))
 
     monkeypatch.setattr(client, "publish", publish)
-    records, pending = await reads.get("DELIBERATIONS", QUERY)
-    assert [record.sequence for record in records] == [7] and pending == 0
+    batch = await reads.get("DELIBERATIONS", QUERY)
+    assert [record.sequence for record in batch.records] == [7] and batch.position == 7 and batch.pending == 0
 
 
 async def test_a_batch_without_an_end_times_out(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    reads = DirectGet(client)
+    reads = DirectGet(client, LogSeal())
 
     async def publish(subject: str, payload: bytes, reply: str) -> None:
         await reads.take(Msg(client, subject=reply, headers=RECORD))

@@ -1,9 +1,9 @@
 """No accepted deliberation is lost or ends twice under any order of faults in server, network and processes.
 
-A state machine of Hypothesis drives the whole product over the in-memory server (tests/crash) and its surprises:
-answers that are lost, so that one's own write is refused when it is made again; writes that land after their time-out;
-lost acknowledgements; work that is delivered twice, at once after the server was killed, or while its holder hangs, who
-wakes up and goes on. All that the server does was seen on the real one: tests/contracts/test_delivery.py.
+A state machine of Hypothesis drives the whole product over the in-memory server (tests/crash) and its faults. Answers
+are lost, so that a repeated write is refused. Writes land after their time-out. Acknowledgements are lost. Work is
+delivered twice: after a kill of the server, or while its holder hangs and later goes on. The real server behaves alike:
+tests/contracts/test_delivery.py.
 
 A longer run, of so many examples: `MODEL_EXAMPLES=5000 .venv/bin/pytest tests/components/log/test_journal_model.py`.
 """
@@ -48,7 +48,7 @@ DOUBTED = (
     "$JS.API.STREAM.MSG.GET.*",
     "$JS.API.DIRECT.GET.*",
 )
-# Nobody ends later than a deliberation's deadline (300 s by default) and the patience of those who write it.
+# The latest end: a deliberation's deadline (300 s by default), and the time that retries of its write may take.
 HEALED_WITHIN_S = 500.0
 
 

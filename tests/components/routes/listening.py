@@ -5,6 +5,7 @@ import signal
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import httpx
@@ -13,8 +14,8 @@ import uvicorn
 from app.client.sse import Frame, SseDecoder
 from app.deliberation.facts import Fact, View
 from app.main import DrainingServer, create_app
+from app.routes.connections import BoundedProtocol
 from app.settings import Settings
-from app.streaming.connection import StreamingProtocol
 from app.streaming.feed import Feed
 from app.testing import FakeClock, InMemoryJournal
 from tests.conditions import until
@@ -100,8 +101,9 @@ async def following(frames: AsyncIterator[Frame], count: int) -> list[Frame]:
 async def listening(journal: InMemoryJournal | None = None, **settings: Any) -> AsyncGenerator[Gateway, None]:
     journal = journal or InMemoryJournal()
     app = create_app(Settings(**settings), journal=journal, clock=FakeClock())
+    http: Any = partial(BoundedProtocol, app.state.connections)
     config = uvicorn.Config(
-        app, port=0, lifespan="on", http=StreamingProtocol, ws="none", log_config=None, timeout_graceful_shutdown=5
+        app, port=0, lifespan="on", http=http, ws="none", log_config=None, timeout_graceful_shutdown=5
     )
     server = DrainingServer(config, app, 0.0)
     serving = asyncio.create_task(server.serve())

@@ -267,7 +267,7 @@ def test_calls_that_share_a_request_share_its_tokens(
     assert [(report[call]["prompt_tokens"], report[call]["completion_tokens"]) for call in ("a", "b")] == charged
 
 
-def test_memory_is_bounded_and_the_report_counts_what_was_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_is_bounded_and_the_report_counts_dropped_entries(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(calls, "CALLS_MAX", 3)
     monkeypatch.setattr(calls, "PROMPTS_MAX", 2)
     ledger = CallLedger()

@@ -25,7 +25,7 @@ def read(ended: Run, facts: int) -> Deliberation:
 @pytest.mark.parametrize("rate", [0.0, 0.2, 0.5])
 def test_every_prefix_of_the_facts_renders_and_the_end_shows_the_final_texts(way: Way, rate: float) -> None:
     for size in (2, 3, 5):
-        script = failing(way.script(), lambda call: Random(f"told {call.call_id}").random() < rate)
+        script = failing(way.script(), lambda call: Random(f"streamed {call.call_id}").random() < rate)
         ended = run(way.asked(size, rounds=2), script)
         resources = [read(ended, facts) for facts in range(1, len(ended.facts) + 1)]
         assert [each.revision for each in resources] == list(range(1, len(ended.facts) + 1))

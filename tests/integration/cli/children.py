@@ -5,7 +5,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -90,3 +90,28 @@ def alive(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except FileNotFoundError:
         return False
+
+
+@dataclass(frozen=True)
+class Listener:
+    """A listening TCP socket: its process, its port, and whether its address is loopback."""
+
+    pid: int
+    port: int
+    loopback: bool
+
+
+def listeners(pids: set[int]) -> list[Listener]:
+    """Every TCP socket on which one of these processes listens; reads /proc."""
+    owners: dict[str, int] = {}
+    for pid in pids:
+        for link in Path(f"/proc/{pid}/fd").iterdir():
+            with suppress(OSError):
+                owners[os.readlink(link)] = pid
+    loopback = ("0100007F", "00000000000000000000000001000000", "0000000000000000FFFF00000100007F")
+    rows = [row.split() for table in ("tcp", "tcp6") for row in Path(f"/proc/net/{table}").read_text().splitlines()[1:]]
+    return [
+        Listener(owners[f"socket:[{row[9]}]"], int(row[1].rpartition(":")[2], 16), row[1].startswith(loopback))
+        for row in rows
+        if row[3] == "0A" and f"socket:[{row[9]}]" in owners
+    ]

@@ -1,4 +1,4 @@
-"""Processes by who started them, as /proc tells."""
+"""Processes by their parent, read from /proc."""
 
 from contextlib import suppress
 from pathlib import Path

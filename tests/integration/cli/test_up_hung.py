@@ -12,9 +12,9 @@ from app.cli.render.progress import ChildDied, Noticed
 from app.cli.stack.health_checks import (
     all_healthy,
     greets,
+    nats_reply,
     responds_to_bytes,
     responds_to_http,
-    response_of,
     returns_200,
     status_of,
 )
@@ -124,7 +124,6 @@ async def test_checks_accept_only_the_expected_response(said: bytes, status: int
         assert await status_of(url) == status
         assert await returns_200(url)(run) is (status == 200)
         assert await greets("127.0.0.1", port, b"INFO ")(run) is greeted
-        assert await response_of(url) == (None if status is None else (status, b"why" if status == 503 else b""))
         heard, answered = responds_to_bytes("127.0.0.1", port, b"hello"), responds_to_http(url)
         assert await heard() == (Healthy() if said else Unresponsive())
         assert await answered() == (Unresponsive() if status is None else Healthy())
@@ -132,3 +131,29 @@ async def test_checks_accept_only_the_expected_response(said: bytes, status: int
     assert await heard() == await answered() == Unresponsive()
     assert await status_of(url) is None
     assert await greets("127.0.0.1", port, b"INFO ")(run) is False
+
+
+@pytest.mark.parametrize(
+    ("said", "reply"),
+    [
+        (b"INFO {}\r\nMSG _INBOX.x 1 4\r\nfine\r\n", b"fine"),
+        (b"INFO {}\r\n-ERR 'Authorization Violation'\r\n", None),
+        (b"INFO {}\r\nMSG _INBOX.x 1 9\r\ncut", None),
+        (b"INFO {}\r\nMSG _INBOX.x 1 odd\r\n", None),
+        (b"", None),
+    ],
+)
+async def test_a_request_to_nats_gets_a_whole_reply_or_none(said: bytes, reply: bytes | None) -> None:
+    heard = b""
+
+    async def speak(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal heard
+        heard = await reader.readuntil(b" 0\r\n\r\n")
+        writer.write(said)
+        writer.close()
+
+    async with await asyncio.start_server(speak, "127.0.0.1", 0) as server:
+        port = server.sockets[0].getsockname()[1]
+        assert await nats_reply(f"nats://me:secret@127.0.0.1:{port}", "asked") == reply
+    assert b'CONNECT {"user": "me", "pass": "secret", "verbose": false}' in heard and b"PUB asked _INBOX." in heard
+    assert await nats_reply(f"nats://me:secret@127.0.0.1:{port}", "asked") is None

@@ -18,7 +18,7 @@ from app.cli.stack.supervisor import supervised
 from app.log.journal import JetStreamJournal
 from app.log.stream_settings import StreamSettings
 from app.log.streams import plan
-from tests.integration.cli.children import Events, alive
+from tests.integration.cli.children import Events, alive, listeners
 
 
 async def test_nats_keeps_its_port_and_store_after_a_kill_and_a_new_stack(tmp_path: Path) -> None:
@@ -35,15 +35,15 @@ async def test_nats_keeps_its_port_and_store_after_a_kill_and_a_new_stack(tmp_pa
         finally:
             await journal.close()
 
-    layout = plan_stack(StackOptions(port=0, nats_port=0, data_dir=tmp_path), events)
+    layout = plan_stack(StackOptions(port=0, nats_port=0, data_dir=tmp_path, nats_test_user="tests"), events)
     [nats] = [child for child in stack_children(layout) if child.name == "nats"]
     async with supervised([nats], layout.stack_run, events) as supervisor:
-        assert await write_and_read(layout.nats_url, write=True) == b"kept"
+        assert await write_and_read(layout.nats_url_of("tests"), write=True) == b"kept"
         os.kill(supervisor.pid_of("nats"), signal.SIGKILL)
         await events.until_ready("nats", 2)
-        assert await write_and_read(layout.nats_url, write=False) == b"kept"
+        assert await write_and_read(layout.nats_url_of("tests"), write=False) == b"kept"
     async with supervised([nats], layout.stack_run, events):
-        assert await write_and_read(layout.nats_url, write=False) == b"kept"
+        assert await write_and_read(layout.nats_url_of("tests"), write=False) == b"kept"
     assert marked(layout.mark) == []
 
 
@@ -58,16 +58,6 @@ print("replica", ray.get(replica.pid.remote()), flush=True)
 print("ready", flush=True)
 signal.pause()
 """
-
-
-def listening_elsewhere(pids: set[int]) -> list[str]:
-    """Non-loopback addresses on which these processes listen, in the notation of /proc."""
-    sockets = {os.readlink(link) for pid in pids for link in Path(f"/proc/{pid}/fd").iterdir() if link.is_symlink()}
-    loopback = ("0100007F", "00000000000000000000000001000000", "0000000000000000FFFF00000100007F")
-    rows = [row.split() for table in ("tcp", "tcp6") for row in Path(f"/proc/net/{table}").read_text().splitlines()[1:]]
-    return [
-        row[1] for row in rows if row[3] == "0A" and f"socket:[{row[9]}]" in sockets and not row[1].startswith(loopback)
-    ]
 
 
 @pytest.mark.serve
@@ -91,7 +81,7 @@ async def test_ray_listens_on_loopback_and_restarts_when_a_daemon_dies_or_hangs(
         first = {process.pid: process.command for process in marked(layout.mark)}
         [replica] = [pid for pid, command in first.items() if command.startswith("ray::Replica")]
         [victim] = [pid for pid, command in first.items() if command.split()[0].endswith(f"/{daemon}")]
-        assert listening_elsewhere(set(first)) == []
+        assert [each for each in listeners(set(first)) if not each.loopback] == []
         assert replica not in {supervisor.pid_of("ray"), supervisor.pid_of("deployer")}
 
         os.kill(victim, blow)

@@ -35,6 +35,56 @@ from tests.conftest import NATS_SERVER, free_port
 from tests.story import NOW, Story
 
 KUSTOMIZE = Path(__file__).parents[3] / "deploy/kustomize"
+FORBIDDEN_TO_PUBLISH = [
+    ("agents", "deliberations.default.x.accepted"),
+    ("agents", "deliberations.default.x.cancel"),
+    ("agents", "deliberations.default.x.deleted"),
+    ("agents", "$JS.API.STREAM.DELETE.DELIBERATIONS"),
+    ("agents", "$JS.API.STREAM.PURGE.DELIBERATIONS"),
+    ("agents", "$JS.API.STREAM.CREATE.OTHER"),
+    ("agents", "planning.plan.approved"),
+    ("agents", "live.deliberations.default.x.end"),
+    ("gateway", "deliberations.default.x.end"),
+    ("gateway", "deliberations.default.x.stage.1.opened"),
+    ("gateway", "deliberations.default.x.call.s1-dev-001.finished"),
+    ("gateway", "orchestration.deliberation.completed"),
+    ("gateway", "$JS.API.CONSUMER.MSG.NEXT.DELIBERATIONS.coordinator"),
+    ("gateway", "$JS.API.STREAM.DELETE.DELIBERATIONS"),
+    ("gateway", "$JS.API.STREAM.PURGE.ORCHESTRATOR_EVENTS"),
+    ("gateway", "$JS.API.STREAM.UPDATE.DELIBERATIONS"),
+    ("gateway", "keys.abcdefghijkl.created"),
+    ("gateway", "keys.abcdefghijkl.revoked"),
+    ("agents", "keys.abcdefghijkl.created"),
+    ("agents", "$JS.API.DIRECT.GET.KEYS"),
+    ("keys", "deliberations.default.x.accepted"),
+    ("keys", "$JS.API.STREAM.PURGE.KEYS"),
+    ("keys", "$JS.API.STREAM.DELETE.KEYS"),
+    ("gateway", "webhooks.default.x.dlv_1.ended"),
+    ("gateway", "webhooks.default.x.dlv_1.failed.1"),
+    ("gateway", "$JS.API.CONSUMER.MSG.NEXT.DELIBERATIONS.webhooks"),
+    ("gateway", "$JS.API.STREAM.PURGE.WEBHOOKS"),
+    ("agents", "webhooks.default.x.dlv_1.ended"),
+    ("agents", "$JS.API.CONSUMER.MSG.NEXT.DELIBERATIONS.webhooks"),
+    ("webhooks", "webhooks.default.x.dlv_1.redelivery.1"),
+    ("webhooks", "deliberations.default.x.accepted"),
+    ("webhooks", "deliberations.default.x.end"),
+    ("webhooks", "keys.abcdefghijkl.created"),
+    ("webhooks", "$JS.API.DIRECT.GET.KEYS"),
+    ("webhooks", "$JS.API.CONSUMER.MSG.NEXT.DELIBERATIONS.coordinator"),
+    ("webhooks", "$JS.API.STREAM.DELETE.WEBHOOKS"),
+    ("webhooks", "$JS.API.STREAM.PURGE.WEBHOOKS"),
+    ("streams", "deliberations.default.x.accepted"),
+    ("streams", "$JS.API.STREAM.DELETE.DELIBERATIONS"),
+    ("streams", "$JS.API.STREAM.UPDATE.DELIBERATIONS"),
+]
+FORBIDDEN_TO_SUBSCRIBE = [
+    ("gateway", "control.coordinator"),
+    ("gateway", ">"),
+    ("agents", ">"),
+    ("streams", "live.deliberations.>"),
+    ("agents", "live.keys.>"),
+    ("keys", "live.deliberations.>"),
+]
 PASSWORDS = {"gateway": "gAAAA", "agents": "aBBBB", "streams": "sCCCC", "keys": "kDDDD", "webhooks": "wEEEE"}
 
 
@@ -69,7 +119,7 @@ def port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
 
 @asynccontextmanager
 async def journal_of(port: int, user: str) -> AsyncGenerator[JetStreamJournal]:
-    journal = JetStreamJournal(f"nats://{user}:{PASSWORDS[user]}@127.0.0.1:{port}", name=user)
+    journal = JetStreamJournal(url_of(port, user), name=user)
     async with asyncio.timeout(10):
         await journal.open()
     try:
@@ -78,8 +128,12 @@ async def journal_of(port: int, user: str) -> AsyncGenerator[JetStreamJournal]:
         await journal.close()
 
 
-async def violations(port: int, user: str, subject: str, *, subscribe: bool = False) -> list[str]:
-    """The server's errors when `user` publishes on `subject`, or subscribes to it; empty when that is permitted."""
+def url_of(port: int, user: str) -> str:
+    return f"nats://{user}:{PASSWORDS[user]}@127.0.0.1:{port}"
+
+
+async def violations(url: str, subject: str, *, subscribe: bool = False) -> list[str]:
+    """The server's errors when a user publishes on `subject`, or subscribes to it; empty when that is permitted."""
     errors: list[str] = []
 
     async def heard(error: Exception) -> None:
@@ -87,7 +141,6 @@ async def violations(port: int, user: str, subject: str, *, subscribe: bool = Fa
         if "permissions violation" in str(error).lower():
             errors.append(str(error))
 
-    url = f"nats://{user}:{PASSWORDS[user]}@127.0.0.1:{port}"
     client = await nats.connect(url, error_cb=heard)
     if subscribe:
         await client.subscribe(subject)
@@ -167,69 +220,15 @@ async def test_every_user_may_do_its_own_work(port: int) -> None:
         await stopping.close()
 
 
-@pytest.mark.parametrize(
-    ("user", "subject"),
-    [
-        ("agents", "deliberations.default.x.accepted"),
-        ("agents", "deliberations.default.x.cancel"),
-        ("agents", "deliberations.default.x.deleted"),
-        ("agents", "$JS.API.STREAM.DELETE.DELIBERATIONS"),
-        ("agents", "$JS.API.STREAM.PURGE.DELIBERATIONS"),
-        ("agents", "$JS.API.STREAM.CREATE.OTHER"),
-        ("agents", "planning.plan.approved"),
-        ("agents", "live.deliberations.default.x.end"),
-        ("gateway", "deliberations.default.x.end"),
-        ("gateway", "deliberations.default.x.stage.1.opened"),
-        ("gateway", "deliberations.default.x.call.s1-dev-001.finished"),
-        ("gateway", "orchestration.deliberation.completed"),
-        ("gateway", "$JS.API.CONSUMER.MSG.NEXT.DELIBERATIONS.coordinator"),
-        ("gateway", "$JS.API.STREAM.DELETE.DELIBERATIONS"),
-        ("gateway", "$JS.API.STREAM.PURGE.ORCHESTRATOR_EVENTS"),
-        ("gateway", "$JS.API.STREAM.UPDATE.DELIBERATIONS"),
-        ("gateway", "keys.abcdefghijkl.created"),
-        ("gateway", "keys.abcdefghijkl.revoked"),
-        ("agents", "keys.abcdefghijkl.created"),
-        ("agents", "$JS.API.DIRECT.GET.KEYS"),
-        ("keys", "deliberations.default.x.accepted"),
-        ("keys", "$JS.API.STREAM.PURGE.KEYS"),
-        ("keys", "$JS.API.STREAM.DELETE.KEYS"),
-        ("gateway", "webhooks.default.x.dlv_1.ended"),
-        ("gateway", "webhooks.default.x.dlv_1.failed.1"),
-        ("gateway", "$JS.API.CONSUMER.MSG.NEXT.DELIBERATIONS.webhooks"),
-        ("gateway", "$JS.API.STREAM.PURGE.WEBHOOKS"),
-        ("agents", "webhooks.default.x.dlv_1.ended"),
-        ("agents", "$JS.API.CONSUMER.MSG.NEXT.DELIBERATIONS.webhooks"),
-        ("webhooks", "webhooks.default.x.dlv_1.redelivery.1"),
-        ("webhooks", "deliberations.default.x.accepted"),
-        ("webhooks", "deliberations.default.x.end"),
-        ("webhooks", "keys.abcdefghijkl.created"),
-        ("webhooks", "$JS.API.DIRECT.GET.KEYS"),
-        ("webhooks", "$JS.API.CONSUMER.MSG.NEXT.DELIBERATIONS.coordinator"),
-        ("webhooks", "$JS.API.STREAM.DELETE.WEBHOOKS"),
-        ("webhooks", "$JS.API.STREAM.PURGE.WEBHOOKS"),
-        ("streams", "deliberations.default.x.accepted"),
-        ("streams", "$JS.API.STREAM.DELETE.DELIBERATIONS"),
-        ("streams", "$JS.API.STREAM.UPDATE.DELIBERATIONS"),
-    ],
-)
+@pytest.mark.parametrize(("user", "subject"), FORBIDDEN_TO_PUBLISH)
 async def test_no_user_may_publish_on_the_subjects_of_another(port: int, user: str, subject: str) -> None:
-    (errors,) = await violations(port, user, subject)
+    (errors,) = await violations(url_of(port, user), subject)
     assert re.search("permissions violation for publish", errors, re.IGNORECASE)
 
 
-@pytest.mark.parametrize(
-    ("user", "subject"),
-    [
-        ("gateway", "control.coordinator"),
-        ("gateway", ">"),
-        ("agents", ">"),
-        ("streams", "live.deliberations.>"),
-        ("agents", "live.keys.>"),
-        ("keys", "live.deliberations.>"),
-    ],
-)
+@pytest.mark.parametrize(("user", "subject"), FORBIDDEN_TO_SUBSCRIBE)
 async def test_no_user_may_subscribe_beyond_its_own_subjects(port: int, user: str, subject: str) -> None:
-    (errors,) = await violations(port, user, subject, subscribe=True)
+    (errors,) = await violations(url_of(port, user), subject, subscribe=True)
     assert re.search("permissions violation for subscription", errors, re.IGNORECASE)
 
 
@@ -264,7 +263,7 @@ async def test_webhooks_and_gateway_users_may_deliver_and_redeliver_webhooks(por
     async with journal_of(port, "streams") as streams, asyncio.timeout(30):
         await apply(streams, StreamSettings())
     settings = SenderSettings(
-        nats_url=f"nats://webhooks:{PASSWORDS['webhooks']}@127.0.0.1:{port}",
+        nats_url=url_of(port, "webhooks"),
         webhook_secrets=MASTER,  # pyright: ignore[reportArgumentType] -- as the environment has it
         webhook_hosts="127.0.0.1",  # pyright: ignore[reportArgumentType]
         webhook_retries_s="0.05",  # pyright: ignore[reportArgumentType]
@@ -287,8 +286,8 @@ async def test_webhooks_and_gateway_users_may_deliver_and_redeliver_webhooks(por
         asked = RedeliveryRequested(fact=f"deliberations.default.{story.id}.end", number=1, at=NOW)
         await gateway.write(place.subject(asked), dump(asked))
         await receiver.until(3)
-        (told,) = await gateway.inquire(SENDERS_SUBJECT, timeout_s=2)
-        assert told["counts"]["failed"] == 1 and set(told["queues"]) == {"webhooks", "attempts"}
+        (status,) = await gateway.inquire(SENDERS_SUBJECT, timeout_s=2)
+        assert status["counts"]["failed"] == 1 and set(status["queues"]) == {"webhooks", "attempts"}
         while len(await gateway.last([f"webhooks.default.{story.id}.>"])) < 4:
             await asyncio.sleep(0.02)
         running.cancel()
@@ -297,8 +296,8 @@ async def test_webhooks_and_gateway_users_may_deliver_and_redeliver_webhooks(por
 
 async def test_permitted_subjects_report_no_violation(port: int) -> None:
     """Guards the two tests above against passing for another reason."""
-    assert await violations(port, "gateway", "control.coordinator") == []
-    assert await violations(port, "gateway", "live.deliberations.>", subscribe=True) == []
+    assert await violations(url_of(port, "gateway"), "control.coordinator") == []
+    assert await violations(url_of(port, "gateway"), "live.deliberations.>", subscribe=True) == []
 
 
 @pytest.mark.parametrize("login", ["", "gateway:wrong@", "stranger:gAAAA@"])

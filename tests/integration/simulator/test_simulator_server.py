@@ -157,7 +157,7 @@ async def test_a_stream_has_the_text_and_the_counts_of_a_whole_answer(client: ht
     assert {chunk["model"] for chunk in chunks} == {whole["model"]} == {MODEL}
 
 
-async def test_usage_is_what_tokenize_counts(client: httpx.AsyncClient) -> None:
+async def test_usage_equals_the_count_of_tokenize(client: httpx.AsyncClient) -> None:
     whole = await ask(client, seed=3)
     answer = whole["choices"][0]["message"]["content"]
     counted = (await client.post("/tokenize", json={"prompt": answer, "return_token_strs": True})).json()
@@ -510,7 +510,7 @@ async def test_sigterm_lets_a_running_answer_end_and_exits_well() -> None:
         assert simulator.process.wait(timeout=10) == 0
 
 
-async def test_sigterm_does_not_wait_for_what_never_ends() -> None:
+async def test_sigterm_does_not_wait_for_work_that_never_ends() -> None:
     with running("--fault", "hang") as simulator:
         async with connected(simulator) as client:
             answer = asyncio.create_task(ask(client))
@@ -533,3 +533,11 @@ def test_rejects_a_wrong_command_line(options: list[str], status: int, said: str
     ended = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
     assert ended.returncode == status
     assert said in ended.stderr
+
+
+async def test_without_controls_nobody_reads_prompts_or_scripts_faults() -> None:
+    with running("--no-controls") as simulator:
+        async with httpx.AsyncClient(base_url=simulator.url) as client:
+            assert (await client.get("/v1/models")).status_code == 200
+            for path in ("/simulator/calls?detail=true", "/simulator/script"):
+                assert (await client.get(path)).status_code == 404

@@ -39,7 +39,7 @@ def test_a_text_rebuilt_wrongly_is_a_violation() -> None:
     finished = f'{{"type":"call.finished",{about},"role":"DEV","stage":1,"attempt":1,"text":"red","duration_ms":5}}'
     viewer.take(Frame("call.delta", delta, "e-1"))
     viewer.take(Frame("call.finished", finished, "e-2"))
-    assert viewer.faults == ["a s1-dev-001 was rebuilt otherwise than it was told"]
+    assert viewer.faults == ["a s1-dev-001 was rebuilt otherwise than recorded"]
 
 
 def test_a_stream_without_an_end_is_a_violation() -> None:

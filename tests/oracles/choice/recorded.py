@@ -4,8 +4,8 @@
     /tmp/oracle/bin/python -m tests.oracles.choice.recorded
 
 writes the file anew, from the root of the checkout; nothing of the product is imported here. The first line of the
-file tells the oracle's version and the checksum of the profiles. Then each profile has one word, a character per rule:
-its winners as six bits, candidate `a` the lowest, or `-` where the rule is not asked about.
+file has the oracle's version and the checksum of the profiles. Then each profile has one word, a character per rule. A
+character is the winners as six bits, candidate `a` the lowest, or `-` where the rule is not computed.
 """
 
 import hashlib

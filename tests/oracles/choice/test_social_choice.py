@@ -1,7 +1,7 @@
-"""The winners of each rule are those that other people's programs find, on twelve thousand random profiles.
+"""The winners of each rule are those that votelib and pref_voting find, on twelve thousand random profiles.
 
-Votelib is asked here; its Kemeny and Borda know no ties, and its Schulze counts defeats, so its parts are used where
-the whole is not defined. What pref_voting says is recorded (`recorded.py`).
+Votelib runs here. Its Kemeny and Borda know no ties, and its Schulze counts defeats; the tests use its parts there.
+The winners by pref_voting are recorded (`recorded.py`).
 """
 
 from collections import Counter

@@ -14,7 +14,7 @@ every_main_way = pytest.mark.parametrize("way", MAIN_WAYS.values(), ids=MAIN_WAY
 every_other_way = pytest.mark.parametrize("way", OTHER_WAYS.values(), ids=OTHER_WAYS)
 
 
-def makes_the_calls_foretold(way: Way, sizes: Iterable[int]) -> None:
+def assert_calls_match_the_definition(way: Way, sizes: Iterable[int]) -> None:
     for size in sizes:
         ended = way.run(size)
         assert counts(ended) == {way.calls(size, 1)}, f"N={size}"
@@ -24,12 +24,12 @@ def makes_the_calls_foretold(way: Way, sizes: Iterable[int]) -> None:
 
 @every_main_way
 def test_every_size_makes_the_calls_of_the_formula_and_reaches_a_verdict(way: Way) -> None:
-    makes_the_calls_foretold(way, SIZES)
+    assert_calls_match_the_definition(way, SIZES)
 
 
 @every_other_way
 def test_some_sizes_make_the_calls_of_the_formula_with_every_variant(way: Way) -> None:
-    makes_the_calls_foretold(way, SOME_SIZES)
+    assert_calls_match_the_definition(way, SOME_SIZES)
 
 
 @every_main_way

@@ -42,7 +42,7 @@ def test_every_count_of_calls_equals_the_formula(way: Way, rounds: int) -> None:
 
 
 @every_way
-def test_tokens_and_attempts_are_the_sum_of_what_every_call_cost(way: Way) -> None:
+def test_tokens_and_attempts_are_the_sums_over_all_calls(way: Way) -> None:
     script = priced(way.script())
     ended = run(way.asked(5), script)
     spent = ended.end.usage

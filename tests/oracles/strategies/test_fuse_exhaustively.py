@@ -31,7 +31,7 @@ def test_every_pattern_of_failed_proposals_comes_to_the_end_that_the_quorum_rule
         assert set(ended.degraded) == expected
 
 
-TOLD: Mapping[frozenset[str], tuple[str, ...]] = {
+DEGRADED: Mapping[frozenset[str], tuple[str, ...]] = {
     frozenset(): (),
     frozenset({"one"}): ("1 of 2 ballots are missing", "the fused text is not judged in both orders"),
     frozenset({"other"}): ("1 of 2 ballots are missing", "the fused text is not judged in both orders"),
@@ -46,7 +46,7 @@ def test_every_pattern_of_failures_after_the_selection_ships_the_best_single_and
         script = CouncilScript()
         setattr(script, kind, [calls[name] for name in failing])
         ended = run(asked(3), script)
-        expected = TOLD.get(frozenset(failing) - {"analyst", "writer"}, ())
+        expected = DEGRADED.get(frozenset(failing) - {"analyst", "writer"}, ())
         if "writer" in failing:
             expected = ("not fused: the fused text is missing",)
         if "analyst" in failing:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from app.deliberation.choice.anonymity import arrangements, call_seed, fence, labels, nonce, ring
 from app.deliberation.choice.ballots import author
 
-bounded = settings(max_examples=40, deadline=None, derandomize=True)
+bounded = settings(max_examples=25, deadline=None, derandomize=True)
 seeds = st.integers(0, 2**53)
 
 

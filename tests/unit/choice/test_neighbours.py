@@ -22,7 +22,7 @@ def dissenting(answers: Mapping[str, str | None]) -> list[str]:
 
 
 @given(answers=answers_of_councils, most=st.integers(1, 8), seed=st.integers(0, 99), round=st.integers(1, 5))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 def test_speakers_read_distinct_answers_of_others_in_balanced_places(
     answers: dict[str, str | None], most: int, seed: int, round: int
 ) -> None:

@@ -122,7 +122,7 @@ def in_waves(rule: VoteStopRule, samples: Sequence[str | None], seed: int) -> li
 samples = st.lists(st.sampled_from(["a", "a", "a", "b", "b", "c", None]), min_size=1, max_size=32)
 
 
-@settings(max_examples=150)
+@settings(max_examples=60)
 @given(samples, st.integers(0, 2**31), st.sampled_from(RULES))
 def test_waves_make_exactly_the_calls_of_asking_one_by_one(
     samples: list[str | None], seed: int, rule: VoteStopRule
@@ -130,7 +130,7 @@ def test_waves_make_exactly_the_calls_of_asking_one_by_one(
     assert sum(in_waves(rule, samples, seed)) == one_by_one(rule, samples, seed)
 
 
-@settings(max_examples=150)
+@settings(max_examples=60)
 @given(samples, st.integers(0, 2**31))
 def test_an_unassailable_winner_is_the_full_votes_winner(samples: list[str | None], seed: int) -> None:
     stopped = counted(samples[: sum(in_waves("unassailable", samples, seed))], seed)

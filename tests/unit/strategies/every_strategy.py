@@ -1,8 +1,7 @@
 """Every registered strategy in several ways: parameters, the agents' behaviour, and the expected number of calls.
 
-A strategy that is registered without a way fails `tests/oracles/strategies/test_every_strategy_accounting.py`; add a
-line to `WAYS`, with the number of calls that its definition in the literature foretells, not what the code happens to
-make.
+A strategy that is registered without a way fails `tests/oracles/strategies/test_every_strategy_accounting.py`. Add a
+line to `WAYS`, with the number of calls by the strategy's definition in the literature, not by the code.
 """
 
 import hashlib

@@ -199,7 +199,7 @@ def test_an_escalation_that_counts_reads_answers_as_the_drafts_were_read(named: 
     assert AutoParameters.model_validate(filled).model_dump(mode="json") == filled
 
 
-def test_a_debate_that_follows_counts_the_form_that_was_asked_for() -> None:
+def test_a_debate_after_escalation_counts_the_requested_form() -> None:
     for seed in range(20):
         filled = AutoParameters.model_validate({"normaliser": "number", "escalate_to": "debate"}).model_dump(
             mode="json"

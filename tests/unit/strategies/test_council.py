@@ -132,7 +132,7 @@ def flat(candidate: str) -> int:
         ("settled", ("minor",), by_number, ["critique"]),
     ],
 )
-def test_rounds_end_as_the_rule_says(
+def test_rounds_end_by_the_stop_rule(
     rule: CritiqueStopRule, severities: Sequence[str], score: Callable[[str], int], rounds_made: list[str]
 ) -> None:
     purposes = said(rule, 3, 3, CouncilScript(issues=lambda _: severities, score=score))
@@ -166,7 +166,7 @@ def test_the_verdict_of_a_settled_council_is_by_the_last_scores_that_there_are()
     assert (refused.content, refused.degraded) == ("text of s3-dev-001", ("budget",))
 
 
-def test_scores_that_all_fail_in_a_settled_councils_first_round_are_asked_for_once_more() -> None:
+def test_a_settled_council_requests_scores_again_if_all_fail_in_the_first_round() -> None:
     ended = run(asked(3, 2, stop="settled"), CouncilScript(failing=[f"s4-{agent}" for agent in agent_ids(3)]))
     assert ended.purposes == ["propose", "critique", "revise", "score", "score"]
     assert (ended.winner, ended.content) == ("dev-001", "text of s3-dev-001")
@@ -295,7 +295,7 @@ def revising(call: Call) -> Reply:
         ("bradley_terry", "dev-004"),
     ],
 )
-def test_scores_are_counted_by_the_rule_that_was_asked_for(rule: Any, winner: str) -> None:
+def test_scores_are_aggregated_by_the_requested_rule(rule: Any, winner: str) -> None:
     best = specification(5, strategy="best_of_n")
     best = best.model_copy(update={"parameters": BestOfNParameters(aggregation=rule).model_dump(mode="json")})
     assert run(best, opinionated).winner == winner

@@ -10,11 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from app.catalog.projection import resource
 from app.deliberation.calls import Call
 from app.deliberation.engine import Strategy
 from app.deliberation.facts import StageOpened
-from app.deliberation.fold import fold
 from app.deliberation.specification import Specification
 from app.deliberation.strategies import STRATEGIES
 from app.deliberation.strategies.debate import DEBATE, DebateParameters, continue_from
@@ -48,9 +46,9 @@ def test_calls_are_the_drafts_when_they_agree_and_one_for_each_and_round_when_no
         pytest.param("aab", {}, ["3"], id="the dissenter speaks, and keeps its answer: nothing is left to say"),
         pytest.param("aab", {"dev-003": "a"}, ["3"], id="the dissenter is convinced"),
         pytest.param("abc", {"dev-001": "b"}, ["123", "3"], id="all speak while the first place is shared"),
-        pytest.param("aabb", {"s2-dev-001": "b"}, ["1234", "2"], id="a tie is broken, and who is left behind speaks"),
+        pytest.param("aabb", {"s2-dev-001": "b"}, ["1234", "2"], id="a tie is broken, and the minority speaks"),
         pytest.param("aabb", {"s2-dev-001": "b", "s2-dev-003": "a"}, ["1234", "1234"], id="two that cross"),
-        pytest.param("aaabc", {"dev-004": "c"}, ["45", "45"], id="who moves among the dissenters speaks again"),
+        pytest.param("aaabc", {"dev-004": "c"}, ["45", "45"], id="a dissenter that joins another speaks again"),
         pytest.param("abcde", {"dev-001": "x!"}, ["12345"], id="what does not count is no change"),
     ],
 )
@@ -135,7 +133,7 @@ def test_first_and_final_answers_are_counted(drafts: str, turns: Turns, winner: 
     said=st.lists(st.sampled_from("abcd"), min_size=21, max_size=21),
     seed=st.integers(0, 99),
 )
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=15, deadline=None)
 def test_the_answer_of_more_than_half_of_the_drafts_wins_under_any_turns(
     drafts: str, said: list[str], seed: int
 ) -> None:
@@ -204,27 +202,6 @@ def test_of_two_answers_of_one_author_with_equally_many_votes_the_later_stands(s
     assert votes(ended) == dict.fromkeys("abcd", 1)
     assert ended.content in ("c", "d")
     assert [standing.version for standing in verdict(ended).ranking] == [1, 1]
-
-
-# Versions
-
-
-def test_the_version_that_stands_is_the_text_that_the_resource_shows() -> None:
-    """A turn that did not count is a version too: a switch at the second attempt is the third text."""
-    turns = {"s2-dev-001": "z!", "s2-dev-002": "c", "s3-dev-001": "c"}
-    ended = run(asked(3, rounds=2), council("abc", turns))
-    assert spoke(ended) == ["123", "1"]
-    assert votes(ended) == {"c": 4, "a": 1, "b": 1}
-    state = fold(enumerate(ended.facts, start=1))
-    assert state is not None
-    shown = {each.agent_id: each for each in resource(state, epoch="e", retention_s=60).proposals}
-    assert {agent: proposal.content for agent, proposal in shown.items()} == dict.fromkeys(agent_ids(3), "c")
-    assert [version.content for version in shown["dev-001"].revisions] == ["a", "z"]
-    assert {each.agent_id: each.version for each in verdict(ended).ranking} == {
-        "dev-001": 2,
-        "dev-002": 1,
-        "dev-003": 0,
-    }
 
 
 # Prompts of turns

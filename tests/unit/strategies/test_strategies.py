@@ -154,7 +154,7 @@ def test_agents_that_never_answer_end_in_a_timeout(strategy: str) -> None:
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
-def test_agents_whose_answers_all_break_their_form_fail_the_deliberation(strategy: str) -> None:
+def test_a_deliberation_fails_if_every_answer_breaks_its_form(strategy: str) -> None:
     ended = run(specification(3, strategy=strategy), lambda _: Reply(text="nonsense"))
     assert isinstance(ended.end, Failed)
     assert ended.end.problem is not None
@@ -234,7 +234,7 @@ def test_a_failed_revision_keeps_the_old_text() -> None:
     assert (ended.winner, ended.content) == ("dev-001", "text of s1-dev-001")
 
 
-def test_an_author_whose_revision_failed_may_try_again_in_the_next_round() -> None:
+def test_an_author_may_try_again_in_the_round_after_a_failed_revision() -> None:
     ended = run(specification(rounds=2), CouncilScript(failing=["s3-dev-001"]))
     assert (ended.winner, ended.content) == ("dev-001", "text of s5-dev-001")
 
@@ -344,7 +344,7 @@ def test_a_tied_pair_is_broken_by_fewer_tokens(agent: str) -> None:
     assert (ended.winner, ended.purposes) == (agent, ["propose", "judge"])
 
 
-def test_what_no_figure_tells_apart_is_decided_by_the_seed() -> None:
+def test_the_seed_breaks_a_full_tie() -> None:
     winners = {run(specification(2, strategy="best_of_n", seed=seed), brief("none")).winner for seed in range(12)}
     assert winners == set(agent_ids(2))
 

@@ -232,7 +232,7 @@ def test_the_bracket_is_drawn_by_the_seed() -> None:
     assert bracket(agent_ids(4), 1) == bracket(agent_ids(4)[::-1], 1)
 
 
-@settings(max_examples=60, deadline=None, database=None)
+@settings(max_examples=30, deadline=None, database=None)
 @given(size=st.integers(2, 32), seed=st.integers(0, 99))
 def test_swiss_pairs_all_candidates_under_any_standings(size: int, seed: int) -> None:
     """Standings that stay as they are wear the near opponents out, and are the hardest to pair."""

@@ -118,7 +118,7 @@ def one_by_one(said: Sequence[str], seed: int, stop: Any) -> int:
     return len(said)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(answers, st.integers(0, 2**31), st.sampled_from(["unassailable", "beta"]))
 def test_calls_are_those_of_one_by_one_and_the_winner_is_the_full_votes(said: list[str], seed: int, stop: str) -> None:
     """ "seven" is no choice: it is missing, as is a failed sample, and neither may come back."""

@@ -1,0 +1,93 @@
+"""Seals of the log: HMAC-SHA256 under the log key, so that a record of a stranger is not believed.
+
+A seal covers subject and bytes. It does not cover the sequence, which the server gives to a sealed record. So a
+stranger may repeat a record on its own subject. Without a key nothing is sealed, and every record is believed.
+"""
+
+import hmac
+import os
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Self
+
+import structlog
+
+from app.deliberation.errors import InvalidRequest
+
+SEAL_HEADER = "Deliberate-Seal"
+LOG_KEY_CHARS_MIN = 32
+LOG_KEY_VARIABLE = "LOG_KEY_FILE"
+LOG_KEY_NAME = "log_key"
+"""The file's name in the data directory of `deliberate up`."""
+_VERSION = "v1:"
+_LOG_AGAIN_S = 60.0
+
+log = structlog.get_logger(__name__)
+
+
+class Refusals:
+    """Counts refused records. Logs the first one, and then one line a minute at most."""
+
+    def __init__(self, event: str) -> None:
+        self.count = 0
+        self._event = event
+        self._quiet_until_s = 0.0
+
+    def note(self, subject: str) -> None:
+        """Count one; `subject` is logged, cut and escaped, because a stranger chose it."""
+        self.count += 1
+        now_s = time.monotonic()
+        if now_s >= self._quiet_until_s:
+            self._quiet_until_s = now_s + _LOG_AGAIN_S
+            log.warning(self._event, subject=repr(subject[:100]), refused=self.count)
+
+
+class LogSeal:
+    """Seals what a process writes and verifies what it reads. The first key seals; each of them verifies."""
+
+    def __init__(self, keys: Sequence[str] = ()) -> None:
+        self.refusals = Refusals("log_record_refused")
+        self._keys = tuple(key.encode() for key in keys)
+
+    @classmethod
+    def of_file(cls, path: Path | None) -> Self:
+        """The seal of a file with one key per line, newest first; raises InvalidRequest for an unusable file."""
+        if path is None:
+            return cls()
+        try:
+            keys = [key for line in path.read_text(encoding="utf-8").splitlines() if (key := line.strip())]
+        except (OSError, ValueError) as exc:
+            # Without `from`: the error of a wrong encoding quotes the file.
+            raise InvalidRequest(f"{LOG_KEY_VARIABLE}={path}: {type(exc).__name__}") from None
+        if not keys or any(len(key) < LOG_KEY_CHARS_MIN for key in keys):
+            raise InvalidRequest(f"{LOG_KEY_VARIABLE}={path}: a key has at least {LOG_KEY_CHARS_MIN} characters")
+        return cls(keys)
+
+    @classmethod
+    def of_environment(cls) -> Self:
+        """The seal of LOG_KEY_FILE; raises as `of_file`."""
+        return cls.of_file(Path(given) if (given := os.environ.get(LOG_KEY_VARIABLE)) else None)
+
+    @property
+    def active(self) -> bool:
+        """Whether there is a key."""
+        return bool(self._keys)
+
+    def headers(self, subject: str, data: bytes) -> dict[str, str]:
+        """The header that seals a record; none without a key."""
+        return {SEAL_HEADER: self._seal(self._keys[0], subject, data)} if self._keys else {}
+
+    def believes(self, subject: str, data: bytes, headers: Mapping[str, str]) -> bool:
+        """Whether a record bears a valid seal; counts the ones that do not."""
+        if not self._keys:
+            return True
+        given = headers.get(SEAL_HEADER, "").encode()
+        if any(hmac.compare_digest(self._seal(key, subject, data).encode(), given) for key in self._keys):
+            return True
+        self.refusals.note(subject)
+        return False
+
+    @staticmethod
+    def _seal(key: bytes, subject: str, data: bytes) -> str:
+        return _VERSION + hmac.digest(key, b"%b\n%b" % (subject.encode(), data), "sha256").hex()

@@ -1,0 +1,305 @@
+"""Bounds of connections, before a request exists: the size and duration of a head, and how many are open.
+
+nginx and h11 bound the same: `large_client_header_buffers`, `client_header_timeout`, `limit_conn`.
+"""
+
+import asyncio
+import re
+import resource
+from collections import Counter, defaultdict
+from collections.abc import Collection
+from contextlib import suppress
+from functools import lru_cache, partial
+from http import HTTPStatus
+from ipaddress import ip_address, ip_network
+from types import MappingProxyType
+from typing import Any, Literal, cast
+
+from starlette.requests import Request
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
+
+from app.api.problems import PROBLEM_DOCUMENTS, RETRY_AFTER_S, answer_to
+from app.api.refusals import HttpError
+from app.streaming.connection import EXTENSION
+
+HEAD_BYTES_MAX = 65_536
+HEADERS_MAX = 100
+TARGET_BYTES_MAX = 8_192
+HEAD_TIMEOUT_S = 10.0
+# Descriptors that the process needs beside its clients' connections.
+RESERVED_DESCRIPTORS = 256
+# A refused client may still be sending: what it sends is discarded for this long, so that it can read the answer.
+LINGER_S = 2.0
+LINGER_BYTES_MAX = 131_072
+_ABSOLUTE_TARGET = re.compile(rb"[a-z][a-z0-9+.-]*://([^/?#]*)", re.IGNORECASE)
+
+
+class _ConnectionClosed(HttpError):
+    headers = MappingProxyType({"Connection": "close"})
+
+
+class HeadTooLarge(_ConnectionClosed):
+    """The head of a request has too many bytes or headers."""
+
+    code = "head_too_large"
+
+
+class TargetTooLong(_ConnectionClosed):
+    """The request target, path and query, has too many bytes."""
+
+    code = "target_too_long"
+
+
+class HeadTimeout(_ConnectionClosed):
+    """The head of a request did not arrive in time."""
+
+    code = "head_timeout"
+    retryable = True
+
+
+class MalformedRequest(_ConnectionClosed):
+    """The bytes are no HTTP/1.1 request."""
+
+    code = "malformed_request"
+
+
+class TooManyConnections(_ConnectionClosed):
+    """The limit of open connections is reached, and each of them carries a request."""
+
+    code = "too_many_connections"
+    retryable = True
+    headers = MappingProxyType({"Connection": "close", "Retry-After": str(RETRY_AFTER_S)})
+
+
+def _within(proxies: Collection[str], address: str) -> bool:
+    """Whether an address is one of these addresses, is in one of these networks, or `*` stands among them."""
+    if "*" in proxies:
+        return True
+    with suppress(ValueError):
+        return any(ip_address(address) in ip_network(proxy, strict=False) for proxy in proxies)
+    return address in proxies
+
+
+def available_connections(wanted: int) -> int:
+    """`wanted`, or what the descriptors of this process allow; raises their soft limit to the hard one."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with suppress(ValueError, OSError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return wanted if soft == resource.RLIM_INFINITY else max(1, min(wanted, soft - RESERVED_DESCRIPTORS))
+
+
+class ConnectionTable:
+    """The open connections of the process, bounded in all and per client address.
+
+    At a bound a new connection takes the place of the oldest idle one, so idle connections keep nobody out. It is
+    refused where all of them carry a request. `proxies` are exempt from the bound per client: many clients share
+    their address.
+    """
+
+    def __init__(self, connections_max: int, per_client_max: int, proxies: Collection[str] = ()) -> None:
+        """`refused` counts refusals by code."""
+        self.connections_max = connections_max
+        self.per_client_max = per_client_max
+        self.refused: Counter[str] = Counter()
+        self._is_proxy = lru_cache(maxsize=1_024)(partial(_within, proxies))
+        self._addresses: dict[BoundedProtocol, str] = {}
+        self._opened: Counter[str] = Counter()
+        # Per address, the oldest first; under "" those of all addresses.
+        self._idle: defaultdict[str, dict[BoundedProtocol, None]] = defaultdict(dict)
+
+    @property
+    def opened(self) -> int:
+        """How many connections are open."""
+        return len(self._addresses)
+
+    @property
+    def idle(self) -> int:
+        """How many connections carry no request."""
+        return len(self._idle[""])
+
+    def enter(self, connection: "BoundedProtocol", address: str) -> bool:
+        """Count a new connection, which is idle; False where it must be refused."""
+        admitted = True
+        if self._opened[address] >= self.per_client_max and not self._is_proxy(address):
+            admitted = self._evict(address)
+        elif self.opened >= self.connections_max:
+            admitted = self._evict("")
+        self._addresses[connection] = address
+        self._opened[address] += 1
+        if admitted:
+            self.rest(connection)
+        return admitted
+
+    def leave(self, connection: "BoundedProtocol") -> None:
+        """Forget a connection; does nothing for one that was evicted."""
+        address = self._addresses.get(connection)
+        if address is not None:
+            self.work(connection)
+            del self._addresses[connection]
+            self._opened[address] -= 1
+            if self._opened[address] == 0:
+                del self._opened[address]
+                self._idle.pop(address, None)
+
+    def rest(self, connection: "BoundedProtocol") -> None:
+        """Note that a connection carries no request."""
+        for address in ("", self._addresses.get(connection)):
+            if address is not None:
+                self._idle[address][connection] = None
+
+    def work(self, connection: "BoundedProtocol") -> None:
+        """Note that a connection carries a request."""
+        for address in ("", self._addresses.get(connection)):
+            if address is not None:
+                self._idle[address].pop(connection, None)
+
+    def _evict(self, address: str) -> bool:
+        oldest = next(iter(self._idle[address]), None)
+        if oldest is None:
+            return False
+        self.leave(oldest)
+        oldest.transport.abort()
+        return True
+
+
+def _adopt_target_host(target: bytes, headers: list[tuple[bytes, bytes]]) -> None:
+    """Replace Host by the host of a target in absolute form, which overrules it (RFC 9112, 3.2.2)."""
+    found = _ABSOLUTE_TARGET.match(target)
+    if found is not None:
+        headers[:] = [(b"host", found[1]), *((name, value) for name, value in headers if name != b"host")]
+
+
+class BoundedProtocol(HttpToolsProtocol):
+    """uvicorn's protocol with bounds; each request's scope gives access to its transport."""
+
+    def __init__(self, table: ConnectionTable, *args: Any, **kwargs: Any) -> None:  # noqa: ANN401 -- uvicorn's own
+        super().__init__(*args, **kwargs)
+        self._table = table
+        self._part: Literal["idle", "head", "body"] = "idle"
+        self._head_bytes = 0
+        self._refusal: HttpError | None = None
+        self._discarded_bytes = 0
+        self._timer: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Count the connection, and close it if no head arrives in time."""
+        super().connection_made(transport)
+        if self._table.enter(self, self.client[0] if self.client else ""):
+            self._start_timer()
+        else:
+            self._refuse(TooManyConnections(f"{self._table.opened} connections are open, all of them in use."))
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Forget the connection."""
+        self._stop_timer()
+        self._table.leave(self)
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        """Parse what arrived: a head in pieces up to its bound, a body at once."""
+        while data and self._refusal is None:
+            size = len(data) if self._part == "body" else HEAD_BYTES_MAX - self._head_bytes
+            piece, data = data[:size], data[size:]
+            if self._part != "body":
+                self._head_bytes += len(piece)
+            super().data_received(piece)
+            if self._head_bytes >= HEAD_BYTES_MAX and self._refusal is None:
+                self._refuse(HeadTooLarge(f"The head has more than {HEAD_BYTES_MAX} bytes."))
+        if self._refusal is not None:
+            self._discard(len(data))
+        elif self._timer is None and (self._part == "head" or self._head_bytes > 0):
+            self._start_timer()
+
+    def on_message_begin(self) -> None:
+        """Called by the parser when a head begins."""
+        super().on_message_begin()
+        self._part = "head"
+        self.scope["extensions"] = {EXTENSION: cast("dict[object, object]", self.transport)}
+
+    def on_url(self, url: bytes) -> None:
+        """Called by the parser with a piece of the target."""
+        super().on_url(url)
+        if len(self.url) > TARGET_BYTES_MAX:
+            self._abandon(TargetTooLong(f"The request target has more than {TARGET_BYTES_MAX} bytes."))
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Called by the parser with a complete header."""
+        super().on_header(name, value)
+        if len(self.headers) > HEADERS_MAX:
+            self._abandon(HeadTooLarge(f"The head has more than {HEADERS_MAX} headers."))
+
+    def on_headers_complete(self) -> None:
+        """Called by the parser at the end of a head."""
+        self._part, self._head_bytes = "body", 0
+        self._stop_timer()
+        self._table.work(self)
+        _adopt_target_host(self.url, self.headers)
+        super().on_headers_complete()
+
+    def on_message_complete(self) -> None:
+        """Called by the parser at the end of a body."""
+        super().on_message_complete()
+        self._part = "idle"
+
+    def on_response_complete(self) -> None:
+        """Called when a response has been sent."""
+        super().on_response_complete()
+        if not self._responding():
+            self._table.rest(self)
+
+    def send_400_response(self, msg: str) -> None:
+        """Answer bytes that the parser refused, or that a bound made it abandon."""
+        self._refuse(self._refusal or MalformedRequest("The bytes are no HTTP/1.1 request."))
+
+    def _abandon(self, refusal: HttpError) -> None:
+        """Stop the parser; uvicorn then calls `send_400_response`."""
+        self._refusal = refusal
+        raise refusal
+
+    def _responding(self) -> bool:
+        cycle = cast("RequestResponseCycle | None", self.cycle)
+        return cycle is not None and not cycle.response_complete
+
+    def _start_timer(self) -> None:
+        self._timer = self.loop.call_later(HEAD_TIMEOUT_S, self._head_late)
+
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _head_late(self) -> None:
+        if self._responding():
+            self._start_timer()
+        elif self._part == "head":
+            self._refuse(HeadTimeout(f"The head did not arrive within {HEAD_TIMEOUT_S:g} seconds."))
+        else:
+            self.transport.close()
+
+    def _refuse(self, refusal: HttpError) -> None:
+        """Answer and close; a response under way is finished instead. Unread bytes would make the system drop it."""
+        self._refusal = refusal
+        self._stop_timer()
+        self._table.refused[refusal.code] += 1
+        if self._responding():
+            self.cycle.keep_alive = False
+            return
+        self.transport.write(_answer(refusal))
+        if self.transport.can_write_eof():
+            self.transport.write_eof()
+        self._timer = self.loop.call_later(LINGER_S, self.transport.abort)
+
+    def _discard(self, size: int) -> None:
+        self._discarded_bytes += size
+        if self._discarded_bytes > LINGER_BYTES_MAX:
+            self.transport.abort()
+
+
+def _answer(refusal: HttpError) -> bytes:
+    """A whole HTTP/1.1 response with the problem document of a refusal."""
+    request = Request({"type": "http", "method": "GET", "path": "/", "raw_path": b"/", "headers": []})
+    response = PROBLEM_DOCUMENTS.render(request, answer_to(refusal, PROBLEM_DOCUMENTS, ""))
+    head = [b"HTTP/1.1 %d %s" % (response.status_code, HTTPStatus(response.status_code).phrase.encode())]
+    head += [b"%s: %s" % header for header in response.raw_headers]
+    return b"\r\n".join([*head, b"", bytes(response.body)])

@@ -1,0 +1,65 @@
+"""The guards against forged facts: where each stands, and which test notices."""
+
+from tests.mutants.guard import Guard
+
+SEALED = "tests/contracts/test_sealed_journal.py::"
+ATTACK = "tests/attack/test_forged_facts.py::"
+
+SEALS = (
+    Guard(
+        "a record without a valid seal is not believed",
+        "app/log/seal.py",
+        "        if any(hmac.compare_digest(",
+        "        if True or any(hmac.compare_digest(",
+        f"{SEALED}test_a_forged_second_write_hides_and_changes_nothing[none]",
+    ),
+    Guard(
+        "a seal covers the subject",
+        "app/log/seal.py",
+        'b"%b\\n%b" % (subject.encode(), data)',
+        "data",
+        f"{SEALED}test_a_seal_is_valid_on_its_own_subject_alone",
+    ),
+    Guard(
+        "a forged record does not hide the honest one before it",
+        "app/log/journal.py",
+        "            found.records += filter(None, await asyncio.gather(*reads))\n",
+        "            await asyncio.gather(*reads)\n",
+        f"{SEALED}test_a_forged_second_write_hides_and_changes_nothing[none]",
+    ),
+    Guard(
+        "a stored record may be named Status",
+        "app/log/direct_get.py",
+        '        if "Nats-Sequence" in headers and "Nats-Subject" in headers:\n',
+        '        if "Status" not in headers:\n',
+        f"{SEALED}test_a_forged_second_write_hides_and_changes_nothing[status 404]",
+    ),
+    Guard(
+        "a live record needs a seal as well",
+        "app/log/ordered_subscription.py",
+        "        if not self.seal.believes(subject, message.data, headers) or",
+        "        if",
+        f"{SEALED}test_of_live_records_only_sealed_ones_are_delivered[none]",
+    ),
+    Guard(
+        "an item of the queue needs a seal as well",
+        "app/log/work_queue.py",
+        "            if self._journal.seal.believes(record.subject, record.data, headers):\n",
+        "            if True:\n",
+        f"{ATTACK}test_a_forged_item_of_the_queue_is_terminated_and_not_delivered_again",
+    ),
+    Guard(
+        "a key's rights are sealed",
+        "app/access/keys.py",
+        "            if not hmac.compare_digest(self._seal(record.subject, text).encode(), given.encode()):\n",
+        "            if not given:\n",
+        f"{ATTACK}test_a_key_of_the_attacker_opens_nothing[no log key-copied-live]",
+    ),
+    Guard(
+        "a forged revocation does not keep an honest one from being written",
+        "app/log/journal.py",
+        "and (believes is None or believes(record)):\n",
+        ":\n",
+        f"{ATTACK}test_a_forged_revocation_revokes_nothing_and_an_honest_one_still_does[no log key-unsealed-stored]",
+    ),
+)
