@@ -27,8 +27,9 @@ up: $(STAMP) ## Start everything in the foreground; Ctrl-C drains and stops it
 test: $(STAMP) ## Run the whole test suite: real nats-server, real Ray Serve, the whole stack
 	$(BIN)/pytest -n 2 --dist loadscope --no-loadscope-reorder -m "not vllm and not browser and not sdk"
 
+# Without cached bytecode pytest would rewrite every test module again.
 test-unit: $(STAMP) ## Run the pure tests alone, in seconds
-	$(BIN)/pytest -p no:schemathesis -p no:respx tests/unit tests/test_architecture.py
+	PYTHONDONTWRITEBYTECODE= $(BIN)/pytest -n 2 -p no:schemathesis -p no:respx -p no:anyio tests/unit tests/test_architecture.py
 
 coverage: $(STAMP) ## Run the pure tests and hold the core's branch coverage at 95 %
 	$(BIN)/pytest tests/unit tests/test_architecture.py --cov=app/deliberation --cov-branch --cov-report=term-missing:skip-covered --cov-fail-under=95

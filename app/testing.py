@@ -25,7 +25,7 @@ from app.deliberation.fold import State, apply, fold
 from app.deliberation.ports import Appended, Record, StreamState
 from app.deliberation.strategies import STRATEGIES
 
-# Tests of the core need no schemas of HTTP, and those take as long to build as all of the core.
+# Tests of the core start without the schemas of HTTP.
 if TYPE_CHECKING:
     from app.api.cluster_schemas import LogFigures
 

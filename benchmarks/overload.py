@@ -34,6 +34,7 @@ from app.cli.stack.supervisor import supervised
 from app.deliberation.facts import event_type
 from app.deliberation.ports import Record
 from app.log.journal import JetStreamJournal
+from app.log.seal import LOG_KEY_NAME, LogSeal
 
 TASK = "Write a function that merges two sorted lists, and say how you would test it."
 GOODPUT_SHARE_MIN = 0.95
@@ -268,6 +269,7 @@ async def beside(stack: RunningStack, gateways: int, cleanup: AsyncExitStack) ->
     for number in range(1, gateways):
         data_dir = stack.layout.options.data_dir / f"gateway-{number}"
         data_dir.mkdir()
+        (data_dir / LOG_KEY_NAME).symlink_to(stack.log_key_file)
         layout = plan_stack(StackOptions(data_dir=data_dir, port=0, nats_url=stack.nats_url), lambda _: None)
         children = [child for child in stack_children(layout) if child.name == "gateway"]
         await cleanup.enter_async_context(supervised(children, layout.stack_run, lambda _: None))
@@ -281,7 +283,9 @@ async def run(plan: Plan, modes: Sequence[str], data_dir: Path) -> list[Findings
     options = StackOptions(data_dir=data_dir, port=0, nats_port=0, simulate=simulate)
     async with AsyncExitStack() as cleanup:
         stack = await cleanup.enter_async_context(running_stack(options))
-        journal = await JetStreamJournal.connect(stack.nats_url, name="overload")
+        journal = await JetStreamJournal.connect(
+            stack.nats_url, name="overload", seal=LogSeal.of_file(stack.log_key_file)
+        )
         cleanup.push_async_callback(journal.close)
         ends = Ends()
         await journal.subscribe(["deliberations.*.*.end"], ends.take)

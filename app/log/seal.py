@@ -1,7 +1,7 @@
 """Seals of the log: HMAC-SHA256 under the log key, so that a record of a stranger is not believed.
 
-A seal covers subject and bytes. It does not cover the sequence, which the server gives to a sealed record. So a
-stranger may repeat a record on its own subject. Without a key nothing is sealed, and every record is believed.
+A seal covers subject and bytes, not the sequence, which the server gives later: a stranger may repeat a record on its
+own subject. Without a key nothing is sealed, and every record is believed.
 """
 
 import hmac

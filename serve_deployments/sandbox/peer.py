@@ -44,7 +44,7 @@ _HELD: dict[type, Callable[[Any], object]] = {
     float: float.__float__,
     str: str.__str__,
     bytes: lambda value: bytes.__getitem__(value, slice(None)),
-    tuple: lambda value: tuple[Any, ...](tuple.__iter__(value)),
+    tuple: lambda value: tuple[Any, ...](tuple[Any, ...].__iter__(value)),
 }
 _CHANGING = (list, dict, set, bytearray)
 _CLOSED = (types.ModuleType, types.FrameType, types.CodeType, types.TracebackType, types.CoroutineType)
@@ -53,7 +53,7 @@ _CONTROL = (StopIteration, StopAsyncIteration)
 _OF_A_FUNCTION = ("__name__", "__qualname__", "__doc__", "__module__")
 
 
-class Gone(BaseException):
+class PeerEnded(BaseException):
     """The other process has ended."""
 
 
@@ -84,7 +84,7 @@ class Remote:
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> bool:
         suppressed = bool(self.sandbox_peer.ask("__exit__", self, error))
         # A context manager of the program does not swallow a failure of the test.
-        return suppressed and not (self.sandbox_peer.strict and isinstance(error, (AssertionError, Refused, Gone)))
+        return suppressed and not (self.sandbox_peer.strict and isinstance(error, (AssertionError, Refused, PeerEnded)))
 
     def __await__(self) -> Any:  # noqa: ANN401
         return _waiting(self).__await__()
@@ -252,7 +252,7 @@ class Peer:
     # Answering
 
     def serve(self) -> None:
-        """Answer until the other process ends. Raises Gone then."""
+        """Answer until the other process ends. Raises PeerEnded then."""
         while True:
             _, *asked = self._received()
             self.answer(*asked)
@@ -341,7 +341,7 @@ class Peer:
 
     def _lost(self) -> None:
         self.gone = True
-        raise Gone
+        raise PeerEnded
 
     # What is not plain
 

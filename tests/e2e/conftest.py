@@ -16,6 +16,7 @@ import pytest
 
 from app.cli.options import nats_url_file
 from app.log.journal import JetStreamJournal
+from app.log.seal import LogSeal
 
 DELIBERATE = Path(sys.executable).with_name("deliberate")
 SLOW = {"duration_ms": 700, "faults": [], "behaviour": "normal"}
@@ -43,6 +44,10 @@ class Stack:
     def nats_url(self, user: str) -> str:
         """What NATS_URL is for a user of the stack's nats-server."""
         return nats_url_file(self.data_dir, user)
+
+    def of_log(self, user: str = "gateway") -> dict[str, str]:
+        """The variables of a process beside the stack, on the same log."""
+        return {"NATS_URL": self.nats_url(user), "LOG_KEY_FILE": str(self.data_dir / "log_key")}
 
     @property
     def mark(self) -> str:
@@ -137,7 +142,9 @@ def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[subprocess.Po
 @pytest.fixture(scope="session")
 async def running(up: tuple[subprocess.Popen[str], Path, dict[str, Any]]) -> AsyncIterator[Stack]:
     process, data_dir, ready = up
-    journal = await JetStreamJournal.connect(nats_url_file(data_dir, "gateway"), name=f"e2e-{os.getpid()}")
+    journal = await JetStreamJournal.connect(
+        nats_url_file(data_dir, "gateway"), name=f"e2e-{os.getpid()}", seal=LogSeal.of_file(data_dir / "log_key")
+    )
     async with (
         httpx.AsyncClient(base_url=ready["url"], timeout=70) as client,
         httpx.AsyncClient(base_url=ready["engine_urls"][0], timeout=10) as engine,

@@ -118,7 +118,7 @@ async def viewed(client: httpx.AsyncClient, deliberation_id: str, watching: asyn
 
 async def test_a_draining_gateway_refuses_new_work_and_answers_waiting_clients(stack: Stack) -> None:
     await stack.script(duration_ms=60_000, faults=[], behaviour="normal")
-    environment = {"NATS_URL": stack.nats_url("gateway"), "PORT": "0", "DRAIN_DELAY": "4", "HOST": "127.0.0.1"}
+    environment = {**stack.of_log(), "PORT": "0", "DRAIN_DELAY": "4", "HOST": "127.0.0.1"}
     body, watching = {"task": TASK, "strategy": "single"}, asyncio.Event()
     async with printing([sys.executable, "-m", "app.main"], **environment) as (process, line):
         listening = await line(lambda said: said["event"] == "gateway_listening")

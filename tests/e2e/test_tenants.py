@@ -61,7 +61,7 @@ async def gateways(running: Stack, tmp_path_factory: pytest.TempPathFactory) -> 
         with log.open("wb") as output:
             process = subprocess.Popen(
                 [sys.executable, "-m", "app.main"],
-                env=environment(NATS_URL=running.nats_url("gateway"), PORT="0", LOG_LEVEL="debug"),
+                env=environment(**running.of_log(), PORT="0", LOG_LEVEL="debug"),
                 stdout=output,
                 stderr=output,
             )
@@ -81,7 +81,7 @@ def deliberate(stack: Stack, *arguments: str, **more: str) -> subprocess.Complet
     """A command, as an operator runs it."""
     return subprocess.run(
         [str(DELIBERATE), *arguments],
-        env=environment(NATS_URL=stack.nats_url("keys"), **more),
+        env=environment(**stack.of_log("keys"), **more),
         capture_output=True,
         text=True,
         timeout=60,
@@ -153,7 +153,7 @@ async def test_a_revocation_is_heard_by_every_gateway_within_a_second(
             chunks = stream.aiter_bytes()
             assert b"stream.opened" in await anext(chunks)
             revoking = await asyncio.create_subprocess_exec(
-                str(DELIBERATE), "keys", "revoke", key.split("_")[1], env=environment(NATS_URL=stack.nats_url("keys"))
+                str(DELIBERATE), "keys", "revoke", key.split("_")[1], env=environment(**stack.of_log("keys"))
             )
             assert await revoking.wait() == 0
             began_s = perf_counter()
@@ -233,7 +233,7 @@ async def test_without_keys_a_gateway_refuses_to_listen_for_others(running: Stac
     kept = {name: value for name, value in os.environ.items() if name != "KEY_PEPPER"}
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "app.main",
-        env={**kept, "HOST": "0.0.0.0", "PORT": "0", "NATS_URL": running.nats_url("gateway")},
+        env={**kept, "HOST": "0.0.0.0", "PORT": "0", **running.of_log()},
         stderr=asyncio.subprocess.PIPE,
     )  # fmt: skip
     _, err = await asyncio.wait_for(process.communicate(), 60)

@@ -237,7 +237,8 @@ async def test_a_cursor_that_cannot_be_replayed_sends_a_gap_and_a_snapshot(curso
             assert types(await following(frames, 1)) == ["call.finished"]
         page = (await gateway.page(story.id, after=cursor)).json()
         assert [item["type"] for item in page["items"]] == ["stream.gap", "deliberation.snapshot"]
-        assert page["next"] == gateway.id_of() and not page["ended"]
+        # Viewers within a moment share a snapshot, so the last fact may come after it.
+        assert page["next"] in (cursor_update.id, gateway.id_of()) and not page["ended"]
 
 
 async def test_a_cursor_at_the_beginning_sends_no_gap() -> None:

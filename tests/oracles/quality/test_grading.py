@@ -1,6 +1,5 @@
 """Data sets, and what is made of deliberations on them."""
 
-import ast
 import json
 from dataclasses import replace
 
@@ -11,7 +10,7 @@ from app.catalog.projection import resource
 from app.deliberation.fold import fold
 from app.quality.dataset import FAULTS_MAX, DatasetInvalid, Question, parse_dataset
 from app.quality.grading import Flips, GradedAnswer, first_drafts, flips, grade, summed_up
-from tests.test_architecture import IMPURE_CALLS, PURE_STDLIB, imports, modules, within
+from tests.test_architecture import IMPURE_CALLS, PURE_STDLIB, modules, within
 from tests.unit.facts_of import CouncilScript, agent_ids, run, specification
 
 RED = Question("Name a colour.", "red")
@@ -140,22 +139,21 @@ def test_a_summary_adds_up_its_grades() -> None:
 
 
 def test_only_the_bench_imports_app_quality_and_it_is_pure() -> None:
-    rooms = {module: tree for module, tree in modules().items() if within(module, "app.quality")}
+    rooms = {module: source for module, source in modules().items() if within(module, "app.quality")}
     assert len(rooms) > 5
     known = PURE_STDLIB | {"pydantic", "random"}
     foreign = [
         (module, name)
-        for module, tree in rooms.items()
-        for name in imports(tree)
+        for module, source in rooms.items()
+        for name in source.imports
         if name.partition(".")[0] not in known
         and not any(within(name, room) for room in ("app.deliberation", "app.quality", "app.api.schemas"))
     ]
     assert foreign == []
-    calls = [node.func for tree in rooms.values() for node in ast.walk(tree) if isinstance(node, ast.Call)]
-    assert {getattr(func, "attr", getattr(func, "id", "")) for func in calls} & IMPURE_CALLS == set()
+    assert {name for source in rooms.values() for _, name in source.calls} & IMPURE_CALLS == set()
     entering = [
         module
-        for module, tree in modules().items()
-        if module not in rooms and any(within(name, "app.quality") for name in imports(tree))
+        for module, source in modules().items()
+        if module not in rooms and any(within(name, "app.quality") for name in source.imports)
     ]
     assert entering and all(within(module, "app.cli.bench") for module in entering)
