@@ -80,11 +80,12 @@ async def _wait_until_accepting(catalog: Catalog, keyring: Keyring | None, timeo
 
 def access_of(settings: Settings, clock: Clock) -> Access:
     """The access rules of these settings; development mode without KEY_PEPPER."""
+    keyring = sessions = None
+    if settings.key_pepper is not None:
+        pepper = Pepper(settings.key_pepper.get_secret_value())
+        keyring, sessions = Keyring(pepper), Sessions(pepper, settings.session_lifetime_s)
     rates = Rates(settings.tenant_requests_per_minute)
-    if settings.key_pepper is None:
-        return Access(clock, None, None, rates, settings.cors_origins)
-    pepper = Pepper(settings.key_pepper.get_secret_value())
-    return Access(clock, Keyring(pepper), Sessions(pepper, settings.session_lifetime_s), rates, settings.cors_origins)
+    return Access(clock, keyring, sessions, rates, origins=settings.cors_origins, hosts=settings.allowed_hosts)
 
 
 def _refused(journal: GatewayLog, access: Access) -> Mapping[str, int]:

@@ -7,7 +7,7 @@ from pydantic import AfterValidator, AliasGenerator, BeforeValidator, Field, Sec
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from app.access.keys import PEPPER_CHARS_MIN
-from app.access.origins import checked_origin
+from app.access.origins import checked_host, checked_origin
 from app.api.webhook_targets import Rules
 from app.deliberation.specification import TIMEOUT_S_MAX
 from app.log.stream_settings import (
@@ -45,6 +45,8 @@ def listed(given: object) -> object:
 Hosts = Annotated[tuple[str, ...], NoDecode, BeforeValidator(listed)]
 Ports = Annotated[tuple[Annotated[int, Field(ge=1, le=65_535)], ...], NoDecode, BeforeValidator(listed)]
 Origins = Annotated[tuple[Annotated[str, AfterValidator(checked_origin)], ...], NoDecode, BeforeValidator(listed)]
+
+OwnHosts = Annotated[tuple[Annotated[str, AfterValidator(checked_host)], ...], NoDecode, BeforeValidator(listed)]
 
 
 class WebhookRules(BaseSettings):
@@ -93,6 +95,11 @@ class Settings(WebhookRules):
     )
     cors_origins: Origins = setting(
         (), "Origins whose pages may send requests with credentials; exact, separated by commas. None by default."
+    )
+    allowed_hosts: OwnHosts = setting(
+        (),
+        "Names and addresses of this gateway that requests may carry as Host, besides loopback ones; exact, separated "
+        "by commas. Empty, it admits loopback only in development mode, and any Host with keys.",
     )
     forwarded_allow_ips: str = setting(
         "127.0.0.1",

@@ -188,7 +188,7 @@ async def measure(count: int) -> None:
                 port, limit = free_port(), str(max(1, count))
                 product = [sys.executable, "-m", "app.main"]
                 names = {"NATS_URL": server.url, "PORT": str(port), "STREAMS_PER_CLIENT_MAX": limit}
-                ask = "GET /deliberations/{}/events HTTP/1.1\r\nHost: gateway\r\n\r\n"
+                ask = "GET /deliberations/{}/events HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
                 async with _process(product, port, **names) as pid:
                     table.add_row(*await _measure("gateway", pid, port, journal, stories, count, ask))
             await journal.close()

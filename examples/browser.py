@@ -2,8 +2,8 @@
 
     python examples/browser.py --url http://127.0.0.1:8080 --port 8090
 
-The gateway accepts only pages of its own origin. The proxy forwards each piece at once, because a buffered event stream
-is useless. Needs httpx, starlette and uvicorn.
+The gateway accepts only pages of its own origin. The proxy passes on which page a request comes from, so that the gateway
+can refuse those of other sites. It forwards each piece at once, because a buffered event stream is useless. Needs httpx, starlette and uvicorn.
 """
 
 import argparse
@@ -19,7 +19,10 @@ from starlette.responses import FileResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 PAGE = Path(__file__).with_name("browser.html")
-REQUEST_HEADERS = ("accept", "content-type", "idempotency-key", "last-event-id", "prefer")
+REQUEST_HEADERS = (
+    *("accept", "content-type", "idempotency-key", "last-event-id", "prefer"),
+    *("host", "origin", "sec-fetch-site"),
+)
 RESPONSE_HEADERS = ("content-type", "cache-control", "location", "retry-after", "x-request-id")
 
 

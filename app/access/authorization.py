@@ -2,41 +2,41 @@
 
 from collections.abc import Collection, Mapping
 from dataclasses import replace
-from typing import Literal
 
 from starlette.datastructures import Headers
 from starlette.types import Scope as AsgiScope
 
 from app.access.keyring import Keyring
 from app.access.keys import SCOPES, Caller, HeldKey, Scope
-from app.access.origins import SAFE_METHODS, same_site
+from app.access.origins import SAFE_METHODS, known_host, same_site
 from app.access.rate_limit import Rates
 from app.access.sessions import Sessions
 from app.api.refusals import CrossSite, InsufficientScope, RateLimited, Unauthenticated
 from app.deliberation.errors import JournalUnavailable
 from app.deliberation.ports import Clock
 
-# The scope that each operation requires. `key`: any valid key; None: nothing. Every operation must be listed.
-ACCESS: Mapping[str, Scope | Literal["key"] | None] = {
-    "create_deliberation": "submit",
-    "cancel_deliberation": "submit",
-    "delete_deliberation": "submit",
-    "create_chat_completion": "submit",
-    "list_deliberations": "read",
-    "get_deliberation": "read",
-    "read_deliberation_events": "read",
-    "read_events": "read",
-    "list_deliveries": "read",
-    "redeliver": "submit",
-    "get_stats": "read",
-    "list_roles": "read",
-    "get_role": "read",
-    "list_strategies": "read",
-    "list_models": "read",
-    "get_model": "read",
-    "get_metrics": "admin",
-    "get_cluster": "admin",
-    "get_session": "key",
+# The scopes that each operation requires, all of them. Empty: any valid key; None: nothing. Every operation must be
+# listed. An answer that shows content needs `read`, or leaves the content out for a caller without it.
+ACCESS: Mapping[str, tuple[Scope, ...] | None] = {
+    "create_deliberation": ("submit",),
+    "cancel_deliberation": ("submit",),
+    "delete_deliberation": ("submit",),
+    "create_chat_completion": ("submit", "read"),
+    "list_deliberations": ("read",),
+    "get_deliberation": ("read",),
+    "read_deliberation_events": ("read",),
+    "read_events": ("read",),
+    "list_deliveries": ("read",),
+    "redeliver": ("submit",),
+    "get_stats": ("read",),
+    "list_roles": ("read",),
+    "get_role": ("read",),
+    "list_strategies": ("read",),
+    "list_models": ("read",),
+    "get_model": ("read",),
+    "get_metrics": ("admin",),
+    "get_cluster": ("admin",),
+    "get_session": (),
     "log_in": None,
     "log_out": None,
     "get_health": None,
@@ -50,14 +50,23 @@ class Access:
     """Authorizes every request. Without a keyring it is development mode: one tenant with all scopes."""
 
     def __init__(
-        self, clock: Clock, keyring: Keyring | None, sessions: Sessions | None, rates: Rates, origins: Collection[str]
+        self,
+        clock: Clock,
+        keyring: Keyring | None,
+        sessions: Sessions | None,
+        rates: Rates,
+        *,
+        origins: Collection[str] = (),
+        hosts: Collection[str] = (),
     ) -> None:
+        """`origins` are those of other sites' pages that may send requests, `hosts` the names of this site."""
         assert (keyring is None) == (sessions is None), "keys and sessions are signed with one pepper"
         self.keyring = keyring
         self.sessions = sessions
         self._clock = clock
         self._rates = rates
         self._origins = frozenset(origins)
+        self._hosts = frozenset(hosts)
 
     @property
     def development(self) -> bool:
@@ -71,23 +80,37 @@ class Access:
     def permit(self, scope: AsgiScope, operation: str) -> None:
         """Set `caller` and `rate_headers` in the scope of a permitted request.
 
-        Raises Unauthenticated, CrossSite, RateLimited, InsufficientScope, and JournalUnavailable while the keys have
-        not been read.
+        A change without a credential is refused to another site's page, in development mode too. Raises
+        Unauthenticated, CrossSite, RateLimited, InsufficientScope, and JournalUnavailable while the keys have not been
+        read.
         """
         needed = ACCESS[operation]
-        if self.keyring is None:
-            scope["caller"] = DEVELOPER
-            return
-        if needed is None:
-            scope["caller"] = ANONYMOUS
+        if self.keyring is None or needed is None:
+            if scope["method"] not in SAFE_METHODS and self._same_site(scope) is False:
+                raise CrossSite(development=self.development)
+            scope["caller"] = DEVELOPER if self.keyring is None else ANONYMOUS
             return
         caller = scope["caller"] = self._authenticate(scope)
         rate = self._rates.take(caller.tenant)
         scope["rate_headers"] = self._rates.headers(rate)
         if not rate.admitted:
             raise RateLimited(self._rates.per_minute, rate.reset_s)
-        if needed != "key" and needed not in caller.scopes:
-            raise InsufficientScope(needed)
+        missing = [each for each in needed if each not in caller.scopes]
+        if missing:
+            raise InsufficientScope(needed, missing)
+
+    def knows_host(self, scope: AsgiScope) -> bool:
+        """Whether the request has one Host that names this site; with keys and without listed hosts, any one will do.
+
+        HTTP/1.0 has requests without Host; they pass where any Host does.
+        """
+        given = [value.decode("latin-1") for name, value in scope["headers"] if name == b"host"]
+        if not self.development and not self._hosts:
+            return len(given) <= 1
+        return len(given) == 1 and known_host(given[0], self._hosts)
+
+    def _same_site(self, scope: AsgiScope) -> bool | None:
+        return same_site(Headers(scope=scope), scope["scheme"], self._origins)
 
     def _authenticate(self, scope: AsgiScope) -> Caller:
         """The caller by the Authorization header, or by the session cookie without one."""
@@ -129,19 +152,9 @@ class Access:
         held = None if found is None else self._keys().good(found[0])
         if found is None or held is None:
             raise Unauthenticated("The session has ended: log in again.", given=True)
-        if scope["method"] not in SAFE_METHODS and not same_site(Headers(scope=scope), self._origins):
-            raise _cross_site()
+        if scope["method"] not in SAFE_METHODS and not self._same_site(scope):
+            raise CrossSite(development=False)
         return replace(held.caller, valid_until_s=found[1])
-
-    def check_site(self, scope: AsgiScope) -> None:
-        """Raise CrossSite for a request from another site's page; clients other than browsers pass."""
-        if same_site(Headers(scope=scope), self._origins) is False:
-            raise _cross_site()
-
-
-def _cross_site() -> CrossSite:
-    remedy = "Use a page of this site, list the page's origin in CORS_ORIGINS, or send a key as Bearer."
-    return CrossSite("A page of another site requests a change.", remedy)
 
 
 def cookie_name(scope: AsgiScope) -> str:

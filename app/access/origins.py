@@ -5,10 +5,15 @@ from collections.abc import Collection, Mapping
 from functools import lru_cache
 from ipaddress import ip_address
 from typing import Any
-from urllib.parse import urlsplit
+
+from starlette.datastructures import Headers
 
 SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 _ORIGIN = re.compile(r"https?://(?:[a-z0-9.-]+|\[[0-9a-f:.]+\])(?::[1-9][0-9]{0,4})?")
+# A Host header: no userinfo, no trailing dot, nothing that parsers read differently.
+_HOST = re.compile(
+    r"(?P<name>[a-z0-9_-]+(?:\.[a-z0-9_-]+)*|\[[0-9a-f:.]+\])(?::(?P<port>[0-9]{1,5}))?", re.IGNORECASE | re.ASCII
+)
 _DEFAULT_PORTS = {"http": ":80", "https": ":443"}
 
 # What pages of listed origins may send and read beyond the browsers' safelists.
@@ -52,6 +57,14 @@ def checked_origin(origin: str) -> str:
     return origin
 
 
+def checked_host(host: str) -> str:
+    """A name or address as it stands in Host headers, lower case, without a port; raises ValueError."""
+    found = _HOST.fullmatch(host)
+    if found is None or found["port"] is not None or host != host.lower():
+        raise ValueError(f"{host!r} is not a host: give a name or address in lower case, without a scheme or port")
+    return host
+
+
 def is_loopback(host: str) -> bool:
     """Whether only this machine can reach an address or name."""
     if host == "localhost" or host.endswith(".localhost"):
@@ -63,27 +76,40 @@ def is_loopback(host: str) -> bool:
 
 
 @lru_cache(maxsize=256)
-def own_name(host: str) -> bool:
-    """Whether a Host header names this machine or has no dot, unlike every name that another site can register.
+def known_host(host: str, listed: frozenset[str]) -> bool:
+    """Whether a Host header names loopback or a listed host, at any port.
 
     This prevents DNS rebinding: another site's name that resolves to loopback would let its page read the answers.
     """
-    try:
-        name = urlsplit(f"//{host}").hostname or ""
-    except ValueError:
+    found = _HOST.fullmatch(host)
+    if found is None or not 0 < int(found["port"] or 80) <= 65_535:
         return False
-    return is_loopback(name) or not any(sign in name for sign in ".:")
+    name = found["name"].lower()
+    return name in listed or is_loopback(name.strip("[]"))
 
 
-def same_site(headers: Mapping[str, str], allowed: Collection[str]) -> bool | None:
-    """Whether the browser names this site or an allowed origin as the source; None if the client is no browser."""
-    origin, fetched = headers.get("origin"), headers.get("sec-fetch-site")
-    if origin is not None and origin in allowed:
+def same_site(headers: Headers, scheme: str, allowed: Collection[str]) -> bool | None:
+    """Whether the browser names this site or an allowed origin as the source; None if the client is no browser.
+
+    This site has the request's scheme, and the host and port of its Host header. Both Origin and Sec-Fetch-Site must
+    agree: a sibling domain (`same-site`), an opaque origin (`null`) and a repeated header are foreign.
+    """
+    origins, sites = headers.getlist("origin"), headers.getlist("sec-fetch-site")
+    if len(origins) > 1 or len(sites) > 1:
+        return False
+    if origins and origins[0] in allowed:
         return True
-    if fetched is not None:
-        return fetched == "same-origin"
-    if origin is None:
-        return None
-    scheme, _, authority = origin.partition("://")
-    port = _DEFAULT_PORTS.get(scheme, "")
-    return authority.removesuffix(port) == headers.get("host", "").lower().removesuffix(port)
+    if origins and not _is_own(origins[0], scheme, headers.get("host", "")):
+        return False
+    if sites:
+        return sites[0] == "same-origin"
+    return True if origins else None
+
+
+def _is_own(origin: str, scheme: str, host: str) -> bool:
+    """Whether an origin is this scheme at this host; a default port may be written or not."""
+    named, sign, authority = origin.partition("://")
+    port = _DEFAULT_PORTS.get(scheme)
+    if not sign or not host or port is None or named != scheme or _HOST.fullmatch(authority) is None:
+        return False
+    return authority.removesuffix(port) == host.lower().removesuffix(port)

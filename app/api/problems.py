@@ -115,7 +115,7 @@ STATUSES: Mapping[str, tuple[int, str]] = {
     "invalid_json": (400, "The body is not strict JSON"),
     "invalid_cursor": (400, "The cursor is not valid"),
     "key_in_url": (400, "The URL contains a credential"),
-    "foreign_host": (400, "The Host header does not name this machine"),
+    "foreign_host": (400, "The Host header does not name this gateway"),
     "unauthenticated": (401, "The credential is missing or not valid"),
     "insufficient_scope": (403, "The credential does not permit this"),
     "cross_site": (403, "The request comes from a page of another site"),

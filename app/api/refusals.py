@@ -1,6 +1,6 @@
 """Errors of the HTTP layer that refuse a request before a route runs. The statuses are in `app.api.problems`."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import ClassVar
 
@@ -47,24 +47,44 @@ class InsufficientScope(Refusal):
 
     code = "insufficient_scope"
 
-    def __init__(self, needed: str) -> None:
-        challenge = f'Bearer realm="{REALM}", error="insufficient_scope", scope="{needed}"'
-        remedy = f"Use a key with the scope {needed}: `deliberate keys create --scope {needed}`."
-        super().__init__(f"The key lacks the scope {needed}.", remedy, {"WWW-Authenticate": challenge})
+    def __init__(self, needed: Sequence[str], missing: Sequence[str]) -> None:
+        challenge = f'Bearer realm="{REALM}", error="insufficient_scope", scope="{" ".join(needed)}"'
+        options = " ".join(f"--scope {scope}" for scope in needed)
+        remedy = f"Use a key with the {_scopes(needed)}: `deliberate keys create {options}`."
+        super().__init__(f"The key lacks the {_scopes(missing)}.", remedy, {"WWW-Authenticate": challenge})
+
+
+def _scopes(names: Sequence[str]) -> str:
+    return f"scope{'s' if len(names) > 1 else ''} {' and '.join(names)}"
 
 
 class CrossSite(Refusal):
-    """A page of another site requests a change with this site's cookie."""
+    """A page of another site requests a change: with this site's cookie, or where no credential is needed."""
 
     code = "cross_site"
     pointer = "Origin"
 
+    def __init__(self, *, development: bool) -> None:
+        remedy = "Use a page of this site, or list the page's origin in CORS_ORIGINS."
+        if not development:
+            remedy = (
+                "Use a page of this site, list the page's origin in CORS_ORIGINS, or send a key as Bearer. Behind a "
+                "proxy that ends TLS, list the proxy in FORWARDED_ALLOW_IPS."
+            )
+        super().__init__("A page of another site requests a change.", remedy)
+
 
 class ForeignHost(Refusal):
-    """A Host header that does not name this machine, in development mode."""
+    """A Host header that does not name this site, or more than one."""
 
     code = "foreign_host"
     pointer = "Host"
+
+    def __init__(self) -> None:
+        super().__init__(
+            "The Host header does not name this gateway, or there are several.",
+            "Use localhost, or list the name in ALLOWED_HOSTS.",
+        )
 
 
 class KeyInUrl(Refusal):

@@ -1,6 +1,7 @@
 """Requests: bodies with their bounds, and the headers that routes read."""
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Self
 
@@ -118,13 +119,20 @@ class BudgetRequest(RequestModel):
     max_calls: MaybeWhole = Field(default=None, ge=1)
 
 
+def _choice_remedy(gateway: Mapping[str, Any], registry: str) -> str:
+    """The names in a registry of the gateway, or, for a caller without the scope `read`, the route that lists them."""
+    if gateway.get("read", True):
+        return f"Give one of {', '.join(sorted(gateway[registry]))}."
+    return f"Give one that GET /{registry} lists; that needs the scope read."
+
+
 def _known(kind: str, registry: str) -> AfterValidator:
     """Refuses names that the gateway's registry lacks; where a body is read without a gateway, any name passes."""
 
     def check(name: str, info: ValidationInfo) -> str:
         context: Any = info.context
         if context is not None and name not in context[registry]:
-            described = {"kind": kind, "remedy": f"Give one of {', '.join(sorted(context[registry]))}."}
+            described = {"kind": kind, "remedy": _choice_remedy(context, registry)}
             raise PydanticCustomError(f"unknown_{kind}", "This {kind} does not exist", described)  # pyright: ignore[reportArgumentType]
         return name
 
@@ -250,7 +258,7 @@ def _gateway_faults(request: DeliberationRequest, gateway: dict[str, Any]) -> li
     """The parts of a request that this gateway's roles, strategy or webhook rules do not admit."""
     faults: list[FieldProblem] = []
     if request.agents is None and request.role is None and DEFAULT_ROLE not in gateway["roles"]:
-        remedy = f"Give one of {', '.join(sorted(gateway['roles']))}."
+        remedy = _choice_remedy(gateway, "roles")
         faults.append(body_fault("/role", "unknown_role", f"This gateway has no role {DEFAULT_ROLE}", remedy))
     definition: StrategyDefinition | None = gateway["strategies"].get(request.strategy)
     try:

@@ -1,5 +1,6 @@
 """Schemas of answers: resources and problems. Events are in `event_schemas`, requests in `requests`."""
 
+from collections.abc import Mapping
 from typing import Any, Literal, TypeVar
 
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
@@ -166,6 +167,44 @@ class Deliberation(Resource):
     last_event_id: str = Field(description="Cursor of the last fact")
     retention_until: AwareDatetime
     links: Links
+    withheld: tuple[str, ...] = Field(
+        default=(), description="Names of the fields left empty, because the credential lacks the scope `read`"
+    )
+
+
+# What stands in place of each field that shows content, for a caller without the scope `read`.
+_WITHHELD: Mapping[str, Any] = {
+    "status_reason": None,
+    "role": None,
+    "agents": (),
+    "strategy": "",
+    "parameters": {},
+    "rounds": 0,
+    "task": "",
+    "constraints": Constraints(rubric=(), timeout_seconds=0),
+    "quorum": 0,
+    "budget": Budget(),
+    "seed": 0,
+    "metadata": {},
+    "webhook": None,
+    "progress": None,
+    "proposals": (),
+    "verdict": None,
+    "usage": TotalUsage(),
+    "degraded": None,
+    "problem": None,
+    "cancellation": None,
+}
+_SHOWN = frozenset(
+    {"id", "status", "revision", "created_at", "started_at", "ended_at", "deadline_at"}
+    | {"last_event_id", "retention_until", "links", "withheld"}
+)
+assert _SHOWN ^ Deliberation.model_fields.keys() == _WITHHELD.keys(), "each field is either shown or withheld"
+
+
+def without_content(found: Deliberation) -> Deliberation:
+    """The resource for a caller that lacks the scope `read`: what identifies it, its status and its times."""
+    return found.model_copy(update={**_WITHHELD, "withheld": tuple(_WITHHELD)})
 
 
 class AgentCount(Resource):

@@ -13,7 +13,7 @@ from rich.text import Text
 
 from app.api.schemas import Deliberation
 from app.cli.client import GatewayClient, GatewayRefused, JsonObject, parsed
-from app.cli.exits import Exit, exit_of, output, run
+from app.cli.exits import CommandError, Exit, exit_of, output, run
 from app.cli.options import DEFAULT_URL, ApiKeyOption, JsonOption, UrlOption, nested_values, pairs
 from app.cli.render.ranking import deliberation_report
 from app.cli.watch import print_events, until_ended, watch_deliberation
@@ -87,6 +87,8 @@ async def _ask(
         deliberation_id = str(resource["id"])
         if detach:
             return output(resource, lambda: Text(deliberation_id), as_json=as_json)
+        if resource.get("withheld"):
+            raise _unreadable(deliberation_id)
         try:
             if not live:
                 resource = await until_ended(gateway, deliberation_id)
@@ -100,6 +102,13 @@ async def _ask(
         if not live:
             output(resource, lambda: deliberation_report(parsed(Deliberation, resource)), as_json=as_json)
         return exit_of(parsed(Deliberation, resource).status)
+
+
+def _unreadable(deliberation_id: str) -> CommandError:
+    """The error of a key that may submit but not read: the deliberation runs, and another key can watch it."""
+    detail = f"{deliberation_id} was accepted and continues, but this key lacks the scope read: it cannot show the end"
+    remedy = f"`deliberate watch {deliberation_id}` with a key that has the scope read, or submit with --detach"
+    return CommandError(Exit.REFUSED, "insufficient_scope", detail, remedy=remedy)
 
 
 async def _submit(gateway: GatewayClient, body: JsonObject, idempotency_key: str) -> JsonObject:

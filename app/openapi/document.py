@@ -147,14 +147,14 @@ def _replace_validation_error(operation: dict[str, Any]) -> None:
 def _declare_access(path: str, operation: dict[str, Any]) -> None:
     """Declare the required scope, and the errors and headers of authentication and rate limits."""
     needed = ACCESS[operation["operationId"]]
-    statuses = (400,) if needed is None else (400, 401, 429) if needed == "key" else (400, 401, 403, 429)
+    statuses = (400,) if needed is None else (400, 401, 403, 429) if needed else (400, 401, 429)
     errors = openai_errors(*statuses) if path.startswith("/v1/") else problems(*statuses)
     responses = {**{str(status): declared for status, declared in errors.items()}, **operation["responses"]}
     operation["responses"] = dict(sorted(responses.items()))
-    roles = [] if needed in (None, "key") else [needed]
-    operation["security"] = [] if needed is None else [{scheme: roles} for scheme in _SECURITY]
+    operation["security"] = [] if needed is None else [{scheme: list(needed)} for scheme in _SECURITY]
     if needed is not None:
-        credential = "any key" if needed == "key" else f"the scope `{needed}`"
+        named = " and ".join(f"`{scope}`" for scope in needed)
+        credential = f"the scope{'s' if len(needed) > 1 else ''} {named}" if needed else "any key"
         operation["description"] = f"{operation['description']}\n\nNeeds {credential}."
     names = ("Cache-Control", "Development-Mode")
     if needed is not None:

@@ -6,6 +6,7 @@ nginx and h11 bound the same: `large_client_header_buffers`, `client_header_time
 """
 
 import asyncio
+import re
 import resource
 from collections import Counter, defaultdict
 from collections.abc import Collection
@@ -35,6 +36,7 @@ RESERVED_DESCRIPTORS = 256
 # A refused client may still be sending: what it sends is discarded for this long, so that it can read the answer.
 LINGER_S = 2.0
 LINGER_BYTES_MAX = 131_072
+_ABSOLUTE_TARGET = re.compile(rb"[a-z][a-z0-9+.-]*://([^/?#]*)", re.IGNORECASE)
 
 
 class _ConnectionClosed(HttpError):
@@ -182,6 +184,13 @@ class ConnectionTable:
         return True
 
 
+def _adopt_target_host(target: bytes, headers: list[tuple[bytes, bytes]]) -> None:
+    """Replace Host by the host of a target in absolute form, which overrules it (RFC 9112, 3.2.2)."""
+    found = _ABSOLUTE_TARGET.match(target)
+    if found is not None:
+        headers[:] = [(b"host", found[1]), *((name, value) for name, value in headers if name != b"host")]
+
+
 class BoundedProtocol(HttpToolsProtocol):
     """uvicorn's protocol with bounds; each request's scope gives access to its transport."""
 
@@ -252,6 +261,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self._part, self._head_bytes = "body", 0
         self._stop_timer()
         self._table.work(self)
+        _adopt_target_host(self.url, self.headers)
         super().on_headers_complete()
 
     def on_message_complete(self) -> None:

@@ -13,13 +13,13 @@ from app.api.problems import ValidationFailed, parameter_problems
 from app.api.request_body import body_of
 from app.api.requests import CancelRequest, DeliberationRequest, submission_of, wait_of
 from app.api.responses import IDEMPOTENCY_KEY, IF_NONE_MATCH, PREFER, answer, body, parameter, problems
-from app.api.schemas import Deliberation, DeliberationPage, FieldProblem, Status, dump
+from app.api.schemas import Deliberation, DeliberationPage, FieldProblem, Status, dump, without_content
 from app.catalog.entries import ListFilter
 from app.catalog.index import NOT_READ
 from app.catalog.projection import resource, summary
 from app.deliberation.errors import InvalidCursor, JournalUnavailable
 from app.deliberation.fold import State
-from app.routes.dependencies import DeliberationId, Gateway, InGateway, OfTenant, api_router
+from app.routes.dependencies import DeliberationId, Gateway, InGateway, MayRead, OfTenant, api_router
 
 POLL_AFTER_S = 1
 PAGE_MAX = 200
@@ -36,8 +36,9 @@ _METADATA_SCHEMA: dict[str, Any] = {
 router = api_router("deliberations")
 
 
-def _etag(state: State) -> str:
-    return f'"{state.deliberation_id}-{state.revision}"'
+def _etag(state: State, *, read: bool) -> str:
+    """The validator of the resource; the one without content is another representation."""
+    return f'"{state.deliberation_id}-{state.revision}{"" if read else "-withheld"}"'
 
 
 def _matches(request: Request, etag: str) -> bool:
@@ -46,29 +47,28 @@ def _matches(request: Request, etag: str) -> bool:
     return any(each.strip().removeprefix("W/") in (etag, "*") for each in given.split(",") if each.strip())
 
 
-def _headers(state: State, wait_s: int | None) -> dict[str, str]:
-    headers = {"ETag": _etag(state), "Cache-Control": "private, no-cache"}
+def _headers(state: State, wait_s: int | None, *, read: bool) -> dict[str, str]:
+    headers = {"ETag": _etag(state, read=read), "Cache-Control": "private, no-cache"}
     return headers if wait_s is None else {**headers, "Preference-Applied": f"wait={wait_s}"}
 
 
-def _resource_response(gateway: Gateway, state: State, status: int, headers: dict[str, str]) -> Response:
+def _resource_response(gateway: Gateway, state: State, status: int, headers: dict[str, str], *, read: bool) -> Response:
     epoch, retention_s = gateway["catalog"].epoch, gateway["settings"].retention_s
     if not epoch:
         raise JournalUnavailable(NOT_READ)
-    return Response(
-        dump(resource(state, epoch=epoch, retention_s=retention_s)), status, headers, media_type="application/json"
-    )
+    found = resource(state, epoch=epoch, retention_s=retention_s)
+    return Response(dump(found if read else without_content(found)), status, headers, media_type="application/json")
 
 
 async def _awaited_response(
-    gateway: Gateway, tenant: str, state: State, wait_s: int | None, headers: dict[str, str]
+    gateway: Gateway, tenant: str, state: State, wait_s: int | None, headers: dict[str, str], *, read: bool
 ) -> Response:
-    """The deliberation after the preferred wait: 200 with its end, 202 without."""
+    """The deliberation after the preferred wait: 200 with its end, 202 without; its content if the caller may read."""
     state = await gateway["deliberations"].wait_until_ended(tenant, state, wait_s)
-    sent = _headers(state, wait_s) | headers
+    sent = _headers(state, wait_s, read=read) | headers
     if state.ended:
-        return _resource_response(gateway, state, 200, sent)
-    return _resource_response(gateway, state, 202, {**sent, "Retry-After": str(POLL_AFTER_S)})
+        return _resource_response(gateway, state, 200, sent, read=read)
+    return _resource_response(gateway, state, 202, {**sent, "Retry-After": str(POLL_AFTER_S)}, read=read)
 
 
 async def _revised(gateway: Gateway, tenant: str, state: State, wait_s: int) -> State:
@@ -97,17 +97,20 @@ async def _revised(gateway: Gateway, tenant: str, state: State, wait_s: int) -> 
     },
     openapi_extra={"requestBody": body("DeliberationRequest"), "parameters": [IDEMPOTENCY_KEY, PREFER]},
 )
-async def create_deliberation(request: Request, gateway: InGateway, tenant: OfTenant) -> Response:
-    """Answers after one durable write. With a key, a retry gets the first answer again and starts nothing."""
+async def create_deliberation(request: Request, gateway: InGateway, tenant: OfTenant, read: MayRead) -> Response:
+    """Answers after one durable write. With a key, a retry gets the first answer again and starts nothing.
+
+    Without the scope `read` the answer's content is left empty and named in `withheld`.
+    """
     settings = gateway["settings"]
     webhooks = settings.webhook_rules if settings.webhooks else None
-    known = {"roles": gateway["roles"], "strategies": gateway["strategies"], "webhooks": webhooks}
+    known = {"roles": gateway["roles"], "strategies": gateway["strategies"], "webhooks": webhooks, "read": read}
     asked = await body_of(request, DeliberationRequest, known)
     state, replayed = await gateway["deliberations"].accept(tenant, asked, submission_of(request))
     headers = {"Location": f"/deliberations/{state.deliberation_id}"}
     if replayed:
         headers["Idempotency-Replayed"] = "true"
-    return await _awaited_response(gateway, tenant, state, wait_of(request), headers)
+    return await _awaited_response(gateway, tenant, state, wait_of(request), headers, read=read)
 
 
 @router.get(
@@ -127,11 +130,11 @@ async def get_deliberation(
     state = await gateway["deliberations"].load(tenant, deliberation_id)
     wait_s = wait_of(request)
     known = request.headers.get("if-none-match")
-    if wait_s is not None and (known is None or _matches(request, _etag(state))):
+    if wait_s is not None and (known is None or _matches(request, _etag(state, read=True))):
         state = await _revised(gateway, tenant, state, wait_s)
-    if _matches(request, _etag(state)):
-        return Response(status_code=304, headers=_headers(state, wait_s))
-    return _resource_response(gateway, state, 200, _headers(state, wait_s))
+    if _matches(request, _etag(state, read=True)):
+        return Response(status_code=304, headers=_headers(state, wait_s, read=True))
+    return _resource_response(gateway, state, 200, _headers(state, wait_s, read=True), read=True)
 
 
 @router.post(
@@ -146,13 +149,16 @@ async def get_deliberation(
     openapi_extra={"requestBody": body("CancelRequest", required=False), "parameters": [PREFER]},
 )
 async def cancel_deliberation(
-    request: Request, gateway: InGateway, tenant: OfTenant, deliberation_id: DeliberationId
+    request: Request, gateway: InGateway, tenant: OfTenant, deliberation_id: DeliberationId, read: MayRead
 ) -> Response:
-    """Idempotent: the first reason stays. The answer is 200 once the deliberation has ended for any reason."""
+    """Idempotent: the first reason stays. The answer is 200 once the deliberation has ended for any reason.
+
+    Without the scope `read` its content is left empty and named in `withheld`.
+    """
     asked = await body_of(request, CancelRequest)
     state = await gateway["deliberations"].load(tenant, deliberation_id)
     state = await gateway["deliberations"].cancel(tenant, state, asked.reason)
-    return await _awaited_response(gateway, tenant, state, wait_of(request), {})
+    return await _awaited_response(gateway, tenant, state, wait_of(request), {}, read=read)
 
 
 @router.delete(

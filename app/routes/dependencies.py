@@ -84,6 +84,11 @@ async def tenant_of(request: Request) -> str:
     return request.scope["caller"].tenant
 
 
+async def may_read(request: Request) -> bool:
+    """Whether the answer may show content: the caller has the scope `read`."""
+    return "read" in request.scope["caller"].scopes
+
+
 async def deliberation_id_of(
     deliberation_id: Annotated[str, Path(description="Letters a-z, digits, `-` and `_`, at most 64")],
 ) -> str:
@@ -97,4 +102,5 @@ async def deliberation_id_of(
 InGateway = Annotated[Gateway, Depends(gateway_of)]
 OfCaller = Annotated[Caller, Depends(caller_of)]
 OfTenant = Annotated[str, Depends(tenant_of)]
+MayRead = Annotated[bool, Depends(may_read)]
 DeliberationId = Annotated[str, Depends(deliberation_id_of)]

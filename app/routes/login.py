@@ -66,7 +66,6 @@ def _session(caller: Caller) -> Response:
 async def log_in(request: Request, gateway: InGateway) -> Response:
     """The cookie holds a signed token, not the key; it ends after SESSION_LIFETIME, with its key, or by logging out."""
     access = gateway["access"]
-    access.check_site(request.scope)
     asked = await body_of(request, LoginRequest)
     if access.sessions is None:
         return _session(DEVELOPER)
@@ -100,9 +99,8 @@ async def get_session(caller: OfCaller) -> Response:
     status_code=204,
     responses={204: answer("The browser deletes the cookie", "Set-Cookie"), **problems(403)},
 )
-async def log_out(request: Request, gateway: InGateway) -> Response:
+async def log_out(request: Request) -> Response:
     """Deletes the cookie. A copied token remains valid until its expiry or its key's revocation."""
-    gateway["access"].check_site(request.scope)
     answered = Response(status_code=204, headers=_NO_STORE)
     secure = request.scope["scheme"] == "https"
     answered.delete_cookie(cookie_name(request.scope), secure=secure, httponly=True, samesite="strict")

@@ -11,7 +11,6 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from app.access.authorization import ANONYMOUS, Access
 from app.access.keyring import Keyring
 from app.access.keys import Caller, looks_like_key
-from app.access.origins import own_name
 from app.api.problems import error_response
 from app.api.refusals import ForeignHost, KeyInUrl, Refusal
 from app.routes.dependencies import gateway_in
@@ -33,17 +32,8 @@ def key_in_url(scope: Scope) -> KeyInUrl | None:
     return KeyInUrl("a parameter") if looks_like_key(unquote(text)) else None
 
 
-def foreign_host(scope: Scope) -> ForeignHost | None:
-    """The refusal of a Host header that another site may have pointed to this machine (DNS rebinding)."""
-    host = next((value for name, value in scope["headers"] if name == b"host"), b"").decode("latin-1")
-    if own_name(host):
-        return None
-    remedy = "Use localhost, or set KEY_PEPPER and send a key."
-    return ForeignHost("Without keys this gateway answers only under this machine's own names.", remedy)
-
-
 class RequestGuard:
-    """Refuses credentials in URLs and, in development mode, foreign Host headers; adds the tenant's rate to answers."""
+    """Refuses credentials in URLs and foreign Host headers; adds the tenant's rate to answers."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -54,7 +44,7 @@ class RequestGuard:
             await self._app(scope, receive, send)
             return
         access = gateway_in(scope)["access"]
-        refusal: Refusal | None = key_in_url(scope) or (foreign_host(scope) if access.development else None)
+        refusal: Refusal | None = key_in_url(scope) or (None if access.knows_host(scope) else ForeignHost())
         if refusal is not None:
             # Without the path, because the answer must not repeat a credential in it.
             request = Request({**scope, "path": "/", "raw_path": b"/"})

@@ -1,6 +1,7 @@
 """Deliveries as resources of the API, and the body of a webhook."""
 
-from typing import Literal
+from collections.abc import Mapping
+from typing import Any, Literal
 
 from pydantic import AwareDatetime, Field
 
@@ -46,6 +47,20 @@ class Delivery(Resource):
     next_attempt_at: AwareDatetime | None = Field(description="The next scheduled attempt; null when none is due")
     redelivering: bool = Field(description="Whether a requested redelivery is still to be made")
     links: DeliveryLinks
+    withheld: tuple[str, ...] = Field(
+        default=(), description="Names of the fields left empty, because the credential lacks the scope `read`"
+    )
+
+
+# What stands in place of each field that shows the receiver's answers, for a caller without the scope `read`.
+_WITHHELD: Mapping[str, Any] = {"attempts": (), "next_attempt_at": None}
+_SHOWN = frozenset({"id", "type", "event_id", "status", "redelivering", "links", "withheld"})
+assert _SHOWN ^ Delivery.model_fields.keys() == _WITHHELD.keys(), "each field is either shown or withheld"
+
+
+def without_answers(found: Delivery) -> Delivery:
+    """The delivery for a caller that lacks the scope `read`: without what the receiver answered."""
+    return found.model_copy(update={**_WITHHELD, "withheld": tuple(_WITHHELD)})
 
 
 class DeliveryPage(Resource):

@@ -12,7 +12,7 @@ from app.api.schemas import Resource, dump
 from app.api.webhook_payloads import delivery_id, due
 from app.deliberation.errors import DeliberationError, JournalUnavailable, NotFound
 from app.deliberation.ports import Record
-from app.routes.dependencies import DeliberationId, Gateway, InGateway, OfTenant, api_router
+from app.routes.dependencies import DeliberationId, Gateway, InGateway, MayRead, OfTenant, api_router
 from app.webhooks.attempts import (
     DeliveryHistory,
     DeliveryKey,
@@ -22,7 +22,7 @@ from app.webhooks.attempts import (
     deliveries_subject,
     receiver_gone,
 )
-from app.webhooks.resources import Delivery, DeliveryPage, delivery_resource
+from app.webhooks.resources import Delivery, DeliveryPage, delivery_resource, without_answers
 
 PAGE_MAX = 200
 REDELIVERIES_MAX = 100
@@ -107,8 +107,12 @@ async def redeliver(
     tenant: OfTenant,
     deliberation_id: DeliberationId,
     id: Annotated[str, Path(alias="delivery_id", description="The delivery's id")],
+    read: MayRead,
 ) -> Response:
-    """One attempt besides the schedule, with the same `webhook-id`. While one is pending, a request has no effect."""
+    """One attempt besides the schedule, with the same `webhook-id`. While one is pending, a request has no effect.
+
+    Without the scope `read` the attempts are left out, and `withheld` says so.
+    """
     found = await _deliveries(gateway, tenant, deliberation_id)
     if id not in found.facts:
         raise NotFound(f"Deliberation {deliberation_id} has no such delivery.")
@@ -122,4 +126,5 @@ async def redeliver(
         subject = DeliveryKey(tenant, deliberation_id, id).subject(request)
         appended = await gateway["journal"].write(subject, dump(request))
         history.add(decoded(appended.record.data))
-    return _answered(found.resource(id), 202)
+    delivery = found.resource(id)
+    return _answered(delivery if read else without_answers(delivery), 202)

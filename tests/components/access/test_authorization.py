@@ -14,7 +14,7 @@ import pytest
 
 from app.access.authorization import ACCESS, Access
 from app.access.keys import SCOPES, Scope, key_id_of, new_key
-from app.access.origins import checked_origin, is_loopback, own_name
+from app.access.origins import checked_origin, is_loopback
 from app.access.rate_limit import Rates
 from app.deliberation.errors import InvalidRequest
 from app.main import DrainingServer, access_of, check_exposure, serve
@@ -77,14 +77,14 @@ async def test_every_route_requires_the_scope_of_the_table(gateway: Served, name
         return
     assert without.status_code == 401
     assert without.headers["www-authenticate"] == 'Bearer realm="deliberation-gateway"'
+    assert (await asked(needed)).status_code not in (401, 403)
     for scope in SCOPES:
         answered = await asked((scope,))
-        if needed in (scope, "key"):
-            assert answered.status_code not in (401, 403), scope
-        else:
-            assert answered.status_code == 403, scope
-            assert f'error="insufficient_scope", scope="{needed}"' in answered.headers["www-authenticate"]
-            assert needed in answered.text
+        missing = [each for each in needed if each != scope]
+        assert (answered.status_code == 403) == bool(missing), scope
+        if missing:
+            assert f'error="insufficient_scope", scope="{" ".join(needed)}"' in answered.headers["www-authenticate"]
+            assert all(each in answered.text for each in missing)
 
 
 async def test_the_credential_is_checked_before_anything_else(gateway: Served) -> None:
@@ -344,40 +344,6 @@ async def test_with_a_pepper_no_answer_declares_development_mode(gateway: Served
         assert "needs an API key" in text and "Development mode" not in text
 
 
-@pytest.mark.parametrize(
-    ("host", "answered"),
-    [
-        ("localhost:8080", True),
-        ("127.0.0.1:8080", True),
-        ("127.0.0.53", True),
-        ("[::1]:8080", True),
-        ("app.localhost", True),
-        ("gateway", True),
-        ("evil.example", False),
-        ("localhost.evil.example", False),
-        ("192.0.2.7:8080", False),
-        ("[2001:db8::1]", False),
-        ("127.0.0.1.evil.example", False),
-        ("[", False),
-    ],
-)
-async def test_development_mode_rejects_foreign_host_headers(host: str, answered: bool) -> None:
-    """A page could resolve its own name to loopback, and would share the origin of the gateway there."""
-    assert own_name(host) == answered
-    async with served() as gateway:
-        response = await gateway.client.get("/roles", headers={"Host": host})
-    if answered:
-        assert response.status_code == 200
-    else:
-        refusal(response, 400, "foreign_host")
-
-
-async def test_with_keys_any_host_header_is_accepted(gateway: Served) -> None:
-    key = await make_key(gateway.journal)
-    response = await gateway.client.get("/roles", headers=bearer(key) | {"Host": "deliberations.example"})
-    assert response.status_code == 200
-
-
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "", "192.0.2.7", "gateway", "example.com", "localhost.example"])
 def test_without_keys_only_loopback_hosts_are_allowed(monkeypatch: pytest.MonkeyPatch, host: str) -> None:
     assert not is_loopback(host)
@@ -422,20 +388,52 @@ def test_origins_are_separated_by_commas(monkeypatch: pytest.MonkeyPatch) -> Non
     assert Settings().cors_origins == ()
 
 
-SCOPE_MEANS: Mapping[Scope, str] = {
-    "submit": "start, cancel and delete deliberations of the tenant",
-    "read": "read and watch deliberations of the tenant; roles, strategies, models",
-    "admin": "read the installation's own figures, which count all tenants together",
+SCOPE_MEANS: Mapping[Scope, tuple[str, str]] = {
+    "submit": (
+        "start, cancel and delete deliberations of the tenant, and redeliver events",
+        "ids, status, revision, times, cursors and links; of a delivery also the event's type",
+    ),
+    "read": ("read and watch deliberations of the tenant; roles, strategies, models", "all content of the tenant"),
+    "admin": (
+        "read the installation's own figures, which count all tenants together",
+        "counts, names of roles, hosts and engines; no content",
+    ),
+}
+_OUTLINE = "id, status, revision, times, cursor, links; with `read` everything"
+_ANSWERS: Mapping[str, str] = {
+    "create_deliberation": _OUTLINE,
+    "cancel_deliberation": _OUTLINE,
+    "delete_deliberation": "nothing",
+    "create_chat_completion": "the verdict",
+    "list_deliberations": "the tenant's deliberations: 200 characters of the task, metadata",
+    "get_deliberation": "everything",
+    "read_deliberation_events": "everything, as it happens",
+    "read_events": "everything of the tenant, as it happens",
+    "list_deliveries": "each delivery with its attempts",
+    "redeliver": "id, type, cursor, status, links; with `read` also the attempts",
+    "get_stats": "counts, durations and tokens of the tenant",
+    "list_roles": "roles as declared, their personas, their replicas and engines",
+    "get_role": "one role likewise",
+    "list_strategies": "strategies and their parameters",
+    "list_models": "every strategy with every role",
+    "get_model": "one model likewise",
+    "get_metrics": "counts over all tenants, by role and engine",
+    "get_cluster": "replicas, hosts, engines, streams and queues",
+    "get_session": "tenant, scopes and name of the credential, and its end",
+    "log_in": "the same, of the key that was sent",
+    "log_out": "nothing",
+    "get_health": "that the process lives",
+    "get_readiness": "the mode, and which checks pass",
 }
 
 
 def access_table(operations: Mapping[str, tuple[str, str]]) -> str:
-    """A Markdown table of the scope of each operation; `operations` has method and path by operation id."""
-    rows = ["| endpoint | needs |", "|---|---|"]
+    """A Markdown table of the scopes of each operation; `operations` has method and path by operation id."""
+    rows = ["| endpoint | needs | the answer shows |", "|---|---|---|"]
     for operation, (method, path) in operations.items():
         needed = ACCESS[operation]
-        shown = "nothing" if needed is None else "any key" if needed == "key" else f"`{needed}`"
-        rows.append(f"| `{method} {path}` | {shown} |")
+        named = "nothing" if needed is None else ", ".join(f"`{scope}`" for scope in needed) or "any key"
+        rows.append(f"| `{method} {path}` | {named} | {_ANSWERS[operation]} |")
     return "\n".join(rows) + "\n"
 
 
@@ -448,12 +446,12 @@ def test_the_access_table_is_documented() -> None:
         if method != "parameters"
     }
     assert access_table(routes) in page, f"write this between the markers of docs/security.md:\n{access_table(routes)}"
-    for scope, means in SCOPE_MEANS.items():
-        assert f"| `{scope}` | {means} |" in page
+    for scope, (means, shows) in SCOPE_MEANS.items():
+        assert f"| `{scope}` | {means} | {shows} |" in page
 
 
 def test_an_operation_outside_the_table_is_refused() -> None:
-    access = Access(FakeClock(), None, None, Rates(1), ())
+    access = Access(FakeClock(), None, None, Rates(1))
     with pytest.raises(KeyError):
         access.permit({"type": "http", "headers": [], "method": "GET", "scheme": "http"}, "unheard_of")
     assert access_of(Settings(), FakeClock()).development

@@ -215,7 +215,7 @@ async def gateway_with_agents() -> AsyncGenerator[GatewayClient]:
         async def app(scope: Scope, receive: Receive, send: Send) -> None:
             await APP({**scope, "state": dict(here.gateway)}, receive, send)
 
-        async with GatewayClient("http://gateway", transport=httpx.ASGITransport(app=app)) as gateway:
+        async with GatewayClient("http://localhost", transport=httpx.ASGITransport(app=app)) as gateway:
             yield gateway
         for each in playing:
             await each

@@ -55,7 +55,7 @@ class Connection:
             "path": PATH,
             "raw_path": PATH.encode(),
             "query_string": b"",
-            "headers": [(b"content-type", b"application/json"), *named],
+            "headers": [(b"host", b"localhost"), (b"content-type", b"application/json"), *named],
             "client": ("client", 1),
             "server": ("gateway", 80),
             "state": dict(cast(Any, self.gateway.gateway)),

@@ -75,7 +75,7 @@ async def answering(state: Gateway) -> AsyncGenerator[httpx.AsyncClient, None]:
         await APP({**scope, "state": dict(cast(Any, state))}, receive, send)
 
     transport = httpx.ASGITransport(app=with_state, raise_app_exceptions=False)
-    async with httpx.AsyncClient(transport=transport, base_url="http://gateway") as client:
+    async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
         yield client
 
 

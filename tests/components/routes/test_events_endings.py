@@ -132,7 +132,7 @@ async def test_a_stalled_viewer_is_disconnected_and_releases_its_slot() -> None:
         async with gateway.feed.watch(of_deliberation(TENANT, "a")) as watch:
             with socket.create_connection(("127.0.0.1", port)) as stalled:
                 stalled.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
-                stalled.sendall(b"GET /deliberations/a/events?after=0 HTTP/1.1\r\nHost: g\r\n\r\n")
+                stalled.sendall(b"GET /deliberations/a/events?after=0 HTTP/1.1\r\nHost: localhost\r\n\r\n")
                 await until(lambda: watch.viewers == 2)
                 for offset in range(200):
                     await gateway.write(story.delta("dev-001", offset, "x" * 60_000))

@@ -68,13 +68,13 @@ async def test_a_login_sets_an_http_only_strict_cookie(gateway: Served) -> None:
 
 async def test_over_https_the_cookie_is_secure_and_host_bound(gateway: Served) -> None:
     key = await make_key(gateway.journal)
-    cookie = cookie_of(await log_in(gateway, key, "https://gateway/login"))
+    cookie = cookie_of(await log_in(gateway, key, "https://localhost/login"))
     assert (cookie["name"], cookie["secure"], cookie["path"]) == ("__Host-deliberate", True, "/")
     assert "domain" not in cookie
     gateway.client.cookies.clear()
     for name, status in (("__Host-deliberate", 200), ("deliberate", 401)):
         sent = {"Cookie": f"other=1; {name}={cookie['value']}"}
-        assert (await gateway.client.get("https://gateway/roles", headers=sent)).status_code == status
+        assert (await gateway.client.get("https://localhost/roles", headers=sent)).status_code == status
 
 
 @pytest.mark.parametrize(
@@ -150,17 +150,17 @@ async def test_a_bearer_key_beats_the_cookie_even_if_invalid(gateway: Served) ->
 @pytest.mark.parametrize(
     ("headers", "allowed"),
     [
-        ({"Sec-Fetch-Site": "same-origin", "Origin": "http://gateway"}, True),
+        ({"Sec-Fetch-Site": "same-origin", "Origin": "http://localhost"}, True),
         ({"Sec-Fetch-Site": "same-origin"}, True),
-        ({"Origin": "http://gateway"}, True),
-        ({"Origin": "http://gateway:80"}, True),
+        ({"Origin": "http://localhost"}, True),
+        ({"Origin": "http://localhost:80"}, True),
         ({"Sec-Fetch-Site": "same-site", "Origin": "https://listed.example"}, True),
-        ({"Sec-Fetch-Site": "same-site", "Origin": "https://other.gateway"}, False),
-        ({"Sec-Fetch-Site": "cross-site", "Origin": "http://gateway"}, False),
+        ({"Sec-Fetch-Site": "same-site", "Origin": "https://other.localhost"}, False),
+        ({"Sec-Fetch-Site": "cross-site", "Origin": "http://localhost"}, False),
         ({"Sec-Fetch-Site": "none"}, False),
-        ({"Origin": "http://gateway:8080"}, False),
+        ({"Origin": "http://localhost:8080"}, False),
         ({"Origin": "http://evil.example"}, False),
-        ({"Origin": "http://gateway.evil.example"}, False),
+        ({"Origin": "http://localhost.evil.example"}, False),
         ({"Origin": "null"}, False),
         ({}, False),
     ],
@@ -194,7 +194,7 @@ async def with_cors(*origins: str) -> AsyncGenerator[httpx.AsyncClient, None]:
             await app({**scope, "state": dict(running.gateway)}, receive, send)
 
         transport = httpx.ASGITransport(app=with_state, raise_app_exceptions=False)
-        async with httpx.AsyncClient(transport=transport, base_url="http://gateway") as client:
+        async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
             key = await make_key(journal)
             ring = running.gateway["access"].keyring
             await until(lambda: ring is not None and ring.caught_up)

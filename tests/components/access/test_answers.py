@@ -1,0 +1,254 @@
+"""All routes × all sets of scopes × both modes: an answer shows only what the credential may read."""
+
+import asyncio
+import json
+import re
+from collections.abc import AsyncGenerator, Iterator
+from dataclasses import dataclass
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from app.access.authorization import ACCESS
+from app.access.keys import SCOPES, Scope
+from app.api.schemas import Deliberation, dump
+from app.deliberation.calls import Call, FactProblem
+from app.deliberation.facts import Accepted, Failed, decode
+from app.lifecycle.specify import deliberation_id
+from app.openapi.document import document
+from app.testing import InMemoryJournal
+from app.webhooks.attempts import Attempt, AttemptFailed, AttemptProblem, DeliveryEnded, DeliveryKey
+from app.webhooks.resources import Delivery
+from tests.components.access.keyed import PEPPER, bearer, make_key
+from tests.components.routes.served import COORDINATOR, Served, played, served, written
+from tests.conditions import until
+from tests.story import NOW
+
+CANARY = "canary-of-acme"
+# The name of a role is the installation's: `read` and `admin` show it.
+ROLE = "CANARYROLE"
+ROLES = f"roles:\n  {ROLE}:\n    persona: You keep a {CANARY}.\n"
+BODY: dict[str, Any] = {
+    "task": f"Name a colour, {CANARY}.",
+    "role": ROLE,
+    "num_agents": 2,
+    "constraints": {
+        "requirements": [CANARY],
+        "rubric": [{"id": CANARY, "description": CANARY}],
+        "metadata": {"k": CANARY},
+    },
+    "metadata": {"k": CANARY},
+    "webhook": {"url": f"https://hooks.example/{CANARY}", "metadata": {"k": CANARY}},
+}
+CHAT: dict[str, Any] = {"model": f"single/{ROLE}", "messages": [{"role": "user", "content": CANARY}]}
+SETS: list[tuple[Scope, ...]] = [set_ for size in range(4) for set_ in combinations(SCOPES, size)]
+# Operations with content in a permitted answer; the others have none for anybody.
+CONTENT = {
+    "create_deliberation", "cancel_deliberation", "create_chat_completion", "list_deliberations", "get_deliberation",
+    "read_deliberation_events", "read_events", "list_deliveries", "redeliver", "list_roles", "get_role",
+}  # fmt: skip
+SHOWN = {
+    "id", "status", "revision", "created_at", "started_at", "ended_at", "deadline_at", "last_event_id",
+    "retention_until", "links", "withheld",
+}  # fmt: skip
+Asked = tuple[str, str, dict[str, str], Any]
+
+
+@dataclass
+class Kept:
+    """A gateway that holds the canary wherever content can be, by the ids of its deliberations."""
+
+    gateway: Served
+    tenant: str
+    ids: dict[str, str]
+    delivery: str
+
+    async def ask(self, asked: Asked, headers: dict[str, str]) -> httpx.Response:
+        method, path, more, body = asked
+        sent = {"Content-Type": "application/json", **headers, **more}
+        content = body if isinstance(body, bytes) else None if body is None else json.dumps(body).encode()
+        return await self.gateway.client.request(method, path, content=content, headers=sent)
+
+
+def _canaried(call: Call) -> str:
+    return written(call).replace('"c"', f'"{CANARY}"').replace("draft", f"draft {CANARY}")
+
+
+async def _play(gateway: Served, tenant: str, id: str, *, until_stage: int | None = None) -> None:
+    fact = decode((await gateway.journal.facts(tenant, id))[0].data)
+    assert isinstance(fact, Accepted)
+    for event in played(fact, now=gateway.clock.now, until_stage=until_stage, write=_canaried):
+        await gateway.journal.append(tenant, event)
+
+
+async def _filled(gateway: Served, tenant: str, headers: dict[str, str]) -> Kept:
+    """Four deliberations: ended, running, cancelling and failed; a failed delivery; and a chat completion."""
+    ids: dict[str, str] = {}
+    for name in ("ended", "running", "cancelling", "failed"):
+        response = await gateway.client.post("/deliberations", json=BODY, headers=headers | {"Idempotency-Key": name})
+        assert response.status_code == 202, response.text
+        ids[name] = response.json()["id"]
+    await _play(gateway, tenant, ids["ended"])
+    await _play(gateway, tenant, ids["running"], until_stage=2)
+    await gateway.client.post(f"/deliberations/{ids['cancelling']}/cancel", json={"reason": CANARY}, headers=headers)
+    problem = FactProblem(code="no_answers", detail=CANARY, retryable=False)
+    await gateway.journal.append(tenant, Failed(deliberation_id=ids["failed"], ts=NOW, problem=problem))
+    listed = (await gateway.client.get(f"/deliberations/{ids['ended']}/deliveries", headers=headers)).json()["items"]
+    delivery = listed[0]["id"]
+    refused = Attempt(at=NOW, duration_ms=5, status_code=500, problem=AttemptProblem(code="http_status", detail=CANARY))
+    for record in (
+        AttemptFailed(fact="f", number=1, attempt=refused, next_attempt_at=NOW),
+        DeliveryEnded(fact="f", ending="exhausted", attempt=refused),
+    ):
+        await gateway.journal.write(DeliveryKey(tenant, ids["ended"], delivery).subject(record), dump(record))
+    chat = deliberation_id(tenant, "chat", NOW)
+    accepted = {"Idempotency-Key": "chat"}
+    asking = asyncio.create_task(gateway.client.post("/v1/chat/completions", json=CHAT, headers=headers | accepted))
+    await until(lambda: any(chat in record.subject for record in gateway.journal.records))
+    await _play(gateway, tenant, chat)
+    assert (await asking).status_code == 200
+    return Kept(gateway, tenant, ids, delivery)
+
+
+@pytest.fixture
+def roles_file(tmp_path: Path) -> Path:
+    path = tmp_path / "roles.yaml"
+    path.write_text(ROLES)
+    return path
+
+
+@pytest.fixture
+async def with_keys(roles_file: Path) -> AsyncGenerator[Kept, None]:
+    journal = InMemoryJournal(replies={"control.coordinator": [COORDINATOR]})
+    key = await make_key(journal, "acme")
+    async with served(journal=journal, key_pepper=PEPPER, webhooks=True, roles_file=roles_file) as gateway:
+        ring = gateway.gateway["access"].keyring
+        await until(lambda: ring is not None and ring.caught_up)
+        yield await _filled(gateway, "acme", bearer(key))
+
+
+@pytest.fixture
+async def in_development(roles_file: Path) -> AsyncGenerator[Kept, None]:
+    async with served(webhooks=True, roles_file=roles_file) as gateway:
+        yield await _filled(gateway, "default", {})
+
+
+def operations() -> Iterator[tuple[str, str, str]]:
+    for path, methods in document()["paths"].items():
+        for method, operation in methods.items():
+            if method != "parameters":
+                yield operation["operationId"], method.upper(), path
+
+
+def requests(kept: Kept, name: str, method: str, path: str) -> Iterator[Asked]:
+    """Requests of an operation: each of its answers with content, and each of its errors."""
+    match name:
+        case "create_deliberation":
+            for key in kept.ids:  # replays
+                for more in ({}, {"Prefer": "wait=1"} if key in ("ended", "failed") else {}):
+                    yield method, path, {"Idempotency-Key": key, **more}, BODY
+            yield method, path, {"Idempotency-Key": "ended"}, {**BODY, "task": "Another."}
+            yield method, path, {}, {**BODY, "role": "NOBODY"}
+            yield method, path, {}, {"task": "No role is named."}
+            yield method, path, {}, b"{"
+        case "create_chat_completion":
+            yield method, path, {"Idempotency-Key": "chat"}, CHAT
+            yield method, path, {"Idempotency-Key": "chat"}, {**CHAT, "stream": True}
+            yield method, path, {"Idempotency-Key": "failed"}, CHAT
+            yield method, path, {}, {**CHAT, "model": "council/NOBODY"}
+        case "log_in":
+            yield method, path, {}, {"key": "dlb_none"}
+        case _:
+            body = None if method == "GET" else {}
+            headers = {"Accept": "application/json"} if name.startswith("read_") else {}
+            for id in kept.ids.values() if "{deliberation_id}" in path else ("",):
+                values = {"deliberation_id": id, "delivery_id": kept.delivery, "role": ROLE, "model": f"council/{ROLE}"}
+                filled = re.sub(r"\{(\w+)\}", lambda found, values=values: values[found[1]], path)
+                for more in ({}, {"Prefer": "wait=1"} if id == kept.ids["ended"] else {}, {"If-None-Match": "*"}):
+                    yield method, filled, headers | more, body
+
+
+def told(response: httpx.Response) -> str:
+    """Everything that an answer says, its headers and its body, but the path that the request named."""
+    return f"{dict(response.headers)}\n{response.text}".replace(response.request.url.path, "PATH")
+
+
+@pytest.mark.parametrize(("name", "method", "path"), operations())
+async def test_an_answer_shows_only_what_the_scopes_allow(with_keys: Kept, name: str, method: str, path: str) -> None:
+    needed = ACCESS[name]
+    seen = set[tuple[Scope, ...]]()
+    for scopes in SETS:
+        key = await make_key(with_keys.gateway.journal, "acme", scopes)
+        for asked in requests(with_keys, name, method, path):
+            response = await with_keys.ask(asked, bearer(key))
+            missing = [scope for scope in needed or () if scope not in scopes]
+            if missing:
+                assert response.status_code == 403, (asked, scopes)
+                assert all(f" {scope}" in response.text for scope in missing)
+                assert f'scope="{" ".join(needed or ())}"' in response.headers["www-authenticate"]
+            else:
+                assert response.status_code != 403 and (response.status_code != 401 or name == "log_in"), asked
+            if "read" not in scopes:
+                assert CANARY not in told(response), (asked, scopes)
+                assert ROLE not in told(response) or "admin" in (needed or ()), (asked, scopes)
+            elif CANARY in told(response):
+                seen.add(scopes)
+    allowed = {scopes for scopes in SETS if "read" in scopes and set(needed or ()) <= set(scopes)}
+    assert seen == (allowed if name in CONTENT else set()), "the canary is where it can be found"
+
+
+@pytest.mark.parametrize(("name", "method", "path"), operations())
+async def test_without_a_credential_no_answer_shows_content(with_keys: Kept, name: str, method: str, path: str) -> None:
+    for asked in requests(with_keys, name, method, path):
+        response = await with_keys.ask(asked, {})
+        assert (response.status_code == 401) == (ACCESS[name] is not None) or name == "log_in"
+        assert CANARY not in told(response) and ROLE not in told(response)
+
+
+@pytest.mark.parametrize(("name", "method", "path"), operations())
+async def test_development_mode_shows_everything(in_development: Kept, name: str, method: str, path: str) -> None:
+    answers = [await in_development.ask(asked, {}) for asked in requests(in_development, name, method, path)]
+    assert not {401, 403} & {answer.status_code for answer in answers}
+    assert any(CANARY in told(answer) for answer in answers) == (name in CONTENT)
+    assert all('"withheld":["' not in answer.text for answer in answers)
+
+
+@pytest.mark.parametrize(("name", "method", "path"), [each for each in operations() if each[1] == "GET"])
+async def test_a_get_writes_nothing(in_development: Kept, name: str, method: str, path: str) -> None:
+    journal = in_development.gateway.journal
+    before = list(journal.records)
+    for asked in requests(in_development, name, method, path):
+        await in_development.ask(asked, {})
+    assert journal.records == before, name
+
+
+async def test_a_submit_only_key_gets_id_status_and_times(with_keys: Kept) -> None:
+    submit = bearer(await make_key(with_keys.gateway.journal, "acme", ("submit",)))
+    everything = bearer(await make_key(with_keys.gateway.journal, "acme"))
+    for name, id in with_keys.ids.items():
+        path = f"/deliberations/{id}"
+        outline = await with_keys.gateway.client.post(f"{path}/cancel", headers=submit)
+        whole = await with_keys.gateway.client.get(path, headers=everything)
+        shown, full = outline.json(), whole.json()
+        assert set(shown["withheld"]) == shown.keys() - SHOWN and not full["withheld"], name
+        assert {field: shown[field] for field in SHOWN - {"withheld"}} == {
+            field: full[field] for field in SHOWN - {"withheld"}
+        }
+        assert Deliberation.model_validate(shown).status == full["status"], "emptied fields keep their types"
+        assert outline.headers["etag"] != whole.headers["etag"], "another representation has another validator"
+        again = await with_keys.gateway.client.get(
+            path, headers=everything | {"If-None-Match": outline.headers["etag"]}
+        )
+        assert again.status_code == 200
+
+
+async def test_a_redelivery_hides_the_receivers_answers_without_read(with_keys: Kept) -> None:
+    path = f"/deliberations/{with_keys.ids['ended']}/deliveries/{with_keys.delivery}/redeliver"
+    submit = bearer(await make_key(with_keys.gateway.journal, "acme", ("submit",)))
+    response = await with_keys.gateway.client.post(path, headers=submit)
+    shown = Delivery.model_validate(response.json())
+    assert (response.status_code, shown.redelivering, shown.withheld) == (202, True, ("attempts", "next_attempt_at"))
+    assert not shown.attempts
