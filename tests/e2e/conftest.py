@@ -15,6 +15,7 @@ import httpx
 import pytest
 
 from app.log.journal import JetStreamJournal
+from app.log.seal import LogSeal
 
 DELIBERATE = Path(sys.executable).with_name("deliberate")
 SLOW = {"duration_ms": 700, "faults": [], "behaviour": "normal"}
@@ -137,7 +138,8 @@ def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[subprocess.Po
 @pytest.fixture(scope="session")
 async def running(up: tuple[subprocess.Popen[str], Path, dict[str, Any]]) -> AsyncIterator[Stack]:
     process, data_dir, ready = up
-    journal = await JetStreamJournal.connect(ready["nats_url"], name=f"e2e-{os.getpid()}")
+    seal = LogSeal.of_file(data_dir / "log_key")
+    journal = await JetStreamJournal.connect(ready["nats_url"], name=f"e2e-{os.getpid()}", seal=seal)
     async with (
         httpx.AsyncClient(base_url=ready["url"], timeout=70) as client,
         httpx.AsyncClient(base_url=ready["engine_urls"][0], timeout=10) as engine,
