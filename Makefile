@@ -4,7 +4,7 @@ BIN := .venv/bin
 STAMP := .venv/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo up test test-unit coverage test-browser test-vllm test-sdk fuzz mutants lint format bench overload chaos openapi lock clean
+.PHONY: help install demo up test test-unit coverage test-browser test-vllm test-sdk fuzz mutants lint format bench overload chaos attack sbom audit openapi lock clean
 
 help: ## Show this help
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -25,7 +25,7 @@ up: $(STAMP) ## Start everything in the foreground; Ctrl-C drains and stops it
 	@$(BIN)/deliberate up
 
 test: $(STAMP) ## Run the whole test suite: real nats-server, real Ray Serve, the whole stack
-	$(BIN)/pytest -n 2 --dist loadscope --no-loadscope-reorder -m "not vllm and not browser and not sdk"
+	$(BIN)/pytest -n 2 --dist loadscope --no-loadscope-reorder -m "not vllm and not browser and not sdk" --ignore=tests/attack
 
 # Without cached bytecode pytest would rewrite every test module again.
 test-unit: $(STAMP) ## Run the pure tests alone, in seconds
@@ -78,6 +78,16 @@ overload: $(STAMP) ## Ask for ten times what the engine can do, for two minutes 
 chaos: $(STAMP) ## Kill, stop and cut off everything at random for two minutes under load, and check that nothing is lost
 	$(BIN)/python -m benchmarks.chaos --seconds 120 --interval 3.6 --kills-min 20
 
+attack: $(STAMP) ## Play what an attacker would try against running gateways, and print the figures; ATTACKS='-m "not long"' for a part
+	$(BIN)/pytest tests/attack $(ATTACKS)
+
+sbom: $(STAMP) ## Write build/sbom.json: the packages of requirements.lock with their hashes, in CycloneDX
+	@mkdir -p build
+	$(BIN)/cyclonedx-py requirements requirements.lock --pyproject pyproject.toml --output-reproducible -o build/sbom.json
+
+audit: $(STAMP) ## Look for known vulnerabilities in all locked packages; says so when there is no network
+	$(BIN)/python deploy/audit.py
+
 lock: $(STAMP) ## Resolve the dependencies anew and write both lock files, with hashes
 	$(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3.11 --generate-hashes --no-annotate --no-header \
 		pyproject.toml -o requirements.lock
@@ -85,4 +95,4 @@ lock: $(STAMP) ## Resolve the dependencies anew and write both lock files, with 
 		--group dev -c requirements.lock pyproject.toml -o requirements-dev.lock
 
 clean: ## Remove the environments and what tests leave behind
-	rm -rf .venv .venv-vllm .sdk .deliberate .pytest_cache .ruff_cache .hypothesis *.egg-info
+	rm -rf build .venv .venv-vllm .sdk .deliberate .pytest_cache .ruff_cache .hypothesis *.egg-info

@@ -25,7 +25,8 @@ import nats
 import nats.errors
 from nats.aio.client import Client
 
-from app.access.keys import SCOPES, KeyRevoked, Pepper, created, encode_key, key_subject
+from app.access.keys import SCOPES, KeyRevoked, Pepper, created, key_subject
+from app.api.schemas import dump
 from app.deliberation.facts import CancelRequested, Completed, Deleted, encode, prefix, suffix
 from app.log.journal import JetStreamJournal
 from app.log.seal import LogSeal
@@ -116,14 +117,14 @@ async def attack(server: NatsServer, log_key: Path | None, seconds: float, per_s
         facts = []
         for scopes in (SCOPES, ("read",)):
             fact, key = created(pepper, name="x", tenant=TENANT, scopes=scopes, created_at=now, expires_at=None)
-            await journal.write(key_subject(fact), encode_key(fact))
+            await journal.write(key_subject(fact), dump(fact))
             keys.append(key)
             facts.append(fact)
         promoted = facts[1].model_copy(update={"scopes": SCOPES, "tenant": "victim"})
-        forged = [(key_subject(promoted), encode_key(promoted))]
+        forged = [(key_subject(promoted), dump(promoted))]
         for fact in facts:
             gone = KeyRevoked(key_id=fact.key_id, revoked_at=now, seal=fact.seal)
-            forged.append((key_subject(gone), encode_key(gone)))
+            forged.append((key_subject(gone), dump(gone)))
         settings = {"KEY_PEPPER": PEPPER, "TENANT_REQUESTS_PER_MINUTE": "1000000"}
         async with gateway(server.url, **settings, **({"LOG_KEY_FILE": str(log_key)} if log_key else {})) as (_, port):
             async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=30) as client:

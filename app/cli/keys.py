@@ -103,6 +103,8 @@ class KeyListing:
                 (book if good and fact.seal else others).take(fact)
         unsealed = others.keys.keys() - book.keys.keys()
         book.keys |= {key_id: others.keys[key_id] for key_id in unsealed}
+        # These keys open nothing anyway, so that an unverified revocation may be shown.
+        book.revoked |= {key_id: others.revoked[key_id] for key_id in unsealed & others.revoked.keys()}
         return cls(book, frozenset(unsealed))
 
     def status(self, key: HeldKey, pepper_id: str | None, now: datetime) -> str:
@@ -204,6 +206,9 @@ def revoke_key(
             detail = "there is no key with this id"
             raise CommandError(Exit.REFUSED, "not_found", detail, remedy="`deliberate keys list` shows the ids")
         fact = pepper.sealed(KeyRevoked(key_id=known, revoked_at=datetime.now(UTC)))
+        if known in listing.unsealed and known not in listing.book.revoked:
+            detail = "the key opens nothing with this KEY_PEPPER: it was made with another one, or not sealed"
+            raise CommandError(Exit.REFUSED, "not_sealed", detail, remedy="set KEY_PEPPER to the gateway's value")
         if known not in listing.book.revoked:
             written = await journal.write(
                 key_subject(fact), dump(fact), believes=lambda record: pepper.verified(record) is not None

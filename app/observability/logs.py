@@ -34,11 +34,6 @@ def unfailing(output: TextIO) -> TextIO:
     return cast("TextIO", _Unfailing(output))
 
 
-def outlast_output() -> None:
-    """Send structlog's events to standard output as by default, but drop failed writes."""
-    structlog.configure(logger_factory=structlog.PrintLoggerFactory(unfailing(sys.stdout)))
-
-
 class _ServerFilter(logging.Filter):
     """Drops two reports of uvicorn.
 
@@ -53,6 +48,8 @@ class _ServerFilter(logging.Filter):
 def _frames(_: WrappedLogger, __: str, event: EventDict) -> EventDict:
     """Replace an exception by its type and frames; its text may quote a task or an answer."""
     error = event.pop("exc_info", None)
+    if error is True:
+        error = sys.exception()
     if isinstance(error, tuple):
         error = error[1]  # pyright: ignore[reportUnknownVariableType]
     if isinstance(error, BaseException):
@@ -63,24 +60,34 @@ def _frames(_: WrappedLogger, __: str, event: EventDict) -> EventDict:
     return event
 
 
+_SHARED: list[structlog.typing.Processor] = [
+    structlog.processors.add_log_level,
+    structlog.processors.TimeStamper(fmt="iso", utc=True),
+    _frames,
+]
+# Escapes every character that could end a line or control a terminal.
+_RENDERED: list[structlog.typing.Processor] = [*_SHARED, structlog.processors.JSONRenderer()]
+
+
+def outlast_output() -> None:
+    """Send structlog's events of every level to standard output as JSON lines, and drop failed writes."""
+    factory = structlog.PrintLoggerFactory(unfailing(sys.stdout))
+    structlog.configure(processors=_RENDERED, logger_factory=factory)
+
+
 def configure(level: str, output: TextIO | None = None) -> None:
     """Send structlog's events and the libraries' log records, from `level` upwards, to `output` as JSON lines."""
     threshold = logging.getLevelNamesMapping()[level.upper()]
     written = unfailing(output or sys.stdout)
-    shared: list[structlog.typing.Processor] = [
-        structlog.processors.add_log_level,
-        structlog.processors.TimeStamper(fmt="iso", utc=True),
-        _frames,
-    ]
     structlog.configure(
-        processors=[*shared, structlog.processors.JSONRenderer()],
+        processors=_RENDERED,
         wrapper_class=structlog.make_filtering_bound_logger(threshold),
         logger_factory=structlog.PrintLoggerFactory(written),
         cache_logger_on_first_use=False,
     )
     handler = logging.StreamHandler(written)
     rendered = [structlog.stdlib.ProcessorFormatter.remove_processors_meta, structlog.processors.JSONRenderer()]
-    handler.setFormatter(structlog.stdlib.ProcessorFormatter(foreign_pre_chain=shared, processors=rendered))
+    handler.setFormatter(structlog.stdlib.ProcessorFormatter(foreign_pre_chain=_SHARED, processors=rendered))
     handler.addFilter(_ServerFilter())
     root = logging.getLogger()
     root.handlers[:] = [handler]

@@ -1,5 +1,7 @@
 """Bounds of connections, before a request exists: the size and duration of a head, and how many are open.
 
+A head that another parser may read differently is refused, so that no proxy's view of a connection differs from ours.
+
 nginx and h11 bound the same: `large_client_header_buffers`, `client_header_timeout`, `limit_conn`.
 """
 
@@ -20,12 +22,15 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResp
 
 from app.api.problems import PROBLEM_DOCUMENTS, RETRY_AFTER_S, answer_to
 from app.api.refusals import HttpError
+from app.api.request_body import BODY_TIMEOUT_S
 from app.streaming.connection import EXTENSION
 
 HEAD_BYTES_MAX = 65_536
 HEADERS_MAX = 100
 TARGET_BYTES_MAX = 8_192
 HEAD_TIMEOUT_S = 10.0
+# A route that waits for its body answers at BODY_TIMEOUT_S; this closes the connection of a body that no route reads.
+BODY_CLOSE_S = BODY_TIMEOUT_S + 2.0
 # Descriptors that the process needs beside its clients' connections.
 RESERVED_DESCRIPTORS = 256
 # A refused client may still be sending: what it sends is discarded for this long, so that it can read the answer.
@@ -58,7 +63,7 @@ class HeadTimeout(_ConnectionClosed):
 
 
 class MalformedRequest(_ConnectionClosed):
-    """The bytes are no HTTP/1.1 request."""
+    """The bytes are no HTTP/1.1 request, or one that another parser may read differently."""
 
     code = "malformed_request"
 
@@ -87,6 +92,22 @@ def available_connections(wanted: int) -> int:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return wanted if soft == resource.RLIM_INFINITY else max(1, min(wanted, soft - RESERVED_DESCRIPTORS))
+
+
+def ambiguity(version: str, headers: Collection[tuple[bytes, bytes]]) -> str | None:
+    """Why a proxy in front may read this head differently (RFC 9112, sections 3.2 and 6.1); None if it may not.
+
+    The parser has refused conflicting and malformed lengths already.
+    """
+    if version not in ("1.0", "1.1"):
+        return f"HTTP/{version} is not supported here."
+    hosts = sum(name == b"host" for name, _ in headers)
+    if hosts > 1 or (hosts == 0 and version == "1.1"):
+        return f"The head has {hosts} Host headers instead of one."
+    codings = [value.strip().lower() for name, value in headers if name == b"transfer-encoding"]
+    if codings and (codings != [b"chunked"] or version == "1.0"):
+        return "The only transfer coding is chunked, once, and not in HTTP/1.0."
+    return None
 
 
 class ConnectionTable:
@@ -208,6 +229,8 @@ class BoundedProtocol(HttpToolsProtocol):
                 self._refuse(HeadTooLarge(f"The head has more than {HEAD_BYTES_MAX} bytes."))
         if self._refusal is not None:
             self._discard(len(data))
+        elif self._timer is None and self._part == "body":
+            self._timer = self.loop.call_later(BODY_CLOSE_S, self.transport.close)
         elif self._timer is None and (self._part == "head" or self._head_bytes > 0):
             self._start_timer()
 
@@ -231,6 +254,10 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         """Called by the parser at the end of a head."""
+        assert self.parser is not None
+        fault = ambiguity(self.parser.get_http_version(), self.headers)
+        if fault is not None:
+            self._abandon(MalformedRequest(fault))
         self._part, self._head_bytes = "body", 0
         self._stop_timer()
         self._table.work(self)
@@ -241,6 +268,7 @@ class BoundedProtocol(HttpToolsProtocol):
         """Called by the parser at the end of a body."""
         super().on_message_complete()
         self._part = "idle"
+        self._stop_timer()
 
     def on_response_complete(self) -> None:
         """Called when a response has been sent."""
@@ -260,6 +288,10 @@ class BoundedProtocol(HttpToolsProtocol):
     def _responding(self) -> bool:
         cycle = cast("RequestResponseCycle | None", self.cycle)
         return cycle is not None and not cycle.response_complete
+
+    def _awaits_body(self) -> bool:
+        """Whether the only request of the connection has no response yet and its body is not complete."""
+        return self._part == "body" and not self.pipeline and not self.cycle.response_started
 
     def _start_timer(self) -> None:
         self._timer = self.loop.call_later(HEAD_TIMEOUT_S, self._head_late)
@@ -282,9 +314,13 @@ class BoundedProtocol(HttpToolsProtocol):
         self._refusal = refusal
         self._stop_timer()
         self._table.refused[refusal.code] += 1
-        if self._responding():
+        if self._responding() and not self._awaits_body():
             self.cycle.keep_alive = False
             return
+        if self._responding():
+            # The route waits for a body that will not end: it learns that, and what it answers is dropped.
+            self.cycle.disconnected = True
+            self.cycle.message_event.set()
         self.transport.write(_answer(refusal))
         if self.transport.can_write_eof():
             self.transport.write_eof()

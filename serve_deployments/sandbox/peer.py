@@ -1,8 +1,8 @@
 """Calls between a program's process and a test's, over two pipes. Both sides run this code.
 
 A message is a value of `values`. What is not plain stays in its process: the other one gets a `Remote`, which asks.
-The test's side is strict: it lets no object of the program take part in a verdict, and opens to the program no more
-than calls of its functions and the public attributes of its objects. A forged message can only carry another value.
+The test's side is strict: it lets no object of the program take part in a verdict. It opens to the program only calls
+of its functions and the public attributes of its objects. A forged message can only carry another value.
 """
 
 import _thread
@@ -44,7 +44,7 @@ _HELD: dict[type, Callable[[Any], object]] = {
     float: float.__float__,
     str: str.__str__,
     bytes: lambda value: bytes.__getitem__(value, slice(None)),
-    tuple: lambda value: tuple[Any, ...](tuple[Any, ...].__iter__(value)),
+    tuple: lambda value: tuple(cast("Any", tuple).__iter__(value)),
 }
 _CHANGING = (list, dict, set, bytearray)
 _CLOSED = (types.ModuleType, types.FrameType, types.CodeType, types.TracebackType, types.CoroutineType)
@@ -53,7 +53,7 @@ _CONTROL = (StopIteration, StopAsyncIteration)
 _OF_A_FUNCTION = ("__name__", "__qualname__", "__doc__", "__module__")
 
 
-class PeerEnded(BaseException):
+class ProcessGone(BaseException):
     """The other process has ended."""
 
 
@@ -84,7 +84,9 @@ class Remote:
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> bool:
         suppressed = bool(self.sandbox_peer.ask("__exit__", self, error))
         # A context manager of the program does not swallow a failure of the test.
-        return suppressed and not (self.sandbox_peer.strict and isinstance(error, (AssertionError, Refused, PeerEnded)))
+        return suppressed and not (
+            self.sandbox_peer.strict and isinstance(error, (AssertionError, Refused, ProcessGone))
+        )
 
     def __await__(self) -> Any:  # noqa: ANN401
         return _waiting(self).__await__()
@@ -252,7 +254,7 @@ class Peer:
     # Answering
 
     def serve(self) -> None:
-        """Answer until the other process ends. Raises PeerEnded then."""
+        """Answer until the other process ends. Raises ProcessGone then."""
         while True:
             _, *asked = self._received()
             self.answer(*asked)
@@ -341,7 +343,7 @@ class Peer:
 
     def _lost(self) -> None:
         self.gone = True
-        raise PeerEnded
+        raise ProcessGone
 
     # What is not plain
 

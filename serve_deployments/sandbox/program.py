@@ -8,7 +8,7 @@ import sys
 import types
 from typing import Any
 
-from serve_deployments.sandbox.peer import PeerEnded, Peer
+from serve_deployments.sandbox.peer import Peer, ProcessGone
 from serve_deployments.sandbox.protocol import PROGRAM
 from serve_deployments.sandbox.values import has_form
 
@@ -42,7 +42,7 @@ def serve(program: str, incoming: int, outgoing: int, notes: int) -> None:
     _watch(notes)
     try:
         peer.serve()
-    except PeerEnded:
+    except ProcessGone:
         return
 
 

@@ -39,7 +39,8 @@ VERDICTS = {
     "a text that equals everything": _lies("__eq__", "str"),
     "a tuple that equals everything": _lies("__eq__", "tuple"),
     "a float that equals everything": _lies("__eq__", "float"),
-    "never unequal": "class A:\n    __eq__ = lambda *_: True\n    __ne__ = lambda *_: False\n    __hash__ = lambda s: 42\n"
+    "never unequal": "class A:\n    __eq__ = lambda *_: True\n    __ne__ = lambda *_: False\n"
+    "    __hash__ = lambda s: 42\n"
     "def f(x): return A()",
     "a proxy of what equals everything": "import weakref\nclass A:\n    __eq__ = lambda *_: True\nkept = A()\n"
     "def f(x): return weakref.proxy(kept)",
@@ -51,11 +52,14 @@ VERDICTS = {
     "    __sub__ = lambda s, o: 0",
     "a metaclass that lies": "class M(type):\n    __eq__ = lambda *_: True\n    __hash__ = type.__hash__\n"
     "class A(metaclass=M): pass\ndef f(x): return A",
-    "a class that pretends to be int": "class A:\n    __class__ = int\n    __eq__ = lambda *_: True\ndef f(x): return A()",
-    "arithmetic that gives nothing": "class A:\n    __sub__ = lambda *_: 0\n    __eq__ = lambda *_: True\ndef f(x): return A()",
+    "a class that pretends to be int": "class A:\n    __class__ = int\n    __eq__ = lambda *_: True\n"
+    "def f(x): return A()",
+    "arithmetic that gives nothing": "class A:\n    __sub__ = lambda *_: 0\n    __eq__ = lambda *_: True\n"
+    "def f(x): return A()",
     "arithmetic that gives itself": "class A:\n    __sub__ = __abs__ = lambda s, *_: s\n    __lt__ = lambda *_: True\n"
     "def f(x): return A()",
-    "an order that lies": "class A(float):\n    __lt__ = __gt__ = __sub__ = __abs__ = lambda s, *_: s\ndef f(x): return A(7)",
+    "an order that lies": "class A(float):\n    __lt__ = __gt__ = __sub__ = __abs__ = lambda s, *_: s\n"
+    "def f(x): return A(7)",
     "a fraction whose class is changed": "import fractions\nfractions.Fraction.__eq__ = lambda *_: True\n"
     "def f(x): return fractions.Fraction(7)",
     "a list of what equals everything": "class A:\n    __eq__ = lambda *_: True\ndef f(x): return [A()]",
@@ -73,7 +77,8 @@ VERDICTS = {
     "raises GeneratorExit": _doing("raise GeneratorExit"),
     "raises CancelledError": _doing("raise asyncio.CancelledError", using="asyncio"),
     "raises SkipTest": _doing("raise unittest.SkipTest('not here')", using="unittest"),
-    "raises an error that is none": "class E(AssertionError):\n    __str__ = lambda s: ''\n    __bool__ = lambda s: False\n"
+    "raises an error that is none": "class E(AssertionError):\n    __str__ = lambda s: ''\n"
+    "    __bool__ = lambda s: False\n"
     "def f(x): raise E",
     "raises KeyboardInterrupt": _doing("raise KeyboardInterrupt"),
     "a thread that ends the process": _doing(
@@ -84,11 +89,14 @@ VERDICTS = {
     "a collector's callback": "import gc, os\ngc.callbacks.append(lambda *_: os._exit(0))\ndef f(x): gc.collect()",
     "an alarm that raises": "import signal\ndef f(x):\n    signal.signal(14, lambda *_: 1 / 0)\n    signal.alarm(1)\n"
     "    while True: pass",
-    "tracing of all frames": "import sys\nsys.settrace(lambda *_: None)\nsys.setprofile(lambda *_: None)\ndef f(x): return 7",
+    "tracing of all frames": "import sys\nsys.settrace(lambda *_: None)\nsys.setprofile(lambda *_: None)\n"
+    "def f(x): return 7",
     # What the runner uses, replaced
-    "other builtins": "import builtins\nfor name in ('exec', 'compile', 'type', 'len', 'isinstance', 'AssertionError'):\n"
+    "other builtins": "import builtins\n"
+    "for name in ('exec', 'compile', 'type', 'len', 'isinstance', 'AssertionError'):\n"
     "    setattr(builtins, name, lambda *a, **k: True)\ndef f(x): return 7",
-    "another JSON": "import json, json.encoder\njson.JSONEncoder.encode = json.dumps = lambda *_, **k: '42'\ndef f(x): return 7",
+    "another JSON": "import json, json.encoder\n"
+    "json.JSONEncoder.encode = json.dumps = lambda *_, **k: '42'\ndef f(x): return 7",
     "other system calls": "import os\nos._exit = os.write = os.read = lambda *_: 0\ndef f(x): return 7",
     "another unittest": "import unittest\nunittest.TestCase.assertEqual = lambda *_: None\ndef f(x): return 7",
     "another runner": _FRAMES + "for each in seen:\n    for name in [*each.f_globals]:\n"
@@ -148,7 +156,8 @@ AGAINST = {
         "with f(21):\n    assert f(21) == 42",
     ),
     "the names of a callback": (
-        "def f(x, check):\n    check.__globals__['__reached__']()\n    check.__globals__['f'] = lambda x: 42\n    return 7",
+        "def f(x, check):\n    check.__globals__['__reached__']()\n"
+        "    check.__globals__['f'] = lambda x: 42\n    return 7",
         "assert f(21, lambda value: value) == 42",
     ),
     "the frame of a generator": (
@@ -160,7 +169,8 @@ AGAINST = {
         "class It:\n    _expected = 42\nit = It()\nassert f(21, it) == it._expected",
     ),
     "a text that the test evaluates": (
-        'def f(x): return \'__import__("os").write(7, b"[\\\\"passed\\\\", \\\\"\\\\"]\\\\n") and __import__("os")._exit(0)\'',
+        'def f(x): return \'__import__("os").write(7, b"[\\\\"passed\\\\", \\\\"\\\\"]\\\\n")'
+        ' and __import__("os")._exit(0)\'',
         "assert eval(f(21)) == 42",
     ),
     "bytes that the test executes": (
@@ -238,8 +248,10 @@ ESCAPES = {
 SYSTEM_CALLS: dict[str, tuple[int, int]] = {
     "accept": (43, 202), "acct": (163, 89), "add_key": (248, 217), "adjtimex": (159, 171), "bind": (49, 200),
     "bpf": (321, 280), "chroot": (161, 51), "clock_adjtime": (305, 266), "clock_settime": (227, 112),
-    "clone3": (435, 435), "connect": (42, 203), "delete_module": (176, 106), "execve": (59, 221), "execveat": (322, 281),
-    "fanotify_init": (300, 262), "fchmod": (91, 52), "fchown": (93, 55), "finit_module": (313, 273), "fsopen": (430, 430),
+    "clone3": (435, 435), "connect": (42, 203), "delete_module": (176, 106), "execve": (59, 221),
+    "execveat": (322, 281),
+    "fanotify_init": (300, 262), "fchmod": (91, 52), "fchown": (93, 55), "finit_module": (313, 273),
+    "fsopen": (430, 430),
     "get_mempolicy": (239, 236), "init_module": (175, 105), "inotify_init1": (294, 26), "io_setup": (206, 0),
     "io_uring_setup": (425, 425), "ioprio_set": (251, 30), "kcmp": (312, 272), "kexec_load": (246, 104),
     "keyctl": (250, 219), "linkat": (265, 37), "listen": (50, 201), "mbind": (237, 235), "memfd_create": (319, 279),
@@ -247,7 +259,8 @@ SYSTEM_CALLS: dict[str, tuple[int, int]] = {
     "move_mount": (429, 429), "move_pages": (279, 239), "mq_open": (240, 180), "name_to_handle_at": (303, 264),
     "open_by_handle_at": (304, 265), "open_tree": (428, 428), "perf_event_open": (298, 241), "personality": (135, 92),
     "pidfd_getfd": (438, 438), "pidfd_open": (434, 434), "pidfd_send_signal": (424, 424), "pivot_root": (155, 41),
-    "process_madvise": (440, 440), "process_vm_readv": (310, 270), "process_vm_writev": (311, 271), "ptrace": (101, 117),
+    "process_madvise": (440, 440), "process_vm_readv": (310, 270), "process_vm_writev": (311, 271),
+    "ptrace": (101, 117),
     "quotactl": (179, 60), "reboot": (169, 142), "request_key": (249, 218), "sched_setaffinity": (203, 122),
     "sched_setattr": (314, 274), "sendmsg": (46, 211), "setgid": (106, 144), "sethostname": (170, 161),
     "setns": (308, 268), "setpgid": (109, 154), "setpriority": (141, 140), "setsid": (112, 157), "setuid": (105, 146),

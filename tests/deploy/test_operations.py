@@ -27,6 +27,7 @@ def exposed() -> set[str]:
             Catalog(SystemClock(), Backlog(SystemClock(), 1, {}), retention_s=60, size_max=100),
             {},
             ConnectionTable(1, 1),
+            dict,
         )
         .exposition()
         .decode()
@@ -49,7 +50,7 @@ def test_documented_variables_are_known_settings() -> None:
 
 
 def test_documented_metrics_exist() -> None:
-    named = set(re.findall(r"`((?:gateway|deliberations|sse)_[a-z_]+)", RUNBOOK))
+    named = set(re.findall(r"`((?:gateway|deliberations|sse|log_records)_[a-z_]+)", RUNBOOK))
     assert named - exposed() == set()
     assert len(named) >= 7
 

@@ -17,7 +17,7 @@ _FENCED = re.compile(
     re.MULTILINE | re.DOTALL,
 )
 _LABEL = re.compile(r"\bcandidate\s+([A-Z]{1,2})\b\W*$", re.IGNORECASE)
-_FIX = re.compile(r"^\s*\d+[.)]\s.*?(?:\bFix: *(.+))?$", re.MULTILINE)
+_FIX = re.compile(r"^[ \t]*\d+[.)]\s.*?(?:\bFix: *(.+))?$", re.MULTILINE)
 _FUNCTION = re.compile(r"\bdef\s+([A-Za-z_]\w*)\s*\(|(?<![\w.])([A-Za-z_]\w*)\(")
 _ENTRY_POINT = "solve"
 _TITLE_CHARS = 72

@@ -54,3 +54,18 @@ def test_replicas_log_to_standard_output_and_never_fail(monkeypatch: pytest.Monk
     output.room = True
     structlog.get_logger().info("kept")
     assert "kept" in output.getvalue() and "lost" not in output.getvalue()
+
+
+def test_replicas_log_one_json_object_a_line_and_no_text_of_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    output = io.StringIO()
+    monkeypatch.setattr("sys.stdout", output)
+    logs.outlast_output()
+    hostile = 'a\n{"event": "forged"}\r\x1b[2J\u2028\u202e"'
+    structlog.get_logger().info("output_invalid", error=hostile)
+    try:
+        raise ValueError(hostile)
+    except ValueError:
+        structlog.get_logger().exception("call_broke")
+    lines = output.getvalue().splitlines()
+    assert [json.loads(line)["event"] for line in lines] == ["output_invalid", "call_broke"]
+    assert "forged" not in lines[1] and json.loads(lines[1])["error"] == "ValueError"

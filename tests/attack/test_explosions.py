@@ -1,0 +1,219 @@
+"""Inputs whose cost grows faster than their size: patterns, schemas, numbers and lists. Each is answered in time."""
+
+import itertools
+import json
+import time
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import pytest
+
+from app.api.request_body import BODY_BYTES_MAX
+from app.api.webhook_targets import UnfitUrl, parsed
+from app.deliberation.answers import normalise
+from app.deliberation.errors import InvalidOutput
+from app.deliberation.outputs import TEXT_CHARS_MAX, Output, parse_output
+from app.log.journal import JetStreamJournal
+from serve_deployments.simulator.writer.prompt import PromptReader
+from tests.attack.gateways import Gateway, gateway
+from tests.conftest import NatsServer
+
+# Bounds for a noisy machine; quadratic work on these inputs takes minutes.
+ANSWERED_WITHIN_S = 3.0
+READ_WITHIN_S = 3.0
+TASK = "A task."
+
+
+def nested(key: str, levels: int, inner: object = 1) -> object:
+    for _ in range(levels):
+        inner = [inner] if key == "[" else {key: inner}
+    return inner
+
+
+BOMB: dict[str, Any] = {"$defs": {f"a{n}": {"allOf": [{"$ref": f"#/$defs/a{n + 1}"}] * 10} for n in range(20)}}
+SCHEMAS: dict[str, object] = {
+    "a pattern that backtracks": {"type": "string", "pattern": "^(a+)+$", "examples": ["a" * 200 + "!"]},
+    "nested quantifiers": {"pattern": "(" * 500 + "a" + "*)" * 500},
+    "a multiple of almost nothing": {"type": "number", "multipleOf": 1e-300, "examples": [1e308]},
+    "references that multiply": BOMB | {"$ref": "#/$defs/a0"},
+    "a reference to itself": {"$ref": "#"},
+    "nested allOf": nested("allOf", 28, []),
+    "nested lists": nested("[", 28),
+    "a huge enum": {"enum": list(range(30_000))},
+    "a huge const": {"const": "x" * 200_000},
+    "many properties": {"properties": {f"p{n}": {} for n in range(10_000)}},
+    "a remote reference": {"$ref": "http://127.0.0.1:1/schema.json"},
+}
+# A schema stands wherever a client may hope that somebody reads one.
+PLACES: dict[str, tuple[str, Callable[[object], object]]] = {
+    "task": ("/deliberations", lambda schema: {"task": json.dumps(schema)[:32_768], "num_agents": 99}),
+    "parameters": ("/deliberations", lambda schema: {"task": TASK, "parameters": schema}),
+    "options": ("/deliberations", lambda s: {"task": TASK, "strategy": "vote", "parameters": {"options": [s]}}),
+    "tests": (
+        "/deliberations",
+        lambda s: {"task": TASK, "strategy": "execute", "parameters": {"tests": [{"code": s}]}},
+    ),
+    "constraints": ("/deliberations", lambda schema: {"task": TASK, "constraints": {"metadata": {"schema": schema}}}),
+    "response_format": (
+        "/v1/chat/completions",
+        lambda schema: {
+            "model": "single",
+            "messages": [{"role": "user", "content": TASK}],
+            "response_format": {"type": "json_schema", "json_schema": {"name": "s", "schema": schema}},
+        },
+    ),
+    "tools": (
+        "/v1/chat/completions",
+        lambda schema: {
+            "model": "single",
+            "messages": [{"role": "user", "content": TASK}],
+            "tools": [{"type": "function", "function": {"name": "f", "parameters": schema}}],
+        },
+    ),
+}
+FULL = BODY_BYTES_MAX - 1_000
+BODIES: dict[str, bytes] = {
+    "deep lists": b"[" * FULL,
+    "deep objects": b'{"a":' * (FULL // 5),
+    "a long integer": b'{"seed":' + b"9" * FULL + b"}",
+    "a long fraction": b'{"task":"t","sampling":{"temperature":0.' + b"1" * FULL + b"}}",
+    "a huge exponent": b'{"task":"t","sampling":{"temperature":1e-' + b"9" * 5_000 + b"}}",
+    "escapes": b'{"task":"' + b"\\u0041" * (FULL // 6) + b'"}',
+    "half surrogates": b'{"task":"' + b"\\ud800" * (FULL // 6) + b'"}',
+    "many unknown fields": json.dumps({f"f{n}": n for n in range(18_000)}).encode(),
+    "many equal fields": b"{" + b",".join([b'"task":"t"'] * 20_000) + b"}",
+    "colliding fields": json.dumps({str(n * (2**61 - 1)): 0 for n in range(9_000)}).encode(),
+    "many faults in a list": json.dumps({"task": TASK, "agents": [{"x": 1}] * 30_000}).encode(),
+    "many requirements": json.dumps({"task": TASK, "constraints": {"requirements": [0] * 60_000}}).encode(),
+    "many criteria": json.dumps({"task": TASK, "constraints": {"rubric": [{"id": "a"}] * 20_000}}).encode(),
+    "white space": b" " * FULL + b"x",
+    "a blank task": json.dumps({"task": "\u2003" * 32_768, "num_agents": 99}).encode(),
+    "a long URL": json.dumps({"task": TASK, "webhook": {"url": "https://" + "a." * 100_000}}).encode(),
+    "a URL of labels": json.dumps({"task": TASK, "webhook": {"url": "https://" + "a-" * 1_000 + "!"}}).encode(),
+    "many messages": json.dumps({"model": "single", "messages": [{"role": "x"}] * 15_000}).encode(),
+}
+LONG = 7_500
+PATHS: dict[str, str] = {
+    "a key in the query, almost": "/deliberations?x=" + "dlb_aaaaaaaaaaaa_" * (LONG // 17),
+    "many parameters": "/deliberations?" + "a&" * (LONG // 2),
+    "many escapes": "/deliberations?x=" + "%2525" * (LONG // 5),
+    "many dots": "/" + "../" * (LONG // 3),
+    "many slashes": "/" * LONG,
+    "a long id": "/deliberations/" + "a" * LONG,
+    "a long cursor": "/deliberations?cursor=" + "1:" * (LONG // 2),
+    "a long date": "/deliberations?created_after=2026-01-01T00:00:00." + "0" * LONG + "Z",
+    "many types": "/events?types=" + "a," * (LONG // 2),
+    "a long cursor of events": "/deliberations/a/events?after=" + "a-" * (LONG // 2),
+}
+HEADERS: dict[str, tuple[str, str]] = {
+    "spaces in Prefer": ("Prefer", "wait" + " " * 30_000 + "x"),
+    "many preferences": ("Prefer", "wait=1x," * 4_000),
+    "many media types": ("Accept", "text/html;q=0.1," * 2_000),
+    "a long Accept": ("Accept", "*/" * 15_000),
+    "a long key": ("Idempotency-Key", "a" * 30_000),
+    "a long request id": ("X-Request-Id", "a" * 30_000 + "\x7f"),
+    "a long traceparent": ("traceparent", "00-" * 10_000),
+    "many cookies": ("Cookie", "deliberate;" * 2_500),
+    "a long Authorization": ("Authorization", "Bearer " + "dlb_" * 7_000),
+    "many tags": ("If-None-Match", '"a",' * 7_000),
+    "a long cursor": ("Last-Event-ID", "a-" * 15_000),
+    "a long range": ("Range", "bytes=" + "0-0," * 7_000),
+    "a long Host": ("Host", "a." * 4_000),
+}
+
+
+@pytest.fixture(scope="module")
+async def attacked(
+    nats_server: NatsServer, jetstream_journal: JetStreamJournal, tmp_path_factory: pytest.TempPathFactory
+) -> AsyncIterator[Gateway]:
+    async with gateway(nats_server.url, tmp_path_factory.mktemp("gateway")) as opened:
+        yield opened
+
+
+async def seconds(attacked: Gateway, method: str, path: str, **request: Any) -> float:
+    """How long a refusal took, or any other answer below 500."""
+    began_s = time.perf_counter()
+    async with attacked.client.stream(method, f"http://localhost:{attacked.port}{path}", **request) as answer:
+        taken_s = time.perf_counter() - began_s
+        assert answer.status_code < 500, await answer.aread()
+    return taken_s
+
+
+JSON = {"Content-Type": "application/json"}
+
+
+@pytest.mark.parametrize("place", PLACES)
+async def test_no_schema_is_read_where_a_client_places_one(
+    attacked: Gateway, place: str, record_property: Callable[[str, object], None]
+) -> None:
+    path, body_with = PLACES[place]
+    slowest_s = 0.0
+    for name, schema in SCHEMAS.items():
+        content = json.dumps(body_with(schema)).encode()
+        answer = await attacked.client.post(path, content=content, headers=JSON)
+        assert 400 <= answer.status_code < 500, (name, answer.text)
+        slowest_s = max(slowest_s, answer.elapsed.total_seconds())
+    record_property("slowest refusal ms", round(slowest_s * 1_000))
+    assert slowest_s < ANSWERED_WITHIN_S
+
+
+async def test_no_body_head_or_path_is_answered_late(
+    attacked: Gateway, record_property: Callable[[str, object], None]
+) -> None:
+    taken_s: dict[str, float] = {}
+    for name, content in BODIES.items():
+        path = "/v1/chat/completions" if "messages" in name else "/deliberations"
+        taken_s[name] = await seconds(attacked, "POST", path, content=content, headers=JSON)
+    for name, path in PATHS.items():
+        taken_s[name] = await seconds(attacked, "GET", path, headers={"Accept": "application/json"})
+    for name, (header, value) in HEADERS.items():
+        taken_s[name] = await seconds(attacked, "GET", "/deliberations", headers={header: value})
+    slowest = max(taken_s, key=lambda name: taken_s[name])
+    record_property("slowest answer ms", f"{round(taken_s[slowest] * 1_000)} ({slowest})")
+    assert taken_s[slowest] < ANSWERED_WITHIN_S
+
+
+ATOMS = [
+    *" \t\n.,:;!?*_`~#>-+()[]{}\"'\\/01$%^|<aA", "```\n", "~~~", "\\boxed{", "answer is ", "answer: ", "option ", "(A",
+    "1,", "1.", "1e", "10^", "²", "×", "<<<", "# Task\n", "candidate ", "- ", "def ", '{"a":', "…", "。", "1/2", "−",
+]  # fmt: skip
+READERS: dict[str, Callable[[str], object]] = {
+    **{
+        form: lambda text, form=form: normalise(text, form, ("A", "B"))
+        for form in ("text", "number", "choice", "json", "exact")
+    },
+    "an option": lambda text: normalise(text, "choice", ("yes", "no, never")),
+    "a URL": lambda text: parsed(f"https://{text}"),
+    "an output": lambda text: parse_output(Output(kind="answer"), text),
+}
+
+
+@pytest.mark.parametrize("reader", READERS)
+def test_no_answer_of_a_model_is_read_in_more_than_linear_time(
+    reader: str, record_property: Callable[[str, object], None]
+) -> None:
+    """Each pair of atoms, repeated up to the longest text that an answer may have."""
+    read, slowest = READERS[reader], (0.0, "")
+    for first, second in itertools.chain(((each, "") for each in ATOMS), itertools.combinations(ATOMS[:38:3], 2)):
+        piece = first + second
+        text = piece * (TEXT_CHARS_MAX // len(piece)) + "\x00"
+        began_s = time.perf_counter()
+        try:
+            read(text)
+        except (InvalidOutput, UnfitUrl):
+            pass
+        slowest = max(slowest, (time.perf_counter() - began_s, piece))
+    record_property("slowest text ms", f"{round(slowest[0] * 1_000)} ({slowest[1]!r})")
+    assert slowest[0] < READ_WITHIN_S
+
+
+@pytest.mark.parametrize("piece", ["\n", "\n\n", " ", "```\n", "1. ", "# Task\n", "Fix: ", "def ", "candidate A"])
+def test_the_simulator_reads_every_prompt_in_linear_time(piece: str) -> None:
+    """A quadratic pattern would hold up all answers of the engine that `up` starts."""
+    text = piece * (32_768 // len(piece))
+    began_s = time.perf_counter()
+    prompt = PromptReader(
+        (f"# Task\n{text}\n\nIssues:\n<<<peer-text abcdef>>>\n{text}\n<<<end-of-peer-text abcdef>>>",)
+    )
+    assert prompt.title and prompt.entry_point and prompt.fixes is not None and prompt.candidates is not None
+    assert time.perf_counter() - began_s < READ_WITHIN_S

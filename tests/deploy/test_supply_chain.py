@@ -1,0 +1,77 @@
+"""What is locked is what the bill of materials lists, and an audit never passes in silence."""
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from deploy.audit import NO_NETWORK, npm_verdict, python_verdict
+
+ROOT = Path(__file__).resolve().parents[2]
+LOCKED = re.compile(r"^([a-z0-9][a-z0-9._-]*)==(\S+)", re.MULTILINE)
+GOOD = {"name": "a", "version": "1", "vulns": []}
+BAD = {"name": "b", "version": "2", "vulns": [{"id": "CVE-1", "fix_versions": ["3"]}]}
+SKIPPED = {"name": "c", "skip_reason": "not found on PyPI"}
+
+
+@pytest.mark.parametrize(
+    ("report", "passed", "reason"),
+    [
+        (None, True, NO_NETWORK),
+        ({"dependencies": [SKIPPED, SKIPPED]}, True, NO_NETWORK),
+        ({"dependencies": [GOOD]}, True, "1 packages, none with a known vulnerability"),
+        ({"dependencies": [GOOD, BAD]}, False, "b 2: CVE-1"),
+        ({"dependencies": [GOOD, SKIPPED]}, False, "c: not audited"),
+        ({"dependencies": [SKIPPED, BAD]}, False, "b 2: CVE-1; c: not audited"),
+    ],
+)
+def test_a_lock_passes_when_every_package_or_none_could_be_audited(
+    report: dict[str, Any] | None, passed: bool, reason: str
+) -> None:
+    assert python_verdict(report) == (passed, reason)
+
+
+@pytest.mark.parametrize(
+    ("report", "passed", "reason"),
+    [
+        ({}, True, NO_NETWORK),
+        ({"error": {"code": "ENOAUDIT", "summary": "s"}}, True, NO_NETWORK),
+        ({"vulnerabilities": {}}, True, "none with a known vulnerability"),
+        ({"vulnerabilities": {"b": {"severity": "low"}}}, False, "b: low"),
+    ],
+)
+def test_npms_report_is_read_alike(report: dict[str, Any], passed: bool, reason: str) -> None:
+    assert npm_verdict(report) == (passed, reason)
+
+
+@pytest.mark.parametrize("lock", ["requirements.lock", "requirements-dev.lock", "sdk/requirements.lock"])
+def test_every_python_package_is_locked_with_hashes(lock: str) -> None:
+    for entry in re.split(r"^(?=[a-z0-9])", (ROOT / lock).read_text(), flags=re.MULTILINE)[1:]:
+        assert LOCKED.match(entry) and "--hash=sha256:" in entry, entry
+
+
+def test_every_npm_package_is_locked_with_a_hash() -> None:
+    packages = json.loads((ROOT / "sdk" / "package-lock.json").read_text())["packages"]
+    assert [name for name, package in packages.items() if name and "integrity" not in package] == []
+
+
+def test_the_bill_of_materials_lists_what_is_locked_with_its_hashes(tmp_path: Path) -> None:
+    """The command of `make sbom`, written to another folder."""
+    tool = Path(sys.executable).with_name("cyclonedx-py")
+    written = tmp_path / "sbom.json"
+    (recipe,) = re.findall(r"^\t\$\(BIN\)/cyclonedx-py (.+)$", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    options = recipe.replace("build/sbom.json", str(written)).split()
+    for _ in range(2):
+        subprocess.run([tool, *options], cwd=ROOT, check=True, capture_output=True)
+        before, after = written.with_suffix(".before"), written.read_bytes()
+        assert not before.exists() or before.read_bytes() == after, "two runs write the same bytes"
+        before.write_bytes(after)
+    bill = json.loads(written.read_bytes())
+    assert (bill["bomFormat"], bill["metadata"]["component"]["name"]) == ("CycloneDX", "deliberation-gateway")
+    listed = {(each["name"], each["version"]) for each in bill["components"]}
+    assert listed == set(LOCKED.findall((ROOT / "requirements.lock").read_text()))
+    assert all(each["externalReferences"][0]["hashes"] for each in bill["components"])
