@@ -7,6 +7,7 @@ from datetime import timedelta
 import pytest
 import typer
 from rich.console import Console
+from starlette.responses import JSONResponse
 from typer.testing import CliRunner, Result
 
 from app.access.keys import SCOPES, HeldKey, KeyBook, Pepper, created
@@ -82,6 +83,19 @@ def test_a_refusal_prints_a_remedy(served: Served, code: str, status: int, remed
     assert f"error {code}" in result.stderr
     assert remedy in result.stderr.replace("\n", " ")
     assert KEY not in result.output
+
+
+def test_ask_with_a_key_that_may_not_read_names_the_deliberation_and_the_scope(served: Served) -> None:
+    outline = {**served.stub.council.resource, "withheld": ["task"]}
+    for arguments, code in (((), 4), (("--watch",), 4), (("--detach",), 0)):
+        served.stub.answers.append(JSONResponse(outline, 202))
+        result = invoke("ask", "Write a rate limiter.", *arguments, "--url", served.url, "--api-key", KEY)
+        assert result.exit_code == code and ID in result.output
+        if code:
+            text = " ".join(result.stderr.split())
+            assert "error insufficient_scope" in text and "lacks the scope read" in text
+            assert f"deliberate watch {ID}" in text and KEY not in text
+    assert [method for method, _, _ in served.stub.requests] == ["POST"] * 3, "the key is not tried on reads"
 
 
 @pytest.mark.parametrize("key", ["two words", "é", "a\nb", "\x00"])
