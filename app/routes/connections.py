@@ -17,7 +17,7 @@ from types import MappingProxyType
 from typing import Any, Literal, cast
 
 from starlette.requests import Request
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from app.api.problems import PROBLEM_DOCUMENTS, RETRY_AFTER_S, answer_to
 from app.api.refusals import HttpError
@@ -275,7 +275,8 @@ class BoundedProtocol(HttpToolsProtocol):
         raise refusal
 
     def _responding(self) -> bool:
-        return self.cycle is not None and not self.cycle.response_complete
+        cycle = cast("RequestResponseCycle | None", self.cycle)
+        return cycle is not None and not cycle.response_complete
 
     def _awaits_body(self) -> bool:
         """Whether the only request of the connection has no response yet and its body is not complete."""
