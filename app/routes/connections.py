@@ -245,6 +245,7 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         """Called by the parser at the end of a head."""
+        assert self.parser is not None
         fault = ambiguity(self.parser.get_http_version(), self.headers)
         if fault is not None:
             self._abandon(MalformedRequest(fault))
