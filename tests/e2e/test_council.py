@@ -185,7 +185,7 @@ async def test_a_hanging_engine_ends_in_a_reported_timeout(stack: Stack) -> None
 
 async def test_a_damaged_acceptance_ends_as_failed_and_hurts_nothing_else(stack: Stack, fresh_id: str) -> None:
     subject = f"deliberations.default.{fresh_id}"
-    await stack.journal.request(f"{subject}.accepted", b"no fact at all")
+    await stack.journal.write(f"{subject}.accepted", b"no fact at all")
     async with asyncio.timeout(20):
         while not (ends := await stack.journal.last([f"{subject}.end"])):
             await asyncio.sleep(0.02)

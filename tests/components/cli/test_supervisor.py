@@ -488,6 +488,25 @@ def test_only_the_webhook_sender_gets_the_persistent_signing_secret(tmp_path: Pa
     assert (tmp_path / "webhook_secret").stat().st_mode & 0o077 == 0
 
 
+def test_all_parts_get_the_name_of_one_persistent_log_key_and_none_its_content(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.delenv("LOG_KEY_FILE", raising=False)
+    options, kept = StackOptions(port=0, nats_port=0, data_dir=tmp_path / "data"), tmp_path / "data" / "log_key"
+    children = stack_children(plan_stack(options, lambda _: None))
+    key = kept.read_text()
+    plan_stack(options, lambda _: None)
+    assert kept.read_text() == key and len(key) == 64 and kept.stat().st_mode & 0o077 == 0
+    for child in children:
+        assert child.environment.get("LOG_KEY_FILE") == (None if child.name == "nats" else str(kept))
+        assert key not in repr(child.command) + repr(child.environment)
+    monkeypatch.setenv("LOG_KEY_FILE", str(tmp_path / "given"))
+    with pytest.raises(CommandError, match="LOG_KEY_FILE"):
+        plan_stack(options, lambda _: None)
+    (tmp_path / "given").write_text("a key of the operator, long enough to be one")
+    assert plan_stack(options, lambda _: None).log_key_file == tmp_path / "given"
+
+
 @pytest.mark.parametrize(("pepper", "hosts"), [(None, "127.0.0.1,::1,localhost"), ("p" * 40, "")])
 def test_webhooks_may_reach_loopback_only_without_keys(tmp_path: Path, pepper: str | None, hosts: str) -> None:
     options = StackOptions(port=0, nats_port=0, data_dir=tmp_path, key_pepper=pepper)
