@@ -2,9 +2,9 @@
 
     python examples/browser.py --url http://127.0.0.1:8080 --port 8090
 
-The gateway accepts only pages of its own origin. The proxy passes on which page a request comes from, so that the
-gateway can refuse those of other sites. It forwards each piece at once, because a buffered event stream is useless.
-Needs httpx, starlette and uvicorn.
+The gateway accepts changes from pages of its own origin alone. The proxy passes on which page a request comes from, so
+that the gateway can refuse those of other sites. It forwards each piece at once, because a buffered event stream is
+useless. Needs httpx, starlette and uvicorn.
 """
 
 import argparse
