@@ -488,7 +488,7 @@ def test_only_the_webhook_sender_gets_the_persistent_signing_secret(tmp_path: Pa
     assert (tmp_path / "webhook_secret").stat().st_mode & 0o077 == 0
 
 
-def test_all_parts_get_the_name_of_one_persistent_log_key_and_none_its_content(
+def test_each_part_of_the_log_gets_the_name_of_one_persistent_log_key_and_none_its_content(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.delenv("LOG_KEY_FILE", raising=False)
@@ -498,7 +498,7 @@ def test_all_parts_get_the_name_of_one_persistent_log_key_and_none_its_content(
     plan_stack(options, lambda _: None)
     assert kept.read_text() == key and len(key) == 64 and kept.stat().st_mode & 0o077 == 0
     for child in children:
-        assert child.environment.get("LOG_KEY_FILE") == (None if child.name == "nats" else str(kept))
+        assert child.environment.get("LOG_KEY_FILE") == (None if child.name in ("nats", "simulator") else str(kept))
         assert key not in repr(child.command) + repr(child.environment)
     monkeypatch.setenv("LOG_KEY_FILE", str(tmp_path / "given"))
     with pytest.raises(CommandError, match="LOG_KEY_FILE"):
