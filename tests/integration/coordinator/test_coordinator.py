@@ -245,18 +245,25 @@ async def test_orderly_restarts_never_poison_work(own_nats_server: NatsServer) -
 
 
 async def test_a_broken_coordinator_records_no_hand_over(own_nats_server: NatsServer) -> None:
-    """Its work may be the cause, so the takeover must count."""
+    """Any of its works may be the cause, so each takeover must count."""
     journal = await JetStreamJournal.connect(own_nats_server.url)
     await apply(journal, StreamSettings())
+    running = asyncio.Event()
 
-    async def breaks(_: StageRequest) -> bool:
+    async def breaks(request: StageRequest) -> bool:
+        if request.deliberation_id == "beside":
+            running.set()
+            await asyncio.Event().wait()
+        await running.wait()
         raise DeliberationError("a failure that cannot be recorded")
 
-    await journal.append("default", accepted("breaking"))
+    for deliberation_id in ("beside", "breaking"):
+        await journal.append("default", accepted(deliberation_id))
     replica = await Replica.start(own_nats_server.url, Role(journal, breaks), Breaking)
     await asyncio.wait({replica.serving})
     assert isinstance(replica.serving.exception(), ExceptionGroup)
-    assert not any(isinstance(fact, Resumed) for fact in await facts_of(journal, "breaking"))
+    for deliberation_id in ("beside", "breaking"):
+        assert not any(isinstance(fact, Resumed) for fact in await facts_of(journal, deliberation_id))
     await replica.journal.close()
     await journal.close()
 
