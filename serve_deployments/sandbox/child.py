@@ -44,7 +44,7 @@ _RECEIVE, _SEND = 0xC0502100, 0xC0182101
 _CONTINUE = 1
 
 _PACKAGE, _HERE = __package__, os.path.dirname(__file__)
-_INSIDE = ("protocol", "values", "peer", "program", "trial", "zygote")
+_INSIDE = ("protocol", "values", "remote", "peer", "program", "trial", "zygote")
 _BOOT = f"""
 import builtins, marshal, sys
 modules, program = marshal.loads(open({protocol.ORDER}, "rb", closefd=False).read())

@@ -8,8 +8,9 @@ import sys
 import types
 from typing import Any
 
-from serve_deployments.sandbox.peer import Peer, ProcessGone
+from serve_deployments.sandbox.peer import Peer
 from serve_deployments.sandbox.protocol import PROGRAM
+from serve_deployments.sandbox.remote import ProcessGone
 from serve_deployments.sandbox.values import has_form
 
 # Modules by which a program would reach memory or machine code.

@@ -15,8 +15,9 @@ import types
 from collections.abc import Callable, Coroutine, Iterator
 from typing import Any, cast
 
-from serve_deployments.sandbox.peer import HEARD_BYTES_MAX, Peer, Remote
+from serve_deployments.sandbox.peer import HEARD_BYTES_MAX, Peer
 from serve_deployments.sandbox.protocol import FAILED, GONE, LOADED, PASSED, PROGRAM, TEST, VOID
+from serve_deployments.sandbox.remote import Remote
 from serve_deployments.sandbox.values import strings
 
 REASON_CHARS_MAX = 500
