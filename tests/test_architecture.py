@@ -43,6 +43,7 @@ GATEWAY = (
     "app.access",
     "app.settings",
     "app.catalog",
+    "app.archive",
     "app.lifecycle",
     "app.observability",
     "app.streaming",

@@ -138,6 +138,7 @@ STATUSES: Mapping[str, tuple[int, str]] = {
     "too_many_streams": (429, "Too many streams are open"),
     "head_too_large": (431, "The head is too large"),
     "journal_unavailable": (503, "The log cannot be reached"),
+    "archive_unavailable": (503, "The archive cannot be reached"),
     "streams_differ": (503, "The streams are not as declared"),
     "too_many_connections": (503, "Too many connections are open"),
     "not_ready": (503, "The gateway is not ready"),

@@ -9,6 +9,7 @@ DeliberationError
 ├── Gone                      it existed and its facts have been removed
 ├── QueueFull                 admission refused: too much accepted and unfinished work
 ├── JournalUnavailable        the log cannot be reached, or did not acknowledge in time
+├── ArchiveUnavailable        the archive's database cannot be reached, or lacks its tables
 ├── FactTooLarge              a fact exceeds what the log stores in one piece
 ├── StreamsDiffer             the declared streams are missing or not as declared
 ├── UnexpectedFact            a fact that the state does not allow: the log is damaged or foreign
@@ -94,6 +95,13 @@ class JournalUnavailable(DeliberationError):
     """The log did not answer in time; nothing is known to be stored."""
 
     code = "journal_unavailable"
+    retryable = True
+
+
+class ArchiveUnavailable(DeliberationError):
+    """The archive's database does not answer, or its tables are not those that this version needs."""
+
+    code = "archive_unavailable"
     retryable = True
 
 

@@ -8,6 +8,7 @@ STREAM = "DELIBERATIONS"
 KEYS_STREAM = "KEYS"
 WEBHOOKS_STREAM = "WEBHOOKS"
 CONSUMER = "coordinator"
+ARCHIVE_CONSUMER = "archive"
 # Streams that copy events to subjects with the id alone (`app.log.streams`), and the prefix of these subjects.
 COPIES = {"AGENT_RESULTS": "agent.results", "VLLM_STREAMING": "vllm.streaming"}
 _STREAMS = {"keys": KEYS_STREAM, "webhooks": WEBHOOKS_STREAM}

@@ -10,6 +10,7 @@ from app.deliberation.errors import JournalUnavailable, StreamsDiffer
 from app.log.connection import UNREACHABLE
 from app.log.journal import JetStreamJournal
 from app.log.stream_settings import (
+    ARCHIVE_CONSUMER,
     CONSUMER,
     COPIES,
     DAY_S,
@@ -21,7 +22,7 @@ from app.log.stream_settings import (
 
 WEBHOOKS_CONSUMER = "webhooks"
 ATTEMPTS_CONSUMER = "attempts"
-WEBHOOKS_ACK_WAIT_S = 12
+WORKER_ACK_WAIT_S = 12
 _NANOSECOND = 1_000_000_000
 # The probe write: no consumer reads its subject, and it expires after a second, the shortest time the server allows.
 PROBE_SUBJECT = "deliberations.probe"
@@ -102,16 +103,18 @@ def _consumer(name: str, ack_wait_s: float, unacknowledged_max: int, **filters: 
 
 
 def declared_consumers(settings: StreamSettings) -> list[tuple[str, dict[str, Any]]]:
-    """Every durable pull consumer with its stream: the coordinators' and the webhook senders'.
+    """Every durable pull consumer with its stream: of the coordinators, the webhook senders and the archive.
 
     A webhook that waits for its next attempt is requeued with a delay, and stays unacknowledged for hours.
     """
     accepted = "deliberations.*.*.accepted"
     due = ["webhooks.*.*.*.failed.*", "webhooks.*.*.*.redelivery.*"]
-    attempts = _consumer(ATTEMPTS_CONSUMER, WEBHOOKS_ACK_WAIT_S, 1_000_000, filter_subjects=due)
+    archived = [f"deliberations.*.*.{tail}" for tail in ("accepted", "stage.1.opened", "cancel", "end", "deleted")]
+    attempts = _consumer(ATTEMPTS_CONSUMER, WORKER_ACK_WAIT_S, 1_000_000, filter_subjects=due)
     return [
         (STREAM, _consumer(CONSUMER, settings.ack_wait_s, 10_000, filter_subject=accepted)),
-        (STREAM, _consumer(WEBHOOKS_CONSUMER, WEBHOOKS_ACK_WAIT_S, 1_000_000, filter_subject=accepted)),
+        (STREAM, _consumer(WEBHOOKS_CONSUMER, WORKER_ACK_WAIT_S, 1_000_000, filter_subject=accepted)),
+        (STREAM, _consumer(ARCHIVE_CONSUMER, WORKER_ACK_WAIT_S, 100_000, filter_subjects=archived)),
         (WEBHOOKS_STREAM, attempts),
     ]
 

@@ -10,6 +10,7 @@ from app.api.cluster_schemas import CircuitState, ReplicaVersions, Turn
 
 SENDERS_SUBJECT = "control.webhooks"
 SENDERS_MAX = 16
+PROJECTORS_SUBJECT = "control.archive"
 
 StatusType = TypeVar("StatusType", bound=BaseModel)
 

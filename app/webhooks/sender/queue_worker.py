@@ -8,7 +8,7 @@ import structlog
 from app.deliberation.errors import JournalUnavailable
 from app.deliberation.ports import Record
 from app.log.journal import JetStreamJournal
-from app.log.streams import WEBHOOKS_ACK_WAIT_S
+from app.log.streams import WORKER_ACK_WAIT_S
 from app.log.work_queue import QueueItem, WorkQueue
 from app.webhooks.sender.bulkheads import AttemptDeferred
 
@@ -97,6 +97,6 @@ class QueueWorker:
     async def _report_progress(self) -> None:
         """Keep the server from redelivering items that are in progress."""
         while True:
-            await asyncio.sleep(WEBHOOKS_ACK_WAIT_S / 3)
+            await asyncio.sleep(WORKER_ACK_WAIT_S / 3)
             for item in list(self._held.values()):
                 await self._queue.working(item)

@@ -14,6 +14,7 @@ from app.log.journal import JetStreamJournal
 from app.log.seal import LogSeal
 from app.log.stream_settings import STREAM, WEBHOOKS_STREAM
 from app.log.streams import ATTEMPTS_CONSUMER, WEBHOOKS_CONSUMER
+from app.observability.health_server import health_server
 from app.observability.replica_status import SENDERS_SUBJECT
 from app.webhooks.sender.bulkheads import Bounds, Bulkheads
 from app.webhooks.sender.delivery import DeliveryWorker
@@ -27,8 +28,6 @@ ATTEMPTS_HELD_MAX = 1_000
 # How long a write is retried, so that an attempt is recorded even while the log restarts.
 PATIENCE_S = 15.0
 DRAIN_GRACE_S = 1.0
-_REQUEST_BYTES_MAX = 4_096
-_ALIVE = b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nContent-Length: 3\r\nConnection: close\r\n\r\nok\n"
 
 log = structlog.get_logger(__name__)
 
@@ -101,26 +100,6 @@ async def sender_of(settings: SenderSettings, *, lookup: Lookup | None = None) -
         yield Sender(journal, worker, bulkheads, (deliberations, attempts))
 
 
-@asynccontextmanager
-async def _health_server(host: str, port: int) -> AsyncGenerator[int]:
-    """Answer every request on a port with 200 while the event loop runs; yields the port."""
-
-    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        try:
-            async with asyncio.timeout(2):
-                await reader.readuntil(b"\r\n\r\n")
-                writer.write(_ALIVE)
-                await writer.drain()
-        except (OSError, TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
-            return
-        finally:
-            writer.close()
-
-    server = await asyncio.start_server(answer, host, port, limit=_REQUEST_BYTES_MAX)
-    async with server:
-        yield server.sockets[0].getsockname()[1]
-
-
 async def serve(settings: SenderSettings) -> None:
     """Send until SIGTERM or SIGINT. Raises JournalUnavailable when the log refuses the connection."""
     stopping = asyncio.Event()
@@ -128,7 +107,7 @@ async def serve(settings: SenderSettings) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopping.set)
     connected: asyncio.Future[Sender] = loop.create_future()
-    async with _health_server(settings.webhooks_host, settings.webhooks_port) as port, asyncio.TaskGroup() as group:
+    async with health_server(settings.webhooks_host, settings.webhooks_port) as port, asyncio.TaskGroup() as group:
         log.info("webhooks_listening", host=settings.webhooks_host, port=port)
         sending = group.create_task(_send(settings, connected))
         await stopping.wait()

@@ -1,0 +1,34 @@
+"""Brings a database's tables to the version that this program needs. No serving process does this."""
+
+from pathlib import Path
+
+from alembic import command
+from alembic.config import Config
+from sqlalchemy import Connection
+from sqlalchemy.exc import SQLAlchemyError
+
+from app.archive.database import engine_of
+from app.archive.tables import REVISION
+from app.deliberation.errors import ArchiveUnavailable
+
+_SCRIPTS = Path(__file__).with_name("migrations")
+
+
+def _upgrade(connection: Connection) -> None:
+    config = Config()
+    config.set_main_option("script_location", str(_SCRIPTS))
+    config.attributes["connection"] = connection
+    command.upgrade(config, REVISION)
+
+
+async def migrate(url: str) -> None:
+    """Create or upgrade the tables; raises InvalidRequest for the URL, and ArchiveUnavailable."""
+    engine = engine_of(url)
+    try:
+        async with engine.begin() as connection:
+            await connection.run_sync(_upgrade)
+    except (SQLAlchemyError, OSError, TimeoutError) as exc:
+        server = engine.url.render_as_string(hide_password=True)
+        raise ArchiveUnavailable(f"The archive {server} cannot be migrated: {exc!r}") from exc
+    finally:
+        await engine.dispose()

@@ -1,0 +1,155 @@
+"""Copies deliberations from the log to the archive, and acknowledges each item once the database has committed it."""
+
+import asyncio
+from collections import Counter
+from collections.abc import Sequence
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
+
+import structlog
+
+from app.archive.store import Store, Written
+from app.catalog.projection import state_of
+from app.deliberation.errors import ArchiveUnavailable, Gone, JournalUnavailable, UnexpectedFact
+from app.deliberation.facts import decode
+from app.deliberation.fold import State
+from app.deliberation.ports import Record
+from app.log.journal import JetStreamJournal
+from app.log.stream_settings import ARCHIVE_CONSUMER
+from app.log.streams import WORKER_ACK_WAIT_S
+from app.log.work_queue import QueueItem, WorkQueue
+
+BATCH_MAX = 256
+HELD_MAX = 4 * BATCH_MAX
+RETRY_S = 1.0
+# Calls that were cut by the end record their outcomes within this time.
+LATE_S = 10.0
+EXPIRE_EVERY_S = 60.0
+
+log = structlog.get_logger(__name__)
+Key = tuple[str, str]
+
+
+class Projector:
+    """Takes items in batches of at most BATCH_MAX. While a batch is written, the next one collects.
+
+    `counts` counts deliberations by what was done: `written`, `deleted`, `expired`, and `skipped` for facts that are
+    damaged or have left the log. `failure` says what the projector waits for, empty while it works.
+    """
+
+    def __init__(self, journal: JetStreamJournal, store: Store, *, retention_s: int) -> None:
+        self.counts: Counter[str] = Counter()
+        self.failure = ""
+        self._journal = journal
+        self._store = store
+        self._retention = timedelta(seconds=retention_s)
+        self._queue = WorkQueue(journal, HELD_MAX, self._take, consumer=ARCHIVE_CONSUMER)
+        self._waiting: dict[int, QueueItem] = {}
+        self._writing: dict[int, QueueItem] = {}
+        self._arrived = asyncio.Event()
+
+    async def run(self) -> None:
+        """Copy until cancelled, then give the items in progress back to the queue."""
+        try:
+            async with asyncio.TaskGroup() as group:
+                await self._queue.start()
+                group.create_task(self._queue.watch())
+                group.create_task(self._report_progress())
+                group.create_task(self._expire())
+                group.create_task(self._write_batches())
+        finally:
+            await self._queue.close()
+            for item in [*self._writing.values(), *self._waiting.values()]:
+                await self._queue.requeue(item)
+
+    def _take(self, item: QueueItem) -> None:
+        sequence = item.record.sequence
+        held = self._writing if sequence in self._writing else self._waiting
+        if sequence in held:
+            # Redelivered while in progress, for example after an outage of the log: acknowledge the newer delivery.
+            self._queue.drop()
+        held[sequence] = item
+        self._arrived.set()
+
+    async def _write_batches(self) -> None:
+        while True:
+            await self._arrived.wait()
+            chosen = list(self._waiting)[:BATCH_MAX]
+            self._writing = {sequence: self._waiting.pop(sequence) for sequence in chosen}
+            if not self._waiting:
+                self._arrived.clear()
+            unfinished = await self._write([item.record for item in self._writing.values()])
+            items, self._writing = self._writing, {}
+            for item in items.values():
+                late = item.record.tokens[-1] == "end" and item.record.tokens[2] in unfinished
+                if late and item.deliveries == 1:
+                    await self._queue.requeue(item, LATE_S)
+                else:
+                    await self._queue.ack(item)
+
+    async def _write(self, records: Sequence[Record]) -> set[str]:
+        """Write the deliberations of these records, and wait for a log or database that is away.
+
+        Returns the ids of those that ended before all of their calls had an outcome.
+        """
+        while True:
+            try:
+                epoch = (await self._journal.state()).epoch
+                by_key = dict[Key, list[Record]]()
+                for record in records:
+                    _, tenant, deliberation_id, *_ = record.tokens
+                    by_key.setdefault((tenant, deliberation_id), []).append(record)
+                projected = await asyncio.gather(*(self._project(key, found) for key, found in by_key.items()))
+                written = [each for each in projected if each is not None]
+                await self._store.write(epoch, written)
+            except (JournalUnavailable, ArchiveUnavailable) as exc:
+                if str(exc) != self.failure:
+                    self.failure = str(exc)
+                    log.warning("archive_waits", error=self.failure)
+                await asyncio.sleep(RETRY_S)
+            else:
+                self.failure = ""
+                self.counts["written"] += sum(each.state is not None for each in written)
+                self.counts["deleted"] += sum(each.state is None for each in written)
+                self.counts["skipped"] += len(projected) - len(written)
+                return {each.deliberation_id for each in written if each.state is not None and _unfinished(each.state)}
+
+    async def _project(self, key: Key, records: Sequence[Record]) -> Written | None:
+        """The deliberation as of its newest fact; None when its facts are damaged or have left the log."""
+        tombstone = next((record for record in records if record.tokens[-1] == "deleted"), None)
+        if tombstone is not None:
+            return Written(*key, at=decode(tombstone.data).ts)
+        if any(record.tokens[-1] != "accepted" for record in records):
+            records = await self._journal.facts(*key)
+        try:
+            state = state_of(records)
+        except Gone:
+            # Its tombstone comes as an item of its own.
+            return None
+        except UnexpectedFact as exc:
+            log.error("archive_fact_damaged", deliberation_id=key[1], error=str(exc))
+            return None
+        if state is None:
+            log.error("archive_too_late", deliberation_id=key[1], error="its facts have left the log")
+            return None
+        return Written(*key, at=state.accepted.ts, state=state, records=records)
+
+    async def _report_progress(self) -> None:
+        """Keep the server from redelivering items that are in progress."""
+        while True:
+            await asyncio.sleep(WORKER_ACK_WAIT_S / 3)
+            for item in [*self._writing.values(), *self._waiting.values()]:
+                await self._queue.working(item)
+
+    async def _expire(self) -> None:
+        """Remove what is past its retention, some rows at a time."""
+        while True:
+            with suppress(ArchiveUnavailable):
+                while removed := await self._store.expire(datetime.now(UTC) - self._retention):
+                    self.counts["expired"] += removed
+            await asyncio.sleep(EXPIRE_EVERY_S)
+
+
+def _unfinished(state: State) -> bool:
+    planned = {call.call_id for stage in state.stages for call in stage.opened.calls}
+    return state.ended and not planned <= state.finished.keys()

@@ -1,0 +1,38 @@
+"""The settings of the archive's process, read from the environment once."""
+
+from pathlib import Path
+from typing import Literal
+
+from pydantic import AliasGenerator, SecretStr
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from app.settings import LOG_KEY_DESCRIPTION, setting, variable_of
+
+DATABASE_URL_DESCRIPTION = (
+    "Database of the archive: `sqlite:///path` of a file, or `postgresql://user:password@host/name`."
+)
+ARCHIVE_RETENTION_DESCRIPTION = "How long the archive keeps a deliberation after its acceptance."
+ARCHIVE_RETENTION_S = 90 * 86_400
+
+
+class ArchiveSettings(BaseSettings):
+    """Each setting has a description, a unit, limits and an environment variable."""
+
+    # Errors leave the values out: some settings are secrets.
+    model_config = SettingsConfigDict(
+        alias_generator=AliasGenerator(validation_alias=variable_of),
+        frozen=True,
+        extra="ignore",
+        populate_by_name=True,
+        hide_input_in_errors=True,
+    )
+
+    nats_url: str = setting(
+        "nats://127.0.0.1:4222", "Server that holds the log, or `file:///path` of a file with its URL.", min_length=1
+    )
+    log_key_file: Path | None = setting(None, LOG_KEY_DESCRIPTION)
+    database_url: SecretStr = setting(..., DATABASE_URL_DESCRIPTION)
+    archive_retention_s: int = setting(ARCHIVE_RETENTION_S, ARCHIVE_RETENTION_DESCRIPTION, ge=3_600)
+    archive_host: str = setting("127.0.0.1", "Address of /healthz.", min_length=1)
+    archive_port: int = setting(8082, "Port of /healthz; 0 takes a free one.", ge=0, le=65_535)
+    log_level: Literal["debug", "info", "warning", "error"] = setting("info", "Least severity of logged events.")
