@@ -25,6 +25,8 @@ from app.access.rate_limit import Rates
 from app.access.sessions import Sessions
 from app.admission.backlog import Backlog
 from app.api import problems
+from app.archive.database import Database
+from app.archive.store import Store
 from app.catalog.index import Catalog
 from app.deliberation.errors import InvalidRequest
 from app.deliberation.ports import Clock
@@ -104,9 +106,14 @@ def check_exposure(settings: Settings) -> None:
 
 
 def gateway_over(
-    journal: GatewayLog, settings: Settings, clock: Clock, roles: Mapping[str, Role], connections: ConnectionTable
+    journal: GatewayLog,
+    settings: Settings,
+    clock: Clock,
+    roles: Mapping[str, Role],
+    connections: ConnectionTable,
+    archive: Store | None = None,
 ) -> Gateway:
-    """The gateway's parts over a log."""
+    """The gateway's parts over a log, and an archive where there is one."""
     role_depth_max = {name: role.queue_max for name, role in roles.items() if role.queue_max is not None}
     access = access_of(settings, clock)
     tenant_depth_max = None if access.development else settings.tenant_in_flight_max
@@ -127,6 +134,7 @@ def gateway_over(
         retention_s=settings.retention_s,
         timeout_s=settings.deliberation_timeout_s,
         draining=feed.draining.is_set,
+        archive=archive,
     )
     streams = Streams(
         journal,
@@ -134,7 +142,8 @@ def gateway_over(
         feed,
         clock,
         SnapshotCache(journal, service.check_present),
-        retention_s=settings.retention_s,
+        service.archived,
+        retention_s=settings.kept_s,
         heartbeat_s=settings.heartbeat_s,
         age_max_s=settings.stream_age_max_s,
         send_timeout_s=settings.stream_send_timeout_s,
@@ -164,12 +173,14 @@ def lifespan_of(
     cannot be read.
     """
     roles, seal = read_roles(settings.roles_file), LogSeal.of_file(settings.log_key_file)
+    database = None if settings.database_url is None else Database(settings.database_url.get_secret_value())
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncGenerator[Gateway, None]:
         declared = StreamSettings(settings.retention_s, settings.stream_replicas, settings.ack_wait_s)
         opened = journal or JetStreamLog(settings.nats_url, declared, seal)
-        gateway = gateway_over(opened, settings, clock, roles, app.state.connections)
+        archive = None if database is None else Store(database)
+        gateway = gateway_over(opened, settings, clock, roles, app.state.connections, archive)
         feed, catalog, keyring = gateway["feed"], gateway["catalog"], gateway["access"].keyring
         async with feed, asyncio.TaskGroup() as group:
             following = group.create_task(_follow(opened, catalog, keyring))
@@ -180,6 +191,8 @@ def lifespan_of(
             yield gateway
             following.cancel()
         await opened.close()
+        if database is not None:
+            await database.close()
 
     return lifespan
 

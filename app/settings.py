@@ -23,6 +23,11 @@ LOG_KEY_DESCRIPTION = (
     "File with the secrets that seal records, the same for every part and `deliberate keys`. At least 32 characters "
     "per line, newest first. Without it every record is believed."
 )
+DATABASE_URL_DESCRIPTION = (
+    "Database of the archive: `sqlite:///path` of a file, or `postgresql://user:password@host/name`."
+)
+ARCHIVE_RETENTION_DESCRIPTION = "How long the archive keeps a deliberation after its acceptance."
+ARCHIVE_RETENTION_S = 90 * DAY_S
 PACKAGED_ROLES = Path(__file__).with_name("roles.yaml")
 
 
@@ -129,6 +134,12 @@ class Settings(WebhookRules):
         ge=RETENTION_S_MIN,
         le=RETENTION_S_MAX,
     )
+    database_url: SecretStr | None = setting(
+        None, f"{DATABASE_URL_DESCRIPTION} Without it, deliberations are gone when they leave the log."
+    )
+    archive_retention_s: int = setting(
+        ARCHIVE_RETENTION_S, ARCHIVE_RETENTION_DESCRIPTION, ge=RETENTION_S_MIN, le=10 * RETENTION_S_MAX
+    )
     stream_replicas: int = setting(
         1, "Servers that hold each stream, as declared with `deliberate streams apply`.", ge=1, le=REPLICAS_MAX
     )
@@ -188,3 +199,8 @@ class Settings(WebhookRules):
     log_level: Literal["debug", "info", "warning", "error"] = setting(
         "info", "Lowest severity that is logged; tasks and answers are never logged above debug."
     )
+
+    @property
+    def kept_s(self) -> int:
+        """How long a deliberation can be read after its acceptance, in seconds."""
+        return self.retention_s if self.database_url is None else max(self.retention_s, self.archive_retention_s)

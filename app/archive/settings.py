@@ -6,13 +6,15 @@ from typing import Literal
 from pydantic import AliasGenerator, SecretStr
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
-from app.settings import LOG_KEY_DESCRIPTION, setting, variable_of
-
-DATABASE_URL_DESCRIPTION = (
-    "Database of the archive: `sqlite:///path` of a file, or `postgresql://user:password@host/name`."
+from app.log.stream_settings import RETENTION_S_MAX, RETENTION_S_MIN
+from app.settings import (
+    ARCHIVE_RETENTION_DESCRIPTION,
+    ARCHIVE_RETENTION_S,
+    DATABASE_URL_DESCRIPTION,
+    LOG_KEY_DESCRIPTION,
+    setting,
+    variable_of,
 )
-ARCHIVE_RETENTION_DESCRIPTION = "How long the archive keeps a deliberation after its acceptance."
-ARCHIVE_RETENTION_S = 90 * 86_400
 
 
 class ArchiveSettings(BaseSettings):
@@ -32,7 +34,9 @@ class ArchiveSettings(BaseSettings):
     )
     log_key_file: Path | None = setting(None, LOG_KEY_DESCRIPTION)
     database_url: SecretStr = setting(..., DATABASE_URL_DESCRIPTION)
-    archive_retention_s: int = setting(ARCHIVE_RETENTION_S, ARCHIVE_RETENTION_DESCRIPTION, ge=3_600)
+    archive_retention_s: int = setting(
+        ARCHIVE_RETENTION_S, ARCHIVE_RETENTION_DESCRIPTION, ge=RETENTION_S_MIN, le=10 * RETENTION_S_MAX
+    )
     archive_host: str = setting("127.0.0.1", "Address of /healthz.", min_length=1)
     archive_port: int = setting(8082, "Port of /healthz; 0 takes a free one.", ge=0, le=65_535)
     log_level: Literal["debug", "info", "warning", "error"] = setting("info", "Least severity of logged events.")

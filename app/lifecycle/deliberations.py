@@ -2,16 +2,25 @@
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Literal
 
 from app.api.problems import NotReady, StillLive
 from app.api.requests import DeliberationRequest, Submission
+from app.archive.store import Archived, Store
 from app.catalog.index import NOT_READ, Catalog
 from app.catalog.projection import state_of
 from app.deliberation.engine import StrategyDefinition
-from app.deliberation.errors import Gone, IdempotencyConflict, JournalUnavailable, NotFound, QueueFull
+from app.deliberation.errors import (
+    ArchiveUnavailable,
+    Gone,
+    IdempotencyConflict,
+    JournalUnavailable,
+    NotFound,
+    QueueFull,
+)
 from app.deliberation.facts import Accepted, CancelRequested, Deleted, decode
 from app.deliberation.fold import State, begin
 from app.deliberation.ports import Appended, Clock, Journal, Record
@@ -19,6 +28,14 @@ from app.deliberation.roles import Role
 from app.lifecycle.specify import accepted, body_sha256, deliberation_id, issued_at, specification
 
 SubmissionOutcome = Literal["accepted", "replayed", "refused"]
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A deliberation, and the incarnation of the log that its facts come from; empty before the log was read."""
+
+    state: State
+    epoch: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +54,26 @@ class Deliberations:
     retention_s: int
     timeout_s: int
     draining: Callable[[], bool]
+    archive: Store | None = None
     outcomes: Counter[SubmissionOutcome] = field(default_factory=Counter[SubmissionOutcome])
+
+    async def find(self, tenant: str, deliberation_id: str) -> Found:
+        """The deliberation in the log, or in the archive once it has left the log.
+
+        Raises what `load` raises, and ArchiveUnavailable when only the archive could have it.
+        """
+        records = await self.journal.facts(tenant, deliberation_id)
+        try:
+            return Found(self.state_from(deliberation_id, records), self.catalog.epoch)
+        except (NotFound, Gone):
+            archived = await self.archived(tenant, deliberation_id)
+            if archived is None:
+                raise
+        return Found(self.state_from(deliberation_id, archived.records), archived.epoch)
+
+    async def archived(self, tenant: str, deliberation_id: str) -> Archived | None:
+        """The deliberation in the archive; raises Gone for a deleted one, and ArchiveUnavailable."""
+        return None if self.archive is None else await self.archive.read(tenant, deliberation_id)
 
     async def load(self, tenant: str, deliberation_id: str) -> State:
         """The state that the log holds; raises NotFound and Gone, see `check_present`."""
@@ -85,20 +121,22 @@ class Deliberations:
         return await self.load(tenant, state.deliberation_id)
 
     async def delete(self, tenant: str, deliberation_id: str) -> None:
-        """Remove every fact of an ended deliberation and leave a tombstone. Idempotent.
+        """Remove an ended deliberation from the log and the archive, and leave a tombstone in both. Idempotent.
 
         The tombstone comes first, so that a deliberation never reads half removed. `sweep` removes facts that a crash
         leaves beside it. Raises StillLive before the end, and what `check_present` raises.
         """
         records = await self.journal.facts(tenant, deliberation_id)
         if not any(record.tokens[-1] == "deleted" for record in records):
-            state = self.state_from(deliberation_id, records)
+            state = (await self.find(tenant, deliberation_id)).state
             if not state.ended:
                 raise StillLive(f"Deliberation {deliberation_id} is {state.status}; cancel it first, or await its end.")
             tombstone = Deleted(deliberation_id=deliberation_id, ts=self.clock.now())
             appended = await self.journal.append(tenant, tombstone)
             self.catalog.apply(appended.record)
         await self.journal.purge(tenant, deliberation_id)
+        if self.archive is not None:
+            await self.archive.delete(tenant, deliberation_id, self.clock.now())
 
     async def accept(self, tenant: str, request: DeliberationRequest, submission: Submission) -> tuple[State, bool]:
         """The state at acceptance, and whether an earlier request was accepted. Durable when this returns.
@@ -116,6 +154,8 @@ class Deliberations:
             if records and records[0].tokens[-1] == "accepted":
                 self.outcomes["replayed"] += 1
                 return _acceptance(records[0], sha256), True
+        elif key is not None:
+            await self._check_unused(tenant, id)
         try:
             appended = await self._append_acceptance(tenant, id, request, submission)
         except QueueFull:
@@ -124,6 +164,12 @@ class Deliberations:
         self.catalog.apply(appended.record)
         self.outcomes["accepted" if appended.created else "replayed"] += 1
         return _acceptance(appended.record, sha256), not appended.created
+
+    async def _check_unused(self, tenant: str, id: str) -> None:
+        """Raise Gone when a key's deliberation is in the archive alone. Without an answer, the work goes on."""
+        with suppress(ArchiveUnavailable):
+            if await self.archived(tenant, id) is not None and not await self.journal.facts(tenant, id):
+                raise Gone("What this Idempotency-Key started has left the log; use a new key.")
 
     async def _append_acceptance(
         self, tenant: str, id: str, request: DeliberationRequest, submission: Submission

@@ -52,8 +52,11 @@ def _headers(state: State, wait_s: int | None, *, read: bool) -> dict[str, str]:
     return headers if wait_s is None else {**headers, "Preference-Applied": f"wait={wait_s}"}
 
 
-def _resource_response(gateway: Gateway, state: State, status: int, headers: dict[str, str], *, read: bool) -> Response:
-    epoch, retention_s = gateway["catalog"].epoch, gateway["settings"].retention_s
+def _resource_response(
+    gateway: Gateway, state: State, status: int, headers: dict[str, str], *, read: bool, epoch: str = ""
+) -> Response:
+    """The resource; `epoch` is the log's that its facts come from, the present one's by default."""
+    epoch, retention_s = epoch or gateway["catalog"].epoch, gateway["settings"].kept_s
     if not epoch:
         raise JournalUnavailable(NOT_READ)
     found = resource(state, epoch=epoch, retention_s=retention_s)
@@ -61,13 +64,20 @@ def _resource_response(gateway: Gateway, state: State, status: int, headers: dic
 
 
 async def _awaited_response(
-    gateway: Gateway, tenant: str, state: State, wait_s: int | None, headers: dict[str, str], *, read: bool
+    gateway: Gateway,
+    tenant: str,
+    state: State,
+    wait_s: int | None,
+    headers: dict[str, str],
+    *,
+    read: bool,
+    epoch: str = "",
 ) -> Response:
     """The deliberation after the preferred wait: 200 with its end, 202 without; its content if the caller may read."""
     state = await gateway["deliberations"].wait_until_ended(tenant, state, wait_s)
     sent = _headers(state, wait_s, read=read) | headers
     if state.ended:
-        return _resource_response(gateway, state, 200, sent, read=read)
+        return _resource_response(gateway, state, 200, sent, read=read, epoch=epoch)
     return _resource_response(gateway, state, 202, {**sent, "Retry-After": str(POLL_AFTER_S)}, read=read)
 
 
@@ -127,14 +137,15 @@ async def get_deliberation(
     request: Request, gateway: InGateway, tenant: OfTenant, deliberation_id: DeliberationId
 ) -> Response:
     """The fold of its facts. With `Prefer: wait` a long poll, until the revision differs from the ETag given."""
-    state = await gateway["deliberations"].load(tenant, deliberation_id)
-    wait_s = wait_of(request)
+    found = await gateway["deliberations"].find(tenant, deliberation_id)
+    state, wait_s = found.state, wait_of(request)
     known = request.headers.get("if-none-match")
     if wait_s is not None and (known is None or _matches(request, _etag(state, read=True))):
         state = await _revised(gateway, tenant, state, wait_s)
     if _matches(request, _etag(state, read=True)):
         return Response(status_code=304, headers=_headers(state, wait_s, read=True))
-    return _resource_response(gateway, state, 200, _headers(state, wait_s, read=True), read=True)
+    headers = _headers(state, wait_s, read=True)
+    return _resource_response(gateway, state, 200, headers, read=True, epoch=found.epoch)
 
 
 @router.post(
@@ -156,9 +167,9 @@ async def cancel_deliberation(
     Without the scope `read` its content is left empty and named in `withheld`.
     """
     asked = await body_of(request, CancelRequest)
-    state = await gateway["deliberations"].load(tenant, deliberation_id)
-    state = await gateway["deliberations"].cancel(tenant, state, asked.reason)
-    return await _awaited_response(gateway, tenant, state, wait_of(request), {}, read=read)
+    found = await gateway["deliberations"].find(tenant, deliberation_id)
+    state = await gateway["deliberations"].cancel(tenant, found.state, asked.reason)
+    return await _awaited_response(gateway, tenant, state, wait_of(request), {}, read=read, epoch=found.epoch)
 
 
 @router.delete(

@@ -1,5 +1,6 @@
 """The request of a viewer, and the position in the log at which its stream or page begins."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal
@@ -7,7 +8,7 @@ from typing import Literal
 from app.api.cursor import BEGINNING, Cursor
 from app.api.event_schemas import StreamGap
 from app.api.schemas import Status
-from app.deliberation.ports import StreamState
+from app.deliberation.ports import Record, StreamState
 from app.log.paging import Patterns, of_deliberations, of_tenant
 from app.streaming.frames import EventSelection
 from app.streaming.snapshots import SnapshotKey, SnapshotSet
@@ -58,12 +59,14 @@ class ResumePoint:
     """A request with the snapshots that answer it.
 
     `cursor` is None when the viewer has none, and when events after it cannot be replayed; then `gap` says why.
+    `archived` has the events when the deliberation has left the log, None otherwise.
     """
 
     request: EventsRequest
     known: SnapshotSet
     cursor: Cursor | None
     gap: StreamGap | None
+    archived: Sequence[Record] | None = None
 
     @property
     def epoch(self) -> str:

@@ -2,8 +2,8 @@
 
 import asyncio
 import random
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import partial
 from typing import Literal
@@ -17,11 +17,12 @@ from app.api.event_schemas import (
     StreamReconnect,
 )
 from app.api.schemas import dump
+from app.archive.store import Archived
 from app.catalog.index import Catalog
 from app.catalog.projection import resource, summary
-from app.deliberation.errors import JournalUnavailable
-from app.deliberation.ports import Clock, Journal
-from app.log.paging import read_page
+from app.deliberation.errors import Gone, JournalUnavailable, NotFound
+from app.deliberation.ports import Clock, Journal, StreamState
+from app.log.paging import Page, read_page
 from app.streaming.event_stream import EventStreamResponse
 from app.streaming.feed import Feed
 from app.streaming.frames import (
@@ -35,7 +36,7 @@ from app.streaming.frames import (
     frame_of,
 )
 from app.streaming.resume import EventsRequest, ResumePoint, resume_at
-from app.streaming.snapshots import Snapshot, SnapshotCache, SnapshotSet
+from app.streaming.snapshots import Snapshot, SnapshotCache, SnapshotSet, snapshot_at
 
 RETRY_MS = 2_000
 # A gateway that starts listens before it has read a long log, which a stream may have to wait for.
@@ -46,6 +47,10 @@ CURSOR_UPDATE_S = 0.5
 LISTED_MAX = 200
 PAGE_RECORDS = 256
 EXAMINED_MAX = 10_000
+
+
+ReadArchive = Callable[[str, str], Awaitable[Archived | None]]
+"""Reads a deliberation of a tenant from the archive; see `app.lifecycle.deliberations.Deliberations.archived`."""
 
 
 def _item(epoch: str, sequence: int, event: bytes) -> bytes:
@@ -82,6 +87,7 @@ class Streams:
     feed: Feed
     clock: Clock
     snapshots: SnapshotCache
+    archived: ReadArchive
     retention_s: int
     heartbeat_s: float
     age_max_s: float
@@ -97,10 +103,28 @@ class Streams:
         while True:
             try:
                 return resume_at(request, await self._known(request), self.clock.now())
+            except (NotFound, Gone):
+                point = await self._in_archive(request)
+                if point is None:
+                    raise
+                return point
             except JournalUnavailable:
                 if loop.time() >= until_s or self.feed.draining.is_set():
                     raise
             await asyncio.sleep(_RETRY_S)
+
+    async def _in_archive(self, request: EventsRequest) -> ResumePoint | None:
+        """Where a request for one deliberation resumes that has left the log; None when the archive has none."""
+        if request.deliberation_id is None:
+            return None
+        found = await self.archived(request.tenant, request.deliberation_id)
+        if found is None:
+            return None
+        # Nothing follows its last event, so a cursor of the same log is never beyond the end.
+        last_sequence = found.records[-1].sequence
+        end = max(last_sequence, 0 if request.cursor is None else request.cursor.sequence)
+        known = SnapshotSet(StreamState(found.epoch, 1, end), [snapshot_at(found.records, last_sequence)])
+        return replace(resume_at(request, known, self.clock.now()), archived=found.records)
 
     async def _known(self, request: EventsRequest) -> SnapshotSet:
         if not request.single:
@@ -189,7 +213,11 @@ class Streams:
         up_to = None if request.single else point.known.log.last_sequence
         takes, examined, complete = self._filter(request), 0, point.gap is not None
         while not complete and (unended or not request.single) and len(items) < limit and examined < EXAMINED_MAX:
-            read = await read_page(self.journal, request.stored, position, up_to, PAGE_RECORDS)
+            if point.archived is None:
+                read = await read_page(self.journal, request.stored, position, up_to, PAGE_RECORDS)
+            else:
+                left = [record for record in point.archived if record.sequence > position]
+                read = Page(left, position, complete=True)
             position, complete, examined = read.position, read.complete, examined + len(read.records)
             for record in read.records:
                 frame = frame_of(epoch, record)
@@ -225,8 +253,20 @@ class Streams:
     async def response(self, point: ResumePoint, headers: Mapping[str, str]) -> EventStreamResponse:
         """The stream from this point on; raises JournalUnavailable."""
         head, unended = await self.head(point), point.unended_after(point.start)
-        chunks = self._chunks(point.request, point.epoch, point.start, unended, head)
+        if point.archived is None:
+            chunks = self._chunks(point.request, point.epoch, point.start, unended, head)
+        else:
+            chunks = self._archived_chunks(point, head)
         return EventStreamResponse(chunks, heartbeat_s=self.heartbeat_s, stalled_s=self.send_timeout_s, headers=headers)
+
+    async def _archived_chunks(self, point: ResumePoint, head: list[bytes]) -> AsyncGenerator[bytes, None]:
+        """The whole stream of a deliberation that has left the log: the head, then the events above the start."""
+        left = [record for record in point.archived or () if record.sequence > point.start]
+        frames = [frame for record in left if (frame := frame_of(point.epoch, record)) is not None]
+        count = _up_to_last_end(frames, point.unended_after(point.start))
+        batcher = FrameBatcher(self._filter(point.request), point.epoch)
+        for chunk in [*chunked(head), *batcher.chunks(frames[:count]), batcher.cursor_update()]:
+            yield chunk
 
     def _reconnect(self, request: EventsRequest, reason: Literal["draining", "max_age", "slow_consumer"]) -> bytes:
         """The frame that asks a viewer to come back with its last id, after a random time that spreads reconnects."""
