@@ -22,7 +22,7 @@ def engine_of(url: str) -> AsyncEngine:
     """An engine for `sqlite:///path` or `postgresql://…`; it connects at its first use. Raises InvalidRequest."""
     try:
         given = make_url(url)
-    except ArgumentError:
+    except (ArgumentError, ValueError):
         raise InvalidRequest(
             "DATABASE_URL is no URL; write sqlite:///path or postgresql://user:password@host/name."
         ) from None

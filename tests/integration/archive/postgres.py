@@ -1,0 +1,59 @@
+"""A real PostgreSQL server of the tests' own, in a temporary directory."""
+
+import os
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+
+from tests.conftest import free_port
+
+PROGRAMS = Path("/usr/lib/postgresql/15/bin")
+MISSING = "PostgreSQL 15 is missing; as root: apt-get install --no-install-recommends postgresql-15"
+
+
+class PostgresServer:
+    """A server that can be killed and started again on the same port and data. It never runs as root."""
+
+    def __init__(self) -> None:
+        assert (PROGRAMS / "postgres").exists(), MISSING
+        self._directory = Path(tempfile.mkdtemp(prefix="archive-"))
+        self._as_user = (
+            ["setpriv", "--reuid=postgres", "--regid=postgres", "--clear-groups"] if os.getuid() == 0 else []
+        )
+        if self._as_user:
+            shutil.chown(self._directory, "postgres", "postgres")
+        self._data = str(self._directory / "data")
+        self._port = str(free_port())
+        self._run("initdb", "--pgdata", self._data, "--auth", "trust", "--username", "archive", "--no-sync")
+
+    def _run(self, program: str, *options: str) -> None:
+        command = [*self._as_user, str(PROGRAMS / program), *options]
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL, cwd=self._directory)
+
+    def start(self) -> None:
+        """Start, and wait until it answers."""
+        settings = {
+            "listen_addresses": "127.0.0.1",
+            "port": self._port,
+            "unix_socket_directories": str(self._directory),
+            "fsync": "off",
+        }
+        options = " ".join(f"--{name}={value}" for name, value in settings.items())
+        log = str(self._directory / "log")
+        self._run("pg_ctl", "start", "--wait", "--pgdata", self._data, "--log", log, "--options", options)
+
+    def kill(self) -> None:
+        """End it without a checkpoint, as a crash does."""
+        self._run("pg_ctl", "stop", "--wait", "--pgdata", self._data, "--mode", "immediate")
+
+    def remove(self) -> None:
+        """End it, and remove its data."""
+        if (self._directory / "data" / "postmaster.pid").exists():
+            self.kill()
+        shutil.rmtree(self._directory)
+
+    def database(self, name: str) -> str:
+        """The URL of a new database."""
+        self._run("createdb", "--host", "127.0.0.1", "--port", self._port, "--username", "archive", name)
+        return f"postgresql://archive@127.0.0.1:{self._port}/{name}"

@@ -1,0 +1,214 @@
+"""Projectors copy what the log holds, whatever is killed meanwhile."""
+
+import asyncio
+import random
+import signal
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+
+import pytest
+
+from app.archive.database import Database
+from app.archive.migrate import migrate
+from app.archive.projector import Projector
+from app.archive.store import Archived, Store
+from app.deliberation.errors import Gone
+from app.deliberation.facts import Deleted
+from app.log.journal import JetStreamJournal
+from app.log.stream_settings import StreamSettings
+from app.log.streams import apply
+from tests.conftest import NatsServer
+from tests.integration.archive.postgres import PostgresServer
+from tests.story import Story
+
+KEPT_S = 10**9
+
+
+@pytest.fixture
+async def journal(own_nats_server: NatsServer) -> AsyncIterator[JetStreamJournal]:
+    """A log of the test's own, so that no other test's deliberations are copied."""
+    journal = await JetStreamJournal.connect(own_nats_server.url, name="tests", patience_s=20)
+    await apply(journal, StreamSettings())
+    yield journal
+    await journal.close()
+
+
+@asynccontextmanager
+async def projecting(journal: JetStreamJournal, store: Store) -> AsyncIterator[Projector]:
+    projector = Projector(journal, store, retention_s=KEPT_S)
+    task = asyncio.create_task(projector.run())
+    try:
+        yield projector
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+async def tell(journal: JetStreamJournal, story: Story) -> None:
+    """Append a deliberation from acceptance to end."""
+    answers = [story.finished(agent) for agent in story.agents]
+    for fact in (story.accepted(), story.opened(), *answers, story.closed(), story.completed()):
+        await journal.append("acme", fact)
+
+
+async def until_copied(journal: JetStreamJournal, timeout_s: float = 30) -> None:
+    """Wait until the archive's queue is empty."""
+    async with asyncio.timeout(timeout_s):
+        while True:
+            found = await journal.request("$JS.API.CONSUMER.INFO.DELIBERATIONS.archive")
+            if not found["num_pending"] and not found["num_ack_pending"]:
+                return
+            await asyncio.sleep(0.05)
+
+
+async def read(store: Store, deliberation_id: str) -> Archived | Gone | None:
+    try:
+        return await store.read("acme", deliberation_id)
+    except Gone as gone:
+        return gone
+
+
+async def until_read(store: Store, deliberation_id: str) -> None:
+    async with asyncio.timeout(20):
+        while not isinstance(await read(store, deliberation_id), Archived):
+            await asyncio.sleep(0.01)
+
+
+def stories(count: int) -> list[Story]:
+    return [Story(f"{number:026d}") for number in range(count)]
+
+
+async def test_what_is_copied_equals_the_log(journal: JetStreamJournal, store: Store) -> None:
+    ended, running = stories(30), Story("running")
+    async with projecting(journal, store) as projector:
+        await asyncio.gather(*(tell(journal, story) for story in ended))
+        await journal.append("acme", running.accepted())
+        await until_copied(journal)
+
+    epoch = (await journal.state()).epoch
+    for story in ended:
+        assert await read(store, story.id) == Archived(epoch, await journal.facts("acme", story.id))
+    assert await read(store, running.id) is None
+    assert projector.counts["skipped"] == 0
+
+
+async def test_outcomes_after_the_end_are_copied_too(
+    journal: JetStreamJournal, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("app.archive.projector.LATE_S", 0.5)
+    story = Story("late")
+    early, late = story.agents
+    async with projecting(journal, store) as projector:
+        for fact in (story.accepted(), story.opened(), story.finished(early), story.completed()):
+            await journal.append("acme", fact)
+        await until_read(store, story.id)
+        await journal.append("acme", story.finished(late))
+        await until_copied(journal)
+
+    found = await read(store, story.id)
+    assert isinstance(found, Archived) and found.records == await journal.facts("acme", story.id)
+    assert projector.failure == ""
+
+
+async def test_a_deletion_removes_what_was_copied(journal: JetStreamJournal, store: Store) -> None:
+    story = Story("gone")
+    async with projecting(journal, store):
+        await tell(journal, story)
+        await until_copied(journal)
+        assert isinstance(await read(store, story.id), Archived)
+        await journal.append("acme", Deleted(deliberation_id=story.id, ts=datetime.now(UTC)))
+        await journal.purge("acme", story.id)
+        await until_copied(journal)
+
+    assert isinstance(await read(store, story.id), Gone)
+
+
+async def test_facts_that_left_the_log_first_are_skipped(journal: JetStreamJournal, store: Store) -> None:
+    await tell(journal, Story("lost"))
+    await journal.request("$JS.API.STREAM.PURGE.DELIBERATIONS", b'{"filter":"deliberations.acme.lost.accepted"}')
+    async with projecting(journal, store) as projector:
+        await tell(journal, Story("kept"))
+        await until_copied(journal)
+
+    assert isinstance(await read(store, "kept"), Archived)
+    assert await read(store, "lost") is None and projector.counts["skipped"] > 0
+
+
+async def test_kills_of_two_projectors_lose_and_repeat_nothing(
+    journal: JetStreamJournal, store: Store, database_url: str, own_nats_server: NatsServer
+) -> None:
+    """Two processes copy 500 deliberations, every tenth of them deleted, while one after the other is killed."""
+    told, environment = stories(500), {"NATS_URL": own_nats_server.url, "DATABASE_URL": database_url}
+    draw = random.Random(7)
+
+    async def start() -> asyncio.subprocess.Process:
+        return await asyncio.create_subprocess_exec(
+            sys.executable, "-m", "app.archive", env={**environment, "ARCHIVE_PORT": "0", "PATH": ""},
+            stdout=asyncio.subprocess.DEVNULL,
+        )  # fmt: skip
+
+    processes = [await start(), await start()]
+    try:
+        for begin in range(0, len(told), 50):
+            part = told[begin : begin + 50]
+            await asyncio.gather(*(tell(journal, story) for story in part))
+            for story in part[::10]:
+                await journal.append("acme", Deleted(deliberation_id=story.id, ts=datetime.now(UTC)))
+                await journal.purge("acme", story.id)
+            # Both may be at work on the rest of this part.
+            await until_read(store, part[1].id)
+            place = draw.randrange(2)
+            processes[place].send_signal(signal.SIGKILL)
+            await processes[place].wait()
+            processes[place] = await start()
+        await until_copied(journal, 90)
+    finally:
+        for process in processes:
+            process.kill()
+            await process.wait()
+
+    found = {story.id: await read(store, story.id) for story in told}
+    epoch = (await journal.state()).epoch
+    for place, story in enumerate(told):
+        if place % 10 == 0:
+            assert isinstance(found[story.id], Gone)
+        else:
+            assert found[story.id] == Archived(epoch, await journal.facts("acme", story.id))
+
+
+async def test_copying_goes_on_after_the_database_was_away(journal: JetStreamJournal, postgres: PostgresServer) -> None:
+    url = postgres.database("away")
+    await migrate(url)
+    database = await Database.connect(url)
+    store = Store(database)
+    async with projecting(journal, store) as projector:
+        await tell(journal, Story("before"))
+        await until_copied(journal)
+        postgres.kill()
+        await tell(journal, Story("meanwhile"))
+        async with asyncio.timeout(20):
+            while not projector.failure:
+                await asyncio.sleep(0.01)
+        postgres.start()
+        await until_copied(journal)
+
+    assert isinstance(await read(store, "before"), Archived) and isinstance(await read(store, "meanwhile"), Archived)
+    assert "does not answer" not in projector.failure
+    await database.close()
+
+
+async def test_copying_goes_on_after_the_log_was_away(
+    journal: JetStreamJournal, store: Store, own_nats_server: NatsServer
+) -> None:
+    told = stories(12)
+    async with projecting(journal, store):
+        for place, story in enumerate(told):
+            if place == 6:
+                own_nats_server.kill()
+                own_nats_server.start()
+            await tell(journal, story)
+        await until_copied(journal, 60)
+
+    assert all([isinstance(await read(store, story.id), Archived) for story in told])
