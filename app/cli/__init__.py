@@ -2,7 +2,8 @@
 
 import typer
 
-from app.cli import ask, bench, cluster, keys, openapi, show, simulator, strategies, streams, watch, webhooks
+from app.cli import ask, bench, cluster, show, strategies, watch
+from app.cli.admin import keys, openapi, simulator, streams, webhooks
 from app.cli.exits import EXIT_HELP
 from app.cli.stack import demo, up
 

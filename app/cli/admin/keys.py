@@ -35,7 +35,7 @@ from app.cli.exits import EXIT_HELP, CommandError, Exit, output, print_json, run
 from app.cli.options import JsonOption, checked_tenant
 from app.cli.render.prose import printable
 from app.cli.render.ranking import plain
-from app.cli.streams import NatsOption, WaitOption, connected
+from app.cli.admin.streams import NatsOption, WaitOption, connected
 from app.log.journal import JetStreamJournal
 
 keys_cli = typer.Typer(no_args_is_help=True, help="Make, list and revoke API keys.", epilog=EXIT_HELP)
