@@ -1,11 +1,12 @@
 """Schemas of answers: resources and problems. Events are in `event_schemas`, requests in `requests`."""
 
 from collections.abc import Mapping
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, Self, TypeVar
 
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
 
 from app.deliberation.calls import FactProblem, Usage
+from app.deliberation.engine import StrategyDefinition
 from app.deliberation.facts import Degraded, TotalUsage, Verdict
 from app.deliberation.outputs import CheckOutcome, Issue, IssueResponse
 from app.deliberation.specification import AgentSpec, Budget, Constraints, Purpose, Sampling, Token, Webhook
@@ -13,6 +14,8 @@ from app.deliberation.specification import AgentSpec, Budget, Constraints, Purpo
 Status = Literal["pending", "in_progress", "cancelling", "completed", "failed", "cancelled", "timeout"]
 ProposalStatus = Literal["pending", "answered", "failed", "late", "skipped"]
 _Model = TypeVar("_Model", bound=BaseModel)
+# The request fields of every strategy, besides task, agents and constraints.
+_COMMON_FIELDS = ("quorum", "budget", "sampling", "seed")
 
 
 class Resource(BaseModel):
@@ -293,6 +296,20 @@ class StrategyResource(Resource):
     source: str
     fields: tuple[str, ...] = Field(description="Request fields that configure it, besides task and council")
     parameters: dict[str, Any] = Field(description="JSON Schema of the request's `parameters`, with the defaults")
+
+    @classmethod
+    def of(cls, definition: StrategyDefinition) -> Self:
+        """A strategy as clients read it."""
+        return cls(
+            name=definition.name,
+            version=definition.version,
+            summary=definition.summary,
+            steps=definition.steps,
+            calls=definition.formula,
+            source=definition.source,
+            fields=(("rounds",) if definition.rounds else ()) + _COMMON_FIELDS,
+            parameters=definition.parameters.model_json_schema(),
+        )
 
 
 class StrategyList(Resource):

@@ -13,10 +13,29 @@ from rich.text import Text
 
 from app.api.schemas import Deliberation
 from app.cli.client import GatewayClient, GatewayRefused, JsonObject, parsed
-from app.cli.exits import CommandError, Exit, exit_of, output, run
-from app.cli.options import DEFAULT_URL, ApiKeyOption, JsonOption, UrlOption, nested_values, pairs
+from app.cli.exits import CommandError, Exit, exit_of, naming_options, output, run
+from app.cli.options import ApiKeyOption, JsonOption, StackOption, UrlOption, nested_values, pairs
 from app.cli.render.ranking import deliberation_report
+from app.cli.target import gateway_client
 from app.cli.watch import print_events, until_ended, watch_deliberation
+
+_OPTIONS = {
+    "/task": "TASK",
+    "/num_agents": "--agents",
+    "/agents": "--council",
+    "/parameters": "--parameter {}",
+    "/constraints/rubric": "--rubric",
+    "/constraints/requirements": "--requirement",
+    "/constraints/timeout_seconds": "--timeout",
+    "/budget/max_tokens": "--budget-tokens",
+    "/budget/max_calls": "--budget-calls",
+    "/sampling/temperature": "--temperature",
+    "/sampling/max_tokens": "--max-tokens",
+    "/metadata": "--meta {}",
+    "/webhook": "--webhook",
+    "Idempotency-Key": "--idempotency-key",
+    **{f"/{name}": f"--{name}" for name in ("role", "strategy", "rounds", "quorum", "seed")},
+}
 
 
 def parse_council(text: str) -> list[JsonObject]:
@@ -62,9 +81,8 @@ def _given(**fields: Any) -> JsonObject:  # noqa: ANN401 -- the fields of a JSON
     return {name: value for name, value in fields.items() if value not in (None, [], {})}
 
 
-def resume_hint(deliberation_id: str, url: str) -> Text:
-    """The commands that return to a running deliberation."""
-    at = "" if url == DEFAULT_URL else f" --url {url}"
+def resume_hint(deliberation_id: str, at: str) -> Text:
+    """The commands that return to a running deliberation; `at` are the options that name its gateway."""
     return Text(
         f"{deliberation_id} continues:\n"
         f"  deliberate watch {deliberation_id}{at}\n  deliberate cancel {deliberation_id}{at}",
@@ -74,15 +92,14 @@ def resume_hint(deliberation_id: str, url: str) -> Text:
 
 async def _ask(
     body: JsonObject,
-    url: str,
-    api_key: str | None,
+    gateway: GatewayClient,
     idempotency_key: str,
     *,
     detach: bool,
     live: bool,
     as_json: bool,
 ) -> Exit:
-    async with GatewayClient(url, api_key) as gateway:
+    async with gateway:
         resource = await _submit(gateway, body, idempotency_key)
         deliberation_id = str(resource["id"])
         if detach:
@@ -97,7 +114,7 @@ async def _ask(
             else:
                 resource = await watch_deliberation(gateway, deliberation_id, Console(highlight=False))
         except asyncio.CancelledError:
-            Console(stderr=True, highlight=False).print(resume_hint(deliberation_id, url))
+            Console(stderr=True, highlight=False).print(resume_hint(deliberation_id, gateway.options))
             raise
         if not live:
             output(resource, lambda: deliberation_report(parsed(Deliberation, resource)), as_json=as_json)
@@ -113,11 +130,12 @@ def _unreadable(deliberation_id: str) -> CommandError:
 
 async def _submit(gateway: GatewayClient, body: JsonObject, idempotency_key: str) -> JsonObject:
     try:
-        return await gateway.submit(body, idempotency_key)
+        with naming_options(_OPTIONS):
+            return await gateway.submit(body, idempotency_key)
     except GatewayRefused as error:
-        if any(fault.field.startswith("/parameters") for fault in error.fields):
+        if any(fault.field.startswith("--parameter") for fault in error.fields):
             error.remedy = f"`deliberate strategies {body.get('strategy', 'council')}` lists its parameters"
-        elif any(fault.field == "/strategy" for fault in error.fields):
+        elif any(fault.field == "--strategy" for fault in error.fields):
             error.remedy = "`deliberate strategies` describes them"
         raise
 
@@ -133,7 +151,8 @@ ParameterOption = Annotated[
 
 def ask(
     task: Annotated[str | None, typer.Argument(metavar="TASK", help="The task to deliberate on.")] = None,
-    url: UrlOption = DEFAULT_URL,
+    url: UrlOption = None,
+    data_dir: StackOption = None,
     api_key: ApiKeyOption = None,
     as_json: JsonOption = False,
     file: Annotated[str | None, typer.Option(metavar="PATH", help="Read the task from a file; - is stdin.")] = None,
@@ -187,5 +206,9 @@ def ask(
         webhook=_given(url=webhook),
     )
     live = watch if watch is not None else sys.stdout.isatty() and not as_json
-    options = (url, api_key, idempotency_key or uuid4().hex)
-    run(lambda: _ask(body, *options, detach=detach, live=live, as_json=as_json), as_json=as_json)
+
+    async def work() -> Exit:
+        gateway = gateway_client(url, data_dir, api_key)
+        return await _ask(body, gateway, idempotency_key or uuid4().hex, detach=detach, live=live, as_json=as_json)
+
+    run(work, as_json=as_json)

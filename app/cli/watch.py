@@ -11,12 +11,14 @@ from rich.live import Live
 
 from app.api.schemas import Deliberation
 from app.cli.client import GatewayClient, JsonObject, Retry, parsed
-from app.cli.exits import Exit, exit_of, print_json, run
-from app.cli.options import DEFAULT_URL, ApiKeyOption, IdArgument, JsonOption, UrlOption
+from app.cli.exits import Exit, exit_of, naming_options, print_json, run
+from app.cli.ids import full_id
+from app.cli.options import ApiKeyOption, IdArgument, JsonOption, StackOption, UrlOption
 from app.cli.render.lanes import CouncilView
 from app.cli.render.lines import event_line
 from app.cli.render.panels import picture
 from app.cli.render.ranking import deliberation_report
+from app.cli.target import gateway_client
 
 _FRAME_S = 1 / 8  # bounds the frame rate, to leave the CPU to the work
 _IDLE_FRAME_S = 1.0  # updates the displayed time without events
@@ -113,7 +115,8 @@ async def watch_deliberation(
 
 def watch(
     deliberation_id: IdArgument,
-    url: UrlOption = DEFAULT_URL,
+    url: UrlOption = None,
+    data_dir: StackOption = None,
     api_key: ApiKeyOption = None,
     as_json: JsonOption = False,
     after: Annotated[str, typer.Option(metavar="CURSOR", help="Start after this cursor; 0 is the beginning.")] = "0",
@@ -126,13 +129,15 @@ def watch(
     """
 
     async def work() -> Exit:
-        async with GatewayClient(url, api_key) as gateway:
+        async with gateway_client(url, data_dir, api_key) as gateway:
+            id = await full_id(gateway, deliberation_id)
             # The first request reports an unknown id or an unreachable gateway without retries.
-            await gateway.deliberation(deliberation_id)
-            if as_json:
-                resource = await print_events(gateway, deliberation_id, after=after, deltas=deltas)
-            else:
-                resource = await watch_deliberation(gateway, deliberation_id, Console(highlight=False), after=after)
+            await gateway.deliberation(id)
+            with naming_options({"after": "--after"}):
+                if as_json:
+                    resource = await print_events(gateway, id, after=after, deltas=deltas)
+                else:
+                    resource = await watch_deliberation(gateway, id, Console(highlight=False), after=after)
             return exit_of(parsed(Deliberation, resource).status)
 
     run(work, as_json=as_json)

@@ -20,7 +20,6 @@ from app.api.schemas import (
     StrategyResource,
     dump,
 )
-from app.deliberation.engine import StrategyDefinition
 from app.deliberation.errors import InvalidRequest, NotFound
 from app.deliberation.roles import Role, parse_roles
 from app.observability.replica_status import AgentStatus, read, without_credentials
@@ -28,8 +27,6 @@ from app.routes.dependencies import Gateway, InGateway, api_router
 from app.settings import PACKAGED_ROLES
 
 INQUIRY_TIMEOUT_S = 0.5
-# The request fields of every strategy, besides task, agents and constraints.
-_COMMON_FIELDS = ("quorum", "budget", "sampling", "seed")
 
 router = api_router("roles")
 
@@ -112,20 +109,6 @@ async def get_role(
     return Response(dump(await _described(gateway, role, declared)), media_type="application/json")
 
 
-def strategy_resource(definition: StrategyDefinition) -> StrategyResource:
-    """A strategy as clients read it, with the schema of its parameters."""
-    return StrategyResource(
-        name=definition.name,
-        version=definition.version,
-        summary=definition.summary,
-        steps=definition.steps,
-        calls=definition.formula,
-        source=definition.source,
-        fields=(("rounds",) if definition.rounds else ()) + _COMMON_FIELDS,
-        parameters=definition.parameters.model_json_schema(),
-    )
-
-
 @router.get(
     "/strategies",
     summary="Strategies",
@@ -133,5 +116,5 @@ def strategy_resource(definition: StrategyDefinition) -> StrategyResource:
 )
 async def list_strategies(gateway: InGateway) -> Response:
     """Steps, number of model requests, source, and the fields that configure them."""
-    items = tuple(strategy_resource(definition) for definition in gateway["strategies"].values())
+    items = tuple(StrategyResource.of(definition) for definition in gateway["strategies"].values())
     return Response(dump(StrategyList(items=items)), media_type="application/json")

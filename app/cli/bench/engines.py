@@ -14,7 +14,7 @@ from rich.text import Text
 from app.api.schemas import Deliberation, RoleList, StrategyList
 from app.cli.bench.results import result_document, result_lines
 from app.cli.client import GatewayClient, JsonObject, parsed
-from app.cli.exits import CommandError, Exit, FieldFault, print_json
+from app.cli.exits import CommandError, Exit, FieldFault, naming_options, print_json
 from app.cli.render.lanes import is_simulated
 from app.cli.stack.health_checks import status_of
 from app.cli.stack.layout import StackOptions, mask_credentials
@@ -26,6 +26,16 @@ from app.quality.experiments import AGENTS_MAX, VOTE
 from app.quality.grading import GradedAnswer, StrategyResult, grade, summed_up
 
 SIMULATED_NOTICE = "SIMULATED: a simulator replaces the model; only calls, tokens and times mean anything."
+_OPTIONS = {
+    "/num_agents": "--agents",
+    "/agents": "--agents",
+    "/agents/0/role": "--role",
+    "/agents/0/model": "--model",
+    "/role": "--role",
+    "/rounds": "--rounds",
+    "/seed": "--seed",
+    "/constraints/timeout_seconds": "--timeout",
+}
 # These need no plain vote beside them: they are the baselines.
 _BASELINES = (VOTE, "single")
 
@@ -120,7 +130,8 @@ class _Bench:
             async with free:
                 own = own_parameters(self.known, strategy, question) | (more or {})
                 body = request_body(self.plan, strategy, agents, question, index, own)
-                accepted = await self.gateway.submit(body, uuid4().hex)
+                with naming_options(_OPTIONS):
+                    accepted = await self.gateway.submit(body, uuid4().hex)
                 resource = await until_ended(self.gateway, str(accepted["id"]))
             done += 1
             self.report(f"{strategy} of {agents}: {done} of {len(self.questions)}")

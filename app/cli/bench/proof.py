@@ -14,6 +14,7 @@ from app.quality.table import experiments
 
 NOTICE = "SIMULATED: no model. This proves the strategies' code and arithmetic, not a model's quality."
 _WHAT_WIDTH = 44
+_RUNS = 1_000
 
 
 def figure_line(figure: Figure) -> Text:
@@ -56,10 +57,11 @@ def row_document(row: Row) -> JsonObject:
     return {"strategy": row.strategy, "about": row.about, "runs": row.runs, "figures": figures}
 
 
-async def proof(strategies: Collection[str], runs: int, seed: int, *, as_json: bool) -> Exit:
+async def proof(strategies: Collection[str], runs: int | None, seed: int, *, as_json: bool) -> Exit:
     """Measure every experiment, or those on `strategies`, and print each row as it comes; JSON at the end.
 
-    Returns FAILED when a figure lies outside its band.
+    A row has `runs` deliberations, or without it 1,000 times its experiment's effort. Returns FAILED when a figure lies
+    outside its band.
     """
     console = Console(highlight=False, soft_wrap=True)
     if not as_json:
@@ -68,7 +70,7 @@ async def proof(strategies: Collection[str], runs: int, seed: int, *, as_json: b
     for experiment in experiments(strategies):
         # Signals are handled between two rows: a row is one long computation.
         await asyncio.sleep(0)
-        row = run(experiment, runs, seed)
+        row = run(experiment, runs or _RUNS * experiment.effort, seed)
         rows.append(row)
         if not as_json:
             for line in row_lines(row):

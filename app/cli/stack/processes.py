@@ -32,6 +32,8 @@ _POLL_S = 0.02
 _AUTOGROUP_WAIT_S = 0.1
 _PR_SET_PDEATHSIG = 1
 _LIBC = ctypes.CDLL(None)
+_PORT_MAX = 65_535
+_PORTS_TRIED = 100
 _PORTS = range(20_000, 32_000)  # below Linux's range for the local ports of outgoing connections
 
 
@@ -214,9 +216,10 @@ class PortAllocator:
         self._taken: set[int] = set()
 
     def take(self, wanted: int = 0) -> int:
-        """The wanted port if it is free; else, and for 0, a free one outside the range of outgoing connections."""
-        port = wanted
-        while not port or not self._free(port):
+        """The wanted port, or the next free one; for 0, a free one outside the range of outgoing connections."""
+        following = range(wanted, min(wanted + _PORTS_TRIED, _PORT_MAX + 1)) if wanted else ()
+        port = next(filter(self._free, following), None)
+        while port is None or not self._free(port):
             port = secrets.choice(_PORTS)
         self._taken.add(port)
         return port

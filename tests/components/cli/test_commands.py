@@ -8,7 +8,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from app.cli import cli
-from app.cli import openapi as openapi_command
+from app.cli.admin import openapi as openapi_command
 from app.cli.ask import parse_rubric
 from tests.components.cli.council_run import ID, Council, Served, StubGateway, council_of, problem
 
