@@ -77,6 +77,10 @@ class Store:
         self._database = database
         self._log_numbers: dict[str, int] = {}
 
+    async def check(self) -> None:
+        """Raise ArchiveUnavailable unless the database answers and has this version's tables."""
+        await self._database.check()
+
     async def log_number(self, epoch: str) -> int:
         """The number of a log, given to it at its first use."""
         if epoch not in self._log_numbers:

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from app.cli import ask, bench, cluster, deliveries, show, status, strategies, watch
-from app.cli.admin import context, keys, openapi, simulator, streams, webhooks
+from app.cli.admin import archive, context, keys, openapi, simulator, streams, webhooks
 from app.cli.exits import EXIT_HELP
 from app.cli.stack import demo, up
 
@@ -31,6 +31,7 @@ cli.command("simulator", context_settings=_ANY_ARGUMENTS, add_help_option=False)
 cli.add_typer(context.context_cli, name="context")
 cli.add_typer(streams.streams_cli, name="streams")
 cli.add_typer(keys.keys_cli, name="keys")
+cli.add_typer(archive.archive_cli, name="archive")
 cli.add_typer(webhooks.webhooks_cli, name="webhooks")
 cli.add_typer(bench.bench_cli, name="bench")
 

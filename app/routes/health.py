@@ -43,8 +43,23 @@ async def _stream_faults(gateway: Gateway) -> list[FieldProblem]:
     ]
 
 
-async def _degraded(gateway: Gateway) -> list[FieldProblem]:
-    """Faults that no deliberation depends on: missing senders where webhooks are on."""
+async def _archive_faults(gateway: Gateway) -> list[FieldProblem]:
+    """The archive's faults: its database is away or has other tables, or no projector answers."""
+    archive = gateway["deliberations"].archive
+    if archive is None:
+        return []
+    try:
+        await archive.check()
+    except ArchiveUnavailable as exc:
+        return [_missing("archive", str(exc), "Start the database that DATABASE_URL names. " + MIGRATE)]
+    if await gateway["journal"].inquire(PROJECTORS_SUBJECT, timeout_s=INQUIRY_TIMEOUT_S):
+        return []
+    remedy = "Run `python -m app.archive`; it copies what waits in the log."
+    return [_missing("archive", f"No projector answered within {INQUIRY_TIMEOUT_S:g} s", remedy)]
+
+
+async def _sender_faults(gateway: Gateway) -> list[FieldProblem]:
+    """Missing senders where webhooks are on."""
     if not gateway["settings"].webhooks:
         return []
     if await gateway["journal"].inquire(SENDERS_SUBJECT, timeout_s=INQUIRY_TIMEOUT_S):

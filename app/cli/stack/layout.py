@@ -28,7 +28,7 @@ from app.log.stream_settings import StreamSettings
 LOOPBACK = "127.0.0.1"
 WEBHOOK_SECRET_FILE = "webhook_secret"
 # Those of users.conf, and `monitor`, which may ask for nats-server's health and nothing else.
-NATS_USERS = ("gateway", "agents", "webhooks", "streams", "keys", "monitor")
+NATS_USERS = ("gateway", "agents", "webhooks", "archive", "streams", "keys", "monitor")
 PACKAGED_ROLES = Path(app.__file__).with_name("roles.yaml")
 # Added to the time that a child's settings allow its work, before it is killed.
 _STOP_MARGIN_S = 5.0
@@ -93,6 +93,16 @@ class Layout:
         return nats_url_file(self.data_dir, user)
 
     @property
+    def own_database(self) -> bool:
+        """Whether the archive is a file of the data directory; DATABASE_URL of the environment names another one."""
+        return not os.environ.get("DATABASE_URL")
+
+    @property
+    def database_url(self) -> str:
+        """The archive's database, maybe with a password."""
+        return os.environ.get("DATABASE_URL") or f"sqlite:///{self.data_dir / 'archive.db'}"
+
+    @property
     def ray_token_file(self) -> Path:
         """The file with the token of Ray's ports."""
         return self.data_dir / "ray_token"
@@ -128,7 +138,7 @@ def plan_stack(options: StackOptions, report: ProgressReport) -> Layout:
         ports["nats"] = _port(loopback, "nats", options.nats_port, report)
     if not options.engine_urls:
         ports["simulator"] = loopback.take()
-    for name in ("ray", "raylet", "ray_dashboard", "webhooks"):
+    for name in ("ray", "raylet", "ray_dashboard", "webhooks", "archive"):
         ports[name] = loopback.take()
     url_host = LOOPBACK if options.host in ("0.0.0.0", "::") else options.host
     nats_url = mask_credentials(options.nats_url or f"nats://{LOOPBACK}:{ports['nats']}")

@@ -25,7 +25,7 @@ from app.log.seal import LOG_KEY_VARIABLE
 
 READY_WITHIN_S = 120.0
 _LEFTOVERS_GRACE_S = 3.0
-_SECRETS = ("KEY_PEPPER", "WEBHOOK_SECRETS", "NATS_URL")
+_SECRETS = ("KEY_PEPPER", "WEBHOOK_SECRETS", "NATS_URL", "DATABASE_URL")
 # A gRPC client's first bytes (RFC 9113, 3.4): the preface and an empty SETTINGS frame. The server must respond.
 _HTTP2_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
 
@@ -46,11 +46,16 @@ class RunningStack:
 
 
 def stack_children(layout: Layout) -> list[Child]:
-    """The children in start order: nats, simulator, ray, deployer, webhooks, gateway."""
+    """The children in start order: nats, simulator, ray, deployer, webhooks, archive, gateway."""
     log = [] if layout.options.nats_url else [_nats(layout)]
     engine = [] if layout.options.engine_urls else [_simulator(layout)]
     needed = tuple(child.name for child in log)
-    dependent = [_deployer(layout, needed), _webhooks(layout, needed), _gateway(layout, needed)]
+    dependent = [
+        _deployer(layout, needed),
+        _webhooks(layout, needed),
+        _archive(layout, needed),
+        _gateway(layout, needed),
+    ]
     return [*log, *engine, _ray(layout), *dependent]
 
 
@@ -311,8 +316,35 @@ def _webhooks(layout: Layout, needs: tuple[str, ...]) -> Child:
     )
 
 
+async def _migrate(url: str) -> None:
+    # Imported here, while other children start.
+    from app.archive.migrate import migrate
+
+    await migrate(url)
+
+
+def _archive(layout: Layout, needs: tuple[str, ...]) -> Child:
+    port = layout.ports["archive"]
+    url = f"http://{LOOPBACK}:{port}/healthz"
+    given = {"DATABASE_URL": layout.database_url, "ARCHIVE_HOST": LOOPBACK, "ARCHIVE_PORT": str(port)}
+    return Child(
+        name="archive",
+        command=(sys.executable, "-m", "app.archive"),
+        is_ready=health_checks.returns_200(url),
+        health_check=health_checks.responds_to_http(url),
+        environment=_python_environment(layout, "archive", **given),
+        prepare=(lambda: _migrate(layout.database_url)) if layout.own_database else None,
+        needs=needs,
+        stop_within_s=5.0,
+        ports={"archive": port},
+        detail=mask_credentials(layout.database_url),
+        hint="check DATABASE_URL in the environment",
+    )
+
+
 def _gateway(layout: Layout, needs: tuple[str, ...]) -> Child:
     listen = {"HOST": layout.options.host, "PORT": str(layout.ports["gateway"])}
+    listen["DATABASE_URL"] = layout.database_url
     listen |= {"WEBHOOKS": os.environ.get("WEBHOOKS", "true"), **_webhook_hosts(layout)}
     if layout.options.key_pepper is not None:
         listen["KEY_PEPPER"] = layout.options.key_pepper

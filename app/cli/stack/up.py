@@ -34,6 +34,7 @@ TITLES = {
     "deployer": "Ray Serve",
     "gateway": "Gateway",
     "webhooks": "Webhooks",
+    "archive": "Archive",
 }
 _EXAMPLE = {"task": "Write a function that reverses a linked list", "role": "DEV", "num_agents": 3}
 
