@@ -73,7 +73,7 @@ class Database:
             async with self._engine.begin() as connection:
                 yield connection
         except (SQLAlchemyError, OSError, TimeoutError) as exc:
-            raise ArchiveUnavailable(f"The archive {self.server} does not answer: {_cause(exc)}") from exc
+            raise ArchiveUnavailable(f"The archive {self.server} does not answer: {cause(exc)}") from exc
 
     def insert(self, table: Table) -> Any:  # noqa: ANN401 -- both dialects' inserts have the same methods and no common type
         """An insert that can say what happens to a row in conflict."""
@@ -91,6 +91,6 @@ class Database:
             raise ArchiveUnavailable(f"The archive {self.server} {has}; this program needs {REVISION}. {MIGRATE}")
 
 
-def _cause(exc: BaseException) -> str:
+def cause(exc: BaseException) -> str:
     """The driver's own words; SQLAlchemy's would quote the statement and its values."""
     return repr(exc.orig) if isinstance(exc, DBAPIError) else repr(exc)

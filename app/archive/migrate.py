@@ -7,7 +7,7 @@ from alembic.config import Config
 from sqlalchemy import Connection
 from sqlalchemy.exc import SQLAlchemyError
 
-from app.archive.database import engine_of
+from app.archive.database import cause, engine_of
 from app.archive.tables import REVISION
 from app.deliberation.errors import ArchiveUnavailable
 
@@ -29,6 +29,6 @@ async def migrate(url: str) -> None:
             await connection.run_sync(_upgrade)
     except (SQLAlchemyError, OSError, TimeoutError) as exc:
         server = engine.url.render_as_string(hide_password=True)
-        raise ArchiveUnavailable(f"The archive {server} cannot be migrated: {exc!r}") from exc
+        raise ArchiveUnavailable(f"The archive {server} cannot be migrated: {cause(exc)}") from exc
     finally:
         await engine.dispose()

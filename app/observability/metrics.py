@@ -11,7 +11,7 @@ from prometheus_client.registry import Collector
 from app.api.cluster_schemas import CircuitState
 from app.catalog.index import Catalog
 from app.lifecycle.deliberations import SubmissionOutcome
-from app.observability.replica_status import AgentStatus, SenderStatus
+from app.observability.replica_status import AgentStatus, ProjectorStatus, SenderStatus
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _REQUEST_BUCKETS_S = (0.001, 0.002, 0.004, 0.008, 0.016, 0.032, 0.064, 0.125, 0.25, 0.5, 1, 2, 5, 15, 60)
@@ -139,6 +139,22 @@ def _of_senders(senders: Sequence[SenderStatus]) -> Iterator[Metric]:
     yield from (attempts, ended, in_flight, waiting, queue)
 
 
+def _of_projectors(projectors: Sequence[ProjectorStatus]) -> Iterator[Metric]:
+    """Copied deliberations are per projector; the queue is shared, so any projector's figure serves."""
+    yield GaugeMetricFamily("archive_projectors", "Projectors that answered", value=len(projectors))
+    copied = CounterMetricFamily(
+        "archive_deliberations",
+        "By what was done: `written`, `deleted`, `expired`; `skipped` ones were damaged or had left the log",
+        labels=["projector", "outcome"],
+    )
+    for projector in projectors:
+        for outcome in ("written", "deleted", "expired", "skipped"):
+            copied.add_metric([projector.replica, outcome], projector.counts.get(outcome, 0))
+    pending = projectors[0].pending if projectors else 0
+    yield copied
+    yield GaugeMetricFamily("archive_pending", "Facts in the log that are not in the archive yet", value=pending)
+
+
 class Metrics:
     """The registry of one gateway. It counts its own requests, and the deliberations of the whole log."""
 
@@ -165,9 +181,19 @@ class Metrics:
         registry.register(_Collected(partial(_of_connections, connections)))
         registry.register(_Collected(partial(_of_refusals, refused)))
 
-    def exposition(self, replicas: Sequence[AgentStatus] = (), senders: Sequence[SenderStatus] | None = None) -> bytes:
-        """The text exposition. `senders` is None where webhooks are off, and empty where senders are missing."""
+    def exposition(
+        self,
+        replicas: Sequence[AgentStatus] = (),
+        senders: Sequence[SenderStatus] | None = None,
+        projectors: Sequence[ProjectorStatus] | None = None,
+    ) -> bytes:
+        """The text exposition.
+
+        `senders` is None where webhooks are off, `projectors` without an archive; both are empty where none answered.
+        """
         registries = [self.registry, _Collected(partial(_of_replicas, replicas))]
         if senders is not None:
             registries.append(_Collected(partial(_of_senders, senders)))
+        if projectors is not None:
+            registries.append(_Collected(partial(_of_projectors, projectors)))
         return b"".join(map(generate_latest, registries))

@@ -11,6 +11,7 @@ from app.api.cluster_schemas import CircuitState, ReplicaVersions, Turn
 SENDERS_SUBJECT = "control.webhooks"
 SENDERS_MAX = 16
 PROJECTORS_SUBJECT = "control.archive"
+PROJECTORS_MAX = 16
 
 StatusType = TypeVar("StatusType", bound=BaseModel)
 
@@ -72,6 +73,15 @@ class SenderStatus(BaseModel):
     held: dict[str, int] = Field(default_factory=dict[str, int])
     counts: dict[str, int] = Field(default_factory=dict[str, int])
     queues: dict[str, dict[str, int]] = Field(default_factory=dict[str, dict[str, int]])
+
+
+class ProjectorStatus(BaseModel):
+    """A process that copies deliberations to the archive. `failure` says what it waits for."""
+
+    replica: str
+    counts: dict[str, int] = Field(default_factory=dict[str, int])
+    failure: str = ""
+    pending: int = 0
 
 
 def read(of: type[StatusType], replies: Iterable[dict[str, Any]]) -> tuple[tuple[StatusType, ...], tuple[int, ...]]:

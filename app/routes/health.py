@@ -8,9 +8,18 @@ from fastapi import Response
 from app.api.problems import NotReady
 from app.api.responses import answer, problems
 from app.api.schemas import FieldProblem, Health, Ready, Stats, dump
-from app.deliberation.errors import JournalUnavailable, StreamsDiffer
+from app.archive.database import MIGRATE
+from app.deliberation.errors import ArchiveUnavailable, JournalUnavailable, StreamsDiffer
 from app.observability.metrics import CONTENT_TYPE
-from app.observability.replica_status import SENDERS_MAX, SENDERS_SUBJECT, SenderStatus, read
+from app.observability.replica_status import (
+    PROJECTORS_MAX,
+    PROJECTORS_SUBJECT,
+    SENDERS_MAX,
+    SENDERS_SUBJECT,
+    ProjectorStatus,
+    SenderStatus,
+    read,
+)
 from app.routes.dependencies import Gateway, InGateway, OfTenant, api_router
 from app.routes.roles import replicas_of
 
@@ -51,7 +60,9 @@ async def _archive_faults(gateway: Gateway) -> list[FieldProblem]:
     try:
         await archive.check()
     except ArchiveUnavailable as exc:
-        return [_missing("archive", str(exc), "Start the database that DATABASE_URL names. " + MIGRATE)]
+        # This route answers without a key, so it names the database only in development mode.
+        detail = str(exc) if gateway["access"].development else "The archive's database does not answer as it should"
+        return [_missing("archive", detail, f"Start the database that DATABASE_URL names. {MIGRATE}")]
     if await gateway["journal"].inquire(PROJECTORS_SUBJECT, timeout_s=INQUIRY_TIMEOUT_S):
         return []
     remedy = "Run `python -m app.archive`; it copies what waits in the log."
@@ -104,20 +115,22 @@ async def get_health() -> Response:
 async def get_readiness(gateway: InGateway) -> Response:
     """Ready: the log is reachable with its declared streams, the catalog is loaded, a coordinator answers, no draining.
 
-    A missing webhook sender is listed in `degraded`, because no deliberation waits for one.
+    Missing webhook senders and faults of the archive are listed in `degraded`, because no deliberation waits for them.
     """
     async with asyncio.TaskGroup() as group:
-        faulty, degrading = group.create_task(_faults(gateway)), group.create_task(_degraded(gateway))
-    faults, degraded = faulty.result(), degrading.result()
+        faulty, sending = group.create_task(_faults(gateway)), group.create_task(_sender_faults(gateway))
+        archiving = group.create_task(_archive_faults(gateway))
+    faults = faulty.result()
     if faults:
         raise NotReady(f"Not ready: {', '.join(dict.fromkeys(fault.pointer for fault in faults))}", faults)
     access = gateway["access"]
     keys = () if access.development else ("keys",)
-    webhooks = ("webhooks",) if gateway["settings"].webhooks and not degraded else ()
+    webhooks = ("webhooks",) if gateway["settings"].webhooks and not sending.result() else ()
+    archive = () if gateway["deliberations"].archive is None or archiving.result() else ("archive",)
     ready = Ready(
         mode="development" if access.development else "keys",
-        checks=("journal", "streams", "catalog", *keys, "coordinator", *webhooks),
-        degraded=tuple(degraded),
+        checks=("journal", "streams", "catalog", *keys, "coordinator", *webhooks, *archive),
+        degraded=(*sending.result(), *archiving.result()),
     )
     return Response(dump(ready), headers=_NO_STORE, media_type="application/json")
 
@@ -132,6 +145,13 @@ async def get_stats(gateway: InGateway, tenant: OfTenant) -> Response:
     return Response(
         dump(gateway["catalog"].require_caught_up().stats(tenant)), headers=_NO_STORE, media_type="application/json"
     )
+
+
+async def projectors_of(gateway: Gateway) -> list[dict[str, Any]] | None:
+    """The status replies of projectors; None without an archive."""
+    if gateway["deliberations"].archive is None:
+        return None
+    return await gateway["journal"].inquire(PROJECTORS_SUBJECT, timeout_s=SENDERS_TIMEOUT_S, replies_max=PROJECTORS_MAX)
 
 
 async def senders_of(gateway: Gateway) -> list[dict[str, Any]] | None:
@@ -151,7 +171,12 @@ async def get_metrics(gateway: InGateway) -> Response:
     async with asyncio.TaskGroup() as group:
         inquiries = [group.create_task(replicas_of(gateway, name, role)) for name, role in gateway["roles"].items()]
         senders = group.create_task(senders_of(gateway))
+        projectors = group.create_task(projectors_of(gateway))
     replicas = [replica for task in inquiries for replica in task.result() if replica.counts]
-    replies = senders.result()
-    described = None if replies is None else read(SenderStatus, replies)[0]
-    return Response(gateway["metrics"].exposition(replicas, described), headers={"Content-Type": CONTENT_TYPE})
+    sent, copied = senders.result(), projectors.result()
+    exposition = gateway["metrics"].exposition(
+        replicas,
+        None if sent is None else read(SenderStatus, sent)[0],
+        None if copied is None else read(ProjectorStatus, copied)[0],
+    )
+    return Response(exposition, headers={"Content-Type": CONTENT_TYPE})

@@ -9,7 +9,7 @@ from app.cli import cli
 from serve_deployments.simulator.__main__ import simulator
 
 # Modules without options, configured by environment variables.
-MODULES = {"app.main", "app.webhooks", "serve_deployments.application"}
+MODULES = {"app.main", "app.webhooks", "app.archive", "serve_deployments.application"}
 # Third-party images with their own entry points.
 FOREIGN_PROGRAMS = {"nats", "vllm"}
 

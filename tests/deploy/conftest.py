@@ -11,7 +11,13 @@ VARIANTS: dict[str, tuple[list[str], list[str]]] = {
     "gpu": (["overlays/gpu"], []),
     "everything": (
         ["overlays/local"],
-        ["components/nats-r3", "components/nats-users", "components/gcs-ft", "components/log-key"],
+        [
+            "components/archive",
+            "components/nats-r3",
+            "components/nats-users",
+            "components/gcs-ft",
+            "components/log-key",
+        ],
     ),
 }
 

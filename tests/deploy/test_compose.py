@@ -16,7 +16,7 @@ SERVICES = compose_services()
 GPU = {name: service for name, service in gpu_services().items() if name not in SERVICES}
 ALL = SERVICES | GPU
 # One-shot services that set the owner of a new volume.
-OWNERS_OF_VOLUMES = {"nats-volume", "vllm-volume"}
+OWNERS_OF_VOLUMES = {"volumes", "vllm-volume"}
 
 
 def document(name: str) -> Document:

@@ -14,7 +14,7 @@ UNKNOWN_KINDS = {"ray.io/v1 RayService"}
 
 def test_resource_files_match_the_schemas() -> None:
     """This needs no kubectl."""
-    documents = manifests.written("base", "overlays/local", "overlays/gpu", "components/nats-r3")
+    documents = manifests.written("base", "overlays/local", "overlays/gpu", "components/nats-r3", "components/archive")
     faults, unknown = schemas.kubernetes_faults(documents)
     assert faults == []
     assert unknown == UNKNOWN_KINDS
@@ -142,6 +142,7 @@ def test_passwords_come_only_from_the_secret(variants: dict[str, list[Document]]
     for owner, user in {
         "Deployment/gateway": "gateway",
         "Deployment/webhooks": "webhooks",
+        "Deployment/archive": "archive",
         "Job/streams": "streams",
         "RayService/agents head": "agents",
         "RayService/agents agents": "agents",

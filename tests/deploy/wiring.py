@@ -10,6 +10,7 @@ from typing import Any
 
 from pydantic_settings import BaseSettings
 
+from app.archive.settings import ArchiveSettings
 from app.settings import Settings
 from app.webhooks.settings import SenderSettings
 from tests.components.docs.tables import deployer_variables
@@ -20,7 +21,7 @@ FOREIGN_VARIABLES = {
     "nats": {
         "POD_NAME",
         "GOMEMLIMIT",
-        *(f"{user}_PASSWORD" for user in ("GATEWAY", "AGENTS", "STREAMS", "KEYS", "WEBHOOKS")),
+        *(f"{user}_PASSWORD" for user in ("GATEWAY", "AGENTS", "STREAMS", "KEYS", "WEBHOOKS", "ARCHIVE")),
     },
     "vllm": {"HF_HOME", "HF_TOKEN"},
 }
@@ -73,12 +74,19 @@ def ray_variables() -> frozenset[str]:
 
 
 def part_of(container: Document) -> str:
-    """The part that a container runs: gateway, webhooks, application, streams, simulator, nats or vllm."""
+    """The part that a container runs: gateway, webhooks, archive, migration, application, streams, simulator, nats or vllm."""
     command = " ".join([*container.get("command", []), *container.get("args", [])])
     image = container["image"].partition(":")[0].rpartition("/")[2]
     if image != IMAGE:
         return "vllm" if image == "vllm-openai" else image
-    marks = {"gateway": "app.main", "webhooks": "app.webhooks", "simulator": "simulator", "streams": "streams apply"}
+    marks = {
+        "gateway": "app.main",
+        "webhooks": "app.webhooks",
+        "archive": "app.archive",
+        "migration": "archive migrate",
+        "simulator": "simulator",
+        "streams": "streams apply",
+    }
     for part, mark in marks.items():
         if mark in command:
             return part
@@ -90,6 +98,8 @@ def known_variables(part: str) -> set[str]:
     readers = {
         "gateway": lambda: settings_variables(Settings),
         "webhooks": lambda: settings_variables(SenderSettings),
+        "archive": lambda: settings_variables(ArchiveSettings),
+        "migration": lambda: {"DATABASE_URL"},
         "streams": streams_variables,
         "simulator": set[str],
         "application": lambda: application_variables() | ray_variables(),

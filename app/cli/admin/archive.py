@@ -10,7 +10,7 @@ from app.deliberation.errors import ArchiveUnavailable, InvalidRequest
 archive_cli = typer.Typer(no_args_is_help=True, help="Prepare the archive's database.", epilog=EXIT_HELP)
 
 DatabaseOption = Annotated[
-    str,
+    str | None,
     typer.Option(
         "--database-url",
         envvar="DATABASE_URL",
@@ -26,12 +26,16 @@ def archive() -> None:
 
 
 @archive_cli.command("migrate", epilog=EXIT_HELP)
-def migrate_command(database_url: DatabaseOption) -> None:
+def migrate_command(database_url: DatabaseOption = None) -> None:
     """Create or upgrade the archive's tables. Stop no process for it: each waits for tables that it can use."""
-    run(_migrate(database_url))
+    run(lambda: _migrate(database_url), as_json=False)
 
 
-async def _migrate(url: str) -> Exit:
+async def _migrate(url: str | None) -> Exit:
+    if url is None:
+        raise CommandError(
+            Exit.USAGE, "missing_setting", "no database is named", remedy="give it by --database-url or DATABASE_URL"
+        )
     # Only this command and a starting stack need the database's packages.
     from app.archive.migrate import migrate
     from app.archive.tables import REVISION
@@ -41,6 +45,8 @@ async def _migrate(url: str) -> Exit:
     except InvalidRequest as exc:
         raise CommandError(Exit.USAGE, "invalid_setting", str(exc), remedy="correct DATABASE_URL") from exc
     except ArchiveUnavailable as exc:
-        raise CommandError(Exit.UNREACHABLE, exc.code, str(exc), remedy="start the database, or correct the URL") from exc
+        raise CommandError(
+            Exit.UNREACHABLE, exc.code, str(exc), remedy="start the database, or correct the URL"
+        ) from exc
     print(f"the archive has the tables of version {REVISION}")
     return Exit.SUCCESS

@@ -88,7 +88,8 @@ async def declare_streams(nats_url: str, settings: StreamSettings, *, on_wait: C
     With `on_wait` it waits for the server without a bound, and calls `on_wait` when the server is slow.
     """
     # Imported here, while the other children are starting.
-    from app.log.journal import KEYS_STREAM, JetStreamJournal
+    from app.log.journal import JetStreamJournal
+    from app.log.stream_settings import KEYS_STREAM
     from app.log.streams import apply
 
     journal = JetStreamJournal(nats_url, name="deliberate up")
