@@ -25,8 +25,8 @@ from app.access.rate_limit import Rates
 from app.access.sessions import Sessions
 from app.admission.backlog import Backlog
 from app.api import problems
-from app.archive.database import Database
-from app.archive.store import Store
+from app.archive.database.connection import Database
+from app.archive.database.store import Store
 from app.catalog.index import Catalog
 from app.deliberation.errors import InvalidRequest
 from app.deliberation.ports import Clock

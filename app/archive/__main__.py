@@ -5,7 +5,7 @@ import sys
 
 from pydantic import ValidationError
 
-from app.archive.database import engine_of
+from app.archive.database.connection import engine_of
 from app.archive.service import serve
 from app.archive.settings import ArchiveSettings
 from app.deliberation.errors import InvalidRequest, JournalUnavailable

@@ -8,7 +8,8 @@ from datetime import UTC, datetime, timedelta
 
 import structlog
 
-from app.archive.store import Store, Written
+from app.admission.backlog import Key
+from app.archive.database.store import Store, Written
 from app.catalog.projection import state_of
 from app.deliberation.errors import ArchiveUnavailable, Gone, JournalUnavailable, UnexpectedFact
 from app.deliberation.facts import decode
@@ -27,7 +28,6 @@ LATE_S = 10.0
 EXPIRE_EVERY_S = 60.0
 
 log = structlog.get_logger(__name__)
-Key = tuple[str, str]
 
 
 class Projector:

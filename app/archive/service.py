@@ -9,10 +9,10 @@ from typing import Any
 
 import structlog
 
-from app.archive.database import Database
+from app.archive.database.connection import Database
+from app.archive.database.store import Store
 from app.archive.projector import RETRY_S, Projector
 from app.archive.settings import ArchiveSettings
-from app.archive.store import Store
 from app.deliberation.errors import ArchiveUnavailable
 from app.log.journal import JetStreamJournal
 from app.log.seal import LogSeal

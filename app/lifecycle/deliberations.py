@@ -9,7 +9,7 @@ from typing import Literal
 
 from app.api.problems import NotReady, StillLive
 from app.api.requests import DeliberationRequest, Submission
-from app.archive.store import Archived, Store
+from app.archive.database.store import Archived, Store
 from app.catalog.index import NOT_READ, Catalog
 from app.catalog.projection import state_of
 from app.deliberation.engine import StrategyDefinition

@@ -8,7 +8,7 @@ from fastapi import Response
 from app.api.problems import NotReady
 from app.api.responses import answer, problems
 from app.api.schemas import FieldProblem, Health, Ready, Stats, dump
-from app.archive.database import MIGRATE
+from app.archive.database.connection import MIGRATE
 from app.deliberation.errors import ArchiveUnavailable, JournalUnavailable, StreamsDiffer
 from app.observability.metrics import CONTENT_TYPE
 from app.observability.replica_status import (

@@ -17,7 +17,7 @@ from app.api.event_schemas import (
     StreamReconnect,
 )
 from app.api.schemas import dump
-from app.archive.store import Archived
+from app.archive.database.store import Archived
 from app.catalog.index import Catalog
 from app.catalog.projection import resource, summary
 from app.deliberation.errors import Gone, JournalUnavailable, NotFound

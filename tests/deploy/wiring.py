@@ -74,7 +74,7 @@ def ray_variables() -> frozenset[str]:
 
 
 def part_of(container: Document) -> str:
-    """The part that a container runs: gateway, webhooks, archive, migration, application, streams, simulator, nats or vllm."""
+    """The part that a container runs, by the name of its settings."""
     command = " ".join([*container.get("command", []), *container.get("args", [])])
     image = container["image"].partition(":")[0].rpartition("/")[2]
     if image != IMAGE:

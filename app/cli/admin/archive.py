@@ -37,8 +37,8 @@ async def _migrate(url: str | None) -> Exit:
             Exit.USAGE, "missing_setting", "no database is named", remedy="give it by --database-url or DATABASE_URL"
         )
     # Only this command and a starting stack need the database's packages.
-    from app.archive.migrate import migrate
-    from app.archive.tables import REVISION
+    from app.archive.database.migrate import migrate
+    from app.archive.database.tables import REVISION
 
     try:
         await migrate(url)

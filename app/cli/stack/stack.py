@@ -318,7 +318,7 @@ def _webhooks(layout: Layout, needs: tuple[str, ...]) -> Child:
 
 async def _migrate(url: str) -> None:
     # Imported here, while other children start.
-    from app.archive.migrate import migrate
+    from app.archive.database.migrate import migrate
 
     await migrate(url)
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from app.archive.database import Database
-from app.archive.migrate import migrate
-from app.archive.store import Store, Written
+from app.archive.database.connection import Database
+from app.archive.database.migrate import migrate
+from app.archive.database.store import Store, Written
 from app.catalog.projection import state_of
 from app.settings import ARCHIVE_RETENTION_S
 from tests.components.routes.served import Served, served

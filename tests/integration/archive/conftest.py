@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from app.archive.database import Database
-from app.archive.migrate import migrate
-from app.archive.store import Store
+from app.archive.database.connection import Database
+from app.archive.database.migrate import migrate
+from app.archive.database.store import Store
 from tests.integration.archive.postgres import PostgresServer
 
 

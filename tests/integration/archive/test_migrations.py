@@ -5,9 +5,9 @@ from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from sqlalchemy import Connection, text
 
-from app.archive.database import Database, engine_of
-from app.archive.migrate import migrate
-from app.archive.tables import metadata
+from app.archive.database.connection import Database, engine_of
+from app.archive.database.migrate import migrate
+from app.archive.database.tables import metadata
 from app.deliberation.errors import ArchiveUnavailable, InvalidRequest
 
 

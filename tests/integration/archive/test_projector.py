@@ -4,16 +4,16 @@ import asyncio
 import random
 import signal
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 
 import pytest
 
-from app.archive.database import Database
-from app.archive.migrate import migrate
+from app.archive.database.connection import Database
+from app.archive.database.migrate import migrate
+from app.archive.database.store import Archived, Store
 from app.archive.projector import Projector
-from app.archive.store import Archived, Store
 from app.deliberation.errors import Gone
 from app.deliberation.facts import Deleted
 from app.log.journal import JetStreamJournal
@@ -36,7 +36,7 @@ async def journal(own_nats_server: NatsServer) -> AsyncIterator[JetStreamJournal
 
 
 @asynccontextmanager
-async def projecting(journal: JetStreamJournal, store: Store) -> AsyncIterator[Projector]:
+async def projecting(journal: JetStreamJournal, store: Store) -> AsyncGenerator[Projector]:
     projector = Projector(journal, store, retention_s=KEPT_S)
     task = asyncio.create_task(projector.run())
     try:

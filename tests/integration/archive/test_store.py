@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from app.archive.store import Store, Written
+from app.archive.database.store import Store, Written
 from app.catalog.projection import state_of
 from app.deliberation.errors import Gone
 from app.deliberation.facts import Fact, encode, prefix, suffix
@@ -95,7 +95,7 @@ async def test_projectors_that_write_the_same_at_once_keep_the_newest(store: Sto
 async def test_rows_past_their_retention_are_removed_in_parts(
     store: Store, fresh_id: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("app.archive.store.EXPIRED_AT_ONCE", 2)
+    monkeypatch.setattr("app.archive.database.store.EXPIRED_AT_ONCE", 2)
     stories = [Story(f"{fresh_id[:20]}{number:06d}") for number in range(5)]
     await store.write(EPOCH, [written(records_of(story, told(story))) for story in stories])
     await store.delete("acme", fresh_id, datetime.now(UTC))

@@ -7,8 +7,8 @@ from alembic.config import Config
 from sqlalchemy import Connection
 from sqlalchemy.exc import SQLAlchemyError
 
-from app.archive.database import cause, engine_of
-from app.archive.tables import REVISION
+from app.archive.database.connection import cause, engine_of
+from app.archive.database.tables import REVISION
 from app.deliberation.errors import ArchiveUnavailable
 
 _SCRIPTS = Path(__file__).with_name("migrations")

@@ -10,9 +10,9 @@ from datetime import UTC, datetime
 from sqlalchemy import delete, select, tuple_
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from app.archive import transcript
-from app.archive.database import Database
-from app.archive.tables import VERSION_MAX, deliberations, logs, position
+from app.archive.database import transcript
+from app.archive.database.connection import Database
+from app.archive.database.tables import VERSION_MAX, deliberations, logs, position
 from app.deliberation.errors import Gone
 from app.deliberation.fold import State
 from app.deliberation.ports import Record
