@@ -51,14 +51,12 @@ def refused_by(budget: Budget, spent: Cost, calls: Sequence[Call], reserve: Cost
 
 def needs_of_first_stage(budget: Budget, calls: Sequence[Call]) -> str:
     """What a first stage that the budget refuses would need, what the budget has, and the remedy."""
-    if refused_by(budget, Cost(), calls, Cost()) == "calls":
-        has, remedy = f"budget.max_calls is {budget.max_calls}", "Raise it, or ask fewer agents."
-        return f"the first stage needs {len(calls)} calls, and {has}. {remedy}"
-    answers = sum(call.max_tokens for call in calls)
-    needed, has = predicted_tokens(calls), f"budget.max_tokens is {budget.max_tokens:,}"
-    remedy = "Raise it, lower sampling.max_tokens, or ask fewer agents."
-    parts = f"{len(calls)} prompts {needed - answers:,}, their answers up to {answers:,}"
-    return f"the first stage needs {needed:,} tokens ({parts}), and {has}. {remedy}"
+    needed, answers = predicted_tokens(calls), sum(call.max_tokens for call in calls)
+    limits = ", ".join(f"budget.{name} is {limit}" for name, limit in budget if limit is not None)
+    return (
+        f"the first stage needs {len(calls)} calls and {needed} tokens, "
+        f"{answers} of them for answers at their longest; {limits}. Raise it, lower sampling.max_tokens, or ask fewer agents."
+    )
 
 
 def stage_deadlines(opened_at: datetime, deadline_at: datetime, stages_left: int) -> tuple[datetime, datetime]:

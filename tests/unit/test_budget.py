@@ -80,14 +80,16 @@ def test_a_stage_is_refused_too_where_the_reserve_would_not_fit_besides(
 
 
 def test_a_first_stage_that_is_refused_says_what_it_needs_and_what_there_is() -> None:
-    assert needs_of_first_stage(Budget(max_calls=1), TWO) == (
-        "the first stage needs 2 calls, and budget.max_calls is 1. Raise it, or ask fewer agents."
-    )
     needed = predicted_tokens(TWO)
-    prompts = needed - sum(each.max_tokens for each in TWO)
-    said = needs_of_first_stage(Budget(max_tokens=needed - 1), TWO)
-    assert said.startswith(f"the first stage needs {needed:,} tokens (2 prompts {prompts:,}, their answers up to ")
-    assert f"budget.max_tokens is {needed - 1:,}" in said and "sampling.max_tokens" in said
+    for budget, limits in (
+        (Budget(max_calls=1), "budget.max_calls is 1"),
+        (Budget(max_tokens=399), "budget.max_tokens is 399"),
+        (Budget(max_tokens=399, max_calls=1), "budget.max_tokens is 399, budget.max_calls is 1"),
+    ):
+        assert needs_of_first_stage(budget, TWO) == (
+            f"the first stage needs 2 calls and {needed} tokens, {sum(each.max_tokens for each in TWO)} of them for "
+            f"answers at their longest; {limits}. Raise it, lower sampling.max_tokens, or ask fewer agents."
+        )
 
 
 def test_every_completion_is_foreseen_at_its_bound_and_every_prompt_by_its_bytes() -> None:
