@@ -55,7 +55,8 @@ def needs_of_first_stage(budget: Budget, calls: Sequence[Call]) -> str:
     limits = ", ".join(f"budget.{name} is {limit}" for name, limit in budget if limit is not None)
     return (
         f"the first stage needs {len(calls)} calls and {needed} tokens, "
-        f"{answers} of them for answers at their longest; {limits}. Raise it, lower sampling.max_tokens, or ask fewer agents."
+        f"{answers} of them for answers at their longest; {limits}. "
+        "Raise it, lower sampling.max_tokens, or ask fewer agents."
     )
 
 
