@@ -42,6 +42,11 @@ BROKEN = FactProblem(code="engine_unavailable", detail="broken off", retryable=T
 _Fact = TypeVar("_Fact", bound=Fact)
 
 
+def in_seconds(seconds: float) -> datetime:
+    """So many seconds after the acceptance."""
+    return NOW + timedelta(seconds=seconds)
+
+
 def quorum_of(size: int) -> int:
     """The quorum that a gateway fills in."""
     return 1 if size == 1 else max(2, (size + 1) // 2)

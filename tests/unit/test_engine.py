@@ -1,7 +1,7 @@
 """The engine decides every next step anew, from the facts alone."""
 
 from collections.abc import Sequence
-from datetime import datetime, timedelta
+from datetime import datetime
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -44,6 +44,7 @@ from tests.unit.facts_of import (
     agent_ids,
     cancelling,
     finished,
+    in_seconds,
     resumed,
     run,
     specification,
@@ -59,10 +60,6 @@ def decided(
     state = fold(enumerate(facts, start=1))
     assert state is not None
     return decide(state, now or facts[-1].ts, definition or STRATEGIES[state.specification.strategy])
-
-
-def in_seconds(seconds: float) -> datetime:
-    return NOW + timedelta(seconds=seconds)
 
 
 def without_times(facts: Sequence[Fact]) -> list[bytes]:

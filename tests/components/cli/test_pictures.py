@@ -158,6 +158,12 @@ def test_a_degraded_verdict_shows_its_reason() -> None:
     assert "degraded" in text
 
 
+def test_a_verdict_names_the_stages_that_the_budget_cut() -> None:
+    asked = specification().model_copy(update={"budget": Budget(max_calls=6)})
+    text = shown(deliberation_report(deliberation(council_of(asked))), width=140)
+    assert "degraded budget" in text and "cut critique of round 1, by the budget of calls" in text
+
+
 def test_markup_and_control_characters_in_answers_have_no_effect() -> None:
     evil = json.dumps({"reasoning": "[red]r", "answer": "[bold]x[/nope] \x1b[31m", "confidence": 1})
     council = council_of(

@@ -10,10 +10,10 @@ import pytest
 from app.deliberation.facts import CallFinished, Completed, Fact, StageClosed, StageOpened, TimedOut
 from app.deliberation.specification import OnDeadline
 from app.testing import FakeClock
-from tests.unit.facts_of import BROKEN, NOW, TIMEOUT_S, CouncilScript, Run, resumed, run, specification
+from tests.unit.facts_of import BROKEN, TIMEOUT_S, CouncilScript, Run, in_seconds, resumed, run, specification
 from tests.unit.strategies.every_strategy import MAIN_WAYS, WRITING, Way, subsets, verdict
 
-DEADLINE_AT = NOW + timedelta(seconds=TIMEOUT_S)
+DEADLINE_AT = in_seconds(TIMEOUT_S)
 EXHAUSTIVE_MAX = 3
 every_way = pytest.mark.parametrize("way", MAIN_WAYS.values(), ids=MAIN_WAYS)
 
