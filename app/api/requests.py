@@ -211,9 +211,7 @@ class DeliberationRequest(RequestModel):
     )
     budget: BudgetRequest = BudgetRequest()
     sampling: SamplingRequest = SamplingRequest()
-    seed: MaybeWhole = Field(
-        default=None, ge=0, le=SEED_MAX, description="Drawn (at most 2^53 - 1) and recorded if absent"
-    )
+    seed: MaybeWhole = Field(default=None, ge=0, le=SEED_MAX, description="Drawn below 2^53 and recorded if absent")
     metadata: Metadata = Field(default={}, description="For filtering lists; it does not reach the prompts")
     webhook: WebhookRequest | None = Field(default=None, description="Receiver of the end, or of chosen events")
 

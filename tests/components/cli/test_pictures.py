@@ -14,6 +14,7 @@ from app.cli.render.panels import picture, seconds
 from app.cli.render.ranking import deliberation_report
 from app.deliberation.calls import Call
 from app.deliberation.facts import StageOpened
+from app.deliberation.specification import Budget
 from app.deliberation.strategies import STRATEGIES
 from tests.components.cli.council_run import Council, Script, answer_text, council_of, specification
 
