@@ -51,9 +51,12 @@ VersionOption = Annotated[
 def deliberate(version: VersionOption = False) -> None:
     """Councils of LLM agents behind a REST and SSE gateway.
 
-    Commands speak to the gateway that is named first: by --url, or --data-dir for a stack that runs there; by
-    DELIBERATE_URL; by `deliberate context use URL`; else it is the stack that runs in .deliberate here. An ID is an
-    id, a unique beginning of one, or `last`.
+    Commands speak to the first gateway that is named:
+    by --url, or by --data-dir as that of the stack that runs there;
+    by DELIBERATE_URL; by `deliberate context use URL`;
+    else it is that of the stack that runs in .deliberate here.
+
+    An ID is an id, a unique beginning of one, or `last`.
     """
 
 

@@ -57,9 +57,12 @@ def parse_rubric(text: str) -> str | list[Any]:
     if not text.lstrip().startswith("["):
         return text
     try:
-        return json.loads(text)
+        criteria = json.loads(text)
     except ValueError as exc:
         raise typer.BadParameter(f"--rubric begins like a JSON list but does not parse: {exc}") from exc
+    if not criteria:
+        raise typer.BadParameter("--rubric has no criterion: give one or more, or leave it out")
+    return criteria
 
 
 def _file_text(path: str, option: str) -> str:

@@ -6,7 +6,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from app.api.cluster_schemas import Cluster
+from app.api.cluster_schemas import Cluster, EngineLoad
 from app.cli.options import ApiKeyOption, JsonOption, StackOption, UrlOption
 from app.cli.render.ranking import plain
 from app.cli.show import print_resource
@@ -31,6 +31,12 @@ def versions_text(found: Cluster) -> str:
     return f"{versions.gateway}, Python {versions.python}, nats-server {versions.nats_server}"
 
 
+def engine_text(engine: EngineLoad) -> str:
+    """The load and the version of an engine."""
+    version = f", version {engine.version}" if engine.version else ""
+    return f"{engine.in_flight} in flight, circuit {engine.circuit}{version}; {', '.join(engine.roles)}"
+
+
 def _work(found: Cluster) -> Iterator[tuple[str, str, str]]:
     queue = found.queue
     yield "queue", f"{queue.depth} of {queue.depth_max}", queue_text(found)
@@ -49,9 +55,7 @@ def _work(found: Cluster) -> Iterator[tuple[str, str, str]]:
         figures = f"{agent.running} calls of {agent.concurrency}, {agent.waiting} waiting; {agent.model}{simulated}"
         yield f"agent {agent.role}", agent.id, figures
     for engine in found.engines:
-        version = f", version {engine.version}" if engine.version else ""
-        figures = f"{engine.in_flight} in flight, circuit {engine.circuit}{version}; {', '.join(engine.roles)}"
-        yield "engine", engine.url, figures
+        yield "engine", engine.url, engine_text(engine)
 
 
 def _log(found: Cluster) -> Iterator[tuple[str, str, str]]:

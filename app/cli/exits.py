@@ -116,7 +116,10 @@ def naming_options(options: Mapping[str, str]) -> Generator[None]:
     try:
         yield
     except CommandError as error:
-        error.fields = [fault._replace(field=_option_of(fault.field, options)) for fault in error.fields]
+        named = {fault.field: _option_of(fault.field, options) for fault in error.fields}
+        error.fields = [fault._replace(field=named[fault.field]) for fault in error.fields]
+        for pointer in sorted(filter(None, named), key=len, reverse=True):
+            error.detail = error.detail.replace(pointer, named[pointer])
         raise
 
 

@@ -17,7 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 from app.api.schemas import Deliberation, DeliberationPage, DeliberationSummary, RoleList, RoleResource
-from app.cli.client import GatewayClient, JsonObject, parsed
+from app.cli.client import GatewayClient, GatewayRefused, JsonObject, parsed
 from app.cli.exits import Exit, naming_options, output, print_json, run
 from app.cli.ids import full_id
 from app.cli.options import ApiKeyOption, IdArgument, JsonOption, StackOption, UrlOption, pairs
@@ -33,9 +33,9 @@ from app.webhooks.resources import Delivery
 
 _Model = TypeVar("_Model", bound=BaseModel)
 _ID_CHARS_MIN = 10
-_COUNCIL_WIDTH_MAX = 10
+_COUNCIL_WIDTH_MAX = 11
 _TASK_WIDTH_MIN = 22
-_TASK_CHARS_MAX = 80
+_TASK_CHARS_MAX = 60
 _FILTERS = {
     **{name: f"--{name}" for name in ("status", "role", "strategy", "limit", "cursor")},
     "created_after": "--created-after",
@@ -74,7 +74,7 @@ def short_ids(ids: list[str]) -> list[str]:
     return [each[:chars] for each in ids]
 
 
-def _row(found: DeliberationSummary, id: str, now: datetime) -> list[RenderableType]:
+def _row(found: DeliberationSummary, id: str, now: datetime, *, strategy: bool) -> list[RenderableType]:
     took_s = duration_s(found.created_at, found.ended_at)
     council = (entry.role if entry.count == 1 else f"{entry.count}×{entry.role}" for entry in found.agents)
     return [
@@ -82,24 +82,21 @@ def _row(found: DeliberationSummary, id: str, now: datetime) -> list[RenderableT
         status_text(found.status),
         age_text(found.created_at, now),
         "–" if took_s is None else seconds(took_s),
-        plain(" ".join(council)),
+        plain(f"{f'{found.strategy} ' if strategy else ''}{' '.join(council)}"),
     ]
 
 
 def deliberations_table(page: DeliberationPage, now: datetime) -> Table:
-    """One row per deliberation of a page, its strategy if they differ, and the option for the next page."""
+    """One row per deliberation of a page; strategies if they differ, and the option for the next page."""
     strategies_differ = len({found.strategy for found in page.items}) > 1
     more = f"more: --cursor {page.next_cursor}" if page.next_cursor else None
     table = Table(box=None, pad_edge=False, caption=more, caption_justify="left")
     for column in ("id", "status", "age", "took"):
         table.add_column(column, no_wrap=True)
     table.add_column("council", max_width=_COUNCIL_WIDTH_MAX)
-    if strategies_differ:
-        table.add_column("strategy", no_wrap=True)
     table.add_column("task", ratio=1, min_width=_TASK_WIDTH_MIN)
     for id, found in zip(short_ids([item.id for item in page.items]), page.items, strict=True):
-        strategy = [plain(found.strategy)] if strategies_differ else []
-        table.add_row(*_row(found, id, now), *strategy, brief(found.task, _TASK_CHARS_MAX))
+        table.add_row(*_row(found, id, now, strategy=strategies_differ), brief(found.task, _TASK_CHARS_MAX))
     return table
 
 
@@ -282,5 +279,15 @@ def roles(
     """List the roles of agents, or show one."""
     if name is None:
         print_resource("/roles", RoleList, _roles_with_personas, url, data_dir, api_key, as_json=as_json)
-    path = f"/roles/{quote(name, safe='')}"
-    print_resource(path, RoleResource, _role_text, url, data_dir, api_key, as_json=as_json)
+
+    async def work() -> Exit:
+        async with gateway_client(url, data_dir, api_key) as gateway:
+            try:
+                document = await gateway.read(f"/roles/{quote(name, safe='')}")
+            except GatewayRefused as error:
+                if error.code == "not_found":
+                    error.remedy = "`deliberate roles` lists the roles"
+                raise
+        return output(document, lambda: _role_text(parsed(RoleResource, document)), as_json=as_json)
+
+    run(work, as_json=as_json)

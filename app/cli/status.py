@@ -9,7 +9,7 @@ from rich.text import Text
 from app.api.cluster_schemas import Cluster
 from app.api.schemas import Ready, RoleList, Stats
 from app.cli.client import GatewayClient, GatewayRefused, GatewayUnreachable, JsonObject, parsed
-from app.cli.cluster import queue_text, versions_text
+from app.cli.cluster import engine_text, queue_text, versions_text
 from app.cli.exits import Exit, print_json, run
 from app.cli.options import ApiKeyOption, JsonOption, StackOption, UrlOption
 from app.cli.render.ranking import plain
@@ -65,8 +65,10 @@ def _rows(found: JsonObject) -> Iterator[tuple[str, RenderableType]]:
         yield "roles", roles_text(parsed(RoleList, found["roles"]))
     if "cluster" in found:
         cluster = parsed(Cluster, found["cluster"])
+        for engine in cluster.engines:
+            yield "engine", plain(f"{engine.url}  {engine_text(engine)}")
         yield "queue", plain(queue_text(cluster))
-        yield "versions", plain(versions_text(cluster))
+        yield "versions", plain(f"gateway {versions_text(cluster)}")
         for each in cluster.missing:
             yield "missing", Text.assemble((each.part, "yellow"), ": ", plain(each.detail))
     for name, reason in found["refused"].items():
@@ -86,7 +88,7 @@ def status_text(found: JsonObject) -> Group:
 def status(
     url: UrlOption = None, data_dir: StackOption = None, api_key: ApiKeyOption = None, as_json: JsonOption = False
 ) -> None:
-    """Show the stack on one screen: gateway, work, roles with their engines, queue and versions.
+    """Show the stack on one screen: gateway, work, roles, engines, queue and versions.
 
     Exits with 3 when no gateway answers or it is not ready. What the key may not read is named.
     """

@@ -88,7 +88,7 @@ class LocalStack:
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class GatewayTarget:
     """A gateway, the key for it, the `source` that chose it, and the `options` that choose it again."""
 
     url: str
@@ -101,28 +101,37 @@ class Target:
         return GatewayClient(self.url, self.api_key, source=self.source, options=self.options)
 
 
-def _running(data_dir: Path) -> LocalStack:
+def _running(data_dir: Path, otherwise: str) -> LocalStack:
     stack = LocalStack.running_in(data_dir)
     if stack is None:
         place = "in .deliberate here" if data_dir == DATA_DIR else f"in {data_dir}"
-        remedy = f"start one with `deliberate up{directory_option(data_dir)}`, or {_NAME_ONE}"
+        remedy = f"start one with `deliberate up{directory_option(data_dir)}`, or {otherwise}"
         raise CommandError(Exit.UNREACHABLE, "no_stack", f"no stack runs {place}", remedy=remedy)
     return stack
 
 
-def find_target(url: str | None, data_dir: Path | None, api_key: str | None) -> Target:
+def find_target(url: str | None, data_dir: Path | None, api_key: str | None) -> GatewayTarget:
     """The gateway of a command, by the rule above; raises CommandError when nothing names one and no stack runs."""
     if url is not None and data_dir is not None:
         raise typer.BadParameter("give --url or --data-dir, not both: each names a stack")
     if url is not None:
-        return Target(url, api_key, "--url", f" --url {shlex.quote(url)}")
+        return GatewayTarget(url, api_key, "--url", f" --url {shlex.quote(url)}")
     if data_dir is None:
         if given := os.environ.get(URL_VARIABLE):
-            return Target(given, api_key, URL_VARIABLE)
+            return GatewayTarget(given, api_key, URL_VARIABLE)
         if (context := read_context()) is not None:
-            return Target(context.url, api_key or context.api_key, "the context")
-    stack = _running(data_dir or DATA_DIR)
-    return Target(stack.url, api_key, f"the stack in {stack.data_dir}", directory_option(stack.data_dir))
+            return GatewayTarget(context.url, api_key or context.api_key, "the context")
+    stack = _running(data_dir or DATA_DIR, _NAME_ONE)
+    return GatewayTarget(stack.url, api_key, f"the stack in {stack.data_dir}", directory_option(stack.data_dir))
+
+
+def options_for(data_dir: Path) -> str:
+    """The options, with a leading space, that make commands here find the stack in a directory; often none."""
+    try:
+        named = bool(os.environ.get(URL_VARIABLE)) or read_context() is not None
+    except CommandError:
+        named = True
+    return f" --data-dir {shlex.quote(str(data_dir))}" if named else directory_option(data_dir)
 
 
 def gateway_client(url: str | None, data_dir: Path | None, api_key: str | None) -> GatewayClient:
@@ -130,17 +139,18 @@ def gateway_client(url: str | None, data_dir: Path | None, api_key: str | None) 
     return find_target(url, data_dir, api_key).client()
 
 
-def find_local(data_dir: Path | None, remedy: str) -> LocalStack:
+def find_local(data_dir: Path | None, otherwise: str) -> LocalStack:
     """The stack of this machine that a command works on beside its gateway, as on its log.
 
-    Raises CommandError when none runs, and when DELIBERATE_URL or the context names another gateway than its.
+    Raises CommandError when none runs, and when DELIBERATE_URL or the context names another gateway than its;
+    `otherwise` says what a user can name instead.
     """
-    stack = _running(data_dir or DATA_DIR)
+    stack = _running(data_dir or DATA_DIR, otherwise)
     if data_dir is None:
         target = find_target(None, None, None)
         if not _same_gateway(target.url, stack.url):
             detail = f"{target.source} names {target.url}, which is not the stack in {stack.data_dir} ({stack.url})"
-            remedy = f"{remedy}, or say --data-dir {stack.data_dir}"
+            remedy = f"{otherwise}, or say --data-dir {stack.data_dir}"
             raise CommandError(Exit.USAGE, "another_stack", detail, remedy=remedy)
     return stack
 

@@ -86,7 +86,7 @@ def find_log(nats_url: str | None, data_dir: Path | None, *, user: str, of_stack
         stack = find_local(data_dir, "name the log by --nats-url or NATS_URL")
         return LogTarget(stack.nats_url(user), stack.data_dir / LOG_KEY_NAME, stack)
     directory = data_dir or DATA_DIR
-    named = find_local(data_dir, "") if data_dir is not None else LocalStack.running_in(DATA_DIR)
+    named = find_local(data_dir, "leave out --data-dir") if data_dir is not None else LocalStack.running_in(DATA_DIR)
     own = named is not None and nats_url.startswith(directory.resolve().as_uri())
     return LogTarget(nats_url, directory / LOG_KEY_NAME if own else None, named if of_stack else None)
 

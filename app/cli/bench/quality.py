@@ -35,7 +35,7 @@ def _given(context: typer.Context, name: str) -> bool:
     return source is not None and source.name == "COMMANDLINE"
 
 
-def _check_sources(context: typer.Context, strategies: list[str], *, at_url: bool) -> None:
+def _check_sources(context: typer.Context, strategies: list[str], data_dir: Path | None, *, at_url: bool) -> None:
     """Reject options that contradict a measurement over a data set; raises typer.BadParameter."""
     if _given(context, "runs"):
         raise typer.BadParameter("--runs belongs to the proof; --limit bounds the questions of a data set")
@@ -43,6 +43,8 @@ def _check_sources(context: typer.Context, strategies: list[str], *, at_url: boo
         raise typer.BadParameter(f"{_OF_PROGRAMS} writes programs, but a data set needs answers")
     if at_url and _given(context, "engine_url"):
         raise typer.BadParameter("give either --engine-url, repeatable, or the --url of a running gateway")
+    if at_url and data_dir is not None:
+        raise typer.BadParameter("give --url or --data-dir, not both: each names a stack")
 
 
 StrategyOption = Annotated[
@@ -103,7 +105,7 @@ def quality(
             if name not in _OF_THE_PROOF and _given(context, name):
                 raise typer.BadParameter(f"--{name.replace('_', '-')} needs --dataset: the proof uses no engine")
         run(lambda: proof(strategy or (), runs, seed, as_json=as_json), as_json=as_json)
-    _check_sources(context, strategy or [], at_url=url is not None)
+    _check_sources(context, strategy or [], data_dir, at_url=url is not None)
     engines = tuple(engine_url or ())
     plan = Plan(
         strategies=tuple(strategy or _STRATEGIES),

@@ -16,6 +16,7 @@ from app.webhooks.resources import Delivery
 
 EVENT_TYPES = "stage.opened,call.finished,stage.closed"
 _PROGRAMS = ("program", "tests")
+_ANSWERS = ("answer", "revision", "turn")
 _MARKUP = re.compile(r"([\\`*_{}\[\]<>#|~&])")
 
 
@@ -24,8 +25,11 @@ def _inline(text: str) -> str:
     return _MARKUP.sub(r"\\\1", " ".join(printable(text).split()))
 
 
-def _quoted(text: str) -> str:
-    return "\n".join(f"> {line}".rstrip() for line in printable(text).strip().split("\n"))
+def _quoted(text: str, *, line_breaks: bool = False) -> str:
+    """A block quote; with `line_breaks` each line stays one where the text is no Markdown."""
+    end = "  " if line_breaks else ""
+    lines = (line.rstrip() for line in printable(text).strip().split("\n"))
+    return "\n".join(f"> {line}{end}" if line else ">" for line in lines)
 
 
 def _fenced(text: str) -> str:
@@ -48,7 +52,8 @@ def _call(call: PlannedCall | None, finished: CallFinished, *, late: bool) -> It
     elif call is not None and call.output in _PROGRAMS:
         yield f"{_fenced(prose(finished.text or ''))}\n"
     else:
-        yield f"{_quoted(prose(finished.text or ''))}\n"
+        line_breaks = call is not None and call.output not in _ANSWERS
+        yield f"{_quoted(prose(finished.text or ''), line_breaks=line_breaks)}\n"
 
 
 def _stages(facts: Sequence[Fact]) -> Iterator[str]:

@@ -18,12 +18,13 @@ from rich.text import Text
 
 from app.access.origins import is_loopback
 from app.cli.exits import Exit, print_json, run
-from app.cli.options import DATA_DIR, JsonOption, checked_nats_url, checked_url, directory_option, program
+from app.cli.options import DATA_DIR, JsonOption, checked_nats_url, checked_url, program
 from app.cli.render import progress
 from app.cli.render.progress import ProgressEvent, ProgressReport, as_document
 from app.cli.render.prose import printable
 from app.cli.stack.layout import LOOPBACK, StackOptions
 from app.cli.stack.stack import running_stack
+from app.cli.target import options_for
 from app.deliberation.roles import engine_base
 
 TITLES = {
@@ -121,7 +122,7 @@ class Checklist:
         mode = f"Keys are required, {open_to}" if event.keys else "Development mode: no keys, loopback only"
         self.console.print(f"   {mode}; data in {event.data_dir}; up in", end=" ")
         self.console.print(f"{event.seconds:.1f} s; Ctrl-C stops it.")
-        command, at = program(), directory_option(Path(event.data_dir))
+        command, at = program(), options_for(Path(event.data_dir))
         if event.keys:
             self._hint("A key:", f"{command} keys create NAME --tenant TENANT{at}")
         self._hint("Ask:", f'{command} ask "{_EXAMPLE["task"]}"{at}')

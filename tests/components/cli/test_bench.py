@@ -95,16 +95,13 @@ def test_a_figure_without_variance_is_shown_as_exact() -> None:
 REFUSED = {
     "an engine without a data set": (["--engine-url", "http://e"], "--engine-url needs --dataset"),
     "a limit without a data set": (["--limit", "3"], "--limit needs --dataset"),
-    "a data set without an engine": (["--dataset", "x.jsonl"], "give either --engine-url"),
+    "a data set that is not there": (["--dataset", "x.jsonl"], "error dataset_unreadable: x.jsonl"),
     "two places at once": (
         ["--dataset", "x", "--url", "http://g", "--engine-url", "http://e"],
         "give either --engine-url",
     ),
     "runs with a data set": (["--dataset", "x", "--url", "http://g", "--runs", "50"], "--runs belongs to the proof"),
-    "a data directory for another's gateway": (
-        ["--dataset", "x", "--url", "http://g", "--data-dir", "d"],
-        "--data-dir belongs to",
-    ),
+    "two stacks": (["--dataset", "x", "--url", "http://g", "--data-dir", "d"], "--url or --data-dir, not both"),
     "programs for answers": (["--dataset", "x", "--url", "http://g", "--strategy", "execute"], "writes programs"),
     "an unknown strategy": (["--strategy", "unheard_of"], "has no verdict"),
     "a strategy without a verdict": (["--strategy", "independent"], "has no verdict"),
@@ -256,7 +253,7 @@ async def test_a_refusal_of_the_gateway_ends_the_bench_with_its_problem() -> Non
         with pytest.raises(CommandError) as refused:
             await measure(gateway, replace(PLAN, role="NOBODY"), "x", QUESTIONS, as_json=True)
     assert refused.value.exit_code == Exit.REFUSED
-    assert [fault.field for fault in refused.value.fields] == ["/role"]
+    assert [fault.field for fault in refused.value.fields] == ["--role"]
 
 
 def test_rates_are_printed_short() -> None:
@@ -280,3 +277,8 @@ def theory(experiment: Experiment) -> str:
     votes = rows.matched_votes(experiment)
     vote = "–" if votes is None else f"{plurality(rows.distribution_of(experiment.setting, votes)):.3f} of {votes}"
     return f"| `{experiment.setting.strategy}` | {experiment.about} | {right} | {experiment.calls:.2f} | {vote} |"
+
+
+def test_runs_are_those_of_each_row() -> None:
+    printed = invoke("--runs", "20", "--strategy", "vote", "--json")
+    assert {row["runs"] for row in json.loads(printed.stdout)["rows"]} == {20}
