@@ -5,6 +5,7 @@ import re
 import pytest
 from pydantic_settings import BaseSettings
 
+from app.archive.settings import ArchiveSettings
 from app.deliberation.engine import StrategyDefinition
 from app.deliberation.roles import Role
 from app.deliberation.strategies import STRATEGIES
@@ -18,7 +19,10 @@ PAGES = ROOT / "docs" / "strategies"
 every_strategy = pytest.mark.parametrize("definition", STRATEGIES.values(), ids=STRATEGIES)
 
 
-@pytest.mark.parametrize(("marker", "model"), [("settings", Settings), ("sender-settings", SenderSettings)])
+@pytest.mark.parametrize(
+    ("marker", "model"),
+    [("settings", Settings), ("sender-settings", SenderSettings), ("archive-settings", ArchiveSettings)],
+)
 def test_every_setting_is_documented(marker: str, model: type[BaseSettings]) -> None:
     table = settings_table(model)
     assert between(CONFIGURATION, marker).strip() == table, f"write this between the markers of {marker}:\n{table}"
