@@ -158,7 +158,7 @@ async def test_no_secret_is_an_argument_a_variable_a_log_line_or_an_answer(stack
     await stack.script(**FAST)
     await stack.until(await stack.submit(task=TASK, strategy="single"), status="completed")
     secrets = [secret.encode() for secret in secrets_of(stack)]
-    assert len(secrets) == 7 and all(len(secret) >= 49 for secret in secrets)
+    assert len(secrets) == 8 and all(len(secret) >= 49 for secret in secrets)
     shown = {"ready": json.dumps(stack.ready).encode(), "state": (stack.data_dir / "stack.json").read_bytes()}
     for path in ("/readyz", "/cluster", "/metrics", "/"):
         shown[path] = (await stack.client.get(path)).content
