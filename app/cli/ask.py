@@ -28,6 +28,7 @@ _OPTIONS = {
     "/constraints/rubric": "--rubric",
     "/constraints/requirements": "--requirement",
     "/constraints/timeout_seconds": "--timeout",
+    "/constraints/on_deadline": "--on-deadline",
     "/budget/max_tokens": "--budget-tokens",
     "/budget/max_calls": "--budget-calls",
     "/sampling/temperature": "--temperature",

@@ -18,9 +18,9 @@ from app.cli.options import DATA_DIR, JsonOption, StackOption, checked_nats_url
 from app.cli.target import LocalStack, find_local
 from app.deliberation.errors import InvalidRequest, JournalUnavailable, StreamsDiffer
 from app.log import stream_settings as bounds
-from app.log.journal import KEYS_STREAM, JetStreamJournal
+from app.log.journal import JetStreamJournal
 from app.log.seal import LOG_KEY_NAME, LOG_KEY_VARIABLE, LogSeal
-from app.log.stream_settings import StreamSettings
+from app.log.stream_settings import KEYS_STREAM, StreamSettings
 from app.log.streams import apply, plan
 
 streams_cli = typer.Typer(no_args_is_help=True, help="Declare the streams of the log.", epilog=EXIT_HELP)
