@@ -6,6 +6,7 @@ Reading the file is an edge's work; here its parsed content is checked.
 import re
 from collections.abc import Mapping
 from typing import Annotated, Any, Self
+from urllib.parse import urlsplit, urlunsplit
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
@@ -21,6 +22,12 @@ def engine_base(given: str) -> str:
     if not url.startswith(("http://", "https://")):
         raise ValueError(f"an engine is an http(s) URL, not {given!r}")
     return url.rstrip("/").removesuffix("/v1").rstrip("/")
+
+
+def without_credentials(url: str) -> str:
+    """A URL without user and password."""
+    parts = urlsplit(url)
+    return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2]))
 
 
 class _Declared(BaseModel):

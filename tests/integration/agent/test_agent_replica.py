@@ -93,7 +93,7 @@ def request(
 def replica(engine: ScriptedEngine, journal: InMemoryJournal, engines: int = 1, *, deltas: bool = True) -> AgentReplica:
     urls = [f"http://engine{number}" for number in range(engines)]
     client = Engines(urls, connections=8, transport=httpx.MockTransport(engine))
-    return AgentReplica("DEV", Role(persona=PERSONA), client, journal, stream_deltas=deltas)
+    return AgentReplica("DEV", Role(persona=PERSONA), client, journal, stream_deltas=deltas, engine_patience_s=30)
 
 
 async def outcomes(agent: AgentReplica, asked: StageRequest) -> list[CallFinished]:
@@ -525,6 +525,7 @@ async def test_waits_for_an_unreachable_engine_and_counts_only_sent_requests() -
         Engines(["http://engine0"], connections=8, transport=Refusing(engine)),
         InMemoryJournal(),
         stream_deltas=True,
+        engine_patience_s=30,
     )
     (outcome,) = await outcomes(agent, request((call(),)))
     assert (outcome.text, outcome.attempt, outcome.usage.calls) == (ANSWER, 4, 1)
