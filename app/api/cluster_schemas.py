@@ -80,7 +80,7 @@ class EngineOfReplica(Resource):
     healthy: bool
     circuit: CircuitState
     in_flight: int
-    unreachable: Unreachable | None = Field(description="Null while it can connect to the engine")
+    unreachable: Unreachable | None = Field(default=None, description="Null while it can connect to the engine")
 
 
 class AgentView(Resource):
@@ -113,7 +113,7 @@ class EngineLoad(Resource):
     circuit: CircuitState
     in_flight: int = Field(description="Requests of these replicas; requests of other clients are unknown")
     unreachable: Unreachable | None = Field(
-        description="Since when and why a replica cannot connect to it; null when all can"
+        default=None, description="Since when and why a replica cannot connect to it; null when all can"
     )
 
 

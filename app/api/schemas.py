@@ -252,7 +252,7 @@ class EngineView(Resource):
     circuit: Literal["closed", "open", "half_open"] = Field(description="Open: it failed and gets no calls for a while")
     models: tuple[str, ...]
     unreachable: Unreachable | None = Field(
-        description="Since when and why a replica cannot connect to it; null when all can"
+        default=None, description="Since when and why a replica cannot connect to it; null when all can"
     )
 
 

@@ -6,7 +6,6 @@ Reading the file is an edge's work; here its parsed content is checked.
 import re
 from collections.abc import Mapping
 from typing import Annotated, Any, Self
-from urllib.parse import urlsplit, urlunsplit
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
@@ -26,8 +25,7 @@ def engine_base(given: str) -> str:
 
 def without_credentials(url: str) -> str:
     """A URL without user and password."""
-    parts = urlsplit(url)
-    return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2]))
+    return re.sub(r"(?<=://)[^/?#]*@", "", url, count=1)
 
 
 class _Declared(BaseModel):

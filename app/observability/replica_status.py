@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from typing import Annotated, Any, TypeVar
+from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BaseModel, Field, ValidationError
 
@@ -15,10 +16,16 @@ SENDERS_MAX = 16
 StatusType = TypeVar("StatusType", bound=BaseModel)
 
 
+def _address(url: str) -> str:
+    """An engine's URL without credentials; raises ValueError for a malformed one."""
+    urlsplit(url)
+    return without_credentials(url)
+
+
 class EngineStatus(BaseModel):
     """An engine as one replica sees it."""
 
-    url: Annotated[str, AfterValidator(without_credentials)]
+    url: Annotated[str, AfterValidator(_address)]
     healthy: bool = False
     circuit: CircuitState = "closed"
     in_flight: int = 0

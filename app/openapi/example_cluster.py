@@ -36,7 +36,7 @@ def _agent() -> AgentView:
         concurrency=256,
         waiting=0,
         counts={"answered": 310, "failed": 2, "cut": 5, "retries": 1, "hedges": 0},
-        engines=(EngineOfReplica(url=_ENGINE, healthy=True, circuit="closed", in_flight=12, unreachable=None),),
+        engines=(EngineOfReplica(url=_ENGINE, healthy=True, circuit="closed", in_flight=12),),
         versions=_VERSIONS,
     )
 
@@ -70,7 +70,6 @@ def cluster() -> Cluster:
                 healthy=True,
                 circuit="closed",
                 in_flight=12,
-                unreachable=None,
             ),
         ),
         queue=QueueView(

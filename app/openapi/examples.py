@@ -239,7 +239,7 @@ def _webhooks() -> Examples:
 
 
 def _roles() -> Examples:
-    engine = EngineView(url="http://127.0.0.1:8000", healthy=True, circuit="closed", models=(MODEL,), unreachable=None)
+    engine = EngineView(url="http://127.0.0.1:8000", healthy=True, circuit="closed", models=(MODEL,))
     role = RoleResource(
         name="DEV",
         persona=PERSONA,

@@ -11,8 +11,6 @@ from serve_deployments.agent.hedge import hedged
 from serve_deployments.engine.client import EngineUnreachable
 from serve_deployments.engine.wire import EngineReply
 
-CHECK_INTERVAL_S = 0.5
-
 log = structlog.get_logger(__name__)
 
 
@@ -23,10 +21,9 @@ async def on_chosen_engine(context: CallContext, attempts: Attempts, wait: Engin
     """
     async with context.slots:
         while True:
-            await wait.check()
-            engine = None
+            engine, next_check_s = None, await wait.check()
             with suppress(TimeoutError):
-                async with asyncio.timeout(CHECK_INTERVAL_S):
+                async with asyncio.timeout(next_check_s):
                     engine = await context.engines.wait_for_engine(attempts.failed_engines)
             if engine is None:
                 continue

@@ -10,6 +10,7 @@ from app.deliberation.ports import Journal
 from serve_deployments.agent.stage_request import StageRequest
 from serve_deployments.engine.client import Engines
 
+CHECK_INTERVAL_S = 0.5
 # With the 2 s of a connection that is attempted meanwhile, viewers hear of it at least every five seconds.
 REPORT_INTERVAL_S = 3.0
 # A call with a short deadline gives up before it, so that its deliberation ends with the cause.
@@ -38,14 +39,14 @@ class EngineWait:
         self._patience_s = min(patience_s, DEADLINE_SHARE * left_s)
         self._report_due_s = 0.0
 
-    async def check(self) -> None:
+    async def check(self) -> float:
         """Tell viewers, at once and then every few seconds, while no engine can be connected to.
 
-        Raises NoEngineReachable when the patience is over.
+        Returns the seconds until the next check is due. Raises NoEngineReachable when the patience is over.
         """
         outages = self._engines.outages()
         if not outages:
-            return
+            return CHECK_INTERVAL_S
         now, now_s = datetime.now(UTC), time.monotonic()
         left_s = max(self._began_s, *(outage.since_s for _, outage in outages)) + self._patience_s - now_s
         engines = tuple(
@@ -67,3 +68,4 @@ class EngineWait:
                 detail=detail,
             )
             await self._journal.publish_view(self._request.tenant, waiting)
+        return min(left_s, CHECK_INTERVAL_S)

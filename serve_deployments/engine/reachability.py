@@ -35,7 +35,7 @@ def cause_of(error: Exception) -> str:
             case socket.gaierror():
                 return f"its host name is not resolved: {each.strerror}"
             case ssl.SSLError():
-                return f"TLS failed: {each.reason or 'handshake'}"
+                return f"TLS failed: {each.strerror}"
             case OSError(errno=int(number)):
                 return os.strerror(number).lower()
             case TimeoutError():
