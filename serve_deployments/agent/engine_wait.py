@@ -24,7 +24,8 @@ class NoEngineReachable(EngineUnavailable):
 class EngineWait:
     """A call's wait for an engine, which begins with its construction.
 
-    It lasts `patience_s` in which no engine can be connected to, and at most `DEADLINE_SHARE` of the call's time.
+    It lasts `patience_s` in which no engine can be connected to, and at most `DEADLINE_SHARE` of the time that the call
+    has left when that begins.
     """
 
     def __init__(
@@ -35,8 +36,8 @@ class EngineWait:
         self._request = request
         self._call = call
         self._began_s = time.monotonic()
-        left_s = (request.deadline_at - datetime.now(UTC)).total_seconds()
-        self._patience_s = min(patience_s, DEADLINE_SHARE * left_s)
+        self._deadline_s = self._began_s + (request.deadline_at - datetime.now(UTC)).total_seconds()
+        self._patience_s = patience_s
         self._report_due_s = 0.0
 
     async def check(self) -> float:
@@ -48,13 +49,15 @@ class EngineWait:
         if not outages:
             return CHECK_INTERVAL_S
         now, now_s = datetime.now(UTC), time.monotonic()
-        left_s = max(self._began_s, *(outage.since_s for _, outage in outages)) + self._patience_s - now_s
+        since_s = max(self._began_s, *(outage.since_s for _, outage in outages))
+        patience_s = min(self._patience_s, DEADLINE_SHARE * (self._deadline_s - since_s))
+        left_s = since_s + patience_s - now_s
         engines = tuple(
             UnreachableEngine(url=engine.address, since=outage.since, cause=outage.cause) for engine, outage in outages
         )
         detail = f"{'; '.join(map(str, engines))}; {UnreachableEngine.REMEDY}"
         if left_s <= 0:
-            raise NoEngineReachable(f"no connection within {self._patience_s:.3g} s: {detail}")
+            raise NoEngineReachable(f"no connection within {patience_s:.3g} s: {detail}")
         if now_s >= self._report_due_s:
             self._report_due_s = now_s + REPORT_INTERVAL_S
             waiting = CallWaiting(

@@ -35,6 +35,8 @@ from serve_deployments.engine.wire import (
 
 IDLE_TIMEOUT_S = 20.0
 PROBE_TIMEOUT_S = 2.0
+# Strangers may ask a gateway whether it is ready, and so its replicas for their engines, at any rate.
+PROBE_FRESH_S = 1.0
 # With a connection's 2 s, an engine's end is known within five seconds, also without calls.
 CHECK_INTERVAL_S = 2.0
 # Below the 5 s after which uvicorn, and so vLLM, closes an idle connection: a request must not meet that moment.
@@ -122,6 +124,7 @@ class Engines:
         # Set whenever a circuit may have changed, for calls that wait for an engine.
         self._changed = asyncio.Event()
         self._probing: asyncio.Task[None] | None = None
+        self._probe_due_s = 0.0
 
     async def close(self) -> None:
         """Close every connection."""
@@ -189,8 +192,9 @@ class Engines:
         await asyncio.gather(*(self._probe(engine) for engine in self.engines))
 
     async def probe_briefly(self, within_s: float) -> None:
-        """As `probe`, but return after `within_s` at the latest; the probe goes on."""
-        if self._probing is None or self._probing.done():
+        """As `probe`, but return after `within_s` at the latest; the probe goes on. It is at most a second old."""
+        if self._probing is None or (self._probing.done() and time.monotonic() >= self._probe_due_s):
+            self._probe_due_s = time.monotonic() + PROBE_FRESH_S
             self._probing = asyncio.get_running_loop().create_task(self.probe())
         await asyncio.wait({self._probing}, timeout=within_s)
 

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
 from urllib.parse import urlsplit
+from urllib.request import getproxies, proxy_bypass
 
 CONNECT_TIMEOUT_S = 2.0
 
@@ -46,8 +47,14 @@ def cause_of(error: Exception) -> str:
 
 
 async def check_connection(url: str) -> None:
-    """Open a TCP connection to the engine at `url` and close it; raises OSError, and ValueError for an invalid URL."""
+    """Open a TCP connection to the engine at `url`, or to the environment's proxy for it, and close it.
+
+    Raises OSError, and ValueError for an invalid URL.
+    """
     parts = urlsplit(url)
+    # As the HTTP client chooses it.
+    if parts.hostname and not proxy_bypass(parts.hostname):
+        parts = urlsplit(getproxies().get(parts.scheme, url))
     port = parts.port or (443 if parts.scheme == "https" else 80)
     async with asyncio.timeout(CONNECT_TIMEOUT_S):
         _, writer = await asyncio.open_connection(parts.hostname, port, happy_eyeballs_delay=0.25)

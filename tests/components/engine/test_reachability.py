@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from serve_deployments.engine.client import Engines, EngineState
-from serve_deployments.engine.reachability import cause_of
+from serve_deployments.engine.reachability import cause_of, check_connection
 from tests.conditions import until
 
 
@@ -100,3 +100,12 @@ async def test_idle_engines_are_checked_and_a_return_closes_the_circuit(monkeypa
     watching.cancel()
     server.close()
     await engines.close()
+
+
+async def test_behind_a_proxy_of_the_environment_the_proxy_is_checked(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with await serve(0) as proxy:
+        monkeypatch.setenv("http_proxy", f"http://127.0.0.1:{proxy.sockets[0].getsockname()[1]}")
+        monkeypatch.setenv("no_proxy", "127.0.0.1")
+        await check_connection("http://engine.invalid:8000")
+        with pytest.raises(ConnectionRefusedError):
+            await check_connection("http://127.0.0.1:1")

@@ -22,7 +22,8 @@ from tests.e2e.conftest import DELIBERATE, ONE_ROLE, TASK, start_up, stop_up
 pytestmark = pytest.mark.e2e
 
 TOLD_WITHIN_S = 5.0
-PATIENCE_S = 8.0
+# Long enough to start the simulator again on a busy machine.
+PATIENCE_S = 12.0
 CAUSE = "connection refused"
 
 
@@ -190,7 +191,7 @@ async def never_silent_and_completed_after_its_return(
     """Ask and measure while the engine is away, and start it within the patience."""
     url = str(client.base_url).rstrip("/")
     dataset = directory / "one.jsonl"
-    dataset.write_text(json.dumps({"question": "Is 7 prime?", "answer": "yes", "options": ["yes", "no"]}) + "\n")
+    dataset.write_text(json.dumps({"question": "What is 17 times 23?", "answer": 391, "normaliser": "number"}) + "\n")
     bench = ("bench", "quality", "--dataset", str(dataset), "--url", url, "--strategy", "single", "--no-baseline")
     async with command("ask", TASK, "--url", url) as (ask, answered), command(*bench) as (measured, ended):
 

@@ -569,6 +569,12 @@ async def test_calls_tell_their_viewers_that_no_engine_can_be_connected_to_and_g
     assert "secret" not in str([record.data for record in agent.journal.records])
 
 
+async def test_a_call_whose_patience_is_over_is_not_retried() -> None:
+    agent = unreachable(patience_s=0.05)
+    await outcomes(agent, request((call(),)))
+    assert (await agent.describe())["counts"]["retries"] == 0
+
+
 async def test_viewers_are_told_again_while_a_call_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("serve_deployments.agent.engine_wait.REPORT_INTERVAL_S", 0.0)
     agent = unreachable()
