@@ -76,6 +76,11 @@ class Work:
         assert life is self.life or life in _NEXT[self.life], f"{life} cannot follow {self.life}"
         self.life = life
 
+    def begin(self) -> None:
+        """Calls may be made from now on."""
+        if self.life is Life.WAITING:
+            self.enter(Life.RUNNING)
+
     def join(self, queue: AdmissionQueue, now_s: float) -> Ticket:
         """Take a ticket of the queue; a work that was begun before is granted its turn at once."""
         self._queue, self._ticket = queue, queue.ask(now_s, begun=bool(self.state.stages))
