@@ -137,9 +137,9 @@ def test_rejects_a_file_that_is_not_text(tmp_path: Path) -> None:
 
 
 def test_the_packaged_examples_are_a_data_set() -> None:
-    questions = read_dataset(Path(__file__).parents[3] / "examples" / "quality.jsonl", None)
+    questions = read_dataset(Path(__file__).parents[4] / "examples" / "quality.jsonl", None)
     assert len(questions) == 20 and all(question.is_right(question.answer) for question in questions)
-    assert len(read_dataset(Path(__file__).parents[3] / "examples" / "quality.jsonl", 3)) == 3
+    assert len(read_dataset(Path(__file__).parents[4] / "examples" / "quality.jsonl", 3)) == 3
 
 
 def test_every_strategy_gets_the_same_task_and_its_own_normaliser() -> None:
@@ -267,7 +267,7 @@ def wide(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def test_the_docs_show_every_row_with_its_prediction() -> None:
-    page = (Path(__file__).parents[3] / "docs" / "quality.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parents[4] / "docs" / "quality.md").read_text(encoding="utf-8")
     table = [line for line in page.splitlines() if line.startswith("| `") and line.count("|") == 6]
     assert table == [theory(each) for each in all_experiments()]
 
