@@ -3,6 +3,8 @@
 import asyncio
 import json
 import socket
+import subprocess
+import sys
 from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
@@ -37,6 +39,15 @@ DISGUISED = [
     "javascript:fetch('//{}')", " https://{}/", "https://{}/ ", "https://{}/\r\nHost: hooks.example", "https://\t{}/",
     "https://hooks.example\n@{}/", "https://[{}]/", "https://{}:443/", "https://\u202e{}/",
 ]  # fmt: skip
+
+
+# Names, and what a name server answers to the questions for each in turn, again and again.
+ANSWERS = {
+    "then-loopback.example": [[PUBLIC], ["127.0.0.1"]],
+    "first-loopback.example": [["127.0.0.1"], [PUBLIC]],
+    "both.example": [[PUBLIC, "127.0.0.1"], [PUBLIC]],
+    "then-nothing.example": [[PUBLIC], []],
+}
 
 
 @pytest.fixture(scope="module")
@@ -183,6 +194,25 @@ async def test_a_name_server_that_changes_its_mind_gains_nothing(
     permitted = [given == [PUBLIC] for given in names.given]
     assert codes == ["connection_failed" if public else "address_refused" for public in permitted]
     assert len(names.connected) == sum(permitted)
+
+
+@pytest.fixture(scope="module")
+def rebound() -> dict[str, dict[str, Any]]:
+    """What became of deliveries to names of a real name server, by name; it needs namespaces of Linux."""
+    command = ["unshare", "--map-root-user", "--mount", "--net", sys.executable, "-m", "tests.attack.rebinding"]
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert ran.returncode == 0, f"a user, mount and network namespace is needed (unshare(1)): {ran.stderr}"
+    return json.loads(ran.stdout.splitlines()[-1])
+
+
+@pytest.mark.parametrize("name", ANSWERS)
+def test_a_real_name_server_that_changes_its_mind_gains_nothing(rebound: dict[str, dict[str, Any]], name: str) -> None:
+    """The sender asks by the system's resolver once an attempt, and connects to the address that it checked."""
+    answered, connected, attempts = (rebound[name][key] for key in ("answered", "connected", "attempts"))
+    assert answered == ANSWERS[name] * 2 and len(attempts) == 4, "one question for each attempt"
+    ends = {(PUBLIC,): "connection_failed", (): "name_unresolved"}
+    assert attempts == [ends.get(tuple(addresses), "address_refused") for addresses in answered]
+    assert connected == [PUBLIC] * answered.count([PUBLIC])
 
 
 async def test_the_receiver_would_have_been_reached(own_sender: JetStreamJournal) -> None:
