@@ -12,13 +12,11 @@ import aiohttp
 import pytest
 
 from app.log.journal import JetStreamJournal
-from app.webhooks.attempts import Attempt, DeliveryHistory
 from tests.attack.gateways import Gateway, gateway
+from tests.components.webhooks.rebinding import ANSWERS, PUBLIC, attempts_of
 from tests.components.webhooks.receiving import Receiver, receiving
 from tests.components.webhooks.sending import SenderProcess, declared, sending, submit
 from tests.conftest import NatsServer
-
-PUBLIC = "93.184.215.14"
 
 # Spellings of 127.0.0.1 and its neighbours that some parser or resolver understands.
 LOOPBACK = [
@@ -41,15 +39,6 @@ DISGUISED = [
 ]  # fmt: skip
 
 
-# Names, and what a name server answers to the questions for each in turn, again and again.
-ANSWERS = {
-    "then-loopback.example": [[PUBLIC], ["127.0.0.1"]],
-    "first-loopback.example": [["127.0.0.1"], [PUBLIC]],
-    "both.example": [[PUBLIC, "127.0.0.1"], [PUBLIC]],
-    "then-nothing.example": [[PUBLIC], []],
-}
-
-
 @pytest.fixture(scope="module")
 async def attacked(
     nats_server: NatsServer, jetstream_journal: JetStreamJournal, tmp_path_factory: pytest.TempPathFactory
@@ -57,12 +46,6 @@ async def attacked(
     settings = {"WEBHOOKS": "true", "WEBHOOK_PORTS": "443,8443,80", "WEBHOOK_HOSTS": ""}
     async with gateway(nats_server.url, tmp_path_factory.mktemp("gateway"), **settings) as opened:
         yield opened
-
-
-def attempts_of(delivery: DeliveryHistory) -> list[Attempt]:
-    """The scheduled attempts of a finished delivery, in their order."""
-    ended = [] if delivery.ended is None or delivery.ended.attempt is None else [delivery.ended.attempt]
-    return [delivery.failed[number].attempt for number in sorted(delivery.failed)] + ended
 
 
 def urls(receiver: Receiver) -> list[str]:
@@ -199,7 +182,15 @@ async def test_a_name_server_that_changes_its_mind_gains_nothing(
 @pytest.fixture(scope="module")
 def rebound() -> dict[str, dict[str, Any]]:
     """What became of deliveries to names of a real name server, by name; it needs namespaces of Linux."""
-    command = ["unshare", "--map-root-user", "--mount", "--net", sys.executable, "-m", "tests.attack.rebinding"]
+    command = [
+        "unshare",
+        "--map-root-user",
+        "--mount",
+        "--net",
+        sys.executable,
+        "-m",
+        "tests.components.webhooks.rebinding",
+    ]
     ran = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert ran.returncode == 0, f"a user, mount and network namespace is needed (unshare(1)): {ran.stderr}"
     return json.loads(ran.stdout.splitlines()[-1])

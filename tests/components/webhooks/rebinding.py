@@ -1,4 +1,4 @@
-"""`unshare --map-root-user --mount --net python -m tests.attack.rebinding`: a sender that asks a real name server.
+"""`unshare --map-root-user --mount --net python -m tests.components.webhooks.rebinding`: a sender that asks a real name server.
 
 The network, `/etc/resolv.conf` and `/etc/nsswitch.conf` belong to these namespaces alone, where the loopback interface
 has a public address too. The sender's process, unchanged, looks names up at a server that answers each question
@@ -17,14 +17,28 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import cast
 
-from tests.attack.test_ssrf import ANSWERS, PUBLIC, attempts_of
+from app.webhooks.attempts import Attempt, DeliveryHistory
 from tests.components.webhooks.sending import SenderProcess, declared, submit
 from tests.conftest import NatsServer, free_port
 
 LOOPBACK = "127.0.0.1"
+PUBLIC = "93.184.215.14"
+# Names, and what the name server answers to the questions for each in turn, again and again.
+ANSWERS = {
+    "then-loopback.example": [[PUBLIC], [LOOPBACK]],
+    "first-loopback.example": [[LOOPBACK], [PUBLIC]],
+    "both.example": [[PUBLIC, LOOPBACK], [PUBLIC]],
+    "then-nothing.example": [[PUBLIC], []],
+}
 NAME_SERVER_PORT = 53
 _SIOCSIFADDR, _SIOCSIFFLAGS, _IFF_UP = 0x8916, 0x8914, 1
 _TYPE_A = 1
+
+
+def attempts_of(delivery: DeliveryHistory) -> list[Attempt]:
+    """The scheduled attempts of a finished delivery, in their order."""
+    ended = [] if delivery.ended is None or delivery.ended.attempt is None else [delivery.ended.attempt]
+    return [delivery.failed[number].attempt for number in sorted(delivery.failed)] + ended
 
 
 def _add_address(interface: bytes, address: str) -> None:
