@@ -1,4 +1,4 @@
-"""`unshare --map-root-user --mount --net python -m tests.components.webhooks.rebinding`: a sender that asks a real name server.
+"""`unshare -rmn python -m tests.components.webhooks.rebinding`: a sender that asks a real name server.
 
 The network, `/etc/resolv.conf` and `/etc/nsswitch.conf` belong to these namespaces alone, where the loopback interface
 has a public address too. The sender's process, unchanged, looks names up at a server that answers each question
