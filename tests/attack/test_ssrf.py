@@ -182,15 +182,7 @@ async def test_a_name_server_that_changes_its_mind_gains_nothing(
 @pytest.fixture(scope="module")
 def rebound() -> dict[str, dict[str, Any]]:
     """What became of deliveries to names of a real name server, by name; it needs namespaces of Linux."""
-    command = [
-        "unshare",
-        "--map-root-user",
-        "--mount",
-        "--net",
-        sys.executable,
-        "-m",
-        "tests.components.webhooks.rebinding",
-    ]
+    command = ["unshare", "-rmn", sys.executable, "-m", "tests.components.webhooks.rebinding"]
     ran = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert ran.returncode == 0, f"a user, mount and network namespace is needed (unshare(1)): {ran.stderr}"
     return json.loads(ran.stdout.splitlines()[-1])
