@@ -16,7 +16,9 @@ from app.cli.client import GatewayClient, GatewayRefused, JsonObject, parsed
 from app.cli.exits import CommandError, Exit, exit_of, output, run
 from app.cli.options import DEFAULT_URL, ApiKeyOption, JsonOption, UrlOption, nested_values, pairs
 from app.cli.render.ranking import deliberation_report
+from app.cli.render.silence import heartbeats, print_to_stderr
 from app.cli.watch import print_events, until_ended, watch_deliberation
+from app.deliberation.specification import OnDeadline
 
 
 def parse_council(text: str) -> list[JsonObject]:
@@ -83,7 +85,8 @@ async def _ask(
     as_json: bool,
 ) -> Exit:
     async with GatewayClient(url, api_key) as gateway:
-        resource = await _submit(gateway, body, idempotency_key)
+        async with heartbeats(lambda: f"still waiting for {gateway.url} to accept it", print_to_stderr):
+            resource = await _submit(gateway, body, idempotency_key)
         deliberation_id = str(resource["id"])
         if detach:
             return output(resource, lambda: Text(deliberation_id), as_json=as_json)
@@ -91,7 +94,7 @@ async def _ask(
             raise _unreadable(deliberation_id)
         try:
             if not live:
-                resource = await until_ended(gateway, deliberation_id)
+                resource = await until_ended(gateway, deliberation_id, print_to_stderr)
             elif as_json:
                 resource = await print_events(gateway, deliberation_id)
             else:
@@ -146,6 +149,9 @@ def ask(
     rubric: Annotated[str | None, typer.Option(help="Criteria: a text, a JSON list, or @file with either.")] = None,
     requirement: Annotated[list[str] | None, typer.Option(help="A requirement for answers; repeatable.")] = None,
     timeout: Annotated[int | None, typer.Option(metavar="SECONDS", help="Deadline. (default: 300)")] = None,
+    on_deadline: Annotated[
+        OnDeadline | None, typer.Option(help="Whether the deadline ends in the best verdict so far. (default: best)")
+    ] = None,
     seed: Annotated[int | None, typer.Option(help="Seed of all random choices.")] = None,
     max_tokens: Annotated[int | None, typer.Option(help="Token limit of one completion. (default: 2048)")] = None,
     temperature: Annotated[float | None, typer.Option(help="Temperature of the first agent. (default: 0.7)")] = None,
@@ -160,8 +166,8 @@ def ask(
 ) -> None:
     """Submit a task and wait for the verdict.
 
-    A terminal shows the council live; elsewhere only the verdict is printed. --json prints the resource at the end, and
-    with --watch every event as it comes.
+    A terminal shows the council live; elsewhere only the verdict is printed. --json prints the resource at the end.
+    --json --watch prints every event as it comes.
     """
     if council is not None and (role is not None or agents is not None):
         raise typer.BadParameter("--council names the whole council: omit --role and --agents")
@@ -178,6 +184,7 @@ def ask(
             rubric=None if rubric is None else parse_rubric(rubric),
             requirements=requirement,
             timeout_seconds=timeout,
+            on_deadline=on_deadline,
         ),
         quorum=quorum,
         budget=_given(max_tokens=budget_tokens, max_calls=budget_calls),

@@ -3,11 +3,12 @@
 A fact is encoded once: the JSON that a writer appends is, unchanged, the `data` of the SSE frame that a viewer
 receives. `type` is always its first field, so that `event_type` reads it without parsing.
 
-Views (`call.started`, `call.delta`) travel on the same stream and decide nothing. The tombstone
+Views (`call.started`, `call.delta`, `call.waiting`) travel on the same stream and decide nothing. The tombstone
 (`deliberation.deleted`) follows the end and replaces all facts.
 """
 
-from typing import Annotated, Literal
+from datetime import UTC
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import AwareDatetime, Field, TypeAdapter, computed_field
 
@@ -16,11 +17,12 @@ from app.deliberation.outputs import OutputKind
 from app.deliberation.specification import AgentSpec, Purpose, Specification, Token, Value, checked_token
 
 Cause = Literal["all", "quorum", "deadline"]
+CutBy = Literal["deadline", "calls", "tokens"]
 TerminalStatus = Literal["completed", "failed", "cancelled", "timeout"]
 
 
 class Envelope(Value, frozen=True):
-    """What every event carries: its type, the deliberation it belongs to, and when it was written (RFC 3339, UTC)."""
+    """The fields of every event: its type, its deliberation, and the time of its writing (RFC 3339, UTC)."""
 
     type: str
     deliberation_id: Token
@@ -95,6 +97,41 @@ class CallDelta(Envelope, frozen=True):
     text: str
 
 
+class Unreachable(Value, frozen=True):
+    """No connection to an engine can be made: since when, and why."""
+
+    since: AwareDatetime
+    cause: str
+
+    def __str__(self) -> str:
+        """The predicate of a sentence about the engine."""
+        return f"cannot be connected to since {self.since.astimezone(UTC):%H:%M:%S} UTC: {self.cause}"
+
+
+class UnreachableEngine(Unreachable, frozen=True):
+    """An engine to which no connection can be made; `url` has no credentials."""
+
+    REMEDY: ClassVar[str] = "start it, or correct its URL (VLLM_URL, or `engines` of the role)"
+
+    url: str
+
+    def __str__(self) -> str:
+        """A sentence without its end."""
+        return f"engine {self.url} {super().__str__()}"
+
+
+class CallWaiting(Envelope, frozen=True):
+    """View: a call waits, because none of its engines can be connected to; repeated every few seconds."""
+
+    type: Literal["call.waiting"] = "call.waiting"
+    call_id: Token
+    agent_id: Token
+    role: str
+    engines: tuple[UnreachableEngine, ...]
+    gives_up_at: AwareDatetime
+    detail: str
+
+
 class CallFinished(Envelope, frozen=True):
     """A call's one recorded outcome: an answer that satisfies its schema, or a problem."""
 
@@ -152,7 +189,7 @@ class Resumed(Envelope, frozen=True):
 class Standing(Value, frozen=True):
     """One agent's place, with the version of its text that stands there (0 is the first).
 
-    `score` is the aggregate it was ranked by, in [0, 1], or null when nobody scored it.
+    `score` is the aggregate it was ranked by, in [0, 1], or null without a score.
     """
 
     agent_id: Token
@@ -162,7 +199,7 @@ class Standing(Value, frozen=True):
 
 
 class Tally(Value, frozen=True):
-    """Votes for one answer: the answer as it was compared (normalised, at most 500 characters), and who gave it."""
+    """Votes for one answer: the answer as it was compared (normalised, at most 500 characters), and its agents."""
 
     answer: str
     votes: int
@@ -170,7 +207,7 @@ class Tally(Value, frozen=True):
 
 
 class Dissent(Value, frozen=True):
-    """A reviewer whose ballot preferred another agent to the winner."""
+    """A reviewer with a ballot that preferred another agent to the winner."""
 
     agent_id: Token
     preferred: Token
@@ -186,10 +223,10 @@ class StrategyRef(Value, frozen=True):
 class Verdict(Value, frozen=True):
     """What was decided.
 
-    `winner` is null when nothing was ranked. `call_id` names the call whose answer `content` is, null with it.
-    `agreement` is a mean Kendall τ in [-1, 1] where ballots were cast. Where answers were counted (`tally`, most votes
-    first) it is the winner's share of the votes, in [0, 1]. `effective_votes` is N/(1+(N-1)ρ̂): how many independent
-    ballots the ballots are worth, ρ̂ their mean pairwise τ.
+    `winner` is null when nothing was ranked. `call_id` names the call with the answer `content`; both are null
+    together. `agreement` is a mean Kendall τ in [-1, 1] where ballots were cast. Where answers were counted (`tally`,
+    most votes first) it is the winner's share of the votes, in [0, 1]. `effective_votes` is N/(1+(N-1)ρ̂): how many
+    independent ballots the ballots are worth, ρ̂ their mean pairwise τ.
     """
 
     winner: Token | None
@@ -226,10 +263,19 @@ class TotalUsage(Usage, frozen=True):
     by_agent: tuple[AgentUsage, ...] = ()
 
 
+class CutStage(Value, frozen=True):
+    """A stage that lacks answers because time was over, or that time or the budget did not let open."""
+
+    purpose: Purpose
+    round: int
+    by: CutBy
+
+
 class Degraded(Value, frozen=True):
-    """Why a completed deliberation is less than was asked for."""
+    """Why a completed deliberation is less than was asked for. `cut` lists stages in order."""
 
     reasons: tuple[str, ...] = ()
+    cut: tuple[CutStage, ...] = ()
 
 
 class _End(Envelope, frozen=True):
@@ -271,7 +317,7 @@ class Deleted(Envelope, frozen=True):
 
 End = Completed | Failed | Cancelled | TimedOut
 Fact = Accepted | StageOpened | CallFinished | StageClosed | CancelRequested | Resumed | End
-View = CallStarted | CallDelta
+View = CallStarted | CallDelta | CallWaiting
 Event = Fact | View | Deleted
 
 _EVENTS: TypeAdapter[Event] = TypeAdapter(Annotated[Event, Field(discriminator="type")])
@@ -319,6 +365,8 @@ def suffix(event: Event) -> str:
             return f"call.{event.call_id}.started"
         case CallDelta():
             return f"call.{event.call_id}.delta"
+        case CallWaiting():
+            return f"call.{event.call_id}.waiting"
         case CallFinished():
             return f"call.{event.call_id}.finished"
         case CancelRequested():

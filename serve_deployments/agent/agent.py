@@ -1,7 +1,7 @@
 """Agent: one deployment per role. It runs a stage's calls together and records each outcome, first write wins.
 
-Calls belong to the replica, not to the request: when a coordinator dies, they run on, and its successor reads their
-outcomes from the log. Facts stop calls, because what Ray does with a cancelled request depends on its mode.
+Calls belong to the replica, not to the request: when a coordinator dies, they run on. Its successor reads their
+outcomes from the log. Facts stop calls, because Ray treats a cancelled request differently in each of its modes.
 """
 
 import asyncio
@@ -73,13 +73,21 @@ class AgentReplica:
     """A replica of `Agent:<ROLE>`: its role, its engines, the log, and the calls that run."""
 
     def __init__(
-        self, name: str, role: Role, engines: Engines, journal: JetStreamJournal, *, stream_deltas: bool
+        self,
+        name: str,
+        role: Role,
+        engines: Engines,
+        journal: JetStreamJournal,
+        *,
+        stream_deltas: bool,
+        engine_patience_s: float,
     ) -> None:
         self.name = name
         self.role = role
         self.engines = engines
         self.journal = journal
         self.stream_deltas = stream_deltas
+        self.engine_patience_s = engine_patience_s
         self.slots = asyncio.Semaphore(role.concurrency)
         self.sandbox = Sandbox()
         self._running: dict[tuple[str, str], _Running] = {}
@@ -118,12 +126,14 @@ class AgentReplica:
             "simulated": bool(model and "simulated" in model),
             "engines": [
                 {
-                    "url": engine.url,
+                    "url": engine.address,
                     "healthy": engine.healthy,
                     "circuit": engine.circuit.state(time.monotonic()),
                     "in_flight": engine.in_flight,
                     "models": list(engine.models),
                     "version": engine.version,
+                    "unreachable": engine.outage
+                    and {"since": engine.outage.since.isoformat(), "cause": engine.outage.cause},
                 }
                 for engine in self.engines.engines
             ],
@@ -133,7 +143,7 @@ class AgentReplica:
         }
 
     async def finish(self, within_s: float) -> None:
-        """Wait for the running calls, at most `within_s`: what they record is not requested again."""
+        """Wait for the running calls, at most `within_s`: a recorded outcome is not requested again."""
         running = [each.task for each in self._running.values()]
         if running:
             await asyncio.wait(running, timeout=within_s)
@@ -167,7 +177,7 @@ class AgentReplica:
         }
 
     async def _history(self, request: StageRequest) -> tuple[set[str], dict[str, int]]:
-        """The calls whose outcome is recorded, and how many attempts each call has had."""
+        """The calls with a recorded outcome, and how many attempts each call has had."""
         subject = prefix(request.tenant, request.deliberation_id)
         tails = [f"{subject}.call.{call.call_id}.{tail}" for call in request.calls for tail in ("started", "finished")]
         recorded, attempts = set[str](), dict[str, int]()
@@ -194,7 +204,7 @@ class AgentReplica:
         return task
 
     async def _run(self, request: StageRequest, run: CallRun) -> None:
-        """Run a call and record its outcome; a stopped call records that it was cut and what it had cost."""
+        """Run a call and record its outcome; a stopped call records its cancellation and its cost."""
         run.begun = True
         run.stopped = self._cancellations.why(request.deliberation_id, request.stage)
         if run.stopped is not None:
@@ -238,7 +248,15 @@ class AgentReplica:
 class Agent:
     """The Serve deployment of one role: a handle call per stage runs its calls."""
 
-    async def __init__(self, name: str, role: Role, nats_url: str, engine_urls: list[str], stream_deltas: bool) -> None:
+    async def __init__(
+        self,
+        name: str,
+        role: Role,
+        nats_url: str,
+        engine_urls: list[str],
+        stream_deltas: bool,
+        engine_patience_s: float,
+    ) -> None:
         outlast_output()
         keep_replica_on_loopback()
         journal = await JetStreamJournal.connect(
@@ -246,9 +264,12 @@ class Agent:
         )
         engines = Engines(role.engines or engine_urls, connections=role.concurrency)
         await engines.probe()
-        self._replica = AgentReplica(name, role, engines, journal, stream_deltas=stream_deltas)
+        self._replica = AgentReplica(
+            name, role, engines, journal, stream_deltas=stream_deltas, engine_patience_s=engine_patience_s
+        )
         await self._replica.listen()
-        self._keeping = asyncio.get_running_loop().create_task(self._replica.keep())
+        loop = asyncio.get_running_loop()
+        self._tasks = [loop.create_task(self._replica.keep()), loop.create_task(engines.watch())]
         settle_heap()
 
     async def __del__(self) -> None:

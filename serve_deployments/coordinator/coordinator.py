@@ -172,7 +172,7 @@ class CoordinatorReplica:
             except DeliberationError as error:
                 await self._fail(work, error)
             except Exception as error:
-                # The named place for a broad except: a defect must end this deliberation, not all of them.
+                # A named place for a broad except: a defect must end this deliberation, not all of them.
                 log.exception("deliberation_broke", deliberation_id=work.deliberation_id)
                 await self._fail(work, DeliberationError(f"internal error: {type(error).__name__}"))
         except JournalUnavailable as error:
@@ -218,11 +218,12 @@ class CoordinatorReplica:
                     await self._journal.announce(work.state.end)
                     return
                 case OpenStage(fact, run):
-                    if work.life is Life.WAITING:
-                        work.enter(Life.RUNNING)
+                    work.begin()
                     if await self._facts.append(work, fact):
                         await self._run_stage(work, run)
                 case RunStage():
+                    # Another coordinator may have opened the stage, while this work waited for its turn.
+                    work.begin()
                     await self._run_stage(work, decision)
                 case CloseStage(fact):
                     await self._facts.append(work, fact)
