@@ -44,8 +44,8 @@ SEALS = (
     ),
     Guard(
         "a forged first write does not occupy its subject",
-        "app/log/journal.py",
-        "        if self.seal.believes(record.subject, record.data, headers) and (believes",
+        "app/log/first_write.py",
+        "        if self._seal.believes(record.subject, record.data, headers) and (believes",
         "        if (believes",
         f"{SEALED}test_a_forged_first_write_does_not_occupy_its_subject[none]",
     ),
