@@ -22,6 +22,7 @@ from pydantic_core import CoreSchema, PydanticCustomError
 
 from app.api.problems import ValidationFailed, body_fault, body_problems, request_id_of
 from app.api.schemas import FieldProblem
+from app.api.suggestions import did_you_mean
 from app.api.webhook_payloads import TERMINAL_EVENTS, WebhookEvent
 from app.api.webhook_targets import URL_CHARS_MAX, Rules, UnfitUrl, parsed
 from app.deliberation.engine import StrategyDefinition
@@ -119,10 +120,10 @@ class BudgetRequest(RequestModel):
     max_calls: MaybeWhole = Field(default=None, ge=1)
 
 
-def _choice_remedy(gateway: Mapping[str, Any], registry: str) -> str:
+def _choice_remedy(gateway: Mapping[str, Any], registry: str, given: str = "") -> str:
     """The names in a registry of the gateway, or, for a caller without the scope `read`, the route that lists them."""
     if gateway.get("read", True):
-        return f"Give one of {', '.join(sorted(gateway[registry]))}."
+        return f"{did_you_mean(given, gateway[registry])}Give one of {', '.join(sorted(gateway[registry]))}."
     return f"Give one that GET /{registry} lists; that needs the scope read."
 
 
@@ -132,14 +133,15 @@ def _known(kind: str, registry: str) -> AfterValidator:
     def check(name: str, info: ValidationInfo) -> str:
         context: Any = info.context
         if context is not None and name not in context[registry]:
-            described = {"kind": kind, "remedy": _choice_remedy(context, registry)}
+            described = {"kind": kind, "remedy": _choice_remedy(context, registry, name)}
             raise PydanticCustomError(f"unknown_{kind}", "This {kind} does not exist", described)  # pyright: ignore[reportArgumentType]
         return name
 
     return AfterValidator(check)
 
 
-RoleName = Annotated[str, Field(max_length=64), _known("role", "roles")]
+# Roles are declared in capitals, so that a name in any case means one role.
+RoleName = Annotated[str, Field(max_length=64), AfterValidator(str.upper), _known("role", "roles")]
 StrategyName = Annotated[
     str, Field(max_length=64, json_schema_extra={"enum": list(STRATEGIES)}), _known("strategy", "strategies")
 ]
@@ -261,11 +263,11 @@ def _gateway_faults(request: DeliberationRequest, gateway: dict[str, Any]) -> li
         remedy = _choice_remedy(gateway, "roles")
         faults.append(body_fault("/role", "unknown_role", f"This gateway has no role {DEFAULT_ROLE}", remedy))
     definition: StrategyDefinition | None = gateway["strategies"].get(request.strategy)
-    try:
-        if definition is not None:
+    if definition is not None:
+        try:
             definition.parameters.model_validate(request.parameters)
-    except ValidationError as invalid:
-        faults += body_problems(invalid, "/parameters").errors
+        except ValidationError as invalid:
+            faults += body_problems(invalid, definition.parameters, "/parameters").errors
     if request.webhook is not None and gateway.get("webhooks") is None:
         remedy = "Leave it out, or have the operator set WEBHOOKS and run a sender."
         faults.append(body_fault("/webhook", "webhooks_off", "This gateway sends no webhooks", remedy))

@@ -352,7 +352,7 @@ def deliberation_of(chat: ChatCompletionRequest, registry: Registry) -> Delibera
     try:
         return DeliberationRequest.model_validate(body, context=dict(registry))
     except ValidationError as invalid:
-        faults = body_problems(invalid).errors
+        faults = body_problems(invalid, DeliberationRequest).errors
     except ValidationFailed as failed:
         faults = failed.errors
     raise ValidationFailed([_mapped_back(fault) for fault in faults])

@@ -6,7 +6,7 @@ from typing import Annotated, Any, get_args
 from urllib.parse import urlencode
 
 from fastapi import Request, Response
-from pydantic import AwareDatetime, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, AwareDatetime, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 from pydantic_core import PydanticCustomError
 
 from app.api.problems import ValidationFailed, parameter_problems
@@ -190,7 +190,7 @@ class ListQuery(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
     status: Status | None = None
-    role: str | None = Field(default=None, max_length=64)
+    role: Annotated[str, AfterValidator(str.upper)] | None = Field(default=None, max_length=64)
     strategy: str | None = Field(default=None, max_length=64)
     created_after: Instant | None = None
     created_before: Instant | None = None
@@ -214,7 +214,7 @@ def _query(request: Request) -> tuple[ListQuery, dict[str, str]]:
     try:
         return ListQuery.model_validate(parameters), metadata
     except ValidationError as exc:
-        raise parameter_problems(exc) from exc
+        raise parameter_problems(exc, ListQuery) from exc
 
 
 class InvalidListCursor(InvalidCursor):

@@ -16,6 +16,7 @@ from app.api.negotiation import Media, media_of
 from app.api.problems import TooManyStreams, ValidationFailed
 from app.api.responses import answer, headers, problems
 from app.api.schemas import FieldProblem
+from app.api.suggestions import did_you_mean
 from app.routes.dependencies import DeliberationId, InGateway, OfTenant, api_router
 from app.streaming.frames import EVENT_TYPES, EventSelection
 from app.streaming.resume import EventsRequest
@@ -70,7 +71,7 @@ class EventsQuery(BaseModel):
         unknown = sorted(named - EVENT_TYPES)
         if unknown:
             detail = f"No logged event has the type {', '.join(map(repr, unknown))}"[:500]
-            remedy = f"Give some of {', '.join(sorted(EVENT_TYPES))}."
+            remedy = f"{did_you_mean(unknown[0], EVENT_TYPES)}Give some of {', '.join(sorted(EVENT_TYPES))}."
             fault = FieldProblem(location="query", pointer="types", code="unknown_type", detail=detail, remedy=remedy)
             raise ValidationFailed([fault])
         return EventSelection(self.deltas, named)

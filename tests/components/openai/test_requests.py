@@ -32,7 +32,7 @@ def faults_of(**fields: Any) -> dict[str | None, str]:
     try:
         deliberation(**fields)
     except ValidationError as exc:
-        return {param(fault.pointer): fault.code for fault in body_problems(exc).errors}
+        return {param(fault.pointer): fault.code for fault in body_problems(exc, ChatCompletionRequest).errors}
     except ValidationFailed as exc:
         return {param(fault.pointer): fault.code for fault in exc.errors}
     return {}
