@@ -32,6 +32,7 @@ from app.deliberation.strategies import STRATEGIES
 TASK_CHARS_MAX = 32_768
 AGENTS_MAX = 32
 DEFAULT_ROLE = "DEV"
+DEFAULT_STRATEGY = "council"
 DEFAULT_SIZE = 3
 SEED_MAX = 2**63 - 1
 WAIT_MAX_S = 60
@@ -194,7 +195,7 @@ class DeliberationRequest(RequestModel):
     agents: list[AgentRequest] | None = Field(
         default=None, min_length=1, max_length=AGENTS_MAX, description="A mixed council of 1 to 32 members in all"
     )
-    strategy: StrategyName = "council"
+    strategy: StrategyName = DEFAULT_STRATEGY
     parameters: dict[str, Any] = Field(
         default={}, max_length=32, description="Parameters of the strategy; `GET /strategies` has their schemas"
     )

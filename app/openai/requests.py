@@ -24,6 +24,8 @@ from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 from app.api.problems import ValidationFailed, body_fault, body_problems
 from app.api.requests import (
     AGENTS_MAX,
+    DEFAULT_ROLE,
+    DEFAULT_STRATEGY,
     SEED_MAX,
     TASK_CHARS_MAX,
     BudgetRequest,
@@ -36,6 +38,7 @@ from app.api.requests import (
     SamplingRequest,
 )
 from app.api.schemas import FieldProblem
+from app.api.suggestions import did_you_mean
 from app.deliberation.specification import TIMEOUT_S_MAX
 from app.openai.problems import ModelNotFound
 
@@ -176,7 +179,7 @@ def _listed(stop: object) -> object:
 class ChatCompletionRequest(RequestModel):
     """The body of `POST /v1/chat/completions`. Null is the same as absent in every field."""
 
-    model: str = Field(max_length=256, description="`<strategy>/<ROLE>`; `GET /v1/models` lists them")
+    model: str = Field(max_length=256, description="`<strategy>/<ROLE>` or one of both; `GET /v1/models` lists them")
     messages: list[ChatRequestMessage] = Field(min_length=1, max_length=MESSAGES_MAX)
     stream: bool | None = Field(
         default=None, description="Answer in server-sent chunks; the text follows once the deliberation has ended"
@@ -276,11 +279,29 @@ def task_of(messages: Sequence[ChatRequestMessage]) -> str:
 
 
 def model_parts(model: str, registry: Registry) -> tuple[str, str]:
-    """The strategy and the role in a model's name; raises ModelNotFound."""
-    strategy, _, role = model.partition("/")
+    """The strategy and the role in a model's name, which may lack one of them; raises ModelNotFound.
+
+    A bare role deliberates by `council`, a bare strategy with the role DEV. Roles are read in any case.
+    """
+    first, slash, second = model.partition("/")
+    if slash:
+        strategy, role = first, second.upper()
+    elif first in registry["strategies"]:
+        strategy, role = first, DEFAULT_ROLE
+    else:
+        strategy, role = DEFAULT_STRATEGY, first.upper()
     if strategy not in registry["strategies"] or role not in registry["roles"]:
-        raise ModelNotFound(f"No model is named {model[:256]!r}.")
+        raise ModelNotFound(f"No model is named {model[:256]!r}.", _meant(model, registry))
     return strategy, role
+
+
+def model_names(registry: Registry) -> list[str]:
+    """Every strategy with every role."""
+    return [f"{strategy}/{role}" for strategy in registry["strategies"] for role in registry["roles"]]
+
+
+def _meant(model: str, registry: Registry) -> str:
+    return did_you_mean(model, [*model_names(registry), *registry["strategies"], *registry["roles"]])
 
 
 def _size(chat: ChatCompletionRequest, options: DeliberationOptions, strategy: str) -> int | None:

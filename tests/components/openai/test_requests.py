@@ -181,7 +181,7 @@ def test_rejects_unsupported_fields_by_name(fields: dict[str, Any], where: str, 
     assert faults_of(**fields) == {where: code}
 
 
-@pytest.mark.parametrize("model", ["", "council", "council/", "/DEV", "nope/DEV", "council/NOBODY", "council/DEV/x"])
+@pytest.mark.parametrize("model", ["", "counsel", "council/", "/DEV", "nope/DEV", "council/NOBODY", "council/DEV/x"])
 def test_rejects_models_without_a_known_strategy_and_role(model: str) -> None:
     with pytest.raises(ModelNotFound):
         deliberation(model=model)

@@ -327,3 +327,25 @@ async def test_lists_every_strategy_and_role_as_models(gateway: Served) -> None:
     assert len(names) >= 20
     for path in ("/v1/models/council/DEV", "/v1/models/council%2FDEV"):
         assert (await gateway.client.get(path)).json() == found["data"][names.index("council/DEV")]
+
+
+@pytest.mark.parametrize(
+    ("given", "name"),
+    [("single", "single/DEV"), ("qa", "council/QA"), ("DEV", "council/DEV"), ("single/architect", "single/ARCHITECT")],
+)
+async def test_a_model_may_be_a_strategy_or_a_role_alone_and_is_answered_by_its_whole_name(
+    gateway: Served, given: str, name: str
+) -> None:
+    assert (await complete(gateway, model=given)).json()["model"] == name
+    specified = accepted_in(gateway)[-1].specification
+    assert f"{specified.strategy}/{specified.agents[0].role}" == name
+    assert (await gateway.client.get(f"/v1/models/{given}")).json()["id"] == name
+
+
+@pytest.mark.parametrize(
+    ("given", "meant"), [("vot", "vote"), ("council/DEF", "council/DEV"), ("consil", "council"), ("DEVO", "DEV")]
+)
+async def test_a_misspelt_model_gets_the_closest_name(gateway: Served, given: str, meant: str) -> None:
+    response = await gateway.client.post(PATH, json={**BODY, "model": given})
+    assert response.status_code == 404
+    assert f"Did you mean {meant}" in error_of(response)["message"]
