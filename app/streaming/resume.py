@@ -97,15 +97,17 @@ class ResumePoint:
         }
 
 
-def gap_reason(cursor: Cursor, log: StreamState) -> Literal["retention", "epoch"] | None:
+def gap_reason(cursor: Cursor, log: StreamState) -> Literal["retention", "epoch", "beyond_end"] | None:
     """Why events after `cursor` cannot be replayed without a gap; None when they can.
 
-    A log that lost its newest events gives their sequences out again, so a cursor beyond its end is of another epoch.
+    A log that lost its newest events gives their sequences out again: what its clients know is not in it any more.
     """
     if cursor == BEGINNING:
         return None
-    if cursor.epoch != log.epoch or cursor.sequence > log.last_sequence:
+    if cursor.epoch != log.epoch:
         return "epoch"
+    if cursor.sequence > log.last_sequence:
+        return "beyond_end"
     return "retention" if 0 < cursor.sequence < log.first_sequence - 1 else None
 
 
