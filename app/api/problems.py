@@ -109,7 +109,7 @@ class NotReady(HttpError):
         self.errors = tuple(errors)
 
 
-# Status and title by code. An error whose code is missing here is a defect and is answered as `internal_error`.
+# Status and title by code. An error with a code that is missing here is a defect and is answered as `internal_error`.
 STATUSES: Mapping[str, tuple[int, str]] = {
     "invalid_request": (422, "The request is not valid"),
     "unknown_role": (422, "The role does not exist"),

@@ -44,7 +44,7 @@ class Role(_Declared):
     """One role: what its agents are, and what serves them."""
 
     persona: str = Field(
-        min_length=1, max_length=4_000, description="Who the agent is; it ends every prompt of the role"
+        min_length=1, max_length=4_000, description="The agent's persona; it ends every prompt of the role"
     )
     model: str | None = Field(default=None, description="Model name; the first that the engine serves when absent")
     engines: tuple[Annotated[str, AfterValidator(engine_base)], ...] = Field(

@@ -109,7 +109,7 @@ def declared_consumers(settings: StreamSettings) -> list[tuple[str, dict[str, An
 
 
 def differences(name: str, declared: dict[str, Any], found: dict[str, Any]) -> list[str]:
-    """One line for each declared field whose value the server has otherwise."""
+    """One line for each declared field with another value on the server."""
     lines: list[str] = []
     for key, expected in declared.items():
         actual = found.get(key)

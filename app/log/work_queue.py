@@ -145,7 +145,7 @@ class WorkQueue:
         await self._reply(delivery, b"+WPI")
 
     async def ack(self, delivery: QueueItem) -> None:
-        """Acknowledge an item whose end is in the log: it is never delivered again."""
+        """Acknowledge an item after its end is in the log: it is never delivered again."""
         self._held -= 1
         await self._reply(delivery, b"+ACK")
         await self._pull()

@@ -113,9 +113,8 @@ def ambiguity(version: str, headers: Collection[tuple[bytes, bytes]]) -> str | N
 class ConnectionTable:
     """The open connections of the process, bounded in all and per client address.
 
-    At a bound a new connection takes the place of the oldest idle one, so idle connections keep nobody out. It is
-    refused where all of them carry a request. `proxies` are exempt from the bound per client: many clients share
-    their address.
+    At a bound a new connection replaces the oldest idle one, so that idle connections block no client. It is refused
+    when all of them carry a request. `proxies` are exempt from the bound per client: many clients share their address.
     """
 
     def __init__(self, connections_max: int, per_client_max: int, proxies: Collection[str] = ()) -> None:

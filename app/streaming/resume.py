@@ -89,7 +89,7 @@ class ResumePoint:
         return bool(self.request.ids) and not self.unended_after(self.start)
 
     def unended_after(self, sequence: int) -> set[str]:
-        """The named deliberations whose terminal event is not stored up to `sequence`."""
+        """The named deliberations without a terminal event up to `sequence`."""
         return {
             snapshot.deliberation_id
             for snapshot in self.known.snapshots
