@@ -13,7 +13,7 @@ from rich.text import Text
 
 from app.api.schemas import Deliberation
 from app.cli.client import GatewayClient, GatewayRefused, JsonObject, parsed
-from app.cli.exits import CommandError, Exit, exit_of, output, run
+from app.cli.exits import CommandError, Exit, cause, exit_of, output, run
 from app.cli.options import DEFAULT_URL, ApiKeyOption, JsonOption, UrlOption, nested_values, pairs
 from app.cli.render.ranking import deliberation_report
 from app.cli.watch import print_events, until_ended, watch_deliberation
@@ -46,7 +46,7 @@ def _file_text(path: str, option: str) -> str:
     try:
         return Path(path).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as exc:
-        raise typer.BadParameter(f"{option}: {path} cannot be read: {exc}") from exc
+        raise typer.BadParameter(f"{option}: {path} cannot be read: {cause(exc)}") from exc
 
 
 def task_text(task: str | None, file: str | None) -> str:

@@ -31,6 +31,7 @@ from app.access.keys import (
     key_subject,
 )
 from app.api.schemas import dump
+from app.api.suggestions import did_you_mean
 from app.cli.exits import EXIT_HELP, CommandError, Exit, output, print_json, run
 from app.cli.options import JsonOption, checked_tenant
 from app.cli.render.prose import printable
@@ -71,7 +72,9 @@ def _checked_name(value: str) -> str:
 def _checked_scopes(values: list[str]) -> list[str]:
     for value in values:
         if value not in SCOPES:
-            raise typer.BadParameter(f"there is no scope {value!r}; the scopes are {', '.join(SCOPES)}")
+            raise typer.BadParameter(
+                f"there is no scope {value!r}. {did_you_mean(value, SCOPES)}The scopes are {', '.join(SCOPES)}"
+            )
     return values
 
 

@@ -14,7 +14,7 @@ from rich.text import Text
 from app.api.schemas import Deliberation, RoleList, StrategyList
 from app.cli.bench.results import result_document, result_lines
 from app.cli.client import GatewayClient, JsonObject, parsed
-from app.cli.exits import CommandError, Exit, FieldFault, print_json
+from app.cli.exits import CommandError, Exit, FieldFault, cause, print_json
 from app.cli.render.lanes import is_simulated
 from app.cli.stack.health_checks import status_of
 from app.cli.stack.layout import StackOptions, mask_credentials
@@ -51,7 +51,7 @@ def read_dataset(path: Path, limit: int | None) -> list[Question]:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         remedy = "name a file of one JSON object a line, in UTF-8"
-        raise CommandError(Exit.USAGE, "dataset_unreadable", f"{path}: {error}", remedy=remedy) from error
+        raise CommandError(Exit.USAGE, "dataset_unreadable", f"{path}: {cause(error)}", remedy=remedy) from error
     try:
         return parse_dataset(text)[:limit]
     except DatasetInvalid as error:
