@@ -180,6 +180,11 @@ def pointer(location: Sequence[int | str]) -> str:
     return "".join("/" + str(part).replace("~", "~0").replace("/", "~1") for part in parts)[:POINTER_CHARS_MAX]
 
 
+def _plain(value: Any) -> Any:  # noqa: ANN401 -- a bound of any type
+    """A bound as a client writes it: 2, not 2.0."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
 def _field_problem(
     error: Mapping[str, Any],
     location: Any,  # noqa: ANN401 -- a literal
@@ -187,7 +192,7 @@ def _field_problem(
     fields: Iterable[str] = (),
 ) -> FieldProblem:
     """One fault with its remedy; `fields` are the known ones where the fault is an unknown field."""
-    kind, context = str(error["type"]), dict(error.get("ctx", {}))
+    kind, context = str(error["type"]), {name: _plain(value) for name, value in error.get("ctx", {}).items()}
     remedy = context.get("remedy") or _REMEDIES.get(kind, SEE_SCHEMA).format(**context)
     if kind == "extra_forbidden":
         remedy = did_you_mean(error["loc"][-1], fields) + remedy

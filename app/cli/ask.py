@@ -119,6 +119,8 @@ async def _submit(gateway: GatewayClient, body: JsonObject, idempotency_key: str
             error.remedy = f"`deliberate strategies {body.get('strategy', 'council')}` lists its parameters"
         elif any(fault.field == "/strategy" for fault in error.fields):
             error.remedy = "`deliberate strategies` describes them"
+        elif any(fault.field.endswith("/role") for fault in error.fields):
+            error.remedy = "`deliberate roles` describes them"
         raise
 
 

@@ -107,11 +107,13 @@ def print_error(error: CommandError, *, as_json: bool) -> None:
     if as_json:
         print(json.dumps(error.document(), ensure_ascii=False), file=sys.stderr)
         return
-    text = Text.assemble(("error ", "bold red"), (error.code, "red"), f": {one_line(error.detail)}")
-    for fault in error.fields:
-        remedy = f". {fault.remedy}" if fault.remedy else ""
-        text.append("\n  " + one_line(f"{fault.field}: {fault.detail.rstrip('.')}{remedy}"))
-    before = "\n  " if error.fields else " "
+    lines = [one_line(f"{each.field}: {each.detail.rstrip('.')}. {each.remedy}") for each in error.fields]
+    # The detail of an invalid request says no more than its fields do.
+    repeated = error.code == "invalid_request" or [each.detail for each in error.fields] == [error.detail]
+    detail = lines.pop() if repeated and len(lines) == 1 else one_line(error.detail)
+    text = Text.assemble(("error ", "bold red"), (error.code, "red"), f": {detail}")
+    text.append("".join(f"\n  {line}" for line in lines))
+    before = "\n  " if lines else " "
     if error.remedy is not None:
         text.append(f"{before}→ {one_line(error.remedy)}", "dim")
     if error.request_id is not None:
@@ -142,7 +144,8 @@ def _usage_error(error: typer.exceptions.TyperException) -> CommandError:
     close: Sequence[str] = getattr(error, "possibilities", None) or ()
     detail = f"{error.message}. Did you mean {close[0]}?" if close else error.format_message()
     context: typer.Context | None = getattr(error, "ctx", None)
-    remedy = None if context is None else f"`{context.command_path} --help` shows what it takes"
+    command = "deliberate" if context is None else context.command_path
+    remedy = f"`{command} --help` shows what it takes"
     return CommandError(Exit.USAGE, "usage", detail, remedy=remedy)
 
 

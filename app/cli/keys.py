@@ -140,10 +140,10 @@ def create_key(
     wait_s: WaitOption = 10.0,
 ) -> None:
     """Create a key. Stdout has only the key, which cannot be shown again."""
-    span, scopes = lifetime(expires), cast("list[Scope]", scope)
+    span, scopes, pepper = lifetime(expires), cast("list[Scope]", scope), pepper_of_environment()
 
     async def work(journal: JetStreamJournal) -> Exit:
-        now, pepper = datetime.now(UTC), pepper_of_environment()
+        now = datetime.now(UTC)
         expires_at = None if span is None else now + span
         fact, key = created(pepper, name=name, tenant=tenant, scopes=scopes, created_at=now, expires_at=expires_at)
         appended = await journal.write(key_subject(fact), dump(fact))
@@ -182,9 +182,9 @@ def list_keys(
     wait_s: WaitOption = 10.0,
 ) -> None:
     """List the keys with their status, oldest first. With KEY_PEPPER set, seals are verified."""
+    pepper = pepper_of_environment() if os.environ.get("KEY_PEPPER") else None
 
     async def work(journal: JetStreamJournal) -> Exit:
-        pepper = pepper_of_environment() if os.environ.get("KEY_PEPPER") else None
         listing, now = await KeyListing.read(journal, pepper), datetime.now(UTC)
         held = sorted(listing.book.keys.values(), key=lambda key: key.fact.created_at)
         pepper_id = pepper and pepper.id
@@ -199,10 +199,10 @@ def revoke_key(
     key_id: KeyArgument, nats_url: NatsOption = None, as_json: JsonOption = False, wait_s: WaitOption = 10.0
 ) -> None:
     """Revoke a key for ever, with KEY_PEPPER set. Every gateway refuses it within a second and ends its streams."""
+    pepper = pepper_of_environment()
 
     async def work(journal: JetStreamJournal) -> Exit:
         # The argument may also be the whole key, as after a leak.
-        pepper = pepper_of_environment()
         known, listing = key_id_of(key_id) or key_id, await KeyListing.read(journal, pepper)
         held = listing.book.keys.get(known)
         if held is None:
