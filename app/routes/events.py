@@ -4,7 +4,7 @@ Every error is answered before the stream opens.
 """
 
 from collections.abc import AsyncGenerator
-from typing import Annotated
+from typing import Annotated, Literal
 
 from fastapi import Depends, Header, Query, Request, Response
 from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
@@ -60,6 +60,10 @@ class EventsQuery(BaseModel):
     deltas: bool = Field(True, description="Whether `call.delta` events are wanted")
     types: list[Annotated[str, WithJsonSchema({"type": "string", "enum": sorted(EVENT_TYPES)})]] = Field(
         [], max_length=32, description="Only logged events of these types, separated by commas or repeated"
+    )
+    text: Literal["raw", "answer"] = Field(
+        "raw",
+        description="What calls show: the engine's raw structured output, or with `answer` the growing answer in it",
     )
     limit: int = Field(200, ge=1, le=1_000, description="Events on a JSON page; streams have no limit")
 
@@ -130,5 +134,7 @@ async def read_deliberation_events(
 ) -> Response:
     """Every event once, in the order of the log. A page after the terminal event is empty, and says that it ended."""
     selection, cursor = query.selection(), query.cursor(last_event_id)
-    request = EventsRequest(tenant, frozenset({deliberation_id}), selection, cursor, single=True)
+    request = EventsRequest(
+        tenant, frozenset({deliberation_id}), selection, cursor, single=True, answers=query.text == "answer"
+    )
     return await events_response(gateway["streams"], request, media, query.limit)
