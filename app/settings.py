@@ -20,9 +20,8 @@ from app.log.stream_settings import (
 )
 
 LOG_KEY_DESCRIPTION = (
-    "File with the secret that seals the log's records, of at least 32 characters. During a rotation it has one per "
-    "line, the newest first. The same for all gateways, coordinators, agents, senders and `deliberate keys`. Without "
-    "it every record in NATS is believed."
+    "File with the secrets that seal records, the same for every part and `deliberate keys`. At least 32 characters "
+    "per line, newest first. Without it every record is believed."
 )
 PACKAGED_ROLES = Path(__file__).with_name("roles.yaml")
 
@@ -98,8 +97,8 @@ class Settings(WebhookRules):
     )
     allowed_hosts: OwnHosts = setting(
         (),
-        "Names and addresses of this gateway that a request may have in Host, besides loopback; exact, separated by "
-        "commas. An empty list admits any Host with keys, and loopback only in development mode.",
+        "Names and addresses of this gateway that Host may carry, besides loopback; exact, separated by commas. "
+        "Empty: any Host with keys, loopback only in development mode.",
     )
     forwarded_allow_ips: str = setting(
         "127.0.0.1",

@@ -51,7 +51,7 @@ class Backlog:
     def clear(self) -> None:
         """Forget everything: another log is read."""
         self._held: dict[Key, list[ThroughputEstimator]] = {}
-        # Of those, what is being written, and not heard of yet.
+        # Of those, the ones that are being written and are not heard of yet.
         self._written: set[Key] = set()
         self._all = ThroughputEstimator()
         self._by_role = defaultdict[str, ThroughputEstimator](ThroughputEstimator)
@@ -63,7 +63,7 @@ class Backlog:
         return self._all.depth
 
     def throughput(self, role: str | None = None) -> ThroughputEstimator:
-        """What is known of all work, or of the work that needs a role; to be read."""
+        """The figures of all work, or of the work that needs a role; to be read only."""
         return self._all if role is None else self._by_role[role]
 
     def hold(self, key: Key, roles: Iterable[str], accepted_at: datetime, *, begun_at: datetime | None) -> None:

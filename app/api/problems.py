@@ -18,7 +18,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Match
 
-from app.api.refusals import HttpError
+from app.api.refusals import ConnectionClosed, HttpError
 from app.api.schemas import FieldProblem, Problem, dump
 from app.api.suggestions import did_you_mean, field_names
 from app.deliberation.errors import DeliberationError, InvalidRequest, JournalUnavailable, QueueFull
@@ -64,19 +64,13 @@ class NotAcceptable(InvalidRequest):
     code = "not_acceptable"
 
 
-class _BodyUnread(HttpError):
-    """The rest of the body is not read, so the connection cannot carry another request."""
-
-    headers = MappingProxyType({"Connection": "close"})
-
-
-class BodyTooLarge(InvalidRequest, _BodyUnread):
+class BodyTooLarge(InvalidRequest, ConnectionClosed):
     """The body exceeds the limit in bytes."""
 
     code = "body_too_large"
 
 
-class BodyTimeout(_BodyUnread):
+class BodyTimeout(ConnectionClosed):
     """The body did not arrive in time."""
 
     code = "body_timeout"

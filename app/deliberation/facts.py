@@ -20,7 +20,7 @@ TerminalStatus = Literal["completed", "failed", "cancelled", "timeout"]
 
 
 class Envelope(Value, frozen=True):
-    """What every event carries: its type, the deliberation it belongs to, and when it was written (RFC 3339, UTC)."""
+    """The fields of every event: its type, its deliberation, and the time of its writing (RFC 3339, UTC)."""
 
     type: str
     deliberation_id: Token

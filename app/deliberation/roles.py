@@ -41,7 +41,7 @@ class Replicas(_Declared):
 
 
 class Role(_Declared):
-    """One role: what its agents are, and what serves them."""
+    """One role: the persona, model and engines of its agents, and the bounds of its replicas."""
 
     persona: str = Field(
         min_length=1, max_length=4_000, description="The agent's persona; it ends every prompt of the role"

@@ -21,7 +21,7 @@ from app.log.seal import LogSeal
 
 async def unsubscribe(subscription: Subscription) -> None:
     """End a subscription. Idempotent, also after the connection has gone."""
-    # RuntimeError: see `journal.UNREACHABLE`.
+    # RuntimeError: see `connection.UNREACHABLE`.
     with suppress(nats.errors.BadSubscriptionError, nats.errors.ConnectionClosedError, OSError, RuntimeError):
         await subscription.unsubscribe()
 

@@ -16,7 +16,8 @@ from nats.aio.subscription import Subscription
 
 from app.deliberation.ports import Record
 from app.log.connection import UNREACHABLE
-from app.log.journal import CONSUMER, STREAM, JetStreamJournal
+from app.log.journal import JetStreamJournal
+from app.log.stream_settings import CONSUMER, STREAM
 
 PULL_EXPIRES_S = 30
 HEARTBEAT_S = 5

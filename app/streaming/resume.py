@@ -1,4 +1,4 @@
-"""What a viewer requests, and the position in the log at which its stream or page begins."""
+"""The request of a viewer, and the position in the log at which its stream or page begins."""
 
 from dataclasses import dataclass
 from datetime import datetime

@@ -133,7 +133,7 @@ class AgentReplica:
         }
 
     async def finish(self, within_s: float) -> None:
-        """Wait for the running calls, at most `within_s`: what they record is not requested again."""
+        """Wait for the running calls, at most `within_s`: a recorded outcome is not requested again."""
         running = [each.task for each in self._running.values()]
         if running:
             await asyncio.wait(running, timeout=within_s)
@@ -194,7 +194,7 @@ class AgentReplica:
         return task
 
     async def _run(self, request: StageRequest, run: CallRun) -> None:
-        """Run a call and record its outcome; a stopped call records that it was cut and what it had cost."""
+        """Run a call and record its outcome; a stopped call records its cancellation and its cost."""
         run.begun = True
         run.stopped = self._cancellations.why(request.deliberation_id, request.stage)
         if run.stopped is not None:

@@ -235,6 +235,7 @@ class Peer:
         try:
             text = str(error)[:TEXT_CHARS_MAX]
         except Exception as unreadable:
+            # The error's class may be foreign: its `__str__` may raise anything, and the error must cross all the same.
             text = f"an error without a text: {type(unreadable).__name__}"
         arguments = [each if has_form(each) and type(each) not in _CHANGING else text for each in error.args]
         state = {name: each for name, each in vars(error).items() if has_form(each) and type(each) not in _CHANGING}

@@ -51,7 +51,7 @@ def silenced(script: Script, ids: set[str]) -> Script:
 
 
 def answered(ended: Run, script: Script) -> set[str]:
-    """The calls whose text may be the verdict's answer."""
+    """The calls with a text that may be the verdict's answer."""
     return {call.call_id for call in ended.calls if call.output.kind in WRITING and script(call).text is not None}
 
 

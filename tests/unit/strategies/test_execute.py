@@ -44,7 +44,7 @@ def case(name: str) -> outputs.TestCase:
 
 
 def checked(author: str, passes: str | None, fault: str = "", tokens: int = 10) -> Checked:
-    """A program whose report has an outcome for each letter; None: NO_REPORT.
+    """A program with a report that has an outcome for each letter; None: NO_REPORT.
 
     `+` passed, `?` was not run, `0` checks nothing; anything else failed.
     """
