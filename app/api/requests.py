@@ -25,6 +25,7 @@ from app.api.schemas import FieldProblem
 from app.api.suggestions import did_you_mean
 from app.api.webhook_payloads import TERMINAL_EVENTS, WebhookEvent
 from app.api.webhook_targets import URL_CHARS_MAX, Rules, UnfitUrl, parsed
+from app.deliberation.answer_schema import SchemaRefused, rebuilt_schema
 from app.deliberation.engine import StrategyDefinition
 from app.deliberation.specification import TIMEOUT_S_MAX, TOKEN_PATTERN
 from app.deliberation.strategies import STRATEGIES
@@ -95,6 +96,21 @@ MetadataKey = Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]{1,64}$")]
 Metadata = Annotated[dict[MetadataKey, Annotated[str, Field(max_length=512)]], Field(max_length=16)]
 
 
+def _rebuilt(given: dict[str, Any]) -> dict[str, Any]:
+    try:
+        return rebuilt_schema(given)
+    except SchemaRefused as refused:
+        described = {
+            "detail": str(refused),
+            "remedy": "Use type, properties, required, additionalProperties, items, enum, const, anyOf, $ref to $defs, "
+            "and bounds of numbers and lists.",
+        }
+        raise PydanticCustomError("unsupported_schema", "{detail}", described) from refused  # pyright: ignore[reportArgumentType]
+
+
+AnswerSchema = Annotated[dict[str, Any], AfterValidator(_rebuilt)]
+
+
 class ConstraintsRequest(RequestModel):
     """What the answer must satisfy. `metadata` is context for the agents; only the deadline reaches no prompt."""
 
@@ -104,6 +120,11 @@ class ConstraintsRequest(RequestModel):
         default=None, ge=1, le=TIMEOUT_S_MAX, description="Deadline; the gateway's default if absent"
     )
     metadata: Metadata = {}
+    answer_schema: AnswerSchema | None = Field(
+        default=None,
+        exclude_if=lambda schema: schema is None,
+        description="JSON Schema of an object: every answer is JSON that satisfies it. Not with `execute`",
+    )
 
 
 class SamplingRequest(RequestModel):
@@ -269,6 +290,9 @@ def _gateway_faults(request: DeliberationRequest, gateway: dict[str, Any]) -> li
             definition.parameters.model_validate(request.parameters)
         except ValidationError as invalid:
             faults += body_problems(invalid, definition.parameters, "/parameters").errors
+    if request.constraints.answer_schema is not None and definition is not None and "test" in definition.steps:
+        detail, remedy = f"{request.strategy} writes programs", "Leave it out, or choose another strategy."
+        faults.append(body_fault("/constraints/answer_schema", "unsupported_value", detail, remedy))
     if request.webhook is not None and gateway.get("webhooks") is None:
         remedy = "Leave it out, or have the operator set WEBHOOKS and run a sender."
         faults.append(body_fault("/webhook", "webhooks_off", "This gateway sends no webhooks", remedy))

@@ -48,13 +48,14 @@ class Criterion(Value, frozen=True):
 class Constraints(Value, frozen=True):
     """What the answer must satisfy. All of it but the deadline, `timeout_seconds`, reaches the prompts.
 
-    `metadata` is context for the agents.
+    `metadata` is context for the agents. With `answer_schema`, a JSON Schema, every answer is JSON that satisfies it.
     """
 
     rubric: tuple[Criterion, ...]
     requirements: tuple[str, ...] = ()
     timeout_seconds: int
     metadata: dict[str, str] = {}
+    answer_schema: dict[str, Any] | None = None
 
 
 class Sampling(Value, frozen=True):

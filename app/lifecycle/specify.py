@@ -126,6 +126,7 @@ def specification(
             requirements=tuple(asked.requirements),
             timeout_seconds=asked.timeout_seconds or timeout_s,
             metadata=asked.metadata,
+            answer_schema=asked.answer_schema,
         ),
         quorum=request.quorum or default_quorum(request.size),
         budget=Budget(**request.budget.model_dump()),

@@ -159,6 +159,39 @@ class StreamOptions(RequestModel):
     include_obfuscation: bool | None = Field(default=None, description="Accepted and ignored")
 
 
+class JsonSchemaFormat(RequestModel):
+    """A named JSON Schema. Answers satisfy it with and without `strict`."""
+
+    name: str = Field(pattern=r"^[A-Za-z0-9_-]{1,64}$")
+    description: str | None = Field(default=None, max_length=2_000, description="Accepted and ignored")
+    json_schema: dict[str, Any] | None = Field(
+        default=None, alias="schema", description="Of an object, in a subset of JSON Schema; any object if absent"
+    )
+    strict: bool | None = Field(default=None, description="Accepted and ignored")
+
+
+class ResponseFormat(RequestModel):
+    """The form of the answer: a text, any JSON object, or an object that satisfies a schema."""
+
+    type: Literal["text", "json_object", "json_schema"]
+    json_schema: JsonSchemaFormat | None = Field(default=None, description="With the type `json_schema` only")
+
+    @property
+    def answer_schema(self) -> dict[str, Any] | None:
+        """The schema that answers must satisfy; None for texts."""
+        if self.type == "text":
+            return None
+        given = None if self.json_schema is None else self.json_schema.json_schema
+        return {"type": "object"} if given is None else given
+
+    @model_validator(mode="after")
+    def _check_type(self) -> Self:
+        if (self.json_schema is None) == (self.type == "json_schema"):
+            remedy = "Give json_schema with the type json_schema, and with no other."
+            raise _error("invalid_value", "The type and json_schema contradict each other", remedy)
+        return self
+
+
 class DeliberationOptions(RequestModel):
     """Fields of a deliberation that OpenAI's fields lack, with the bounds of `POST /deliberations`."""
 
@@ -208,6 +241,9 @@ class ChatCompletionRequest(RequestModel):
     metadata: Metadata | None = None
     user: str | None = Field(default=None, max_length=512, description="Stored as metadata")
     safety_identifier: str | None = Field(default=None, max_length=512, description="Stored as metadata")
+    response_format: ResponseFormat | None = Field(
+        default=None, description="JSON as the answer: every agent's is checked, and one that breaks it does not count"
+    )
     deliberation: DeliberationOptions | None = Field(default=None, description="Extension: how to deliberate")
 
     parallel_tool_calls: IgnoredField = None
@@ -229,7 +265,6 @@ class ChatCompletionRequest(RequestModel):
     modalities: Annotated[Any, _Unsupported("Only text is supported", ["text"])] = None
     moderation: Annotated[Any, _Unsupported("Moderation is not supported")] = None
     presence_penalty: Annotated[Any, _Unsupported(_NO_SAMPLING, 0)] = None
-    response_format: Annotated[Any, _Unsupported("Structured output is not supported", {"type": "text"})] = None
     tool_choice: Annotated[Any, _Unsupported(_NO_TOOLS, "none", "auto")] = None
     tools: Annotated[Any, _Unsupported(_NO_TOOLS, [])] = None
     top_logprobs: Annotated[Any, _Unsupported(_NO_LOGPROBS, 0)] = None
@@ -249,6 +284,9 @@ class ChatCompletionRequest(RequestModel):
         faults: list[FieldProblem] = []
         if self.stream_options is not None and not self.stream:
             faults.append(body_fault("/stream_options", "invalid_value", "It needs a stream", "Set stream to true."))
+        if self.stop and self.response_format is not None and self.response_format.answer_schema is not None:
+            detail, remedy = "It would cut JSON off", "Leave it out, or ask for text."
+            faults.append(body_fault("/stop", "invalid_value", detail, remedy))
         bounds = {self.max_tokens, self.max_completion_tokens} - {None}
         if len(bounds) > 1:
             detail = "It contradicts max_completion_tokens"
@@ -339,6 +377,8 @@ def _mapped_back(fault: FieldProblem) -> FieldProblem:
         case "task":
             text = _TOO_LONG if fault.code == "string_too_long" else {}
             return fault.model_copy(update={"pointer": "/messages", **text})
+        case "constraints" if rest == "answer_schema":
+            return fault.model_copy(update={"pointer": "/response_format/json_schema/schema"})
         case "constraints":
             return fault.model_copy(update={"pointer": f"/deliberation/{rest}"})
         case _ if first in DeliberationOptions.model_fields:
@@ -356,6 +396,8 @@ def deliberation_of(chat: ChatCompletionRequest, registry: Registry) -> Delibera
     options = chat.deliberation or DeliberationOptions()
     given = options.model_dump(exclude_none=True)
     constraints = {name: given.pop(name) for name in ("rubric", "requirements", "timeout_seconds") if name in given}
+    if chat.response_format is not None:
+        constraints["answer_schema"] = chat.response_format.answer_schema
     sampling = SamplingRequest(
         temperature=chat.temperature, top_p=chat.top_p, max_tokens=chat.max_completion_tokens or chat.max_tokens
     )

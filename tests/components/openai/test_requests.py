@@ -123,6 +123,13 @@ def test_ignores_harmless_fields(fields: dict[str, Any]) -> None:
     assert deliberation(**fields) == deliberation()
 
 
+SCHEMA_PLACE = "response_format.json_schema.schema"
+
+
+def of_schema(schema: object) -> object:
+    return {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}
+
+
 REFUSED: list[tuple[dict[str, Any], str, str]] = [
     ({"tools": [{"type": "function"}]}, "tools", "unsupported_parameter"),
     ({"functions": [{}]}, "functions", "unsupported_parameter"),
@@ -137,8 +144,13 @@ REFUSED: list[tuple[dict[str, Any], str, str]] = [
     ({"audio": {"voice": "x"}}, "audio", "unsupported_parameter"),
     ({"moderation": {"model": "m"}}, "moderation", "unsupported_parameter"),
     ({"web_search_options": {}}, "web_search_options", "unsupported_parameter"),
-    ({"response_format": {"type": "json_object"}}, "response_format", "unsupported_parameter"),
-    ({"response_format": {"type": "json_schema", "json_schema": {}}}, "response_format", "unsupported_parameter"),
+    ({"response_format": {"type": "json_schema", "json_schema": {}}}, "response_format.json_schema.name", "missing"),
+    ({"response_format": {"type": "json_schema"}}, "response_format", "invalid_value"),
+    ({"response_format": {"type": "json"}}, "response_format.type", "literal_error"),
+    ({"response_format": {"type": "json_object"}, "stop": "x"}, "stop", "invalid_value"),
+    ({"response_format": {"type": "json_object"}, "model": "execute/DEV"}, SCHEMA_PLACE, "unsupported_value"),
+    ({"response_format": of_schema({"type": "array"})}, SCHEMA_PLACE, "unsupported_schema"),
+    ({"response_format": of_schema({"type": "object", "patternProperties": {}})}, SCHEMA_PLACE, "unsupported_schema"),
     ({"n": 2}, "n", "unsupported_value"),
     ({"n": 2, "model": "independent/DEV", "deliberation": {"num_agents": 3}}, "n", "invalid_value"),
     ({"n": 33, "model": "independent/DEV"}, "n", "less_than_equal"),
