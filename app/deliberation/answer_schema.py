@@ -147,8 +147,12 @@ def _object_violations(schema: Mapping[str, Any], value: Mapping[str, object], w
 
 
 def _number_violations(schema: Mapping[str, Any], value: float, where: str) -> Iterator[str]:
-    below = value < schema.get("minimum", value) or value <= schema.get("exclusiveMinimum", value - 1)
-    above = value > schema.get("maximum", value) or value >= schema.get("exclusiveMaximum", value + 1)
+    below = value < schema.get("minimum", value) or (
+        "exclusiveMinimum" in schema and value <= schema["exclusiveMinimum"]
+    )
+    above = value > schema.get("maximum", value) or (
+        "exclusiveMaximum" in schema and value >= schema["exclusiveMaximum"]
+    )
     if below or above:
         yield f"{where}: is out of bounds"
 

@@ -32,6 +32,7 @@ VALUES: list[object] = [
     {"name": "Ada", "kind": "person", "home": None, "score": None},
     {"name": "Ada", "kind": "person", "home": {}},
     {"name": "Ada", "kind": "person", "home": "London"},
+    {"name": "Ada", "kind": "person", "score": 1e300},
     {"name": "Ada", "kind": "person", "age": -1},
     {"name": "Ada", "kind": "person", "age": 150},
     {"name": "Ada", "kind": "person", "age": 1.5},
