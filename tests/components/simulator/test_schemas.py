@@ -30,7 +30,7 @@ DEMANDED: dict[str, Any] = {
             "minItems": 1,
         },
         "risk": {"enum": ["low", "high"]},
-        "cost": {"anyOf": [{"type": "number", "exclusiveMinimum": 0, "maximum": 9}, {"type": "null"}]},
+        "cost": {"anyOf": [{"type": "number", "minimum": 0, "maximum": 9}, {"type": "null"}]},
     },
     "required": ["title", "steps", "risk"],
     "additionalProperties": False,
