@@ -6,7 +6,7 @@ from typing import Any, Literal, TypeVar
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
 
 from app.deliberation.calls import FactProblem, Usage
-from app.deliberation.facts import Degraded, TotalUsage, Verdict
+from app.deliberation.facts import Degraded, TotalUsage, Unreachable, Verdict
 from app.deliberation.outputs import CheckOutcome, Issue, IssueResponse
 from app.deliberation.specification import AgentSpec, Budget, Constraints, Purpose, Sampling, Token, Webhook
 
@@ -260,6 +260,9 @@ class EngineView(Resource):
     healthy: bool
     circuit: Literal["closed", "open", "half_open"] = Field(description="Open: it failed and gets no calls for a while")
     models: tuple[str, ...]
+    unreachable: Unreachable | None = Field(
+        default=None, description="Since when and why a replica cannot connect to it; null when all can"
+    )
 
 
 class LiveRole(Resource):
@@ -355,5 +358,6 @@ class Ready(Resource):
     )
     checks: tuple[str, ...] = Field(description="Checks that passed")
     degraded: tuple[FieldProblem, ...] = Field(
-        default=(), description="Missing parts that no deliberation depends on: webhook senders"
+        default=(),
+        description="Faults that do not stop the gateway: no webhook sender, engines that cannot be connected to",
     )

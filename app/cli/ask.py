@@ -16,6 +16,7 @@ from app.cli.client import GatewayClient, GatewayRefused, JsonObject, parsed
 from app.cli.exits import CommandError, Exit, cause, exit_of, output, run
 from app.cli.options import DEFAULT_URL, ApiKeyOption, JsonOption, UrlOption, nested_values, pairs
 from app.cli.render.ranking import deliberation_report
+from app.cli.render.silence import heartbeats, print_to_stderr
 from app.cli.watch import print_events, until_ended, watch_deliberation
 from app.deliberation.specification import OnDeadline
 
@@ -84,7 +85,8 @@ async def _ask(
     as_json: bool,
 ) -> Exit:
     async with GatewayClient(url, api_key) as gateway:
-        resource = await _submit(gateway, body, idempotency_key)
+        async with heartbeats(lambda: f"still waiting for {gateway.url} to accept it", print_to_stderr):
+            resource = await _submit(gateway, body, idempotency_key)
         deliberation_id = str(resource["id"])
         if detach:
             return output(resource, lambda: Text(deliberation_id), as_json=as_json)
@@ -92,7 +94,7 @@ async def _ask(
             raise _unreadable(deliberation_id)
         try:
             if not live:
-                resource = await until_ended(gateway, deliberation_id)
+                resource = await until_ended(gateway, deliberation_id, print_to_stderr)
             elif as_json:
                 resource = await print_events(gateway, deliberation_id)
             else:
