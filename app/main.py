@@ -47,6 +47,7 @@ from app.routes.middleware import RequestContext
 from app.routes.request_guard import RequestGuard
 from app.routes.roles import read_roles
 from app.settings import Settings
+from app.streaming.answers import AnswerFrames
 from app.streaming.feed import Feed
 from app.streaming.single_flight import SingleFlightCache
 from app.streaming.snapshots import SnapshotCache
@@ -142,6 +143,7 @@ def gateway_over(
         feed,
         clock,
         SnapshotCache(journal, service.check_present),
+        AnswerFrames(journal),
         service.archived,
         retention_s=settings.kept_s,
         heartbeat_s=settings.heartbeat_s,

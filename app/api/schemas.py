@@ -7,7 +7,7 @@ from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
 
 from app.deliberation.calls import FactProblem, Usage
 from app.deliberation.engine import StrategyDefinition
-from app.deliberation.facts import Degraded, TotalUsage, Verdict
+from app.deliberation.facts import Degraded, TotalUsage, Unreachable, Verdict
 from app.deliberation.outputs import CheckOutcome, Issue, IssueResponse
 from app.deliberation.specification import AgentSpec, Budget, Constraints, Purpose, Sampling, Token, Webhook
 
@@ -171,7 +171,8 @@ class Deliberation(Resource):
     retention_until: AwareDatetime
     links: Links
     withheld: tuple[str, ...] = Field(
-        default=(), description="Names of the fields left empty, because the credential lacks the scope `read`"
+        default=(),
+        description="Names of the fields left empty by `view=summary`, or for a credential without the scope `read`",
     )
 
 
@@ -208,6 +209,14 @@ assert _SHOWN ^ Deliberation.model_fields.keys() == _WITHHELD.keys(), "each fiel
 def without_content(found: Deliberation) -> Deliberation:
     """The resource for a caller that lacks the scope `read`: what identifies it, its status and its times."""
     return found.model_copy(update={**_WITHHELD, "withheld": tuple(_WITHHELD)})
+
+
+_NOT_IN_SUMMARY = ("agents", "parameters", "task", "constraints", "webhook", "proposals")
+
+
+def without_details(found: Deliberation) -> Deliberation:
+    """The resource without what the request said and without each agent's work: its outcome, cost and times."""
+    return found.model_copy(update={**{name: _WITHHELD[name] for name in _NOT_IN_SUMMARY}, "withheld": _NOT_IN_SUMMARY})
 
 
 class AgentCount(Resource):
@@ -254,6 +263,9 @@ class EngineView(Resource):
     healthy: bool
     circuit: Literal["closed", "open", "half_open"] = Field(description="Open: it failed and gets no calls for a while")
     models: tuple[str, ...]
+    unreachable: Unreachable | None = Field(
+        default=None, description="Since when and why a replica cannot connect to it; null when all can"
+    )
 
 
 class LiveRole(Resource):
@@ -363,5 +375,6 @@ class Ready(Resource):
     )
     checks: tuple[str, ...] = Field(description="Checks that passed")
     degraded: tuple[FieldProblem, ...] = Field(
-        default=(), description="Missing parts that no deliberation depends on: webhook senders"
+        default=(),
+        description="Faults that do not stop the gateway: no webhook sender, engines that cannot be connected to",
     )

@@ -13,9 +13,10 @@ from rich.text import Text
 
 from app.api.schemas import Deliberation
 from app.cli.client import GatewayClient, GatewayRefused, JsonObject, parsed
-from app.cli.exits import CommandError, Exit, exit_of, naming_options, output, run
+from app.cli.exits import CommandError, Exit, cause, exit_of, naming_options, output, run
 from app.cli.options import ApiKeyOption, JsonOption, StackOption, UrlOption, nested_values, pairs
 from app.cli.render.ranking import deliberation_report
+from app.cli.render.silence import heartbeats, print_to_stderr
 from app.cli.target import gateway_client
 from app.cli.watch import print_events, until_ended, watch_deliberation
 from app.deliberation.specification import OnDeadline
@@ -28,6 +29,7 @@ _OPTIONS = {
     "/constraints/rubric": "--rubric",
     "/constraints/requirements": "--requirement",
     "/constraints/timeout_seconds": "--timeout",
+    "/constraints/on_deadline": "--on-deadline",
     "/budget/max_tokens": "--budget-tokens",
     "/budget/max_calls": "--budget-calls",
     "/sampling/temperature": "--temperature",
@@ -69,7 +71,7 @@ def _file_text(path: str, option: str) -> str:
     try:
         return Path(path).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as exc:
-        raise typer.BadParameter(f"{option}: {path} cannot be read: {exc}") from exc
+        raise typer.BadParameter(f"{option}: {path} cannot be read: {cause(exc)}") from exc
 
 
 def task_text(task: str | None, file: str | None) -> str:
@@ -104,7 +106,8 @@ async def _ask(
     as_json: bool,
 ) -> Exit:
     async with gateway:
-        resource = await _submit(gateway, body, idempotency_key)
+        async with heartbeats(lambda: f"still waiting for {gateway.url} to accept it", print_to_stderr):
+            resource = await _submit(gateway, body, idempotency_key)
         deliberation_id = str(resource["id"])
         if detach:
             return output(resource, lambda: Text(deliberation_id), as_json=as_json)
@@ -112,7 +115,7 @@ async def _ask(
             raise _unreadable(deliberation_id)
         try:
             if not live:
-                resource = await until_ended(gateway, deliberation_id)
+                resource = await until_ended(gateway, deliberation_id, print_to_stderr)
             elif as_json:
                 resource = await print_events(gateway, deliberation_id)
             else:
@@ -141,6 +144,8 @@ async def _submit(gateway: GatewayClient, body: JsonObject, idempotency_key: str
             error.remedy = f"`deliberate strategies {body.get('strategy', 'council')}` lists its parameters"
         elif any(fault.field == "--strategy" for fault in error.fields):
             error.remedy = "`deliberate strategies` describes them"
+        elif any(fault.field in ("--role", "--council") for fault in error.fields):
+            error.remedy = "`deliberate roles` describes them"
         raise
 
 

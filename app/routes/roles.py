@@ -20,9 +20,10 @@ from app.api.schemas import (
     StrategyResource,
     dump,
 )
+from app.api.suggestions import did_you_mean
 from app.deliberation.errors import InvalidRequest, NotFound
-from app.deliberation.roles import Role, parse_roles
-from app.observability.replica_status import AgentStatus, read, without_credentials
+from app.deliberation.roles import Role, parse_roles, without_credentials
+from app.observability.replica_status import AgentStatus, earliest, read
 from app.routes.dependencies import Gateway, InGateway, api_router
 from app.settings import PACKAGED_ROLES
 
@@ -50,7 +51,13 @@ def live_role(replicas: Sequence[AgentStatus]) -> LiveRole | None:
             known = engines.get(engine.url)
             healthy = engine.healthy and (known is None or known.healthy)
             circuit = known.circuit if known and healthy else engine.circuit
-            engines[engine.url] = EngineView(url=engine.url, healthy=healthy, circuit=circuit, models=engine.models)
+            engines[engine.url] = EngineView(
+                url=engine.url,
+                healthy=healthy,
+                circuit=circuit,
+                models=engine.models,
+                unreachable=earliest((known and known.unreachable, engine.unreachable)),
+            )
     return LiveRole(
         replicas=len(replicas),
         models=tuple(sorted({replica.model for replica in replicas if replica.model})),
@@ -60,10 +67,15 @@ def live_role(replicas: Sequence[AgentStatus]) -> LiveRole | None:
     )
 
 
-async def replicas_of(gateway: Gateway, name: str, role: Role) -> tuple[AgentStatus, ...]:
-    """The valid status replies of a role's replicas within half a second; `GET /cluster` reports the others."""
+async def replicas_of(
+    gateway: Gateway, name: str, role: Role, replies_max: int | None = None
+) -> tuple[AgentStatus, ...]:
+    """The valid status replies of a role's replicas within half a second; `GET /cluster` reports the others.
+
+    It waits for `replies_max` of them, all that may run if absent.
+    """
     replies = await gateway["journal"].inquire(
-        f"control.role.{name}", timeout_s=INQUIRY_TIMEOUT_S, replies_max=role.replicas.max
+        f"control.role.{name}", timeout_s=INQUIRY_TIMEOUT_S, replies_max=replies_max or role.replicas.max
     )
     return read(AgentStatus, replies)[0]
 
@@ -100,13 +112,14 @@ async def list_roles(gateway: InGateway) -> Response:
     responses={200: answer("The role", model=RoleResource), **problems(404)},
 )
 async def get_role(
-    gateway: InGateway, role: Annotated[str, PathParameter(description="Name of the role in roles.yaml")]
+    gateway: InGateway, role: Annotated[str, PathParameter(description="Name of the role in roles.yaml, in any case")]
 ) -> Response:
     """`live` is null when no replica answered within half a second."""
-    declared = gateway["roles"].get(role)
-    if declared is None:
-        raise NotFound(f"This role does not exist; the roles are {', '.join(sorted(gateway['roles']))}.")
-    return Response(dump(await _described(gateway, role, declared)), media_type="application/json")
+    roles, name = gateway["roles"], role.upper()
+    if name not in roles:
+        meant = did_you_mean(role, roles)
+        raise NotFound(f"This role does not exist. {meant}The roles are {', '.join(sorted(roles))}.")
+    return Response(dump(await _described(gateway, name, roles[name])), media_type="application/json")
 
 
 @router.get(

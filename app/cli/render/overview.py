@@ -23,7 +23,8 @@ def _parameters(found: Deliberation) -> str:
 
 def _limits(found: Deliberation) -> str:
     budget = found.budget
-    limits = [f"{found.constraints.timeout_seconds} s", f"quorum {found.quorum}"]
+    constraints = found.constraints
+    limits = [f"{constraints.timeout_seconds} s", f"on deadline {constraints.on_deadline}", f"quorum {found.quorum}"]
     limits += [f"{budget.max_tokens} tokens"] if budget.max_tokens is not None else []
     limits += [f"{budget.max_calls} calls"] if budget.max_calls is not None else []
     return ", ".join(limits)

@@ -20,6 +20,7 @@ from app.cli.exits import CommandError, Exit, exit_of, print_json, run
 from app.cli.options import JsonOption, KeepOption, program
 from app.cli.render.panels import seconds
 from app.cli.render.progress import StackReady
+from app.cli.render.silence import print_to_stderr
 from app.cli.stack.layout import StackOptions
 from app.cli.stack.stack import running_stack
 from app.cli.stack.up import Checklist
@@ -96,7 +97,7 @@ async def _demo(options: StackOptions, body: JsonObject, *, as_json: bool) -> Ex
     async with running_stack(options, _Start(console)) as stack, GatewayClient(stack.url) as gateway:
         accepted = await gateway.submit(body, uuid4().hex)
         if as_json:
-            resource = await until_ended(gateway, str(accepted["id"]))
+            resource = await until_ended(gateway, str(accepted["id"]), print_to_stderr)
             print_json(resource)
         else:
             console.print(Text.assemble(("Task: ", "bold"), str(body["task"]), "\n"))

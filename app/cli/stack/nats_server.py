@@ -22,7 +22,7 @@ from app.cli.stack.processes import write_private
 from app.cli.stack.restart_policy import HealthStatus, Healthy, Unhealthy, Unresponsive
 from app.cli.stack.supervisor import HealthCheck
 from app.deliberation.errors import JournalUnavailable, StreamsDiffer
-from app.log.stream_settings import StreamSettings
+from app.log.stream_settings import KEYS_STREAM, StreamSettings
 
 _STREAMS_WITHIN_S = 10.0
 _NATS_SLOW_AFTER_S = 2.0
@@ -89,7 +89,6 @@ async def declare_streams(nats_url: str, settings: StreamSettings, *, on_wait: C
     """
     # Imported here, while the other children are starting.
     from app.log.journal import JetStreamJournal
-    from app.log.stream_settings import KEYS_STREAM
     from app.log.streams import apply
 
     journal = JetStreamJournal(nats_url, name="deliberate up")

@@ -14,7 +14,7 @@ from tests.e2e.conftest import DELIBERATE, TASK, Stack
 
 pytestmark = pytest.mark.e2e
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 NAMING = ("DELIBERATE_URL", "DELIBERATE_API_KEY", "NATS_URL", "LOG_KEY_FILE", "KEY_PEPPER", "WEBHOOK_SECRETS")
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
