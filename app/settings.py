@@ -20,9 +20,8 @@ from app.log.stream_settings import (
 )
 
 LOG_KEY_DESCRIPTION = (
-    "File with the secret that seals the log's records: at least 32 characters; during a rotation one per line, the "
-    "newest first. The same for all gateways, coordinators, agents, senders and `deliberate keys`. Without it whatever "
-    "is written to NATS is believed."
+    "File with the secrets that seal records, the same for every part and `deliberate keys`. At least 32 characters "
+    "per line, newest first. Without it every record is believed."
 )
 PACKAGED_ROLES = Path(__file__).with_name("roles.yaml")
 
@@ -94,16 +93,16 @@ class Settings(WebhookRules):
         43_200, "How long a browser session lasts; it never outlasts its key.", ge=60, le=2_592_000
     )
     cors_origins: Origins = setting(
-        (), "Origins whose pages may send requests with credentials; exact, separated by commas. None by default."
+        (), "Origins of pages that may send requests with credentials; exact, separated by commas. None by default."
     )
     allowed_hosts: OwnHosts = setting(
         (),
-        "Names and addresses of this gateway that requests may carry as Host, besides loopback ones; exact, separated "
-        "by commas. Empty, it admits loopback only in development mode, and any Host with keys.",
+        "Names and addresses of this gateway that Host may carry, besides loopback; exact, separated by commas. "
+        "Empty: any Host with keys, loopback only in development mode.",
     )
     forwarded_allow_ips: str = setting(
         "127.0.0.1",
-        "Proxies whose X-Forwarded-For and -Proto are trusted: addresses and networks, separated by commas.",
+        "Proxies that are trusted for X-Forwarded-For and -Proto: addresses and networks, separated by commas.",
     )
     tenant_requests_per_minute: int = setting(
         6_000,

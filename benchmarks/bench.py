@@ -239,7 +239,7 @@ def simulator(call_ms: int) -> tuple[str, ...]:
 
 @asynccontextmanager
 async def stack_of(call_ms: int) -> AsyncGenerator[RunningStack, None]:
-    """The stack with an engine whose calls take `call_ms`."""
+    """The stack with an engine that takes `call_ms` per call."""
     with tempfile.TemporaryDirectory() as data:
         options = StackOptions(data_dir=Path(data), port=0, nats_port=0, simulate=simulator(call_ms))
         async with running_stack(options) as stack:
@@ -259,7 +259,7 @@ async def quick_calls() -> tuple[str, str, str, str]:
 
 
 def resident_kb(name: str) -> int:
-    """Memory of the only process whose command line contains `name`."""
+    """Memory of the only process with `name` in its command line."""
     (status,) = (
         (path / "status").read_text()
         for path in Path("/proc").glob("[0-9]*")

@@ -133,7 +133,7 @@ class Ends:
         self._changed.set()
 
     def completed_between(self, began_s: float, ended_s: float) -> int:
-        """Completed deliberations whose end was heard in that time."""
+        """Completed deliberations with an end that was heard in that time."""
         return sum(status == "completed" and began_s <= at_s < ended_s for at_s, status in self.heard.values())
 
     async def of(self, ids: set[str], within_s: float) -> None:

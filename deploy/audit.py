@@ -1,7 +1,7 @@
 """`make audit`: look for known vulnerabilities in every locked package, of Python and of npm.
 
-Exits with 1 when a package is vulnerable, or when only some packages could be audited. Where the databases cannot be
-reached at all it prints "not audited: no network" and exits with 0, so that a build without a network can pass visibly.
+Exits with 1 when a package is vulnerable, or when only some packages could be audited. Without access to any database
+it prints "not audited: no network" and exits with 0, so that a build without a network can pass visibly.
 """
 
 import json

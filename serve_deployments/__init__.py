@@ -1,1 +1,1 @@
-"""What runs in Ray Serve, and the simulated engine that can stand in for vLLM."""
+"""The deployments in Ray Serve, and the simulated engine that can stand in for vLLM."""

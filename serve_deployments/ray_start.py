@@ -1,4 +1,4 @@
-"""What Ray has no flag for: RAY_START_HOOK names a function here, and replicas call the other as they start."""
+"""Settings that Ray has no flag for: RAY_START_HOOK names one function, and replicas call the other as they start."""
 
 from collections.abc import Callable
 from importlib import import_module

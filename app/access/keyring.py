@@ -1,7 +1,7 @@
 """The keys in memory, a projection of the log, so that no request waits for a read.
 
 Every gateway receives a revocation as it is stored. It reads all keys again after a lost connection and once a minute.
-While the log is unavailable, the last known keys apply. A fact whose seal the pepper does not verify is not believed.
+While the log is unavailable, the last known keys apply. It ignores a fact without a valid seal under the pepper.
 """
 
 import asyncio
@@ -31,7 +31,7 @@ class Keyring:
         self.caught_up = False
         self._pepper = pepper
         self._book = KeyBook()
-        # During a read, the facts that were heard live, by key and kind: a stranger may repeat them.
+        # During a read, the facts that were heard live, by key and kind: a foreign writer may repeat them.
         self._heard: dict[tuple[str, str], KeyCreated | KeyRevoked] | None = None
         self.refusals = Refusals("key_fact_refused")
         self._no_digest = secrets.token_bytes(32)
@@ -55,7 +55,7 @@ class Keyring:
             number += 1
             if number % YIELDS_EVERY == 0:
                 await asyncio.sleep(0)
-        # What the log holds counts before what was heard meanwhile.
+        # Facts from the log count before facts that were heard meanwhile.
         for fact in heard.values():
             book.take(fact)
         self._book, self._heard = book, None

@@ -3,7 +3,7 @@
 A key is `dlb_<id>_<secret>`: the id names it in lists and logs, the secret has 256 bits. The log keeps its HMAC-SHA256
 under a pepper that it does not hold, so that a copy of the log grants no access. A key has at most two facts, each on
 its own subject where the first write wins: `keys.<id>.created` and `keys.<id>.revoked`. A seal under the pepper covers
-each fact whole, so that whoever can write to the log makes, changes and revokes no key.
+each whole fact: write access to the log alone can neither make, change nor revoke a key.
 """
 
 import base64
@@ -129,7 +129,7 @@ class Pepper:
             given, text = _unsealed(record.data)
             if not hmac.compare_digest(self._seal(record.subject, text).encode(), given.encode()):
                 return None
-            # Exactly the text that was verified, because JSON of a stranger may be read in two ways.
+            # Exactly the text that was verified, because foreign JSON may be read in two ways.
             return decode_key(text.encode()).model_copy(update={"seal": given})
         except (ValueError, RecursionError):
             return None

@@ -1,1 +1,1 @@
-"""What may be taken on: the backlog, the measured throughput and the concurrency limit."""
+"""Admission of work: the backlog, the measured throughput and the concurrency limit."""

@@ -1,15 +1,16 @@
 """The backlog: what is accepted and unfinished, and whether one more may be accepted.
 
 Depth bounds it: over all roles, of one role where roles.yaml says so, and of one tenant. While work waits, time bounds
-it too: at the measured throughput, what is ahead of a newcomer must end within `DEADLINE_SHARE` of its deadline. What
-would not be done in time is refused, which costs nothing, instead of accepted and ended as `timeout`.
+it too: at the measured throughput, what is ahead of a newcomer must end within `DEADLINE_SHARE` of its deadline. Work
+that would not end in time is refused, which costs nothing; accepted, it would end as `timeout`.
 
-Work waits when the oldest has waited for `WAITED_SHARE` of the newcomer's deadline: a burst is accepted, and at 30
-times the capacity what was accepted by then is still done within half of the deadline.
+Work waits when the oldest has waited for `WAITED_SHARE` of the newcomer's deadline. So a burst is accepted. At 30 times
+the capacity, the work accepted by then still ends within half of the deadline.
 
 Retry-After is the time until there is room, and by chance up to `SPREAD` times what all accepted work takes. So few
-come back at once that most find room, and nothing is stored about them. Once work is refused, more is until the depth
-has fallen to `REOPEN_SHARE` of the bound: each place would else go to the client whose work has just ended.
+clients return at once that most find room, and nothing is stored about them. After a refusal, work is refused until the
+depth has fallen to `REOPEN_SHARE` of the bound. Otherwise each free place would go to the client of the work that has
+just ended.
 """
 
 from collections import defaultdict
@@ -50,7 +51,7 @@ class Backlog:
     def clear(self) -> None:
         """Forget everything: another log is read."""
         self._held: dict[Key, list[ThroughputEstimator]] = {}
-        # Of those, what is being written, and not heard of yet.
+        # Of those, the ones that are being written and are not heard of yet.
         self._written: set[Key] = set()
         self._all = ThroughputEstimator()
         self._by_role = defaultdict[str, ThroughputEstimator](ThroughputEstimator)
@@ -62,7 +63,7 @@ class Backlog:
         return self._all.depth
 
     def throughput(self, role: str | None = None) -> ThroughputEstimator:
-        """What is known of all work, or of the work that needs a role; to be read."""
+        """The figures of all work, or of the work that needs a role; to be read only."""
         return self._all if role is None else self._by_role[role]
 
     def hold(self, key: Key, roles: Iterable[str], accepted_at: datetime, *, begun_at: datetime | None) -> None:
@@ -97,7 +98,7 @@ class Backlog:
     def check(self, roles: Iterable[str], timeout_s: int, *, key: Key | None = None, tenant: str | None = None) -> None:
         """Raise QueueFull when a deliberation of these roles with this deadline cannot be accepted now.
 
-        Without a tenant, that bound is not looked at. What is accepted already needs no second place.
+        Without a tenant, the tenant's bound does not apply. Accepted work needs no second place.
         """
         if key in self._held:
             return

@@ -1,7 +1,7 @@
-"""How much work may be in hand at once; the rest waits in order, where it costs nothing.
+"""Bounds the work in hand at once; the rest waits in order, which costs nothing.
 
-An engine that is asked for everything at once finishes nothing in time. The limit grows while work takes no longer than
-with little in hand. Once it slows down, the limit is the rate of ends times twice the baseline latency, which keeps the
+An engine that gets all requests at once finishes none in time. The limit grows while work takes no longer than with
+little in hand. Once it slows down, the limit is the rate of ends times twice the baseline latency, which keeps the
 engine busy. The latency with `LIMIT_MIN` in hand is the baseline, also when other strategies made it longer. Delay as
 the sign of congestion is from TCP Vegas (doi:10.1145/190314.190317), rate times latency from BBR (doi:10.1145/3009824).
 """
@@ -52,7 +52,7 @@ class ConcurrencyLimiter:
         self.in_hand -= 1
         baseline_s = self._baseline_s(now_s)
         if missed and baseline_s is not None and took_s < SLOWED * baseline_s:
-            # It began too late, which is no sign of congestion.
+            # It began too late; that is no sign of congestion.
             return
         if self._since_s is None:
             self._since_s = now_s - took_s
@@ -83,7 +83,7 @@ class ConcurrencyLimiter:
             self.limit = min(self._limit_max, max(self.limit + 1, int(self.limit * self._gain)))
 
     def _lower(self, limit: int) -> None:
-        # Not below half at once: what began together ends together, and until then the rate seems low.
+        # Not below half at once: works that began together end together, and until then the rate seems low.
         self.limit = max(min(LIMIT_MIN, self._limit_max), self.limit // 2, min(self.limit, limit))
         self._gain = GAIN
 

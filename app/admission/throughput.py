@@ -1,8 +1,8 @@
 """How fast work ends while other work waits.
 
-The rate of ends of a system that is not saturated is no capacity. Throughput is therefore measured over saturated time
-alone: while the oldest work that has not begun has waited for `WAITED_S`, which the log and a free coordinator do not
-need. Before enough has ended in it, Little's law gives an upper bound: what is in hand, over its latency.
+Without saturation, the rate of ends is not the capacity. Throughput is therefore measured over saturated time alone:
+while the oldest work that has not begun has waited for `WAITED_S`. The log and a free coordinator need less. Before
+enough work has ended in saturated time, Little's law gives an upper bound: the work in hand, over its latency.
 """
 
 from collections import deque
@@ -13,7 +13,7 @@ WAITED_S = 0.5
 # Each end weighs 2 % less than the next, so that about the last 50 count. Fewer than 5 say nothing.
 WEIGHT_KEPT = 0.98
 ENDS_MIN = 5
-# What is read from the log so long after it ended says nothing of the throughput now.
+# An end that is read from the log so much later says nothing of the present throughput.
 LATE_S = 5.0
 OBSERVED_S = 300.0
 
@@ -54,7 +54,7 @@ class ThroughputEstimator:
             self.in_hand[key] = at_s
 
     def remove(self, key: Key, now_s: float, *, done_at_s: float | None = None) -> None:
-        """Work is no longer unfinished. What was cancelled or late was not done, and says nothing of the throughput."""
+        """Work is no longer unfinished. Cancelled or late work was not done, and says nothing of the throughput."""
         self._measure(now_s)
         saturated = self.head_waited_s(now_s) > WAITED_S
         self.waiting.pop(key, None)
@@ -70,7 +70,7 @@ class ThroughputEstimator:
             self._saturated_s *= WEIGHT_KEPT
 
     def settle(self) -> None:
-        """The log has been read, in another order than that of events: order what waits, and measure anew."""
+        """The log has been read, in another order than that of events: order the waiting work, and measure anew."""
         self.waiting = dict(sorted(self.waiting.items(), key=lambda waiting: waiting[1]))
         self._ends = self._saturated_s = 0.0
 

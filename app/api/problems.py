@@ -16,7 +16,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Match
 
-from app.api.refusals import HttpError
+from app.api.refusals import ConnectionClosed, HttpError
 from app.api.schemas import FieldProblem, Problem, dump
 from app.deliberation.errors import DeliberationError, InvalidRequest, JournalUnavailable, QueueFull
 
@@ -61,19 +61,13 @@ class NotAcceptable(InvalidRequest):
     code = "not_acceptable"
 
 
-class _BodyUnread(HttpError):
-    """The rest of the body is not read, so the connection cannot carry another request."""
-
-    headers = MappingProxyType({"Connection": "close"})
-
-
-class BodyTooLarge(InvalidRequest, _BodyUnread):
+class BodyTooLarge(InvalidRequest, ConnectionClosed):
     """The body exceeds the limit in bytes."""
 
     code = "body_too_large"
 
 
-class BodyTimeout(_BodyUnread):
+class BodyTimeout(ConnectionClosed):
     """The body did not arrive in time."""
 
     code = "body_timeout"
@@ -106,7 +100,7 @@ class NotReady(HttpError):
         self.errors = tuple(errors)
 
 
-# Status and title by code. An error whose code is missing here is a defect and is answered as `internal_error`.
+# Status and title by code. An error with a code that is missing here is a defect and is answered as `internal_error`.
 STATUSES: Mapping[str, tuple[int, str]] = {
     "invalid_request": (422, "The request is not valid"),
     "unknown_role": (422, "The role does not exist"),

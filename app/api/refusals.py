@@ -17,6 +17,12 @@ class HttpError(DeliberationError):
     errors: tuple[FieldProblem, ...] = ()
 
 
+class ConnectionClosed(HttpError):
+    """A request that is not read to its end, so that its connection cannot carry another one."""
+
+    headers = MappingProxyType({"Connection": "close"})
+
+
 class Refusal(HttpError):
     """A request that is refused for one header, parameter or path, named by `pointer`."""
 

@@ -117,7 +117,7 @@ class Links(Resource):
 
 
 class CutCall(Resource):
-    """A call whose engine request was closed, with the usage reported by then."""
+    """A call after its engine request was closed, with the usage reported by then."""
 
     call_id: Token
     agent_id: Token

@@ -144,7 +144,7 @@ class Rules:
         if self.listed(target):
             return target
         if target.scheme != "https":
-            raise UnfitUrl("It is not https", "Give an https URL, so that nobody else can read the events.")
+            raise UnfitUrl("It is not https", "Give an https URL, so that only the receiver can read the events.")
         if target.port not in self.ports:
             ports = ", ".join(map(str, sorted(self.ports)))
             raise UnfitUrl(f"Its port is {target.port}", f"Use one of {ports}.")

@@ -286,7 +286,7 @@ def resource(state: State, *, epoch: str, retention_s: int) -> Deliberation:
 
 
 def summary(entry: Entry) -> DeliberationSummary:
-    """The list item of an entry whose acceptance is known."""
+    """The list item of an entry with a known acceptance."""
     assert entry.created_at is not None
     return DeliberationSummary(
         id=entry.id,

@@ -160,8 +160,8 @@ def ask(
 ) -> None:
     """Submit a task and wait for the verdict.
 
-    A terminal shows the council live; elsewhere only the verdict is printed. --json prints the resource at the end, and
-    with --watch every event as it comes.
+    A terminal shows the council live; elsewhere only the verdict is printed. --json prints the resource at the end.
+    --json --watch prints every event as it comes.
     """
     if council is not None and (role is not None or agents is not None):
         raise typer.BadParameter("--council names the whole council: omit --role and --agents")

@@ -22,7 +22,7 @@ Normaliser = Literal["text", "number", "choice", "json", "exact"]
 """How an answer is read before it is compared; see `normalise`."""
 
 FORMS = (
-    "How answers are read before they are compared: `text` (case, white space, punctuation and Markdown do not "
+    "How answers are read before they are compared. Forms: `text` (case, white space, punctuation and Markdown do not "
     "matter), `number` (the last one), `choice` (a letter, or one of `options`), `json`, `exact`"
 )
 OPTIONS = "What a `choice` is one of; a letter A to Z if empty"
@@ -250,7 +250,7 @@ def requirement(normaliser: Normaliser, options: tuple[str, ...] = ()) -> str | 
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """The agents who gave one answer, in counting order; `votes` may exceed their number."""
+    """The agents that gave one answer, in counting order; `votes` may exceed their number."""
 
     answer: str
     votes: int
@@ -274,7 +274,7 @@ class Count:
 
     @property
     def voters(self) -> frozenset[str]:
-        """The agents whose answers were counted."""
+        """The agents with a counted answer."""
         return frozenset(agent for group in self.groups for agent in group.agents)
 
     @property

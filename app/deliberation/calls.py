@@ -57,7 +57,7 @@ class Cost(Value, frozen=True):
 
 
 class Ask(Value, frozen=True):
-    """What a strategy wants next: calls that run at once, and how many answers make a quorum.
+    """A strategy's next stage: calls that run at once, and how many answers make a quorum.
 
     `stages_left` counts this stage and those that may follow; it divides the time that is left.
     `reserve` is for stages without which this one would be of no use, or the choice could not be paid for any more.

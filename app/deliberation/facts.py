@@ -20,7 +20,7 @@ TerminalStatus = Literal["completed", "failed", "cancelled", "timeout"]
 
 
 class Envelope(Value, frozen=True):
-    """What every event carries: its type, the deliberation it belongs to, and when it was written (RFC 3339, UTC)."""
+    """The fields of every event: its type, its deliberation, and the time of its writing (RFC 3339, UTC)."""
 
     type: str
     deliberation_id: Token
@@ -152,7 +152,7 @@ class Resumed(Envelope, frozen=True):
 class Standing(Value, frozen=True):
     """One agent's place, with the version of its text that stands there (0 is the first).
 
-    `score` is the aggregate it was ranked by, in [0, 1], or null when nobody scored it.
+    `score` is the aggregate it was ranked by, in [0, 1], or null without a score.
     """
 
     agent_id: Token
@@ -162,7 +162,7 @@ class Standing(Value, frozen=True):
 
 
 class Tally(Value, frozen=True):
-    """Votes for one answer: the answer as it was compared (normalised, at most 500 characters), and who gave it."""
+    """Votes for one answer: the answer as it was compared (normalised, at most 500 characters), and its agents."""
 
     answer: str
     votes: int
@@ -170,7 +170,7 @@ class Tally(Value, frozen=True):
 
 
 class Dissent(Value, frozen=True):
-    """A reviewer whose ballot preferred another agent to the winner."""
+    """A reviewer with a ballot that preferred another agent to the winner."""
 
     agent_id: Token
     preferred: Token
@@ -186,10 +186,10 @@ class StrategyRef(Value, frozen=True):
 class Verdict(Value, frozen=True):
     """What was decided.
 
-    `winner` is null when nothing was ranked. `call_id` names the call whose answer `content` is, null with it.
-    `agreement` is a mean Kendall τ in [-1, 1] where ballots were cast. Where answers were counted (`tally`, most votes
-    first) it is the winner's share of the votes, in [0, 1]. `effective_votes` is N/(1+(N-1)ρ̂): how many independent
-    ballots the ballots are worth, ρ̂ their mean pairwise τ.
+    `winner` is null when nothing was ranked. `call_id` names the call with the answer `content`; both are null
+    together. `agreement` is a mean Kendall τ in [-1, 1] where ballots were cast. Where answers were counted (`tally`,
+    most votes first) it is the winner's share of the votes, in [0, 1]. `effective_votes` is N/(1+(N-1)ρ̂): how many
+    independent ballots the ballots are worth, ρ̂ their mean pairwise τ.
     """
 
     winner: Token | None

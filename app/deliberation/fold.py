@@ -66,9 +66,9 @@ class State:
     """A deliberation as its facts describe it.
 
     `revision` counts the folded facts; `last_sequence` is the last one's sequence in the stream. `after_cancel` lists
-    the calls whose outcome came after the cancellation. `takeovers` counts all takeovers, `takeovers_without_progress`
-    those since the last stage or call fact. A takeover from a coordinator that shut down in order (`given_back`) is
-    not counted as one without progress.
+    the calls with an outcome after the cancellation. `takeovers` counts all takeovers, `takeovers_without_progress`
+    those since the last stage or call fact. A takeover from a coordinator that shut down in order (`given_back`) is not
+    counted as one without progress.
     """
 
     accepted: Accepted

@@ -41,10 +41,10 @@ class Replicas(_Declared):
 
 
 class Role(_Declared):
-    """One role: what its agents are, and what serves them."""
+    """One role: the persona, model and engines of its agents, and the bounds of its replicas."""
 
     persona: str = Field(
-        min_length=1, max_length=4_000, description="Who the agent is; it ends every prompt of the role"
+        min_length=1, max_length=4_000, description="The agent's persona; it ends every prompt of the role"
     )
     model: str | None = Field(default=None, description="Model name; the first that the engine serves when absent")
     engines: tuple[Annotated[str, AfterValidator(engine_base)], ...] = Field(

@@ -87,8 +87,8 @@ class Deliberations:
     async def delete(self, tenant: str, deliberation_id: str) -> None:
         """Remove every fact of an ended deliberation and leave a tombstone. Idempotent.
 
-        The tombstone comes first, so that a deliberation never reads half removed. What a crash leaves beside it,
-        `sweep` removes. Raises StillLive before the end, and what `check_present` raises.
+        The tombstone comes first, so that a deliberation never reads half removed. `sweep` removes facts that a crash
+        leaves beside it. Raises StillLive before the end, and what `check_present` raises.
         """
         records = await self.journal.facts(tenant, deliberation_id)
         if not any(record.tokens[-1] == "deleted" for record in records):

@@ -1,11 +1,13 @@
 """The driver's errors and time-outs, shared by everything that uses the connection to NATS, and its credentials."""
 
+import json
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
 import nats.errors
+from nats.aio.client import Client
 
 from app.deliberation.errors import JournalUnavailable
 
@@ -68,3 +70,14 @@ def login(url: str) -> tuple[str, dict[str, Any]]:
     if parts.password is None:
         return server, {"token": lambda: now("username")}
     return server, {"user": lambda: now("username"), "password": lambda: now("password")}
+
+
+async def request(
+    client: Client, subject: str, payload: bytes = b"", headers: dict[str, str] | None = None
+) -> dict[str, Any]:
+    """The server's JSON reply to a message; raises JournalUnavailable without one."""
+    try:
+        message = await client.request(subject, payload, timeout=REQUEST_TIMEOUT_S, headers=headers)
+    except UNREACHABLE as exc:
+        raise JournalUnavailable(f"the log cannot be reached: {exc!r}") from exc
+    return json.loads(message.data)

@@ -12,6 +12,11 @@ from app.deliberation.errors import JournalUnavailable
 from app.deliberation.ports import Record
 from app.log.connection import REQUEST_TIMEOUT_S, UNREACHABLE
 from app.log.seal import LogSeal
+from app.log.stream_settings import stream_of
+
+# For every page the server counts the rest of the log: a long log is read twice as fast as in pages of 256.
+PAGE_RECORDS = 4_000
+PAGE_BYTES = 8_000_000
 
 
 class TooManySubjects(Exception):
@@ -92,6 +97,11 @@ class DirectGet:
         reading = self._readings.get(message.subject.rpartition(".")[2])
         if reading is not None:
             reading.take(message)
+
+    async def page(self, pattern: str, after: int, size: int) -> Batch:
+        """The records of a pattern above `after`, in stream order: at most `size` of them, and PAGE_BYTES; as `get`."""
+        query = {"seq": after + 1, "next_by_subj": pattern, "batch": size, "max_bytes": PAGE_BYTES}
+        return await self.get(stream_of(pattern), query)
 
     async def get(self, stream: str, query: dict[str, Any]) -> Batch:
         """One batch; raises TooManySubjects, and JournalUnavailable once no reply came for `REQUEST_TIMEOUT_S`."""

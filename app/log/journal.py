@@ -4,11 +4,9 @@ Sources: NATS ADR-31 (batched direct get), ADR-43 (per-message TTL), the stream 
 """
 
 import asyncio
-import base64
 import hashlib
 import json
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from math import ceil
 from typing import Any, Self
@@ -16,12 +14,11 @@ from urllib.parse import urlsplit
 
 import nats
 import nats.errors
-import stamina
 import structlog
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 
-from app.deliberation.errors import FactTooLarge, JournalUnavailable
+from app.deliberation.errors import JournalUnavailable
 from app.deliberation.facts import (
     FACT_SUFFIXES,
     TERMINAL_STATUS,
@@ -35,69 +32,27 @@ from app.deliberation.facts import (
     suffix,
 )
 from app.deliberation.ports import Appended, Record, StreamState
-from app.log.connection import REQUEST_TIMEOUT_S, UNREACHABLE, login
-from app.log.direct_get import Batch, DirectGet, TooManySubjects
+from app.log.connection import REQUEST_TIMEOUT_S, UNREACHABLE, login, request
+from app.log.direct_get import PAGE_RECORDS, Batch, DirectGet, TooManySubjects
+from app.log.first_write import Believes, FirstWriter
 from app.log.ordered_subscription import LiveSubscription, unsubscribe
 from app.log.seal import LogSeal
+from app.log.stream_settings import CONSUMER, COPIES, STREAM, stream_of
 
-STREAM = "DELIBERATIONS"
-CONSUMER = "coordinator"
-KEYS_STREAM = "KEYS"
-WEBHOOKS_STREAM = "WEBHOOKS"
 VIEW_TTL_S = 600
-# For every page the server counts the rest of the log: a long log is read twice as fast as in pages of 256.
-PAGE_RECORDS = 4_000
-PAGE_BYTES = 8_000_000
-WRONG_LAST_SEQUENCE = 10071
 NO_CONSUMER = 10014
 PURGES_AT_ONCE = 64
-_FILE_WAIT_S = 1.0
 READS_AT_ONCE = 64
-# Writers of records that are not believed may occupy a subject again between a look and a write.
-OCCUPIED_TRIES = 20
-# Subjects of which is remembered up to where nothing is believed, so that a flooded one is not read from its beginning.
-REMEMBERED_MAX = 10_000
-# Streams that copy events to subjects with the id alone (`app.log.streams`), and the prefix of these subjects.
-COPIES = {"AGENT_RESULTS": "agent.results", "VLLM_STREAMING": "vllm.streaming"}
-
-_STREAMS = {"keys": KEYS_STREAM, "webhooks": WEBHOOKS_STREAM}
-_EXPECTED_LAST = "Nats-Expected-Last-Subject-Sequence"
-_EXPECTED_LAST_AMONG = "Nats-Expected-Last-Subject-Sequence-Subject"
-# An honest record mostly stands before those of strangers on its subject.
-_FIRST_LOOK_RECORDS = 8
-
-Believes = Callable[[Record], bool]
-"""Whether a stored record is what an honest process wrote."""
+_FILE_WAIT_S = 1.0
 
 log = structlog.get_logger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class _Write:
-    """A first write on `subject`, and on the pattern `alone`. What `believes` rejects counts as absent."""
-
-    subject: str
-    data: bytes
-    alone: str | None
-    believes: Believes | None
-
-
-def _headers_of(block: bytes) -> dict[str, str]:
-    """The headers of a stored message, as nats-py parses those of a received one: the last of equal names counts."""
-    lines = (line.partition(b":") for line in block.split(b"\r\n"))
-    return {name.strip().decode("latin-1"): value.strip().decode("latin-1") for name, _, value in lines}
-
-
-def stream_of(pattern: str) -> str:
-    """The name of the stream that holds a subject or pattern."""
-    return _STREAMS.get(pattern.partition(".")[0], STREAM)
 
 
 class JetStreamJournal:
     """`ports.Journal` and `ports.Control` over one connection.
 
-    `url` may be a `file:` URL, whose file holds the server's URL. Every method raises JournalUnavailable before `open`
-    has connected and while the server is away. A write is retried for `patience_s`.
+    `url` may be a `file:` URL of a file that holds the server's URL. A write is retried for `patience_s`. Every method
+    raises JournalUnavailable before `open` has connected and while the server is away.
     """
 
     def __init__(
@@ -113,13 +68,11 @@ class JetStreamJournal:
         # For logs and errors: the URL may hold a password.
         self.server = urlsplit(url).netloc.rpartition("@")[2]
         self._name = name
-        self._patience_s = patience_s
         self.client = client or Client()
         self.seal = seal or LogSeal()
         self._reads = DirectGet(self.client, self.seal)
-        self._nothing_believed_to: dict[str, int] = {}
+        self.writes = FirstWriter(self.client, self.seal, self._reads, patience_s)
         self._reconnect_calls: list[Callable[[], None]] = []
-        self.last_write_failed = False
         self.refusal = ""
         self._connecting = False
 
@@ -225,115 +178,13 @@ class JetStreamJournal:
         self, subject: str, data: bytes, alone: str | None = None, *, believes: Believes | None = None
     ) -> Appended:
         """See `ports.Journal.write`. A stored record that `believes` rejects counts as absent."""
-        write = _Write(subject, data, alone, believes)
-        try:
-            return await self._attempt(write)
-        except JournalUnavailable as exc:
-            failures = [exc]
-        # Entered only after a failed first attempt, which it counts: building the context costs 0.1 ms.
-        retries = stamina.retry_context(
-            on=JournalUnavailable, attempts=None, timeout=self._patience_s, wait_initial=0.05, wait_max=1.0
-        )
-        async for attempt in retries:
-            with attempt:
-                if failures:
-                    raise failures.pop()
-                return await self._attempt(write)
-        raise AssertionError("a retry context ends by returning or raising")
-
-    async def _attempt(self, write: _Write) -> Appended:
-        try:
-            appended = await self._append(write)
-        except JournalUnavailable:
-            self.last_write_failed = True
-            raise
-        if appended.created:
-            self.last_write_failed = False
-        return appended
-
-    async def _append(self, write: _Write) -> Appended:
-        """Write behind what is stored but not believed, or return the believed record."""
-        expected = 0
-        for _ in range(OCCUPIED_TRIES):
-            appended = await self._append_once(write, expected)
-            if appended is not None:
-                return appended
-            stored, expected = await self._standing(write.subject, write.believes)
-            if stored is None and write.alone:
-                stored, expected = await self._standing(write.alone, write.believes)
-            if stored is not None:
-                return Appended(stored, created=stored.data == write.data)
-        raise JournalUnavailable(f"the log refused the write {OCCUPIED_TRIES} times: others write on its subject")
-
-    async def _append_once(self, write: _Write, expected: int) -> Appended | None:
-        """The stored record; None when the last sequence on the subject, or on `alone`, is not `expected`."""
-        headers = {_EXPECTED_LAST: str(expected), **self.seal.headers(write.subject, write.data)}
-        if write.alone is not None:
-            headers[_EXPECTED_LAST_AMONG] = write.alone
-        try:
-            message = await self.client.request(write.subject, write.data, timeout=REQUEST_TIMEOUT_S, headers=headers)
-        except nats.errors.MaxPayloadError as exc:
-            raise FactTooLarge(f"{len(write.data)} bytes on {write.subject}") from exc
-        except UNREACHABLE as exc:
-            # Whether it is stored is unknown. The subject decides: while it is empty, the write may be repeated.
-            stored, _ = await self._standing(write.subject, write.believes)
-            if stored is None:
-                detail = f"the log did not acknowledge the write; it may be away, or its store full: {exc!r}"
-                raise JournalUnavailable(detail) from exc
-            return Appended(stored, created=stored.data == write.data)
-        reply = json.loads(message.data)
-        error = reply.get("error")
-        if error is None:
-            return Appended(Record(write.subject, reply["seq"], write.data), created=True)
-        if error.get("err_code") == WRONG_LAST_SEQUENCE:
-            return None
-        raise JournalUnavailable(f"the log refused the write: {error.get('description')}")
-
-    async def _standing(self, pattern: str, believes: Believes | None) -> tuple[Record | None, int]:
-        """The record that counts on a subject or pattern, and the last sequence there, 0 when it is empty.
-
-        The last record is read from the leader: a direct get may reach a stale follower.
-        """
-        request = json.dumps({"last_by_subj": pattern}).encode()
-        reply = await self.request(f"$JS.API.STREAM.MSG.GET.{stream_of(pattern)}", request)
-        if "error" in reply:
-            if reply["error"].get("code") == 404:
-                return None, 0
-            raise JournalUnavailable(f"the log refused a read: {reply['error'].get('description')}")
-        stored = reply["message"]
-        record = Record(stored["subject"], stored["seq"], base64.b64decode(stored.get("data", "")))
-        headers = _headers_of(base64.b64decode(stored.get("hdrs", "")))
-        if self.seal.believes(record.subject, record.data, headers) and (believes is None or believes(record)):
-            return record, record.sequence
-        return await self._first_believed(pattern, record.sequence, believes), record.sequence
-
-    async def _first_believed(self, pattern: str, up_to: int, believes: Believes | None = None) -> Record | None:
-        """The first believed record of a pattern whose last one, at `up_to`, is not; it reads only what is new."""
-        after, size = 0 if believes else self._nothing_believed_to.get(pattern, 0), _FIRST_LOOK_RECORDS
-        while after < up_to:
-            query = {"seq": after + 1, "next_by_subj": pattern, "batch": size, "max_bytes": PAGE_BYTES}
-            batch = await self._reads.get(stream_of(pattern), query)
-            found = next((record for record in batch.records if believes is None or believes(record)), None)
-            if found is not None:
-                return found
-            if batch.position <= after:
-                raise JournalUnavailable("the log's reads lag behind its writes")
-            after, size = batch.position, PAGE_RECORDS
-        if believes is None:
-            self._nothing_believed_to[pattern] = after
-            if len(self._nothing_believed_to) > REMEMBERED_MAX:
-                del self._nothing_believed_to[next(iter(self._nothing_believed_to))]
-        return None
+        return await self.writes.write(subject, data, alone, believes)
 
     async def request(
         self, subject: str, payload: bytes = b"", headers: dict[str, str] | None = None
     ) -> dict[str, Any]:
         """The server's JSON reply to a message; raises JournalUnavailable without one."""
-        try:
-            message = await self.client.request(subject, payload, timeout=REQUEST_TIMEOUT_S, headers=headers)
-        except UNREACHABLE as exc:
-            raise JournalUnavailable(f"the log cannot be reached: {exc!r}") from exc
-        return json.loads(message.data)
+        return await request(self.client, subject, payload, headers)
 
     async def purge(self, tenant: str, deliberation_id: str) -> None:
         """See `ports.Journal.purge`. One subject at a time: for a pattern the server scans the whole stream."""
@@ -371,7 +222,8 @@ class JetStreamJournal:
         found = await self._last(patterns)
         hidden = list(found.refused.items())
         for begin in range(0, len(hidden), READS_AT_ONCE):
-            reads = (self._first_believed(subject, up_to) for subject, up_to in hidden[begin : begin + READS_AT_ONCE])
+            some = hidden[begin : begin + READS_AT_ONCE]
+            reads = (self.writes.first_believed(subject, up_to) for subject, up_to in some)
             found.records += filter(None, await asyncio.gather(*reads))
         return sorted(found.records, key=lambda record: record.sequence)
 
@@ -412,8 +264,7 @@ class JetStreamJournal:
     async def _batches(self, pattern: str, after: int, size: int) -> AsyncIterator[Batch]:
         """Everything stored above `after`, in order; after the first batch in large ones."""
         while True:
-            query = {"seq": after + 1, "next_by_subj": pattern, "batch": size, "max_bytes": PAGE_BYTES}
-            batch = await self._reads.get(stream_of(pattern), query)
+            batch = await self._reads.page(pattern, after, size)
             yield batch
             if batch.pending == 0 or batch.position <= after:
                 return

@@ -21,7 +21,7 @@ from app.log.seal import LogSeal
 
 async def unsubscribe(subscription: Subscription) -> None:
     """End a subscription. Idempotent, also after the connection has gone."""
-    # RuntimeError: see `journal.UNREACHABLE`.
+    # RuntimeError: see `connection.UNREACHABLE`.
     with suppress(nats.errors.BadSubscriptionError, nats.errors.ConnectionClosedError, OSError, RuntimeError):
         await subscription.unsubscribe()
 
@@ -41,7 +41,7 @@ class LiveSubscription:
         """Deliver a message, or hold it while an earlier one may be queued. Never gives way to other tasks."""
         headers = message.headers or {}
         subject = message.subject.removeprefix("live.")
-        # Anyone who may publish on a live subject reaches this, so that nothing of the message is sure.
+        # Any process with the right to publish on a live subject reaches this, so nothing of the message is trusted.
         sequence = headers.get("Nats-Sequence", "")
         if not self.seal.believes(subject, message.data, headers) or not sequence.isdecimal():
             return

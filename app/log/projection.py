@@ -13,7 +13,7 @@ RETRY_S = 1.0
 
 @dataclass(eq=False)
 class Projection:
-    """Keeps what is derived from some subjects of the log current, and waits for a log that is away.
+    """Keeps a view of some subjects of the log current, and waits for a log that is away.
 
     `apply` takes live records, `replay` reads stored ones: a record may come twice, and before an older one. `wait`
     returns when a replay is due; `stale` is set when live records may have been lost, so that one is due at once.

@@ -1,7 +1,7 @@
-"""Seals of the log: HMAC-SHA256 under the log key, so that a record of a stranger is not believed.
+"""Seals of the log: HMAC-SHA256 under the log key, so that a foreign record is not believed.
 
-A seal covers subject and bytes, not the sequence, which the server gives later: a stranger may repeat a record on its
-own subject. Without a key nothing is sealed, and every record is believed.
+A seal covers subject and bytes, not the sequence, which the server gives later. So a foreign writer may repeat a record
+on the record's own subject. Without a key nothing is sealed, and every record is believed.
 """
 
 import hmac
@@ -35,7 +35,7 @@ class Refusals:
         self._quiet_until_s = 0.0
 
     def note(self, subject: str) -> None:
-        """Count one; `subject` is logged, cut and escaped, because a stranger chose it."""
+        """Count one; `subject` is logged, cut and escaped, because its writer is not trusted."""
         self.count += 1
         now_s = time.monotonic()
         if now_s >= self._quiet_until_s:

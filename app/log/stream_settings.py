@@ -1,8 +1,16 @@
-"""The settings of the streams, read where they are declared and where they are checked."""
+"""The names and settings of the streams, read where they are declared, used and checked."""
 
 from dataclasses import dataclass
 
 from app.deliberation.specification import TIMEOUT_S_MAX
+
+STREAM = "DELIBERATIONS"
+KEYS_STREAM = "KEYS"
+WEBHOOKS_STREAM = "WEBHOOKS"
+CONSUMER = "coordinator"
+# Streams that copy events to subjects with the id alone (`app.log.streams`), and the prefix of these subjects.
+COPIES = {"AGENT_RESULTS": "agent.results", "VLLM_STREAMING": "vllm.streaming"}
+_STREAMS = {"keys": KEYS_STREAM, "webhooks": WEBHOOKS_STREAM}
 
 DAY_S = 86_400
 RETENTION_S_MIN = TIMEOUT_S_MAX
@@ -21,3 +29,8 @@ class StreamSettings:
     retention_s: int = DAY_S
     replicas: int = 1
     ack_wait_s: float = ACK_WAIT_S_MIN
+
+
+def stream_of(pattern: str) -> str:
+    """The name of the stream that holds a subject or pattern."""
+    return _STREAMS.get(pattern.partition(".")[0], STREAM)

@@ -8,8 +8,16 @@ from typing import Any, cast
 
 from app.deliberation.errors import JournalUnavailable, StreamsDiffer
 from app.log.connection import UNREACHABLE
-from app.log.journal import CONSUMER, COPIES, KEYS_STREAM, STREAM, WEBHOOKS_STREAM, JetStreamJournal
-from app.log.stream_settings import DAY_S, StreamSettings
+from app.log.journal import JetStreamJournal
+from app.log.stream_settings import (
+    CONSUMER,
+    COPIES,
+    DAY_S,
+    KEYS_STREAM,
+    STREAM,
+    WEBHOOKS_STREAM,
+    StreamSettings,
+)
 
 WEBHOOKS_CONSUMER = "webhooks"
 ATTEMPTS_CONSUMER = "attempts"
@@ -109,7 +117,7 @@ def declared_consumers(settings: StreamSettings) -> list[tuple[str, dict[str, An
 
 
 def differences(name: str, declared: dict[str, Any], found: dict[str, Any]) -> list[str]:
-    """One line for each declared field whose value the server has otherwise."""
+    """One line for each declared field with another value on the server."""
     lines: list[str] = []
     for key, expected in declared.items():
         actual = found.get(key)
@@ -177,7 +185,7 @@ async def prove_writes(journal: JetStreamJournal) -> None:
 
     A full or broken store answers every read, so that only a write detects it.
     """
-    if not journal.last_write_failed:
+    if not journal.writes.last_failed:
         return
     try:
         message = await journal.client.request(PROBE_SUBJECT, b"", timeout=PROBE_TIMEOUT_S, headers=_PROBE_HEADERS)
@@ -185,4 +193,4 @@ async def prove_writes(journal: JetStreamJournal) -> None:
         raise JournalUnavailable(f"{journal.server} acknowledges no write; its store may be full") from exc
     if error := json.loads(message.data).get("error"):
         raise JournalUnavailable(f"{journal.server} refuses writes: {error.get('description')}")
-    journal.last_write_failed = False
+    journal.writes.last_failed = False

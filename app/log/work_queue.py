@@ -16,7 +16,8 @@ from nats.aio.subscription import Subscription
 
 from app.deliberation.ports import Record
 from app.log.connection import UNREACHABLE
-from app.log.journal import CONSUMER, STREAM, JetStreamJournal
+from app.log.journal import JetStreamJournal
+from app.log.stream_settings import CONSUMER, STREAM
 
 PULL_EXPIRES_S = 30
 HEARTBEAT_S = 5
@@ -145,7 +146,7 @@ class WorkQueue:
         await self._reply(delivery, b"+WPI")
 
     async def ack(self, delivery: QueueItem) -> None:
-        """Acknowledge an item whose end is in the log: it is never delivered again."""
+        """Acknowledge an item after its end is in the log: it is never delivered again."""
         self._held -= 1
         await self._reply(delivery, b"+ACK")
         await self._pull()

@@ -19,7 +19,7 @@ CHAT_STATUSES: Mapping[str, tuple[int, str]] = {
     "invalid_request": (400, "The request is not valid; `code` says in what way"),
     "budget_exhausted": (400, "The budget does not admit the first stage"),
     "model_not_found": (404, "There is no such model"),
-    "cancelled": (409, "The deliberation was cancelled by somebody else"),
+    "cancelled": (409, "The deliberation was cancelled by another request"),
     "no_answers": (502, "No agent answered"),
     "no_verdict": (502, "The deliberation failed"),
     "deadline_exceeded": (504, "The deliberation's deadline passed"),
@@ -108,5 +108,5 @@ OPENAI_ERRORS = ErrorFormat(_code_of, _render)
 
 
 def stream_error(error: DeliberationError, request_id: str) -> OpenAIError:
-    """The error that ends a chat completion's stream, whose status has been sent."""
+    """The error that ends a chat completion's stream after its status has been sent."""
     return _openai_error(answer_to(error, OPENAI_ERRORS, request_id))[1]

@@ -1,6 +1,6 @@
 """Examples of every operation: requests and their answers. The document shows them, and tests execute them.
 
-They hold for a gateway in development mode whose log is `example_log.log_records()`, with its clock at `BEGAN_AT`.
+They hold for a gateway in development mode with the log `example_log.log_records()` and its clock at `BEGAN_AT`.
 """
 
 import json

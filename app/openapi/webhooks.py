@@ -24,7 +24,7 @@ def receiver_operation() -> dict[str, Any]:
     schema = {"$ref": "#/components/schemas/WebhookPayload"}
     return {
         "operationId": "receive_event",
-        "summary": "An event of a deliberation whose request has a webhook",
+        "summary": "An event of a deliberation with a webhook",
         "description": "Sent at least once per subscribed event, signed by Standard Webhooks 1.0.0. Verify the "
         "signature over the bytes as received. Repeated deliveries of an event have the same `webhook-id`.",
         "tags": ["webhooks"],

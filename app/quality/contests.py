@@ -52,7 +52,7 @@ def _tournaments(judge: float, bias: float) -> Iterator[Experiment]:
 
 
 def judges() -> Iterator[Experiment]:
-    """A pair judged in both orders, and equal candidates for reviewers who prefer the first position."""
+    """A pair judged in both orders, and equal candidates for reviewers that prefer the first position."""
     yield _both_orders(judge=0.7, bias=0.15)
     for agents in (3, 4):
         yield _rotation(agents, bias=0.15)

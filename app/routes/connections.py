@@ -21,7 +21,7 @@ from starlette.requests import Request
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from app.api.problems import PROBLEM_DOCUMENTS, RETRY_AFTER_S, answer_to
-from app.api.refusals import HttpError
+from app.api.refusals import ConnectionClosed
 from app.api.request_body import BODY_TIMEOUT_S
 from app.streaming.connection import EXTENSION
 
@@ -39,41 +39,37 @@ LINGER_BYTES_MAX = 131_072
 _ABSOLUTE_TARGET = re.compile(rb"[a-z][a-z0-9+.-]*://([^/?#]*)", re.IGNORECASE)
 
 
-class _ConnectionClosed(HttpError):
-    headers = MappingProxyType({"Connection": "close"})
-
-
-class HeadTooLarge(_ConnectionClosed):
+class HeadTooLarge(ConnectionClosed):
     """The head of a request has too many bytes or headers."""
 
     code = "head_too_large"
 
 
-class TargetTooLong(_ConnectionClosed):
+class TargetTooLong(ConnectionClosed):
     """The request target, path and query, has too many bytes."""
 
     code = "target_too_long"
 
 
-class HeadTimeout(_ConnectionClosed):
+class HeadTimeout(ConnectionClosed):
     """The head of a request did not arrive in time."""
 
     code = "head_timeout"
     retryable = True
 
 
-class MalformedRequest(_ConnectionClosed):
+class MalformedRequest(ConnectionClosed):
     """The bytes are no HTTP/1.1 request, or one that another parser may read differently."""
 
     code = "malformed_request"
 
 
-class TooManyConnections(_ConnectionClosed):
+class TooManyConnections(ConnectionClosed):
     """The limit of open connections is reached, and each of them carries a request."""
 
     code = "too_many_connections"
     retryable = True
-    headers = MappingProxyType({"Connection": "close", "Retry-After": str(RETRY_AFTER_S)})
+    headers = MappingProxyType({**ConnectionClosed.headers, "Retry-After": str(RETRY_AFTER_S)})
 
 
 def _within(proxies: Collection[str], address: str) -> bool:
@@ -113,9 +109,8 @@ def ambiguity(version: str, headers: Collection[tuple[bytes, bytes]]) -> str | N
 class ConnectionTable:
     """The open connections of the process, bounded in all and per client address.
 
-    At a bound a new connection takes the place of the oldest idle one, so idle connections keep nobody out. It is
-    refused where all of them carry a request. `proxies` are exempt from the bound per client: many clients share
-    their address.
+    At a bound a new connection replaces the oldest idle one, so that idle connections block no client. It is refused
+    when all of them carry a request. `proxies` are exempt from the bound per client: many clients share their address.
     """
 
     def __init__(self, connections_max: int, per_client_max: int, proxies: Collection[str] = ()) -> None:
@@ -199,7 +194,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self._table = table
         self._part: Literal["idle", "head", "body"] = "idle"
         self._head_bytes = 0
-        self._refusal: HttpError | None = None
+        self._refusal: ConnectionClosed | None = None
         self._discarded_bytes = 0
         self._timer: asyncio.TimerHandle | None = None
 
@@ -280,7 +275,7 @@ class BoundedProtocol(HttpToolsProtocol):
         """Answer bytes that the parser refused, or that a bound made it abandon."""
         self._refuse(self._refusal or MalformedRequest("The bytes are no HTTP/1.1 request."))
 
-    def _abandon(self, refusal: HttpError) -> None:
+    def _abandon(self, refusal: ConnectionClosed) -> None:
         """Stop the parser; uvicorn then calls `send_400_response`."""
         self._refusal = refusal
         raise refusal
@@ -309,7 +304,7 @@ class BoundedProtocol(HttpToolsProtocol):
         else:
             self.transport.close()
 
-    def _refuse(self, refusal: HttpError) -> None:
+    def _refuse(self, refusal: ConnectionClosed) -> None:
         """Answer and close; a response under way is finished instead. Unread bytes would make the system drop it."""
         self._refusal = refusal
         self._stop_timer()
@@ -332,7 +327,7 @@ class BoundedProtocol(HttpToolsProtocol):
             self.transport.abort()
 
 
-def _answer(refusal: HttpError) -> bytes:
+def _answer(refusal: ConnectionClosed) -> bytes:
     """A whole HTTP/1.1 response with the problem document of a refusal."""
     request = Request({"type": "http", "method": "GET", "path": "/", "raw_path": b"/", "headers": []})
     response = PROBLEM_DOCUMENTS.render(request, answer_to(refusal, PROBLEM_DOCUMENTS, ""))

@@ -26,7 +26,7 @@ PAGE_MAX = 200
 _METADATA = "metadata."
 _HEADERS = ("ETag", "Preference-Applied")
 _RFC_3339 = re.compile(r"\d{4}-\d\d-\d\d[Tt]\d\d:\d\d:\d\d(\.\d+)?([Zz]|[+-]\d\d:\d\d)", re.ASCII)
-# OpenAPI describes `metadata.<key>=<value>` as an exploded object, whose properties are parameters of their own.
+# OpenAPI describes `metadata.<key>=<value>` as an exploded object: its properties are parameters of their own.
 _METADATA_SCHEMA: dict[str, Any] = {
     "type": "object",
     "propertyNames": {"pattern": r"^metadata\..+$"},

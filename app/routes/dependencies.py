@@ -53,7 +53,7 @@ class SystemClock:
 
 
 def api_router(tag: str, prefix: str = "") -> APIRouter:
-    """A router for operations with this tag, whose ids are the names of their functions."""
+    """A router for operations with this tag; an operation's id is the name of its function."""
     return APIRouter(
         prefix=prefix, tags=[tag], default_response_class=Response, generate_unique_id_function=lambda route: route.name
     )

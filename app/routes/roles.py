@@ -91,7 +91,7 @@ async def _described(gateway: Gateway, name: str, role: Role) -> RoleResource:
     responses={200: answer("All roles", model=RoleList), **problems()},
 )
 async def list_roles(gateway: InGateway) -> Response:
-    """`live` is null for a role whose replicas did not answer within half a second."""
+    """`live` is null for a role when none of its replicas answered within half a second."""
     async with asyncio.TaskGroup() as group:
         tasks = [group.create_task(_described(gateway, name, role)) for name, role in gateway["roles"].items()]
     return Response(dump(RoleList(items=tuple(task.result() for task in tasks))), media_type="application/json")

@@ -23,8 +23,8 @@ def limit_unsent(connection: Transport, stalled_s: float) -> None:
     """Bound the unsent bytes of a connection, and have the system end it when they stay unsent for `stalled_s`.
 
     TCP_NOTSENT_LOWAT bounds what the system takes beyond what it can send, at no cost for a fast reader.
-    TCP_USER_TIMEOUT ends a connection whose bytes stay unacknowledged or unread for that long. That covers peers that
-    vanished, and those with too few unsent bytes for the server to notice.
+    TCP_USER_TIMEOUT ends a connection when its bytes stay unacknowledged or unread for that long. That covers peers
+    that vanished, and those with too few unsent bytes for the server to notice.
     """
     connection.set_write_buffer_limits(high=BUFFER_BYTES)
     opened = connection.get_extra_info("socket")

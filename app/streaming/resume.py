@@ -1,4 +1,4 @@
-"""What a viewer requests, and the position in the log at which its stream or page begins."""
+"""The request of a viewer, and the position in the log at which its stream or page begins."""
 
 from dataclasses import dataclass
 from datetime import datetime
@@ -89,7 +89,7 @@ class ResumePoint:
         return bool(self.request.ids) and not self.unended_after(self.start)
 
     def unended_after(self, sequence: int) -> set[str]:
-        """The named deliberations whose terminal event is not stored up to `sequence`."""
+        """The named deliberations without a terminal event up to `sequence`."""
         return {
             snapshot.deliberation_id
             for snapshot in self.known.snapshots

@@ -28,8 +28,8 @@ export async function request(path, { method = "GET", body, headers = {} } = {})
 const RECONNECT_MS = 2_000;
 
 /**
- * Follows a stream and returns a function that ends it. `handlers` has a function per event type, `onStatus` gets a text
- * when the connection breaks or is restored, `onLogout` is called when the session has ended. An EventSource reconnects
+ * Follows a stream and returns a function that ends it. `handlers` has a function per event type. `onStatus` gets a text
+ * when the connection breaks or is restored; `onLogout` is called when the session has ended. An EventSource reconnects
  * at its last event, but gives up after a refusal, as by a proxy while the gateway restarts; then another one resumes.
  */
 export function follow(path, handlers, onStatus, onLogout) {

@@ -41,7 +41,7 @@ class Delivery(Resource):
     event_id: str = Field(description="The event's cursor")
     status: DeliveryStatus = Field(
         description="`pending`: no attempt yet; `retrying`: another attempt is due; `failed`: no scheduled attempt is "
-        "left; `stopped`: the receiver answered 410 to an event of this deliberation"
+        "left. `stopped`: the receiver answered 410 to an event of this deliberation"
     )
     attempts: tuple[DeliveryAttempt, ...] = Field(description="Oldest first")
     next_attempt_at: AwareDatetime | None = Field(description="The next scheduled attempt; null when none is due")

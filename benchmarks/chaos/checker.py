@@ -41,8 +41,8 @@ class Fault:
 class Findings:
     """The figures of a run; `violations` is empty when every guarantee held.
 
-    `unseen` are deliberations whose end a waiting client could not read. `unfinished` describes each failed or late
-    deliberation with its takeovers and its longest silence.
+    `unseen` are deliberations with an end that a waiting client could not read. `unfinished` describes each failed or
+    late deliberation with its takeovers and its longest silence.
     """
 
     accepted: int = 0

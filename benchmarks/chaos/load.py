@@ -27,7 +27,7 @@ WAIT_S = 20
 class Load:
     """`clients` closed loops against the gateway at `url`, until `enough` is set.
 
-    `promised` are the ids that were accepted, `pending` those of them whose end no client has seen yet.
+    `promised` are the ids that were accepted, `pending` those of them without an end that a client has seen.
     """
 
     url: str

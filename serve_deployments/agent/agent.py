@@ -1,7 +1,7 @@
 """Agent: one deployment per role. It runs a stage's calls together and records each outcome, first write wins.
 
-Calls belong to the replica, not to the request: when a coordinator dies, they run on, and its successor reads their
-outcomes from the log. Facts stop calls, because what Ray does with a cancelled request depends on its mode.
+Calls belong to the replica, not to the request: when a coordinator dies, they run on. Its successor reads their
+outcomes from the log. Facts stop calls, because Ray treats a cancelled request differently in each of its modes.
 """
 
 import asyncio
@@ -133,7 +133,7 @@ class AgentReplica:
         }
 
     async def finish(self, within_s: float) -> None:
-        """Wait for the running calls, at most `within_s`: what they record is not requested again."""
+        """Wait for the running calls, at most `within_s`: a recorded outcome is not requested again."""
         running = [each.task for each in self._running.values()]
         if running:
             await asyncio.wait(running, timeout=within_s)
@@ -167,7 +167,7 @@ class AgentReplica:
         }
 
     async def _history(self, request: StageRequest) -> tuple[set[str], dict[str, int]]:
-        """The calls whose outcome is recorded, and how many attempts each call has had."""
+        """The calls with a recorded outcome, and how many attempts each call has had."""
         subject = prefix(request.tenant, request.deliberation_id)
         tails = [f"{subject}.call.{call.call_id}.{tail}" for call in request.calls for tail in ("started", "finished")]
         recorded, attempts = set[str](), dict[str, int]()
@@ -194,7 +194,7 @@ class AgentReplica:
         return task
 
     async def _run(self, request: StageRequest, run: CallRun) -> None:
-        """Run a call and record its outcome; a stopped call records that it was cut and what it had cost."""
+        """Run a call and record its outcome; a stopped call records its cancellation and its cost."""
         run.begun = True
         run.stopped = self._cancellations.why(request.deliberation_id, request.stage)
         if run.stopped is not None:

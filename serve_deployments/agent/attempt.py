@@ -23,7 +23,7 @@ SALT_CHARACTERS = 32
 
 
 class CallContext(Protocol):
-    """What a replica offers to its calls."""
+    """The interface of a replica for its calls."""
 
     role: Role
     engines: Engines

@@ -1,4 +1,4 @@
-"""Which calls facts have stopped (a cancel, a closed stage, an end), and which deliberations were taken over.
+"""Tracks the calls that facts stopped (a cancel, a closed stage, an end), and deliberations that were taken over.
 
 A coordinator that hung may ask again for calls of its successor: after a takeover a replica looks into the log first.
 

@@ -1,4 +1,4 @@
-"""Which engine a request goes to."""
+"""Chooses the engine for a request."""
 
 import structlog
 

@@ -1,4 +1,4 @@
-"""When a second engine is asked beside a slow first one."""
+"""Hedges: asks a second engine when the first one is slow."""
 
 import asyncio
 

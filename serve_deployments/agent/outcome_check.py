@@ -1,4 +1,4 @@
-"""Whether the log already holds a call's outcome, looked up before an engine is asked."""
+"""Checks whether the log holds a call's outcome before an engine is asked."""
 
 import asyncio
 from datetime import UTC, datetime

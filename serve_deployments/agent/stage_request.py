@@ -1,4 +1,4 @@
-"""What a coordinator asks of a role: the calls of one stage."""
+"""The request of a coordinator to a role: the calls of one stage."""
 
 from pydantic import AwareDatetime
 

@@ -1,4 +1,4 @@
-"""Which replies count as answers: those that satisfy their call's schema."""
+"""Accepts a reply as an answer if it satisfies its call's schema."""
 
 from collections.abc import Awaitable, Callable
 

@@ -172,7 +172,7 @@ class CoordinatorReplica:
             except DeliberationError as error:
                 await self._fail(work, error)
             except Exception as error:
-                # The named place for a broad except: a defect must end this deliberation, not all of them.
+                # A named place for a broad except: a defect must end this deliberation, not all of them.
                 log.exception("deliberation_broke", deliberation_id=work.deliberation_id)
                 await self._fail(work, DeliberationError(f"internal error: {type(error).__name__}"))
         except JournalUnavailable as error:

@@ -89,7 +89,7 @@ class FactStore:
         return appended.created
 
     async def catch_up(self, work: Work, heard: Iterable[Record | None] = ()) -> None:
-        """Fold what was taken from the inbox, and all that it holds by now."""
+        """Fold the item taken from the inbox, and all that the inbox holds by now."""
         records = list(heard)
         while not work.inbox.empty():
             records.append(work.inbox.get_nowait())
@@ -114,7 +114,7 @@ def _is_ahead(state: State, fact: Fact) -> bool:
 
 
 def _is_known(state: State, fact: Fact) -> bool:
-    """Whether a fact is folded already: what was read may be heard as well."""
+    """Whether a fact is folded already: a fact that was read may be heard as well."""
     if isinstance(fact, CallFinished):
         return fact.call_id in state.finished
     return isinstance(fact, CancelRequested) and state.cancel is not None

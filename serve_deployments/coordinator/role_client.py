@@ -1,4 +1,4 @@
-"""How a coordinator has a role's replicas run calls: one handle call per role and stage, repeated when it fails."""
+"""Sends calls to a role's replicas: one handle call per role and stage, repeated when it fails."""
 
 import asyncio
 from collections.abc import Mapping, Sequence

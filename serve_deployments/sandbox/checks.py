@@ -1,7 +1,7 @@
 """The replica's side of the sandbox: it starts a warden for each program, and reads its reply.
 
-At most `CHECKS_AT_ONCE` programs run at a time in one replica, each under a warden of its own, and in turns: a program
-that ran out of time goes behind all that wait. The replica waits only for pipes.
+At most `CHECKS_AT_ONCE` programs run at a time in one replica, each under its own warden. Programs take turns: one that
+ran out of time goes behind all that wait. The replica waits only for pipes.
 """
 
 import asyncio
@@ -24,10 +24,11 @@ from app.deliberation.outputs import TRIED_MAX, CheckOutcome, SandboxReport
 from serve_deployments.sandbox.warden import Order
 
 CHECKS_AT_ONCE = 4
-# A check ends so long before its deadline that its report is in time; a warden may take GRACE_S longer than ordered.
+# A check ends this long before its deadline, so that its report is in time; a warden may take GRACE_S longer than
+# ordered.
 MARGIN_S = 1.0
 GRACE_S = 5.0
-# After so many tests of one writer that ran out of time with a program, the writer's other tests are not run.
+# After this many tests of one writer ran out of time with a program, the writer's other tests are not run.
 TIMEOUTS_MAX = 3
 
 _REPLY_BYTES_MAX = 4 << 20
@@ -55,7 +56,7 @@ class _TestResult(BaseModel):
 
 
 class _Turn(BaseModel):
-    """The result of one turn of a program: why it cannot be run, or outcomes of the first tests; and what it tried."""
+    """One turn of a program: why it cannot run, or the outcomes of the first tests; and its refused attempts."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -104,7 +105,7 @@ class Sandbox:
         return _reported(check, turn.fault, brought, frozenset(pending), tried)
 
     async def _turn(self, check: Check, places: Sequence[int], until_s: float, first: bool) -> _Turn:
-        """Run one turn of a program with these tests once a slot is free; empty when the time is over."""
+        """Run one turn of a program with these tests once a slot is free; empty after the time."""
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout_at(until_s):

@@ -78,9 +78,9 @@ class Abandoned(Exception):
 
 
 class Zygote:
-    """A running zygote with a program and its tests. `tried` names what the program tried and may not.
+    """A running zygote with a program and its tests. `tried` names the program's refused attempts.
 
-    Raises CannotIsolate when it could not be confined; then nothing was run.
+    Raises CannotIsolate when confinement failed; then nothing was run.
     """
 
     def __init__(self, isolation: Isolation, limits: ResourceLimits, program: str, tests: list[str]) -> None:
@@ -210,7 +210,7 @@ class Zygote:
         return bool(data)
 
     def _drain(self) -> None:
-        """Read what the ended processes have left."""
+        """Read the remaining output of the ended processes."""
         for fd in (self._output, self._verdict, self._notes):
             with contextlib.suppress(BlockingIOError):
                 while self._read(fd):

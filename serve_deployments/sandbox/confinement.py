@@ -2,8 +2,8 @@
 
 They hold for the interpreter that it then executes, and for all that this one forks.
 
-It needs no privilege: it works for an ordinary user, for root, and in a container under the default seccomp profiles of
-Docker, containerd and Podman. It needs no user namespaces, which those profiles deny.
+It needs no privilege: it works for an ordinary user and for root. It also works in a container under the default
+seccomp profiles of Docker, containerd and Podman. It needs no user namespaces, which those profiles deny.
 """
 
 import ctypes
@@ -23,7 +23,7 @@ OPEN_FILES_MAX = 64
 SIGNALS_MAX = 64
 STACK_BYTES = 8 << 20
 NICENESS = 5
-# Not a virtual environment's link, whose packages it would look for.
+# The real path: through a virtual environment's link the interpreter would look for that environment's packages.
 INTERPRETER = os.path.realpath(sys.executable)
 
 _PR_SET_NO_NEW_PRIVS = 38

@@ -1,7 +1,7 @@
-"""Landlock: a process restricts which files it may still reach.
+"""Landlock: a process restricts the files that it may reach from then on.
 
-https://docs.kernel.org/userspace-api/landlock.html. Version 1 of its ABI is enough: rights of later
-versions are used where the kernel has them, and the filters of `seccomp` deny them in any case.
+https://docs.kernel.org/userspace-api/landlock.html. Version 1 of its ABI is enough. Rights of later versions are used
+when the kernel has them; the filters of `seccomp` deny them in any case.
 """
 
 import ctypes

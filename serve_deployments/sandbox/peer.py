@@ -1,8 +1,8 @@
 """Calls between a program's process and a test's, over two pipes. Both sides run this code.
 
-A message is a value of `values`. What is not plain stays in its process: the other one gets a `Remote`, which asks.
-The test's side is strict: it lets no object of the program take part in a verdict. It opens to the program only calls
-of its functions and the public attributes of its objects. A forged message can only carry another value.
+A message is a value of `values`. A value that is not plain stays in its process: the other process gets a `Remote` and
+asks through it. The test's side is strict: no object of the program takes part in a verdict. The program may only call
+the test's functions and use public attributes of its objects. A forged message can only carry another value.
 """
 
 import _thread
@@ -26,7 +26,8 @@ TEXT_CHARS_MAX = 500
 
 _LENGTH_BYTES = 4
 _DATA_TYPES = (bool, int, float, complex, str, bytes, bytearray, list, tuple, dict, set, frozenset, range, object)
-# Types whose subclasses cross as the value that they hold, and how it is read without the subclass's code.
+# An object of a subclass of these types crosses as its base value. Each function reads that value without the
+# subclass's code.
 _HELD: dict[type, Callable[[Any], object]] = {
     int: int.__index__,
     float: float.__float__,
@@ -36,7 +37,7 @@ _HELD: dict[type, Callable[[Any], object]] = {
 }
 _CHANGING = (list, dict, set, bytearray)
 _CLOSED = (types.ModuleType, types.FrameType, types.CodeType, types.TracebackType, types.CoroutineType)
-# They end loops and tasks in silence, those of the test too.
+# They end loops and tasks silently, also those of the test.
 _CONTROL = (StopIteration, StopAsyncIteration)
 _OF_A_FUNCTION = ("__name__", "__qualname__", "__doc__", "__module__")
 
@@ -44,8 +45,8 @@ _OF_A_FUNCTION = ("__name__", "__qualname__", "__doc__", "__module__")
 class Peer:
     """One side. `strict` is the test's; `operations` are what the other side may ask for besides the common ones.
 
-    `refusals` lists why the test cannot pass, `gone` says that the other process has ended. `heard` keeps the messages
-    that the test's side has got, up to HEARD_BYTES_MAX in all.
+    `refusals` lists why the test cannot pass; `gone` is true once the other process has ended. `heard` keeps the
+    messages that the test's side has received, up to HEARD_BYTES_MAX in all.
     """
 
     def __init__(self, incoming: int, outgoing: int, *, strict: bool) -> None:
@@ -145,7 +146,7 @@ class Peer:
             raise
 
     def _opens(self, operation: str, arguments: list[Any]) -> bool:
-        """Whether the program may ask this of the test: no way may lead from a function to its names."""
+        """Whether the program may ask this of the test: a function must not lead to its module's names."""
         if operation not in ("getattr", "setattr"):
             return operation not in ("await", *INSTANCE)
         target, name = arguments[:2]
@@ -234,6 +235,7 @@ class Peer:
         try:
             text = str(error)[:TEXT_CHARS_MAX]
         except Exception as unreadable:
+            # The error's class may be foreign: its `__str__` may raise anything, and the error must cross all the same.
             text = f"an error without a text: {type(unreadable).__name__}"
         arguments = [each if has_form(each) and type(each) not in _CHANGING else text for each in error.args]
         state = {name: each for name, each in vars(error).items() if has_form(each) and type(each) not in _CHANGING}
@@ -275,7 +277,7 @@ def _coroutine(peer: Peer, place: int, label: str) -> object:
 
 
 def _extended(peer: Peer, place: int, name: str, base: str, value: object) -> object:
-    """A plain value of a class of the program: it compares and computes as its base, and asks for other attributes."""
+    """A plain value of a class of the program: it computes as its base; the program answers for other attributes."""
     (kind,) = [each for each in _HELD if each.__name__ == base and type(value) is each]
     remote = Remote(peer, place, f"an object of class {name}")
 
@@ -288,7 +290,7 @@ def _extended(peer: Peer, place: int, name: str, base: str, value: object) -> ob
 def _error_class(peer: Peer, place: int, names: list[list[str]]) -> type[BaseException]:
     """The class of an error, or one like it below the nearest class that this process has too."""
     for module, name in names:
-        # A test runner takes errors of its own for something else than a failure.
+        # A test runner does not count its own errors as a failure.
         root = module.partition(".")[0]
         known = root in sys.stdlib_module_names and root not in ("unittest", "test", "doctest")
         found = getattr(sys.modules.get(module), name, None) if known else None

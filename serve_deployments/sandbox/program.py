@@ -1,6 +1,6 @@
-"""The program's side: loads the program, and answers what the test asks of it. It never learns a verdict.
+"""The program's side: loads the program, and answers the test's requests. It never learns a verdict.
 
-Nothing here is a wall: foreign code in the same process can reach all of it, and gains no more than other values.
+Nothing here is a barrier: foreign code in the same process can reach all of it, and can only return other values.
 """
 
 import os
@@ -15,7 +15,7 @@ from serve_deployments.sandbox.values import has_form
 
 # Modules by which a program would reach memory or machine code.
 DENIED = frozenset(("ctypes", "_ctypes", "_testcapi", "_testinternalcapi", "_xxtestfuzz", "_xxsubinterpreters"))
-# What is reported when it is tried: whole groups of audit events, and single ones.
+# Attempts at these are reported: whole groups of audit events, and single ones.
 _GROUPS = ("ctypes", "pty", "subprocess", "socket", "ftplib", "http", "urllib", "smtplib")
 _EVENTS = frozenset(
     "os.system os.exec os.fork os.forkpty os.posix_spawn os.spawn os.kill os.killpg os.putenv os.setxattr os.symlink "
@@ -32,7 +32,7 @@ def serve(program: str, incoming: int, outgoing: int, notes: int) -> None:
     module = types.ModuleType(PROGRAM)
 
     def load() -> list[Any]:
-        """The module, its names whose values are not plain, and the modules that it imports by their names."""
+        """The module, its names with values that are not plain, and the names of the modules that it imports."""
         sys.modules[PROGRAM] = module
         exec(compile(program, PROGRAM, "exec", dont_inherit=True), vars(module))
         own = {name: value for name, value in vars(module).items() if not name.startswith("__")}
@@ -48,7 +48,7 @@ def serve(program: str, incoming: int, outgoing: int, notes: int) -> None:
 
 
 def _watch(notes: int) -> None:
-    """Report attempts at what the sandbox withholds, and deny the modules that no program needs."""
+    """Report attempts at withheld operations, and deny the modules that no program needs."""
     seen: set[str] = set()
 
     def note(tried: str) -> None:

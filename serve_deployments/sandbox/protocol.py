@@ -1,4 +1,4 @@
-"""What the warden, the zygote and its processes call things when they talk to each other."""
+"""Names and numbers that the warden, the zygote and its processes share."""
 
 # The module names, and file names, of the two texts.
 PROGRAM, TEST = "solution", "test"
@@ -7,9 +7,9 @@ PROGRAM, TEST = "solution", "test"
 ORDER, CONTROL, STATUS, TESTS, VERDICT, NOTES, LIFELINE = range(3, 10)
 # Its events, on STATUS.
 READY, PROCESSES, ENDED, EXITS = "ready", "processes", "ended", "exits"
-# Its exit status, and that of its processes, when they could not do what they are for.
+# The exit status of the zygote and its processes when they could not do their work.
 BROKEN = 70
 
-# A line on VERDICT says that the program has loaded; the last one is the verdict, as JSON: the kind and the reason.
+# A line on VERDICT reports that the program has loaded. The last line is the verdict as JSON: the kind and the reason.
 LOADED = b"loaded"
 PASSED, FAILED, VOID, GONE = "passed", "failed", "void", "gone"

@@ -1,6 +1,7 @@
-"""References: an object of the other process, as this one holds it. Every use of one asks the other process.
+"""References to objects of the other process. Every use of a reference asks the other process.
 
-A test decides on plain values alone, so a reference refuses what would make the program's object decide a verdict.
+A test decides on plain values alone. So a reference refuses each use that would let the program's object decide a
+verdict.
 """
 
 import operator
@@ -18,7 +19,7 @@ _COMPARISONS = ("__eq__", "__ge__", "__gt__", "__le__", "__lt__", "__ne__")
 _PLAIN_ASKED = ("__bool__", "__call__", "__delitem__", "__enter__", "__getitem__", "__hash__", "__iter__", "__len__")
 _ASKED = (*_PLAIN_ASKED, "__next__", "__repr__", "__setitem__", "__str__")
 INSTANCE = ("__instancecheck__", "__subclasscheck__")
-# Methods by which plain types answer yes or no. An object of the program may not answer in their place.
+# Methods that answer yes or no on plain types. An object of the program must not answer for them.
 _YES_OR_NO = frozenset(
     name
     for kind in (str, bytes, float, frozenset[object])
@@ -32,7 +33,7 @@ class ProcessGone(BaseException):
 
 
 class Refused(Exception):
-    """The test needs what the program's process may not give. The test fails, whatever it does with this error."""
+    """The test needs a value that the program must not give. It fails, even if it catches this error."""
 
 
 class Remote:
@@ -146,7 +147,7 @@ def _awaited(awaitable: Any) -> object:  # noqa: ANN401
     return asyncio.run(one())
 
 
-# What the owner of the object does for each question.
+# The object's owner runs one of these functions for each request.
 OPERATIONS: dict[str, Callable[..., Any]] = {
     **{name: getattr(operator, name) for name in (*_UNARY, *_COMPARISONS, *(f"__{name}__" for name in _BINARY))},
     "__bool__": bool,

@@ -1,4 +1,4 @@
-"""seccomp: which system calls a process may still make, and which of them its warden counts.
+"""seccomp: restricts the system calls of a process, and lets its warden count some of them.
 
 Filters are programs of classic BPF over (number, architecture, arguments); https://docs.kernel.org/userspace-api/
 seccomp_filter.html. Calls that are not listed are refused. Filters cannot follow pointers, so no decision rests on a
@@ -41,8 +41,8 @@ _PR_SET_NAME = 15
 # Queries on opening files and terminals, non-blocking mode and inheritance: TCGETS, TIOCGWINSZ, FIONREAD, FIONBIO,
 # FIONCLEX, FIOCLEX.
 _IOCTLS = (0x5401, 0x5413, 0x541B, 0x5421, 0x5450, 0x5451)
-# F_DUPFD, F_GETFD, F_SETFD, F_GETFL, F_SETFL, F_DUPFD_CLOEXEC, F_GETPIPE_SZ. Not F_SETOWN and F_SETSIG, which send any
-# signal to any process of the same user; no range locks, whose number in the kernel is unbounded.
+# F_DUPFD, F_GETFD, F_SETFD, F_GETFL, F_SETFL, F_DUPFD_CLOEXEC, F_GETPIPE_SZ. F_SETOWN and F_SETSIG are absent: they
+# send any signal to any process of the same user. Range locks are absent: the kernel does not bound their number.
 _FCNTLS = (0, 1, 2, 3, 4, 1030, 1032)
 
 _PLAIN = (
@@ -115,7 +115,7 @@ def _assembled(architecture: Architecture, rules: dict[str, FilterBody], otherwi
 def counted(architecture: Architecture) -> FilterBody:
     """The filter that asks the warden about new threads, processes, files and directories, execution and signals.
 
-    No answer rests on a pointer: a process could change what it points to.
+    No answer rests on a pointer, because a process could change the memory behind it.
     """
     creating = [when(flags, os.O_CREAT, os.O_CREAT, COUNT, ALLOW) for flags in (1, 2)]
     rules = {

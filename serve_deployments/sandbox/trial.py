@@ -96,7 +96,7 @@ def _came_from(peer: Peer, text: str) -> bool:
 class _Names(dict[str, Any]):
     """A test's names, behind them the program's as they are now, and the modules that the program has imported.
 
-    What a program imports is imported here anew: its own could decide what the test sees.
+    The program's imports are repeated here: a module of the program could change the values that the test sees.
     """
 
     def __init__(self, peer: Peer, module: Remote, names: dict[str, Any], imported: list[str]) -> None:
@@ -203,7 +203,7 @@ class _Marking(ast.NodeTransformer):
 
 
 def _checks(statement: ast.stmt) -> bool:
-    """Whether a test that reaches this statement has checked something, though it may go on behind it."""
+    """Whether a test that reaches this statement has checked something, even if the test continues after it."""
     if isinstance(statement, _SCOPES):
         return False
     if not isinstance(statement, _COMPOUND):

@@ -21,7 +21,7 @@ _IMPOSSIBLE = "assert False"
 class Order(NamedTuple):
     """A program, its tests as pairs of name and source, and the limits of one test; `deadline_s` bounds all together.
 
-    `probe` says that no earlier turn has seen whether the program loads.
+    With `probe`, no earlier turn has tested whether the program loads.
     """
 
     directory: str

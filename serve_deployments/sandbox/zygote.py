@@ -43,7 +43,7 @@ def main(program: str) -> None:
 
 
 def _trial(program: str, place: int, length: int) -> None:
-    """One test: its two processes stay zombies until the warden, which ends them, has said so."""
+    """One test: its two processes stay zombies until the warden, which ends them, confirms it."""
     asked, ask = os.pipe()
     answered, answer = os.pipe()
     of_program = os.fork()
@@ -62,7 +62,7 @@ def _trial(program: str, place: int, length: int) -> None:
 
 
 def _end_with(act: Callable[[], None], ends: tuple[int, ...]) -> None:
-    """Do what this new process is for, with these descriptors alone, and end it."""
+    """Run this new process's task with these descriptors alone, and end the process."""
     try:
         for below, above in pairwise((2, *sorted(ends), _DESCRIPTORS_MAX)):
             os.closerange(below + 1, above)

@@ -40,7 +40,7 @@ def serve(settings: SimulatorSettings, listener: socket.socket) -> None:
         log_level="warning",
         server_header=False,
         date_header=False,
-        # vLLM's own default: what breaks on a closed idle connection breaks here too.
+        # vLLM's own default, so that clients meet closed idle connections here too.
         timeout_keep_alive=5,
         timeout_graceful_shutdown=3,
     )

@@ -16,8 +16,8 @@ import pytest
 
 from app.deliberation.errors import JournalUnavailable
 from app.deliberation.facts import Completed, encode
-from app.log.journal import CONSUMER, STREAM, JetStreamJournal
-from app.log.stream_settings import StreamSettings
+from app.log.journal import JetStreamJournal
+from app.log.stream_settings import CONSUMER, STREAM, StreamSettings
 from app.log.streams import apply
 from app.log.work_queue import QueueItem, WorkQueue
 from tests.conditions import until

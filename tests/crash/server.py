@@ -12,8 +12,7 @@ from typing import Any, Literal, Protocol
 
 from nats.aio.msg import Msg
 
-from app.log.journal import CONSUMER
-from app.log.stream_settings import StreamSettings
+from app.log.stream_settings import CONSUMER, StreamSettings
 from app.testing import subject_matches
 from tests.crash.consumer import Consumer, Pull
 from tests.crash.stream import Headers, Stored, Stream

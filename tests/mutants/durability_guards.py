@@ -14,21 +14,21 @@ STOPPED = f"{CRASH}test_a_cancel_at_any_step_leads_to_one_end_and_stops_every_ca
 DURABILITY_GUARDS = (
     Guard(
         "a fact is written only where nothing stands",
-        "app/log/journal.py",
-        "        headers = {_EXPECTED_LAST: str(expected), **self.seal",
-        "        headers = {**self.seal",
+        "app/log/first_write.py",
+        "        headers = {_EXPECTED_LAST: str(expected), **self._seal",
+        "        headers = {**self._seal",
         "tests/contracts/test_journal.py::test_first_write_wins_and_the_loser_gets_the_stored_record[jetstream]",
     ),
     Guard(
         "the same, as crashes show it",
-        "app/log/journal.py",
-        "        headers = {_EXPECTED_LAST: str(expected), **self.seal",
-        "        headers = {**self.seal",
+        "app/log/first_write.py",
+        "        headers = {_EXPECTED_LAST: str(expected), **self._seal",
+        "        headers = {**self._seal",
         f"{HANGS}[vote]",
     ),
     Guard(
         "an end is written only where none stands",
-        "app/log/journal.py",
+        "app/log/first_write.py",
         "        if write.alone is not None:\n",
         '        if write.subject.endswith(".end"):\n            del headers[_EXPECTED_LAST]\n'
         "        if write.alone is not None:\n",
@@ -36,7 +36,7 @@ DURABILITY_GUARDS = (
     ),
     Guard(
         "a write without an answer is looked for",
-        "app/log/journal.py",
+        "app/log/first_write.py",
         """            stored, _ = await self._standing(write.subject, write.believes)
             if stored is None:
                 detail""",
@@ -47,14 +47,14 @@ DURABILITY_GUARDS = (
     ),
     Guard(
         "a refused write is looked for: it may be one's own",
-        "app/log/journal.py",
+        "app/log/first_write.py",
         '        if error.get("err_code") == WRONG_LAST_SEQUENCE:',
         "        if False:",
         f"{SURPRISES}test_a_write_stored_after_its_timeout_counts_as_created",
     ),
     Guard(
         "what stands is compared with what was offered",
-        "app/log/journal.py",
+        "app/log/first_write.py",
         """                return Appended(stored, created=stored.data == write.data)
         raise""",
         """                return Appended(stored, created=True)
@@ -63,7 +63,7 @@ DURABILITY_GUARDS = (
     ),
     Guard(
         "a write in doubt is made again",
-        "app/log/journal.py",
+        "app/log/first_write.py",
         """        except JournalUnavailable as exc:
             failures = [exc]
         # Entered only after a failed""",

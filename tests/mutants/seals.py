@@ -58,7 +58,7 @@ SEALS = (
     ),
     Guard(
         "a forged revocation does not keep an honest one from being written",
-        "app/log/journal.py",
+        "app/log/first_write.py",
         "and (believes is None or believes(record)):\n",
         ":\n",
         f"{REVOCATION}[no log key-unsealed-stored]",

@@ -1,10 +1,10 @@
 """nats-server: its configuration with users, the health check of its store, and the declaration of the streams.
 
-It has no monitoring port, which would answer everybody: the user `monitor` asks for its health over its own protocol.
-Two observations on nats-server 2.15.1 explain the store's bound and check. After a write fails for lack of space, the
-stream refuses writes until the server restarts, even once there is room. Reads go on, and the health check reports the
-reason. Without an explicit bound a server takes three quarters of the space that is free at its start. Started on a
-full disk, it refuses every write while it reports health.
+It has no monitoring port, because that would answer any process. The user `monitor` asks for its health over its own
+protocol. Two observations on nats-server 2.15.1 explain the store's bound and check. After a write fails for lack of
+space, the stream refuses writes until the server restarts, even once there is room. Reads go on, and the health check
+reports the reason. Without an explicit bound a server takes three quarters of the space that is free at its start.
+Started on a full disk, it refuses every write while it reports health.
 """
 
 import asyncio

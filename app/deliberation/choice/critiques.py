@@ -28,7 +28,9 @@ def is_open(critique: Critique, rule: CritiqueStopRule) -> bool:
 
 
 def demanded(critiques: Mapping[str, Sequence[Critique]], rule: CritiqueStopRule) -> dict[str, list[Issue]]:
-    """By author, the issues to revise on, from all critics, also from those who accept. Authors without one are absent.
+    """By author, the issues to revise on, from all critics, also from those that accept.
+
+    Authors without one are absent.
 
     The same claim at the same place is one issue, at its highest severity.
     """

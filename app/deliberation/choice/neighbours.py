@@ -11,9 +11,9 @@ def neighbours(
 ) -> dict[str, tuple[str, ...]]:
     """The authors that each speaker reads, in the order shown: up to `most`, with distinct answers, none its own.
 
-    `answers` are the compared forms by author; an unreadable one (None) is shown to nobody. A speaker goes round a ring
-    from its own seat, in the next round from `most` seats on (sparse topologies: arXiv:2406.11776). All read equally
-    many, and each author takes each place equally often, within one. Without speakers or other answers it is empty.
+    `answers` are the compared forms by author; an unreadable one (None) is not shown. A speaker goes round a ring from
+    its own seat, in the next round from `most` seats on (sparse topologies: arXiv:2406.11776). All read equally many,
+    and each author takes each place equally often, within one. Without speakers or other answers it is empty.
     """
     different = len({answer for answer in answers.values() if answer is not None})
     # An author without a readable answer could read one more, and does not, so that places can be balanced.

@@ -63,7 +63,7 @@ def duels(candidates: Sequence[CandidateId], ballots: Sequence[Mapping[Candidate
 class Orders:
     """All orders of some candidates that a rule allows. Sets of candidates are bits, by index.
 
-    `blocks`, best first, are the smallest sets whose members stand together, in this sequence, in every order.
+    `blocks`, best first, are the smallest sets of members that stand together, in this sequence, in every order.
     `next_of` returns which of the remaining candidates may come next. `exact` is False where another rule replaces one
     that is too expensive.
     """

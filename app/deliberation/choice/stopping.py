@@ -11,7 +11,7 @@ from math import comb
 from typing import Literal
 
 VoteStopRule = Literal["unassailable", "beta", "none"]
-"""`beta` also stops when the lead is unassailable: that loses nothing. `none` asks everybody."""
+"""`beta` also stops when the lead is unassailable: that loses nothing. `none` asks every agent."""
 
 CERTAINTY = Fraction(95, 100)
 
@@ -46,7 +46,7 @@ def may_stop(rule: VoteStopRule, first: int, second: int, left: int) -> bool:
 
 
 def wave(rule: VoteStopRule, first: int, second: int, left: int) -> int:
-    """How many of the agents left to ask at once: the fewest whose votes could decide it, all for the leader.
+    """How many of the agents left to ask at once: the fewest that could decide the vote, if all chose the leader.
 
     One-by-one voting would ask at least as many, so waves make exactly its calls, in fewer stages. 0 when the vote is
     decided.

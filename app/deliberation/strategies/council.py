@@ -32,9 +32,9 @@ class CouncilParameters(Parameters):
     )
     stop: CritiqueStopRule = Field(
         default="no_major",
-        description="When rounds end before the last. no_major: no major issue or blocker is open; accepted: all "
-        "critics accept, and authors revise on minor issues too; settled: no_major, or a round's scores show neither a "
-        "gain nor another ranking (N more calls a round); none: never",
+        description="When rounds end before the last. no_major: no major issue or blocker is open. accepted: all "
+        "critics accept, and authors revise on minor issues too. settled: no_major, or a round's scores show neither a "
+        "gain nor another ranking (N more calls a round). none: never",
     )
     aggregation: Aggregation = Field(default="borda", description="How the scores are counted into one ranking")
 
@@ -139,7 +139,7 @@ def _revised(
     round: int,
     stages_left: int,
 ) -> Step[dict[str, Candidate] | None]:
-    """New versions by author; an author whose revision failed keeps its text. None: over the budget."""
+    """New versions by author; an author keeps its text when its revision failed. None: over the budget."""
     specification = run.specification
     calls: list[Call] = []
     for author, open_issues in issues.items():

@@ -1,7 +1,7 @@
 """`execute`: agents write programs and tests, a sandbox runs all of them, authors repair what fails.
 
 CodeT (arXiv:2207.10397) scores a program by the tests that it passes and by the programs that pass the same ones.
-Agents who see no program write the tests (AgentCoder, arXiv:2312.13010). A repair that makes a program worse is
+Agents that see no program write the tests (AgentCoder, arXiv:2312.13010). A repair that makes a program worse is
 discarded. A check in the sandbox asks no engine.
 """
 

@@ -1,4 +1,4 @@
-"""`tournament`: propose; pairs are judged in both orders by members who wrote neither; Bradley-Terry ranks them.
+"""`tournament`: propose; members that wrote neither judge each pair in both orders; Bradley-Terry ranks.
 
 A round robin with Bradley-Terry ranks more reliably than comparisons with one baseline; swiss rounds come close for
 fewer calls (arXiv:2502.14074). A knockout drops each pair's loser (arXiv:2501.13007).
@@ -31,8 +31,8 @@ class TournamentParameters(Parameters):
 
     format: Literal["round_robin", "swiss", "knockout"] = Field(
         default="round_robin",
-        description="round_robin: everyone meets everyone; swiss: the nearest in the standing, for some rounds; "
-        "knockout: who loses is out",
+        description="round_robin: each candidate meets every other; swiss: it meets the nearest in the standing, for "
+        "some rounds; knockout: the loser of a pair is out",
     )
     rounds_of_pairs: int | None = Field(
         default=None,
@@ -136,7 +136,7 @@ def _judged(
     ]
 
 
-# Every decision replays the strategy, whose earlier rounds do not change. These two functions take most of the time.
+# Every decision replays the strategy; its earlier rounds do not change. These two functions take most of the time.
 _rates = lru_cache(maxsize=64)(rates)
 
 

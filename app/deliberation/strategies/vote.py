@@ -38,8 +38,8 @@ class VoteParameters(Parameters):
     options: Options = Field(default=(), description=OPTIONS)
     stop: VoteStopRule = Field(
         default="unassailable",
-        description="`unassailable`: when no rest of the votes could change the winner; `beta`: also when the leader "
-        "is the true majority with 95 %; `none`: ask everybody at once",
+        description="`unassailable`: when no rest of the votes could change the winner. `beta`: also when the leader "
+        "is the true majority with 95 %. `none`: ask every agent at once",
     )
 
 

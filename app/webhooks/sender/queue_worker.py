@@ -90,7 +90,7 @@ class QueueWorker:
             log.info("webhook_log_unavailable", subject=record.subject, error=str(exc))
             return LOG_UNAVAILABLE_S
         except Exception as exc:
-            # One of the named places for a broad except: a defect delays its own item and must not end the others.
+            # A named place for a broad except: a defect delays its own item and must not end the others.
             log.error("webhook_defect", subject=record.subject, exc_info=exc)
             return DEFECT_S
 

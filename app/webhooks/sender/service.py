@@ -10,8 +10,9 @@ from typing import Any
 
 import structlog
 
-from app.log.journal import STREAM, WEBHOOKS_STREAM, JetStreamJournal
+from app.log.journal import JetStreamJournal
 from app.log.seal import LogSeal
+from app.log.stream_settings import STREAM, WEBHOOKS_STREAM
 from app.log.streams import ATTEMPTS_CONSUMER, WEBHOOKS_CONSUMER
 from app.observability.replica_status import SENDERS_SUBJECT
 from app.webhooks.sender.bulkheads import Bounds, Bulkheads

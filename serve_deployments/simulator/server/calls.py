@@ -67,7 +67,7 @@ class CallLedger:
                 self._call(call_id)[name] += share
 
     def abort(self, served: ServedRequest, tokens_written: int) -> None:
-        """Count a request whose client left after so many tokens were written."""
+        """Count a request that its client left after so many tokens were written."""
         self.end(served, "aborted")
         self._total["aborted_tokens"] += tokens_written
 

@@ -1,4 +1,4 @@
-"""Sends an answer in vLLM's shape, null fields included: as one body, or as events whose due times are absolute."""
+"""Sends an answer in vLLM's shape, null fields included: as one body, or as events with absolute due times."""
 
 import asyncio
 import json

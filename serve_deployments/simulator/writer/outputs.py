@@ -42,7 +42,7 @@ _RIGHT = {Behaviour.NORMAL: 0.75, Behaviour.EXCELLENT: 1.0, Behaviour.POOR: 0.0,
 _REPAIRED = {Behaviour.NORMAL: 0.8, Behaviour.EXCELLENT: 1.0, Behaviour.POOR: 0.3, Behaviour.STUBBORN: 0.0}
 _ACCEPTED = {Behaviour.NORMAL: 0.8, Behaviour.EXCELLENT: 0.95, Behaviour.POOR: 0.8, Behaviour.STUBBORN: 0.0}
 
-# The property names of each known shape whose properties do not depend on each other.
+# The property names of each known shape with properties that do not depend on each other.
 _SHAPES = {
     frozenset(("reasoning", "answer", "confidence")),
     frozenset(("reasoning", "error", "answer", "confidence")),

@@ -10,8 +10,8 @@ import pytest
 
 from app.deliberation.errors import JournalUnavailable
 from app.deliberation.facts import CancelRequested, Completed
-from app.log.journal import STREAM, JetStreamJournal
-from app.log.stream_settings import StreamSettings
+from app.log.journal import JetStreamJournal
+from app.log.stream_settings import STREAM, StreamSettings
 from app.log.streams import apply, prove_writes
 from app.main import lifespan_of
 from app.routes.dependencies import SystemClock
@@ -84,9 +84,9 @@ async def test_no_probe_is_written_after_a_successful_write(journal: JetStreamJo
 
 
 async def test_a_probe_write_matches_no_deliberation(journal: JetStreamJournal) -> None:
-    journal.last_write_failed = True
+    journal.writes.last_failed = True
     await prove_writes(journal)
-    assert journal.last_write_failed is False
+    assert journal.writes.last_failed is False
     assert await journal.last(["deliberations.*.*.>"]) == []
 
 

@@ -194,7 +194,7 @@ async def test_every_user_may_do_its_own_work(port: int) -> None:
         assert len(await agents.facts("default", story.id)) == 7
         assert [record async for record in gateway.read(f"deliberations.default.{story.id}.>", 0)]
         assert (await gateway.state()).last_sequence >= 9
-        gateway.last_write_failed = True
+        gateway.writes.last_failed = True
         await prove_writes(gateway)
         assert await gateway.inquire("control.coordinator", timeout_s=2) == [{"replica": "here"}]
         assert await gateway.inquire("control.role.DEV", timeout_s=2) == [{"replica": "here"}]

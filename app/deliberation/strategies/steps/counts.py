@@ -42,8 +42,9 @@ def by_answers(
 ) -> Conclusion:
     """The conclusion of a count: candidates rank by the votes for their answer, in the given order among equals.
 
-    `final` holds each author's final answer; who holds another than the first dissents. Candidates without a counted
-    answer come last, without a score: fewer tokens first, then a seeded hash. `picked` wins regardless of the count.
+    `final` holds each author's final answer; an author with another one than the first dissents. Candidates without a
+    counted answer come last, without a score: fewer tokens first, then a seeded hash. `picked` wins regardless of the
+    count.
     """
     group_of = {group.answer: group for group in count.groups}
     places = {group.answer: place for place, group in enumerate(count.groups)}

@@ -1,0 +1,173 @@
+"""First writes: a record is written only on a subject without a believed record.
+
+Source: NATS JetStream's optimistic concurrency, the expected last sequence of a subject.
+"""
+
+import base64
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import nats.errors
+import stamina
+from nats.aio.client import Client
+
+from app.deliberation.errors import FactTooLarge, JournalUnavailable
+from app.deliberation.ports import Appended, Record
+from app.log.connection import REQUEST_TIMEOUT_S, UNREACHABLE, request
+from app.log.direct_get import PAGE_RECORDS, DirectGet
+from app.log.seal import LogSeal
+from app.log.stream_settings import stream_of
+
+WRONG_LAST_SEQUENCE = 10071
+# Writers of records that are not believed may occupy a subject again between a look and a write.
+OCCUPIED_TRIES = 20
+# The end of the last look is kept for so many subjects, so that a flooded one is not read from its beginning.
+REMEMBERED_MAX = 10_000
+
+_EXPECTED_LAST = "Nats-Expected-Last-Subject-Sequence"
+_EXPECTED_LAST_AMONG = "Nats-Expected-Last-Subject-Sequence-Subject"
+# An honest record mostly stands before those of strangers on its subject.
+_FIRST_LOOK_RECORDS = 8
+
+Believes = Callable[[Record], bool]
+"""Whether a stored record is what an honest process wrote."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Write:
+    """A first write on `subject`, and on the pattern `alone`. What `believes` rejects counts as absent."""
+
+    subject: str
+    data: bytes
+    alone: str | None
+    believes: Believes | None
+
+
+def _headers_of(block: bytes) -> dict[str, str]:
+    """The headers of a stored message, as nats-py parses those of a received one: the last of equal names counts."""
+    lines = (line.partition(b":") for line in block.split(b"\r\n"))
+    return {name.strip().decode("latin-1"): value.strip().decode("latin-1") for name, _, value in lines}
+
+
+class FirstWriter:
+    """Writes over one connection, each retried for `patience_s`.
+
+    `last_failed` is True from a failed attempt until a record is created.
+    """
+
+    def __init__(self, client: Client, seal: LogSeal, reads: DirectGet, patience_s: float) -> None:
+        self.last_failed = False
+        self._client = client
+        self._seal = seal
+        self._reads = reads
+        self._patience_s = patience_s
+        self._nothing_believed_to: dict[str, int] = {}
+
+    async def write(self, subject: str, data: bytes, alone: str | None, believes: Believes | None) -> Appended:
+        """Write where no record on `subject`, or on the pattern `alone`, is believed; return the record that counts.
+
+        A stored record that `believes` rejects counts as absent. Raises FactTooLarge, and JournalUnavailable when
+        nothing was stored within the patience.
+        """
+        write = _Write(subject, data, alone, believes)
+        try:
+            return await self._attempt(write)
+        except JournalUnavailable as exc:
+            failures = [exc]
+        # Entered only after a failed first attempt, which it counts: building the context costs 0.1 ms.
+        retries = stamina.retry_context(
+            on=JournalUnavailable, attempts=None, timeout=self._patience_s, wait_initial=0.05, wait_max=1.0
+        )
+        async for attempt in retries:
+            with attempt:
+                if failures:
+                    raise failures.pop()
+                return await self._attempt(write)
+        raise AssertionError("a retry context ends by returning or raising")
+
+    async def _attempt(self, write: _Write) -> Appended:
+        try:
+            appended = await self._append(write)
+        except JournalUnavailable:
+            self.last_failed = True
+            raise
+        if appended.created:
+            self.last_failed = False
+        return appended
+
+    async def _append(self, write: _Write) -> Appended:
+        """Write behind what is stored but not believed, or return the believed record."""
+        expected = 0
+        for _ in range(OCCUPIED_TRIES):
+            appended = await self._append_once(write, expected)
+            if appended is not None:
+                return appended
+            stored, expected = await self._standing(write.subject, write.believes)
+            if stored is None and write.alone:
+                stored, expected = await self._standing(write.alone, write.believes)
+            if stored is not None:
+                return Appended(stored, created=stored.data == write.data)
+        raise JournalUnavailable(f"the log refused the write {OCCUPIED_TRIES} times: others write on its subject")
+
+    async def _append_once(self, write: _Write, expected: int) -> Appended | None:
+        """The stored record; None when the last sequence on the subject, or on `alone`, is not `expected`."""
+        headers = {_EXPECTED_LAST: str(expected), **self._seal.headers(write.subject, write.data)}
+        if write.alone is not None:
+            headers[_EXPECTED_LAST_AMONG] = write.alone
+        try:
+            message = await self._client.request(write.subject, write.data, timeout=REQUEST_TIMEOUT_S, headers=headers)
+        except nats.errors.MaxPayloadError as exc:
+            raise FactTooLarge(f"{len(write.data)} bytes on {write.subject}") from exc
+        except UNREACHABLE as exc:
+            # Whether it is stored is unknown. The subject decides: while it is empty, the write may be repeated.
+            stored, _ = await self._standing(write.subject, write.believes)
+            if stored is None:
+                detail = f"the log did not acknowledge the write; it may be away, or its store full: {exc!r}"
+                raise JournalUnavailable(detail) from exc
+            return Appended(stored, created=stored.data == write.data)
+        reply = json.loads(message.data)
+        error = reply.get("error")
+        if error is None:
+            return Appended(Record(write.subject, reply["seq"], write.data), created=True)
+        if error.get("err_code") == WRONG_LAST_SEQUENCE:
+            return None
+        raise JournalUnavailable(f"the log refused the write: {error.get('description')}")
+
+    async def _standing(self, pattern: str, believes: Believes | None) -> tuple[Record | None, int]:
+        """The record that counts on a subject or pattern, and the last sequence there, 0 when it is empty.
+
+        The last record is read from the leader: a direct get may reach a stale follower.
+        """
+        query = json.dumps({"last_by_subj": pattern}).encode()
+        reply = await request(self._client, f"$JS.API.STREAM.MSG.GET.{stream_of(pattern)}", query)
+        if "error" in reply:
+            if reply["error"].get("code") == 404:
+                return None, 0
+            raise JournalUnavailable(f"the log refused a read: {reply['error'].get('description')}")
+        stored = reply["message"]
+        record = Record(stored["subject"], stored["seq"], base64.b64decode(stored.get("data", "")))
+        headers = _headers_of(base64.b64decode(stored.get("hdrs", "")))
+        if self._seal.believes(record.subject, record.data, headers) and (believes is None or believes(record)):
+            return record, record.sequence
+        return await self.first_believed(pattern, record.sequence, believes), record.sequence
+
+    async def first_believed(self, pattern: str, up_to: int, believes: Believes | None = None) -> Record | None:
+        """The first believed record of a pattern with an unbelieved last one at `up_to`; None when there is none.
+
+        Without `believes` it reads only what was stored since its last look. Raises JournalUnavailable.
+        """
+        after, size = 0 if believes else self._nothing_believed_to.get(pattern, 0), _FIRST_LOOK_RECORDS
+        while after < up_to:
+            batch = await self._reads.page(pattern, after, size)
+            found = next((record for record in batch.records if believes is None or believes(record)), None)
+            if found is not None:
+                return found
+            if batch.position <= after:
+                raise JournalUnavailable("the log's reads lag behind its writes")
+            after, size = batch.position, PAGE_RECORDS
+        if believes is None:
+            self._nothing_believed_to[pattern] = after
+            if len(self._nothing_believed_to) > REMEMBERED_MAX:
+                del self._nothing_believed_to[next(iter(self._nothing_believed_to))]
+        return None
