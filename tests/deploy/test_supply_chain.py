@@ -48,7 +48,9 @@ def test_npms_report_is_read_alike(report: dict[str, Any], passed: bool, reason:
     assert npm_verdict(report) == (passed, reason)
 
 
-@pytest.mark.parametrize("lock", ["requirements.lock", "requirements-dev.lock", "sdk/requirements.lock"])
+@pytest.mark.parametrize(
+    "lock", ["requirements.lock", "requirements-dev.lock", "sdk/requirements.lock", "docsite/requirements.lock"]
+)
 def test_every_python_package_is_locked_with_hashes(lock: str) -> None:
     for entry in re.split(r"^(?=[a-z0-9])", (ROOT / lock).read_text(), flags=re.MULTILINE)[1:]:
         assert LOCKED.match(entry) and "--hash=sha256:" in entry, entry
