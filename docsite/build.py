@@ -18,7 +18,7 @@ from docsite.reference import pages as reference_pages
 
 ROOT = Path(__file__).resolve().parents[1]
 WORK = ROOT / "build" / "docs"
-_LINK = re.compile(r"(?<!!)\[([^\]]*)\]\((?!https?:|mailto:|#)([^)#\s]+)(#[^)\s]*)?\)")
+_LINK = re.compile(r"\[([^\]]*)\]\((?!https?:|mailto:|#)([^)#\s]+)(#[^)\s]*)?\)")
 _CODE = re.compile(r"^ *```.*?^ *```$", re.MULTILINE | re.DOTALL)
 _NAV_ENTRY = re.compile(r'\{ "API reference" = \[\] \}')
 
