@@ -161,7 +161,8 @@ class Load:
         self._body = {
             "task": TASK,
             "strategy": plan.strategy,
-            "constraints": {"timeout_seconds": plan.timeout_s},
+            # A verdict cut by the deadline is no goodput.
+            "constraints": {"timeout_seconds": plan.timeout_s, "on_deadline": "fail"},
         }
         self.ids: set[str] = set()
         self.findings = findings

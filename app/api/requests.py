@@ -25,7 +25,7 @@ from app.api.schemas import FieldProblem
 from app.api.webhook_payloads import TERMINAL_EVENTS, WebhookEvent
 from app.api.webhook_targets import URL_CHARS_MAX, Rules, UnfitUrl, parsed
 from app.deliberation.engine import StrategyDefinition
-from app.deliberation.specification import TIMEOUT_S_MAX, TOKEN_PATTERN
+from app.deliberation.specification import TIMEOUT_S_MAX, TOKEN_PATTERN, OnDeadline
 from app.deliberation.strategies import STRATEGIES
 
 TASK_CHARS_MAX = 32_768
@@ -33,6 +33,8 @@ AGENTS_MAX = 32
 DEFAULT_ROLE = "DEV"
 DEFAULT_SIZE = 3
 SEED_MAX = 2**63 - 1
+SEED_DRAWN_MAX = 2**53 - 1
+"""The largest seed that is drawn: every JSON reader keeps it, also one in which all numbers are doubles."""
 WAIT_MAX_S = 60
 KEY_PATTERN = r"^[\x21-\x7e]{1,255}$"
 
@@ -94,12 +96,18 @@ Metadata = Annotated[dict[MetadataKey, Annotated[str, Field(max_length=512)]], F
 
 
 class ConstraintsRequest(RequestModel):
-    """What the answer must satisfy. `metadata` is context for the agents; only the deadline reaches no prompt."""
+    """What the answer must satisfy. `metadata` is context for the agents; the two fields of the deadline are not."""
 
     rubric: Rubric | None = Field(default=None, description="Criteria that judges score; a general rubric if absent")
     requirements: list[Requirement] = Field(default=[], max_length=32)
     timeout_seconds: MaybeWhole = Field(
         default=None, ge=1, le=TIMEOUT_S_MAX, description="Deadline; the gateway's default if absent"
+    )
+    on_deadline: OnDeadline = Field(
+        default="best",
+        exclude_if=lambda given: given == "best",
+        description="best: complete with the best verdict that the answers so far allow, and time out only without "
+        "any; fail: time out",
     )
     metadata: Metadata = {}
 
@@ -203,7 +211,7 @@ class DeliberationRequest(RequestModel):
     )
     budget: BudgetRequest = BudgetRequest()
     sampling: SamplingRequest = SamplingRequest()
-    seed: MaybeWhole = Field(default=None, ge=0, le=SEED_MAX, description="Drawn and recorded if absent")
+    seed: MaybeWhole = Field(default=None, ge=0, le=SEED_MAX, description="Drawn below 2^53 and recorded if absent")
     metadata: Metadata = Field(default={}, description="For filtering lists; it does not reach the prompts")
     webhook: WebhookRequest | None = Field(default=None, description="Receiver of the end, or of chosen events")
 

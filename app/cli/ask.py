@@ -17,6 +17,7 @@ from app.cli.exits import CommandError, Exit, exit_of, output, run
 from app.cli.options import DEFAULT_URL, ApiKeyOption, JsonOption, UrlOption, nested_values, pairs
 from app.cli.render.ranking import deliberation_report
 from app.cli.watch import print_events, until_ended, watch_deliberation
+from app.deliberation.specification import OnDeadline
 
 
 def parse_council(text: str) -> list[JsonObject]:
@@ -146,6 +147,9 @@ def ask(
     rubric: Annotated[str | None, typer.Option(help="Criteria: a text, a JSON list, or @file with either.")] = None,
     requirement: Annotated[list[str] | None, typer.Option(help="A requirement for answers; repeatable.")] = None,
     timeout: Annotated[int | None, typer.Option(metavar="SECONDS", help="Deadline. (default: 300)")] = None,
+    on_deadline: Annotated[
+        OnDeadline | None, typer.Option(help="Whether the deadline ends in the best verdict so far. (default: best)")
+    ] = None,
     seed: Annotated[int | None, typer.Option(help="Seed of all random choices.")] = None,
     max_tokens: Annotated[int | None, typer.Option(help="Token limit of one completion. (default: 2048)")] = None,
     temperature: Annotated[float | None, typer.Option(help="Temperature of the first agent. (default: 0.7)")] = None,
@@ -178,6 +182,7 @@ def ask(
             rubric=None if rubric is None else parse_rubric(rubric),
             requirements=requirement,
             timeout_seconds=timeout,
+            on_deadline=on_deadline,
         ),
         quorum=quorum,
         budget=_given(max_tokens=budget_tokens, max_calls=budget_calls),

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
+from typing import Literal
 
 from app.deliberation.calls import Call, Cost
 from app.deliberation.facts import CallFinished
@@ -33,16 +34,30 @@ def predicted_tokens(calls: Iterable[Call]) -> int:
     )
 
 
-def admits(budget: Budget, spent: Cost, calls: tuple[Call, ...], reserve: Cost) -> bool:
-    """Whether a stage fits: spent + predicted + reserve ≤ budget, on both sides. Calls without an engine are free."""
+def refused_by(budget: Budget, spent: Cost, calls: Sequence[Call], reserve: Cost) -> Literal["calls", "tokens"] | None:
+    """The side of the budget that a stage exceeds: spent + predicted + reserve > budget. None if it fits.
+
+    Calls without an engine are free.
+    """
     asked = [call for call in calls if call.check is None]
     if not asked:
-        return True
+        return None
     if budget.max_calls is not None and spent.calls + len(asked) + reserve.calls > budget.max_calls:
-        return False
+        return "calls"
     if budget.max_tokens is None:
-        return True
-    return spent.tokens + predicted_tokens(asked) + reserve.tokens <= budget.max_tokens
+        return None
+    return "tokens" if spent.tokens + predicted_tokens(asked) + reserve.tokens > budget.max_tokens else None
+
+
+def needs_of_first_stage(budget: Budget, calls: Sequence[Call]) -> str:
+    """What a first stage that the budget refuses would need, what the budget has, and the remedy."""
+    needed, answers = predicted_tokens(calls), sum(call.max_tokens for call in calls)
+    limits = ", ".join(f"budget.{name} is {limit}" for name, limit in budget if limit is not None)
+    return (
+        f"the first stage needs {len(calls)} calls and {needed} tokens, "
+        f"{answers} of them for answers at their longest; {limits}. "
+        "Raise it, lower sampling.max_tokens, or ask fewer agents."
+    )
 
 
 def stage_deadlines(opened_at: datetime, deadline_at: datetime, stages_left: int) -> tuple[datetime, datetime]:

@@ -5,7 +5,7 @@ from dataclasses import dataclass, fields
 from datetime import datetime
 from typing import TypeVar
 
-from app.deliberation.budget import admits, spent_on, stage_deadlines
+from app.deliberation.budget import refused_by, spent_on, stage_deadlines
 from app.deliberation.calls import Ask, Call, Cost, FactProblem
 from app.deliberation.errors import DeadlineExceeded, DeliberationError, InvalidOutput, Poisoned, StrategyDrift
 from app.deliberation.facts import (
@@ -13,6 +13,7 @@ from app.deliberation.facts import (
     Cancelled,
     Cause,
     Completed,
+    CutStage,
     Degraded,
     Dissent,
     End,
@@ -38,7 +39,7 @@ _Output = TypeVar("_Output", bound=ParsedOutput)
 
 @dataclass(frozen=True, slots=True)
 class Outcomes:
-    """The outcomes of a stage that were seen, by call id. `admitted` is False when the budget refused the stage."""
+    """The outcomes of a stage that were seen, by call id. `admitted` is False when budget or time refused the stage."""
 
     seen: Mapping[str, CallFinished]
     admitted: bool = True
@@ -170,9 +171,11 @@ def decide(state: State, now: datetime, definition: StrategyDefinition) -> Decis
         return Done()
     if state.cancel is not None:
         return Finish(Cancelled(deliberation_id=state.deliberation_id, ts=now, usage=usage(state)))
-    if now >= state.accepted.deadline_at:
-        late = DeadlineExceeded(f"no verdict within {state.specification.constraints.timeout_seconds} seconds")
-        end = TimedOut(deliberation_id=state.deliberation_id, ts=now, problem=problem_of(late), usage=usage(state))
+    late = _is_late(state, now)
+    constraints = state.specification.constraints
+    if late and (constraints.on_deadline == "fail" or not any(each.answered for each in state.finished.values())):
+        missed = DeadlineExceeded(f"no verdict within {constraints.timeout_seconds} seconds")
+        end = TimedOut(deliberation_id=state.deliberation_id, ts=now, problem=problem_of(missed), usage=usage(state))
         return Finish(end)
     if state.takeovers_without_progress >= POISON_TAKEOVERS:
         detail = f"{state.takeovers_without_progress} coordinators in a row died or hung over it"
@@ -184,22 +187,30 @@ def decide(state: State, now: datetime, definition: StrategyDefinition) -> Decis
         )
     stage = state.open_stage
     cause = closing_cause(stage, state.finished, now) if stage else None
-    return _closing(state, now, stage, cause) if stage and cause else _replay(state, now, definition)
+    return _closing(state, now, stage, cause) if stage and cause else _replay(state, now, definition, late)
 
 
-def _replay(state: State, now: datetime, definition: StrategyDefinition) -> Decision:
+def _is_late(state: State, now: datetime) -> bool:
+    """Whether the deadline has passed; also by the clock of the coordinator that closed the last stage."""
+    closed = state.stages[-1].closed if state.stages else None
+    return max(now, closed.ts if closed else now) >= state.accepted.deadline_at
+
+
+def _replay(state: State, now: datetime, definition: StrategyDefinition, late: bool) -> Decision:
+    """Run the strategy over the recorded stages. When it is `late`, no other stage opens, so that it concludes."""
     strategy = definition.run(state.specification)
     recorded = iter(state.stages)
     spent = Cost()
-    budget_refused = False
+    cut: list[CutStage] = []
     try:
         ask = next(strategy)
         while True:
-            if not admits(state.specification.budget, spent, ask.calls, ask.reserve):
-                budget_refused = True
+            refused = refused_by(state.specification.budget, spent, ask.calls, ask.reserve)
+            stage = None if refused else next(recorded, None)
+            if stage is None and (by := refused or ("deadline" if late else None)):
+                cut.append(CutStage(purpose=ask.purpose, round=ask.round, by=by))
                 ask = strategy.send(Outcomes({}, admitted=False))
                 continue
-            stage = next(recorded, None)
             if stage is None:
                 opened = _opening(state, now, ask)
                 return OpenStage(opened, RunStage(opened, ask.calls, _call_deadline(state, opened)))
@@ -208,11 +219,13 @@ def _replay(state: State, now: datetime, definition: StrategyDefinition) -> Deci
                 lacking = tuple(call for call in ask.calls if call.call_id not in state.finished)
                 return RunStage(stage.opened, lacking, _call_deadline(state, stage.opened))
             seen = {call_id: state.finished[call_id] for call_id in stage.closed.seen}
+            if _is_cut(stage.opened, stage.closed, seen):
+                cut.append(CutStage(purpose=ask.purpose, round=ask.round, by="deadline"))
             spent += spent_on(ask.calls, seen)
             ask = strategy.send(Outcomes(seen))
     except StopIteration as stop:
         _all_replayed(recorded)
-        return _concluded(state, now, stop.value, budget_refused)
+        return _concluded(state, now, stop.value, cut)
     except StrategyDrift:
         raise
     except DeliberationError as error:
@@ -261,6 +274,11 @@ def _all_replayed(recorded: Iterator[Stage]) -> None:
         raise StrategyDrift(f"the log records stage {stage.opened.stage}, and the strategy ends before it")
 
 
+def _is_cut(opened: StageOpened, closed: StageClosed, seen: Mapping[str, CallFinished]) -> bool:
+    """Whether a stage lacks answers after its calls had their whole time."""
+    return closed.ts >= opened.call_deadline_at and sum(each.answered for each in seen.values()) < len(opened.calls)
+
+
 def _call_deadline(state: State, opened: StageOpened) -> datetime:
     return state.accepted.deadline_at if opened.stage == 1 else opened.call_deadline_at
 
@@ -279,8 +297,9 @@ def _closing(state: State, now: datetime, stage: Stage, cause: Cause) -> CloseSt
     return CloseStage(fact)
 
 
-def _concluded(state: State, now: datetime, conclusion: Conclusion, budget_refused: bool) -> Finish:
-    reasons = conclusion.degraded + (("budget",) if budget_refused else ())
+def _concluded(state: State, now: datetime, conclusion: Conclusion, cut: Sequence[CutStage]) -> Finish:
+    causes = dict.fromkeys("deadline" if stage.by == "deadline" else "budget" for stage in cut)
+    reasons = (*conclusion.degraded, *sorted(causes))
     spent = usage(state)
     verdict = Verdict(
         **{field.name: getattr(conclusion, field.name) for field in fields(conclusion) if field.name != "degraded"},
@@ -292,6 +311,6 @@ def _concluded(state: State, now: datetime, conclusion: Conclusion, budget_refus
         ts=now,
         verdict=verdict,
         usage=spent,
-        degraded=Degraded(reasons=reasons) if reasons else None,
+        degraded=Degraded(reasons=reasons, cut=tuple(cut)) if reasons else None,
     )
     return Finish(end)

@@ -16,7 +16,7 @@ DeliberationError
 ├── Poisoned                  coordinator after coordinator dies or hangs on the deliberation
 ├── QuorumNotReached          no agent answered
 ├── BudgetExhausted           the budget does not admit even the first stage
-├── DeadlineExceeded          the deadline passed before a verdict
+├── DeadlineExceeded          no answer by the deadline, or no verdict where the deadline must fail
 └── CallFailure               one model request failed; recorded as an outcome, never as an answer
     ├── EngineUnavailable     refused, broken off, 5xx or overloaded after all attempts
     ├── EngineRejected        the engine refuses this request (4xx): asking again cannot help
@@ -141,7 +141,7 @@ class BudgetExhausted(DeliberationError):
 
 
 class DeadlineExceeded(DeliberationError):
-    """The deliberation's deadline passed before a verdict."""
+    """The deadline passed without an answer, or without a verdict where it must fail."""
 
     code = "deadline_exceeded"
     retryable = True

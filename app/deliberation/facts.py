@@ -16,6 +16,7 @@ from app.deliberation.outputs import OutputKind
 from app.deliberation.specification import AgentSpec, Purpose, Specification, Token, Value, checked_token
 
 Cause = Literal["all", "quorum", "deadline"]
+CutBy = Literal["deadline", "calls", "tokens"]
 TerminalStatus = Literal["completed", "failed", "cancelled", "timeout"]
 
 
@@ -226,10 +227,19 @@ class TotalUsage(Usage, frozen=True):
     by_agent: tuple[AgentUsage, ...] = ()
 
 
+class CutStage(Value, frozen=True):
+    """A stage that lacks answers because time was over, or that time or the budget did not let open."""
+
+    purpose: Purpose
+    round: int
+    by: CutBy
+
+
 class Degraded(Value, frozen=True):
-    """Why a completed deliberation is less than was asked for."""
+    """Why a completed deliberation is less than was asked for. `cut` lists stages in order."""
 
     reasons: tuple[str, ...] = ()
+    cut: tuple[CutStage, ...] = ()
 
 
 class _End(Envelope, frozen=True):

@@ -10,6 +10,9 @@ from app.deliberation.errors import InvalidToken
 TIMEOUT_S_MAX = 3_600
 """The longest deadline that a deliberation may have."""
 
+OnDeadline = Literal["best", "fail"]
+"""At the deadline: the best verdict that the recorded answers allow, or none."""
+
 TOKEN_PATTERN = r"^[a-z0-9_-]{1,64}$"
 
 Token = Annotated[str, Field(pattern=TOKEN_PATTERN)]
@@ -46,7 +49,7 @@ class Criterion(Value, frozen=True):
 
 
 class Constraints(Value, frozen=True):
-    """What the answer must satisfy. All of it but the deadline, `timeout_seconds`, reaches the prompts.
+    """What the answer must satisfy. All of it but `timeout_seconds` and `on_deadline` reaches the prompts.
 
     `metadata` is context for the agents.
     """
@@ -54,6 +57,7 @@ class Constraints(Value, frozen=True):
     rubric: tuple[Criterion, ...]
     requirements: tuple[str, ...] = ()
     timeout_seconds: int
+    on_deadline: OnDeadline = "best"
     metadata: dict[str, str] = {}
 
 

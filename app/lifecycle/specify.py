@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from math import ceil
 
-from app.api.requests import SEED_MAX, DeliberationRequest, SamplingRequest, Submission
+from app.api.requests import SEED_DRAWN_MAX, DeliberationRequest, SamplingRequest, Submission
 from app.api.webhook_payloads import ordered
 from app.deliberation.engine import StrategyDefinition
 from app.deliberation.facts import Accepted
@@ -125,11 +125,12 @@ def specification(
             rubric=rubric,
             requirements=tuple(asked.requirements),
             timeout_seconds=asked.timeout_seconds or timeout_s,
+            on_deadline=asked.on_deadline,
             metadata=asked.metadata,
         ),
         quorum=request.quorum or default_quorum(request.size),
         budget=Budget(**request.budget.model_dump()),
-        seed=secrets.randbelow(SEED_MAX + 1) if request.seed is None else request.seed,
+        seed=secrets.randbelow(SEED_DRAWN_MAX + 1) if request.seed is None else request.seed,
         metadata=request.metadata,
         webhook=webhook,
     )

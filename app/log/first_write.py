@@ -27,7 +27,7 @@ REMEMBERED_MAX = 10_000
 
 _EXPECTED_LAST = "Nats-Expected-Last-Subject-Sequence"
 _EXPECTED_LAST_AMONG = "Nats-Expected-Last-Subject-Sequence-Subject"
-# An honest record mostly stands before those of strangers on its subject.
+# An honest record mostly stands before those of foreign writers on its subject.
 _FIRST_LOOK_RECORDS = 8
 
 Believes = Callable[[Record], bool]

@@ -277,7 +277,9 @@ class JetStreamJournal:
         try:
             for pattern in patterns:
                 live.subscriptions.append(await self.client.subscribe(f"live.{pattern}", cb=live.take))
-            # After this round trip the server has the subscription, so the caller may read the log.
+            # nats-py sends the PING of a flush before commands that are still pending, so that only the second one
+            # follows the subscription. After it the server has the subscription, and the caller may read the log.
+            await self.client.flush(timeout=2)
             await self.client.flush(timeout=2)
             confirmed = True
         except UNREACHABLE as exc:

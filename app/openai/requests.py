@@ -36,13 +36,15 @@ from app.api.requests import (
     SamplingRequest,
 )
 from app.api.schemas import FieldProblem
-from app.deliberation.specification import TIMEOUT_S_MAX
+from app.deliberation.specification import TIMEOUT_S_MAX, OnDeadline
 from app.openai.problems import ModelNotFound
 
 MESSAGES_MAX = 1_024
 STOPS_MAX = 4
 # The strategy that returns every agent's answer: for it, `n` is the number of agents.
 SIDE_BY_SIDE = "independent"
+# The options that are `constraints` of a deliberation's request.
+CONSTRAINTS = ("rubric", "requirements", "timeout_seconds", "on_deadline")
 
 # The installation's `strategies` and `roles`, each by name.
 Registry = Mapping[str, Mapping[str, Any]]
@@ -167,6 +169,7 @@ class DeliberationOptions(RequestModel):
     rubric: Rubric | None = None
     requirements: list[Requirement] | None = Field(default=None, max_length=32)
     timeout_seconds: MaybeWhole = Field(default=None, ge=1, le=TIMEOUT_S_MAX)
+    on_deadline: OnDeadline | None = Field(default=None, description="Default best")
 
 
 def _listed(stop: object) -> object:
@@ -334,7 +337,7 @@ def deliberation_of(chat: ChatCompletionRequest, registry: Registry) -> Delibera
     strategy, role = model_parts(chat.model, registry)
     options = chat.deliberation or DeliberationOptions()
     given = options.model_dump(exclude_none=True)
-    constraints = {name: given.pop(name) for name in ("rubric", "requirements", "timeout_seconds") if name in given}
+    constraints = {name: given.pop(name) for name in CONSTRAINTS if name in given}
     sampling = SamplingRequest(
         temperature=chat.temperature, top_p=chat.top_p, max_tokens=chat.max_completion_tokens or chat.max_tokens
     )

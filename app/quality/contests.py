@@ -45,7 +45,7 @@ def _tournaments(judge: float, bias: float) -> Iterator[Experiment]:
     rates = f"p=.6 q={short(judge)} b={short(bias)}"
     setting = Setting(strategy="tournament", agents=3, model=model)
     right = expected(distribution_of(setting), contest_forms.round_robin(3, judge, bias))
-    yield Experiment(about=f"N=3 {rates}, everyone meets everyone", setting=setting, right=right, calls=3 + 3 * 2)
+    yield Experiment(about=f"N=3 {rates}, round robin", setting=setting, right=right, calls=3 + 3 * 2)
     setting = Setting(strategy="tournament", agents=4, model=model, parameters={"format": "knockout"})
     right = contest_forms.knockout_of_four(model.accuracy, judge, bias)
     yield Experiment(about=f"N=4 {rates}, knockout", setting=setting, right=right, calls=4 + 2 * 3)

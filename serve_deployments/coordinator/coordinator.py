@@ -218,11 +218,12 @@ class CoordinatorReplica:
                     await self._journal.announce(work.state.end)
                     return
                 case OpenStage(fact, run):
-                    if work.life is Life.WAITING:
-                        work.enter(Life.RUNNING)
+                    work.begin()
                     if await self._facts.append(work, fact):
                         await self._run_stage(work, run)
                 case RunStage():
+                    # Another coordinator may have opened the stage, while this work waited for its turn.
+                    work.begin()
                     await self._run_stage(work, decision)
                 case CloseStage(fact):
                     await self._facts.append(work, fact)

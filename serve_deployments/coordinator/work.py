@@ -10,7 +10,7 @@ from enum import Enum, auto
 from pydantic import ValidationError
 
 from app.deliberation.errors import Gone, JournalUnavailable, UnexpectedFact
-from app.deliberation.facts import CallDelta, CallStarted, Cancelled, Deleted, Fact, Resumed, TimedOut, decode
+from app.deliberation.facts import CallDelta, CallStarted, Cancelled, Deleted, Fact, Resumed, decode
 from app.deliberation.fold import State
 from app.deliberation.ports import Journal, Record
 from app.log.work_queue import QueueItem
@@ -76,6 +76,11 @@ class Work:
         assert life is self.life or life in _NEXT[self.life], f"{life} cannot follow {self.life}"
         self.life = life
 
+    def begin(self) -> None:
+        """Calls may be made from now on."""
+        if self.life is Life.WAITING:
+            self.enter(Life.RUNNING)
+
     def join(self, queue: AdmissionQueue, now_s: float) -> Ticket:
         """Take a ticket of the queue; a work that was begun before is granted its turn at once."""
         self._queue, self._ticket = queue, queue.ask(now_s, begun=bool(self.state.stages))
@@ -99,7 +104,8 @@ class Work:
         if self._queue is not None and self._ticket is not None:
             end = self.state.end
             stopped = end is None or isinstance(end, Cancelled)
-            outcome = "stopped" if stopped else "missed" if isinstance(end, TimedOut) else "done"
+            missed = end is not None and end.ts >= self.state.accepted.deadline_at
+            outcome = "stopped" if stopped else "missed" if missed else "done"
             self._queue.leave(self._ticket, now_s, outcome)
             self._queue = self._ticket = None
 

@@ -1,8 +1,8 @@
-"""Attackers in a process of their own, so that they take no time of those who measure.
+"""Attackers in a process of their own, so that they take no time from the measuring process.
 
 `python -m tests.attack.attacker idle PORT COUNT SOURCE` opens idle connections, prints how many, and holds them until
-its input ends. `… pour PORT KIND SECONDS` sends heads of 64 MB on eight connections at once, again and again, and
-prints the most bytes that one of them could send, and how many were refused.
+its input ends. `… pour PORT KIND SECONDS` repeatedly sends heads of 64 MB on eight connections at once. It prints the
+most bytes that one connection could send, and the number of refusals.
 """
 
 import asyncio

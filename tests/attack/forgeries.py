@@ -60,7 +60,7 @@ VERDICTS = {
     "def f(x): return A()",
     "an order that lies": "class A(float):\n    __lt__ = __gt__ = __sub__ = __abs__ = lambda s, *_: s\n"
     "def f(x): return A(7)",
-    "a fraction whose class is changed": "import fractions\nfractions.Fraction.__eq__ = lambda *_: True\n"
+    "a fraction of a changed class": "import fractions\nfractions.Fraction.__eq__ = lambda *_: True\n"
     "def f(x): return fractions.Fraction(7)",
     "a list of what equals everything": "class A:\n    __eq__ = lambda *_: True\ndef f(x): return [A()]",
     "a data class that equals everything": "import dataclasses\n@dataclasses.dataclass\nclass A:\n"
@@ -147,7 +147,7 @@ VERDICTS = {
 
 # Forgeries against a certain test: the program gets something of the test, or the test runs what the program gives.
 AGAINST = {
-    "a callback whose failure is swallowed": (
+    "a callback with a swallowed failure": (
         "def f(x, check):\n    try: check(7)\n    except BaseException: pass",
         "def check(value): assert value == 42\nf(21, check)\nassert True",
     ),

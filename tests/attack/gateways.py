@@ -31,7 +31,7 @@ class Gateway:
 
 @asynccontextmanager
 async def gateway(nats_url: str, place: Path, **settings: str) -> AsyncGenerator[Gateway]:
-    """A listening gateway process whose output goes to a file in `place`; without KEY_PEPPER in development mode."""
+    """A listening gateway process with its output in a file in `place`; without KEY_PEPPER in development mode."""
     port, output = free_port(), place / "gateway.log"
     environment = {**os.environ, "NATS_URL": nats_url, "PORT": str(port), **settings}
     with output.open("wb") as written:

@@ -105,7 +105,7 @@ async def trickle(writers: list[asyncio.StreamWriter]) -> None:
         await asyncio.sleep(1)
 
 
-async def test_idle_connections_beyond_the_descriptors_keep_nobody_out(
+async def test_idle_connections_beyond_the_descriptors_block_no_client(
     gateway_port: int, record_property: Callable[[str, object], None]
 ) -> None:
     holders: list[subprocess.Popen[bytes]] = []

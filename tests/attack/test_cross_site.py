@@ -16,7 +16,7 @@ CSRF = ("Origin: https://evil.example", "Sec-Fetch-Site: cross-site", "Sec-Fetch
 
 @dataclass(frozen=True)
 class Victim:
-    """A gateway process on a socket, and a deliberation that nobody has cancelled."""
+    """A gateway process on a socket, and a deliberation that is not cancelled."""
 
     port: int
     id: str

@@ -1,4 +1,4 @@
-"""Inputs whose cost grows faster than their size: patterns, schemas, numbers and lists. Each is answered in time."""
+"""Inputs with a cost that outgrows their size: patterns, schemas, numbers and lists. Each gets an answer in time."""
 
 import itertools
 import json
@@ -44,7 +44,7 @@ SCHEMAS: dict[str, object] = {
     "many properties": {"properties": {f"p{n}": {} for n in range(10_000)}},
     "a remote reference": {"$ref": "http://127.0.0.1:1/schema.json"},
 }
-# A schema stands wherever a client may hope that somebody reads one.
+# A schema stands in each place where the gateway might read one.
 PLACES: dict[str, tuple[str, Callable[[object], object]]] = {
     "task": ("/deliberations", lambda schema: {"task": json.dumps(schema)[:32_768], "num_agents": 99}),
     "parameters": ("/deliberations", lambda schema: {"task": TASK, "parameters": schema}),

@@ -94,7 +94,7 @@ class Attacked:
         assert "error" not in json.loads(reply.data), reply.data
 
     async def copied(self, subject: str) -> tuple[bytes, dict[str, str]]:
-        """The first record on a subject and its seal, as everybody may read them."""
+        """The first record on a subject and its seal, as every client may read them."""
         stream = "KEYS" if subject.startswith("keys.") else "DELIBERATIONS"
         query = json.dumps({"seq": 1, "next_by_subj": subject}).encode()
         reply = await self.attacker.request(f"$JS.API.STREAM.MSG.GET.{stream}", query, timeout=5)

@@ -82,7 +82,7 @@ REFUSED = {
     "the preface of HTTP/2": b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + HIDDEN,
     "a tunnel": b"CONNECT evil.example:80 HTTP/1.1\r\nHost: localhost\r\n\r\n" + HIDDEN,
 }
-# Each is one request whose body holds another one. That one is data.
+# Each is one request with another one in its body. That one is data.
 ONE_REQUEST = {
     "in a body": POST + LENGTH + HIDDEN_IN_BODY,
     "in the body of a GET": GET + LENGTH + HIDDEN_IN_BODY,

@@ -120,7 +120,7 @@ async def test_an_event_source_loses_and_doubles_nothing_when_its_gateway_is(
     await follower.until("seen.events.filter(([, type]) => type === 'call.delta').length >= 20")
     away = await restarted(stack, follower, number)
     events = await followed_to_its_end(stack, follower, deliberation_id)
-    assert stored_while_away(events, away), "the council went on while nobody watched"
+    assert stored_while_away(events, away), "the council went on without a viewer"
     texts, recorded = rebuilt(events)
     assert len(recorded) >= 9 and texts == recorded
     assert await follower.said() == ([["stream.reconnect", "draining"]] if number == signal.SIGTERM else [])
@@ -142,6 +142,6 @@ async def test_one_event_source_of_several_councils_keeps_its_filters_when_its_g
     seen = await follower.events()
     log = [event for id in ids for event in await stored(stack, id) if event[1] != "call.delta"]
     assert seen == sorted(log, key=lambda event: int(event[0].rpartition("-")[2]))
-    assert stored_while_away(seen, away), "the councils went on while nobody watched"
+    assert stored_while_away(seen, away), "the councils went on without a viewer"
     assert not any(unseen in data for _, _, data in seen)
     await stack.until(unseen, status="completed")

@@ -40,7 +40,7 @@ ELEMENTS = "img, iframe, svg, style, base, meta[http-equiv], script:not([src]), 
 
 @asynccontextmanager
 async def opened(chromium: BrowserContext, gateway: Gateway, path: str) -> AsyncGenerator[Page]:
-    """A page that must ask nobody but the gateway, break no policy, open no dialog and raise no error."""
+    """A page that must send requests to the gateway only, break no policy, open no dialog and raise no error."""
     page, faults, url = await chromium.new_page(), list[str](), str(gateway.client.base_url)
     page.on("request", lambda request: None if request.url.startswith((url, "data:")) else faults.append(request.url))
     page.on("console", lambda message: faults.append(message.text) if message.type == "error" else None)

@@ -19,7 +19,7 @@ ENDED_WITHIN_MS = 60_000
 
 @pytest.fixture
 async def quiet(page: Page, stack: Stack) -> AsyncIterator[Page]:
-    """A page that asks nobody but the gateway, and has nothing to complain of."""
+    """A page that sends requests to the gateway only, and logs no error."""
     asked: list[str] = []
     complaints: list[str] = []
 

@@ -34,7 +34,7 @@ def stranger(jetstream_journal: JetStreamJournal) -> Client:
 
 
 async def forge(stranger: Client, subject: str, data: bytes, headers: dict[str, str] | None = None) -> None:
-    """Store a record on a subject as whoever may write to NATS can."""
+    """Store a record on a subject, as every client with write access to NATS can."""
     await stranger.request(subject, data, headers=headers or {}, timeout=5)
 
 

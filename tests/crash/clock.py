@@ -73,7 +73,7 @@ def _reading_clocks() -> list[ModuleType]:
 
 @contextmanager
 def virtual_time(seed: int = 0) -> Generator[VirtualLoop]:
-    """A loop of its own whose time is also that of the coordinator, of agents, of engines' clients and of retries.
+    """A loop of its own; the coordinator, agents, engines' clients and retries use its time.
 
     The jitter of retries is drawn from `seed`, and nothing is logged.
     """

@@ -69,7 +69,7 @@ class Engine:
 
     @property
     def open(self) -> list[Asked]:
-        """Requests whose connection is open."""
+        """Requests with an open connection."""
         return [asked for asked in self.asked if asked.closed_at_s is None]
 
 

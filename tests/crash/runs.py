@@ -79,6 +79,8 @@ BODIES: dict[str, dict[str, Any]] = {
     name: {"task": "Name a colour.", "strategy": name, "agents": [{"role": "DEV", "count": 3}], "seed": 7}
     for name in ("council", "vote")
 }
+# A coordinator that dies in its second stage is replaced after its deadline.
+BODIES["short council"] = BODIES["council"] | {"constraints": {"timeout_seconds": 7}}
 
 
 @dataclass

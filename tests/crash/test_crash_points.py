@@ -16,7 +16,7 @@ from functools import cache
 
 import pytest
 
-from app.deliberation.facts import Cancelled, Resumed
+from app.deliberation.facts import Cancelled, Completed, Resumed, StageOpened
 from app.log.stream_settings import StreamSettings
 from tests.crash.runs import Hang, Kill, Ran, Script, Side, Victim
 
@@ -66,6 +66,30 @@ def test_a_run_reaches_steps_of_every_process() -> None:
         ("agent", "request deliberations.call.s1-dev-001.finished"),
         ("agent", "stage end"),
     }
+
+
+def test_coordinators_killed_at_the_deadline_leave_the_same_verdict_to_their_successor() -> None:
+    """One dies in the second stage; its successor finds the deadline passed, and dies at any of its steps."""
+    first = next(
+        point.number
+        for point in Script("short council").run().reached
+        if point.step.startswith("hear deliberations.call.s2-")
+    )
+    kill = Kill(first, "after", "process")
+    once = Script("short council", (kill,)).run()
+    (end,) = once.audit.ends
+    assert once.audit.faults == [] and isinstance(end, Completed) and end.degraded is not None
+    assert [(stage.purpose, stage.by) for stage in end.degraded.cut] == [("revise", "deadline"), ("score", "deadline")]
+    assert [fact.stage for _, fact in once.audit.facts if isinstance(fact, StageOpened)] == [1, 2]
+    faults: list[str] = []
+    for point in once.reached[first:]:
+        for side in ("before", "after") if point.process == "coordinator" else ():
+            ran = Script("short council", (kill, Kill(point.number, side, "process"))).run()
+            found = list(ran.audit.faults)
+            same = ran.verdict == once.verdict and [each.degraded for each in ran.audit.ends] == [end.degraded]
+            found += [] if same else ["another verdict"]
+            faults += [f"dies {side} {ran.step(point.number)}: {each}" for each in found]
+    assert faults == []
 
 
 @pytest.mark.parametrize("victim", ["process", "machine"])

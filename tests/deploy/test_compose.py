@@ -62,7 +62,7 @@ def dependency_faults(services: dict[str, Document]) -> list[str]:
 
 
 def address_faults(services: dict[str, Document]) -> list[str]:
-    """URLs in the environment whose service is missing, on another network, or on another port."""
+    """URLs in the environment with a service that is missing, on another network, or on another port."""
     faults: list[str] = []
     for name, service in services.items():
         for value in service.get("environment", {}).values():

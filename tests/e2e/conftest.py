@@ -155,7 +155,7 @@ async def running(up: tuple[subprocess.Popen[str], Path, dict[str, Any]]) -> Asy
 
 @pytest.fixture
 async def stack(running: Stack) -> Stack:
-    """The stack, ready, with a fast engine without faults, whose counts start at zero."""
+    """The stack, ready, with a fast engine without faults; its counts start at zero."""
     await running.until_ready()
     await running.script(**FAST)
     (await running.engine.delete("/simulator/calls")).raise_for_status()

@@ -2,13 +2,14 @@
 
 import asyncio
 import json
+from datetime import datetime
 from typing import Any
 
 import pytest
 
 from app.deliberation.facts import Failed, decode
 from serve_deployments.engine.wire import STREAM_INTERVAL_TOKENS
-from tests.e2e.conftest import SLOW, TASK, Stack
+from tests.e2e.conftest import FAST, SLOW, TASK, Stack
 
 pytestmark = pytest.mark.e2e
 
@@ -181,6 +182,22 @@ async def test_a_hanging_engine_ends_in_a_reported_timeout(stack: Stack) -> None
     assert found["problem"]["code"] == "deadline_exceeded" and found["problem"]["retryable"] is True
     await stack.script(faults=[])
     await stack.until(await stack.submit(strategy="single"), status="completed")
+
+
+async def test_a_deadline_keeps_the_answers_that_are_paid_for(stack: Stack) -> None:
+    """The engine answers proposals alone; what follows has no time left."""
+    await stack.script(**FAST | {"faults": ["hang:match=Your work: (critique|revise|score)"]})
+    deliberation_id = await stack.submit(strategy="council", constraints={"timeout_seconds": 3}, seed=7)
+    found = await stack.until(deliberation_id, status="completed")
+    answers = [proposal["content"] for proposal in found["proposals"]]
+    assert len(answers) == 3 and found["verdict"]["content"] in answers and found["problem"] is None
+    assert "deadline" in found["degraded"]["reasons"] and "unscored" in found["degraded"]["reasons"]
+    assert {(stage["purpose"], stage["by"]) for stage in found["degraded"]["cut"]} >= {("score", "deadline")}
+    late_s = (datetime.fromisoformat(found["ended_at"]) - datetime.fromisoformat(found["deadline_at"])).total_seconds()
+    assert late_s < 2, "the verdict needs no further call"
+    events = await stack.client.get(f"/deliberations/{deliberation_id}/events", params={"after": "0"})
+    assert "event: deliberation.completed" in events.text and "deliberation.timeout" not in events.text
+    await stack.script(**FAST)
 
 
 async def test_a_damaged_acceptance_ends_as_failed_and_hurts_nothing_else(stack: Stack, fresh_id: str) -> None:

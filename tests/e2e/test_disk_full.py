@@ -34,7 +34,7 @@ def may_mount(place: Path) -> bool:
 
 @dataclass
 class Cramped:
-    """A stack whose data directory is a small disk of its own, as seen from outside of its name space."""
+    """A stack with a small disk of its own as the data directory, as seen from outside of its name space."""
 
     process: subprocess.Popen[str]
     disk: Path

@@ -193,7 +193,7 @@ async def test_restarts_of_the_gateway_under_load_lose_and_double_nothing(stack:
     assert {found["status"] for found in ended.values()} == {"completed"}
     assert len({found["id"] for found in ended.values()}) == len(ended) == 48
     asked = (await stack.engine_calls())["calls"]
-    assert sum(call["started"] for call in asked.values()) == 48, "nothing was begun that nobody was promised"
+    assert sum(call["started"] for call in asked.values()) == 48, "no work began without an accepted request"
     await stack.until_ready()
 
 
@@ -233,7 +233,7 @@ async def test_a_rolling_restart_of_the_application_hands_running_work_over(stac
 
 
 async def test_hanging_processes_are_restarted_and_the_council_ends(stack: Stack) -> None:
-    """NATS, engine and gateway are stopped at once, and nobody ever wakes them."""
+    """NATS, engine and gateway are stopped at once, and no process ever wakes them."""
     await stack.script(duration_ms=700, faults=[], behaviour="normal")
     id = await stack.submit(seed=5)
     await stack.until(id, status="in_progress")

@@ -58,7 +58,8 @@ def without(guard: Guard, tree: Path) -> Generator[None]:
 
 def tested(tree: Path, test: str) -> int | None:
     """The exit status of a test in a tree, BROKEN when it was not the test that failed; None when it does not end."""
-    command = [sys.executable, "-m", "pytest", "-q", "-x", "--no-header", "-p", "no:cacheprovider", test]
+    options = ("-q", "-x", "--no-header", "-p", "no:cacheprovider", "-p", "no:schemathesis")
+    command = [sys.executable, "-m", "pytest", *options, test]
     environment = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1"}
     try:
         ran = subprocess.run(command, cwd=tree, env=environment, capture_output=True, timeout=TIMEOUT_S, check=False)

@@ -329,6 +329,13 @@ DURABILITY_GUARDS = (
         "tests/unit/test_engine.py::test_an_answer_that_comes_while_the_next_stage_runs_is_late",
     ),
     Guard(
+        "no stage opens after one was closed past the deadline",
+        "app/deliberation/engine.py",
+        "    return max(now, closed.ts if closed else now) >= state.accepted.deadline_at\n",
+        "    return now >= state.accepted.deadline_at\n",
+        "tests/unit/test_engine.py::test_a_successor_whose_clock_is_behind_opens_no_stage_after_the_deadline",
+    ),
+    Guard(
         "a stage waits for its quorum",
         "app/deliberation/engine.py",
         "    if now >= stage.opened.soft_deadline_at and answers >= stage.opened.quorum:\n",

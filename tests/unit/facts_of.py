@@ -21,7 +21,15 @@ from app.deliberation.facts import (
     StageOpened,
     TimedOut,
 )
-from app.deliberation.specification import AgentSpec, Budget, Constraints, Criterion, Sampling, Specification
+from app.deliberation.specification import (
+    AgentSpec,
+    Budget,
+    Constraints,
+    Criterion,
+    OnDeadline,
+    Sampling,
+    Specification,
+)
 from app.deliberation.strategies import STRATEGIES
 from app.testing import FakeClock, Reply, ScriptedAgents
 
@@ -32,6 +40,11 @@ RUBRIC = (Criterion(id="right", description="Is it right?", weight=2), Criterion
 BROKEN = FactProblem(code="engine_unavailable", detail="broken off", retryable=True)
 
 _Fact = TypeVar("_Fact", bound=Fact)
+
+
+def in_seconds(seconds: float) -> datetime:
+    """So many seconds after the acceptance."""
+    return NOW + timedelta(seconds=seconds)
 
 
 def quorum_of(size: int) -> int:
@@ -53,6 +66,7 @@ def specification(
     seed: int = 7,
     agents: Sequence[AgentSpec] | None = None,
     parameters: Mapping[str, Any] | None = None,
+    on_deadline: OnDeadline = "best",
 ) -> Specification:
     default = [AgentSpec(agent_id=each, role="DEV", sampling=Sampling(max_tokens=500)) for each in agent_ids(size)]
     return Specification(
@@ -62,7 +76,7 @@ def specification(
         strategy_version=STRATEGIES[strategy].version if strategy in STRATEGIES else 1,
         parameters=dict(parameters or {}),
         rounds=rounds,
-        constraints=Constraints(rubric=RUBRIC, timeout_seconds=TIMEOUT_S),
+        constraints=Constraints(rubric=RUBRIC, timeout_seconds=TIMEOUT_S, on_deadline=on_deadline),
         quorum=quorum or quorum_of(len(agents) if agents else size),
         budget=budget or Budget(),
         seed=seed,
@@ -299,6 +313,12 @@ class Run:
     @property
     def degraded(self) -> tuple[str, ...]:
         return self.completed.degraded.reasons if self.completed.degraded else ()
+
+    @property
+    def cut(self) -> list[tuple[str, int, str]]:
+        """The stages that were cut: purpose, round and what cut them."""
+        stages = self.completed.degraded.cut if self.completed.degraded else ()
+        return [(stage.purpose, stage.round, stage.by) for stage in stages]
 
     @property
     def purposes(self) -> list[str]:

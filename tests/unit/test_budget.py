@@ -6,8 +6,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.deliberation.budget import BYTES_PER_TOKEN, admits, predicted_tokens, spent_on, stage_deadlines
+from app.deliberation.budget import (
+    BYTES_PER_TOKEN,
+    needs_of_first_stage,
+    predicted_tokens,
+    refused_by,
+    spent_on,
+    stage_deadlines,
+)
 from app.deliberation.calls import Call, ChatMessage, Cost, Usage
+from app.deliberation.facts import CutBy
 from app.deliberation.outputs import Output
 from app.deliberation.specification import Budget
 from tests.unit.facts_of import NOW, finished
@@ -31,42 +39,57 @@ TWO = (call("dev-001"), call("dev-002"))
 
 
 @pytest.mark.parametrize(
-    ("budget", "spent", "admitted"),
+    ("budget", "spent", "refused"),
     [
-        (Budget(), Cost(calls=10**9, tokens=10**9), True),
-        (Budget(max_calls=2), Cost(), True),
-        (Budget(max_calls=2), Cost(calls=1), False),
-        (Budget(max_calls=1), Cost(), False),
-        (Budget(max_tokens=400), Cost(), True),
-        (Budget(max_tokens=399), Cost(), False),
-        (Budget(max_tokens=400), Cost(tokens=1), False),
-        (Budget(max_tokens=400), Cost(calls=100), True),
-        (Budget(max_calls=2), Cost(tokens=10**9), True),
-        (Budget(max_calls=2, max_tokens=399), Cost(), False),
-        (Budget(max_calls=1, max_tokens=400), Cost(), False),
-        (Budget(max_calls=2, max_tokens=400), Cost(), True),
+        (Budget(), Cost(calls=10**9, tokens=10**9), None),
+        (Budget(max_calls=2), Cost(), None),
+        (Budget(max_calls=2), Cost(calls=1), "calls"),
+        (Budget(max_calls=1), Cost(), "calls"),
+        (Budget(max_tokens=400), Cost(), None),
+        (Budget(max_tokens=399), Cost(), "tokens"),
+        (Budget(max_tokens=400), Cost(tokens=1), "tokens"),
+        (Budget(max_tokens=400), Cost(calls=100), None),
+        (Budget(max_calls=2), Cost(tokens=10**9), None),
+        (Budget(max_calls=2, max_tokens=399), Cost(), "tokens"),
+        (Budget(max_calls=1, max_tokens=400), Cost(), "calls"),
+        (Budget(max_calls=2, max_tokens=400), Cost(), None),
     ],
 )
-def test_a_stage_is_admitted_when_spent_and_predicted_costs_fit(budget: Budget, spent: Cost, admitted: bool) -> None:
-    assert admits(budget, spent, TWO, Cost()) == admitted
+def test_a_stage_is_refused_when_spent_and_predicted_costs_do_not_fit(
+    budget: Budget, spent: Cost, refused: CutBy | None
+) -> None:
+    assert refused_by(budget, spent, TWO, Cost()) == refused
 
 
 @pytest.mark.parametrize(
-    ("budget", "reserve", "admitted"),
+    ("budget", "reserve", "refused"),
     [
-        (Budget(), Cost(calls=10**9, tokens=10**9), True),
-        (Budget(max_calls=5), Cost(calls=3), True),
-        (Budget(max_calls=4), Cost(calls=3), False),
-        (Budget(max_tokens=450), Cost(calls=3, tokens=50), True),
-        (Budget(max_tokens=449), Cost(tokens=50), False),
+        (Budget(), Cost(calls=10**9, tokens=10**9), None),
+        (Budget(max_calls=5), Cost(calls=3), None),
+        (Budget(max_calls=4), Cost(calls=3), "calls"),
+        (Budget(max_tokens=450), Cost(calls=3, tokens=50), None),
+        (Budget(max_tokens=449), Cost(tokens=50), "tokens"),
     ],
 )
 def test_a_stage_is_refused_too_where_the_reserve_would_not_fit_besides(
-    budget: Budget, reserve: Cost, admitted: bool
+    budget: Budget, reserve: Cost, refused: CutBy | None
 ) -> None:
-    assert admits(budget, Cost(), TWO, reserve) == admitted
-    assert admits(budget, Cost(), TWO, Cost())
+    assert refused_by(budget, Cost(), TWO, reserve) == refused
+    assert refused_by(budget, Cost(), TWO, Cost()) is None
     assert Cost(calls=1, tokens=2) + Cost(calls=3, tokens=4) == Cost(calls=4, tokens=6)
+
+
+def test_a_first_stage_that_is_refused_says_what_it_needs_and_what_there_is() -> None:
+    needed = predicted_tokens(TWO)
+    for budget, limits in (
+        (Budget(max_calls=1), "budget.max_calls is 1"),
+        (Budget(max_tokens=399), "budget.max_tokens is 399"),
+        (Budget(max_tokens=399, max_calls=1), "budget.max_tokens is 399, budget.max_calls is 1"),
+    ):
+        assert needs_of_first_stage(budget, TWO) == (
+            f"the first stage needs 2 calls and {needed} tokens, {sum(each.max_tokens for each in TWO)} of them for "
+            f"answers at their longest; {limits}. Raise it, lower sampling.max_tokens, or ask fewer agents."
+        )
 
 
 def test_every_completion_is_foreseen_at_its_bound_and_every_prompt_by_its_bytes() -> None:

@@ -1,7 +1,7 @@
 """The engine decides every next step anew, from the facts alone."""
 
 from collections.abc import Sequence
-from datetime import datetime, timedelta
+from datetime import datetime
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -41,8 +41,10 @@ from tests.unit.facts_of import (
     CouncilScript,
     Run,
     accepted,
+    agent_ids,
     cancelling,
     finished,
+    in_seconds,
     resumed,
     run,
     specification,
@@ -58,10 +60,6 @@ def decided(
     state = fold(enumerate(facts, start=1))
     assert state is not None
     return decide(state, now or facts[-1].ts, definition or STRATEGIES[state.specification.strategy])
-
-
-def in_seconds(seconds: float) -> datetime:
-    return NOW + timedelta(seconds=seconds)
 
 
 def without_times(facts: Sequence[Fact]) -> list[bytes]:
@@ -243,9 +241,9 @@ def test_a_problem_is_no_answer_for_the_quorum() -> None:
     assert (first.ts, first.reason) == (in_seconds(30), "all"), "one answer and one problem are no quorum of two"
 
 
-def test_the_deadline_ends_a_deliberation_with_its_cost() -> None:
+def test_a_deadline_that_must_fail_ends_a_deliberation_with_its_cost() -> None:
     """Coordinators were away too long, so that calls which would have been given up are not even looked at."""
-    whole = run(specification())
+    whole = run(specification(on_deadline="fail"))
     for cut in range(1, len(whole.facts)):
         decision = decided(whole.facts[:cut], now=in_seconds(TIMEOUT_S))
         assert isinstance(decision, Finish)
@@ -254,6 +252,51 @@ def test_the_deadline_ends_a_deliberation_with_its_cost() -> None:
         assert (decision.fact.problem.code, decision.fact.problem.retryable) == ("deadline_exceeded", True)
         assert decision.fact.verdict is None
         assert decision.fact.usage.calls == sum(isinstance(fact, CallFinished) for fact in whole.facts[:cut])
+
+
+def test_a_deadline_without_an_answer_is_a_timeout() -> None:
+    unanswered = run(specification(), CouncilScript(failing=[f"s1-{agent}" for agent in agent_ids(3)]))
+    for cut in range(1, len(unanswered.facts)):
+        decision = decided(unanswered.facts[:cut], now=in_seconds(TIMEOUT_S))
+        assert isinstance(decision, Finish) and isinstance(decision.fact, TimedOut)
+        assert decision.fact.problem is not None and "100 seconds" in decision.fact.problem.detail
+
+
+def test_a_request_to_stop_and_a_poisoned_deliberation_keep_their_end_at_the_deadline() -> None:
+    whole = run(specification())
+    takeovers = [taken_over(number) for number in range(1, POISON_TAKEOVERS + 1)]
+    for cut in range(5, len(whole.facts)):
+        stopped = decided([*whole.facts[:cut], cancelling()], now=in_seconds(TIMEOUT_S))
+        assert isinstance(stopped, Finish) and isinstance(stopped.fact, Cancelled)
+        poisoned = decided([*whole.facts[:cut], *takeovers], now=in_seconds(TIMEOUT_S))
+        assert isinstance(poisoned, Finish) and isinstance(poisoned.fact, Failed)
+
+
+def test_a_successor_whose_clock_is_behind_opens_no_stage_after_the_deadline() -> None:
+    whole = run(specification())
+    first_close = next(i for i, fact in enumerate(whole.facts) if isinstance(fact, StageClosed))
+    closed_late = whole.facts[first_close].model_copy(update={"ts": in_seconds(TIMEOUT_S)})
+    decision = decided([*whole.facts[:first_close], closed_late], now=in_seconds(TIMEOUT_S - 1))
+    assert isinstance(decision, Finish) and isinstance(decision.fact, Completed)
+    assert isinstance(decided(whole.facts[: first_close + 1], now=in_seconds(TIMEOUT_S - 1)), OpenStage)
+
+
+def test_an_end_names_the_stages_that_the_budget_and_the_deadline_cut() -> None:
+    """The budget refuses the critiques; two ballots are not there at the deadline."""
+    whole = run(specification(budget=Budget(max_calls=6)), CouncilScript(silent=["s2-dev-001", "s2-dev-002"]))
+    assert whole.purposes == ["propose", "score"]
+    assert whole.cut == [("critique", 1, "calls"), ("score", 2, "deadline")]
+    assert whole.degraded == ("2 of 3 ballots are missing", "budget", "deadline")
+    tokens = run(specification(budget=Budget(max_tokens=5_000)))
+    assert {by for _, _, by in tokens.cut} == {"tokens"} and tokens.degraded[-1] == "budget"
+
+
+def test_a_last_answer_at_the_deadline_makes_a_whole_verdict() -> None:
+    whole = run(specification())
+    last_close = max(i for i, fact in enumerate(whole.facts) if isinstance(fact, StageClosed))
+    late = resumed(whole.facts[:last_close], clock=FakeClock(in_seconds(TIMEOUT_S)))
+    assert late.completed.degraded is None
+    assert late.completed.verdict == whole.completed.verdict
 
 
 def test_takeovers_without_progress_end_a_deliberation_and_progress_resets_them() -> None:

@@ -48,7 +48,7 @@ def site_packages() -> Path:
 
 
 def make_environment() -> None:
-    """Install everything anew: hash-locked wheels, then torch, whose CPU build has no one hash for all indexes."""
+    """Install everything anew: hash-locked wheels, then torch. Its CPU build has no single hash for all indexes."""
     shutil.rmtree(venv(), ignore_errors=True)
     subprocess.run([sys.executable, "-m", "venv", venv()], check=True)
     pip("install", "--no-deps", "--only-binary=:all:", "--require-hashes", "-r", LOCK)

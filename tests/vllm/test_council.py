@@ -18,7 +18,7 @@ pytestmark = pytest.mark.vllm
 
 @pytest.fixture(scope="module")
 def gateway(vllm_engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
-    """A stack whose only engine is vLLM."""
+    """A stack with vLLM as its only engine."""
     process, ready = start_up(tmp_path_factory.mktemp("up"), "--engine-url", vllm_engine.url)
     with httpx.Client(base_url=ready["url"], timeout=70) as client:
         yield client

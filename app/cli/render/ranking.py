@@ -25,6 +25,7 @@ _STATUS_STYLES = {
     "cancelling": "yellow",
 }
 _UNSCORED = ("skipped", "late")
+_LIMITS = {"deadline": "deadline", "calls": "budget of calls", "tokens": "budget of tokens"}
 
 
 def plain(text: str | None) -> Text:
@@ -174,6 +175,13 @@ def _winning_text(deliberation: Deliberation) -> Iterator[RenderableType]:
             yield Panel(text, title=title, title_align="left", border_style=border)
 
 
+def _cut(deliberation: Deliberation) -> Iterator[Text]:
+    """One line for each stage that time or the budget cut."""
+    for stage in deliberation.degraded.cut if deliberation.degraded else ():
+        words = f"{stage.purpose} of round {stage.round}" if stage.round else stage.purpose
+        yield Text.assemble(("cut ", "yellow"), f"{words}, by the {_LIMITS[stage.by]}")
+
+
 def deliberation_report(deliberation: Deliberation) -> Group:
     """The full report of a deliberation, ended or not."""
     parts: list[RenderableType] = []
@@ -184,6 +192,7 @@ def deliberation_report(deliberation: Deliberation) -> Group:
         parts += _confidence(deliberation.verdict)
     reasons = deliberation.degraded.reasons if deliberation.degraded else ()
     parts += [Text.assemble(("degraded ", "yellow"), printable(reason)) for reason in reasons]
+    parts += _cut(deliberation)
     if deliberation.problem is not None:
         problem = deliberation.problem
         parts.append(Text.assemble((f"{printable(problem.code)}: ", "red"), printable(problem.detail)))

@@ -100,7 +100,7 @@ def _criticised(
     round: int,
     stages_left: int,
 ) -> Step[dict[str, list[Critique]] | None]:
-    """The critiques of each author's latest version; missing ones are absent. None: over the budget."""
+    """The critiques of each author's latest version; missing ones are absent. None: it was refused."""
     specification = run.specification
     calls: list[Call] = []
     for critic, authors in ring(list(latest), critics, specification.seed, round).items():
@@ -139,7 +139,7 @@ def _revised(
     round: int,
     stages_left: int,
 ) -> Step[dict[str, Candidate] | None]:
-    """New versions by author; an author keeps its text when its revision failed. None: over the budget."""
+    """New versions by author; an author keeps its text when its revision failed. None: it was refused."""
     specification = run.specification
     calls: list[Call] = []
     for author, open_issues in issues.items():

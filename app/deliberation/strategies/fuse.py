@@ -80,7 +80,7 @@ def _unfused(run: StrategyRun, best: Conclusion, reason: str) -> Conclusion:
 
 
 def _fused(run: StrategyRun, drafts: Sequence[Candidate], single: Candidate, members: Bench) -> Step[Candidate | None]:
-    """The writer's text; None when it or the analysis is missing or over the budget."""
+    """The writer's text; None when it or the analysis is missing or refused."""
     by_id = {draft.id: draft for draft in drafts}
     seed = run.specification.seed
     shown = arrangements(list(by_id), [_READER], seed, ROUND)[_READER]

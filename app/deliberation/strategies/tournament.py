@@ -109,7 +109,7 @@ def _judged(
     round: int,
     stages_left: int,
 ) -> Step[list[Comparison] | None]:
-    """One round: each pair in both orders, all at once. Missing verdicts are absent. None: over the budget.
+    """One round: each pair in both orders, all at once. Missing verdicts are absent. None: it was refused.
 
     The authors judge; of two authors, members without a draft judge.
     """

@@ -45,7 +45,7 @@ BODY: dict[str, Any] = {
 }
 CHAT: dict[str, Any] = {"model": f"single/{ROLE}", "messages": [{"role": "user", "content": CANARY}]}
 SETS: list[tuple[Scope, ...]] = [set_ for size in range(4) for set_ in combinations(SCOPES, size)]
-# Operations with content in a permitted answer; the others have none for anybody.
+# Operations with content in a permitted answer; the others have none for any caller.
 CONTENT = {
     "create_deliberation", "cancel_deliberation", "create_chat_completion", "list_deliberations", "get_deliberation",
     "read_deliberation_events", "read_events", "list_deliveries", "redeliver", "list_roles", "get_role",

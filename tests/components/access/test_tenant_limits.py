@@ -138,7 +138,7 @@ def p95(taken: list[float]) -> float:
 async def test_a_tenant_with_100_times_the_load_does_not_slow_others() -> None:
     """No request of the others is refused, and their p95 stays in the same class as without the loud tenant.
 
-    The bound on time is loose, because everybody runs in one loop on a shared machine. Without bounds of tenants the
+    The bound on time is loose, because all tenants run in one loop on a shared machine. Without bounds of tenants the
     loud one fills the queue, and the others are refused.
     """
     limits = {"tenant_requests_per_minute": 1_000, "tenant_in_flight_max": 50, "queue_depth_max": 160}
@@ -155,7 +155,7 @@ async def test_a_tenant_with_100_times_the_load_does_not_slow_others() -> None:
         async def flood() -> None:
             while not over.is_set():
                 await _round(gateway, loud, its)
-                await asyncio.sleep(0)  # nothing here waits for anything: without this nobody else would run
+                await asyncio.sleep(0)  # nothing here waits for anything: without this no other task would run
 
         async def behind_a_hundred_times_as_much(number: int) -> None:
             await until(lambda: its.total() >= 100 * 3 * (number + 1), timeout_s=60)

@@ -87,6 +87,9 @@ BOUNDS: list[tuple[str, object, bool]] = [
     ("/constraints/timeout_seconds", {"timeout_seconds": 3_600}, True),
     ("/constraints/timeout_seconds", {"timeout_seconds": 0}, False),
     ("/constraints/timeout_seconds", {"timeout_seconds": 3_601}, False),
+    ("/constraints/on_deadline", {"on_deadline": "best"}, True),
+    ("/constraints/on_deadline", {"on_deadline": "fail"}, True),
+    ("/constraints/on_deadline", {"on_deadline": "later"}, False),
     ("/constraints/metadata/k", {"metadata": {"k": 1}}, False),
     ("/constraints/extra", {"extra": 1}, False),
     ("/quorum", 3, True),
@@ -229,6 +232,14 @@ def test_a_field_that_is_left_out_at_its_default_keeps_the_hash() -> None:
     assert body_sha256(Later.model_validate({**body, "note": "n"})) != body_sha256(read(body))
 
 
+def test_only_a_deadline_that_must_fail_changes_the_hash_of_a_body() -> None:
+    plain, best, fail = (
+        body_sha256(read({"task": "t", "constraints": constraints}))
+        for constraints in ({}, {"on_deadline": "best"}, {"on_deadline": "fail"})
+    )
+    assert plain == best != fail
+
+
 @pytest.mark.parametrize(("size", "quorum"), [(1, 1), (2, 2), (3, 2), (4, 2), (5, 3), (9, 5), (32, 16)])
 def test_the_default_quorum_is_half_and_at_least_two(size: int, quorum: int) -> None:
     assert default_quorum(size) == quorum
@@ -247,6 +258,16 @@ def specified(body: dict[str, Any]) -> Any:
     return specification(read(body), ROLES, STRATEGIES, timeout_s=77)
 
 
+def test_a_drawn_seed_is_a_number_that_a_double_holds(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("secrets.randbelow", lambda below: below - 1)
+    assert specified({"task": "t"}).seed == 2**53 - 1 == int(float(2**53 - 1))
+    assert specified({"task": "t", "seed": 2**63 - 1}).seed == 2**63 - 1, "a given seed is kept"
+
+
+def test_a_deadline_that_must_fail_is_recorded() -> None:
+    assert specified({"task": "t", "constraints": {"on_deadline": "fail"}}).constraints.on_deadline == "fail"
+
+
 def test_defaults_are_filled_in_at_acceptance() -> None:
     made = specified({"task": "t"})
     assert made.size == 3
@@ -256,7 +277,7 @@ def test_defaults_are_filled_in_at_acceptance() -> None:
     assert made.constraints.timeout_seconds == 77
     assert made.agents[0].sampling.model_dump() == {"temperature": 0.7, "max_tokens": 2_048, "top_p": None}
     assert made.agents[1].sampling.temperature == 0.91
-    assert 0 <= made.seed < 2**63
+    assert made.constraints.on_deadline == "best"
     assert made.seed != specified({"task": "t"}).seed
 
 

@@ -310,7 +310,7 @@ class StubGateway:
 
 
 class Served:
-    """A server for the whole module, in a thread of its own (a command runs its own event loop), and whom it serves."""
+    """A server for the whole module, in a thread of its own (a command runs its own event loop), and its gateway."""
 
     def __init__(self) -> None:
         self.stub = StubGateway()

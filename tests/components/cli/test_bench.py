@@ -194,7 +194,7 @@ def _favouring(call: Call, agent_id: str) -> str:
 
 @asynccontextmanager
 async def gateway_with_agents() -> AsyncGenerator[GatewayClient]:
-    """A gateway whose deliberations end as soon as they are accepted."""
+    """A gateway with deliberations that end as soon as they are accepted."""
     role = {"role": "DEV", "replica": "r1", "model": "m", "simulated": True, "in_flight": 0, "engines": []}
     async with served() as here:
         here.journal.replies.update({"control.coordinator": [COORDINATOR], "control.role.DEV": [role]})

@@ -14,6 +14,7 @@ from app.cli.render.panels import picture, seconds
 from app.cli.render.ranking import deliberation_report
 from app.deliberation.calls import Call
 from app.deliberation.facts import StageOpened
+from app.deliberation.specification import Budget
 from app.deliberation.strategies import STRATEGIES
 from tests.components.cli.council_run import Council, Script, answer_text, council_of, specification
 
@@ -156,6 +157,12 @@ def test_a_degraded_verdict_shows_its_reason() -> None:
 
     text = shown(deliberation_report(deliberation(council_of(script=one_fails))), width=140)
     assert "degraded" in text
+
+
+def test_a_verdict_names_the_stages_that_the_budget_cut() -> None:
+    asked = specification().model_copy(update={"budget": Budget(max_calls=6)})
+    text = shown(deliberation_report(deliberation(council_of(asked))), width=140)
+    assert "degraded budget" in text and "cut critique of round 1, by the budget of calls" in text
 
 
 def test_markup_and_control_characters_in_answers_have_no_effect() -> None:

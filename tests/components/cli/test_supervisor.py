@@ -468,7 +468,7 @@ def test_the_ready_line_states_the_exposure(keys: bool, host: str, exposure: str
 
 
 def test_only_the_gateway_gets_the_key_pepper(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("KEY_PEPPER", "of somebody else's environment, long enough")
+    monkeypatch.setenv("KEY_PEPPER", "of a foreign environment, long enough")
     for pepper in ("of this stack, and long enough as well", None):
         options = StackOptions(port=0, nats_port=0, data_dir=tmp_path, key_pepper=pepper)
         children = stack_children(plan_stack(options, lambda _: None))
@@ -476,7 +476,7 @@ def test_only_the_gateway_gets_the_key_pepper(monkeypatch: pytest.MonkeyPatch, t
         others = ("nats", "simulator", "ray", "deployer", "webhooks")
         assert given == {**dict.fromkeys(others), "gateway": pepper}
         [simulator] = [child for child in children if child.name == "simulator"]
-        assert ("--no-controls" in simulator.command) == (pepper is not None), "it shows prompts to whoever asks"
+        assert ("--no-controls" in simulator.command) == (pepper is not None), "it shows prompts to every client"
 
 
 def test_only_the_webhook_sender_gets_the_persistent_signing_secret(tmp_path: Path) -> None:

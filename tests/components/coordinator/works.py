@@ -13,7 +13,7 @@ TENANT = "default"
 
 
 def work_of(*facts: Fact, resumed: bool = False) -> Work:
-    """A work whose state is the fold of these facts after its acceptance."""
+    """A work with the fold of these facts after its acceptance as its state."""
     record = Record(f"deliberations.{TENANT}.{ID}.accepted", 1, encode(accepted()))
     work = Work(TENANT, ID, QueueItem(record, 1, "reply"), resumed, NOW + timedelta(seconds=60))
     state = fold(enumerate((accepted(), *facts), start=1))
@@ -23,5 +23,5 @@ def work_of(*facts: Fact, resumed: bool = False) -> Work:
 
 
 def running() -> Work:
-    """A work whose first stage is open."""
+    """A work with an open first stage."""
     return work_of(opened())

@@ -93,7 +93,9 @@ class GuaranteesModel(RuleBasedStateMachine):
     @precondition(lambda self: self.accepted)
     @rule(data=st.data())
     def cancel(self, data: st.DataObject) -> None:
-        chosen = data.draw(st.sampled_from(sorted(self.accepted)))
+        self.cancel_chosen(data.draw(st.sampled_from(sorted(self.accepted))))
+
+    def cancel_chosen(self, chosen: str) -> None:
         self.asked_to_stop.add(chosen)
         self._do(self._outside(self.stack.cancel(chosen)))
 
@@ -206,3 +208,19 @@ def test_guarantees_hold_under_random_faults() -> None:
             suppress_health_check=(HealthCheck.too_slow, HealthCheck.data_too_large),
         ),
     )
+
+
+def test_a_cancel_stops_a_stage_that_another_coordinator_opened_while_the_work_waited() -> None:
+    """One coordinator hangs and one starts anew; the hung one wakes, and opens the stage of a work that both hold."""
+    model = GuaranteesModel()
+    model.begin()
+    model.hang(place=3)
+    model.kill(place=2)
+    model.doubt(pattern="deliberations.*.*.call.*.finished", fate="lost")
+    model.submit(strategy="vote")
+    model.kill(place=0)
+    model.wait(seconds=10.0)
+    model.wake(place=3)
+    model.kill(place=0)
+    model.cancel_chosen(model.accepted[0])
+    model.teardown()

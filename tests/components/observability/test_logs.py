@@ -12,7 +12,7 @@ from app.observability import logs
 
 
 class FullDisk(io.StringIO):
-    """An output whose writes fail until there is room."""
+    """An output that fails each write until there is room."""
 
     room = False
 

@@ -105,7 +105,7 @@ COST = Usage(prompt_tokens=30, completion_tokens=7, cached_tokens=16, calls=1)
 
 
 def writing(text: str) -> Callable[[Served, str], Awaitable[None]]:
-    """Ends a deliberation whose agents all write `text`."""
+    """Ends a deliberation in which all agents write `text`."""
 
     async def end(gateway: Served, deliberation_id: str) -> None:
         records = await gateway.journal.facts("default", deliberation_id)

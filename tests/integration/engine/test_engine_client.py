@@ -69,7 +69,7 @@ class Pieces(httpx.AsyncByteStream):
 
 
 def refused(status: int, text: str = "", **headers: str) -> httpx.Response:
-    """A response whose body is not read yet."""
+    """A response with a body that is not read yet."""
     named = {name.replace("_", "-"): value for name, value in headers.items()}
     return httpx.Response(status, headers=named, stream=Pieces([text.encode()]))
 

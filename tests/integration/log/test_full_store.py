@@ -26,7 +26,7 @@ BOUND_BYTES = 300_000
 
 @pytest.fixture
 def url(tmp_path: Path) -> Iterator[str]:
-    """A server whose store is limited to 300 kB."""
+    """A server with a store of at most 300 kB."""
     port = free_port()
     config = tmp_path / "nats.conf"
     store = tmp_path / "store"

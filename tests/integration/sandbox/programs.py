@@ -18,7 +18,7 @@ ENDLESS = {
     "ignored signals": doing(
         "for each in (2, 15, 24): signal.signal(each, signal.SIG_IGN)", "while True: pass", using="signal"
     ),
-    "an error whose text has no end": doing(
+    "an error with an endless text": doing(
         "class E(Exception):", "    def __str__(self):", "        while True: pass", "raise E"
     ),
 }

@@ -535,7 +535,7 @@ def test_rejects_a_wrong_command_line(options: list[str], status: int, said: str
     assert said in ended.stderr
 
 
-async def test_without_controls_nobody_reads_prompts_or_scripts_faults() -> None:
+async def test_without_controls_no_client_reads_prompts_or_scripts_faults() -> None:
     with running("--no-controls") as simulator:
         async with httpx.AsyncClient(base_url=simulator.url) as client:
             assert (await client.get("/v1/models")).status_code == 200

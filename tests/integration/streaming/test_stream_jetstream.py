@@ -120,7 +120,7 @@ async def read_some(client: httpx.AsyncClient, path: str, rebuilt: Rebuilt, fram
 async def write_all(
     journal: JetStreamJournal, story: Story, pieces: int, pace: Callable[[dict[str, str], bool], Any]
 ) -> dict[str, str]:
-    """Write a deliberation whose agents send `pieces` deltas each; the first agent's call is attempted twice.
+    """Write a deliberation in which agents send `pieces` deltas each; the first agent's call is attempted twice.
 
     `pace` gets the texts after each delta, and once more, with True, when they are complete.
     """

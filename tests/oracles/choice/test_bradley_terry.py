@@ -1,6 +1,6 @@
 """Bradley-Terry strengths are choix's to 1e-6, given the same games and the same prior.
 
-The prior is an imaginary opponent, and choix is shown it as one more item, whose strength is then the zero point.
+The prior is an imaginary opponent, and choix gets it as one more item; its strength is then the zero point.
 """
 
 from collections.abc import Iterator

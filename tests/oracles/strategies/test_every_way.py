@@ -8,9 +8,14 @@ from tests.oracles.strategies import test_every_strategy_budget as budget
 from tests.oracles.strategies import test_every_strategy_failures as failures
 from tests.oracles.strategies import test_every_strategy_hostile as hostile
 from tests.oracles.strategies import test_every_strategy_order as order
+from tests.unit.strategies import test_deadline as deadline
 from tests.unit.strategies.every_strategy import OTHER_WAYS, Way
 
 CHECKS: tuple[Callable[[Way], None], ...] = (
+    deadline.test_a_deadline_in_or_after_any_stage_keeps_the_answers_that_are_there,
+    deadline.test_a_deadline_that_must_fail_gives_no_verdict_in_any_stage,
+    deadline.test_a_successor_of_a_coordinator_that_died_at_the_deadline_writes_the_same_verdict,
+    deadline.test_answers_that_are_late_are_missing_like_those_that_failed,
     budget.test_a_ceiling_of_calls_below_or_at_any_stage_is_kept_and_ends_in_a_verdict,
     budget.test_a_ceiling_of_tokens_is_kept_and_ends_in_a_verdict,
     budget.test_any_stages_may_be_refused_and_those_after_them_admitted,

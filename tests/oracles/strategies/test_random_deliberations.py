@@ -66,6 +66,8 @@ def ends_soundly(way: Way, ended: Run, budget: Budget) -> None:
         assert isinstance(ended.end, Failed | TimedOut)
         assert ended.end.problem is not None
         assert ended.end.problem.code in ("no_answers", "budget_exhausted", "deadline_exceeded")
+        answered = any(outcome.answered for outcome in ended.all(CallFinished))
+        assert not (answered and isinstance(ended.end, TimedOut)), "an answer is thrown away"
         return
     found = verdict(ended)
     assert found.content or way.strategy == "independent"

@@ -56,7 +56,7 @@ def content() -> CouncilScript:
 
 
 def counting() -> CouncilScript:
-    """Everybody says another number."""
+    """Every agent says another number."""
     return CouncilScript(text=lambda call_id: f"It is {int(hashlib.sha256(call_id.encode()).hexdigest()[:8], 16)}.")
 
 

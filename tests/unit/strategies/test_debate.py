@@ -108,7 +108,7 @@ def test_every_round_has_time_and_waits_for_a_quorum_of_its_speakers() -> None:
     ("drafts", "turns", "winner", "tally"),
     [
         pytest.param("aab", {}, "a", {"a": 4, "b": 2}, id="first and final answers have a vote each"),
-        pytest.param("aaaab", {}, "a", {"a": 4, "b": 1}, id="nobody debated: one vote each"),
+        pytest.param("aaaab", {}, "a", {"a": 4, "b": 1}, id="no debate: one vote each"),
         pytest.param("aab", {"dev-003": "a"}, "a", {"a": 5, "b": 1}, id="a switch moves one of two votes"),
         pytest.param(
             "aabcd", dict.fromkeys(agent_ids(5)[2:], "d"), "d", {"d": 4, "a": 4, "b": 1, "c": 1}, id="a swing"
@@ -193,7 +193,7 @@ def test_an_answer_that_all_have_left_is_shown_as_it_was_first_written() -> None
     first = verdict(left).ranking[0]
     assert (left.content, first.version) in {("a", 0), ("b", 0)}
     assert verdict(left).call_id == f"s1-{left.winner}"
-    assert len(verdict(left).dissent) == 4, "nobody holds the winning answer"
+    assert len(verdict(left).dissent) == 4, "no agent holds the winning answer"
 
 
 @pytest.mark.parametrize("seed", range(4))

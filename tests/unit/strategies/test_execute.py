@@ -9,7 +9,7 @@ import pytest
 from pydantic import ValidationError
 
 from app.deliberation import outputs
-from app.deliberation.budget import admits, spent_on
+from app.deliberation.budget import refused_by, spent_on
 from app.deliberation.calls import Call, Cost
 from app.deliberation.outputs import CheckOutcome, SandboxReport
 from app.deliberation.specification import Budget, Specification
@@ -44,7 +44,7 @@ def case(name: str) -> outputs.TestCase:
 
 
 def checked(author: str, passes: str | None, fault: str = "", tokens: int = 10) -> Checked:
-    """A program whose report has an outcome for each letter; None: NO_REPORT.
+    """A program with a report that has an outcome for each letter; None: NO_REPORT.
 
     `+` passed, `?` was not run, `0` checks nothing; anything else failed.
     """
@@ -375,8 +375,9 @@ def test_checks_cost_nothing_and_are_admitted_when_nothing_is_left() -> None:
 def test_an_unanswered_check_costs_nothing() -> None:
     checks = run(asked()).asked("check")
     assert spent_on(checks, {}) == Cost()
-    assert admits(Budget(max_calls=1, max_tokens=1), Cost(calls=3, tokens=30), tuple(checks), Cost())
-    assert not admits(Budget(max_calls=1), Cost(calls=3, tokens=30), tuple(run(asked()).asked("propose")), Cost())
+    assert refused_by(Budget(max_calls=1, max_tokens=1), Cost(calls=3, tokens=30), checks, Cost()) is None
+    proposing = run(asked()).asked("propose")
+    assert refused_by(Budget(max_calls=1), Cost(calls=3, tokens=30), proposing, Cost()) == "calls"
 
 
 def test_a_scripted_sandbox_says_what_a_real_one_would() -> None:

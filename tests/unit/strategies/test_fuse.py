@@ -170,7 +170,7 @@ def test_analyst_and_writer_read_every_proposal_under_the_letters_on_record() ->
     assert len(orders) > 1, "the seed draws the order"
 
 
-def test_a_judge_reads_the_two_texts_and_nothing_else_that_anybody_wrote() -> None:
+def test_a_judge_reads_the_two_texts_and_no_other_text() -> None:
     ended = run(asked(), CouncilScript(text="canary<{}>".format))
     for call in ended.asked("judge"):
         assert prompt(call).count("canary<") == 2

@@ -273,7 +273,7 @@ def test_judging_is_dealt_evenly_over_rounds_of_any_pairs(size: int, seed: int) 
     assert set(everyone.values()) == {size - 1}
 
 
-def test_a_pair_without_anybody_neutral_is_refused() -> None:
+def test_a_pair_without_a_neutral_judge_is_refused() -> None:
     with pytest.raises(ValueError, match="others than its authors"):
         judges([("a", "b")], ["a", "b"], Counter(), 1, 1)
 

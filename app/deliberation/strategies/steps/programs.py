@@ -102,9 +102,8 @@ def checked(
     for each, call in zip(programs, calls, strict=True):
         report = reports.get(call.call_id, NO_REPORT)
         found.append(Checked(each, report if len(report.outcomes) == len(tests.tests) else NO_REPORT))
-    if outcomes.admitted:
-        missing = sum(each.unchecked(tests) for each in found)
-        run.report(missing, len(calls), f"programs of round {round} are unchecked")
+    missing = sum(each.unchecked(tests) for each in found)
+    run.report(missing, len(calls), f"programs of round {round} are unchecked")
     return found
 
 

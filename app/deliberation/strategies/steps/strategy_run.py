@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TypeVar
 
+from app.deliberation.budget import needs_of_first_stage
 from app.deliberation.calls import Ask, Call, ChatMessage, Cost
 from app.deliberation.choice.aggregation import Aggregation
 from app.deliberation.choice.anonymity import arrangements, call_seed, lettered, nonce
@@ -122,7 +123,7 @@ class StrategyRun:
         stages_left: int,
         reserve: Cost | None = None,
     ) -> Step[Outcomes]:
-        """Ask for a stage. The engine refuses it, and reports so in `degraded`, when the budget does not hold it.
+        """Ask for a stage. The engine refuses it, and reports so in `degraded`, when the budget or the time is over.
 
         The budget must hold the `reserve` besides. A refused stage takes no number.
         """
@@ -320,7 +321,7 @@ class Samples:
         return self.run.specification.size - self.asked
 
     def ask(self, size: int, stages_left: int) -> Step[bool]:
-        """Let the next `size` agents write; False when the budget refuses it, BudgetExhausted for the first wave."""
+        """Let the next `size` agents write; False when the stage is refused, BudgetExhausted for the first wave."""
         run, specification = self.run, self.run.specification
         prompt = self.prompt or partial(propose, specification)
         wave = list(enumerate(specification.agents))[self.asked : self.asked + size]
@@ -329,7 +330,7 @@ class Samples:
         outcomes = yield from run.ask("propose", 0, calls, quorum=quorum, stages_left=stages_left)
         if not outcomes.admitted:
             if not self.asked:
-                raise BudgetExhausted("the budget does not admit the first stage")
+                raise BudgetExhausted(needs_of_first_stage(specification.budget, calls))
             return False
         self.asked += len(calls)
         self.drafts += [draft for call in calls if (draft := written(outcomes, call))]

@@ -1,0 +1,179 @@
+"""At the deadline every strategy makes the best verdict of the recorded answers, and opens no stage for it."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from itertools import product
+
+import pytest
+
+from app.deliberation.facts import CallFinished, Completed, Fact, StageClosed, StageOpened, TimedOut
+from app.testing import FakeClock
+from tests.unit.facts_of import BROKEN, TIMEOUT_S, CouncilScript, Run, accepted, in_seconds, resumed, run, specification
+from tests.unit.strategies.every_strategy import MAIN_WAYS, WRITING, Way, subsets, verdict
+
+DEADLINE_AT = in_seconds(TIMEOUT_S)
+EXHAUSTIVE_MAX = 3
+every_way = pytest.mark.parametrize("way", MAIN_WAYS.values(), ids=MAIN_WAYS)
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """A deliberation's facts at its deadline, in or after `stage` of a whole run; `complete` if all of it answered."""
+
+    facts: list[Fact]
+    stage: StageOpened
+    complete: bool
+
+    @property
+    def answered(self) -> set[str]:
+        return {fact.call_id for fact in self.facts if isinstance(fact, CallFinished) and fact.answered}
+
+    def concluded(self, after_s: float = 0) -> Run:
+        """The rest of it, from this many seconds after the deadline, by agents that answer nothing any more."""
+        silent = CouncilScript(silent=[call.call_id for call in self.stage.calls])
+        return resumed(self.facts, silent, FakeClock(DEADLINE_AT + timedelta(seconds=after_s)))
+
+
+def cuts(whole: Run) -> Iterator[Cut]:
+    """Every boundary of stages, and every pattern of answers, failures and silence in each; of a large one some."""
+    last: StageOpened | None = None
+    for place, fact in enumerate(whole.facts):
+        if isinstance(fact, StageClosed) and last is not None:
+            yield Cut(whole.facts[: place + 1], last, complete=True)
+        if not isinstance(fact, StageOpened):
+            continue
+        last = fact
+        outcomes = whole.facts[place + 1 : place + 1 + len(fact.calls)]
+        for there in _patterns([each for each in outcomes if isinstance(each, CallFinished)]):
+            complete = len(there) == len(fact.calls) and all(each.answered for each in there)
+            yield Cut([*whole.facts[: place + 1], *there], fact, complete)
+
+
+def _patterns(outcomes: Sequence[CallFinished]) -> Iterator[list[CallFinished]]:
+    if len(outcomes) <= EXHAUSTIVE_MAX:
+        for states in product(*[(each, failed(each), None) for each in outcomes]):
+            yield [each for each in states if each]
+        return
+    for there in subsets(outcomes):
+        yield list(there)
+
+
+def failed(outcome: CallFinished) -> CallFinished:
+    """A problem in place of an answer, at the same cost."""
+    return outcome.model_copy(update={"text": None, "problem": BROKEN})
+
+
+def concludes(way: Way, cut: Cut, whole: Run) -> None:
+    """Asserts the best end that these facts allow."""
+    ended = cut.concluded()
+    added = ended.facts[len(cut.facts) :]
+    assert ended.calls == [], "a call is made after the deadline"
+    if not cut.answered:
+        assert [type(fact) for fact in added] == [TimedOut]
+        return
+    assert {type(fact) for fact in added} <= {StageClosed, Completed} and isinstance(ended.end, Completed)
+    assert ended.end.ts == DEADLINE_AT
+    found = verdict(ended)
+    if way.strategy != "independent":
+        writing = {call.call_id for call in whole.calls if call.output.kind in WRITING}
+        assert found.content and found.call_id in writing & cut.answered
+        assert found.winner == found.ranking[0].agent_id
+    if cut.complete and cut.stage == whole.all(StageOpened)[-1]:
+        assert (found, ended.completed.degraded) == (verdict(whole), whole.completed.degraded)
+    else:
+        opened = whole.all(StageOpened)
+        first = opened[opened.index(cut.stage) + cut.complete]
+        assert ended.cut[0] == (first.purpose, first.round, "deadline")
+        assert ended.degraded[-1] == "deadline"
+
+
+@every_way
+def test_a_deadline_in_or_after_any_stage_keeps_the_answers_that_are_there(way: Way) -> None:
+    for size in (1, 3):
+        whole = way.run(size)
+        for cut in cuts(whole):
+            concludes(way, cut, whole)
+
+
+@every_way
+def test_a_deadline_that_must_fail_gives_no_verdict_in_any_stage(way: Way) -> None:
+    asked = way.asked()
+    constraints = asked.constraints.model_copy(update={"on_deadline": "fail"})
+    must_fail = accepted(asked.model_copy(update={"constraints": constraints}))
+    for cut in cuts(way.run()):
+        added = Cut([must_fail, *cut.facts[1:]], cut.stage, cut.complete).concluded().facts[len(cut.facts) :]
+        assert [type(fact) for fact in added] == [TimedOut]
+
+
+@every_way
+def test_a_successor_of_a_coordinator_that_died_at_the_deadline_writes_the_same_verdict(way: Way) -> None:
+    """It dies before the end is written, or also before the open stage is closed; the successor is late."""
+    for cut in list(cuts(way.run()))[::4]:
+        first, second = cut.concluded(), cut.concluded(after_s=7)
+        third = Cut(first.facts[:-1], cut.stage, cut.complete).concluded(after_s=7)
+        assert {type(ended.end) for ended in (first, second, third)} == {type(first.end)}
+        if isinstance(first.end, Completed):
+            assert verdict(first) == verdict(second) == verdict(third)
+            assert first.completed.degraded == second.completed.degraded == third.completed.degraded
+
+
+@every_way
+def test_answers_that_are_late_are_missing_like_those_that_failed(way: Way) -> None:
+    whole = way.run()
+    for place, opened in enumerate(whole.facts):
+        if not isinstance(opened, StageOpened):
+            continue
+        first, *others = [fact for fact in whole.facts[place:] if isinstance(fact, CallFinished)][: len(opened.calls)]
+        late = Cut([*whole.facts[: place + 1], *others], opened, complete=False).concluded()
+        lost = Cut([*whole.facts[: place + 1], failed(first), *others], opened, complete=False).concluded()
+        assert type(late.end) is type(lost.end)
+        if isinstance(late.end, Completed):
+            assert verdict(late).model_copy(update={"calls": 0}) == verdict(lost).model_copy(update={"calls": 0})
+            assert (late.degraded, late.cut) == (lost.degraded, lost.cut)
+
+
+# The verdict of the ballots that are there
+
+
+def at_deadline(whole: Run, silent: Sequence[str]) -> Run:
+    """The run at its deadline, in which these calls of its last stage have not answered."""
+    last = max(place for place, fact in enumerate(whole.facts) if isinstance(fact, StageClosed))
+    facts = [f for f in whole.facts[:last] if not (isinstance(f, CallFinished) and f.call_id in silent)]
+    return resumed(facts, clock=FakeClock(DEADLINE_AT))
+
+
+@pytest.mark.parametrize("strategy", ["best_of_n", "council"])
+def test_the_ballots_that_are_there_rank_the_answers(strategy: str) -> None:
+    whole = run(specification(strategy=strategy))
+    ballots = [call.call_id for call in whole.asked("score")]
+    for silent in subsets(ballots):
+        failed = run(specification(strategy=strategy), CouncilScript(failing=silent))
+        late = at_deadline(whole, silent)
+        assert verdict(late).model_copy(update={"calls": 0}) == verdict(failed).model_copy(update={"calls": 0})
+        assert late.degraded == (*failed.degraded, *(["deadline"] if silent else []))
+
+
+def test_without_a_ballot_the_answer_with_the_fewest_tokens_stands_unscored() -> None:
+    whole = run(specification(strategy="best_of_n"))
+    late = at_deadline(whole, [call.call_id for call in whole.asked("score")])
+    assert late.degraded == ("3 of 3 ballots are missing", "unscored", "deadline")
+    assert {standing.score for standing in verdict(late).ranking} == {None}
+
+
+def test_a_lone_answer_stands_unreviewed_and_names_the_stages_that_did_not_open() -> None:
+    whole = run(specification())
+    first = whole.all(StageOpened)[0]
+    place = whole.facts.index(first)
+    late = resumed(whole.facts[: place + 2], clock=FakeClock(DEADLINE_AT))
+    assert (late.winner, late.content) == ("dev-001", "text of s1-dev-001")
+    assert late.degraded == ("1 of 3 agents answered", "unreviewed", "deadline")
+    assert late.cut == [("propose", 0, "deadline")]
+
+
+def test_programs_that_were_not_checked_in_time_are_named() -> None:
+    whole = run(specification(strategy="execute", rounds=0))
+    place = next(i for i, fact in enumerate(whole.facts) if isinstance(fact, StageOpened) and fact.purpose == "check")
+    late = resumed(whole.facts[:place], clock=FakeClock(DEADLINE_AT))
+    assert late.degraded == ("3 of 3 programs of round 0 are unchecked", "deadline")
+    assert late.cut == [("check", 0, "deadline")]
