@@ -175,7 +175,7 @@ class Settings(WebhookRules):
     )
     connections_per_client_max: int = setting(
         4_000,
-        "Open connections from one address, except from the proxies in FORWARDED_ALLOW_IPS.",
+        "Open connections from one address; from the proxies in FORWARDED_ALLOW_IPS, requests of one client under way.",
         "connections",
         ge=1,
         le=1_000_000,

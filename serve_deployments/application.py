@@ -66,6 +66,13 @@ class ApplicationArgs(BaseModel):
         "COORDINATOR_SLOTS", 1_024, "Deliberations that a coordinator holds at once", ge=1, le=10_000
     )
     stream_deltas: bool = _setting("STREAM_DELTAS", True, "Whether text is streamed while it grows")
+    engine_patience_s: float = _setting(
+        "ENGINE_PATIENCE",
+        30.0,
+        "Seconds that a call waits while it can connect to no engine",
+        ge=1,
+        le=3_600,
+    )
 
 
 def load_roles(path: str | None) -> Mapping[str, Role]:
@@ -117,7 +124,9 @@ def build(args: ApplicationArgs) -> Application:
             max_queued_requests=STAGES_PER_REPLICA_MAX,
             **_options(0.1),
         )
-        agents[name] = deployment.bind(name, resolved, args.nats_url, args.engine_urls, args.stream_deltas)
+        agents[name] = deployment.bind(
+            name, resolved, args.nats_url, args.engine_urls, args.stream_deltas, args.engine_patience_s
+        )
     coordinator = _deployment(Coordinator).options(num_replicas=args.coordinator_replicas, **_options(0.1))
     return coordinator.bind(agents, args.nats_url, args.coordinator_slots)
 

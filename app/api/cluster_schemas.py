@@ -5,7 +5,7 @@ from typing import Literal
 
 from pydantic import AwareDatetime, Field
 
-from app.api.schemas import Resource
+from app.api.schemas import Resource, Unreachable
 
 CircuitState = Literal["closed", "open", "half_open"]
 
@@ -13,7 +13,9 @@ CircuitState = Literal["closed", "open", "half_open"]
 class MissingPart(Resource):
     """A part that did not answer, or not completely."""
 
-    part: str = Field(description="`log`, `catalog`, `coordinator`, `webhooks`, or a role, stream or consumer by name")
+    part: str = Field(
+        description="`log`, `catalog`, `coordinator`, `webhooks`, or a role, stream, consumer or engine by name"
+    )
     detail: str
 
 
@@ -78,6 +80,7 @@ class EngineOfReplica(Resource):
     healthy: bool
     circuit: CircuitState
     in_flight: int
+    unreachable: Unreachable | None = Field(default=None, description="Null while it can connect to the engine")
 
 
 class AgentView(Resource):
@@ -109,6 +112,9 @@ class EngineLoad(Resource):
     healthy: bool
     circuit: CircuitState
     in_flight: int = Field(description="Requests of these replicas; requests of other clients are unknown")
+    unreachable: Unreachable | None = Field(
+        default=None, description="Since when and why a replica cannot connect to it; null when all can"
+    )
 
 
 class QueueOfRole(Resource):

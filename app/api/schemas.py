@@ -1,18 +1,21 @@
 """Schemas of answers: resources and problems. Events are in `event_schemas`, requests in `requests`."""
 
 from collections.abc import Mapping
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, Self, TypeVar
 
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
 
 from app.deliberation.calls import FactProblem, Usage
-from app.deliberation.facts import Degraded, TotalUsage, Verdict
+from app.deliberation.engine import StrategyDefinition
+from app.deliberation.facts import Degraded, TotalUsage, Unreachable, Verdict
 from app.deliberation.outputs import CheckOutcome, Issue, IssueResponse
 from app.deliberation.specification import AgentSpec, Budget, Constraints, Purpose, Sampling, Token, Webhook
 
 Status = Literal["pending", "in_progress", "cancelling", "completed", "failed", "cancelled", "timeout"]
 ProposalStatus = Literal["pending", "answered", "failed", "late", "skipped"]
 _Model = TypeVar("_Model", bound=BaseModel)
+# The request fields of every strategy, besides task, agents and constraints.
+_COMMON_FIELDS = ("quorum", "budget", "sampling", "seed")
 
 
 class Resource(BaseModel):
@@ -251,6 +254,9 @@ class EngineView(Resource):
     healthy: bool
     circuit: Literal["closed", "open", "half_open"] = Field(description="Open: it failed and gets no calls for a while")
     models: tuple[str, ...]
+    unreachable: Unreachable | None = Field(
+        default=None, description="Since when and why a replica cannot connect to it; null when all can"
+    )
 
 
 class LiveRole(Resource):
@@ -293,6 +299,20 @@ class StrategyResource(Resource):
     source: str
     fields: tuple[str, ...] = Field(description="Request fields that configure it, besides task and council")
     parameters: dict[str, Any] = Field(description="JSON Schema of the request's `parameters`, with the defaults")
+
+    @classmethod
+    def of(cls, definition: StrategyDefinition) -> Self:
+        """A strategy as clients read it."""
+        return cls(
+            name=definition.name,
+            version=definition.version,
+            summary=definition.summary,
+            steps=definition.steps,
+            calls=definition.formula,
+            source=definition.source,
+            fields=(("rounds",) if definition.rounds else ()) + _COMMON_FIELDS,
+            parameters=definition.parameters.model_json_schema(),
+        )
 
 
 class StrategyList(Resource):
@@ -346,5 +366,6 @@ class Ready(Resource):
     )
     checks: tuple[str, ...] = Field(description="Checks that passed")
     degraded: tuple[FieldProblem, ...] = Field(
-        default=(), description="Missing parts that no deliberation depends on: webhook senders"
+        default=(),
+        description="Faults that do not stop the gateway: no webhook sender, engines that cannot be connected to",
     )

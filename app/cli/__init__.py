@@ -1,8 +1,12 @@
 """The command `deliberate`. Each command has its module; this one registers them."""
 
+from importlib.metadata import version
+from typing import Annotated
+
 import typer
 
-from app.cli import ask, bench, cluster, keys, openapi, show, simulator, strategies, streams, watch, webhooks
+from app.cli import ask, bench, cluster, deliveries, show, status, strategies, watch
+from app.cli.admin import context, keys, openapi, simulator, streams, webhooks
 from app.cli.exits import EXIT_HELP
 from app.cli.stack import demo, up
 
@@ -19,18 +23,40 @@ _ANY_ARGUMENTS = {"allow_extra_args": True, "ignore_unknown_options": True}
 for command in (up.up, demo.demo, ask.ask, watch.watch):
     cli.command(epilog=EXIT_HELP)(command)
 cli.command("list", epilog=EXIT_HELP)(show.list_deliberations)
-for command in (show.show, show.cancel, show.roles, cluster.cluster, strategies.strategies, openapi.openapi):
+for command in (show.show, show.cancel, show.delete, deliveries.deliveries, deliveries.redeliver):
+    cli.command(epilog=EXIT_HELP)(command)
+for command in (status.status, show.roles, strategies.strategies, cluster.cluster, openapi.openapi):
     cli.command(epilog=EXIT_HELP)(command)
 cli.command("simulator", context_settings=_ANY_ARGUMENTS, add_help_option=False)(simulator.simulator)
+cli.add_typer(context.context_cli, name="context")
 cli.add_typer(streams.streams_cli, name="streams")
 cli.add_typer(keys.keys_cli, name="keys")
 cli.add_typer(webhooks.webhooks_cli, name="webhooks")
 cli.add_typer(bench.bench_cli, name="bench")
 
 
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        print(f"deliberate {version('deliberation-gateway')}")
+        raise typer.Exit
+
+
+VersionOption = Annotated[
+    bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
+]
+
+
 @cli.callback()
-def deliberate() -> None:
-    """Councils of LLM agents behind a REST and SSE gateway."""
+def deliberate(version: VersionOption = False) -> None:
+    """Councils of LLM agents behind a REST and SSE gateway.
+
+    Commands speak to the first gateway that is named:
+    by --url, or by --data-dir as that of the stack that runs there;
+    by DELIBERATE_URL; by `deliberate context use URL`;
+    else it is that of the stack that runs in .deliberate here.
+
+    An ID is an id, a unique beginning of one, or `last`.
+    """
 
 
 def main() -> None:

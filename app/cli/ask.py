@@ -13,11 +13,32 @@ from rich.text import Text
 
 from app.api.schemas import Deliberation
 from app.cli.client import GatewayClient, GatewayRefused, JsonObject, parsed
-from app.cli.exits import CommandError, Exit, exit_of, output, run
-from app.cli.options import DEFAULT_URL, ApiKeyOption, JsonOption, UrlOption, nested_values, pairs
+from app.cli.exits import CommandError, Exit, exit_of, naming_options, output, run
+from app.cli.options import ApiKeyOption, JsonOption, StackOption, UrlOption, nested_values, pairs
 from app.cli.render.ranking import deliberation_report
+from app.cli.render.silence import heartbeats, print_to_stderr
+from app.cli.target import gateway_client
 from app.cli.watch import print_events, until_ended, watch_deliberation
 from app.deliberation.specification import OnDeadline
+
+_OPTIONS = {
+    "/task": "TASK",
+    "/num_agents": "--agents",
+    "/agents": "--council",
+    "/parameters": "--parameter {}",
+    "/constraints/rubric": "--rubric",
+    "/constraints/requirements": "--requirement",
+    "/constraints/timeout_seconds": "--timeout",
+    "/constraints/on_deadline": "--on-deadline",
+    "/budget/max_tokens": "--budget-tokens",
+    "/budget/max_calls": "--budget-calls",
+    "/sampling/temperature": "--temperature",
+    "/sampling/max_tokens": "--max-tokens",
+    "/metadata": "--meta {}",
+    "/webhook": "--webhook",
+    "Idempotency-Key": "--idempotency-key",
+    **{f"/{name}": f"--{name}" for name in ("role", "strategy", "rounds", "quorum", "seed")},
+}
 
 
 def parse_council(text: str) -> list[JsonObject]:
@@ -38,9 +59,12 @@ def parse_rubric(text: str) -> str | list[Any]:
     if not text.lstrip().startswith("["):
         return text
     try:
-        return json.loads(text)
+        criteria = json.loads(text)
     except ValueError as exc:
         raise typer.BadParameter(f"--rubric begins like a JSON list but does not parse: {exc}") from exc
+    if not criteria:
+        raise typer.BadParameter("--rubric has no criterion: give one or more, or leave it out")
+    return criteria
 
 
 def _file_text(path: str, option: str) -> str:
@@ -63,9 +87,8 @@ def _given(**fields: Any) -> JsonObject:  # noqa: ANN401 -- the fields of a JSON
     return {name: value for name, value in fields.items() if value not in (None, [], {})}
 
 
-def resume_hint(deliberation_id: str, url: str) -> Text:
-    """The commands that return to a running deliberation."""
-    at = "" if url == DEFAULT_URL else f" --url {url}"
+def resume_hint(deliberation_id: str, at: str) -> Text:
+    """The commands that return to a running deliberation; `at` are the options that name its gateway."""
     return Text(
         f"{deliberation_id} continues:\n"
         f"  deliberate watch {deliberation_id}{at}\n  deliberate cancel {deliberation_id}{at}",
@@ -75,16 +98,16 @@ def resume_hint(deliberation_id: str, url: str) -> Text:
 
 async def _ask(
     body: JsonObject,
-    url: str,
-    api_key: str | None,
+    gateway: GatewayClient,
     idempotency_key: str,
     *,
     detach: bool,
     live: bool,
     as_json: bool,
 ) -> Exit:
-    async with GatewayClient(url, api_key) as gateway:
-        resource = await _submit(gateway, body, idempotency_key)
+    async with gateway:
+        async with heartbeats(lambda: f"still waiting for {gateway.url} to accept it", print_to_stderr):
+            resource = await _submit(gateway, body, idempotency_key)
         deliberation_id = str(resource["id"])
         if detach:
             return output(resource, lambda: Text(deliberation_id), as_json=as_json)
@@ -92,13 +115,13 @@ async def _ask(
             raise _unreadable(deliberation_id)
         try:
             if not live:
-                resource = await until_ended(gateway, deliberation_id)
+                resource = await until_ended(gateway, deliberation_id, print_to_stderr)
             elif as_json:
                 resource = await print_events(gateway, deliberation_id)
             else:
                 resource = await watch_deliberation(gateway, deliberation_id, Console(highlight=False))
         except asyncio.CancelledError:
-            Console(stderr=True, highlight=False).print(resume_hint(deliberation_id, url))
+            Console(stderr=True, highlight=False).print(resume_hint(deliberation_id, gateway.options))
             raise
         if not live:
             output(resource, lambda: deliberation_report(parsed(Deliberation, resource)), as_json=as_json)
@@ -114,11 +137,12 @@ def _unreadable(deliberation_id: str) -> CommandError:
 
 async def _submit(gateway: GatewayClient, body: JsonObject, idempotency_key: str) -> JsonObject:
     try:
-        return await gateway.submit(body, idempotency_key)
+        with naming_options(_OPTIONS):
+            return await gateway.submit(body, idempotency_key)
     except GatewayRefused as error:
-        if any(fault.field.startswith("/parameters") for fault in error.fields):
+        if any(fault.field.startswith("--parameter") for fault in error.fields):
             error.remedy = f"`deliberate strategies {body.get('strategy', 'council')}` lists its parameters"
-        elif any(fault.field == "/strategy" for fault in error.fields):
+        elif any(fault.field == "--strategy" for fault in error.fields):
             error.remedy = "`deliberate strategies` describes them"
         raise
 
@@ -134,7 +158,8 @@ ParameterOption = Annotated[
 
 def ask(
     task: Annotated[str | None, typer.Argument(metavar="TASK", help="The task to deliberate on.")] = None,
-    url: UrlOption = DEFAULT_URL,
+    url: UrlOption = None,
+    data_dir: StackOption = None,
     api_key: ApiKeyOption = None,
     as_json: JsonOption = False,
     file: Annotated[str | None, typer.Option(metavar="PATH", help="Read the task from a file; - is stdin.")] = None,
@@ -192,5 +217,9 @@ def ask(
         webhook=_given(url=webhook),
     )
     live = watch if watch is not None else sys.stdout.isatty() and not as_json
-    options = (url, api_key, idempotency_key or uuid4().hex)
-    run(lambda: _ask(body, *options, detach=detach, live=live, as_json=as_json), as_json=as_json)
+
+    async def work() -> Exit:
+        gateway = gateway_client(url, data_dir, api_key)
+        return await _ask(body, gateway, idempotency_key or uuid4().hex, detach=detach, live=live, as_json=as_json)
+
+    run(work, as_json=as_json)

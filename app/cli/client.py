@@ -3,7 +3,7 @@
 import asyncio
 import random
 from collections.abc import AsyncGenerator, Callable, Mapping
-from contextlib import suppress
+from contextlib import aclosing, suppress
 from typing import Any, Self, TypeVar, cast
 
 import httpx
@@ -17,10 +17,11 @@ from app.client import EventStream, Frame, Retry, StreamLost, StreamRefused, Wai
 _CONNECT_TIMEOUT_S = 2.0
 _READ_TIMEOUT_S = 10.0
 _SUBMIT_ATTEMPTS = 4
+_EVENTS_ON_PAGE = 1_000
 _BACKOFF_FIRST_S = 0.25
 _BACKOFF_MAX_S = 5.0
-_URL_REMEDY = "give the gateway's URL by --url http://host:port or DELIBERATE_URL"
-_UNREACHABLE_REMEDY = "start one with `deliberate up`, or name another by --url or DELIBERATE_URL"
+_URL_REMEDY = "give the gateway's URL, such as http://host:port, by --url, DELIBERATE_URL or `deliberate context use`"
+_UNREACHABLE_REMEDY = "start one with `deliberate up`, or name another by --url, DELIBERATE_URL or a context"
 
 _REMEDIES = {
     "not_found": "`deliberate list` shows the deliberations of this gateway",
@@ -59,10 +60,10 @@ def _authorization(api_key: str | None) -> dict[str, str]:
     return {"Authorization": f"Bearer {key}"}
 
 
-def _unreachable(url: str, exc: httpx.TransportError) -> GatewayUnreachable:
+def _unreachable(url: str, source: str, exc: httpx.TransportError) -> GatewayUnreachable:
     match exc:
         case httpx.ConnectError() | httpx.ConnectTimeout():
-            detail = f"no gateway answers at {url}"
+            detail = f"no gateway answers at {url} (from {source})"
         case httpx.TimeoutException():
             detail = f"{url} did not answer in time"
         case _:
@@ -99,20 +100,28 @@ def command_error(response: httpx.Response) -> CommandError:
 
 
 class GatewayClient:
-    """A connection to one gateway. Use as an async context."""
+    """A connection to one gateway. Use as an async context. `options` name it again on a command line."""
 
     def __init__(
-        self, url: str, api_key: str | None = None, *, transport: httpx.AsyncBaseTransport | None = None
+        self,
+        url: str,
+        api_key: str | None = None,
+        *,
+        source: str = "--url",
+        options: str = "",
+        transport: httpx.AsyncBaseTransport | None = None,
     ) -> None:
-        """Raises CommandError for an invalid URL or key. `transport` replaces the network in tests."""
+        """Raises CommandError for an invalid URL or key; `source` named the URL. `transport` is for tests."""
         try:
             base = httpx.URL(url)
         except httpx.InvalidURL:
             base = httpx.URL()
         if base.scheme not in ("http", "https") or not base.host:
-            detail = f"--url takes http://host:port, not {url!r}"
+            detail = f"{source} takes http://host:port, not {url!r}"
             raise CommandError(Exit.USAGE, "invalid_url", detail, remedy=_URL_REMEDY)
         self.url = url.rstrip("/")
+        self.options = options
+        self._source = source
         self._http = httpx.AsyncClient(
             base_url=self.url,
             transport=transport,
@@ -127,6 +136,26 @@ class GatewayClient:
     async def __aexit__(self, *_: object) -> None:
         await self._http.aclose()
 
+    async def _response(
+        self,
+        method: str,
+        path: str,
+        *,
+        params: Mapping[str, Any] | None = None,
+        body: JsonObject | None = None,
+        headers: Mapping[str, str] | None = None,
+        wait_s: float = 0,
+    ) -> httpx.Response:
+        timeout = httpx.Timeout(_READ_TIMEOUT_S + wait_s, connect=_CONNECT_TIMEOUT_S)
+        sent = dict(headers or {}) | ({"Prefer": f"wait={wait_s:g}"} if wait_s else {})
+        try:
+            response = await self._http.request(method, path, params=params, json=body, headers=sent, timeout=timeout)
+        except httpx.TransportError as exc:
+            raise _unreachable(self.url, self._source, exc) from exc
+        if response.status_code >= 400:
+            raise command_error(response)
+        return response
+
     async def _request(
         self,
         method: str,
@@ -137,14 +166,7 @@ class GatewayClient:
         headers: Mapping[str, str] | None = None,
         wait_s: float = 0,
     ) -> JsonObject:
-        timeout = httpx.Timeout(_READ_TIMEOUT_S + wait_s, connect=_CONNECT_TIMEOUT_S)
-        sent = dict(headers or {}) | ({"Prefer": f"wait={wait_s:g}"} if wait_s else {})
-        try:
-            response = await self._http.request(method, path, params=params, json=body, headers=sent, timeout=timeout)
-        except httpx.TransportError as exc:
-            raise _unreachable(self.url, exc) from exc
-        if response.status_code >= 400:
-            raise command_error(response)
+        response = await self._response(method, path, params=params, body=body, headers=headers, wait_s=wait_s)
         with suppress(ValueError):
             document = response.json()
             if isinstance(document, dict):
@@ -175,9 +197,45 @@ class GatewayClient:
         body = {} if reason is None else {"reason": reason}
         return await self._request("POST", f"/deliberations/{deliberation_id}/cancel", body=body, wait_s=wait_s)
 
+    async def delete(self, deliberation_id: str) -> None:
+        """Remove the facts of a deliberation that has ended."""
+        await self._response("DELETE", f"/deliberations/{deliberation_id}")
+
+    async def redeliver(self, deliberation_id: str, delivery_id: str) -> JsonObject:
+        """Request another attempt of a delivery; returns the delivery."""
+        return await self._request("POST", f"/deliberations/{deliberation_id}/deliveries/{delivery_id}/redeliver")
+
     async def read(self, path: str, params: Mapping[str, Any] | None = None) -> JsonObject:
         """The JSON of a GET, such as /roles or /strategies."""
         return await self._request("GET", path, params=params)
+
+    async def pages(self, path: str, params: Mapping[str, Any]) -> AsyncGenerator[JsonObject]:
+        """Every page of a list. Iterate in `aclosing`."""
+        cursor: str | None = ""
+        while cursor is not None:
+            page = await self.read(path, {**params, **({"cursor": cursor} if cursor else {})})
+            yield page
+            cursor = page.get("next_cursor")
+
+    async def deliveries(self, deliberation_id: str) -> list[JsonObject]:
+        """The deliveries of a deliberation's webhook, in the order of their events."""
+        found = list[JsonObject]()
+        async with aclosing(self.pages(f"/deliberations/{deliberation_id}/deliveries", {"limit": 200})) as pages:
+            async for page in pages:
+                found += page["items"]
+        return found
+
+    async def events(self, deliberation_id: str, types: str) -> list[JsonObject]:
+        """The recorded events of these types, separated by commas, up to now."""
+        found, after = list[JsonObject](), "0"
+        while True:
+            params = {"after": after, "types": types, "limit": _EVENTS_ON_PAGE}
+            accept = {"Accept": "application/json"}
+            page = await self._request("GET", f"/deliberations/{deliberation_id}/events", params=params, headers=accept)
+            found += page["items"]
+            if page["ended"] or page["next"] == after:
+                return found
+            after = page["next"]
 
     async def follow(
         self,

@@ -6,8 +6,8 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from app.api.cluster_schemas import Cluster
-from app.cli.options import DEFAULT_URL, ApiKeyOption, JsonOption, UrlOption
+from app.api.cluster_schemas import Cluster, EngineLoad
+from app.cli.options import ApiKeyOption, JsonOption, StackOption, UrlOption
 from app.cli.render.ranking import plain
 from app.cli.show import print_resource
 
@@ -18,11 +18,28 @@ def _rate(per_s: float | None) -> str:
     return "throughput unknown" if per_s is None else f"{per_s:.2g} per second"
 
 
-def _work(found: Cluster) -> Iterator[tuple[str, str, str]]:
+def queue_text(found: Cluster) -> str:
+    """What runs and what waits."""
     queue = found.queue
     head = f", the oldest for {queue.head_waited_s:.1f} s" if queue.waiting else ""
-    figures = f"{queue.in_hand} running, {queue.waiting} waiting{head}; {_rate(queue.ended_per_s)}"
-    yield "queue", f"{queue.depth} of {queue.depth_max}", figures
+    return f"{queue.in_hand} running, {queue.waiting} waiting{head}; {_rate(queue.ended_per_s)}"
+
+
+def versions_text(found: Cluster) -> str:
+    """The versions of the gateway's side."""
+    versions = found.versions
+    return f"{versions.gateway}, Python {versions.python}, nats-server {versions.nats_server}"
+
+
+def engine_text(engine: EngineLoad) -> str:
+    """The load and the version of an engine."""
+    version = f", version {engine.version}" if engine.version else ""
+    return f"{engine.in_flight} in flight, circuit {engine.circuit}{version}; {', '.join(engine.roles)}"
+
+
+def _work(found: Cluster) -> Iterator[tuple[str, str, str]]:
+    queue = found.queue
+    yield "queue", f"{queue.depth} of {queue.depth_max}", queue_text(found)
     for role in queue.roles:
         if role.depth:
             yield "", role.role, f"{role.depth} of {role.admitted} admitted; {_rate(role.ended_per_s)}"
@@ -38,9 +55,7 @@ def _work(found: Cluster) -> Iterator[tuple[str, str, str]]:
         figures = f"{agent.running} calls of {agent.concurrency}, {agent.waiting} waiting; {agent.model}{simulated}"
         yield f"agent {agent.role}", agent.id, figures
     for engine in found.engines:
-        version = f", version {engine.version}" if engine.version else ""
-        figures = f"{engine.in_flight} in flight, circuit {engine.circuit}{version}; {', '.join(engine.roles)}"
-        yield "engine", engine.url, figures
+        yield "engine", engine.url, engine_text(engine)
 
 
 def _log(found: Cluster) -> Iterator[tuple[str, str, str]]:
@@ -52,9 +67,8 @@ def _log(found: Cluster) -> Iterator[tuple[str, str, str]]:
         yield "consumer", consumer.name, figures
     for sender in found.webhooks or ():
         yield "webhooks", sender.id, f"{sender.in_flight} in flight, {sender.waiting} waiting"
-    versions = found.versions
-    yield "versions", "gateway", f"{versions.gateway}, Python {versions.python}, nats-server {versions.nats_server}"
-    for replicas in versions.replicas:
+    yield "versions", "gateway", versions_text(found)
+    for replicas in found.versions.replicas:
         yield "", "replicas", f"{replicas.product}, Python {replicas.python}, Ray {replicas.ray}"
 
 
@@ -69,6 +83,8 @@ def cluster_text(found: Cluster) -> RenderableType:
     return Group(table, *(Text.assemble(("missing", "yellow"), "  ", text) for text in missing))
 
 
-def cluster(url: UrlOption = DEFAULT_URL, api_key: ApiKeyOption = None, as_json: JsonOption = False) -> None:
+def cluster(
+    url: UrlOption = None, data_dir: StackOption = None, api_key: ApiKeyOption = None, as_json: JsonOption = False
+) -> None:
     """Show replicas, queue, engines, log and versions. If keys are required, the scope admin is needed."""
-    print_resource("/cluster", Cluster, cluster_text, url, api_key, as_json=as_json)
+    print_resource("/cluster", Cluster, cluster_text, url, data_dir, api_key, as_json=as_json)

@@ -17,7 +17,8 @@ import asyncio
 import json
 import signal
 import sys
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Generator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import KW_ONLY, dataclass
 from enum import IntEnum
 from typing import Any, NamedTuple, NoReturn
@@ -99,10 +100,35 @@ def print_error(error: CommandError, *, as_json: bool) -> None:
         remedy = f". {fault.remedy}" if fault.remedy else ""
         text.append(printable(f"\n  {fault.field}: {fault.detail.rstrip('.')}{remedy}"))
     if error.remedy is not None:
-        text.append(f"\n  → {error.remedy}", "dim")
+        text.append(f"\n  → {printable(error.remedy)}", "dim")
     if error.request_id is not None:
         text.append(f"\n  request {printable(error.request_id)}", "dim")
     Console(stderr=True, soft_wrap=True, highlight=False).print(text)
+
+
+@contextmanager
+def naming_options(options: Mapping[str, str]) -> Generator[None]:
+    """Name a command's options in place of the request's fields that an error of the gateway names.
+
+    `options` maps the beginning of a JSON pointer, or a parameter's name, to an option; `{}` in it is the pointer's
+    rest. A field that no option sets keeps its name.
+    """
+    try:
+        yield
+    except CommandError as error:
+        named = {fault.field: _option_of(fault.field, options) for fault in error.fields}
+        error.fields = [fault._replace(field=named[fault.field]) for fault in error.fields]
+        for pointer in sorted(filter(None, named), key=len, reverse=True):
+            error.detail = error.detail.replace(pointer, named[pointer])
+        raise
+
+
+def _option_of(pointer: str, options: Mapping[str, str]) -> str:
+    matching = [begin for begin in options if pointer == begin or pointer.startswith((f"{begin}/", f"{begin}."))]
+    if not matching:
+        return pointer
+    begin = max(matching, key=len)
+    return options[begin].format(pointer[len(begin) + 1 :]).strip()
 
 
 def run(work: Callable[[], Coroutine[Any, Any, Exit]], *, as_json: bool) -> NoReturn:

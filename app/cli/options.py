@@ -1,7 +1,9 @@
 """Options that several commands share, each declared once."""
 
 import json
-import os
+import shlex
+import shutil
+import sys
 from pathlib import Path
 from typing import Annotated, Any, cast
 from urllib.parse import urlsplit
@@ -11,8 +13,7 @@ import typer
 from app.deliberation.errors import InvalidToken, JournalUnavailable
 from app.deliberation.specification import checked_token
 
-DEFAULT_URL = "http://127.0.0.1:8080"
-DEFAULT_NATS_URL = "nats://127.0.0.1:4222"
+URL_VARIABLE = "DELIBERATE_URL"
 DATA_DIR = Path(".deliberate")
 
 
@@ -59,13 +60,19 @@ def nats_url_file(data_dir: Path, user: str) -> str:
     return (data_dir.resolve() / "nats_urls" / user).as_uri()
 
 
-def default_nats_url(user: str) -> str:
-    """The URL of a NATS user of the stack that runs in `.deliberate` here; without one, the usual port's."""
-    try:
-        os.kill(int(json.loads((DATA_DIR / "stack.json").read_bytes())["supervisor_pid"]), 0)
-    except (OSError, ValueError, KeyError, TypeError):
-        return DEFAULT_NATS_URL
-    return nats_url_file(DATA_DIR, user)
+def program() -> str:
+    """How a user starts this command line here: `deliberate`, or its path where the search path leads elsewhere."""
+    started = Path(sys.argv[0])
+    found = shutil.which("deliberate")
+    if started.name != "deliberate" or (found is not None and Path(found).resolve() == started.resolve()):
+        return "deliberate"
+    path = started.absolute()
+    return shlex.quote(str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path))
+
+
+def directory_option(data_dir: Path) -> str:
+    """The option that names a data directory, with a leading space; empty for the default."""
+    return "" if data_dir.resolve() == DATA_DIR.resolve() else f" --data-dir {shlex.quote(str(data_dir))}"
 
 
 def checked_tenant(value: str) -> str:
@@ -73,7 +80,19 @@ def checked_tenant(value: str) -> str:
     return _checked_token(value, "a tenant")
 
 
-UrlOption = Annotated[str, typer.Option("--url", envvar="DELIBERATE_URL", help="Base URL of the gateway.")]
+UrlOption = Annotated[
+    str | None,
+    typer.Option(
+        "--url",
+        metavar="URL",
+        show_default=f"{URL_VARIABLE}, else the context, else the stack in {DATA_DIR}",
+        help="Base URL of the gateway.",
+    ),
+]
+StackOption = Annotated[
+    Path | None,
+    typer.Option("--data-dir", metavar="DIR", file_okay=False, help="Use the stack that runs in this directory."),
+]
 ApiKeyOption = Annotated[
     str | None,
     typer.Option(
@@ -87,9 +106,16 @@ ApiKeyOption = Annotated[
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON only, one document per line.")]
 KeepOption = Annotated[
     Path | None,
-    typer.Option("--data-dir", file_okay=False, help="Keep logs and facts here; by default they are removed."),
+    typer.Option(
+        "--data-dir", metavar="DIR", file_okay=False, help="Keep logs and facts here; by default they are removed."
+    ),
 ]
-IdArgument = Annotated[str, typer.Argument(metavar="ID", callback=_checked_id, help="Id of the deliberation.")]
+IdArgument = Annotated[
+    str,
+    typer.Argument(
+        metavar="ID", callback=_checked_id, help="Id of the deliberation, a unique beginning of it, or `last`."
+    ),
+]
 
 
 def pairs(values: list[str], option: str) -> dict[str, str]:

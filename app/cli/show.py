@@ -1,34 +1,55 @@
-"""`deliberate list | show | cancel | roles`: reads resources of a gateway and prints them."""
+"""`deliberate list | show | cancel | delete | roles`: reads and changes resources of a gateway and prints them."""
 
+import json
 from collections.abc import Callable
 from datetime import UTC, datetime
 from functools import partial
+from pathlib import Path
 from typing import Annotated, Any, NoReturn, TypeVar
+from urllib.parse import quote
 
 import typer
-from pydantic import BaseModel
-from rich.console import Group, RenderableType
+from pydantic import BaseModel, ValidationError
+from rich.console import Console, Group, RenderableType
+from rich.markdown import Markdown
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
 from app.api.schemas import Deliberation, DeliberationPage, DeliberationSummary, RoleList, RoleResource
-from app.cli.client import GatewayClient, JsonObject, parsed
-from app.cli.exits import Exit, output, run
-from app.cli.options import DEFAULT_URL, ApiKeyOption, IdArgument, JsonOption, UrlOption, pairs
+from app.cli.client import GatewayClient, GatewayRefused, JsonObject, parsed
+from app.cli.exits import Exit, naming_options, output, print_json, run
+from app.cli.ids import full_id
+from app.cli.options import ApiKeyOption, IdArgument, JsonOption, StackOption, UrlOption, pairs
 from app.cli.render.lanes import is_simulated
+from app.cli.render.overview import overview_table
 from app.cli.render.panels import seconds, style_of
 from app.cli.render.prose import printable
-from app.cli.render.ranking import brief, deliberation_report, duration_s, plain, status_text
+from app.cli.render.ranking import age_text, brief, deliberation_report, duration_s, plain, status_text
+from app.cli.render.transcript import EVENT_TYPES, transcript
+from app.cli.target import gateway_client
+from app.deliberation.facts import Fact, decode
+from app.webhooks.resources import Delivery
 
 _Model = TypeVar("_Model", bound=BaseModel)
+_ID_CHARS_MIN = 10
+_COUNCIL_WIDTH_MAX = 11
+_TASK_WIDTH_MIN = 22
+_TASK_CHARS_MAX = 60
+_FILTERS = {
+    **{name: f"--{name}" for name in ("status", "role", "strategy", "limit", "cursor")},
+    "created_after": "--created-after",
+    "created_before": "--created-before",
+    "metadata": "--meta {}",
+}
 
 
 def print_resource(
     path: str,
     model: type[_Model],
     rendered: Callable[[_Model], RenderableType],
-    url: str,
+    url: str | None,
+    data_dir: Path | None,
     api_key: str | None,
     *,
     as_json: bool,
@@ -37,52 +58,51 @@ def print_resource(
     """Read a resource of the gateway, print it as JSON or `rendered`, and exit."""
 
     async def work() -> Exit:
-        async with GatewayClient(url, api_key) as gateway:
-            document = await gateway.read(path, params)
+        async with gateway_client(url, data_dir, api_key) as gateway:
+            with naming_options(_FILTERS):
+                document = await gateway.read(path, params)
         return output(document, lambda: rendered(parsed(model, document)), as_json=as_json)
 
     run(work, as_json=as_json)
 
 
-def _age(then: datetime, now: datetime) -> str:
-    passed_s = max(0.0, (now - then).total_seconds())
-    for unit_s, unit in ((86_400, "d"), (3_600, "h"), (60, "min")):
-        if passed_s >= unit_s:
-            return f"{int(passed_s // unit_s)} {unit}"
-    return f"{int(passed_s)} s"
+def short_ids(ids: list[str]) -> list[str]:
+    """The beginnings of ids, as long as they must be to differ on this page."""
+    chars, longest = _ID_CHARS_MIN, max(map(len, ids), default=0)
+    while chars < longest and len({each[:chars] for each in ids}) < len(ids):
+        chars += 1
+    return [each[:chars] for each in ids]
 
 
-def _row(found: DeliberationSummary, now: datetime) -> list[RenderableType]:
+def _row(found: DeliberationSummary, id: str, now: datetime, *, strategy: bool) -> list[RenderableType]:
     took_s = duration_s(found.created_at, found.ended_at)
     council = (entry.role if entry.count == 1 else f"{entry.count}×{entry.role}" for entry in found.agents)
     return [
-        plain(found.id),
+        plain(id),
         status_text(found.status),
-        _age(found.created_at, now),
+        age_text(found.created_at, now),
         "–" if took_s is None else seconds(took_s),
-        plain(" ".join(council)),
+        plain(f"{f'{found.strategy} ' if strategy else ''}{' '.join(council)}"),
     ]
 
 
 def deliberations_table(page: DeliberationPage, now: datetime) -> Table:
-    """One row per deliberation of a page, its strategy if they differ, and the option for the next page."""
+    """One row per deliberation of a page; strategies if they differ, and the option for the next page."""
     strategies_differ = len({found.strategy for found in page.items}) > 1
     more = f"more: --cursor {page.next_cursor}" if page.next_cursor else None
     table = Table(box=None, pad_edge=False, caption=more, caption_justify="left")
-    for column, chars in (("id", 26), ("status", 9), ("age", 5), ("took", 6)):
-        table.add_column(column, no_wrap=True, min_width=chars)
-    table.add_column("council", min_width=8)
-    if strategies_differ:
-        table.add_column("strategy", min_width=8)
-    table.add_column("task", ratio=1)
-    for found in page.items:
-        strategy = [plain(found.strategy)] if strategies_differ else []
-        table.add_row(*_row(found, now), *strategy, brief(found.task, 50))
+    for column in ("id", "status", "age", "took"):
+        table.add_column(column, no_wrap=True)
+    table.add_column("council", max_width=_COUNCIL_WIDTH_MAX)
+    table.add_column("task", ratio=1, min_width=_TASK_WIDTH_MIN)
+    for id, found in zip(short_ids([item.id for item in page.items]), page.items, strict=True):
+        table.add_row(*_row(found, id, now, strategy=strategies_differ), brief(found.task, _TASK_CHARS_MAX))
     return table
 
 
 def list_deliberations(
-    url: UrlOption = DEFAULT_URL,
+    url: UrlOption = None,
+    data_dir: StackOption = None,
     api_key: ApiKeyOption = None,
     as_json: JsonOption = False,
     status: Annotated[str | None, typer.Option(help="Only with this status.")] = None,
@@ -107,20 +127,68 @@ def list_deliberations(
     }
     filters = {key: value for key, value in given.items() if value is not None}
     table = partial(deliberations_table, now=datetime.now(UTC))
-    print_resource("/deliberations", DeliberationPage, table, url, api_key, as_json=as_json, params=filters)
+    print_resource("/deliberations", DeliberationPage, table, url, data_dir, api_key, as_json=as_json, params=filters)
+
+
+async def _recorded(gateway: GatewayClient, deliberation_id: str) -> tuple[list[JsonObject], list[JsonObject]]:
+    """The stages and calls of a deliberation, and its deliveries."""
+    return await gateway.events(deliberation_id, EVENT_TYPES), await gateway.deliveries(deliberation_id)
 
 
 def show(
-    deliberation_id: IdArgument, url: UrlOption = DEFAULT_URL, api_key: ApiKeyOption = None, as_json: JsonOption = False
+    deliberation_id: IdArgument,
+    url: UrlOption = None,
+    data_dir: StackOption = None,
+    api_key: ApiKeyOption = None,
+    as_json: JsonOption = False,
+    full: Annotated[
+        bool, typer.Option("--full", help="Also every answer, critique, ballot, check and delivery.")
+    ] = False,
+    as_markdown: Annotated[
+        bool, typer.Option("--transcript", help="Print all of it as a Markdown document to keep.")
+    ] = False,
 ) -> None:
-    """Show one deliberation: ranking, scores, confidence, cost, and the winning text."""
-    path = f"/deliberations/{deliberation_id}"
-    print_resource(path, Deliberation, deliberation_report, url, api_key, as_json=as_json)
+    """Show one deliberation: what was asked, ranking, scores, confidence, cost, and the winning text."""
+    if as_json and as_markdown:
+        raise typer.BadParameter("--transcript prints Markdown and --json prints JSON: give one of them")
+
+    async def work() -> Exit:
+        async with gateway_client(url, data_dir, api_key) as gateway:
+            resource = await gateway.deliberation(await full_id(gateway, deliberation_id))
+            if not full and not as_markdown:
+                return output(resource, lambda: _report(parsed(Deliberation, resource)), as_json=as_json)
+            events, deliveries = await _recorded(gateway, str(resource["id"]))
+        if as_json:
+            print_json({"deliberation": resource, "events": events, "deliveries": deliveries})
+            return Exit.SUCCESS
+        facts = [fact for fact in map(_fact, events) if fact is not None]
+        text = transcript(parsed(Deliberation, resource), facts, [parsed(Delivery, each) for each in deliveries])
+        if as_markdown:
+            print(text)
+        else:
+            Console(highlight=False).print(Markdown(text, hyperlinks=False))
+        return Exit.SUCCESS
+
+    run(work, as_json=as_json)
+
+
+def _report(found: Deliberation) -> Group:
+    return Group(overview_table(found), "", deliberation_report(found))
+
+
+def _fact(event: JsonObject) -> Fact | None:
+    """The fact of an event; None for one that this version cannot read."""
+    try:
+        found = decode(json.dumps(event).encode())
+    except ValidationError:
+        return None
+    return found if isinstance(found, Fact) else None
 
 
 def cancel(
     deliberation_id: IdArgument,
-    url: UrlOption = DEFAULT_URL,
+    url: UrlOption = None,
+    data_dir: StackOption = None,
     api_key: ApiKeyOption = None,
     as_json: JsonOption = False,
     reason: Annotated[str | None, typer.Option(help="Reason to record with the request.")] = None,
@@ -129,11 +197,31 @@ def cancel(
     """Cancel a deliberation. A repeated or late request changes nothing."""
 
     async def work() -> Exit:
-        async with GatewayClient(url, api_key) as gateway:
-            resource = await gateway.cancel(deliberation_id, reason, wait_s=wait)
+        async with gateway_client(url, data_dir, api_key) as gateway:
+            id = await full_id(gateway, deliberation_id)
+            with naming_options({"/reason": "--reason"}):
+                resource = await gateway.cancel(id, reason, wait_s=wait)
         status = str(resource.get("status", "cancelling"))
-        line = Text.assemble(plain(deliberation_id), " is ", status_text(status))
+        line = Text.assemble(plain(id), " is ", status_text(status))
         return output(resource, lambda: line, as_json=as_json)
+
+    run(work, as_json=as_json)
+
+
+def delete(
+    deliberation_id: IdArgument,
+    url: UrlOption = None,
+    data_dir: StackOption = None,
+    api_key: ApiKeyOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Delete a deliberation that has ended: its facts are removed for good."""
+
+    async def work() -> Exit:
+        async with gateway_client(url, data_dir, api_key) as gateway:
+            id = await full_id(gateway, deliberation_id)
+            await gateway.delete(id)
+        return output({"id": id, "deleted": True}, lambda: plain(f"{id} is deleted"), as_json=as_json)
 
     run(work, as_json=as_json)
 
@@ -150,16 +238,56 @@ def _models_text(role: RoleResource) -> Text:
     return text
 
 
-def _roles_text(found: RoleList) -> Group:
+def _role_head(role: RoleResource) -> Text:
+    replicas = f"{role.live.replicas if role.live else 0} of {role.replicas.min}–{role.replicas.max} replicas"
+    figures = f" · {replicas} · temperature {role.sampling.temperature:g}"
+    return Text.assemble((role.name, f"bold {style_of(role.name)}"), "  ", _models_text(role), (figures, "dim"))
+
+
+def roles_text(found: RoleList) -> Group:
+    """A line per role."""
+    return Group(*map(_role_head, found.items))
+
+
+def _roles_with_personas(found: RoleList) -> Group:
     parts: list[RenderableType] = []
     for role in found.items:
-        replicas = f"{role.live.replicas if role.live else 0} of {role.replicas.min}–{role.replicas.max} replicas"
-        figures = f" · {replicas} · temperature {role.sampling.temperature:g}"
-        head = Text.assemble((role.name, f"bold {style_of(role.name)}"), "  ", _models_text(role), (figures, "dim"))
-        parts += [head, Padding(plain(" ".join(role.persona.split())), (0, 0, 1, 2))]
+        parts += [_role_head(role), Padding(plain(" ".join(role.persona.split())), (0, 0, 1, 2))]
     return Group(*parts)
 
 
-def roles(url: UrlOption = DEFAULT_URL, api_key: ApiKeyOption = None, as_json: JsonOption = False) -> None:
-    """List the roles of agents."""
-    print_resource("/roles", RoleList, _roles_text, url, api_key, as_json=as_json)
+def _role_text(role: RoleResource) -> Group:
+    facts = Table.grid(padding=(0, 2))
+    facts.add_column(style="dim")
+    facts.add_column(overflow="fold")
+    facts.add_row("persona", plain(role.persona.strip()))
+    facts.add_row("model", plain(role.model or "the first of the engine"))
+    facts.add_row("engines", plain(", ".join(role.engines) or "the default ones"))
+    facts.add_row("sampling", f"temperature {role.sampling.temperature:g}, {role.sampling.max_tokens} tokens")
+    in_flight = f"{role.live.in_flight} running, " if role.live else ""
+    facts.add_row("calls", f"{in_flight}{role.concurrency} at a time for each replica")
+    return Group(_role_head(role), facts)
+
+
+def roles(
+    name: Annotated[str | None, typer.Argument(metavar="NAME", help="Show this role with its persona.")] = None,
+    url: UrlOption = None,
+    data_dir: StackOption = None,
+    api_key: ApiKeyOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """List the roles of agents, or show one."""
+    if name is None:
+        print_resource("/roles", RoleList, _roles_with_personas, url, data_dir, api_key, as_json=as_json)
+
+    async def work() -> Exit:
+        async with gateway_client(url, data_dir, api_key) as gateway:
+            try:
+                document = await gateway.read(f"/roles/{quote(name, safe='')}")
+            except GatewayRefused as error:
+                if error.code == "not_found":
+                    error.remedy = "`deliberate roles` lists the roles"
+                raise
+        return output(document, lambda: _role_text(parsed(RoleResource, document)), as_json=as_json)
+
+    run(work, as_json=as_json)

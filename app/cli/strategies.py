@@ -10,10 +10,12 @@ from rich.table import Table
 from rich.text import Text
 
 from app.api.schemas import StrategyList, StrategyResource
-from app.cli.client import GatewayClient, JsonObject, parsed
+from app.cli.client import JsonObject, parsed
 from app.cli.exits import CommandError, Exit, output, run
-from app.cli.options import DEFAULT_URL, ApiKeyOption, JsonOption, UrlOption
+from app.cli.options import ApiKeyOption, JsonOption, StackOption, UrlOption
 from app.cli.render.ranking import plain
+from app.cli.target import gateway_client
+from app.deliberation.strategies import STRATEGIES
 
 _BOUNDS = (
     ("minimum", "≥ {}"),
@@ -132,17 +134,29 @@ def strategy_named(found: StrategyList, name: str) -> StrategyResource:
     return found.items[names.index(name)]
 
 
+def _installed() -> JsonObject:
+    items = tuple(StrategyResource.of(definition) for definition in STRATEGIES.values())
+    return StrategyList(items=items).model_dump(mode="json")
+
+
 def strategies(
     name: Annotated[str | None, typer.Argument(metavar="NAME", help="Show this strategy with its parameters.")] = None,
-    url: UrlOption = DEFAULT_URL,
+    url: UrlOption = None,
+    data_dir: StackOption = None,
     api_key: ApiKeyOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """List the strategies with their cost, or show one with steps, source and parameters."""
+    """List the strategies with their cost, or show one with steps, source and parameters.
+
+    They are those of this installation, and no gateway is needed. With --url or --data-dir they are that gateway's.
+    """
 
     async def work() -> Exit:
-        async with GatewayClient(url, api_key) as gateway:
-            document: JsonObject = await gateway.read("/strategies")
+        if url is None and data_dir is None:
+            document = _installed()
+        else:
+            async with gateway_client(url, data_dir, api_key) as gateway:
+                document = await gateway.read("/strategies")
         found = parsed(StrategyList, document)
         if name is None:
             return output(document, lambda: strategies_table(found), as_json=as_json)

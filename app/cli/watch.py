@@ -11,12 +11,16 @@ from rich.live import Live
 
 from app.api.schemas import Deliberation
 from app.cli.client import GatewayClient, JsonObject, Retry, parsed
-from app.cli.exits import Exit, exit_of, print_json, run
-from app.cli.options import DEFAULT_URL, ApiKeyOption, IdArgument, JsonOption, UrlOption
+from app.cli.exits import Exit, exit_of, naming_options, print_json, run
+from app.cli.ids import full_id
+from app.cli.options import ApiKeyOption, IdArgument, JsonOption, StackOption, UrlOption
 from app.cli.render.lanes import CouncilView
 from app.cli.render.lines import event_line
 from app.cli.render.panels import picture
 from app.cli.render.ranking import deliberation_report
+from app.cli.render.silence import PrintLine, WaitingLines, heartbeats, print_to_stderr, waiting_line
+from app.cli.target import gateway_client
+from app.deliberation.facts import CallWaiting
 
 _FRAME_S = 1 / 8  # bounds the frame rate, to leave the CPU to the work
 _IDLE_FRAME_S = 1.0  # updates the displayed time without events
@@ -65,38 +69,58 @@ async def show_lines(gateway: GatewayClient, deliberation_id: str, console: Cons
     def print_line(line: str) -> None:
         console.print(line, markup=False, soft_wrap=True)
 
-    follow = gateway.follow(
-        deliberation_id, after=after, deltas=False, on_retry=lambda retry: print_line(retry_text(retry))
-    )
-    async with aclosing(follow) as frames:
-        async for frame in frames:
-            event = view.apply(frame)
-            line = event_line(event, view.accepted_at) if event is not None else view.notice
-            if line:
-                print_line(line)
+    await _follow_lines(gateway, deliberation_id, view, print_line, after=after)
+
+
+async def _follow_lines(
+    gateway: GatewayClient,
+    deliberation_id: str,
+    view: CouncilView,
+    print_line: PrintLine,
+    *,
+    after: str = "0",
+    waits_only: bool = False,
+) -> None:
+    """Print a line per event, or per wait alone, and one after each silence of four seconds, until the end."""
+    waiting_lines = WaitingLines()
+    async with heartbeats(lambda: waiting_line(view, datetime.now(UTC)), print_line) as spoke:
+
+        def speak(line: str) -> None:
+            print_line(line)
+            spoke.set()
+
+        follow = gateway.follow(
+            deliberation_id, after=after, deltas=False, on_retry=lambda retry: speak(retry_text(retry))
+        )
+        async with aclosing(follow) as frames:
+            async for frame in frames:
+                event = view.apply(frame)
+                line = event_line(event, view.accepted_at) if event is not None else view.notice
+                unwanted = waits_only and not isinstance(event, CallWaiting)
+                if line and not unwanted and not waiting_lines.skips(event):
+                    speak(line)
 
 
 async def print_events(
     gateway: GatewayClient, deliberation_id: str, *, after: str = "0", deltas: bool = True
 ) -> JsonObject:
     """Print each event's JSON on a line until the end, and notices to stderr. Returns the resource."""
-    errors = Console(stderr=True, highlight=False)
-
-    def print_retry(retry: Retry) -> None:
-        errors.print(retry_text(retry), markup=False)
-
-    follow = gateway.follow(deliberation_id, after=after, deltas=deltas, on_retry=print_retry)
-    async with aclosing(follow) as frames:
+    view = CouncilView()
+    follow = gateway.follow(
+        deliberation_id, after=after, deltas=deltas, on_retry=lambda retry: print_to_stderr(retry_text(retry))
+    )
+    beats = heartbeats(lambda: waiting_line(view, datetime.now(UTC)), print_to_stderr)
+    async with beats as spoke, aclosing(follow) as frames:
         async for frame in frames:
+            view.apply(frame)
             print_json(frame.fields())
+            spoke.set()
     return await gateway.deliberation(deliberation_id)
 
 
-async def until_ended(gateway: GatewayClient, deliberation_id: str) -> JsonObject:
-    """Wait for a deliberation's end without output. Returns the resource."""
-    async with aclosing(gateway.follow(deliberation_id, deltas=False)) as frames:
-        async for _ in frames:
-            pass
+async def until_ended(gateway: GatewayClient, deliberation_id: str, print_line: PrintLine) -> JsonObject:
+    """Wait for a deliberation's end; `print_line` says every few seconds what it waits for. Returns the resource."""
+    await _follow_lines(gateway, deliberation_id, CouncilView(), print_line, waits_only=True)
     return await gateway.deliberation(deliberation_id)
 
 
@@ -113,7 +137,8 @@ async def watch_deliberation(
 
 def watch(
     deliberation_id: IdArgument,
-    url: UrlOption = DEFAULT_URL,
+    url: UrlOption = None,
+    data_dir: StackOption = None,
     api_key: ApiKeyOption = None,
     as_json: JsonOption = False,
     after: Annotated[str, typer.Option(metavar="CURSOR", help="Start after this cursor; 0 is the beginning.")] = "0",
@@ -126,13 +151,15 @@ def watch(
     """
 
     async def work() -> Exit:
-        async with GatewayClient(url, api_key) as gateway:
+        async with gateway_client(url, data_dir, api_key) as gateway:
+            id = await full_id(gateway, deliberation_id)
             # The first request reports an unknown id or an unreachable gateway without retries.
-            await gateway.deliberation(deliberation_id)
-            if as_json:
-                resource = await print_events(gateway, deliberation_id, after=after, deltas=deltas)
-            else:
-                resource = await watch_deliberation(gateway, deliberation_id, Console(highlight=False), after=after)
+            await gateway.deliberation(id)
+            with naming_options({"after": "--after"}):
+                if as_json:
+                    resource = await print_events(gateway, id, after=after, deltas=deltas)
+                else:
+                    resource = await watch_deliberation(gateway, id, Console(highlight=False), after=after)
             return exit_of(parsed(Deliberation, resource).status)
 
     run(work, as_json=as_json)

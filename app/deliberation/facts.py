@@ -3,11 +3,12 @@
 A fact is encoded once: the JSON that a writer appends is, unchanged, the `data` of the SSE frame that a viewer
 receives. `type` is always its first field, so that `event_type` reads it without parsing.
 
-Views (`call.started`, `call.delta`) travel on the same stream and decide nothing. The tombstone
+Views (`call.started`, `call.delta`, `call.waiting`) travel on the same stream and decide nothing. The tombstone
 (`deliberation.deleted`) follows the end and replaces all facts.
 """
 
-from typing import Annotated, Literal
+from datetime import UTC
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import AwareDatetime, Field, TypeAdapter, computed_field
 
@@ -94,6 +95,41 @@ class CallDelta(Envelope, frozen=True):
     attempt: int
     offset: int
     text: str
+
+
+class Unreachable(Value, frozen=True):
+    """No connection to an engine can be made: since when, and why."""
+
+    since: AwareDatetime
+    cause: str
+
+    def __str__(self) -> str:
+        """The predicate of a sentence about the engine."""
+        return f"cannot be connected to since {self.since.astimezone(UTC):%H:%M:%S} UTC: {self.cause}"
+
+
+class UnreachableEngine(Unreachable, frozen=True):
+    """An engine to which no connection can be made; `url` has no credentials."""
+
+    REMEDY: ClassVar[str] = "start it, or correct its URL (VLLM_URL, or `engines` of the role)"
+
+    url: str
+
+    def __str__(self) -> str:
+        """A sentence without its end."""
+        return f"engine {self.url} {super().__str__()}"
+
+
+class CallWaiting(Envelope, frozen=True):
+    """View: a call waits, because none of its engines can be connected to; repeated every few seconds."""
+
+    type: Literal["call.waiting"] = "call.waiting"
+    call_id: Token
+    agent_id: Token
+    role: str
+    engines: tuple[UnreachableEngine, ...]
+    gives_up_at: AwareDatetime
+    detail: str
 
 
 class CallFinished(Envelope, frozen=True):
@@ -281,7 +317,7 @@ class Deleted(Envelope, frozen=True):
 
 End = Completed | Failed | Cancelled | TimedOut
 Fact = Accepted | StageOpened | CallFinished | StageClosed | CancelRequested | Resumed | End
-View = CallStarted | CallDelta
+View = CallStarted | CallDelta | CallWaiting
 Event = Fact | View | Deleted
 
 _EVENTS: TypeAdapter[Event] = TypeAdapter(Annotated[Event, Field(discriminator="type")])
@@ -329,6 +365,8 @@ def suffix(event: Event) -> str:
             return f"call.{event.call_id}.started"
         case CallDelta():
             return f"call.{event.call_id}.delta"
+        case CallWaiting():
+            return f"call.{event.call_id}.waiting"
         case CallFinished():
             return f"call.{event.call_id}.finished"
         case CancelRequested():

@@ -23,6 +23,11 @@ def engine_base(given: str) -> str:
     return url.rstrip("/").removesuffix("/v1").rstrip("/")
 
 
+def without_credentials(url: str) -> str:
+    """A URL without user and password."""
+    return re.sub(r"(?<=://)[^/?#]*@", "", url, count=1)
+
+
 class _Declared(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 

@@ -1,6 +1,7 @@
 """The driver's errors and time-outs, shared by everything that uses the connection to NATS, and its credentials."""
 
 import json
+import re
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from nats.aio.client import Client
 from app.deliberation.errors import JournalUnavailable
 
 REQUEST_TIMEOUT_S = 2.5
+_SUBJECT_TOKEN = re.compile(r"[A-Za-z0-9_-]+")
 NATS_SCHEMES = ("nats", "tls", "ws", "wss")
 # nats-py raises these while the server is away, slow or lost. After any of them a write may or may not be stored.
 UNREACHABLE: tuple[type[Exception], ...] = (
@@ -49,15 +51,19 @@ def server_url(url: str) -> str:
 
 
 def login(url: str) -> tuple[str, dict[str, Any]]:
-    """What `Client.connect` takes for `url`: the server, and for a `file:` URL its credentials, as functions.
+    """What `Client.connect` takes for `url`: the server, the prefix of a user's inboxes, and credentials of a file.
 
-    The driver calls them for each connection, so a changed file counts at the next one. While the file cannot be read,
-    the last credentials are used. Raises JournalUnavailable when it cannot be read now.
+    Credentials of a `file:` URL are functions. The driver calls them for each connection, so a changed file counts at
+    the next one. While the file cannot be read, the last credentials are used. Raises JournalUnavailable when it cannot
+    be read now.
     """
     found = server_url(url)
     parts = urlsplit(found)
+    # Within the usual `_INBOX.>`, and the only one that the users of `users.conf` may subscribe to.
+    named = parts.password is not None and _SUBJECT_TOKEN.fullmatch(parts.username or "") is not None
+    inbox = {"inbox_prefix": f"_INBOX.{parts.username}"} if named else {}
     if found == url or parts.username is None:
-        return found, {}
+        return found, inbox
     last = found
 
     def now(part: str) -> str:
@@ -69,7 +75,7 @@ def login(url: str) -> tuple[str, dict[str, Any]]:
     server = parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
     if parts.password is None:
         return server, {"token": lambda: now("username")}
-    return server, {"user": lambda: now("username"), "password": lambda: now("password")}
+    return server, {"user": lambda: now("username"), "password": lambda: now("password"), **inbox}
 
 
 async def request(

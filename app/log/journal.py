@@ -235,7 +235,7 @@ class JetStreamJournal:
 
     async def _last_by_scan(self, patterns: Sequence[str]) -> Batch:
         """The last record on each subject, from a scan of every pattern up to the present end of the stream."""
-        bound = (await self._state_of(stream_of(patterns[0]))).last_sequence
+        bound = (await self.state_of(stream_of(patterns[0]))).last_sequence
         believed, refused = dict[str, Record](), set[str]()
         for pattern in patterns:
             async for batch in self._batches(pattern, 0, PAGE_RECORDS):
@@ -292,9 +292,10 @@ class JetStreamJournal:
 
     async def state(self) -> StreamState:
         """See `ports.Journal.state`."""
-        return await self._state_of(STREAM)
+        return await self.state_of(STREAM)
 
-    async def _state_of(self, stream: str) -> StreamState:
+    async def state_of(self, stream: str) -> StreamState:
+        """The state of one stream; raises JournalUnavailable, also when there is no such stream."""
         reply = await self.request(f"$JS.API.STREAM.INFO.{stream}")
         if "error" in reply:
             raise JournalUnavailable(f"stream {stream}: {reply['error'].get('description')}")

@@ -2,11 +2,13 @@
 
 from collections.abc import Iterable
 from typing import Annotated, Any, TypeVar
-from urllib.parse import urlsplit, urlunsplit
+from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BaseModel, Field, ValidationError
 
 from app.api.cluster_schemas import CircuitState, ReplicaVersions, Turn
+from app.deliberation.facts import Unreachable
+from app.deliberation.roles import without_credentials
 
 SENDERS_SUBJECT = "control.webhooks"
 SENDERS_MAX = 16
@@ -14,21 +16,22 @@ SENDERS_MAX = 16
 StatusType = TypeVar("StatusType", bound=BaseModel)
 
 
-def without_credentials(url: str) -> str:
-    """A URL without user and password."""
-    parts = urlsplit(url)
-    return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2]))
+def _address(url: str) -> str:
+    """An engine's URL without credentials; raises ValueError for a malformed one."""
+    urlsplit(url)
+    return without_credentials(url)
 
 
 class EngineStatus(BaseModel):
     """An engine as one replica sees it."""
 
-    url: Annotated[str, AfterValidator(without_credentials)]
+    url: Annotated[str, AfterValidator(_address)]
     healthy: bool = False
     circuit: CircuitState = "closed"
     in_flight: int = 0
     models: tuple[str, ...] = ()
     version: str | None = None
+    unreachable: Unreachable | None = None
 
 
 class ReplicaStatus(BaseModel):
@@ -71,6 +74,11 @@ class SenderStatus(BaseModel):
     held: dict[str, int] = Field(default_factory=dict[str, int])
     counts: dict[str, int] = Field(default_factory=dict[str, int])
     queues: dict[str, dict[str, int]] = Field(default_factory=dict[str, dict[str, int]])
+
+
+def earliest(outages: Iterable[Unreachable | None]) -> Unreachable | None:
+    """The one that began first; None without any."""
+    return min((each for each in outages if each is not None), key=lambda each: each.since, default=None)
 
 
 def read(of: type[StatusType], replies: Iterable[dict[str, Any]]) -> tuple[tuple[StatusType, ...], tuple[int, ...]]:

@@ -24,6 +24,7 @@ from app.api.schemas import (
     RoleList,
     RoleResource,
     StrategyList,
+    StrategyResource,
     dump,
 )
 from app.api.webhook_payloads import delivery_id
@@ -55,7 +56,6 @@ from app.openapi.example_log import (
     state,
 )
 from app.routes.login import Session
-from app.routes.roles import strategy_resource
 from app.streaming.frames import EventSelection, FrameBatcher, frame_of
 from app.webhooks.attempts import RedeliveryRequested, deliveries
 from app.webhooks.resources import DeliveryPage, delivery_resource
@@ -251,7 +251,7 @@ def _roles() -> Examples:
         live=LiveRole(replicas=1, models=(MODEL,), simulated=True, in_flight=0, engines=(engine,)),
     )
     roles = _json(RoleList(items=(role,)))
-    strategies = _json(StrategyList(items=(strategy_resource(STRATEGIES["council"]),)))
+    strategies = _json(StrategyList(items=(StrategyResource.of(STRATEGIES["council"]),)))
     return {
         "list_roles": (Example("all", "Every role", 200, answer=roles, exact=False),),
         "get_role": (

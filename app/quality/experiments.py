@@ -21,8 +21,8 @@ Extra = Callable[[Sequence[Trial]], Iterable[Figure]]
 class Experiment:
     """A setting with its predictions; None for a figure that is not part of the proof. `extra` adds further figures.
 
-    `effort` multiplies the number of trials, for cheap ones that need a narrow band. `right` is compared with a plain
-    vote of as many calls, unless the experiment is one.
+    `effort` multiplies the usual number of trials, for cheap ones that need a narrow band. `right` is compared with a
+    plain vote of as many calls, unless the experiment is one.
     """
 
     about: str
@@ -73,8 +73,8 @@ def distribution_of(setting: Setting, agents: int | None = None) -> Distribution
 
 
 def run(experiment: Experiment, runs: int, seed: int) -> Row:
-    """Measure an experiment over `runs` trials times its effort; the same seed gives the same row."""
-    setting, runs = experiment.setting, runs * experiment.effort
+    """Measure an experiment over `runs` trials; the same seed gives the same row."""
+    setting = experiment.setting
     found = trials(setting, seed, experiment.name, runs)
     figures: list[Figure] = []
     if experiment.right is not None:

@@ -40,6 +40,7 @@ from app.observability.replica_status import (
     ReplicaStatus,
     SenderStatus,
     StatusType,
+    earliest,
     read,
 )
 from app.routes.dependencies import Gateway, InGateway, api_router
@@ -174,6 +175,7 @@ def _engines(agents: Sequence[AgentStatus]) -> tuple[EngineLoad, ...]:
             healthy=all(engine.healthy for _, engine in views),
             circuit=max((engine.circuit for _, engine in views), key=lambda circuit: _SEVERITY.index(circuit)),
             in_flight=sum(engine.in_flight for _, engine in views),
+            unreachable=earliest(engine.unreachable for _, engine in views),
         )
         for url, views in seen.items()
     )
@@ -218,6 +220,11 @@ async def _collect(gateway: Gateway) -> bytes:
         missing.append(MissingPart(part="catalog", detail="The log has not been read yet, so the queue is unknown"))
     replicas = (*coordinators.result(), *agents.result())
     engines = _engines(agents.result())
+    missing.extend(
+        MissingPart(part=f"engine {engine.url}", detail=str(engine.unreachable))
+        for engine in engines
+        if engine.unreachable is not None
+    )
     cluster = Cluster(
         at=gateway["clock"].now(),
         missing=tuple(sorted(missing, key=lambda each: (each.part != "log", each.part))),

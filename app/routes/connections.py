@@ -9,15 +9,14 @@ import asyncio
 import re
 import resource
 from collections import Counter, defaultdict
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from contextlib import suppress
-from functools import lru_cache, partial
 from http import HTTPStatus
-from ipaddress import ip_address, ip_network
 from types import MappingProxyType
 from typing import Any, Literal, cast
 
 from starlette.requests import Request
+from uvicorn.middleware.proxy_headers import _TrustedHosts  # pyright: ignore[reportPrivateUsage]
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from app.api.problems import PROBLEM_DOCUMENTS, RETRY_AFTER_S, answer_to
@@ -72,15 +71,6 @@ class TooManyConnections(ConnectionClosed):
     headers = MappingProxyType({**ConnectionClosed.headers, "Retry-After": str(RETRY_AFTER_S)})
 
 
-def _within(proxies: Collection[str], address: str) -> bool:
-    """Whether an address is one of these addresses, is in one of these networks, or `*` stands among them."""
-    if "*" in proxies:
-        return True
-    with suppress(ValueError):
-        return any(ip_address(address) in ip_network(proxy, strict=False) for proxy in proxies)
-    return address in proxies
-
-
 def available_connections(wanted: int) -> int:
     """`wanted`, or what the descriptors of this process allow; raises their soft limit to the hard one."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -110,17 +100,22 @@ class ConnectionTable:
     """The open connections of the process, bounded in all and per client address.
 
     At a bound a new connection replaces the oldest idle one, so that idle connections block no client. It is refused
-    when all of them carry a request. `proxies` are exempt from the bound per client: many clients share their address.
+    when all of them carry a request. `proxies` may open any number, because many clients share their address. There
+    each client, the last address in X-Forwarded-For that is no proxy, is bounded in its requests under way.
     """
 
     def __init__(self, connections_max: int, per_client_max: int, proxies: Collection[str] = ()) -> None:
-        """`refused` counts refusals by code."""
+        """`refused` counts refusals by code. With `*` for `proxies` no client is bounded, since it may lie."""
         self.connections_max = connections_max
         self.per_client_max = per_client_max
         self.refused: Counter[str] = Counter()
-        self._is_proxy = lru_cache(maxsize=1_024)(partial(_within, proxies))
+        # Of uvicorn, so that the client is the one that requests report.
+        self._proxies = _TrustedHosts(list(proxies))
         self._addresses: dict[BoundedProtocol, str] = {}
         self._opened: Counter[str] = Counter()
+        # The client of each connection that carries a request, and how many carry one of each client.
+        self._clients: dict[BoundedProtocol, str] = {}
+        self._working: Counter[str] = Counter()
         # Per address, the oldest first; under "" those of all addresses.
         self._idle: defaultdict[str, dict[BoundedProtocol, None]] = defaultdict(dict)
 
@@ -137,7 +132,7 @@ class ConnectionTable:
     def enter(self, connection: "BoundedProtocol", address: str) -> bool:
         """Count a new connection, which is idle; False where it must be refused."""
         admitted = True
-        if self._opened[address] >= self.per_client_max and not self._is_proxy(address):
+        if self._opened[address] >= self.per_client_max and address not in self._proxies:
             admitted = self._evict(address)
         elif self.opened >= self.connections_max:
             admitted = self._evict("")
@@ -151,7 +146,8 @@ class ConnectionTable:
         """Forget a connection; does nothing for one that was evicted."""
         address = self._addresses.get(connection)
         if address is not None:
-            self.work(connection)
+            self._end_work(connection)
+            self._end_rest(connection)
             del self._addresses[connection]
             self._opened[address] -= 1
             if self._opened[address] == 0:
@@ -160,12 +156,39 @@ class ConnectionTable:
 
     def rest(self, connection: "BoundedProtocol") -> None:
         """Note that a connection carries no request."""
+        self._end_work(connection)
         for address in ("", self._addresses.get(connection)):
             if address is not None:
                 self._idle[address][connection] = None
 
-    def work(self, connection: "BoundedProtocol") -> None:
-        """Note that a connection carries a request."""
+    def work(self, connection: "BoundedProtocol", headers: Iterable[tuple[bytes, bytes]] = ()) -> bool:
+        """Note that a connection carries a request; False, and it stays idle, where its client has too many."""
+        address = self._addresses.get(connection)
+        if address is None:
+            return True
+        client = self._client(address, headers)
+        if self._working[client] >= self.per_client_max and client not in self._proxies:
+            return False
+        self._end_work(connection)
+        self._end_rest(connection)
+        self._clients[connection] = client
+        self._working[client] += 1
+        return True
+
+    def _client(self, address: str, headers: Iterable[tuple[bytes, bytes]]) -> str:
+        if address not in self._proxies:
+            return address
+        forwarded = b",".join(value for name, value in headers if name == b"x-forwarded-for").decode("latin-1")
+        return self._proxies.get_trusted_client_address(forwarded)[0] or address
+
+    def _end_work(self, connection: "BoundedProtocol") -> None:
+        client = self._clients.pop(connection, None)
+        if client is not None:
+            self._working[client] -= 1
+            if self._working[client] == 0:
+                del self._working[client]
+
+    def _end_rest(self, connection: "BoundedProtocol") -> None:
         for address in ("", self._addresses.get(connection)):
             if address is not None:
                 self._idle[address].pop(connection, None)
@@ -253,9 +276,10 @@ class BoundedProtocol(HttpToolsProtocol):
         fault = ambiguity(self.parser.get_http_version(), self.headers)
         if fault is not None:
             self._abandon(MalformedRequest(fault))
+        if not self._table.work(self, self.headers):
+            self._abandon(TooManyConnections("Too many requests of this client are under way."))
         self._part, self._head_bytes = "body", 0
         self._stop_timer()
-        self._table.work(self)
         _adopt_target_host(self.url, self.headers)
         super().on_headers_complete()
 

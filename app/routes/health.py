@@ -1,6 +1,7 @@
 """Routes: health, readiness, statistics, metrics."""
 
 import asyncio
+from itertools import chain
 from typing import Any
 
 from fastapi import Response
@@ -9,6 +10,7 @@ from app.api.problems import NotReady
 from app.api.responses import answer, problems
 from app.api.schemas import FieldProblem, Health, Ready, Stats, dump
 from app.deliberation.errors import JournalUnavailable, StreamsDiffer
+from app.deliberation.facts import Unreachable
 from app.observability.metrics import CONTENT_TYPE
 from app.observability.replica_status import SENDERS_MAX, SENDERS_SUBJECT, SenderStatus, read
 from app.routes.dependencies import Gateway, InGateway, OfTenant, api_router
@@ -43,14 +45,39 @@ async def _stream_faults(gateway: Gateway) -> list[FieldProblem]:
     ]
 
 
-async def _degraded(gateway: Gateway) -> list[FieldProblem]:
-    """Faults that no deliberation depends on: missing senders where webhooks are on."""
+async def _missing_senders(gateway: Gateway) -> list[FieldProblem]:
+    """The fault of missing senders, where webhooks are on."""
     if not gateway["settings"].webhooks:
         return []
     if await gateway["journal"].inquire(SENDERS_SUBJECT, timeout_s=INQUIRY_TIMEOUT_S):
         return []
     remedy = "Run `python -m app.webhooks`; it sends the deliveries that wait in the log."
     return [_missing("webhooks", f"No webhook sender answered within {INQUIRY_TIMEOUT_S:g} s", remedy)]
+
+
+async def _unreachable_engines(gateway: Gateway) -> list[FieldProblem]:
+    """The engines that a role's replicas cannot connect to."""
+    roles = gateway["roles"].items()
+    # No more replies than replicas that always run, so that a role below its maximum costs no time.
+    found = await asyncio.gather(*(replicas_of(gateway, name, role, role.replicas.min) for name, role in roles))
+    affected: dict[str, tuple[set[str], Unreachable]] = {}
+    for replica in chain.from_iterable(found):
+        for engine in replica.engines:
+            if engine.unreachable is not None:
+                names, outage = affected.setdefault(engine.url, (set(), engine.unreachable))
+                names.add(replica.role)
+                affected[engine.url] = names, min(outage, engine.unreachable, key=lambda each: each.since)
+    # This route answers without a key, so it names an engine's URL only in development mode.
+    development = gateway["access"].development
+    where = "" if development else ", which `GET /roles` names"
+    return [
+        _missing(
+            "engines",
+            f"{f'Engine {url}' if development else 'An engine'} of {', '.join(sorted(names))} {outage}",
+            f"Restart it, or correct its URL{where} (VLLM_URL, or `engines` of the role).",
+        )
+        for url, (names, outage) in affected.items()
+    ]
 
 
 async def _faults(gateway: Gateway) -> list[FieldProblem]:
@@ -89,20 +116,21 @@ async def get_health() -> Response:
 async def get_readiness(gateway: InGateway) -> Response:
     """Ready: the log is reachable with its declared streams, the catalog is loaded, a coordinator answers, no draining.
 
-    A missing webhook sender is listed in `degraded`, because no deliberation waits for one.
+    `degraded` lists missing webhook senders and unreachable engines: another gateway would not have them either.
     """
     async with asyncio.TaskGroup() as group:
-        faulty, degrading = group.create_task(_faults(gateway)), group.create_task(_degraded(gateway))
-    faults, degraded = faulty.result(), degrading.result()
+        faulty, sending = group.create_task(_faults(gateway)), group.create_task(_missing_senders(gateway))
+        reaching = group.create_task(_unreachable_engines(gateway))
+    faults = faulty.result()
     if faults:
         raise NotReady(f"Not ready: {', '.join(dict.fromkeys(fault.pointer for fault in faults))}", faults)
     access = gateway["access"]
     keys = () if access.development else ("keys",)
-    webhooks = ("webhooks",) if gateway["settings"].webhooks and not degraded else ()
+    webhooks = ("webhooks",) if gateway["settings"].webhooks and not sending.result() else ()
     ready = Ready(
         mode="development" if access.development else "keys",
         checks=("journal", "streams", "catalog", *keys, "coordinator", *webhooks),
-        degraded=tuple(degraded),
+        degraded=(*sending.result(), *reaching.result()),
     )
     return Response(dump(ready), headers=_NO_STORE, media_type="application/json")
 

@@ -20,16 +20,13 @@ from app.api.schemas import (
     StrategyResource,
     dump,
 )
-from app.deliberation.engine import StrategyDefinition
 from app.deliberation.errors import InvalidRequest, NotFound
-from app.deliberation.roles import Role, parse_roles
-from app.observability.replica_status import AgentStatus, read, without_credentials
+from app.deliberation.roles import Role, parse_roles, without_credentials
+from app.observability.replica_status import AgentStatus, earliest, read
 from app.routes.dependencies import Gateway, InGateway, api_router
 from app.settings import PACKAGED_ROLES
 
 INQUIRY_TIMEOUT_S = 0.5
-# The request fields of every strategy, besides task, agents and constraints.
-_COMMON_FIELDS = ("quorum", "budget", "sampling", "seed")
 
 router = api_router("roles")
 
@@ -53,7 +50,13 @@ def live_role(replicas: Sequence[AgentStatus]) -> LiveRole | None:
             known = engines.get(engine.url)
             healthy = engine.healthy and (known is None or known.healthy)
             circuit = known.circuit if known and healthy else engine.circuit
-            engines[engine.url] = EngineView(url=engine.url, healthy=healthy, circuit=circuit, models=engine.models)
+            engines[engine.url] = EngineView(
+                url=engine.url,
+                healthy=healthy,
+                circuit=circuit,
+                models=engine.models,
+                unreachable=earliest((known and known.unreachable, engine.unreachable)),
+            )
     return LiveRole(
         replicas=len(replicas),
         models=tuple(sorted({replica.model for replica in replicas if replica.model})),
@@ -63,10 +66,15 @@ def live_role(replicas: Sequence[AgentStatus]) -> LiveRole | None:
     )
 
 
-async def replicas_of(gateway: Gateway, name: str, role: Role) -> tuple[AgentStatus, ...]:
-    """The valid status replies of a role's replicas within half a second; `GET /cluster` reports the others."""
+async def replicas_of(
+    gateway: Gateway, name: str, role: Role, replies_max: int | None = None
+) -> tuple[AgentStatus, ...]:
+    """The valid status replies of a role's replicas within half a second; `GET /cluster` reports the others.
+
+    It waits for `replies_max` of them, all that may run if absent.
+    """
     replies = await gateway["journal"].inquire(
-        f"control.role.{name}", timeout_s=INQUIRY_TIMEOUT_S, replies_max=role.replicas.max
+        f"control.role.{name}", timeout_s=INQUIRY_TIMEOUT_S, replies_max=replies_max or role.replicas.max
     )
     return read(AgentStatus, replies)[0]
 
@@ -112,20 +120,6 @@ async def get_role(
     return Response(dump(await _described(gateway, role, declared)), media_type="application/json")
 
 
-def strategy_resource(definition: StrategyDefinition) -> StrategyResource:
-    """A strategy as clients read it, with the schema of its parameters."""
-    return StrategyResource(
-        name=definition.name,
-        version=definition.version,
-        summary=definition.summary,
-        steps=definition.steps,
-        calls=definition.formula,
-        source=definition.source,
-        fields=(("rounds",) if definition.rounds else ()) + _COMMON_FIELDS,
-        parameters=definition.parameters.model_json_schema(),
-    )
-
-
 @router.get(
     "/strategies",
     summary="Strategies",
@@ -133,5 +127,5 @@ def strategy_resource(definition: StrategyDefinition) -> StrategyResource:
 )
 async def list_strategies(gateway: InGateway) -> Response:
     """Steps, number of model requests, source, and the fields that configure them."""
-    items = tuple(strategy_resource(definition) for definition in gateway["strategies"].values())
+    items = tuple(StrategyResource.of(definition) for definition in gateway["strategies"].values())
     return Response(dump(StrategyList(items=items)), media_type="application/json")

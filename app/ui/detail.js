@@ -113,6 +113,9 @@ export function showDeliberation(id, onStatus, onLogout) {
       find("progress").textContent = `${purpose}${round > 0 ? `, round ${round}` : ""}: ${calls.length} calls`;
     },
     "call.started": startCall,
+    "call.waiting": ({ agent_id, detail }) => {
+      lane(agent_id).doing.textContent = detail;
+    },
     "call.delta": ({ agent_id, offset, text }) => {
       const made = lane(agent_id);
       made.text = place(made.text, offset, text);

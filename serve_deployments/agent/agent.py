@@ -73,13 +73,21 @@ class AgentReplica:
     """A replica of `Agent:<ROLE>`: its role, its engines, the log, and the calls that run."""
 
     def __init__(
-        self, name: str, role: Role, engines: Engines, journal: JetStreamJournal, *, stream_deltas: bool
+        self,
+        name: str,
+        role: Role,
+        engines: Engines,
+        journal: JetStreamJournal,
+        *,
+        stream_deltas: bool,
+        engine_patience_s: float,
     ) -> None:
         self.name = name
         self.role = role
         self.engines = engines
         self.journal = journal
         self.stream_deltas = stream_deltas
+        self.engine_patience_s = engine_patience_s
         self.slots = asyncio.Semaphore(role.concurrency)
         self.sandbox = Sandbox()
         self._running: dict[tuple[str, str], _Running] = {}
@@ -118,12 +126,14 @@ class AgentReplica:
             "simulated": bool(model and "simulated" in model),
             "engines": [
                 {
-                    "url": engine.url,
+                    "url": engine.address,
                     "healthy": engine.healthy,
                     "circuit": engine.circuit.state(time.monotonic()),
                     "in_flight": engine.in_flight,
                     "models": list(engine.models),
                     "version": engine.version,
+                    "unreachable": engine.outage
+                    and {"since": engine.outage.since.isoformat(), "cause": engine.outage.cause},
                 }
                 for engine in self.engines.engines
             ],
@@ -238,7 +248,15 @@ class AgentReplica:
 class Agent:
     """The Serve deployment of one role: a handle call per stage runs its calls."""
 
-    async def __init__(self, name: str, role: Role, nats_url: str, engine_urls: list[str], stream_deltas: bool) -> None:
+    async def __init__(
+        self,
+        name: str,
+        role: Role,
+        nats_url: str,
+        engine_urls: list[str],
+        stream_deltas: bool,
+        engine_patience_s: float,
+    ) -> None:
         outlast_output()
         keep_replica_on_loopback()
         journal = await JetStreamJournal.connect(
@@ -246,9 +264,12 @@ class Agent:
         )
         engines = Engines(role.engines or engine_urls, connections=role.concurrency)
         await engines.probe()
-        self._replica = AgentReplica(name, role, engines, journal, stream_deltas=stream_deltas)
+        self._replica = AgentReplica(
+            name, role, engines, journal, stream_deltas=stream_deltas, engine_patience_s=engine_patience_s
+        )
         await self._replica.listen()
-        self._keeping = asyncio.get_running_loop().create_task(self._replica.keep())
+        loop = asyncio.get_running_loop()
+        self._tasks = [loop.create_task(self._replica.keep()), loop.create_task(engines.watch())]
         settle_heap()
 
     async def __del__(self) -> None:

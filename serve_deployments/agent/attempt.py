@@ -30,6 +30,7 @@ class CallContext(Protocol):
     sandbox: Sandbox
     slots: asyncio.Semaphore
     stream_deltas: bool
+    engine_patience_s: float
 
     @property
     def journal(self) -> Journal:
@@ -104,7 +105,7 @@ class Attempts:
         call, request, context = self.call, self._request, self._context
         model = await context.engines.model_of(engine, call.model or context.role.model)
         await self._outcome_check.require_absent()
-        self.model, self.engine = model, engine.url
+        self.model, self.engine = model, engine.address
         self.number += 1
         attempt = self.number
         await announce_attempt(context.journal, request, call, model, attempt)
@@ -131,5 +132,5 @@ class Attempts:
         if deltas:
             await deltas.flush()
         # Of two attempts at once, the one that answers.
-        self.model, self.engine, self.answered_by = model, engine.url, attempt
+        self.model, self.engine, self.answered_by = model, engine.address, attempt
         return reply

@@ -13,6 +13,7 @@ from app.deliberation.errors import CallFailure, CallTimeout, DeliberationError
 from app.deliberation.facts import CallFinished
 from serve_deployments.agent.attempt import Attempts, CallContext, announce_attempt
 from serve_deployments.agent.engine_choice import on_chosen_engine
+from serve_deployments.agent.engine_wait import EngineWait
 from serve_deployments.agent.retry import with_retries
 from serve_deployments.agent.stage_request import StageRequest
 from serve_deployments.agent.validation import valid_reply
@@ -55,10 +56,18 @@ class CallRun:
 
         async def retried() -> EngineReply:
             return await with_retries(
-                lambda: on_chosen_engine(context, attempts), context.engines.retries, lambda: context.count("retries")
+                lambda: on_chosen_engine(context, attempts, self._engine_wait()),
+                context.engines.retries,
+                lambda: context.count("retries"),
             )
 
         return await valid_reply(self._call, retried)
+
+    def _engine_wait(self) -> EngineWait:
+        context = self._context
+        return EngineWait(
+            context.engines, context.journal, self._request, self._call, patience_s=context.engine_patience_s
+        )
 
     async def _run_check(self, check: Check) -> EngineReply:
         await announce_attempt(self._context.journal, self._request, self._call, CHECKED_BY, attempt=1)

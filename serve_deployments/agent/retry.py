@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable
 import stamina
 
 from app.deliberation.errors import CallFailure
+from serve_deployments.agent.engine_wait import NoEngineReachable
 from serve_deployments.engine.client import RetryLater
 from serve_deployments.engine.limits import RetryBudget
 from serve_deployments.engine.wire import EngineReply
@@ -18,11 +19,12 @@ RETRY_WAIT_MAX_S = 5.0
 def backoff_hook(error: Exception) -> bool | float:
     """Whether to retry, or the seconds to wait before it.
 
-    Retried are 408, 429, 5xx, broken or silent streams and unreadable replies. Other refusals (4xx) are final.
+    Retried are 408, 429, 5xx, broken or silent streams and unreadable replies. Other refusals (4xx) are final, and so
+    is the end of a call's patience with engines that cannot be connected to.
     """
     if isinstance(error, RetryLater) and error.after_s > 0:
         return min(error.after_s, RETRY_WAIT_MAX_S)
-    return isinstance(error, CallFailure) and error.retryable
+    return isinstance(error, CallFailure) and error.retryable and not isinstance(error, NoEngineReachable)
 
 
 def budgeted(again: bool | float, budget_wait_s: float) -> bool | float:

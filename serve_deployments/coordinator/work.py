@@ -10,7 +10,7 @@ from enum import Enum, auto
 from pydantic import ValidationError
 
 from app.deliberation.errors import Gone, JournalUnavailable, UnexpectedFact
-from app.deliberation.facts import CallDelta, CallStarted, Cancelled, Deleted, Fact, Resumed, decode
+from app.deliberation.facts import Cancelled, Deleted, Fact, Resumed, View, decode
 from app.deliberation.fold import State
 from app.deliberation.ports import Journal, Record
 from app.log.work_queue import QueueItem
@@ -127,7 +127,7 @@ def fact_of(record: Record) -> Fact:
     except ValidationError:
         # Not `from`: the validation error quotes the record, and with it a client's task.
         raise UnexpectedFact(f"the record on {record.subject} is no fact") from None
-    if isinstance(event, CallStarted | CallDelta):
+    if isinstance(event, View):
         raise UnexpectedFact(f"a view stands on {record.subject}")
     if isinstance(event, Deleted):
         raise Gone(f"deliberation {event.deliberation_id} has been deleted")

@@ -5,11 +5,13 @@ One client lives as long as its replica. `wire` holds the bodies of requests and
 """
 
 import asyncio
+import math
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from typing import Any
+from datetime import UTC, datetime
+from typing import Any, NoReturn
 
 import aiohttp
 import httpx
@@ -18,7 +20,9 @@ from httpx_aiohttp import AiohttpTransport
 
 from app.deliberation.calls import Call
 from app.deliberation.errors import CallCancelled, CallTimeout, EngineRejected, EngineUnavailable
+from app.deliberation.roles import without_credentials
 from serve_deployments.engine.limits import Circuit, Hedges, RetryBudget
+from serve_deployments.engine.reachability import CONNECT_TIMEOUT_S, Outage, cause_of, check_connection
 from serve_deployments.engine.wire import (
     DETAIL_CHARACTERS,
     EngineReply,
@@ -29,9 +33,12 @@ from serve_deployments.engine.wire import (
     request_body,
 )
 
-CONNECT_TIMEOUT_S = 2.0
 IDLE_TIMEOUT_S = 20.0
 PROBE_TIMEOUT_S = 2.0
+# Strangers may ask a gateway whether it is ready, and so its replicas for their engines, at any rate.
+PROBE_FRESH_S = 1.0
+# With a connection's 2 s, an engine's end is known within five seconds, also without calls.
+CHECK_INTERVAL_S = 2.0
 # Below the 5 s after which uvicorn, and so vLLM, closes an idle connection: a request must not meet that moment.
 KEEPALIVE_S = 4.0
 TIMEOUT_S = {"connect": CONNECT_TIMEOUT_S, "pool": CONNECT_TIMEOUT_S, "write": IDLE_TIMEOUT_S}
@@ -50,26 +57,42 @@ log = structlog.get_logger(__name__)
 
 @dataclass(eq=False)
 class EngineState:
-    """One engine of a role: its address, its models, and how many of this replica's requests it works on.
+    """One engine of a role: its models, how many of this replica's requests it works on, whether it can be reached.
 
-    `extended` says whether it takes vLLM's own request fields; None until a probe has succeeded.
+    `address` is its URL without credentials. `extended` says whether it takes vLLM's own request fields; None until a
+    probe has succeeded. `outage` lasts from the first failed connection to the next response; `reached_s` is the
+    monotonic time of the last one.
     """
 
     url: str
+    address: str = field(init=False)
     completions: httpx.URL = field(init=False)
     models: tuple[str, ...] = ()
     extended: bool | None = None
     version: str | None = None
     in_flight: int = 0
     circuit: Circuit = field(default_factory=Circuit)
+    outage: Outage | None = None
+    reached_s: float = -math.inf
 
     def __post_init__(self) -> None:
+        self.address = without_credentials(self.url)
         self.completions = httpx.URL(f"{self.url}/v1/chat/completions")
 
     @property
     def healthy(self) -> bool:
         """Whether its circuit is closed."""
         return self.circuit.opened_until_s is None
+
+    def connected(self) -> None:
+        """Record that a connection was made."""
+        self.outage, self.reached_s = None, time.monotonic()
+
+    def not_connected(self, error: Exception) -> None:
+        """Record that no connection could be made; the first failure counts until the next connection."""
+        if self.outage is None:
+            self.outage = Outage(datetime.now(UTC), time.monotonic(), cause_of(error))
+            log.warning("engine_unreachable", engine=self.address, cause=self.outage.cause)
 
 
 class EngineUnreachable(EngineUnavailable):
@@ -101,6 +124,7 @@ class Engines:
         # Set whenever a circuit may have changed, for calls that wait for an engine.
         self._changed = asyncio.Event()
         self._probing: asyncio.Task[None] | None = None
+        self._probe_due_s = 0.0
 
     async def close(self) -> None:
         """Close every connection."""
@@ -139,19 +163,45 @@ class Engines:
                 async with asyncio.timeout(next_s if next_s > 0 else None):
                     await self._changed.wait()
 
+    def outages(self) -> Sequence[tuple[EngineState, Outage]]:
+        """Each engine with its outage, if none can be connected to; empty while one of them can."""
+        found = [(engine, engine.outage) for engine in self.engines if engine.outage is not None]
+        return found if len(found) == len(self.engines) else ()
+
+    async def watch(self) -> NoReturn:
+        """Check every engine that has not responded lately, every two seconds. Runs until cancelled."""
+        while True:
+            await asyncio.sleep(CHECK_INTERVAL_S)
+            quiet_since_s = time.monotonic() - CHECK_INTERVAL_S
+            await asyncio.gather(*(self._check(each) for each in self.engines if each.reached_s < quiet_since_s))
+
+    async def _check(self, engine: EngineState) -> None:
+        """Learn whether the engine can be connected to; after an outage probe it, which lets waiting calls go on."""
+        try:
+            await check_connection(engine.url)
+        except (OSError, ValueError) as exc:
+            if engine.outage is None:
+                engine.not_connected(exc)
+                self._failed(engine, unreachable=True)
+        else:
+            if engine.outage is not None:
+                await self._probe(engine)
+
     async def probe(self) -> None:
         """Ask every engine for its models; an engine that does not answer becomes unhealthy."""
         await asyncio.gather(*(self._probe(engine) for engine in self.engines))
 
     async def probe_briefly(self, within_s: float) -> None:
-        """As `probe`, but return after `within_s` at the latest; the probe goes on."""
-        if self._probing is None or self._probing.done():
+        """As `probe`, but return after `within_s` at the latest; the probe goes on. It is at most a second old."""
+        if self._probing is None or (self._probing.done() and time.monotonic() >= self._probe_due_s):
+            self._probe_due_s = time.monotonic() + PROBE_FRESH_S
             self._probing = asyncio.get_running_loop().create_task(self.probe())
         await asyncio.wait({self._probing}, timeout=within_s)
 
     async def _probe(self, engine: EngineState) -> None:
         try:
             response = await self._client.get(f"{engine.url}/v1/models", timeout=PROBE_TIMEOUT_S)
+            engine.connected()
             listed: Any = {"data": []} if response.status_code in _NO_SUCH_PATH else response.raise_for_status().json()
             models = listed["data"]
             engine.models = tuple(str(model["id"]) for model in models)
@@ -160,8 +210,11 @@ class Engines:
                 engine.version = await self._version(engine)
             self._succeeded(engine)
         except (httpx.HTTPError, aiohttp.ClientError, ValueError, KeyError, TypeError, AttributeError) as exc:
+            if _never_connected(exc):
+                engine.not_connected(exc)
+            else:
+                log.warning("engine_unusable", engine=engine.address, error=type(exc).__name__)
             self._failed(engine, unreachable=True)
-            log.warning("engine_unreachable", engine=engine.url, error=repr(exc))
 
     async def _version(self, engine: EngineState) -> str | None:
         """The engine's version; None when it reports none."""
@@ -188,7 +241,7 @@ class Engines:
             await self._probe(engine)
         if engine.extended is None or (named is None and not engine.models):
             kind = EngineUnavailable if engine.healthy else EngineUnreachable
-            raise kind(f"{engine.url} names no model")
+            raise kind(f"{engine.address} names no model")
         return named or engine.models[0]
 
     async def complete(
@@ -219,14 +272,16 @@ class Engines:
             completion = await self._exchange(engine, body, trace, on_text, meter)
         except httpx.ReadTimeout as exc:
             self._failed(engine, unreachable=False)
-            raise CallTimeout(f"{engine.url} was silent for {IDLE_TIMEOUT_S:g} seconds") from exc
+            raise CallTimeout(f"{engine.address} was silent for {IDLE_TIMEOUT_S:g} seconds") from exc
         except (httpx.HTTPError, aiohttp.ClientError) as exc:
             # The transport reports some broken connections as never made, so only `written` shows what was sent.
             unreachable = not body.written and isinstance(exc, _NOT_CONNECTED)
             self._failed(engine, unreachable=unreachable)
             if unreachable:
-                raise EngineUnreachable(f"{engine.url} cannot be reached: {type(exc).__name__} {exc}") from exc
-            raise EngineUnavailable(f"{engine.url} refused or broke off: {type(exc).__name__} {exc}") from exc
+                if _never_connected(exc):
+                    engine.not_connected(exc)
+                raise EngineUnreachable(f"{engine.address} cannot be reached: {cause_of(exc)}") from exc
+            raise EngineUnavailable(f"{engine.address} refused or broke off: {type(exc).__name__} {exc}") from exc
         except (RetryLater, EngineRejected):
             # An engine that refuses is up.
             self._succeeded(engine)
@@ -257,14 +312,15 @@ class Engines:
             if body.refused is not None:
                 raise body.refused from None
             raise
+        engine.connected()
         try:
             if response.status_code != 200:
-                raise _refusal(engine.url, response, await _content(response))
+                raise _refusal(engine.address, response, await _content(response))
             engine.circuit.reached()
             self._changed.set()
             if on_text is None:
-                return parse_reply(engine.url, await _content(response), meter)
-            return await read_stream(engine.url, response.aiter_raw(), on_text, began_s, meter)
+                return parse_reply(engine.address, await _content(response), meter)
+            return await read_stream(engine.address, response.aiter_raw(), on_text, began_s, meter)
         finally:
             await response.aclose()
 
@@ -288,6 +344,14 @@ class _Body:
                 raise
         self.written = True
         yield self.content
+
+
+def _never_connected(error: Exception) -> bool:
+    """Whether no connection was made; the transport calls connections that the engine closed by the same names."""
+    cause = error.__cause__
+    if isinstance(cause, aiohttp.ClientError):
+        return isinstance(cause, aiohttp.ClientConnectorError | aiohttp.ConnectionTimeoutError)
+    return isinstance(error, _NOT_CONNECTED)
 
 
 async def _content(response: httpx.Response) -> bytes:

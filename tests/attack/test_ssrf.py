@@ -3,6 +3,8 @@
 import asyncio
 import json
 import socket
+import subprocess
+import sys
 from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
@@ -10,13 +12,11 @@ import aiohttp
 import pytest
 
 from app.log.journal import JetStreamJournal
-from app.webhooks.attempts import Attempt, DeliveryHistory
 from tests.attack.gateways import Gateway, gateway
+from tests.components.webhooks.rebinding import ANSWERS, PUBLIC, attempts_of
 from tests.components.webhooks.receiving import Receiver, receiving
 from tests.components.webhooks.sending import SenderProcess, declared, sending, submit
 from tests.conftest import NatsServer
-
-PUBLIC = "93.184.215.14"
 
 # Spellings of 127.0.0.1 and its neighbours that some parser or resolver understands.
 LOOPBACK = [
@@ -46,12 +46,6 @@ async def attacked(
     settings = {"WEBHOOKS": "true", "WEBHOOK_PORTS": "443,8443,80", "WEBHOOK_HOSTS": ""}
     async with gateway(nats_server.url, tmp_path_factory.mktemp("gateway"), **settings) as opened:
         yield opened
-
-
-def attempts_of(delivery: DeliveryHistory) -> list[Attempt]:
-    """The scheduled attempts of a finished delivery, in their order."""
-    ended = [] if delivery.ended is None or delivery.ended.attempt is None else [delivery.ended.attempt]
-    return [delivery.failed[number].attempt for number in sorted(delivery.failed)] + ended
 
 
 def urls(receiver: Receiver) -> list[str]:
@@ -183,6 +177,25 @@ async def test_a_name_server_that_changes_its_mind_gains_nothing(
     permitted = [given == [PUBLIC] for given in names.given]
     assert codes == ["connection_failed" if public else "address_refused" for public in permitted]
     assert len(names.connected) == sum(permitted)
+
+
+@pytest.fixture(scope="module")
+def rebound() -> dict[str, dict[str, Any]]:
+    """What became of deliveries to names of a real name server, by name; it needs namespaces of Linux."""
+    command = ["unshare", "-rmn", sys.executable, "-m", "tests.components.webhooks.rebinding"]
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert ran.returncode == 0, f"a user, mount and network namespace is needed (unshare(1)): {ran.stderr}"
+    return json.loads(ran.stdout.splitlines()[-1])
+
+
+@pytest.mark.parametrize("name", ANSWERS)
+def test_a_real_name_server_that_changes_its_mind_gains_nothing(rebound: dict[str, dict[str, Any]], name: str) -> None:
+    """The sender asks by the system's resolver once an attempt, and connects to the address that it checked."""
+    answered, connected, attempts = (rebound[name][key] for key in ("answered", "connected", "attempts"))
+    assert answered == ANSWERS[name] * 2 and len(attempts) == 4, "one question for each attempt"
+    ends = {(PUBLIC,): "connection_failed", (): "name_unresolved"}
+    assert attempts == [ends.get(tuple(addresses), "address_refused") for addresses in answered]
+    assert connected == [PUBLIC] * answered.count([PUBLIC])
 
 
 async def test_the_receiver_would_have_been_reached(own_sender: JetStreamJournal) -> None:

@@ -208,7 +208,9 @@ class Stack:
     async def _serve_agent(self, process: Process, ready: Callable[[Any], None]) -> None:
         journal = await self._journal(process, AGENT_PATIENCE_S)
         engines = Engines(["http://engine"], connections=8, transport=EngineTransport(self.engine, process))
-        replica = AgentReplica("DEV", Role(persona="You test."), engines, journal, stream_deltas=True)
+        replica = AgentReplica(
+            "DEV", Role(persona="You test."), engines, journal, stream_deltas=True, engine_patience_s=30
+        )
         await engines.probe()
         await replica.listen()
         ready(replica)

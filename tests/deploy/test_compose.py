@@ -148,6 +148,17 @@ def test_every_file_volume_and_network_exists() -> None:
         assert set(service.get("networks", [])) <= set(compose["networks"]), name
 
 
+def test_every_part_that_writes_or_reads_facts_has_the_log_key() -> None:
+    compose = document("compose.yaml")
+    keyed = {name for name, service in SERVICES.items() if "LOG_KEY_FILE" in service.get("environment", {})}
+    assert keyed == {"gateway", "ray", "webhooks"}
+    assert keyed == {name for name, service in SERVICES.items() if "secrets" in service}
+    assert list(compose["secrets"]) == ["log_key"] and "LOG_KEY_FILE:?" in compose["secrets"]["log_key"]["file"]
+    for name in keyed:
+        assert SERVICES[name]["secrets"] == ["log_key"], name
+        assert SERVICES[name]["environment"]["LOG_KEY_FILE"] == "/run/secrets/log_key", name
+
+
 def test_stream_settings_match_the_gateways() -> None:
     declared, expected = SERVICES["streams"]["environment"], SERVICES["gateway"]["environment"]
     shared = wiring.streams_variables()

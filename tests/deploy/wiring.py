@@ -51,7 +51,7 @@ def application_variables() -> set[str]:
 
 def streams_variables() -> set[str]:
     """The environment variables for options of `deliberate streams apply`."""
-    source = (ROOT / "app/cli/streams.py").read_text()
+    source = (ROOT / "app/cli/admin/streams.py").read_text()
     return set(re.findall(r'envvar="([A-Z_]+)"', source))
 
 

@@ -1,8 +1,9 @@
 """All the guards."""
 
 from tests.mutants.durability_guards import DURABILITY_GUARDS
+from tests.mutants.entrances import ENTRANCES
 from tests.mutants.guard import Guard
 from tests.mutants.overload import OVERLOAD
 from tests.mutants.seals import SEALS
 
-GUARDS: tuple[Guard, ...] = (*DURABILITY_GUARDS, *OVERLOAD, *SEALS)
+GUARDS: tuple[Guard, ...] = (*DURABILITY_GUARDS, *OVERLOAD, *SEALS, *ENTRANCES)

@@ -112,4 +112,26 @@ OVERLOAD = (
         "attempts=2 * ATTEMPTS_MAX,",
         f"{AGENT}test_makes_three_attempts_at_most",
     ),
+    Guard(
+        "a call waits only so long for engines that cannot be connected to",
+        "serve_deployments/agent/engine_wait.py",
+        "        if left_s <= 0:\n",
+        "        if False:\n",
+        f"{AGENT}test_calls_tell_their_viewers_that_no_engine_can_be_connected_to_and_give_up_after_the_patience",
+    ),
+    Guard(
+        "a patience that is over is not spent again",
+        "serve_deployments/agent/retry.py",
+        " and not isinstance(error, NoEngineReachable)\n",
+        "\n",
+        f"{AGENT}test_a_call_whose_patience_is_over_is_not_retried",
+    ),
+    Guard(
+        "an engine is away until it responds",
+        "serve_deployments/engine/client.py",
+        "        if self.outage is None:\n            self.outage",
+        "        if True:\n            self.outage",
+        "tests/components/engine/test_reachability.py::"
+        "test_an_outage_lasts_from_the_first_failed_connection_to_the_next_response",
+    ),
 )

@@ -36,6 +36,20 @@ SEALS = (
         f"{SEALED}test_a_forged_second_write_hides_and_changes_nothing[status 404]",
     ),
     Guard(
+        "a record that is read needs a seal",
+        "app/log/direct_get.py",
+        "        if self.seal.believes(record.subject, record.data, headers):\n",
+        "        if True:\n",
+        f"{SEALED}test_a_page_of_forged_records_does_not_end_a_read",
+    ),
+    Guard(
+        "a forged first write does not occupy its subject",
+        "app/log/first_write.py",
+        "        if self._seal.believes(record.subject, record.data, headers) and (believes",
+        "        if (believes",
+        f"{SEALED}test_a_forged_first_write_does_not_occupy_its_subject[none]",
+    ),
+    Guard(
         "a live record needs a seal as well",
         "app/log/ordered_subscription.py",
         "        if not self.seal.believes(subject, message.data, headers) or",

@@ -18,6 +18,7 @@ from app.deliberation.facts import (
     AgentUsage,
     CallDelta,
     CallStarted,
+    CallWaiting,
     Cancelled,
     Completed,
     Degraded,
@@ -30,6 +31,7 @@ from app.deliberation.facts import (
     StrategyRef,
     TimedOut,
     TotalUsage,
+    UnreachableEngine,
     Verdict,
     decode,
     encode,
@@ -72,6 +74,19 @@ EVENTS: list[tuple[Event, str]] = [
         ),
         "call.s1-dev-001.delta",
     ),
+    (
+        CallWaiting(
+            deliberation_id=ID,
+            ts=NOW,
+            call_id="s1-dev-001",
+            agent_id="dev-001",
+            role="DEV",
+            engines=(UnreachableEngine(url="http://e:8000", since=NOW, cause="connection refused"),),
+            gives_up_at=NOW,
+            detail="engine http://e:8000 cannot be connected to",
+        ),
+        "call.s1-dev-001.waiting",
+    ),
     (finished(usage=Usage(prompt_tokens=5, calls=1)), "call.s1-dev-001.finished"),
     (finished(text=None), "call.s1-dev-001.finished"),
     (closed(12, seen=["dev-001"]), "stage.12.closed"),
@@ -87,7 +102,7 @@ EVENTS: list[tuple[Event, str]] = [
     (Deleted(deliberation_id=ID, ts=NOW), "deleted"),
 ]
 IDS = [f"{event.type}-{tail}" for event, tail in EVENTS]
-VIEWS = {"call.started", "call.delta"}
+VIEWS = {"call.started", "call.delta", "call.waiting"}
 
 
 @pytest.mark.parametrize(("event", "_"), EVENTS, ids=IDS)

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -14,8 +14,10 @@ from rich.text import Text
 from app.api.schemas import Deliberation, RoleList, StrategyList
 from app.cli.bench.results import result_document, result_lines
 from app.cli.client import GatewayClient, JsonObject, parsed
-from app.cli.exits import CommandError, Exit, FieldFault, print_json
+from app.cli.exits import CommandError, Exit, FieldFault, naming_options, print_json
 from app.cli.render.lanes import is_simulated
+from app.cli.render.progress import ProgressEvent
+from app.cli.render.silence import heartbeats, progress_reports
 from app.cli.stack.health_checks import status_of
 from app.cli.stack.layout import StackOptions, mask_credentials
 from app.cli.stack.stack import running_stack
@@ -26,6 +28,16 @@ from app.quality.experiments import AGENTS_MAX, VOTE
 from app.quality.grading import GradedAnswer, StrategyResult, grade, summed_up
 
 SIMULATED_NOTICE = "SIMULATED: a simulator replaces the model; only calls, tokens and times mean anything."
+_OPTIONS = {
+    "/num_agents": "--agents",
+    "/agents": "--agents",
+    "/agents/0/role": "--role",
+    "/agents/0/model": "--model",
+    "/role": "--role",
+    "/rounds": "--rounds",
+    "/seed": "--seed",
+    "/constraints/timeout_seconds": "--timeout",
+}
 # These need no plain vote beside them: they are the baselines.
 _BASELINES = (VOTE, "single")
 
@@ -64,15 +76,30 @@ async def gateway_before(engine_urls: tuple[str, ...], data_dir: Path | None) ->
     """The gateway of a stack that is started in front of these engines; stderr shows its progress."""
     with TemporaryDirectory(prefix="deliberate-bench-", ignore_cleanup_errors=True) as temporary:
         options = StackOptions(port=0, nats_port=0, data_dir=data_dir or Path(temporary), engine_urls=engine_urls)
-        checklist = Checklist(Console(stderr=True, highlight=False, soft_wrap=True))
+        errors = Console(stderr=True, highlight=False, soft_wrap=True)
+        checklist = Checklist(errors)
+
+        def print_line(line: str) -> None:
+            # A terminal shows a moving line.
+            if not errors.is_terminal:
+                errors.print(line, markup=False)
+
         for url in engine_urls:
             # Behind an unreachable engine every question would wait for its deadline.
             if await status_of(f"{url}/v1/models") is None:
                 detail = f"no engine answers at {mask_credentials(url)}"
                 remedy = "is it running, and is that its URL?"
                 raise CommandError(Exit.UNREACHABLE, "engine_unreachable", detail, remedy=remedy)
-        async with running_stack(options, checklist) as stack, GatewayClient(stack.url) as gateway:
-            yield gateway
+        async with AsyncExitStack() as started:
+            waits_for = "still starting: {}".format
+            async with heartbeats(lambda: waits_for(", ".join(checklist.starting.values())), print_line) as spoke:
+
+                def report(event: ProgressEvent) -> None:
+                    checklist(event)
+                    spoke.set()
+
+                stack = await started.enter_async_context(running_stack(options, report))
+            yield await started.enter_async_context(GatewayClient(stack.url))
 
 
 def request_body(plan: Plan, strategy: str, agents: int, question: Question, index: int, own: JsonObject) -> JsonObject:
@@ -115,15 +142,19 @@ class _Bench:
         free = asyncio.Semaphore(self.plan.concurrency)
         done = 0
 
+        def report(wait: str = "") -> None:
+            self.report(f"{strategy} of {agents}: {done} of {len(self.questions)}  {wait.strip()}".rstrip())
+
         async def one(index: int, question: Question) -> GradedAnswer:
             nonlocal done
             async with free:
                 own = own_parameters(self.known, strategy, question) | (more or {})
                 body = request_body(self.plan, strategy, agents, question, index, own)
-                accepted = await self.gateway.submit(body, uuid4().hex)
-                resource = await until_ended(self.gateway, str(accepted["id"]))
+                with naming_options(_OPTIONS):
+                    accepted = await self.gateway.submit(body, uuid4().hex)
+                resource = await until_ended(self.gateway, str(accepted["id"]), report)
             done += 1
-            self.report(f"{strategy} of {agents}: {done} of {len(self.questions)}")
+            report()
             return grade(question, parsed(Deliberation, resource))
 
         try:
@@ -155,8 +186,8 @@ async def measure(
             console.print(Text(SIMULATED_NOTICE, "yellow"))
         count = "1 question" if len(questions) == 1 else f"{len(questions)} questions"
         console.print(Text(f"{count} of {dataset}\n"))
-    with Console(stderr=True, highlight=False).status("") as status:
-        bench = _Bench(gateway, plan, questions, known, status.update)
+    async with progress_reports("the first questions are asked") as report:
+        bench = _Bench(gateway, plan, questions, known, report)
         for strategy in plan.strategies:
             result = await bench.run(strategy, plan.agents)
             vote = await bench.matched_vote(result)

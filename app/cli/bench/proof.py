@@ -8,12 +8,14 @@ from rich.text import Text
 
 from app.cli.client import JsonObject
 from app.cli.exits import Exit, print_json
+from app.cli.render.silence import progress_reports
 from app.quality.experiments import Row, run
 from app.quality.figures import BAND_SIGMAS, OUTSIDE_BY_CHANCE, Figure
 from app.quality.table import experiments
 
 NOTICE = "SIMULATED: no model. This proves the strategies' code and arithmetic, not a model's quality."
 _WHAT_WIDTH = 44
+_RUNS = 1_000
 
 
 def figure_line(figure: Figure) -> Text:
@@ -56,23 +58,25 @@ def row_document(row: Row) -> JsonObject:
     return {"strategy": row.strategy, "about": row.about, "runs": row.runs, "figures": figures}
 
 
-async def proof(strategies: Collection[str], runs: int, seed: int, *, as_json: bool) -> Exit:
+async def proof(strategies: Collection[str], runs: int | None, seed: int, *, as_json: bool) -> Exit:
     """Measure every experiment, or those on `strategies`, and print each row as it comes; JSON at the end.
 
-    Returns FAILED when a figure lies outside its band.
+    A row has `runs` deliberations, or without it 1,000 times its experiment's effort. Returns FAILED when a figure lies
+    outside its band.
     """
     console = Console(highlight=False, soft_wrap=True)
     if not as_json:
         console.print(heading(seed))
     rows: list[Row] = []
-    for experiment in experiments(strategies):
-        # Signals are handled between two rows: a row is one long computation.
-        await asyncio.sleep(0)
-        row = run(experiment, runs, seed)
-        rows.append(row)
-        if not as_json:
-            for line in row_lines(row):
-                console.print(line)
+    async with progress_reports("computing the first row") as report:
+        for experiment in experiments(strategies):
+            report(f"computing {experiment.setting.strategy}  {experiment.about}")
+            # In a thread, because a row may take longer than a command may be silent.
+            row = await asyncio.to_thread(run, experiment, runs or _RUNS * experiment.effort, seed)
+            rows.append(row)
+            if not as_json:
+                for line in row_lines(row):
+                    console.print(line)
     figures = [figure for row in rows for figure in row.all]
     outside = [figure for row in rows for figure in row.outside]
     if as_json:

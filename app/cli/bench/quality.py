@@ -7,10 +7,10 @@ import typer
 
 from app.cli.bench.engines import Plan, gateway_before, measure, read_dataset
 from app.cli.bench.proof import proof
-from app.cli.client import GatewayClient
 from app.cli.exits import Exit, run
-from app.cli.options import ApiKeyOption, JsonOption, KeepOption
+from app.cli.options import ApiKeyOption, JsonOption, UrlOption
 from app.cli.stack.up import EngineOption
+from app.cli.target import gateway_client
 from app.deliberation.strategies import STRATEGIES
 
 _STRATEGIES = ("single", "vote", "best_of_n", "council")
@@ -41,10 +41,10 @@ def _check_sources(context: typer.Context, strategies: list[str], data_dir: Path
         raise typer.BadParameter("--runs belongs to the proof; --limit bounds the questions of a data set")
     if _OF_PROGRAMS in strategies:
         raise typer.BadParameter(f"{_OF_PROGRAMS} writes programs, but a data set needs answers")
-    if at_url == _given(context, "engine_url"):
+    if at_url and _given(context, "engine_url"):
         raise typer.BadParameter("give either --engine-url, repeatable, or the --url of a running gateway")
     if at_url and data_dir is not None:
-        raise typer.BadParameter("--data-dir belongs to a stack that is started here, and not to the gateway at --url")
+        raise typer.BadParameter("give --url or --data-dir, not both: each names a stack")
 
 
 StrategyOption = Annotated[
@@ -55,6 +55,19 @@ StrategyOption = Annotated[
         help=f"Only this strategy; repeatable. (default: all; with --dataset {', '.join(_STRATEGIES)})",
     ),
 ]
+RunsOption = Annotated[
+    int | None,
+    typer.Option(min=20, help="Deliberations per row of the proof. (default: 1000, more for cheap rows)"),
+]
+DirectoryOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--data-dir",
+        metavar="DIR",
+        file_okay=False,
+        help="Use the stack that runs in this directory; with --engine-url, keep that stack's logs and facts here.",
+    ),
+]
 DatasetOption = Annotated[
     Path | None, typer.Option(metavar="FILE.jsonl", help="Questions with answers, to measure a real model.")
 ]
@@ -63,21 +76,21 @@ DatasetOption = Annotated[
 def quality(
     context: typer.Context,
     strategy: StrategyOption = None,
-    runs: Annotated[int, typer.Option(min=20, help="Deliberations per row of the proof.")] = 1_000,
+    runs: RunsOption = None,
     seed: Annotated[int, typer.Option(min=0, max=2**40, help="Seed of the proof or of the deliberations.")] = 1,
     dataset: DatasetOption = None,
     engine_url: EngineOption = None,
-    url: Annotated[str | None, typer.Option("--url", help="Use this running gateway and start none.")] = None,
+    url: UrlOption = None,
     api_key: ApiKeyOption = None,
     model: Annotated[str | None, typer.Option(help="Model of every agent. (default: the role's)")] = None,
     role: Annotated[str, typer.Option(help="Role of every agent.")] = "DEV",
-    num_agents: Annotated[int, typer.Option(min=1, max=32, help="Agents of each council.")] = 3,
+    agents: Annotated[int, typer.Option(min=1, max=32, help="Agents of each council.")] = 3,
     rounds: Annotated[int | None, typer.Option(min=0, max=5, help="Rounds, for strategies that have them.")] = None,
     limit: Annotated[int | None, typer.Option(min=1, help="Number of questions to use. (default: all)")] = None,
     timeout: Annotated[int, typer.Option(min=1, metavar="SECONDS", help="Deadline of each deliberation.")] = 300,
     concurrency: Annotated[int, typer.Option(min=1, max=256, help="Deliberations at a time.")] = 4,
     baseline: Annotated[bool, typer.Option(help="Also run a plain vote with as many calls.")] = True,
-    data_dir: KeepOption = None,
+    data_dir: DirectoryOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Measure the benefit of deliberation with simulated agents or with a real model.
@@ -85,7 +98,7 @@ def quality(
     Without --dataset, every strategy runs in this process with simulated agents of known accuracy, correlation and
     bias. The results are compared with closed forms and their 3σ bands; a figure outside its band exits with 1. With
     --dataset it reports accuracy with its interval, cost per right answer, flips, unreadable answers, and the plain
-    vote with as many calls.
+    vote with as many calls: through the running gateway, or through one that is started before --engine-url.
     """
     if dataset is None:
         for name in context.params:
@@ -96,7 +109,7 @@ def quality(
     engines = tuple(engine_url or ())
     plan = Plan(
         strategies=tuple(strategy or _STRATEGIES),
-        agents=num_agents,
+        agents=agents,
         role=role,
         model=model,
         rounds=rounds,
@@ -109,7 +122,8 @@ def quality(
     async def work() -> Exit:
         # Read before anything starts, so that an invalid row costs nothing.
         questions = read_dataset(dataset, limit)
-        async with GatewayClient(url, api_key) if url is not None else gateway_before(engines, data_dir) as gateway:
+        source = gateway_before(engines, data_dir) if engines else gateway_client(url, data_dir, api_key)
+        async with source as gateway:
             await measure(gateway, plan, dataset.name, questions, as_json=as_json)
         return Exit.SUCCESS
 

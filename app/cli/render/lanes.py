@@ -132,7 +132,9 @@ class CouncilView:
             self._restore(event)
             self._update_progress()
         elif not isinstance(event, UnknownEvent | StreamEvent):
-            self.notice = None
+            # While no engine can be connected to, attempts to reach one start calls in vain.
+            if not isinstance(event, facts.CallStarted):
+                self.notice = None
             self._fold(event)
             self._update_progress()
             return event
@@ -152,6 +154,8 @@ class CouncilView:
                 if event.call_id not in self._finished:
                     lane = self._lane(event.agent_id)
                     lane.call_id, lane.state = event.call_id, "writing"
+            case facts.CallWaiting():
+                self.notice = event.detail
             case facts.CallFinished():
                 self._finish(event)
             case facts.StageClosed():

@@ -42,6 +42,8 @@ def _describe(event: facts.Event) -> str | None:
             return f"  {event.agent_id} starts on {event.model}{again}"
         case facts.CallDelta():
             return None
+        case facts.CallWaiting():
+            return f"  {event.agent_id} waits: {event.detail}"
         case facts.CallFinished():
             return _finished(event)
         case facts.StageClosed():

@@ -33,10 +33,24 @@ def plain(text: str | None) -> Text:
     return Text(printable(text or ""))
 
 
+def line_of(text: str, chars_max: int) -> str:
+    """Untrusted text on one line, cut to at most `chars_max` characters and free of control characters."""
+    line = " ".join(printable(text).split())
+    return line if len(line) <= chars_max else line[: chars_max - 1] + "…"
+
+
 def brief(text: str, chars_max: int) -> Text:
-    """Untrusted text on one line, cut to at most `chars_max` characters."""
-    line = " ".join(text.split())
-    return plain(line if len(line) <= chars_max else line[: chars_max - 1] + "…")
+    """`line_of` for display."""
+    return Text(line_of(text, chars_max))
+
+
+def age_text(then: datetime, now: datetime) -> str:
+    """The time that has passed, in its largest whole unit."""
+    passed_s = max(0.0, (now - then).total_seconds())
+    for unit_s, unit in ((86_400, "d"), (3_600, "h"), (60, "min")):
+        if passed_s >= unit_s:
+            return f"{int(passed_s // unit_s)} {unit}"
+    return f"{int(passed_s)} s"
 
 
 def status_text(status: str) -> Text:

@@ -17,9 +17,10 @@ from rich.text import Text
 from app.api.schemas import Deliberation
 from app.cli.client import GatewayClient, JsonObject, parsed
 from app.cli.exits import CommandError, Exit, exit_of, print_json, run
-from app.cli.options import JsonOption, KeepOption
+from app.cli.options import JsonOption, KeepOption, program
 from app.cli.render.panels import seconds
 from app.cli.render.progress import StackReady
+from app.cli.render.silence import print_to_stderr
 from app.cli.stack.layout import StackOptions
 from app.cli.stack.stack import running_stack
 from app.cli.stack.up import Checklist
@@ -62,13 +63,13 @@ class _Start(Checklist):
 
 def next_steps(port: int) -> Text:
     """The commands to try next, ready to be copied."""
-    at = "" if port == DEFAULT_PORT else f" --url http://127.0.0.1:{port}"
-    text = Text("\nTry it: start the stack, and submit a task from another terminal.\n\n")
+    command, at = program(), "" if port == DEFAULT_PORT else f" --port {port}"
+    text = Text("\nTry it: start the stack, and submit a task from another terminal in this directory.\n\n")
     commands = (
-        "make up",
+        f"{command} up{at}",
+        f'{command} ask "{QUESTION}"',
         f"curl -s http://127.0.0.1:{port}/deliberations -H 'Content-Type: application/json' \\",
         f"  -d '{json.dumps({'task': QUESTION, 'num_agents': 3})}'",
-        f'.venv/bin/deliberate ask "{QUESTION}"{at}',
     )
     return text.append("".join(f"  {line}\n" for line in commands), "bold cyan")
 
@@ -96,7 +97,7 @@ async def _demo(options: StackOptions, body: JsonObject, *, as_json: bool) -> Ex
     async with running_stack(options, _Start(console)) as stack, GatewayClient(stack.url) as gateway:
         accepted = await gateway.submit(body, uuid4().hex)
         if as_json:
-            resource = await until_ended(gateway, str(accepted["id"]))
+            resource = await until_ended(gateway, str(accepted["id"]), print_to_stderr)
             print_json(resource)
         else:
             console.print(Text.assemble(("Task: ", "bold"), str(body["task"]), "\n"))
@@ -110,7 +111,7 @@ def demo(
     case: Annotated[Case | None, typer.Option(help="A council of 2, 3 or 4 roles instead of three developers.")] = None,
     task: Annotated[str, typer.Option(help="The task.", show_default=False)] = TASK,
     data_dir: KeepOption = None,
-    port: Annotated[int, typer.Option(help="The gateway's port; a taken one is replaced.")] = DEFAULT_PORT,
+    port: Annotated[int, typer.Option(help="The gateway's port; the next free one if it is taken.")] = DEFAULT_PORT,
     as_json: JsonOption = False,
 ) -> None:
     """Start the whole stack, show one council live, and stop everything.

@@ -39,7 +39,7 @@ _SOCKET_IN_RAY_DIR = "/session_2026-01-01_00-00-00_000000_4194304/sockets/plasma
 
 @dataclass(frozen=True, kw_only=True)
 class StackOptions:
-    """The options of a stack. A port that is taken is replaced by a free one; 0 takes any free port.
+    """The options of a stack. A port that is taken is replaced by the next free one; 0 takes any free port.
 
     Without `key_pepper` the gateway requires no keys. `nats_test_user` is for tests: a NATS user with every right.
     """
@@ -65,7 +65,10 @@ def mask_credentials(url: str) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class Layout:
-    """The directories, ports, URLs and secrets of one run of a stack; `nats_url` has no credentials."""
+    """The directories, ports, URLs and secrets of one run of a stack; `nats_url` has no credentials.
+
+    `log` has the `id` of the log once its streams are declared; commands compare it before they write there.
+    """
 
     options: StackOptions
     data_dir: Path
@@ -83,6 +86,7 @@ class Layout:
     webhooks_stop_within_s: float
     ports: Mapping[str, int]
     mark: str = field(default_factory=lambda: secrets.token_hex(8))
+    log: dict[str, str] = field(default_factory=dict[str, str])
 
     def nats_url_of(self, user: str) -> str:
         """The `file:` URL for a NATS user; with an external server it is that server's for every user."""
@@ -99,6 +103,7 @@ class Layout:
         facts: dict[str, object] = {
             "url": self.url,
             "nats_url": self.nats_url,
+            "log": self.log,
             "nats_url_files": str(self.data_dir / "nats_urls"),
             "engine_urls": self.engine_urls,
             "ray_address": self.ray_address,

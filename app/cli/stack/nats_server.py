@@ -22,7 +22,7 @@ from app.cli.stack.processes import write_private
 from app.cli.stack.restart_policy import HealthStatus, Healthy, Unhealthy, Unresponsive
 from app.cli.stack.supervisor import HealthCheck
 from app.deliberation.errors import JournalUnavailable, StreamsDiffer
-from app.log.stream_settings import StreamSettings
+from app.log.stream_settings import KEYS_STREAM, StreamSettings
 
 _STREAMS_WITHIN_S = 10.0
 _NATS_SLOW_AFTER_S = 2.0
@@ -82,10 +82,8 @@ def store_status(reply: bytes, free_bytes: int) -> Healthy | Unhealthy:
     return Unhealthy(reason if restart_helps else f"{reason}; it is restarted once the disk has room", restart_helps)
 
 
-async def declare_streams(
-    nats_url: str, settings: StreamSettings, *, on_wait: Callable[[], None] | None = None
-) -> None:
-    """Declare the streams, idempotently; raises JournalUnavailable or StreamsDiffer.
+async def declare_streams(nats_url: str, settings: StreamSettings, *, on_wait: Callable[[], None] | None = None) -> str:
+    """Declare the streams, idempotently; raises JournalUnavailable or StreamsDiffer. Returns the id of the log.
 
     With `on_wait` it waits for the server without a bound, and calls `on_wait` when the server is slow.
     """
@@ -106,7 +104,7 @@ async def declare_streams(
         while True:
             try:
                 await apply(journal, settings)
-                return
+                return (await journal.state_of(KEYS_STREAM)).epoch
             except JournalUnavailable:
                 # JetStream is ready later than the server when its store is large or it elects a leader.
                 if time.monotonic() > deadline_s:
@@ -118,11 +116,16 @@ async def declare_streams(
         await journal.close()
 
 
+async def declare_on_own(layout: Layout) -> None:
+    """Declare the streams on the stack's own server; raises JournalUnavailable or StreamsDiffer."""
+    layout.log["id"] = await declare_streams(layout.nats_url_of("streams"), layout.streams)
+
+
 async def declare_on_external(layout: Layout, report: ProgressReport) -> None:
     """Wait for the given server and declare the streams there; raises CommandError."""
     url = layout.nats_url
     try:
-        await declare_streams(
+        layout.log["id"] = await declare_streams(
             layout.nats_url_of("streams"),
             layout.streams,
             on_wait=lambda: report(PartGiven("nats", url, answers=False)),

@@ -32,6 +32,8 @@ _POLL_S = 0.02
 _AUTOGROUP_WAIT_S = 0.1
 _PR_SET_PDEATHSIG = 1
 _LIBC = ctypes.CDLL(None)
+_PORT_MAX = 65_535
+_PORTS_TRIED = 100
 _PORTS = range(20_000, 32_000)  # below Linux's range for the local ports of outgoing connections
 
 
@@ -204,9 +206,9 @@ def output_since(path: Path, from_byte: int) -> str:
 
 
 class PortAllocator:
-    """Distinct free ports of one host.
+    """Distinct free ports of one host, reserved against other stacks until this process ends.
 
-    Another process may take a port before its use, so the user must still handle a failed bind.
+    Another program may take a port before its use, so the user must still handle a failed bind.
     """
 
     def __init__(self, host: str) -> None:
@@ -214,12 +216,28 @@ class PortAllocator:
         self._taken: set[int] = set()
 
     def take(self, wanted: int = 0) -> int:
-        """The wanted port if it is free; else, and for 0, a free one outside the range of outgoing connections."""
-        port = wanted
-        while not port or not self._free(port):
-            port = secrets.choice(_PORTS)
+        """The wanted port, or the next free one; for 0, a free one outside the range of outgoing connections."""
+        following = range(wanted, min(wanted + _PORTS_TRIED, _PORT_MAX + 1)) if wanted else ()
+        port = next(filter(self._reserved, following), None)
+        while port is None:
+            drawn = secrets.choice(_PORTS)
+            port = drawn if self._reserved(drawn) else None
         self._taken.add(port)
         return port
+
+    def _reserved(self, port: int) -> bool:
+        """Reserve a free port; False if it is taken, or reserved by a stack that has not bound it yet."""
+        if not self._free(port):
+            return False
+        if sys.platform == "linux":
+            # The kernel frees an abstract name with its process. Like ports, names belong to the network namespace.
+            with socket.socket(socket.AF_UNIX) as reservation:
+                try:
+                    reservation.bind(f"\0deliberate-port-{port}")
+                except OSError:
+                    return False
+                reservation.detach()
+        return True
 
     def _free(self, port: int) -> bool:
         if port in self._taken:

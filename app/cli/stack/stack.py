@@ -18,7 +18,7 @@ import app
 from app.cli.render.progress import Noticed, PartGiven, ProgressReport, StackReady
 from app.cli.stack import health_checks
 from app.cli.stack.layout import LOOPBACK, Layout, StackOptions, make_ray_dir, mask_credentials, plan_stack
-from app.cli.stack.nats_server import declare_on_external, declare_streams, jetstream_works, write_config
+from app.cli.stack.nats_server import declare_on_external, declare_on_own, jetstream_works, write_config
 from app.cli.stack.processes import exclusive, marked, sweep
 from app.cli.stack.supervisor import Child, StackFailed, Supervisor, supervised
 from app.log.seal import LOG_KEY_VARIABLE
@@ -185,7 +185,7 @@ def _nats(layout: Layout) -> Child:
         command=(_program("nats-server"), "-c", str(write_config(layout, store))),
         is_ready=health_checks.greets(LOOPBACK, port, b"INFO "),
         environment={key: value for key, value in os.environ.items() if key not in _SECRETS},
-        prepare=lambda: declare_streams(layout.nats_url_of("streams"), layout.streams),
+        prepare=lambda: declare_on_own(layout),
         health_check=jetstream_works(f"nats://monitor:{layout.nats_passwords['monitor']}@{LOOPBACK}:{port}", store),
         # After a kill it reads its whole store before it listens, and all other children wait for it.
         ready_within_s=600.0,

@@ -18,12 +18,13 @@ from rich.text import Text
 
 from app.access.origins import is_loopback
 from app.cli.exits import Exit, print_json, run
-from app.cli.options import JsonOption, checked_nats_url, checked_url, nats_url_file
+from app.cli.options import DATA_DIR, JsonOption, checked_nats_url, checked_url, program
 from app.cli.render import progress
 from app.cli.render.progress import ProgressEvent, ProgressReport, as_document
 from app.cli.render.prose import printable
 from app.cli.stack.layout import LOOPBACK, StackOptions
 from app.cli.stack.stack import running_stack
+from app.cli.target import options_for
 from app.deliberation.roles import engine_base
 
 TITLES = {
@@ -52,7 +53,9 @@ ExternalNatsOption = Annotated[
     str | None,
     typer.Option("--nats-url", metavar="URL", callback=checked_nats_url, help="Use this NATS server and start none."),
 ]
-PortOption = Annotated[int, typer.Option(min=0, max=65535, help="The gateway's port; a taken one is replaced.")]
+PortOption = Annotated[
+    int, typer.Option(min=0, max=65535, help="The gateway's port; the next free one if it is taken.")
+]
 HostOption = Annotated[str, typer.Option(help="The gateway's listen address.")]
 DataOption = Annotated[Path, typer.Option("--data-dir", help="Directory of the log; it survives a restart.")]
 RolesOption = Annotated[Path | None, typer.Option("--roles", help="File with the roles; default: the packaged roles.")]
@@ -118,13 +121,17 @@ class Checklist:
         mode = f"Keys are required, {open_to}" if event.keys else "Development mode: no keys, loopback only"
         self.console.print(f"   {mode}; data in {event.data_dir}; up in", end=" ")
         self.console.print(f"{event.seconds:.1f} s; Ctrl-C stops it.")
+        command, at = program(), options_for(Path(event.data_dir))
         if event.keys:
-            url = nats_url_file(Path(event.data_dir), "keys")
-            self.console.print(f"   A key:  deliberate keys create NAME --tenant TENANT --nats-url {url}")
+            self._hint("A key:", f"{command} keys create NAME --tenant TENANT{at}")
+        self._hint("Ask:", f'{command} ask "{_EXAMPLE["task"]}"{at}')
         json_type = "-H 'content-type: application/json'"
         if event.keys:
             json_type += ' -H "authorization: Bearer $DELIBERATE_API_KEY"'
-        self.console.print(f"   Try:  curl -sS {event.url}/deliberations {json_type} -d '{json.dumps(_EXAMPLE)}'")
+        self._hint("Or:", f"curl -sS {event.url}/deliberations {json_type} -d '{json.dumps(_EXAMPLE)}'")
+
+    def _hint(self, title: str, command: str) -> None:
+        self.console.print(Text(f"   {title:<7} {command}"))
 
     def _move(self) -> None:
         if not self.console.is_terminal:
@@ -159,7 +166,7 @@ def up(
     host: HostOption = LOOPBACK,
     engine_url: EngineOption = None,
     nats_url: ExternalNatsOption = None,
-    data_dir: DataOption = Path(".deliberate"),
+    data_dir: DataOption = DATA_DIR,
     roles: RolesOption = None,
     simulate: SimulateOption = "",
     as_json: JsonOption = False,

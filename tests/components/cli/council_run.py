@@ -17,6 +17,7 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
+from app.api.schemas import StrategyResource
 from app.catalog.projection import resource
 from app.client.sse import Frame
 from app.deliberation.calls import Call, FactProblem, Usage
@@ -27,7 +28,6 @@ from app.deliberation.fold import begin, fold
 from app.deliberation.specification import DEFAULT_RUBRIC, AgentSpec, Budget, Constraints, Specification
 from app.deliberation.strategies import STRATEGIES
 from app.openapi.example_cluster import cluster
-from app.routes.roles import strategy_resource
 from app.testing import FakeClock
 
 ID = "council-1"
@@ -305,7 +305,7 @@ class StubGateway:
         return JSONResponse({"items": [role, {**role, "name": "QA", "live": None}]})
 
     def _strategies(self, _: Request) -> Response:
-        items = [strategy_resource(definition).model_dump(mode="json") for definition in STRATEGIES.values()]
+        items = [StrategyResource.of(definition).model_dump(mode="json") for definition in STRATEGIES.values()]
         return JSONResponse({"items": items})
 
 

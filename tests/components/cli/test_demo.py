@@ -66,8 +66,16 @@ def test_each_case_requests_its_council(case: Case | None, roles: list[str]) -> 
 def test_the_demo_shows_a_council_and_the_next_steps(served: Served, stacks: list[StackOptions]) -> None:
     result = runner.invoke(cli, ["demo", "--case", "basic"])
     assert result.exit_code == 0
-    for expected in ("ready in 7.5 s", "stage 1 propose", "Ranking", "The council's answer", "make up", "curl -s http"):
+    for expected in (
+        "ready in 7.5 s",
+        "stage 1 propose",
+        "Ranking",
+        "The council's answer",
+        "deliberate up",
+        "curl -s",
+    ):
         assert expected in result.stdout
+    assert "make up" not in result.stdout, "an installed package has no Makefile"
     assert "Stopped" in result.stdout
     assert Counter(member["role"] for member in served.stub.bodies[0]["agents"]) == {"DEV": 1, "QA": 1}
     assert not stacks[0].data_dir.exists(), "nothing is left behind"

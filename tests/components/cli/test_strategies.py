@@ -55,6 +55,12 @@ def test_shows_one_strategy_with_every_parameter(served: Served, stub: StubGatew
     assert ("It has no parameters." in result.stdout) is (not definition.parameters.model_fields)
 
 
+def test_lists_the_strategies_of_the_installation_without_a_gateway(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DELIBERATE_URL", "http://127.0.0.1:1")
+    items = json.loads(runner.invoke(cli, ["strategies", "--json"]).stdout)["items"]
+    assert [each["name"] for each in items] == list(STRATEGIES)
+
+
 def test_prints_one_strategy_as_json(served: Served, stub: StubGateway) -> None:
     result = json.loads(invoke(served, "strategies", "council", "--json").stdout)
     assert result["name"] == "council" and "critics" in result["parameters"]["properties"]
@@ -76,7 +82,7 @@ def test_a_refused_parameter_names_the_help_command(served: Served, stub: StubGa
     stub.answers = [problem("invalid_request", 422, [fault | {"remedy": "Give 8 or less."}])]
     result = invoke(served, "ask", "x", "--strategy", "council", "--parameter", "critics=9")
     assert result.exit_code == 4
-    assert "/parameters/critics: too many. Give 8 or less." in result.stderr
+    assert "--parameter critics: too many. Give 8 or less." in result.stderr
     assert "`deliberate strategies council` lists its parameters" in result.stderr
 
 

@@ -1,6 +1,5 @@
 import io
 import json
-import os
 import re
 import socket
 from pathlib import Path
@@ -11,7 +10,6 @@ from typer.testing import CliRunner
 
 from app.cli import cli
 from app.cli.exits import CommandError
-from app.cli.options import DATA_DIR, DEFAULT_NATS_URL, default_nats_url
 from app.cli.render.progress import (
     ChildDied,
     ChildFailed,
@@ -299,19 +297,6 @@ def test_every_user_of_a_given_server_reads_its_url_from_a_file(tmp_path: Path) 
         assert {server_url(layout.nats_url_of(user)) for user in NATS_USERS} == {"nats://me:secret@log:4222"}
         told = repr([(child.command, dict(child.environment)) for child in stack_children(layout)])
         assert "secret@" not in told + repr(layout.stack_run) + layout.nats_url
-
-
-def test_commands_find_the_running_stack_here_and_none_that_has_ended(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    assert default_nats_url("keys") == DEFAULT_NATS_URL
-    DATA_DIR.mkdir()
-    for state in ("", "[]", '{"supervisor_pid": "x"}', '{"supervisor_pid": 4194304}'):
-        (DATA_DIR / "stack.json").write_text(state)
-        assert default_nats_url("keys") == DEFAULT_NATS_URL
-    (DATA_DIR / "stack.json").write_text(json.dumps({"supervisor_pid": os.getpid()}))
-    assert default_nats_url("keys") == (tmp_path / ".deliberate/nats_urls/keys").as_uri()
 
 
 @pytest.mark.parametrize("depth", [0, 40])

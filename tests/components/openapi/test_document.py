@@ -129,7 +129,7 @@ def test_declares_the_headers_of_the_contract() -> None:
 def test_events_are_a_union_discriminated_by_type() -> None:
     for schema in (document()["components"]["schemas"]["DeliberationEvent"], events_schema()):
         assert schema["discriminator"]["propertyName"] == "type"
-        assert len(schema["oneOf"]) == len(schema["discriminator"]["mapping"]) == 18
+        assert len(schema["oneOf"]) == len(schema["discriminator"]["mapping"]) == 19
     schemas = document()["components"]["schemas"]
     for reference in schemas["DeliberationEvent"]["discriminator"]["mapping"].values():
         assert "type" in schemas[reference.rpartition("/")[2]]["required"]

@@ -148,6 +148,17 @@ async def test_an_engine_appears_once_with_total_load_and_worst_circuit(gateway:
     assert (dev["running"], dev["waiting"], dev["concurrency"]) == (9, 3, 256)
 
 
+async def test_an_engine_that_cannot_be_connected_to_is_missing(gateway: Served) -> None:
+    outage = {"since": "2026-01-02T03:04:05+00:00", "cause": "connection refused"}
+    dead = engine("http://user:secret@e2:8000", healthy=False, circuit="open", unreachable=outage)
+    gateway.journal.replies["control.role.QA"] = [agent("QA", engines=[engine("http://e1:8000"), dead])]
+    shown = await cluster(gateway)
+    detail = "cannot be connected to since 03:04:05 UTC: connection refused"
+    assert shown["missing"] == [{"part": "engine http://e2:8000", "detail": detail}]
+    unreachable = {each["url"]: each["unreachable"] for each in shown["engines"]}
+    assert unreachable["http://e1:8000"] is None and unreachable["http://e2:8000"]["cause"] == "connection refused"
+
+
 @pytest.mark.parametrize(
     ("seen", "worst"),
     [

@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from app.routes import connections
+from app.routes.connections import ConnectionTable
 from tests.components.routes.listening import Gateway, listening
 
 REQUEST = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"
@@ -151,11 +152,49 @@ async def test_a_client_at_its_bound_replaces_its_own_connections_alone() -> Non
         assert (await other.answer())[0] == 200
 
 
+UNFINISHED = (
+    b"POST /deliberations HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 9\r\n"
+)
+
+
+def table_of(gateway: Gateway) -> ConnectionTable:
+    return gateway.server.config.app.state.connections  # pyright: ignore
+
+
+def forwarded_for(value: str, start: bytes = REQUEST[:-2]) -> bytes:
+    return start + f"X-Forwarded-For: {value}\r\n\r\n".encode()
+
+
+async def test_a_client_behind_a_proxy_is_bounded_in_its_requests_under_way() -> None:
+    async with (
+        listening(connections_per_client_max=1, forwarded_allow_ips="127.0.0.1") as gateway,
+        connected(gateway) as busy,
+        connected(gateway) as second,
+        connected(gateway) as other,
+        connected(gateway) as later,
+    ):
+        table = table_of(gateway)
+        busy.send(forwarded_for("203.0.113.1", UNFINISHED) + b"{")
+        async with asyncio.timeout(10):
+            while table.idle != 3:
+                await asyncio.sleep(0)
+        # What the client wrote itself stands before what the proxy added.
+        second.send(forwarded_for("203.0.113.9, 203.0.113.1"))
+        status, _, body = await second.answer()
+        assert (status, json.loads(body)["code"]) == (503, "too_many_connections")
+        assert await second.is_closed()
+        other.send(forwarded_for("203.0.113.1, 203.0.113.2"))
+        assert (await other.answer())[0] == 200
+        busy.send(b"       }")
+        assert (await busy.answer())[0] == 422
+        later.send(forwarded_for("203.0.113.1"))
+        assert (await later.answer())[0] == 200
+
+
 async def test_a_new_connection_is_refused_where_every_other_carries_a_request() -> None:
-    unfinished = b"POST /deliberations HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\n"
     async with listening(connections_max=1) as gateway, connected(gateway) as busy:
-        busy.send(unfinished + b"{")
-        table = gateway.server.config.app.state.connections  # pyright: ignore[reportFunctionMemberAccess,reportAttributeAccessIssue]
+        busy.send(UNFINISHED + b"\r\n{")
+        table = table_of(gateway)
         async with asyncio.timeout(10):
             while table.opened != 1 or table.idle:
                 await asyncio.sleep(0)

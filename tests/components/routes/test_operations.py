@@ -5,11 +5,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic import SecretStr
 
 from app.deliberation.errors import InvalidRequest, JournalUnavailable, StreamsDiffer
+from app.deliberation.facts import Unreachable
+from app.deliberation.roles import without_credentials
 from app.deliberation.strategies import STRATEGIES
-from app.observability.replica_status import without_credentials
-from app.routes.roles import read_roles
+from app.observability.replica_status import AgentStatus
+from app.routes.roles import live_role, read_roles
 from app.testing import InMemoryJournal
 from tests.components.routes.served import COORDINATOR, SENDER, Served, served
 
@@ -34,7 +37,9 @@ async def test_roles_show_their_declaration_and_live_replicas(gateway: Served) -
         "models": ["sim-1"],
         "simulated": True,
         "in_flight": 2,
-        "engines": [{"url": "http://e1:8000", "healthy": True, "circuit": "closed", "models": ["sim-1"]}],
+        "engines": [
+            {"url": "http://e1:8000", "healthy": True, "circuit": "closed", "models": ["sim-1"], "unreachable": None}
+        ],
     }
     assert (await gateway.client.get("/roles/QA")).json() == items["QA"]
 
@@ -113,6 +118,39 @@ async def test_a_missing_sender_degrades_readiness_without_failing_it() -> None:
     assert problem["pointer"] == "webhooks" and "python -m app.webhooks" in problem["remedy"]
     assert "webhooks" not in without.json()["checks"]
     assert "webhooks" in ready["checks"] and ready["degraded"] == []
+
+
+UNREACHABLE = {"since": "2026-01-02T03:04:05+00:00", "cause": "connection refused"}
+
+
+@pytest.mark.parametrize("pepper", [None, SecretStr("p" * 32)])
+async def test_an_unreachable_engine_degrades_readiness_and_is_named_in_development_mode(
+    pepper: SecretStr | None,
+) -> None:
+    url = "http://user:secret@e1:8000"
+    dead = {"url": url, "healthy": False, "circuit": "open", "unreachable": UNREACHABLE}
+    of_roles = {f"control.role.{role}": [{"role": role, "replica": "a", "engines": [dead]}] for role in ("DEV", "QA")}
+    journal = InMemoryJournal(replies={"control.coordinator": [COORDINATOR], **of_roles})
+    async with served(journal=journal, key_pepper=pepper) as gateway:
+        response = await gateway.client.get("/readyz")
+    assert (response.status_code, response.json()["status"]) == (200, "ready")
+    (problem,) = response.json()["degraded"]
+    assert (problem["pointer"], "secret" in response.text) == ("engines", False)
+    what = "An engine" if pepper else "Engine http://e1:8000"
+    assert problem["detail"] == f"{what} of DEV, QA cannot be connected to since 03:04:05 UTC: connection refused"
+    assert "VLLM_URL" in problem["remedy"]
+
+
+def test_a_role_shows_the_earliest_outage_of_its_replicas() -> None:
+    later = {**UNREACHABLE, "since": "2026-01-02T03:09:00+00:00"}
+    replicas = [
+        AgentStatus.model_validate(
+            {"role": "QA", "replica": name, "engines": [{"url": "http://e1:8000", "unreachable": outage}]}
+        )
+        for name, outage in (("a", None), ("b", later), ("c", UNREACHABLE), ("d", None))
+    ]
+    role = live_role(replicas)
+    assert role is not None and role.engines[0].unreachable == Unreachable.model_validate(UNREACHABLE)
 
 
 async def test_no_sender_is_needed_while_webhooks_are_off(gateway: Served) -> None:

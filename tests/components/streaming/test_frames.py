@@ -51,7 +51,7 @@ def test_bytes_that_are_not_an_event_give_no_frame(data: bytes) -> None:
 
 def test_event_and_view_types_match_the_facts() -> None:
     assert {"deliberation.accepted", "call.delta", "deliberation.timeout"} <= EVENT_TYPES
-    assert VIEW_TYPES == {"call.started", "call.delta"}
+    assert VIEW_TYPES == {"call.started", "call.delta", "call.waiting"}
 
 
 @pytest.mark.parametrize(

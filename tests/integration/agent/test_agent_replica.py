@@ -1,6 +1,7 @@
 """An agent replica over the in-memory journal and a scripted engine: attempts, retries, recorded outcomes, stops."""
 
 import asyncio
+import errno
 import json
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -13,7 +14,16 @@ import pytest
 
 from app.deliberation.calls import Call, ChatMessage
 from app.deliberation.errors import JournalUnavailable
-from app.deliberation.facts import CallDelta, CallFinished, CallStarted, CancelRequested, StageClosed, View, decode
+from app.deliberation.facts import (
+    CallDelta,
+    CallFinished,
+    CallStarted,
+    CallWaiting,
+    CancelRequested,
+    StageClosed,
+    View,
+    decode,
+)
 from app.deliberation.outputs import Output
 from app.deliberation.ports import Record
 from app.deliberation.roles import Role
@@ -93,7 +103,7 @@ def request(
 def replica(engine: ScriptedEngine, journal: InMemoryJournal, engines: int = 1, *, deltas: bool = True) -> AgentReplica:
     urls = [f"http://engine{number}" for number in range(engines)]
     client = Engines(urls, connections=8, transport=httpx.MockTransport(engine))
-    return AgentReplica("DEV", Role(persona=PERSONA), client, journal, stream_deltas=deltas)
+    return AgentReplica("DEV", Role(persona=PERSONA), client, journal, stream_deltas=deltas, engine_patience_s=30)
 
 
 async def outcomes(agent: AgentReplica, asked: StageRequest) -> list[CallFinished]:
@@ -525,9 +535,82 @@ async def test_waits_for_an_unreachable_engine_and_counts_only_sent_requests() -
         Engines(["http://engine0"], connections=8, transport=Refusing(engine)),
         InMemoryJournal(),
         stream_deltas=True,
+        engine_patience_s=30,
     )
     (outcome,) = await outcomes(agent, request((call(),)))
     assert (outcome.text, outcome.attempt, outcome.usage.calls) == (ANSWER, 4, 1)
+
+
+def unreachable(engines: int = 1, *, patience_s: float = 30) -> AgentReplica:
+    """A replica that can connect to none of its engines."""
+
+    async def refuse(request: httpx.Request) -> httpx.Response:
+        raise httpx.ConnectError("refused") from ConnectionRefusedError(errno.ECONNREFUSED, "refused")
+
+    urls = [f"http://user:secret@engine{number}:8000" for number in range(engines)]
+    client = Engines(urls, connections=8, transport=httpx.MockTransport(refuse))
+    return AgentReplica(
+        "DEV", Role(persona=PERSONA), client, InMemoryJournal(), stream_deltas=True, engine_patience_s=patience_s
+    )
+
+
+async def test_calls_tell_their_viewers_that_no_engine_can_be_connected_to_and_give_up_after_the_patience() -> None:
+    agent = unreachable(engines=2, patience_s=0.2)
+    found = await outcomes(agent, request((call(1), call(2))))
+    for outcome in found:
+        assert outcome.problem is not None and (outcome.problem.code, outcome.usage.calls) == ("engine_unavailable", 0)
+        assert outcome.problem.detail.startswith("no connection within 0.2 s: engine http://engine0:8000 cannot be")
+        assert "engine http://engine1:8000 cannot be connected to since" in outcome.problem.detail
+        assert "UTC: connection refused" in outcome.problem.detail and "start it" in outcome.problem.detail
+    told: list[CallWaiting] = views(agent.journal, CallWaiting)
+    assert {waiting.call_id for waiting in told} == {"s1-dev-001", "s1-dev-002"}, "each tells it at once"
+    assert [engine.url for engine in told[0].engines] == ["http://engine0:8000", "http://engine1:8000"]
+    assert all(0 < (waiting.gives_up_at - waiting.ts).total_seconds() <= 0.2 for waiting in told)
+    assert "secret" not in str([record.data for record in agent.journal.records])
+
+
+async def test_a_call_whose_patience_is_over_is_not_retried() -> None:
+    agent = unreachable(patience_s=0.05)
+    await outcomes(agent, request((call(),)))
+    assert (await agent.describe())["counts"]["retries"] == 0
+
+
+async def test_viewers_are_told_again_while_a_call_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("serve_deployments.agent.engine_wait.REPORT_INTERVAL_S", 0.0)
+    agent = unreachable()
+    running = asyncio.create_task(agent.run_stage(request((call(),))))
+    await until(lambda: len(views(agent.journal, CallWaiting)) >= 3)
+    told: list[CallWaiting] = views(agent.journal, CallWaiting)
+    assert len({waiting.engines for waiting in told}) == 1, "the outage has one beginning"
+    agent.engines.engines[0].connected()
+    count = len(views(agent.journal, CallWaiting))
+    agent._stop("d1", 1, "enough")  # pyright: ignore[reportPrivateUsage]
+    await running
+    assert len(views(agent.journal, CallWaiting)) == count
+
+
+async def test_a_call_gives_up_before_a_short_deadline_so_that_its_cause_is_known() -> None:
+    (outcome,) = await outcomes(unreachable(), request((call(),), deadline_s=0.5))
+    assert outcome.problem is not None and outcome.problem.code == "engine_unavailable"
+
+
+async def test_an_engine_that_comes_back_within_the_patience_answers() -> None:
+    engine = ScriptedEngine(lambda *_: streamed(ANSWER))
+    agent = unreachable()
+    running = asyncio.create_task(outcomes(agent, request((call(),))))
+    await until(lambda: bool(views(agent.journal, CallWaiting)))
+    agent.engines._transport = httpx.MockTransport(engine)  # pyright: ignore[reportPrivateUsage]
+    agent.engines._client = httpx.AsyncClient(transport=httpx.MockTransport(engine))  # pyright: ignore[reportPrivateUsage]
+    (outcome,) = await running
+    assert (outcome.text, outcome.usage.calls) == (ANSWER, 1)
+
+
+async def test_a_replica_describes_an_engine_that_it_cannot_connect_to() -> None:
+    agent = unreachable()
+    (engine,) = (await agent.describe())["engines"]
+    assert engine["url"] == "http://engine0:8000" and not engine["healthy"]
+    assert engine["unreachable"]["cause"] == "connection refused"
+    assert datetime.fromisoformat(engine["unreachable"]["since"]).tzinfo is not None
 
 
 def hedging() -> tuple[ScriptedEngine, AgentReplica]:

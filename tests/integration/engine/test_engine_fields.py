@@ -156,7 +156,7 @@ async def test_an_agent_with_a_hanging_engine_describes_itself_in_time() -> None
         raise AssertionError
 
     engines = Engines([URL], connections=4, transport=httpx.MockTransport(hangs))
-    agent = AgentReplica("DEV", Role(persona="p"), engines, InMemoryJournal(), stream_deltas=True)
+    agent = AgentReplica("DEV", Role(persona="p"), engines, InMemoryJournal(), stream_deltas=True, engine_patience_s=30)
     assert PROBE_WITHIN_S < INQUIRY_TIMEOUT_S
     async with asyncio.timeout(PROBE_TIMEOUT_S):
         described = await agent.describe()

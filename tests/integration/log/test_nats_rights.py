@@ -84,6 +84,11 @@ FORBIDDEN_TO_SUBSCRIBE = [
     ("streams", "live.deliberations.>"),
     ("agents", "live.keys.>"),
     ("keys", "live.deliberations.>"),
+    ("gateway", "_INBOX.>"),
+    ("agents", "_INBOX.gateway.>"),
+    ("webhooks", "_INBOX.*.*.*"),
+    ("streams", "_INBOX.keys.>"),
+    ("keys", "_INBOX.streams.>"),
 ]
 PASSWORDS = {"gateway": "gAAAA", "agents": "aBBBB", "streams": "sCCCC", "keys": "kDDDD", "webhooks": "wEEEE"}
 

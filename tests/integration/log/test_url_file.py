@@ -37,7 +37,9 @@ def test_a_file_without_a_url_is_one_clear_line_without_its_content(
 
 
 def test_credentials_are_read_anew_and_kept_while_the_file_is_away(tmp_path: Path) -> None:
-    assert login("nats://me:secret@here:4222") == ("nats://me:secret@here:4222", {})
+    inbox = {"inbox_prefix": "_INBOX.me"}
+    assert login("nats://me:secret@here:4222") == ("nats://me:secret@here:4222", inbox)
+    assert login("nats://m%2Ee:secret@here:4222")[1] == {}
     file = tmp_path / "url"
     file.write_text("nats://here:4222\n")
     assert login(file.as_uri()) == ("nats://here:4222", {})
@@ -45,6 +47,7 @@ def test_credentials_are_read_anew_and_kept_while_the_file_is_away(tmp_path: Pat
     server, credentials = login(file.as_uri())
     assert server == "nats://here:4222"
     file.write_text("nats://me:new@here:4222\n")
+    assert credentials.pop("inbox_prefix") == "_INBOX.me"
     assert {name: read() for name, read in credentials.items()} == {"user": "me", "password": "new"}
     file.unlink()
     assert credentials["password"]() == "new"

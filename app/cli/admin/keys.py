@@ -9,6 +9,7 @@ import re
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Annotated, Any, Self, cast
 
 import typer
@@ -31,11 +32,11 @@ from app.access.keys import (
     key_subject,
 )
 from app.api.schemas import dump
+from app.cli.admin.streams import LogTarget, NatsOption, WaitOption, connected, find_log
 from app.cli.exits import EXIT_HELP, CommandError, Exit, output, print_json, run
-from app.cli.options import JsonOption, checked_tenant
+from app.cli.options import JsonOption, StackOption, checked_tenant
 from app.cli.render.prose import printable
 from app.cli.render.ranking import plain
-from app.cli.streams import NatsOption, WaitOption, connected
 from app.log.journal import JetStreamJournal
 
 keys_cli = typer.Typer(no_args_is_help=True, help="Make, list and revoke API keys.", epilog=EXIT_HELP)
@@ -83,6 +84,11 @@ ScopeOption = Annotated[
 ]
 ExpiresOption = Annotated[str, typer.Option(metavar="SPAN", help="Lifetime: 30m, 12h, 90d, or never.")]
 KeyArgument = Annotated[str, typer.Argument(metavar="ID", help="Id of the key; `deliberate keys list` shows it.")]
+
+
+def _log(nats_url: str | None, data_dir: Path | None) -> LogTarget:
+    # A key in another stack's log opens nothing here, and something there.
+    return find_log(nats_url, data_dir, user="keys", of_stack=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +139,7 @@ def create_key(
     scope: ScopeOption = ["submit", "read"],  # noqa: B006 -- typer's default, never changed
     expires: ExpiresOption = "90d",
     nats_url: NatsOption = None,
+    data_dir: StackOption = None,
     as_json: JsonOption = False,
     wait_s: WaitOption = 10.0,
 ) -> None:
@@ -155,7 +162,7 @@ def create_key(
         Console(stderr=True, highlight=False).print(plain(line), style="dim", soft_wrap=True)
         return Exit.SUCCESS
 
-    run(lambda: connected(nats_url, wait_s, work, user="keys"), as_json=as_json)
+    run(lambda: connected(_log(nats_url, data_dir), wait_s, work), as_json=as_json)
 
 
 def keys_table(documents: list[dict[str, Any]]) -> Table:
@@ -174,6 +181,7 @@ def keys_table(documents: list[dict[str, Any]]) -> Table:
 @keys_cli.command("list", epilog=EXIT_HELP)
 def list_keys(
     nats_url: NatsOption = None,
+    data_dir: StackOption = None,
     as_json: JsonOption = False,
     tenant: Annotated[str | None, typer.Option(help="Only keys of this tenant.")] = None,
     wait_s: WaitOption = 10.0,
@@ -188,12 +196,16 @@ def list_keys(
         documents = [listing.document(key, pepper_id, now) for key in held if tenant in (None, key.fact.tenant)]
         return output({"items": documents}, lambda: keys_table(documents), as_json=as_json)
 
-    run(lambda: connected(nats_url, wait_s, work, user="keys"), as_json=as_json)
+    run(lambda: connected(_log(nats_url, data_dir), wait_s, work), as_json=as_json)
 
 
 @keys_cli.command("revoke", epilog=EXIT_HELP)
 def revoke_key(
-    key_id: KeyArgument, nats_url: NatsOption = None, as_json: JsonOption = False, wait_s: WaitOption = 10.0
+    key_id: KeyArgument,
+    nats_url: NatsOption = None,
+    data_dir: StackOption = None,
+    as_json: JsonOption = False,
+    wait_s: WaitOption = 10.0,
 ) -> None:
     """Revoke a key for ever, with KEY_PEPPER set. Every gateway refuses it within a second and ends its streams."""
 
@@ -217,4 +229,4 @@ def revoke_key(
         document = listing.document(held, None, datetime.now(UTC))
         return output(document, lambda: plain(f"{known} is revoked"), as_json=as_json)
 
-    run(lambda: connected(nats_url, wait_s, work, user="keys"), as_json=as_json)
+    run(lambda: connected(_log(nats_url, data_dir), wait_s, work), as_json=as_json)

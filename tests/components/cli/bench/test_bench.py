@@ -95,16 +95,13 @@ def test_a_figure_without_variance_is_shown_as_exact() -> None:
 REFUSED = {
     "an engine without a data set": (["--engine-url", "http://e"], "--engine-url needs --dataset"),
     "a limit without a data set": (["--limit", "3"], "--limit needs --dataset"),
-    "a data set without an engine": (["--dataset", "x.jsonl"], "give either --engine-url"),
+    "a data set that is not there": (["--dataset", "x.jsonl"], "error dataset_unreadable: x.jsonl"),
     "two places at once": (
         ["--dataset", "x", "--url", "http://g", "--engine-url", "http://e"],
         "give either --engine-url",
     ),
     "runs with a data set": (["--dataset", "x", "--url", "http://g", "--runs", "50"], "--runs belongs to the proof"),
-    "a data directory for another's gateway": (
-        ["--dataset", "x", "--url", "http://g", "--data-dir", "d"],
-        "--data-dir belongs to",
-    ),
+    "two stacks": (["--dataset", "x", "--url", "http://g", "--data-dir", "d"], "--url or --data-dir, not both"),
     "programs for answers": (["--dataset", "x", "--url", "http://g", "--strategy", "execute"], "writes programs"),
     "an unknown strategy": (["--strategy", "unheard_of"], "has no verdict"),
     "a strategy without a verdict": (["--strategy", "independent"], "has no verdict"),
@@ -140,9 +137,9 @@ def test_rejects_a_file_that_is_not_text(tmp_path: Path) -> None:
 
 
 def test_the_packaged_examples_are_a_data_set() -> None:
-    questions = read_dataset(Path(__file__).parents[3] / "examples" / "quality.jsonl", None)
+    questions = read_dataset(Path(__file__).parents[4] / "examples" / "quality.jsonl", None)
     assert len(questions) == 20 and all(question.is_right(question.answer) for question in questions)
-    assert len(read_dataset(Path(__file__).parents[3] / "examples" / "quality.jsonl", 3)) == 3
+    assert len(read_dataset(Path(__file__).parents[4] / "examples" / "quality.jsonl", 3)) == 3
 
 
 def test_every_strategy_gets_the_same_task_and_its_own_normaliser() -> None:
@@ -256,7 +253,7 @@ async def test_a_refusal_of_the_gateway_ends_the_bench_with_its_problem() -> Non
         with pytest.raises(CommandError) as refused:
             await measure(gateway, replace(PLAN, role="NOBODY"), "x", QUESTIONS, as_json=True)
     assert refused.value.exit_code == Exit.REFUSED
-    assert [fault.field for fault in refused.value.fields] == ["/role"]
+    assert [fault.field for fault in refused.value.fields] == ["--role"]
 
 
 def test_rates_are_printed_short() -> None:
@@ -270,7 +267,7 @@ def wide(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def test_the_docs_show_every_row_with_its_prediction() -> None:
-    page = (Path(__file__).parents[3] / "docs" / "quality.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parents[4] / "docs" / "quality.md").read_text(encoding="utf-8")
     table = [line for line in page.splitlines() if line.startswith("| `") and line.count("|") == 6]
     assert table == [theory(each) for each in all_experiments()]
 
@@ -280,3 +277,8 @@ def theory(experiment: Experiment) -> str:
     votes = rows.matched_votes(experiment)
     vote = "–" if votes is None else f"{plurality(rows.distribution_of(experiment.setting, votes)):.3f} of {votes}"
     return f"| `{experiment.setting.strategy}` | {experiment.about} | {right} | {experiment.calls:.2f} | {vote} |"
+
+
+def test_runs_are_those_of_each_row() -> None:
+    printed = invoke("--runs", "20", "--strategy", "vote", "--json")
+    assert {row["runs"] for row in json.loads(printed.stdout)["rows"]} == {20}

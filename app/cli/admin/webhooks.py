@@ -11,19 +11,25 @@ from typing import Annotated
 import typer
 
 from app.cli.exits import EXIT_HELP, CommandError, Exit, print_json, run
-from app.cli.options import JsonOption, checked_tenant
+from app.cli.options import DATA_DIR, JsonOption, StackOption, checked_tenant
 from app.cli.stack.layout import WEBHOOK_SECRET_FILE
+from app.cli.target import find_local
 from app.webhooks.signatures import MASTER_CHARS_MIN, tenant_secret
 
 webhooks_cli = typer.Typer(no_args_is_help=True, help="Secrets for receivers of webhooks.", epilog=EXIT_HELP)
 
 
-def masters(data_dir: Path) -> list[str]:
-    """The sender's secrets, newest first; raises CommandError when they are missing or too short."""
+def masters(data_dir: Path | None) -> list[str]:
+    """The sender's secrets, newest first; raises CommandError when they are missing or too short.
+
+    They are those of WEBHOOK_SECRETS, else those of the stack in `data_dir`, by default of the one that runs here.
+    """
     given = os.environ.get("WEBHOOK_SECRETS", "")
-    kept = data_dir / WEBHOOK_SECRET_FILE
-    if not given and kept.is_file():
-        given = kept.read_text(encoding="utf-8")
+    kept = (data_dir or DATA_DIR) / WEBHOOK_SECRET_FILE
+    if not given:
+        stack = data_dir or find_local(None, "set WEBHOOK_SECRETS to the sender's value").data_dir
+        kept = stack / WEBHOOK_SECRET_FILE
+        given = kept.read_text(encoding="utf-8") if kept.is_file() else ""
     secrets = [secret for secret in map(str.strip, given.split(",")) if secret]
     if not secrets or any(len(secret) < MASTER_CHARS_MIN for secret in secrets):
         detail = f"there is no secret of {MASTER_CHARS_MIN} characters or more in WEBHOOK_SECRETS or {kept}"
@@ -35,12 +41,13 @@ def masters(data_dir: Path) -> list[str]:
 @webhooks_cli.command("secret", epilog=EXIT_HELP)
 def secret(
     tenant: Annotated[str, typer.Option(callback=checked_tenant, help="Tenant of the receivers.")] = "default",
-    data_dir: Annotated[Path, typer.Option(help="Data directory of the stack, if WEBHOOK_SECRETS is unset.")] = Path(
-        ".deliberate"
-    ),
+    data_dir: StackOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Print the secret for a tenant's receivers; during a rotation all of them, newest first."""
+    """Print the secret for a tenant's receivers; during a rotation all of them, newest first.
+
+    WEBHOOK_SECRETS, where it is set, is the sender's; else the stack's data directory has it.
+    """
 
     async def work() -> Exit:
         tenant_secrets = [tenant_secret(master, tenant) for master in masters(data_dir)]

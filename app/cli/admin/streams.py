@@ -1,11 +1,11 @@
 """`deliberate streams plan | apply`: declares the streams of the log; no service does so while serving."""
 
 import asyncio
-import json
 import logging
 import os
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated
 
 import structlog
@@ -14,12 +14,13 @@ from rich.console import Console
 from rich.text import Text
 
 from app.cli.exits import EXIT_HELP, CommandError, Exit, FieldFault, print_json, run
-from app.cli.options import DATA_DIR, JsonOption, checked_nats_url, default_nats_url
+from app.cli.options import DATA_DIR, JsonOption, StackOption, checked_nats_url
+from app.cli.target import LocalStack, find_local
 from app.deliberation.errors import InvalidRequest, JournalUnavailable, StreamsDiffer
 from app.log import stream_settings as bounds
 from app.log.journal import JetStreamJournal
 from app.log.seal import LOG_KEY_NAME, LOG_KEY_VARIABLE, LogSeal
-from app.log.stream_settings import StreamSettings
+from app.log.stream_settings import KEYS_STREAM, StreamSettings
 from app.log.streams import apply, plan
 
 streams_cli = typer.Typer(no_args_is_help=True, help="Declare the streams of the log.", epilog=EXIT_HELP)
@@ -32,7 +33,7 @@ NatsOption = Annotated[
         envvar="NATS_URL",
         metavar="URL",
         callback=checked_nats_url,
-        show_default="the stack in .deliberate, else nats://127.0.0.1:4222",
+        show_default=f"that of the stack in {DATA_DIR}",
         help="NATS server of the log, or `file:///path` of a file with its URL.",
     ),
 ]
@@ -66,35 +67,69 @@ WaitOption = Annotated[
 ]
 
 
-def _seal_of(nats_url: str) -> LogSeal:
-    """The seal of LOG_KEY_FILE; without it, that of the stack in `.deliberate` if this is its server."""
-    if not os.environ.get(LOG_KEY_VARIABLE):
-        with suppress(OSError, ValueError):
-            url = json.loads((DATA_DIR / "stack.json").read_bytes()).get("nats_url")
-            if nats_url == url or nats_url.startswith(DATA_DIR.resolve().as_uri()):
-                return LogSeal.of_file(DATA_DIR / LOG_KEY_NAME)
+@dataclass(frozen=True, slots=True)
+class LogTarget:
+    """A log, the file of its seal if known, and the running stack that it must belong to, if there is one."""
+
+    url: str
+    key_file: Path | None = None
+    stack: LocalStack | None = None
+
+
+def find_log(nats_url: str | None, data_dir: Path | None, *, user: str, of_stack: bool) -> LogTarget:
+    """The log at `nats_url`, else that of the stack in `data_dir`, else that of the stack that runs in `.deliberate`.
+
+    With `of_stack` a log at `nats_url` must be that of a stack that runs here. Raises CommandError when nothing names
+    a log and no stack runs.
+    """
+    if nats_url is None:
+        stack = find_local(data_dir, "name the log by --nats-url or NATS_URL")
+        return LogTarget(stack.nats_url(user), stack.data_dir / LOG_KEY_NAME, stack)
+    directory = data_dir or DATA_DIR
+    named = find_local(data_dir, "leave out --data-dir") if data_dir is not None else LocalStack.running_in(DATA_DIR)
+    own = named is not None and nats_url.startswith(directory.resolve().as_uri())
+    return LogTarget(nats_url, directory / LOG_KEY_NAME if own else None, named if of_stack else None)
+
+
+def _seal_of(log: LogTarget) -> LogSeal:
+    """The seal of LOG_KEY_FILE; without it, that of the stack."""
     try:
+        if log.key_file is not None and not os.environ.get(LOG_KEY_VARIABLE):
+            return LogSeal.of_file(log.key_file)
         return LogSeal.of_environment()
     except InvalidRequest as exc:
         remedy = "give the file that the gateway has"
         raise CommandError(Exit.USAGE, "invalid_setting", str(exc), remedy=remedy) from exc
 
 
-async def connected(
-    nats_url: str | None, wait_s: float, work: Callable[[JetStreamJournal], Awaitable[Exit]], *, user: str = "streams"
-) -> Exit:
-    """Run `work` with a connection to the log; raises CommandError when no server answers within `wait_s` seconds.
+async def _check_identity(journal: JetStreamJournal, stack: LocalStack) -> None:
+    """Raise CommandError when the journal is not that of the stack."""
+    if stack.log_id is None:
+        detail = f"the stack in {stack.data_dir} is starting and has no log yet"
+        raise CommandError(
+            Exit.UNREACHABLE, "no_stack", detail, remedy="try again when `deliberate up` says it is ready"
+        )
+    found = (await journal.state_of(KEYS_STREAM)).epoch
+    if found != stack.log_id:
+        detail = f"the log at {journal.server} is not that of the stack in {stack.data_dir}; nothing was changed"
+        remedy = f"leave out --nats-url and NATS_URL for the stack in {stack.data_dir}, or name the other by --data-dir"
+        raise CommandError(Exit.USAGE, "another_stack", detail, remedy=remedy)
 
-    Without a URL it connects as `user` to the stack that runs here.
+
+async def connected(log: LogTarget, wait_s: float, work: Callable[[JetStreamJournal], Awaitable[Exit]]) -> Exit:
+    """Run `work` with a connection to the log.
+
+    Raises CommandError when no server answers within `wait_s` seconds, or when it is not the stack's.
     """
     # Otherwise every attempt to connect would be logged; a failure is reported once, at the end.
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
-    url = nats_url or default_nats_url(user)
-    journal = JetStreamJournal(url, name=f"deliberate {user}", seal=_seal_of(url))
+    journal = JetStreamJournal(log.url, name="deliberate", seal=_seal_of(log))
     remedy = "give it by --nats-url or NATS_URL; `deliberate up` starts one, `deliberate streams apply` prepares it"
     try:
         async with asyncio.timeout(wait_s):
             await journal.open()
+        if log.stack is not None:
+            await _check_identity(journal, log.stack)
         return await work(journal)
     except (TimeoutError, JournalUnavailable) as exc:
         detail = str(exc) or journal.refusal or f"no NATS server with JetStream answered within {wait_s:g} s"
@@ -109,9 +144,15 @@ def _print_lines(lines: list[str], style: str) -> None:
         console.print(Text(line, style), soft_wrap=True)
 
 
+def _log(nats_url: str | None, data_dir: Path | None) -> LogTarget:
+    # A server at a URL may be one that is yet to get a stack.
+    return find_log(nats_url, data_dir, user="streams", of_stack=data_dir is not None)
+
+
 @streams_cli.command("plan", epilog=EXIT_HELP)
 def plan_streams(
     nats_url: NatsOption = None,
+    data_dir: StackOption = None,
     as_json: JsonOption = False,
     retention_s: RetentionOption = bounds.DAY_S,
     replicas: ReplicasOption = 1,
@@ -130,12 +171,13 @@ def plan_streams(
             _print_lines([] if missing or different else ["all streams are as declared"], "green")
         return Exit.FAILED if missing or different else Exit.SUCCESS
 
-    run(lambda: connected(nats_url, wait_s, work), as_json=as_json)
+    run(lambda: connected(_log(nats_url, data_dir), wait_s, work), as_json=as_json)
 
 
 @streams_cli.command("apply", epilog=EXIT_HELP)
 def apply_streams(
     nats_url: NatsOption = None,
+    data_dir: StackOption = None,
     as_json: JsonOption = False,
     retention_s: RetentionOption = bounds.DAY_S,
     replicas: ReplicasOption = 1,
@@ -158,4 +200,4 @@ def apply_streams(
             _print_lines([f"created: {name}" for name in created] or ["all streams are as declared"], "green")
         return Exit.SUCCESS
 
-    run(lambda: connected(nats_url, wait_s, work), as_json=as_json)
+    run(lambda: connected(_log(nats_url, data_dir), wait_s, work), as_json=as_json)

@@ -12,9 +12,9 @@ from typer.testing import CliRunner, Result
 
 from app.access.keys import SCOPES, HeldKey, KeyBook, Pepper, created
 from app.cli import cli
+from app.cli.admin.keys import KeyListing, keys_table, lifetime
 from app.cli.client import GatewayClient
 from app.cli.exits import CommandError
-from app.cli.keys import KeyListing, keys_table, lifetime
 from tests.components.access.keyed import PEPPER
 from tests.components.cli.council_run import ID, Served, StubGateway, council_of, problem
 from tests.story import NOW

@@ -1,0 +1,1 @@
+"""Commands for operators: keys, streams, secrets, contexts, documents, and the simulator."""

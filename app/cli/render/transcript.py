@@ -1,0 +1,159 @@
+"""A deliberation as one Markdown document to keep: what was asked, every answer of every stage, and the verdict.
+
+Foreign text stands in block quotes or fences, so that no answer can pass for a part of the document.
+"""
+
+import re
+from collections.abc import Iterator, Sequence
+from itertools import chain
+
+from app.api.schemas import Deliberation, Proposal
+from app.cli.render.overview import overview
+from app.cli.render.panels import seconds
+from app.cli.render.prose import printable, prose
+from app.deliberation.facts import CallFinished, Fact, PlannedCall, StageClosed, StageOpened, Verdict
+from app.webhooks.resources import Delivery
+
+EVENT_TYPES = "stage.opened,call.finished,stage.closed"
+_PROGRAMS = ("program", "tests")
+_ANSWERS = ("answer", "revision", "turn")
+_MARKUP = re.compile(r"([\\`*_{}\[\]<>#|~&])")
+
+
+def _inline(text: str) -> str:
+    """Foreign text on one line, without an effect as Markdown."""
+    return _MARKUP.sub(r"\\\1", " ".join(printable(text).split()))
+
+
+def _quoted(text: str, *, line_breaks: bool = False) -> str:
+    """A block quote; with `line_breaks` each line stays one where the text is no Markdown."""
+    end = "  " if line_breaks else ""
+    lines = (line.rstrip() for line in printable(text).strip().split("\n"))
+    return "\n".join(f"> {line}{end}" if line else ">" for line in lines)
+
+
+def _fenced(text: str) -> str:
+    longest = max((len(run) for run in re.findall(r"`+", text)), default=0)
+    fence = "`" * max(3, longest + 1)
+    return f"{fence}python\n{printable(text).rstrip()}\n{fence}"
+
+
+def _call(call: PlannedCall | None, finished: CallFinished, *, late: bool) -> Iterator[str]:
+    about = [_inline(finished.role)]
+    about += [_inline(finished.model)] if finished.model else []
+    about += [f"{finished.usage.tokens:,} tokens", seconds(finished.duration_ms / 1_000)]
+    about += ["late: not counted"] if late else []
+    yield f"### {finished.agent_id} · {finished.call_id}\n"
+    yield f"{', '.join(about)}\n"
+    if call is not None and call.labels:
+        yield f"Shown: {', '.join(f'{label} is {_inline(shown)}' for label, shown in call.labels.items())}\n"
+    if finished.problem is not None:
+        yield f"Failed: {finished.problem.code}: {_inline(finished.problem.detail)}\n"
+    elif call is not None and call.output in _PROGRAMS:
+        yield f"{_fenced(prose(finished.text or ''))}\n"
+    else:
+        line_breaks = call is not None and call.output not in _ANSWERS
+        yield f"{_quoted(prose(finished.text or ''), line_breaks=line_breaks)}\n"
+
+
+def _stages(facts: Sequence[Fact]) -> Iterator[str]:
+    closed = {fact.stage: fact for fact in facts if isinstance(fact, StageClosed)}
+    finished = [fact for fact in facts if isinstance(fact, CallFinished)]
+    for stage in (fact for fact in facts if isinstance(fact, StageOpened)):
+        calls = {call.call_id: call for call in stage.calls}
+        end = closed.get(stage.stage)
+        turn = f", round {stage.round}" if stage.round else ""
+        yield f"## Stage {stage.stage}: {stage.purpose}{turn}\n"
+        for fact in finished:
+            if fact.stage == stage.stage:
+                late = end is not None and fact.answered and fact.call_id not in end.seen
+                yield from _call(calls.get(fact.call_id), fact, late=late)
+        answered = {fact.call_id for fact in finished}
+        if missing := [call_id for call_id in calls if call_id not in answered]:
+            yield f"Without an answer: {', '.join(missing)}\n"
+
+
+def _figure(value: float | None) -> str:
+    return "–" if value is None else f"{value:.3f}"
+
+
+def _rankings(verdict: Verdict) -> Iterator[str]:
+    if verdict.ranking:
+        yield "| rank | agent | score |\n|---|---|---|"
+        yield from (f"| {each.rank} | {each.agent_id} | {_figure(each.score)} |" for each in verdict.ranking)
+        yield ""
+    if verdict.tally:
+        yield "| votes | answer | agents |\n|---|---|---|"
+        yield from (f"| {each.votes} | {_inline(each.answer)} | {', '.join(each.agents)} |" for each in verdict.tally)
+        yield ""
+
+
+def _verdict(found: Deliberation) -> Iterator[str]:
+    verdict = found.verdict
+    yield f"## {'Verdict' if verdict is not None else 'End'}: {found.status}\n"
+    if found.degraded is not None:
+        yield from (f"Degraded: {_inline(reason)}\n" for reason in found.degraded.reasons)
+    if found.problem is not None:
+        yield f"{found.problem.code}: {_inline(found.problem.detail)}\n"
+    if verdict is None:
+        return
+    yield from _rankings(verdict)
+    facts = [f"margin {_figure(verdict.margin)}", *(["a tie, broken by rule"] if verdict.tie else [])]
+    facts += [f"agreement {verdict.agreement:+.2f}"] if verdict.agreement is not None else []
+    facts += [f"{each.agent_id} preferred {each.preferred}" for each in verdict.dissent]
+    yield f"{'; '.join(facts)}\n"
+    if verdict.content is not None:
+        author = verdict.winner or verdict.call_id
+        yield f"### The council's answer{f', by {author}' if author else ''}\n"
+        programs = any(proposal.checks for proposal in found.proposals)
+        yield f"{_fenced(verdict.content) if programs else _quoted(verdict.content)}\n"
+
+
+def _checks(proposals: Sequence[Proposal]) -> Iterator[str]:
+    """The results of running each agent's program."""
+    checked = [proposal for proposal in proposals if proposal.checks]
+    if checked:
+        yield "## Checks\n"
+    for proposal in checked:
+        yield f"### {proposal.agent_id}\n"
+        for check in proposal.checks:
+            reason = f": {_inline(check.reason)}" if check.reason else ""
+            yield f"- {'passed' if check.passed else 'failed'} {_inline(check.name)} ({check.duration_ms} ms){reason}"
+        yield ""
+
+
+def _deliveries(deliveries: Sequence[Delivery]) -> Iterator[str]:
+    if deliveries:
+        yield "## Deliveries\n"
+        yield from (f"- {delivery_line(delivery)}" for delivery in deliveries)
+        yield ""
+
+
+def delivery_line(delivery: Delivery) -> str:
+    """A delivery on one line: its event, status and last attempt."""
+    line = f"{delivery.id} {delivery.type}: {delivery.status}, {len(delivery.attempts)} attempt(s)"
+    if delivery.attempts and (problem := delivery.attempts[-1].problem) is not None:
+        line += f", the last failed: {problem.code}"
+    if delivery.next_attempt_at is not None:
+        line += f", the next at {delivery.next_attempt_at:%Y-%m-%d %H:%M:%S} UTC"
+    return line + (", one was requested" if delivery.redelivering else "")
+
+
+def _cost(found: Deliberation) -> Iterator[str]:
+    usage = found.usage
+    tokens = f"{usage.prompt_tokens:,} prompt and {usage.completion_tokens:,} completion tokens"
+    yield f"{usage.calls} engine calls, {tokens}"
+
+
+def transcript(found: Deliberation, facts: Sequence[Fact], deliveries: Sequence[Delivery]) -> str:
+    """The document; `facts` are the stages and calls in the order of the log."""
+    head = [f"# Deliberation {found.id}\n", f"{_quoted(found.task)}\n"]
+    about = dict[str, list[str]]()
+    for name, text in overview(found):
+        about.setdefault(name, []).append(text)
+    listed = [f"- {name}: {_inline('; '.join(texts))}" for name, texts in about.items()]
+    parts = chain(
+        *(head, listed, [""], _stages(facts), _checks(found.proposals)),
+        *(_verdict(found), _deliveries(deliveries), _cost(found)),
+    )
+    return "\n".join(parts)

@@ -1,0 +1,106 @@
+"""`deliberate status`: one screen about the stack that commands speak to."""
+
+from collections.abc import Iterator
+
+from rich.console import Console, Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from app.api.cluster_schemas import Cluster
+from app.api.schemas import Ready, RoleList, Stats
+from app.cli.client import GatewayClient, GatewayRefused, GatewayUnreachable, JsonObject, parsed
+from app.cli.cluster import engine_text, queue_text, versions_text
+from app.cli.exits import Exit, print_json, run
+from app.cli.options import ApiKeyOption, JsonOption, StackOption, UrlOption
+from app.cli.render.ranking import plain
+from app.cli.show import roles_text
+from app.cli.target import find_target
+
+_PATHS = {"roles": "/roles", "stats": "/stats", "cluster": "/cluster"}
+
+
+async def _readiness(gateway: GatewayClient) -> JsonObject:
+    """The document of `/readyz`, or the problems of a gateway that is not ready. Raises when none answers."""
+    try:
+        return await gateway.read("/readyz")
+    except GatewayUnreachable as error:
+        if error.code != "not_ready":
+            raise
+        return {"status": "not_ready", "errors": [fault._asdict() for fault in error.fields]}
+
+
+async def read_status(gateway: GatewayClient, source: str) -> JsonObject:
+    """All that the key may see, each part by its name; a part that is refused is in `refused` with the reason."""
+    found: JsonObject = {"url": gateway.url, "source": source, "ready": await _readiness(gateway), "refused": {}}
+    for name, path in _PATHS.items():
+        try:
+            found[name] = await gateway.read(path)
+        except (GatewayRefused, GatewayUnreachable) as error:
+            found["refused"][name] = f"{error.code}: {error.detail}"
+    return found
+
+
+def _gateway_rows(found: JsonObject) -> Iterator[tuple[str, Text]]:
+    yield "gateway", plain(f"{found['url']} (from {found['source']})")
+    ready = found["ready"]
+    if ready["status"] != "ready":
+        yield "", Text("not ready", "red")
+        for fault in ready["errors"]:
+            yield "", plain(f"{fault['field']}: {fault['detail']}. {fault['remedy']}")
+        return
+    document = parsed(Ready, ready)
+    yield "", Text.assemble(("ready", "green"), f", {'keys required' if document.mode == 'keys' else 'no keys'}")
+    for fault in document.degraded:
+        yield "", Text.assemble(("degraded ", "yellow"), plain(f"{fault.pointer}: {fault.detail}. {fault.remedy}"))
+
+
+def _rows(found: JsonObject) -> Iterator[tuple[str, RenderableType]]:
+    yield from _gateway_rows(found)
+    if "stats" in found:
+        stats = parsed(Stats, found["stats"])
+        counts = {name: getattr(stats, name) for name in ("active", "completed", "failed", "cancelled", "timeout")}
+        known = ", ".join(f"{count} {name}" for name, count in counts.items() if count or name == "active")
+        yield "work", plain(f"{stats.total} deliberations: {known}")
+    if "roles" in found:
+        yield "roles", roles_text(parsed(RoleList, found["roles"]))
+    if "cluster" in found:
+        cluster = parsed(Cluster, found["cluster"])
+        for engine in cluster.engines:
+            yield "engine", plain(f"{engine.url}  {engine_text(engine)}")
+        yield "queue", plain(queue_text(cluster))
+        yield "versions", plain(f"gateway {versions_text(cluster)}")
+        for each in cluster.missing:
+            yield "missing", Text.assemble((each.part, "yellow"), ": ", plain(each.detail))
+    for name, reason in found["refused"].items():
+        yield name, Text.assemble(("not shown: ", "yellow"), plain(reason))
+
+
+def status_text(found: JsonObject) -> Group:
+    """The screen."""
+    table = Table.grid(padding=(0, 2))
+    table.add_column(style="bold", no_wrap=True)
+    table.add_column(overflow="fold")
+    for row in _rows(found):
+        table.add_row(*row)
+    return Group(table)
+
+
+def status(
+    url: UrlOption = None, data_dir: StackOption = None, api_key: ApiKeyOption = None, as_json: JsonOption = False
+) -> None:
+    """Show the stack on one screen: gateway, work, roles, engines, queue and versions.
+
+    Exits with 3 when no gateway answers or it is not ready. What the key may not read is named.
+    """
+
+    async def work() -> Exit:
+        target = find_target(url, data_dir, api_key)
+        async with target.client() as gateway:
+            found = await read_status(gateway, target.source)
+        if as_json:
+            print_json(found)
+        else:
+            Console(highlight=False).print(status_text(found))
+        return Exit.SUCCESS if found["ready"]["status"] == "ready" else Exit.UNREACHABLE
+
+    run(work, as_json=as_json)

@@ -1,0 +1,166 @@
+"""Which stack a command speaks to: one rule for all commands, which docs/command-line.md states.
+
+1. `--url`, or the stack that runs in `--data-dir`.
+2. DELIBERATE_URL.
+3. The context that `deliberate context use URL` keeps.
+4. The stack that runs in `.deliberate` here.
+"""
+
+import json
+import os
+import shlex
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Self
+from urllib.parse import urlsplit
+
+import typer
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from app.access.origins import is_loopback
+from app.cli.client import GatewayClient
+from app.cli.exits import CommandError, Exit
+from app.cli.options import DATA_DIR, URL_VARIABLE, checked_url, directory_option, nats_url_file
+
+_NAME_ONE = f"name a gateway by --url, {URL_VARIABLE} or `deliberate context use URL`"
+
+
+class Context(BaseModel):
+    """The gateway that `deliberate context use` chose, and the key that was given with it, if any."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
+
+    url: str
+    api_key: str | None = None
+
+
+def context_file() -> Path:
+    """The file of the context, in the user's directory for configuration."""
+    home = os.environ.get("XDG_CONFIG_HOME")
+    directory = Path(home) if home and Path(home).is_absolute() else Path.home() / ".config"
+    return directory / "deliberate" / "context.json"
+
+
+def read_context() -> Context | None:
+    """The context; None without one. Raises CommandError when its file cannot be read."""
+    path = context_file()
+    try:
+        return Context.model_validate_json(path.read_bytes())
+    except FileNotFoundError:
+        return None
+    except (OSError, ValidationError) as exc:
+        detail = f"{path} holds no context: {exc.strerror if isinstance(exc, OSError) else 'it is not valid'}"
+        remedy = "`deliberate context use URL` writes it anew, `deliberate context clear` removes it"
+        raise CommandError(Exit.USAGE, "invalid_context", detail, remedy=remedy) from exc
+
+
+@dataclass(frozen=True, slots=True)
+class LocalStack:
+    """A running stack of this machine, as the `stack.json` of its data directory describes it.
+
+    `log_id` identifies its log; None until its streams are declared.
+    """
+
+    data_dir: Path
+    url: str
+    log_id: str | None
+
+    @classmethod
+    def running_in(cls, data_dir: Path) -> Self | None:
+        """The stack that runs in a data directory; None when none runs there."""
+        try:
+            state = json.loads((data_dir / "stack.json").read_bytes())
+            stack = cls(data_dir, str(state["url"]), state.get("log", {}).get("id"))
+            pid = int(state["supervisor_pid"])
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+            return None
+        try:
+            os.kill(pid, 0)
+        except PermissionError:
+            return stack
+        except (OSError, OverflowError):
+            return None
+        return stack
+
+    def nats_url(self, user: str) -> str:
+        """The `file:` URL of a NATS user of this stack."""
+        return nats_url_file(self.data_dir, user)
+
+
+@dataclass(frozen=True, slots=True)
+class GatewayTarget:
+    """A gateway, the key for it, the `source` that chose it, and the `options` that choose it again."""
+
+    url: str
+    api_key: str | None = field(repr=False)
+    source: str
+    options: str = ""
+
+    def client(self) -> GatewayClient:
+        """A connection to this gateway; raises CommandError for an invalid URL or key."""
+        return GatewayClient(self.url, self.api_key, source=self.source, options=self.options)
+
+
+def _running(data_dir: Path, otherwise: str) -> LocalStack:
+    stack = LocalStack.running_in(data_dir)
+    if stack is None:
+        place = "in .deliberate here" if data_dir == DATA_DIR else f"in {data_dir}"
+        remedy = f"start one with `deliberate up{directory_option(data_dir)}`, or {otherwise}"
+        raise CommandError(Exit.UNREACHABLE, "no_stack", f"no stack runs {place}", remedy=remedy)
+    return stack
+
+
+def find_target(url: str | None, data_dir: Path | None, api_key: str | None) -> GatewayTarget:
+    """The gateway of a command, by the rule above; raises CommandError when nothing names one and no stack runs."""
+    if url is not None and data_dir is not None:
+        raise typer.BadParameter("give --url or --data-dir, not both: each names a stack")
+    if url is not None:
+        return GatewayTarget(url, api_key, "--url", f" --url {shlex.quote(url)}")
+    if data_dir is None:
+        if given := os.environ.get(URL_VARIABLE):
+            return GatewayTarget(given, api_key, URL_VARIABLE)
+        if (context := read_context()) is not None:
+            return GatewayTarget(context.url, api_key or context.api_key, "the context")
+    stack = _running(data_dir or DATA_DIR, _NAME_ONE)
+    return GatewayTarget(stack.url, api_key, f"the stack in {stack.data_dir}", directory_option(stack.data_dir))
+
+
+def options_for(data_dir: Path) -> str:
+    """The options, with a leading space, that make commands here find the stack in a directory; often none."""
+    try:
+        named = bool(os.environ.get(URL_VARIABLE)) or read_context() is not None
+    except CommandError:
+        named = True
+    return f" --data-dir {shlex.quote(str(data_dir))}" if named else directory_option(data_dir)
+
+
+def gateway_client(url: str | None, data_dir: Path | None, api_key: str | None) -> GatewayClient:
+    """A connection to the gateway of `find_target`."""
+    return find_target(url, data_dir, api_key).client()
+
+
+def find_local(data_dir: Path | None, otherwise: str) -> LocalStack:
+    """The stack of this machine that a command works on beside its gateway, as on its log.
+
+    Raises CommandError when none runs, and when DELIBERATE_URL or the context names another gateway than its;
+    `otherwise` says what a user can name instead.
+    """
+    stack = _running(data_dir or DATA_DIR, otherwise)
+    if data_dir is None:
+        target = find_target(None, None, None)
+        if not _same_gateway(target.url, stack.url):
+            detail = f"{target.source} names {target.url}, which is not the stack in {stack.data_dir} ({stack.url})"
+            remedy = f"{otherwise}, or say --data-dir {stack.data_dir}"
+            raise CommandError(Exit.USAGE, "another_stack", detail, remedy=remedy)
+    return stack
+
+
+def _same_gateway(one: str, other: str) -> bool:
+    try:
+        first, second = (urlsplit(checked_url(url, ("http", "https"))) for url in (one, other))
+    except typer.BadParameter:
+        return False
+    if (first.scheme, first.port) != (second.scheme, second.port):
+        return False
+    hosts = (first.hostname or "", second.hostname or "")
+    return hosts[0] == hosts[1] or all(map(is_loopback, hosts))

@@ -1,0 +1,61 @@
+"""Whether an engine can be connected to: why a connection failed, and a check that sends no request."""
+
+import asyncio
+import os
+import socket
+import ssl
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime
+from urllib.parse import urlsplit
+from urllib.request import getproxies, proxy_bypass
+
+CONNECT_TIMEOUT_S = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Outage:
+    """No connection to an engine could be made since then: `since_s` on the monotonic clock; `cause` in a few words."""
+
+    since: datetime
+    since_s: float
+    cause: str
+
+
+def _chain(error: BaseException | None) -> Iterator[BaseException]:
+    while error is not None:
+        yield error
+        error = error.__cause__ or error.__context__
+
+
+def cause_of(error: Exception) -> str:
+    """Why a connection failed, in a few words; without the engine's URL, which may hold credentials."""
+    # The deepest error is the system's own: HTTP clients wrap it, and call most of them time-outs.
+    for each in reversed(list(_chain(error))):
+        match each:
+            case socket.gaierror():
+                return f"its host name is not resolved: {each.strerror}"
+            case ssl.SSLError():
+                return f"TLS failed: {each.strerror}"
+            case OSError(errno=int(number)):
+                return os.strerror(number).lower()
+            case TimeoutError():
+                return f"no connection within {CONNECT_TIMEOUT_S:g} s"
+            case _:
+                continue
+    return type(error).__name__
+
+
+async def check_connection(url: str) -> None:
+    """Open a TCP connection to the engine at `url`, or to the environment's proxy for it, and close it.
+
+    Raises OSError, and ValueError for an invalid URL.
+    """
+    parts = urlsplit(url)
+    # As the HTTP client chooses it.
+    if parts.hostname and not proxy_bypass(parts.hostname):
+        parts = urlsplit(getproxies().get(parts.scheme, url))
+    port = parts.port or (443 if parts.scheme == "https" else 80)
+    async with asyncio.timeout(CONNECT_TIMEOUT_S):
+        _, writer = await asyncio.open_connection(parts.hostname, port, happy_eyeballs_delay=0.25)
+    writer.close()

@@ -1,0 +1,67 @@
+"""The gateway itself over an in-memory log, on a port of its own: for commands, which run their own event loop."""
+
+import asyncio
+import logging
+import socket
+import threading
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeVar, cast
+
+import structlog
+import uvicorn
+from starlette.types import Receive, Scope, Send
+
+from app.testing import InMemoryJournal
+from tests.components.routes.served import APP, COORDINATOR, SENDER, Served, served
+
+T = TypeVar("T")
+REPLIES = {"control.coordinator": [COORDINATOR], "control.webhooks": [SENDER]}
+
+
+class RealGateway:
+    """A gateway in a thread until `stop`; `do` runs a coroutine of the test beside it."""
+
+    def __init__(self, **settings: Any) -> None:
+        self._settings = settings
+        # Its log would stand in the output of the commands.
+        structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
+        self._loop = asyncio.new_event_loop()
+        self._ready = threading.Event()
+        self._thread = threading.Thread(target=self._loop.run_until_complete, args=(self._serve(),), daemon=True)
+        self._thread.start()
+        assert self._ready.wait(30), "the gateway did not start"
+
+    async def _serve(self) -> None:
+        listener = socket.create_server(("127.0.0.1", 0))
+        self.url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        async with served(journal=InMemoryJournal(replies=dict(REPLIES)), **self._settings) as self._served:
+            state = dict(cast(Any, self._served.gateway))
+
+            async def with_state(scope: Scope, receive: Receive, send: Send) -> None:
+                await APP({**scope, "state": state}, receive, send)
+
+            self.server = uvicorn.Server(uvicorn.Config(with_state, log_level="critical", lifespan="off"))
+            self._ready.set()
+            await self.server.serve([listener])
+
+    def do(self, work: Callable[[Served], Awaitable[T]]) -> T:
+        async def done() -> T:
+            return await work(self._served)
+
+        return asyncio.run_coroutine_threadsafe(done(), self._loop).result(30)
+
+    def ended(self, **body: object) -> str:
+        """The id of a deliberation that has ended."""
+
+        async def play(gateway: Served) -> str:
+            id = await gateway.accepted(**body)
+            await gateway.play(id)
+            return id
+
+        return self.do(play)
+
+    def stop(self) -> None:
+        self.server.should_exit = True
+        self._thread.join()
+        self._loop.close()
+        structlog.reset_defaults()

@@ -1,0 +1,243 @@
+"""Commands about deliberations, at a gateway over an in-memory log."""
+
+import json
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from app.cli import cli
+from app.cli.deliveries import chosen
+from app.cli.exits import CommandError
+from app.webhooks.resources import Delivery
+from tests.components.cli.real_gateway import RealGateway
+from tests.components.routes.served import Served
+from tests.conditions import until
+
+runner = CliRunner()
+HOOK = {"url": "https://hooks.example/", "events": ["deliberation.completed", "deliberation.accepted"]}
+# A terminal would obey the escape; Markdown would make a heading and a link of the rest.
+TASK = "Name a colour.\n# Not a heading \x1b[2J\n[a link](http://evil.example)"
+
+
+@pytest.fixture(scope="module")
+def gateway() -> Iterator[RealGateway]:
+    one = RealGateway(webhooks=True)
+    yield one
+    one.stop()
+
+
+@pytest.fixture(scope="module")
+def council(gateway: RealGateway) -> str:
+    """The id of a council that has ended, the first deliberation of this gateway."""
+    return gateway.ended(task=TASK, num_agents=2, webhook=HOOK, metadata={"team": "core"}, seed=7)
+
+
+def invoke(gateway: RealGateway, *arguments: str, width: int = 200) -> Result:
+    return runner.invoke(cli, [*arguments, "--url", gateway.url], env={"COLUMNS": str(width)})
+
+
+def test_show_states_what_was_asked_and_what_was_drawn(gateway: RealGateway, council: str) -> None:
+    shown = invoke(gateway, "show", council).stdout
+    for expected in ("Name a colour.", "council v2", "critics = 1", "dev-001 (DEV), dev-002 (DEV)", "team = core"):
+        assert expected in shown, shown
+    assert "seed        7" in shown and "300 s, on deadline best, quorum 2" in shown and "Ranking" in shown
+    assert "\x1b" not in shown
+
+
+@pytest.mark.parametrize("option", ["--full", "--transcript"])
+def test_show_has_every_answer_critique_ballot_and_delivery(gateway: RealGateway, council: str, option: str) -> None:
+    shown = invoke(gateway, "show", council, option).stdout
+    for stage in ("Stage 1: propose", "Stage 2: critique", "Stage 3: revise", "Stage 4: score"):
+        assert stage in shown
+    for text in ("draft s1-dev-001", "draft s1-dev-002", "revision s3-dev-001", "fix: f", "Shown: A is"):
+        assert text in shown, text
+    assert "of 10" in shown and "Verdict: completed" in shown
+    assert "deliberation.accepted: pending" in shown and "deliberation.completed: pending" in shown
+    assert "\x1b" not in shown
+
+
+def test_no_answer_passes_for_a_part_of_the_transcript(gateway: RealGateway, council: str) -> None:
+    lines = invoke(gateway, "show", council, "--transcript").stdout.splitlines()
+    assert lines[0] == f"# Deliberation {council}"
+    assert "> # Not a heading [2J" in lines and "> [a link](http://evil.example)" in lines
+    headings = [line for line in lines if line.startswith("#")]
+    assert not [line for line in headings if "Not a heading" in line]
+
+
+def test_a_program_stands_in_a_fence_with_its_checks(gateway: RealGateway) -> None:
+    id = gateway.ended(strategy="independent", num_agents=1)
+    document = json.loads(invoke(gateway, "show", id, "--full", "--json").stdout)
+    assert document["deliberation"]["id"] == id and document["deliveries"] == []
+    assert [event["type"] for event in document["events"]] == ["stage.opened", "call.finished", "stage.closed"]
+    assert invoke(gateway, "show", id, "--json", "--transcript").exit_code == 2
+
+
+def test_last_and_a_unique_beginning_name_a_deliberation(gateway: RealGateway, council: str) -> None:
+    newest = gateway.ended(task="the newest", num_agents=1, strategy="single")
+    assert json.loads(invoke(gateway, "show", "last", "--json").stdout)["id"] == newest
+    assert json.loads(invoke(gateway, "show", council[:-1], "--json").stdout)["id"] == council
+    assert invoke(gateway, "watch", newest[:-1], "--json").exit_code == 0
+    assert newest in invoke(gateway, "cancel", "last", "--json").stdout
+
+
+def test_an_ambiguous_beginning_lists_the_candidates(gateway: RealGateway, council: str) -> None:
+    gateway.ended(task="another\x1b one", num_agents=1, strategy="single")
+    result = invoke(gateway, "show", "0")
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert "error ambiguous_id" in result.stderr and council in result.stderr and "type more of the id" in result.stderr
+    assert "another one" in result.stderr and "\x1b" not in result.stderr
+
+
+def test_an_unknown_beginning_is_refused(gateway: RealGateway, council: str) -> None:
+    result = invoke(gateway, "show", "zzz")
+    assert result.exit_code == 4 and "no deliberation has an id that begins with 'zzz'" in result.stderr
+
+
+def test_last_of_nothing_says_how_to_begin() -> None:
+    empty = RealGateway()
+    try:
+        result = invoke(empty, "show", "last")
+    finally:
+        empty.stop()
+    assert result.exit_code == 4 and "there is no deliberation yet" in result.stderr
+
+
+@pytest.mark.parametrize("agents", [[{"role": "DEV", "count": 3}], [{"role": "ARCHITECT"}, {"role": "DEVOPS"}]])
+def test_a_list_fits_a_terminal_of_80_columns(gateway: RealGateway, agents: list[dict[str, Any]]) -> None:
+    id = gateway.ended(task="Write a function that merges two sorted lists without a copy.", agents=agents)
+    printed = invoke(gateway, "list", "--limit", "5", width=80).stdout
+    assert max(map(len, printed.splitlines())) <= 80
+    assert "Write a function that" in printed
+    begin = next(line.split()[0] for line in printed.splitlines()[1:])
+    assert id.startswith(begin) and len(begin) >= 10
+    assert json.loads(invoke(gateway, "show", begin, "--json").stdout)["id"] == id, "what is shown can be typed"
+
+
+def test_delete_removes_what_has_ended(gateway: RealGateway) -> None:
+    id = gateway.ended(num_agents=1, strategy="single")
+    assert invoke(gateway, "delete", id).stdout == f"{id} is deleted\n"
+    assert "error gone" in invoke(gateway, "show", id).stderr
+
+    async def accept(served: Served) -> str:
+        return await served.accepted()
+
+    result = invoke(gateway, "delete", gateway.do(accept))
+    assert (result.exit_code, result.stdout) == (4, "") and "error still_live" in result.stderr
+
+
+def test_deliveries_are_listed_and_redelivered(gateway: RealGateway, council: str) -> None:
+    listed = json.loads(invoke(gateway, "deliveries", council, "--json").stdout)["items"]
+    assert [each["type"] for each in listed] == ["deliberation.accepted", "deliberation.completed"]
+    assert "deliberation.completed: pending, 0 attempt(s)" in invoke(gateway, "deliveries", council).stdout
+    assert listed[-1]["id"] in invoke(gateway, "redeliver", council, "last").stdout
+    assert listed[0]["id"] in invoke(gateway, "redeliver", council, listed[0]["id"][:-2]).stdout
+    ambiguous = invoke(gateway, "redeliver", council)
+    assert ambiguous.exit_code == 2 and all(each["id"] in ambiguous.stderr for each in listed)
+    assert invoke(gateway, "redeliver", council, "zzz").exit_code == 4
+
+
+def test_without_deliveries_the_answer_says_so(gateway: RealGateway) -> None:
+    id = gateway.ended(num_agents=1, strategy="single")
+    assert "no deliveries" in invoke(gateway, "deliveries", id).stdout
+    assert "there are no deliveries" in invoke(gateway, "redeliver", id).stderr
+
+
+def test_the_only_delivery_needs_no_name(gateway: RealGateway, council: str) -> None:
+    [first, _] = json.loads(invoke(gateway, "deliveries", council, "--json").stdout)["items"]
+    only = Delivery.model_validate(first)
+    assert chosen([only], None) == only
+    with pytest.raises(CommandError, match="no such delivery"):
+        chosen([only], "other")
+
+
+def test_roles_lists_and_shows_one(gateway: RealGateway) -> None:
+    assert "ARCHITECT" in invoke(gateway, "roles").stdout
+    shown = invoke(gateway, "roles", "DEV").stdout
+    assert "persona" in shown and "ARCHITECT" not in shown
+    unknown = invoke(gateway, "roles", "NOBODY/..")
+    assert unknown.exit_code == 4 and "`deliberate roles` lists the roles" in unknown.stderr
+
+
+def test_status_shows_the_stack_on_one_screen(gateway: RealGateway, council: str) -> None:
+    result = invoke(gateway, "status", width=80)
+    assert result.exit_code == 0 and len(result.stdout.splitlines()) <= 24
+    for expected in (gateway.url, "(from --url)", "ready, no keys", "deliberations:", "DEV", "queue", "versions"):
+        assert expected in result.stdout, result.stdout
+    assert json.loads(invoke(gateway, "status", "--json").stdout)["ready"]["status"] == "ready"
+
+
+def test_status_names_what_is_missing_and_fails() -> None:
+    without = RealGateway(webhooks=True)
+
+    async def lose(served: Served) -> None:
+        served.journal.replies.clear()
+
+    without.do(lose)
+    try:
+        result = invoke(without, "status")
+    finally:
+        without.stop()
+    assert result.exit_code == 3
+    assert "not ready" in result.stdout and "coordinator: No coordinator answered" in result.stdout
+
+
+def test_status_names_what_the_key_may_not_read() -> None:
+    keyed = RealGateway(key_pepper="p" * 40)
+
+    async def keys_read(served: Served) -> None:
+        keyring = served.gateway["access"].keyring
+        assert keyring is not None
+        await until(lambda: keyring.caught_up)
+
+    keyed.do(keys_read)
+    try:
+        result = invoke(keyed, "status")
+    finally:
+        keyed.stop()
+    assert "keys required" in result.stdout and "not shown: unauthenticated" in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "option"),
+    [
+        (["ask", "x", "--agents", "40"], "--agents"),
+        (["ask", "x", "--council", "DEV:40"], "--council"),
+        (["ask", "x", "--council", "NOBODY:2"], "--council"),
+        (["ask", "x", "--role", "NOBODY"], "--role"),
+        (["ask", "x", "--strategy", "none"], "--strategy"),
+        (["ask", "x", "--parameter", "critics=0"], "--parameter critics"),
+        (["ask", "x", "--rounds", "9"], "--rounds"),
+        (["ask", "x", "--timeout", "0"], "--timeout"),
+        (["ask", "x", "--rubric", '[{"id": "A b", "description": "x"}]'], "--rubric"),
+        (["ask", "x", "--requirement", ""], "--requirement"),
+        (["ask", "x", "--quorum", "9"], "--quorum"),
+        (["ask", "x", "--budget-tokens", "0"], "--budget-tokens"),
+        (["ask", "x", "--budget-calls", "0"], "--budget-calls"),
+        (["ask", "x", "--temperature", "3"], "--temperature"),
+        (["ask", "x", "--max-tokens", "0"], "--max-tokens"),
+        (["ask", "x", "--seed", "-1"], "--seed"),
+        (["ask", "x", "--meta", "a b=c"], "--meta a b"),
+        (["ask", "x", "--webhook", "ftp://x"], "--webhook"),
+        (["ask", "x", "--idempotency-key", "a b"], "--idempotency-key"),
+        (["ask", " "], "TASK"),
+        (["list", "--limit", "0"], "--limit"),
+        (["list", "--status", "odd"], "--status"),
+        (["list", "--created-after", "monday"], "--created-after"),
+        (["cancel", "last", "--reason", "x" * 501], "--reason"),
+    ],
+)
+def test_a_refusal_names_the_option_and_not_the_field(
+    gateway: RealGateway, council: str, arguments: list[str], option: str
+) -> None:
+    result = invoke(gateway, *arguments)
+    assert (result.exit_code, result.stdout) == (4, "")
+    assert f"{option}: " in result.stderr, result.stderr
+    assert re.search(r"(?<!\S)/\w", result.stderr) is None, "no JSON pointer is left"
+
+
+def test_the_version_is_that_of_the_package() -> None:
+    result = runner.invoke(cli, ["--version"])
+    assert result.exit_code == 0 and result.stdout.startswith("deliberate 0.")

@@ -1,0 +1,148 @@
+"""Commands that wait: a line at least every few seconds, which names what they wait for."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable
+from datetime import timedelta
+from typing import Any, cast
+
+import pytest
+
+from app.cli.client import GatewayClient
+from app.cli.render.lanes import CouncilView
+from app.cli.render.lines import event_line
+from app.cli.render.silence import WaitingLines, heartbeats, progress_reports, waiting_line
+from app.cli.watch import print_events, until_ended
+from app.client.sse import Frame
+from app.deliberation.facts import CallWaiting, StageOpened, UnreachableEngine, encode
+from tests.components.cli.council_run import ID, Council, council_of
+from tests.conditions import until
+
+
+@pytest.fixture(scope="module")
+def council() -> Council:
+    return council_of()
+
+
+@pytest.fixture(autouse=True)
+def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:  # pyright: ignore[reportUnusedFunction]
+    monkeypatch.setattr("app.cli.render.silence.SILENCE_MAX_S", 0.02)
+
+
+def waiting(council: Council, agent_id: str = "dev-001", later_s: float = 0) -> CallWaiting:
+    now = council.events[-1].ts + timedelta(seconds=later_s)
+    engine = UnreachableEngine(url="http://e1:8000", since=now, cause="connection refused")
+    return CallWaiting(
+        deliberation_id=ID,
+        ts=now,
+        call_id=f"s1-{agent_id}",
+        agent_id=agent_id,
+        role="DEV",
+        engines=(engine,),
+        gives_up_at=now,
+        detail=f"{engine}; start it",
+    )
+
+
+def frame_of(event: CallWaiting) -> Frame:
+    return Frame(id="e1-1", event=event.type, data=encode(event).decode())
+
+
+class SilentGateway:
+    """Sends some frames, then nothing until it is released; then the rest of the council."""
+
+    def __init__(self, council: Council, frames: list[Frame]) -> None:
+        self.council = council
+        self.frames = frames
+        self.released = asyncio.Event()
+
+    async def follow(self, *_: object, on_retry: Callable[..., None], **__: object) -> AsyncGenerator[Frame]:
+        for frame in self.frames:
+            yield frame
+        await self.released.wait()
+
+    async def deliberation(self, _: str) -> dict[str, Any]:
+        return self.council.resource
+
+
+async def test_a_silence_is_broken_until_something_is_said() -> None:
+    lines: list[str] = []
+    async with heartbeats(lambda: f"line {len(lines)}", lines.append) as spoke:
+        await until(lambda: len(lines) >= 2)
+        spoke.set()
+        await until(lambda: len(lines) >= 3)
+    assert lines[:3] == ["line 0", "line 1", "line 2"]
+
+
+async def test_waiting_for_an_end_says_what_the_deliberation_waits_for(council: Council) -> None:
+    opened = next(place for place, event in enumerate(council.events) if isinstance(event, StageOpened))
+    gateway = SilentGateway(council, council.frames[: opened + 2])
+    lines: list[str] = []
+    running = asyncio.create_task(until_ended(cast("GatewayClient", gateway), ID, lines.append))
+    await until(lambda: len(lines) >= 2)
+    gateway.released.set()
+    assert (await running)["id"] == ID
+    assert all("still waiting: stage 1 propose, 0 of 3 answered" in line for line in lines)
+
+
+async def test_waiting_for_an_end_names_the_engine_once_for_all_agents(council: Council) -> None:
+    frames = [frame_of(waiting(council, agent)) for agent in ("dev-001", "dev-002", "dev-003")]
+    gateway = SilentGateway(council, [*frames, frame_of(waiting(council, later_s=3))])
+    gateway.released.set()
+    lines: list[str] = []
+    await until_ended(cast("GatewayClient", gateway), ID, lines.append)
+    told = [line for line in lines if "engine http://e1:8000 cannot be connected to since" in line]
+    assert len(told) == 2 and "dev-001 waits" in told[0]
+
+
+async def test_json_events_stay_alone_on_stdout_while_stderr_breaks_the_silence(
+    council: Council, capsys: pytest.CaptureFixture[str]
+) -> None:
+    gateway = SilentGateway(council, council.frames[:1])
+    running = asyncio.create_task(print_events(cast("GatewayClient", gateway), ID))
+    heard: list[str] = []
+
+    def beaten() -> bool:
+        heard.append(capsys.readouterr().err)
+        return "still waiting: no coordinator has started it" in "".join(heard)
+
+    await until(beaten)
+    gateway.released.set()
+    await running
+
+
+async def test_long_work_reports_its_newest_state_on_stderr(capsys: pytest.CaptureFixture[str]) -> None:
+    heard: list[str] = []
+
+    def told(text: str) -> bool:
+        heard.append(capsys.readouterr().err)
+        return text in "".join(heard)
+
+    async with progress_reports("starting") as report:
+        await until(lambda: told("starting"))
+        report("3 of 9")
+        await until(lambda: told("3 of 9"))
+
+
+def test_a_wait_is_a_line_and_the_notice_of_the_live_view(council: Council) -> None:
+    view, event = CouncilView(), waiting(council)
+    for frame in council.frames[:2]:
+        view.apply(frame)
+    assert view.apply(frame_of(event)) == event
+    assert view.notice == event.detail
+    assert "dev-001 waits: engine http://e1:8000" in (event_line(event, view.accepted_at) or "")
+
+
+def test_lines_about_the_same_wait_are_at_least_two_seconds_apart(council: Council) -> None:
+    lines = WaitingLines()
+    assert [lines.skips(waiting(council, later_s=at_s)) for at_s in (0, 1, 2.5, 3, 5)] == [
+        False,
+        True,
+        False,
+        True,
+        False,
+    ]
+    assert not lines.skips(council.events[0])
+
+
+def test_before_its_first_stage_a_deliberation_waits_for_a_coordinator(council: Council) -> None:
+    assert waiting_line(CouncilView(), council.events[0].ts) == "   0.0 s  still waiting: no coordinator has started it"

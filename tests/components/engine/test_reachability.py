@@ -1,0 +1,111 @@
+"""Whether an engine can be connected to, from the first failed connection to the next response, and why not."""
+
+import asyncio
+import errno
+import socket
+import ssl
+
+import aiohttp
+import httpx
+import pytest
+
+from serve_deployments.engine.client import Engines, EngineState
+from serve_deployments.engine.reachability import cause_of, check_connection
+from tests.conditions import until
+
+
+def wrapped(error: Exception) -> httpx.ConnectTimeout:
+    """An error of the system, as the HTTP client reports it."""
+    outer = httpx.ConnectTimeout("Cannot connect to host user:secret@engine")
+    outer.__cause__ = error
+    return outer
+
+
+@pytest.mark.parametrize(
+    ("error", "cause"),
+    [
+        (ConnectionRefusedError(errno.ECONNREFUSED, "Connect call failed ('127.0.0.1', 1)"), "connection refused"),
+        (wrapped(ConnectionRefusedError(errno.ECONNREFUSED, "x")), "connection refused"),
+        (OSError(errno.EHOSTUNREACH, "x"), "no route to host"),
+        (
+            wrapped(socket.gaierror(socket.EAI_NONAME, "Name or service not known")),
+            "its host name is not resolved: Name or service not known",
+        ),
+        (TimeoutError(), "no connection within 2 s"),
+        (wrapped(aiohttp.ConnectionTimeoutError("secret")), "no connection within 2 s"),
+        (ssl.SSLCertVerificationError(1, "self-signed certificate"), "TLS failed: self-signed certificate"),
+        (httpx.ConnectError("user:secret@engine"), "ConnectError"),
+    ],
+)
+def test_a_cause_is_told_in_a_few_words_without_credentials(error: Exception, cause: str) -> None:
+    assert cause_of(error) == cause
+
+
+def test_an_outage_lasts_from_the_first_failed_connection_to_the_next_response() -> None:
+    engine = EngineState("http://user:secret@engine:8000")
+    assert engine.outage is None and engine.address == "http://engine:8000"
+    engine.not_connected(ConnectionRefusedError(errno.ECONNREFUSED, "x"))
+    first = engine.outage
+    engine.not_connected(TimeoutError())
+    assert first is not None and engine.outage is first, "the first failure counts"
+    engine.connected()
+    assert engine.outage is None
+
+
+def test_outages_count_only_when_no_engine_is_left() -> None:
+    engines = Engines(
+        ["http://a", "http://b"], connections=1, transport=httpx.MockTransport(lambda _: httpx.Response(200))
+    )
+    for number, engine in enumerate(engines.engines, start=1):
+        assert engines.outages() == ()
+        engine.not_connected(TimeoutError())
+        assert len(engines.outages()) == (2 if number == 2 else 0)
+
+
+async def test_a_probe_that_is_answered_with_an_error_ends_the_outage_and_leaves_the_circuit_open() -> None:
+    engines = Engines(["http://a"], connections=1, transport=httpx.MockTransport(lambda _: httpx.Response(500)))
+    (engine,) = engines.engines
+    engine.not_connected(TimeoutError())
+    await engines.probe()
+    assert engine.outage is None and not engine.healthy
+
+
+async def serve(port: int) -> asyncio.Server:
+    """An engine that answers every request with its models, and closes the connection."""
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        body = b'{"data":[{"id":"m-1"}]}'
+        if await reader.readline():
+            writer.write(b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body))
+        writer.close()
+
+    return await asyncio.start_server(answer, "127.0.0.1", port)
+
+
+async def test_idle_engines_are_checked_and_a_return_closes_the_circuit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("serve_deployments.engine.client.CHECK_INTERVAL_S", 0.02)
+    server = await serve(0)
+    port = server.sockets[0].getsockname()[1]
+    engines = Engines([f"http://127.0.0.1:{port}"], connections=2)
+    (engine,) = engines.engines
+    await engines.probe()
+    assert engine.healthy and engine.models == ("m-1",)
+    watching = asyncio.create_task(engines.watch())
+    server.close()
+    await server.wait_closed()
+    await until(lambda: engine.outage is not None)
+    assert engine.outage is not None and engine.outage.cause == "connection refused" and not engine.healthy
+    server = await serve(port)
+    await until(lambda: engine.outage is None and engine.healthy)
+    watching.cancel()
+    server.close()
+    await engines.close()
+
+
+async def test_behind_a_proxy_of_the_environment_the_proxy_is_checked(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with await serve(0) as proxy:
+        monkeypatch.setenv("http_proxy", f"http://127.0.0.1:{proxy.sockets[0].getsockname()[1]}")
+        monkeypatch.setenv("no_proxy", "127.0.0.1")
+        await check_connection("http://engine.invalid:8000")
+        with pytest.raises(ConnectionRefusedError):
+            await check_connection("http://127.0.0.1:1")

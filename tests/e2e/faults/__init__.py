@@ -1,0 +1,1 @@
+"""Faults of a running stack: killed processes, a full disk, a dead engine."""

@@ -1,0 +1,146 @@
+"""The guards of the socket, of scopes and of origins: where each stands, and which test notices."""
+
+from tests.mutants.guard import Guard
+
+SOCKET = "app/routes/connections.py"
+SOCKETS = "tests/components/routes/test_connections.py::"
+HEADS = f"{SOCKETS}test_a_head_beyond_its_bounds_is_refused_with_a_problem_and_closed"
+AMBIGUOUS = "tests/attack/test_requests.py::test_an_ambiguous_request_is_refused_and_its_connection_closed"
+ANSWERS = "tests/components/access/test_answers.py::"
+SITES = "tests/components/access/test_sites.py::"
+
+ENTRANCES = (
+    Guard(
+        "a head has a bounded size",
+        SOCKET,
+        "HEAD_BYTES_MAX = 65_536\n",
+        "HEAD_BYTES_MAX = 65_536_000\n",
+        f"{HEADS}[a-value-that-never-ends]",
+    ),
+    Guard(
+        "a head has a bounded number of headers",
+        SOCKET,
+        "        if len(self.headers) > HEADERS_MAX:\n",
+        "        if False:\n",
+        f"{HEADS}[one-header-too-many]",
+    ),
+    Guard(
+        "a target has a bounded size",
+        SOCKET,
+        "        if len(self.url) > TARGET_BYTES_MAX:\n",
+        "        if False:\n",
+        f"{HEADS}[a-target-one-byte-too-long]",
+    ),
+    Guard(
+        "a connection without a head is closed",
+        SOCKET,
+        '        if self._table.enter(self, self.client[0] if self.client else ""):\n            self._start_timer()\n',
+        '        if self._table.enter(self, self.client[0] if self.client else ""):\n            pass\n',
+        f"{SOCKETS}test_a_connection_without_a_head_is_closed_after_its_time[nothing]",
+    ),
+    Guard(
+        "a later head has its time too",
+        SOCKET,
+        '        elif self._timer is None and (self._part == "head" or self._head_bytes > 0):\n',
+        "        elif False:\n",
+        f"{SOCKETS}test_a_second_head_that_trickles_is_refused_after_its_time",
+    ),
+    Guard(
+        "a head that a proxy may read differently is refused",
+        SOCKET,
+        "        if fault is not None:\n",
+        "        if False:\n",
+        f"{AMBIGUOUS}[two hosts]",
+    ),
+    Guard(
+        "connections are bounded in all",
+        SOCKET,
+        "        elif self.opened >= self.connections_max:\n",
+        "        elif False:\n",
+        f"{SOCKETS}test_an_idle_connection_gives_way_to_a_new_one",
+    ),
+    Guard(
+        "connections are bounded per client",
+        SOCKET,
+        "        if self._opened[address] >= self.per_client_max and address not in self._proxies:\n",
+        "        if False:\n",
+        f"{SOCKETS}test_a_client_at_its_bound_replaces_its_own_connections_alone",
+    ),
+    Guard(
+        "requests are bounded per client behind a proxy",
+        SOCKET,
+        "        if self._working[client] >= self.per_client_max and client not in self._proxies:\n",
+        "        if False:\n",
+        f"{SOCKETS}test_a_client_behind_a_proxy_is_bounded_in_its_requests_under_way",
+    ),
+    Guard(
+        "a client may not name itself before a proxy",
+        SOCKET,
+        "        return self._proxies.get_trusted_client_address(forwarded)[0] or address\n",
+        '        return forwarded.partition(",")[0] or address\n',
+        f"{SOCKETS}test_a_client_behind_a_proxy_is_bounded_in_its_requests_under_way",
+    ),
+    Guard(
+        "a scope that is missing refuses the operation",
+        "app/access/authorization.py",
+        "        if missing:\n",
+        "        if False:\n",
+        f"{ANSWERS}test_an_answer_shows_only_what_the_scopes_allow",
+    ),
+    Guard(
+        "without `read` a deliberation's content is withheld",
+        "app/api/schemas.py",
+        '    return found.model_copy(update={**_WITHHELD, "withheld": tuple(_WITHHELD)})\n',
+        "    return found\n",
+        f"{ANSWERS}test_a_submit_only_key_gets_id_status_and_times",
+    ),
+    Guard(
+        "without `read` a receiver's answers are withheld",
+        "app/webhooks/resources.py",
+        '    return found.model_copy(update={**_WITHHELD, "withheld": tuple(_WITHHELD)})\n',
+        "    return found\n",
+        f"{ANSWERS}test_a_redelivery_hides_the_receivers_answers_without_read",
+    ),
+    Guard(
+        "a change without a credential comes from no other site",
+        "app/access/authorization.py",
+        '            if scope["method"] not in SAFE_METHODS and self._same_site(scope) is False:\n',
+        "            if False:\n",
+        f"{SITES}test_development_mode_refuses_changes_from_other_sites",
+    ),
+    Guard(
+        "a session's change comes from this site",
+        "app/access/authorization.py",
+        '        if scope["method"] not in SAFE_METHODS and not self._same_site(scope):\n',
+        "        if False:\n",
+        f"{SITES}test_a_session_makes_no_changes_for_other_sites",
+    ),
+    Guard(
+        "an origin is this host's",
+        "app/access/origins.py",
+        '    if origins and not _is_own(origins[0], scheme, headers.get("host", "")):\n',
+        "    if False:\n",
+        f"{SITES}test_an_origin_equals_scheme_host_and_port",
+    ),
+    Guard(
+        "an origin has the request's scheme",
+        "app/access/origins.py",
+        " or named != scheme or",
+        " or",
+        f"{SITES}test_an_origin_equals_scheme_host_and_port",
+    ),
+    Guard(
+        "a sibling domain is another site",
+        "app/access/origins.py",
+        '        return sites[0] == "same-origin"\n',
+        "        return True\n",
+        f"{SITES}test_development_mode_refuses_changes_from_other_sites",
+    ),
+    Guard(
+        "another site's name for loopback is no Host",
+        "app/routes/request_guard.py",
+        "(None if access.knows_host(scope) else ForeignHost())",
+        "None",
+        f"{SITES}test_a_rebound_name_cannot_read",
+    ),
+)
