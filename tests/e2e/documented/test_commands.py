@@ -75,8 +75,10 @@ class Terminal:
         process = await self.start(script)
         async with asyncio.timeout(WITHIN_S):
             printed, _ = await process.communicate()
-        assert process.returncode == 0, printed.decode()
-        return printed.decode()
+        # bash and a command may write at once, which can split a character.
+        text = printed.decode(errors="replace")
+        assert process.returncode == 0, text
+        return text
 
     async def run_blocks(self, page: str, mode: str) -> str:
         """Run the blocks of a page one after the other in one shell."""
