@@ -45,6 +45,7 @@ from app.routes.middleware import RequestContext
 from app.routes.request_guard import RequestGuard
 from app.routes.roles import read_roles
 from app.settings import Settings
+from app.streaming.answers import AnswerFrames
 from app.streaming.feed import Feed
 from app.streaming.single_flight import SingleFlightCache
 from app.streaming.snapshots import SnapshotCache
@@ -134,6 +135,7 @@ def gateway_over(
         feed,
         clock,
         SnapshotCache(journal, service.check_present),
+        AnswerFrames(journal),
         retention_s=settings.retention_s,
         heartbeat_s=settings.heartbeat_s,
         age_max_s=settings.stream_age_max_s,

@@ -38,9 +38,9 @@ from app.cli.stack.layout import NATS_USERS, StackOptions, plan_stack
 from app.cli.stack.nats_server import write_config
 from app.deliberation.facts import CancelRequested, Completed, Deleted, encode, prefix, suffix
 from app.log.connection import login, server_url
-from app.log.journal import KEYS_STREAM, STREAM, JetStreamJournal
+from app.log.journal import JetStreamJournal
 from app.log.seal import LogSeal
-from app.log.stream_settings import StreamSettings
+from app.log.stream_settings import KEYS_STREAM, STREAM, StreamSettings
 from app.log.streams import apply
 from benchmarks.reconnects import gateway
 from tests.conftest import NATS_SERVER, NatsServer

@@ -55,7 +55,9 @@ class StreamGap(StreamEnvelope, frozen=True):
     type: Literal["stream.gap"] = "stream.gap"
     from_: str = Field(alias="from")
     to: str
-    reason: Literal["retention", "epoch", "slow_consumer"]
+    reason: Literal["retention", "epoch", "beyond_end", "slow_consumer"] = Field(
+        description="`epoch`: the cursor is of another log; `beyond_end`: the log ends before the cursor"
+    )
 
 
 class StreamReconnect(StreamEnvelope, frozen=True):

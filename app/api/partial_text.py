@@ -44,7 +44,7 @@ class Texts(dict[str, CallText]):
         """Apply an event; those without text change nothing.
 
         The recorded text of `call.finished` replaces what was streamed; a failed call keeps its partial text. A
-        snapshot replaces every unfinished text, a gap to another epoch every text.
+        snapshot replaces every unfinished text, a gap to other events every text.
         """
         match event:
             case CallStarted():
@@ -58,7 +58,7 @@ class Texts(dict[str, CallText]):
                 if event.text is not None:
                     text.text, text.begin = event.text, 0
                 text.finished = True
-            case StreamGap(reason="epoch"):
+            case StreamGap(reason="epoch" | "beyond_end"):
                 self.clear()
             case DeliberationSnapshot():
                 self.forget_unfinished()

@@ -3,21 +3,24 @@
 HTTP statuses live here, and in the façades' own tables, and nowhere else.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
 import structlog
 from fastapi import FastAPI, Request
+from fastapi.dependencies.utils import get_flat_params
 from fastapi.exceptions import RequestValidationError
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Match
 
 from app.api.refusals import ConnectionClosed, HttpError
 from app.api.schemas import FieldProblem, Problem, dump
+from app.api.suggestions import did_you_mean, field_names
 from app.deliberation.errors import DeliberationError, InvalidRequest, JournalUnavailable, QueueFull
 
 PROBLEM_JSON = "application/problem+json"
@@ -137,6 +140,7 @@ STATUSES: Mapping[str, tuple[int, str]] = {
     "not_ready": (503, "The gateway is not ready"),
     "internal_error": (500, "The gateway failed"),
 }
+_QUOTED = re.compile("'([^']*)'")
 _BY_STATUS = {404: "not_found", 405: "method_not_allowed", 406: "not_acceptable"}
 _INTERNAL = "The gateway failed on this request; its log has the cause under the request id."
 
@@ -170,10 +174,43 @@ def pointer(location: Sequence[int | str]) -> str:
     return "".join("/" + str(part).replace("~", "~0").replace("/", "~1") for part in parts)[:POINTER_CHARS_MAX]
 
 
-def _field_problem(error: Mapping[str, Any], location: Any, path: str) -> FieldProblem:  # noqa: ANN401 -- a literal
-    kind, context = str(error["type"]), dict(error.get("ctx", {}))
+def _plain(value: Any) -> Any:  # noqa: ANN401 -- a bound of any type
+    """A bound as a client writes it: 2, not 2.0."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+def _field_problem(
+    error: Mapping[str, Any],
+    location: Any,  # noqa: ANN401 -- a literal
+    path: str,
+    fields: Iterable[str] = (),
+) -> FieldProblem:
+    """One fault with its remedy; `fields` are the known ones where the fault is an unknown field."""
+    kind, context = str(error["type"]), {name: _plain(value) for name, value in error.get("ctx", {}).items()}
     remedy = context.get("remedy") or _REMEDIES.get(kind, SEE_SCHEMA).format(**context)
+    if kind == "extra_forbidden":
+        remedy = did_you_mean(error["loc"][-1], fields) + remedy
+    elif kind == "literal_error":
+        remedy = did_you_mean(error["input"], _QUOTED.findall(context["expected"])) + remedy
     return FieldProblem(location=location, pointer=path, code=kind, detail=str(error["msg"]), remedy=remedy)
+
+
+def _faults(
+    invalid: ValidationError,
+    location: Any,  # noqa: ANN401 -- a literal
+    path: Callable[[Sequence[int | str]], str],
+    model: type[BaseModel],
+) -> ValidationFailed:
+    """Every fault that pydantic found in the JSON or parameters of a model.
+
+    Given values are omitted: they belong to the client and may be secret. Only listed faults get a suggestion.
+    """
+    faults: list[FieldProblem] = []
+    for place, error in enumerate(invalid.errors(include_url=False)):
+        unknown = error["type"] == "extra_forbidden" and place < ERRORS_MAX
+        fields = field_names(model, error["loc"][:-1]) if unknown else ()
+        faults.append(_field_problem(error, location, path(error["loc"]), fields))
+    return ValidationFailed(faults)
 
 
 def body_fault(pointer: str, code: str, detail: str, remedy: str) -> FieldProblem:
@@ -181,19 +218,14 @@ def body_fault(pointer: str, code: str, detail: str, remedy: str) -> FieldProble
     return FieldProblem(location="body", pointer=pointer, code=code, detail=detail, remedy=remedy)
 
 
-def body_problems(invalid: ValidationError, under: str = "") -> ValidationFailed:
-    """Every fault that pydantic found in a body, or in its part at the pointer `under`.
-
-    Values are omitted: they belong to the client and may be secret.
-    """
-    errors = invalid.errors(include_url=False, include_input=False)
-    return ValidationFailed([_field_problem(error, "body", under + pointer(error["loc"])) for error in errors])
+def body_problems(invalid: ValidationError, model: type[BaseModel], under: str = "") -> ValidationFailed:
+    """Every fault in the body of a model, or in the body's part at the pointer `under`."""
+    return _faults(invalid, "body", lambda location: under + pointer(location), model)
 
 
-def parameter_problems(invalid: ValidationError) -> ValidationFailed:
-    """Every fault that pydantic found in query parameters."""
-    errors = invalid.errors(include_url=False, include_input=False)
-    return ValidationFailed([_field_problem(error, "query", ".".join(map(str, error["loc"]))) for error in errors])
+def parameter_problems(invalid: ValidationError, model: type[BaseModel]) -> ValidationFailed:
+    """Every fault in the query parameters of a model."""
+    return _faults(invalid, "query", lambda location: ".".join(map(str, location)), model)
 
 
 def request_id_of(request: Request) -> str:
@@ -318,7 +350,11 @@ async def _on_http_exception(request: Request, error: Exception) -> Response:
 async def _on_invalid_parameters(request: Request, error: Exception) -> Response:
     """Answer the faults that the framework found in path, query or header parameters."""
     assert isinstance(error, RequestValidationError)
-    errors = [_field_problem(fault, fault["loc"][0], ".".join(map(str, fault["loc"][1:]))) for fault in error.errors()]
+    known = [parameter.alias for parameter in get_flat_params(request.scope["route"].dependant)]
+    errors = [
+        _field_problem(fault, fault["loc"][0], ".".join(map(str, fault["loc"][1:])), known)
+        for fault in error.errors()[:ERRORS_MAX]
+    ]
     return error_response(request, ValidationFailed(errors))
 
 

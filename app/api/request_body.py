@@ -90,4 +90,4 @@ async def body_of(request: Request, model: type[_Model], context: dict[str, Any]
     except ValidationError as exc:
         if exc.errors(include_url=False, include_input=False)[0]["type"] == "json_invalid":
             raise InvalidJson("The body is not strict JSON.") from exc
-        raise body_problems(exc) from exc
+        raise body_problems(exc, model) from exc

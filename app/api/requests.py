@@ -22,8 +22,10 @@ from pydantic_core import CoreSchema, PydanticCustomError
 
 from app.api.problems import ValidationFailed, body_fault, body_problems, request_id_of
 from app.api.schemas import FieldProblem
+from app.api.suggestions import did_you_mean
 from app.api.webhook_payloads import TERMINAL_EVENTS, WebhookEvent
 from app.api.webhook_targets import URL_CHARS_MAX, Rules, UnfitUrl, parsed
+from app.deliberation.answer_schema import SchemaRefused, rebuilt_schema
 from app.deliberation.engine import StrategyDefinition
 from app.deliberation.specification import TIMEOUT_S_MAX, TOKEN_PATTERN, OnDeadline
 from app.deliberation.strategies import STRATEGIES
@@ -31,6 +33,7 @@ from app.deliberation.strategies import STRATEGIES
 TASK_CHARS_MAX = 32_768
 AGENTS_MAX = 32
 DEFAULT_ROLE = "DEV"
+DEFAULT_STRATEGY = "council"
 DEFAULT_SIZE = 3
 SEED_MAX = 2**63 - 1
 SEED_DRAWN_MAX = 2**53 - 1
@@ -95,6 +98,21 @@ MetadataKey = Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]{1,64}$")]
 Metadata = Annotated[dict[MetadataKey, Annotated[str, Field(max_length=512)]], Field(max_length=16)]
 
 
+def _rebuilt(given: dict[str, Any]) -> dict[str, Any]:
+    try:
+        return rebuilt_schema(given)
+    except SchemaRefused as refused:
+        described = {
+            "detail": str(refused),
+            "remedy": "Use type, properties, required, additionalProperties, items, enum, const, anyOf, $ref to $defs, "
+            "and bounds of numbers and lists.",
+        }
+        raise PydanticCustomError("unsupported_schema", "{detail}", described) from refused  # pyright: ignore[reportArgumentType]
+
+
+AnswerSchema = Annotated[dict[str, Any], AfterValidator(_rebuilt)]
+
+
 class ConstraintsRequest(RequestModel):
     """What the answer must satisfy. `metadata` is context for the agents; the two fields of the deadline are not."""
 
@@ -110,6 +128,11 @@ class ConstraintsRequest(RequestModel):
         "any; fail: time out",
     )
     metadata: Metadata = {}
+    answer_schema: AnswerSchema | None = Field(
+        default=None,
+        exclude_if=lambda schema: schema is None,
+        description="JSON Schema of an object: every answer is JSON that satisfies it. Not with `execute`",
+    )
 
 
 class SamplingRequest(RequestModel):
@@ -127,10 +150,10 @@ class BudgetRequest(RequestModel):
     max_calls: MaybeWhole = Field(default=None, ge=1)
 
 
-def _choice_remedy(gateway: Mapping[str, Any], registry: str) -> str:
+def _choice_remedy(gateway: Mapping[str, Any], registry: str, given: str = "") -> str:
     """The names in a registry of the gateway, or, for a caller without the scope `read`, the route that lists them."""
     if gateway.get("read", True):
-        return f"Give one of {', '.join(sorted(gateway[registry]))}."
+        return f"{did_you_mean(given, gateway[registry])}Give one of {', '.join(sorted(gateway[registry]))}."
     return f"Give one that GET /{registry} lists; that needs the scope read."
 
 
@@ -140,14 +163,15 @@ def _known(kind: str, registry: str) -> AfterValidator:
     def check(name: str, info: ValidationInfo) -> str:
         context: Any = info.context
         if context is not None and name not in context[registry]:
-            described = {"kind": kind, "remedy": _choice_remedy(context, registry)}
+            described = {"kind": kind, "remedy": _choice_remedy(context, registry, name)}
             raise PydanticCustomError(f"unknown_{kind}", "This {kind} does not exist", described)  # pyright: ignore[reportArgumentType]
         return name
 
     return AfterValidator(check)
 
 
-RoleName = Annotated[str, Field(max_length=64), _known("role", "roles")]
+# Roles are declared in capitals, so that a name in any case means one role.
+RoleName = Annotated[str, Field(max_length=64), AfterValidator(str.upper), _known("role", "roles")]
 StrategyName = Annotated[
     str, Field(max_length=64, json_schema_extra={"enum": list(STRATEGIES)}), _known("strategy", "strategies")
 ]
@@ -200,7 +224,7 @@ class DeliberationRequest(RequestModel):
     agents: list[AgentRequest] | None = Field(
         default=None, min_length=1, max_length=AGENTS_MAX, description="A mixed council of 1 to 32 members in all"
     )
-    strategy: StrategyName = "council"
+    strategy: StrategyName = DEFAULT_STRATEGY
     parameters: dict[str, Any] = Field(
         default={}, max_length=32, description="Parameters of the strategy; `GET /strategies` has their schemas"
     )
@@ -269,11 +293,14 @@ def _gateway_faults(request: DeliberationRequest, gateway: dict[str, Any]) -> li
         remedy = _choice_remedy(gateway, "roles")
         faults.append(body_fault("/role", "unknown_role", f"This gateway has no role {DEFAULT_ROLE}", remedy))
     definition: StrategyDefinition | None = gateway["strategies"].get(request.strategy)
-    try:
-        if definition is not None:
+    if definition is not None:
+        try:
             definition.parameters.model_validate(request.parameters)
-    except ValidationError as invalid:
-        faults += body_problems(invalid, "/parameters").errors
+        except ValidationError as invalid:
+            faults += body_problems(invalid, definition.parameters, "/parameters").errors
+    if request.constraints.answer_schema is not None and definition is not None and "test" in definition.steps:
+        detail, remedy = f"{request.strategy} writes programs", "Leave it out, or choose another strategy."
+        faults.append(body_fault("/constraints/answer_schema", "unsupported_value", detail, remedy))
     if request.webhook is not None and gateway.get("webhooks") is None:
         remedy = "Leave it out, or have the operator set WEBHOOKS and run a sender."
         faults.append(body_fault("/webhook", "webhooks_off", "This gateway sends no webhooks", remedy))

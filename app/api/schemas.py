@@ -171,7 +171,8 @@ class Deliberation(Resource):
     retention_until: AwareDatetime
     links: Links
     withheld: tuple[str, ...] = Field(
-        default=(), description="Names of the fields left empty, because the credential lacks the scope `read`"
+        default=(),
+        description="Names of the fields left empty by `view=summary`, or for a credential without the scope `read`",
     )
 
 
@@ -208,6 +209,14 @@ assert _SHOWN ^ Deliberation.model_fields.keys() == _WITHHELD.keys(), "each fiel
 def without_content(found: Deliberation) -> Deliberation:
     """The resource for a caller that lacks the scope `read`: what identifies it, its status and its times."""
     return found.model_copy(update={**_WITHHELD, "withheld": tuple(_WITHHELD)})
+
+
+_NOT_IN_SUMMARY = ("agents", "parameters", "task", "constraints", "webhook", "proposals")
+
+
+def without_details(found: Deliberation) -> Deliberation:
+    """The resource without what the request said and without each agent's work: its outcome, cost and times."""
+    return found.model_copy(update={**{name: _WITHHELD[name] for name in _NOT_IN_SUMMARY}, "withheld": _NOT_IN_SUMMARY})
 
 
 class AgentCount(Resource):

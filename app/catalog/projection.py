@@ -109,11 +109,12 @@ def _counted(state: State, stage: Stage) -> Iterator[tuple[PlannedCall, CallFini
 def _parsed(state: State, planned: PlannedCall, finished: CallFinished) -> ParsedOutput | None:
     if finished.text is None:
         return None
-    criteria = tuple(criterion.id for criterion in state.specification.constraints.rubric)
+    constraints = state.specification.constraints
+    criteria = tuple(criterion.id for criterion in constraints.rubric)
     # A revision may answer any issue: the number of issues in its prompt is not recorded.
     form = Output(kind=planned.output, labels=tuple(planned.labels), criteria=criteria, issues=RESPONSES_MAX)
     try:
-        return parse_output(form, finished.text)
+        return parse_output(form.with_answers_of(constraints.answer_schema), finished.text)
     except InvalidOutput:
         return None  # another version of the gateway may have requested another shape; the rest is shown
 

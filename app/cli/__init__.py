@@ -7,11 +7,12 @@ import typer
 
 from app.cli import ask, bench, cluster, deliveries, show, status, strategies, watch
 from app.cli.admin import context, keys, openapi, simulator, streams, webhooks
-from app.cli.exits import EXIT_HELP
+from app.cli.exits import EXIT_HELP, CommandLine
 from app.cli.stack import demo, up
 
 cli = typer.Typer(
     name="deliberate",
+    cls=CommandLine,
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_show_locals=False,

@@ -13,7 +13,7 @@ from rich.text import Text
 
 from app.api.schemas import Deliberation
 from app.cli.client import GatewayClient, GatewayRefused, JsonObject, parsed
-from app.cli.exits import CommandError, Exit, exit_of, naming_options, output, run
+from app.cli.exits import CommandError, Exit, cause, exit_of, naming_options, output, run
 from app.cli.options import ApiKeyOption, JsonOption, StackOption, UrlOption, nested_values, pairs
 from app.cli.render.ranking import deliberation_report
 from app.cli.render.silence import heartbeats, print_to_stderr
@@ -71,7 +71,7 @@ def _file_text(path: str, option: str) -> str:
     try:
         return Path(path).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as exc:
-        raise typer.BadParameter(f"{option}: {path} cannot be read: {exc}") from exc
+        raise typer.BadParameter(f"{option}: {path} cannot be read: {cause(exc)}") from exc
 
 
 def task_text(task: str | None, file: str | None) -> str:
@@ -144,6 +144,8 @@ async def _submit(gateway: GatewayClient, body: JsonObject, idempotency_key: str
             error.remedy = f"`deliberate strategies {body.get('strategy', 'council')}` lists its parameters"
         elif any(fault.field == "--strategy" for fault in error.fields):
             error.remedy = "`deliberate strategies` describes them"
+        elif any(fault.field in ("--role", "--council") for fault in error.fields):
+            error.remedy = "`deliberate roles` describes them"
         raise
 
 

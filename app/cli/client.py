@@ -27,7 +27,7 @@ _REMEDIES = {
     "not_found": "`deliberate list` shows the deliberations of this gateway",
     "gone": "its facts were removed; retention_until states how long they are kept",
     "invalid_id": "an id consists of a-z, 0-9, _ and -, at most 64 of them",
-    "invalid_cursor": "omit --after to read from the beginning",
+    "invalid_cursor": "omit it to read from the beginning",
     "unknown_role": "`deliberate roles` lists the roles",
     "unknown_strategy": "`deliberate strategies` lists the strategies",
     "idempotency_conflict": "send the same body, or another --idempotency-key",

@@ -10,7 +10,8 @@
 | 5    | the deliberation was cancelled |
 | 130  | interrupted by Ctrl-C (128 + signal: 143 for SIGTERM); a submitted deliberation continues |
 
-With `--json`, stdout carries JSON only, one document per line, and an error is one JSON document on stderr.
+An error is one line on stderr: code, sentence and remedy; several faulty fields have a line each. With `--json`,
+stdout carries JSON only, one document per line, and an error is one JSON document on stderr.
 """
 
 import asyncio
@@ -24,6 +25,8 @@ from enum import IntEnum
 from typing import Any, NamedTuple, NoReturn
 
 import typer
+import typer.core
+import typer.exceptions
 from rich.console import Console, RenderableType
 from rich.text import Text
 
@@ -90,19 +93,32 @@ class CommandError(Exception):
         }
 
 
+def cause(error: OSError | UnicodeDecodeError) -> str:
+    """Why a file cannot be used, in words alone: its path stands beside them."""
+    return (error.strerror or str(error)) if isinstance(error, OSError) else "it is not UTF-8"
+
+
+def one_line(text: str) -> str:
+    """`text` on one line, without control characters."""
+    return " ".join(printable(text).split())
+
+
 def print_error(error: CommandError, *, as_json: bool) -> None:
     """Print an error to stderr: code and sentence, one line per field, the remedy."""
     if as_json:
         print(json.dumps(error.document(), ensure_ascii=False), file=sys.stderr)
         return
-    text = Text.assemble(("error ", "bold red"), (error.code, "red"), f": {printable(error.detail)}")
-    for fault in error.fields:
-        remedy = f". {fault.remedy}" if fault.remedy else ""
-        text.append(printable(f"\n  {fault.field}: {fault.detail.rstrip('.')}{remedy}"))
+    lines = [one_line(f"{each.field}: {each.detail.rstrip('.')}. {each.remedy}") for each in error.fields]
+    # The detail of an invalid request says no more than its fields do.
+    repeated = error.code == "invalid_request" or [each.detail for each in error.fields] == [error.detail]
+    detail = lines.pop() if repeated and len(lines) == 1 else one_line(error.detail)
+    text = Text.assemble(("error ", "bold red"), (error.code, "red"), f": {detail}")
+    text.append("".join(f"\n  {line}" for line in lines))
+    before = "\n  " if lines else " "
     if error.remedy is not None:
-        text.append(f"\n  → {printable(error.remedy)}", "dim")
+        text.append(f"{before}→ {one_line(error.remedy)}", "dim")
     if error.request_id is not None:
-        text.append(f"\n  request {printable(error.request_id)}", "dim")
+        text.append(f"{before}request {one_line(error.request_id)}", "dim")
     Console(stderr=True, soft_wrap=True, highlight=False).print(text)
 
 
@@ -118,7 +134,8 @@ def naming_options(options: Mapping[str, str]) -> Generator[None]:
     except CommandError as error:
         named = {fault.field: _option_of(fault.field, options) for fault in error.fields}
         error.fields = [fault._replace(field=named[fault.field]) for fault in error.fields]
-        for pointer in sorted(filter(None, named), key=len, reverse=True):
+        # A parameter's name may be a word of the sentence; a pointer is none.
+        for pointer in sorted((each for each in named if each.startswith("/")), key=len, reverse=True):
             error.detail = error.detail.replace(pointer, named[pointer])
         raise
 
@@ -129,6 +146,34 @@ def _option_of(pointer: str, options: Mapping[str, str]) -> str:
         return pointer
     begin = max(matching, key=len)
     return options[begin].format(pointer[len(begin) + 1 :]).strip()
+
+
+class CommandLine(typer.core.TyperGroup):
+    """The commands. An error of usage is printed as any other error."""
+
+    def main(self, *, standalone_mode: bool = True, **options: Any) -> Any:  # noqa: ANN401  # pyright: ignore[reportIncompatibleMethodOverride] -- typer passes keywords
+        """Run a command, and exit with its code unless `standalone_mode` is off."""
+        if not standalone_mode:
+            return super().main(standalone_mode=False, **options)
+        try:
+            code = super().main(standalone_mode=False, **options)
+        except (typer.exceptions.TyperException, CommandError) as raised:
+            error = raised if isinstance(raised, CommandError) else _usage_error(raised)
+            # Without a sentence, the help has been printed in its place.
+            if error.detail:
+                print_error(error, as_json="--json" in (options.get("args") or sys.argv[1:]))
+            code = error.exit_code
+        sys.exit(code)
+
+
+def _usage_error(error: typer.exceptions.TyperException) -> CommandError:
+    """An error of usage, with the closest option, and the command that lists the options as its remedy."""
+    close: Sequence[str] = getattr(error, "possibilities", None) or ()
+    detail = f"{error.message}. Did you mean {close[0]}?" if close else error.format_message()
+    context: typer.Context | None = getattr(error, "ctx", None)
+    command = "deliberate" if context is None else context.command_path
+    remedy = f"`{command} --help` shows what it takes"
+    return CommandError(Exit.USAGE, "usage", detail, remedy=remedy)
 
 
 def run(work: Callable[[], Coroutine[Any, Any, Exit]], *, as_json: bool) -> NoReturn:

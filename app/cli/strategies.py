@@ -1,7 +1,6 @@
 """`deliberate strategies`: lists the strategies, or shows one with its parameters."""
 
 import json
-from difflib import get_close_matches
 from typing import Annotated, Any, cast
 
 import typer
@@ -10,6 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from app.api.schemas import StrategyList, StrategyResource
+from app.api.suggestions import did_you_mean
 from app.cli.client import JsonObject, parsed
 from app.cli.exits import CommandError, Exit, output, run
 from app.cli.options import ApiKeyOption, JsonOption, StackOption, UrlOption
@@ -125,11 +125,10 @@ def strategy_text(strategy: StrategyResource) -> Group:
 
 
 def strategy_named(found: StrategyList, name: str) -> StrategyResource:
-    """The strategy with this name; raises CommandError that suggests the nearest name."""
+    """The strategy with this name; raises CommandError that suggests the closest name."""
     names = [strategy.name for strategy in found.items]
     if name not in names:
-        near = get_close_matches(name, names, n=1)
-        remedy = f"did you mean {near[0]}?" if near else f"the strategies are {', '.join(names)}"
+        remedy = f"{did_you_mean(name, names)}The strategies are {', '.join(names)}"
         raise CommandError(Exit.REFUSED, "unknown_strategy", f"there is no strategy {name!r}", remedy=remedy)
     return found.items[names.index(name)]
 

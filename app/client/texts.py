@@ -24,7 +24,7 @@ class TextsOfSeveral(dict[str, Texts]):
             self.pop(self._ended, None)
             self._ended = None
         match event:
-            case StreamGap(reason="epoch"):
+            case StreamGap(reason="epoch" | "beyond_end"):
                 self.clear()
             case DeliberationsSnapshot():
                 for texts in self.values():

@@ -87,7 +87,10 @@ class CallStarted(Envelope, frozen=True):
 
 
 class CallDelta(Envelope, frozen=True):
-    """View: a piece of an attempt's text; `offset` counts characters from the attempt's beginning."""
+    """View: a piece of an attempt's text; `offset` counts characters from the attempt's beginning.
+
+    The text is structured output as the engine writes it; a stream with `text=answer` has the answer in it instead.
+    """
 
     type: Literal["call.delta"] = "call.delta"
     call_id: Token

@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, TypeAdapter, ValidationError
 
+from app.deliberation.answer_schema import violation
 from app.deliberation.errors import InvalidOutput
 from app.deliberation.specification import Value
 
@@ -27,16 +28,27 @@ OutputKind = Literal[
 ]
 
 
+_ANSWERING: tuple[OutputKind, ...] = ("answer", "revision", "turn")
+
+
 class Output(Value, frozen=True):
     """Which schema a call's answer must satisfy.
 
-    `labels` and `criteria` shape a score; `issues` is how many a revision responds to at most.
+    `labels` and `criteria` shape a score; `issues` is how many a revision responds to at most. `answer_schema` is the
+    JSON Schema that the client demands of the answer, as JSON; empty where the answer is a text.
     """
 
     kind: OutputKind
     labels: tuple[str, ...] = ()
     criteria: tuple[str, ...] = ()
     issues: int = ISSUES_MAX
+    answer_schema: str = ""
+
+    def with_answers_of(self, schema: dict[str, Any] | None) -> "Output":
+        """The output with an answer of a schema; unchanged without a schema, and for kinds without an answer."""
+        if schema is None or self.kind not in _ANSWERING:
+            return self
+        return self.model_copy(update={"answer_schema": json.dumps(schema)})
 
 
 class _Parsed(BaseModel):
@@ -204,6 +216,7 @@ ParsedOutput = (
 )
 _Form = TypeVar("_Form")
 _CANDIDATES: TypeAdapter[dict[str, CandidateScore]] = TypeAdapter(dict[str, CandidateScore])
+_DOCUMENT: TypeAdapter[dict[str, Any]] = TypeAdapter(dict[str, Any])
 _WHERE_CHARS_MAX = 200
 
 
@@ -267,6 +280,13 @@ def json_schema(output: Output) -> dict[str, Any]:
 
     Raises ValueError for a report, which no engine writes.
     """
+    schema = _schema_of_kind(output)
+    if not output.answer_schema:
+        return schema
+    return {**schema, "properties": {**schema["properties"], "answer": json.loads(output.answer_schema)}}
+
+
+def _schema_of_kind(output: Output) -> dict[str, Any]:
     match output.kind:
         case "score":
             return _score_schema(output)
@@ -298,6 +318,20 @@ def _validated(validate: Callable[[str], _Form], text: str) -> _Form:
     # Parsers disagree on which of two equal names in an object counts, so such an answer is refused.
     json.loads(text, object_pairs_hook=_distinct)
     return parsed
+
+
+def _with_answer_as_text(text: str, schema: dict[str, Any]) -> str:
+    """The output with its answer's JSON as a text; raises InvalidOutput where the answer breaks the schema."""
+    fields = _validated(_DOCUMENT.validate_json, text)
+    if "answer" not in fields:
+        raise InvalidOutput("answer: Field required")
+    if (fault := violation(schema, fields["answer"], "answer")) is not None:
+        raise InvalidOutput(fault)
+    try:
+        answer = json.dumps(fields["answer"], ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+        return json.dumps({**fields, "answer": answer}, allow_nan=False)
+    except ValueError as exc:
+        raise InvalidOutput("a number is infinite or none") from exc
 
 
 def _scores(output: Output, text: str) -> Scores:
@@ -342,7 +376,12 @@ _FORMS: dict[OutputKind, type[ParsedOutput]] = {
 
 
 def parse_output(output: Output, text: str) -> ParsedOutput:
-    """Parse and check an engine's text against `output`; raise InvalidOutput naming the first fault."""
+    """Parse and check an engine's text against `output`; raise InvalidOutput naming the first fault.
+
+    An answer that has a schema of its own is parsed to its JSON.
+    """
+    if output.answer_schema:
+        text = _with_answer_as_text(text, json.loads(output.answer_schema))
     match output.kind:
         case "revision":
             return _revision(output, text)

@@ -51,7 +51,7 @@ class Criterion(Value, frozen=True):
 class Constraints(Value, frozen=True):
     """What the answer must satisfy. All of it but `timeout_seconds` and `on_deadline` reaches the prompts.
 
-    `metadata` is context for the agents.
+    `metadata` is context for the agents. With `answer_schema`, a JSON Schema, every answer is JSON that satisfies it.
     """
 
     rubric: tuple[Criterion, ...]
@@ -59,6 +59,7 @@ class Constraints(Value, frozen=True):
     timeout_seconds: int
     on_deadline: OnDeadline = "best"
     metadata: dict[str, str] = {}
+    answer_schema: dict[str, Any] | None = None
 
 
 class Sampling(Value, frozen=True):

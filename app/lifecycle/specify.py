@@ -127,6 +127,7 @@ def specification(
             timeout_seconds=asked.timeout_seconds or timeout_s,
             on_deadline=asked.on_deadline,
             metadata=asked.metadata,
+            answer_schema=asked.answer_schema,
         ),
         quorum=request.quorum or default_quorum(request.size),
         budget=Budget(**request.budget.model_dump()),

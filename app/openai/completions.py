@@ -40,6 +40,12 @@ def fingerprint(state: State) -> str:
     return f"deliberation-gateway-{_VERSION}-{specified.strategy}-v{specified.strategy_version}"
 
 
+def model_name(state: State) -> str:
+    """The model's whole name: strategy and role."""
+    specified = state.specification
+    return f"{specified.strategy}/{specified.agents[0].role}"
+
+
 def texts(state: State) -> tuple[str, ...]:
     """The verdict's answer, or all agents' answers if the strategy does not rank them; raises NoVerdict."""
     end = state.end
@@ -87,7 +93,7 @@ def completion(chat: ChatCompletionRequest, state: State) -> ChatCompletion:
     return ChatCompletion(
         id=completion_id(state),
         created=int(state.accepted.ts.timestamp()),
-        model=chat.model,
+        model=model_name(state),
         choices=tuple(ChatChoice(index=index, message=message) for index, message in enumerate(answers)),
         usage=_usage(state),
         system_fingerprint=fingerprint(state),
@@ -107,7 +113,7 @@ def _frame(chat: ChatCompletionRequest, state: State, *choices: ChatChunkChoice,
         id=completion_id(state),
         object="chat.completion.chunk",
         created=int(state.accepted.ts.timestamp()),
-        model=chat.model,
+        model=model_name(state),
         system_fingerprint=fingerprint(state),
         choices=choices,
         **added,

@@ -50,9 +50,10 @@ class ModelNotFound(HttpError):
 
     code = "model_not_found"
 
-    def __init__(self, detail: str) -> None:
+    def __init__(self, detail: str, meant: str) -> None:
+        """`meant` suggests a name, or is empty."""
         super().__init__(detail)
-        remedy = "Name it <strategy>/<ROLE>; GET /v1/models lists them."
+        remedy = f"{meant}Name it <strategy>/<ROLE>, or one of the two alone; GET /v1/models lists them."
         self.errors = (body_fault("/model", self.code, detail, remedy),)
 
 

@@ -24,6 +24,8 @@ from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 from app.api.problems import ValidationFailed, body_fault, body_problems
 from app.api.requests import (
     AGENTS_MAX,
+    DEFAULT_ROLE,
+    DEFAULT_STRATEGY,
     SEED_MAX,
     TASK_CHARS_MAX,
     BudgetRequest,
@@ -36,6 +38,7 @@ from app.api.requests import (
     SamplingRequest,
 )
 from app.api.schemas import FieldProblem
+from app.api.suggestions import did_you_mean
 from app.deliberation.specification import TIMEOUT_S_MAX, OnDeadline
 from app.openai.problems import ModelNotFound
 
@@ -158,6 +161,39 @@ class StreamOptions(RequestModel):
     include_obfuscation: bool | None = Field(default=None, description="Accepted and ignored")
 
 
+class JsonSchemaFormat(RequestModel):
+    """A named JSON Schema. Answers satisfy it with and without `strict`."""
+
+    name: str = Field(pattern=r"^[A-Za-z0-9_-]{1,64}$")
+    description: str | None = Field(default=None, max_length=2_000, description="Accepted and ignored")
+    json_schema: dict[str, Any] | None = Field(
+        default=None, alias="schema", description="Of an object, in a subset of JSON Schema; any object if absent"
+    )
+    strict: bool | None = Field(default=None, description="Accepted and ignored")
+
+
+class ResponseFormat(RequestModel):
+    """The form of the answer: a text, any JSON object, or an object that satisfies a schema."""
+
+    type: Literal["text", "json_object", "json_schema"]
+    json_schema: JsonSchemaFormat | None = Field(default=None, description="With the type `json_schema` only")
+
+    @property
+    def answer_schema(self) -> dict[str, Any] | None:
+        """The schema that answers must satisfy; None for texts."""
+        if self.type == "text":
+            return None
+        given = None if self.json_schema is None else self.json_schema.json_schema
+        return {"type": "object"} if given is None else given
+
+    @model_validator(mode="after")
+    def _check_type(self) -> Self:
+        if (self.json_schema is None) == (self.type == "json_schema"):
+            remedy = "Give json_schema with the type json_schema, and with no other."
+            raise _error("invalid_value", "The type and json_schema contradict each other", remedy)
+        return self
+
+
 class DeliberationOptions(RequestModel):
     """Fields of a deliberation that OpenAI's fields lack, with the bounds of `POST /deliberations`."""
 
@@ -179,7 +215,7 @@ def _listed(stop: object) -> object:
 class ChatCompletionRequest(RequestModel):
     """The body of `POST /v1/chat/completions`. Null is the same as absent in every field."""
 
-    model: str = Field(max_length=256, description="`<strategy>/<ROLE>`; `GET /v1/models` lists them")
+    model: str = Field(max_length=256, description="`<strategy>/<ROLE>` or one of both; `GET /v1/models` lists them")
     messages: list[ChatRequestMessage] = Field(min_length=1, max_length=MESSAGES_MAX)
     stream: bool | None = Field(
         default=None, description="Answer in server-sent chunks; the text follows once the deliberation has ended"
@@ -208,6 +244,9 @@ class ChatCompletionRequest(RequestModel):
     metadata: Metadata | None = None
     user: str | None = Field(default=None, max_length=512, description="Stored as metadata")
     safety_identifier: str | None = Field(default=None, max_length=512, description="Stored as metadata")
+    response_format: ResponseFormat | None = Field(
+        default=None, description="JSON as the answer: every agent's is checked, and one that breaks it does not count"
+    )
     deliberation: DeliberationOptions | None = Field(default=None, description="Extension: how to deliberate")
 
     parallel_tool_calls: IgnoredField = None
@@ -229,7 +268,6 @@ class ChatCompletionRequest(RequestModel):
     modalities: Annotated[Any, _Unsupported("Only text is supported", ["text"])] = None
     moderation: Annotated[Any, _Unsupported("Moderation is not supported")] = None
     presence_penalty: Annotated[Any, _Unsupported(_NO_SAMPLING, 0)] = None
-    response_format: Annotated[Any, _Unsupported("Structured output is not supported", {"type": "text"})] = None
     tool_choice: Annotated[Any, _Unsupported(_NO_TOOLS, "none", "auto")] = None
     tools: Annotated[Any, _Unsupported(_NO_TOOLS, [])] = None
     top_logprobs: Annotated[Any, _Unsupported(_NO_LOGPROBS, 0)] = None
@@ -249,6 +287,9 @@ class ChatCompletionRequest(RequestModel):
         faults: list[FieldProblem] = []
         if self.stream_options is not None and not self.stream:
             faults.append(body_fault("/stream_options", "invalid_value", "It needs a stream", "Set stream to true."))
+        if self.stop and self.response_format is not None and self.response_format.answer_schema is not None:
+            detail, remedy = "It would cut JSON off", "Leave it out, or ask for text."
+            faults.append(body_fault("/stop", "invalid_value", detail, remedy))
         bounds = {self.max_tokens, self.max_completion_tokens} - {None}
         if len(bounds) > 1:
             detail = "It contradicts max_completion_tokens"
@@ -279,11 +320,29 @@ def task_of(messages: Sequence[ChatRequestMessage]) -> str:
 
 
 def model_parts(model: str, registry: Registry) -> tuple[str, str]:
-    """The strategy and the role in a model's name; raises ModelNotFound."""
-    strategy, _, role = model.partition("/")
+    """The strategy and the role in a model's name, which may lack one of them; raises ModelNotFound.
+
+    A bare role deliberates by `council`, a bare strategy with the role DEV. Roles are read in any case.
+    """
+    first, slash, second = model.partition("/")
+    if slash:
+        strategy, role = first, second.upper()
+    elif first in registry["strategies"]:
+        strategy, role = first, DEFAULT_ROLE
+    else:
+        strategy, role = DEFAULT_STRATEGY, first.upper()
     if strategy not in registry["strategies"] or role not in registry["roles"]:
-        raise ModelNotFound(f"No model is named {model[:256]!r}.")
+        raise ModelNotFound(f"No model is named {model[:256]!r}.", _meant(model, registry))
     return strategy, role
+
+
+def model_names(registry: Registry) -> list[str]:
+    """Every strategy with every role."""
+    return [f"{strategy}/{role}" for strategy in registry["strategies"] for role in registry["roles"]]
+
+
+def _meant(model: str, registry: Registry) -> str:
+    return did_you_mean(model, [*model_names(registry), *registry["strategies"], *registry["roles"]])
 
 
 def _size(chat: ChatCompletionRequest, options: DeliberationOptions, strategy: str) -> int | None:
@@ -321,6 +380,8 @@ def _mapped_back(fault: FieldProblem) -> FieldProblem:
         case "task":
             text = _TOO_LONG if fault.code == "string_too_long" else {}
             return fault.model_copy(update={"pointer": "/messages", **text})
+        case "constraints" if rest == "answer_schema":
+            return fault.model_copy(update={"pointer": "/response_format/json_schema/schema"})
         case "constraints":
             return fault.model_copy(update={"pointer": f"/deliberation/{rest}"})
         case _ if first in DeliberationOptions.model_fields:
@@ -338,6 +399,8 @@ def deliberation_of(chat: ChatCompletionRequest, registry: Registry) -> Delibera
     options = chat.deliberation or DeliberationOptions()
     given = options.model_dump(exclude_none=True)
     constraints = {name: given.pop(name) for name in CONSTRAINTS if name in given}
+    if chat.response_format is not None:
+        constraints["answer_schema"] = chat.response_format.answer_schema
     sampling = SamplingRequest(
         temperature=chat.temperature, top_p=chat.top_p, max_tokens=chat.max_completion_tokens or chat.max_tokens
     )
@@ -355,7 +418,7 @@ def deliberation_of(chat: ChatCompletionRequest, registry: Registry) -> Delibera
     try:
         return DeliberationRequest.model_validate(body, context=dict(registry))
     except ValidationError as invalid:
-        faults = body_problems(invalid).errors
+        faults = body_problems(invalid, DeliberationRequest).errors
     except ValidationFailed as failed:
         faults = failed.errors
     raise ValidationFailed([_mapped_back(fault) for fault in faults])

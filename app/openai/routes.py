@@ -25,7 +25,7 @@ from app.deliberation.errors import DeliberationError, JournalUnavailable
 from app.deliberation.fold import State
 from app.openai.completions import completion, error_frames, frames, opening_frame
 from app.openai.problems import CHAT_STATUSES, NoVerdict, chat_headers, stream_error
-from app.openai.requests import ChatCompletionRequest, Registry, deliberation_of, model_parts
+from app.openai.requests import ChatCompletionRequest, Registry, deliberation_of, model_names, model_parts
 from app.openai.schemas import ChatCompletion, ModelList, ModelResource
 from app.routes.dependencies import Gateway, InGateway, OfTenant, api_router
 from app.streaming.event_stream import EventStreamResponse
@@ -204,8 +204,7 @@ async def create_chat_completion(request: Request, gateway: InGateway, tenant: O
 )
 async def list_models(gateway: InGateway) -> Response:
     """The models that `POST /v1/chat/completions` accepts."""
-    names = (f"{strategy}/{role}" for strategy in gateway["strategies"] for role in gateway["roles"])
-    models = tuple(ModelResource(id=name, created=0, owned_by=OWNER) for name in names)
+    models = tuple(ModelResource(id=name, created=0, owned_by=OWNER) for name in model_names(_registry(gateway)))
     return Response(dump(ModelList(data=models)), media_type="application/json")
 
 
@@ -214,7 +213,9 @@ async def list_models(gateway: InGateway) -> Response:
     summary="Get one model",
     responses={200: answer("The model", model=ModelResource), **openai_errors(404)},
 )
-async def get_model(gateway: InGateway, model: Annotated[str, Path(description="`<strategy>/<ROLE>`")]) -> Response:
-    """The slash in the name may be percent-encoded."""
-    model_parts(model, _registry(gateway))
-    return Response(dump(ModelResource(id=model, created=0, owned_by=OWNER)), media_type="application/json")
+async def get_model(
+    gateway: InGateway, model: Annotated[str, Path(description="`<strategy>/<ROLE>` or one of both")]
+) -> Response:
+    """The slash in the name may be percent-encoded; the answer has the whole name."""
+    name = "/".join(model_parts(model, _registry(gateway)))
+    return Response(dump(ModelResource(id=name, created=0, owned_by=OWNER)), media_type="application/json")

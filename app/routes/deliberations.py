@@ -2,18 +2,19 @@
 
 import base64
 import re
-from typing import Annotated, Any, get_args
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any, Literal, get_args
 from urllib.parse import urlencode
 
-from fastapi import Request, Response
-from pydantic import AwareDatetime, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from fastapi import Query, Request, Response
+from pydantic import AfterValidator, AwareDatetime, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 from pydantic_core import PydanticCustomError
 
 from app.api.problems import ValidationFailed, parameter_problems
 from app.api.request_body import body_of
 from app.api.requests import CancelRequest, DeliberationRequest, submission_of, wait_of
 from app.api.responses import IDEMPOTENCY_KEY, IF_NONE_MATCH, PREFER, answer, body, parameter, problems
-from app.api.schemas import Deliberation, DeliberationPage, FieldProblem, Status, dump, without_content
+from app.api.schemas import Deliberation, DeliberationPage, FieldProblem, Status, dump, without_content, without_details
 from app.catalog.entries import ListFilter
 from app.catalog.index import NOT_READ
 from app.catalog.projection import resource, summary
@@ -36,9 +37,21 @@ _METADATA_SCHEMA: dict[str, Any] = {
 router = api_router("deliberations")
 
 
-def _etag(state: State, *, read: bool) -> str:
-    """The validator of the resource; the one without content is another representation."""
-    return f'"{state.deliberation_id}-{state.revision}{"" if read else "-withheld"}"'
+Shown = Literal["whole", "summary", "withheld"]
+_REPRESENTATIONS: Mapping[Shown, Callable[[Deliberation], Deliberation]] = {
+    "whole": lambda found: found,
+    "summary": without_details,
+    "withheld": without_content,
+}
+
+
+def _shown(*, read: bool) -> Shown:
+    return "whole" if read else "withheld"
+
+
+def _etag(state: State, shown: Shown) -> str:
+    """The validator of a representation of the resource."""
+    return f'"{state.deliberation_id}-{state.revision}{"" if shown == "whole" else f"-{shown}"}"'
 
 
 def _matches(request: Request, etag: str) -> bool:
@@ -47,28 +60,28 @@ def _matches(request: Request, etag: str) -> bool:
     return any(each.strip().removeprefix("W/") in (etag, "*") for each in given.split(",") if each.strip())
 
 
-def _headers(state: State, wait_s: int | None, *, read: bool) -> dict[str, str]:
-    headers = {"ETag": _etag(state, read=read), "Cache-Control": "private, no-cache"}
+def _headers(state: State, wait_s: int | None, shown: Shown) -> dict[str, str]:
+    headers = {"ETag": _etag(state, shown), "Cache-Control": "private, no-cache"}
     return headers if wait_s is None else {**headers, "Preference-Applied": f"wait={wait_s}"}
 
 
-def _resource_response(gateway: Gateway, state: State, status: int, headers: dict[str, str], *, read: bool) -> Response:
+def _resource_response(gateway: Gateway, state: State, status: int, headers: dict[str, str], shown: Shown) -> Response:
     epoch, retention_s = gateway["catalog"].epoch, gateway["settings"].retention_s
     if not epoch:
         raise JournalUnavailable(NOT_READ)
-    found = resource(state, epoch=epoch, retention_s=retention_s)
-    return Response(dump(found if read else without_content(found)), status, headers, media_type="application/json")
+    found = _REPRESENTATIONS[shown](resource(state, epoch=epoch, retention_s=retention_s))
+    return Response(dump(found), status, headers, media_type="application/json")
 
 
 async def _awaited_response(
-    gateway: Gateway, tenant: str, state: State, wait_s: int | None, headers: dict[str, str], *, read: bool
+    gateway: Gateway, tenant: str, state: State, wait_s: int | None, headers: dict[str, str], shown: Shown
 ) -> Response:
-    """The deliberation after the preferred wait: 200 with its end, 202 without; its content if the caller may read."""
+    """The deliberation after the preferred wait: 200 with its end, 202 without."""
     state = await gateway["deliberations"].wait_until_ended(tenant, state, wait_s)
-    sent = _headers(state, wait_s, read=read) | headers
+    sent = _headers(state, wait_s, shown) | headers
     if state.ended:
-        return _resource_response(gateway, state, 200, sent, read=read)
-    return _resource_response(gateway, state, 202, {**sent, "Retry-After": str(POLL_AFTER_S)}, read=read)
+        return _resource_response(gateway, state, 200, sent, shown)
+    return _resource_response(gateway, state, 202, {**sent, "Retry-After": str(POLL_AFTER_S)}, shown)
 
 
 async def _revised(gateway: Gateway, tenant: str, state: State, wait_s: int) -> State:
@@ -110,7 +123,17 @@ async def create_deliberation(request: Request, gateway: InGateway, tenant: OfTe
     headers = {"Location": f"/deliberations/{state.deliberation_id}"}
     if replayed:
         headers["Idempotency-Replayed"] = "true"
-    return await _awaited_response(gateway, tenant, state, wait_of(request), headers, read=read)
+    return await _awaited_response(gateway, tenant, state, wait_of(request), headers, _shown(read=read))
+
+
+class DeliberationQuery(BaseModel):
+    """The query of a deliberation."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
+
+    view: Literal["whole", "summary"] = Field(
+        "whole", description="`summary`: verdict, status, usage and times, without the request and each agent's work"
+    )
 
 
 @router.get(
@@ -119,22 +142,30 @@ async def create_deliberation(request: Request, gateway: InGateway, tenant: OfTe
     responses={
         200: answer("The current state", *_HEADERS, model=Deliberation),
         304: answer("Unchanged since the ETag in If-None-Match", *_HEADERS),
-        **problems(404, 410, 503),
+        **problems(404, 410, 422, 503),
     },
     openapi_extra={"parameters": [IF_NONE_MATCH, PREFER]},
 )
 async def get_deliberation(
-    request: Request, gateway: InGateway, tenant: OfTenant, deliberation_id: DeliberationId
+    request: Request,
+    gateway: InGateway,
+    tenant: OfTenant,
+    deliberation_id: DeliberationId,
+    query: Annotated[DeliberationQuery, Query()],
 ) -> Response:
-    """The fold of its facts. With `Prefer: wait` a long poll, until the revision differs from the ETag given."""
+    """The fold of its facts. With `Prefer: wait` a long poll, until the revision differs from the ETag given.
+
+    With `view=summary` the outcome, the cost and the times alone; `withheld` names the fields left empty.
+    """
+    shown = query.view
     state = await gateway["deliberations"].load(tenant, deliberation_id)
     wait_s = wait_of(request)
     known = request.headers.get("if-none-match")
-    if wait_s is not None and (known is None or _matches(request, _etag(state, read=True))):
+    if wait_s is not None and (known is None or _matches(request, _etag(state, shown))):
         state = await _revised(gateway, tenant, state, wait_s)
-    if _matches(request, _etag(state, read=True)):
-        return Response(status_code=304, headers=_headers(state, wait_s, read=True))
-    return _resource_response(gateway, state, 200, _headers(state, wait_s, read=True), read=True)
+    if _matches(request, _etag(state, shown)):
+        return Response(status_code=304, headers=_headers(state, wait_s, shown))
+    return _resource_response(gateway, state, 200, _headers(state, wait_s, shown), shown)
 
 
 @router.post(
@@ -158,7 +189,7 @@ async def cancel_deliberation(
     asked = await body_of(request, CancelRequest)
     state = await gateway["deliberations"].load(tenant, deliberation_id)
     state = await gateway["deliberations"].cancel(tenant, state, asked.reason)
-    return await _awaited_response(gateway, tenant, state, wait_of(request), {}, read=read)
+    return await _awaited_response(gateway, tenant, state, wait_of(request), {}, _shown(read=read))
 
 
 @router.delete(
@@ -190,7 +221,7 @@ class ListQuery(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
     status: Status | None = None
-    role: str | None = Field(default=None, max_length=64)
+    role: Annotated[str, AfterValidator(str.upper)] | None = Field(default=None, max_length=64)
     strategy: str | None = Field(default=None, max_length=64)
     created_after: Instant | None = None
     created_before: Instant | None = None
@@ -214,7 +245,7 @@ def _query(request: Request) -> tuple[ListQuery, dict[str, str]]:
     try:
         return ListQuery.model_validate(parameters), metadata
     except ValidationError as exc:
-        raise parameter_problems(exc) from exc
+        raise parameter_problems(exc, ListQuery) from exc
 
 
 class InvalidListCursor(InvalidCursor):

@@ -4,7 +4,7 @@ Every error is answered before the stream opens.
 """
 
 from collections.abc import AsyncGenerator
-from typing import Annotated
+from typing import Annotated, Literal
 
 from fastapi import Depends, Header, Query, Request, Response
 from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
@@ -16,6 +16,7 @@ from app.api.negotiation import Media, media_of
 from app.api.problems import TooManyStreams, ValidationFailed
 from app.api.responses import answer, headers, problems
 from app.api.schemas import FieldProblem
+from app.api.suggestions import did_you_mean
 from app.routes.dependencies import DeliberationId, InGateway, OfTenant, api_router
 from app.streaming.frames import EVENT_TYPES, EventSelection
 from app.streaming.resume import EventsRequest
@@ -60,6 +61,10 @@ class EventsQuery(BaseModel):
     types: list[Annotated[str, WithJsonSchema({"type": "string", "enum": sorted(EVENT_TYPES)})]] = Field(
         [], max_length=32, description="Only logged events of these types, separated by commas or repeated"
     )
+    text: Literal["raw", "answer"] = Field(
+        "raw",
+        description="What calls show: the engine's raw structured output, or with `answer` the growing answer in it",
+    )
     limit: int = Field(200, ge=1, le=1_000, description="Events on a JSON page; streams have no limit")
 
     def selection(self) -> EventSelection:
@@ -70,7 +75,7 @@ class EventsQuery(BaseModel):
         unknown = sorted(named - EVENT_TYPES)
         if unknown:
             detail = f"No logged event has the type {', '.join(map(repr, unknown))}"[:500]
-            remedy = f"Give some of {', '.join(sorted(EVENT_TYPES))}."
+            remedy = f"{did_you_mean(unknown[0], EVENT_TYPES)}Give some of {', '.join(sorted(EVENT_TYPES))}."
             fault = FieldProblem(location="query", pointer="types", code="unknown_type", detail=detail, remedy=remedy)
             raise ValidationFailed([fault])
         return EventSelection(self.deltas, named)
@@ -129,5 +134,7 @@ async def read_deliberation_events(
 ) -> Response:
     """Every event once, in the order of the log. A page after the terminal event is empty, and says that it ended."""
     selection, cursor = query.selection(), query.cursor(last_event_id)
-    request = EventsRequest(tenant, frozenset({deliberation_id}), selection, cursor, single=True)
+    request = EventsRequest(
+        tenant, frozenset({deliberation_id}), selection, cursor, single=True, answers=query.text == "answer"
+    )
     return await events_response(gateway["streams"], request, media, query.limit)

@@ -58,5 +58,6 @@ async def read_events(
         ids = frozenset(checked_token(each, "id") for each in query.deliberation)
     except InvalidToken as exc:
         raise NotFound("No deliberation can have one of these ids: ids match [a-z0-9_-]{1,64}.") from exc
-    request = EventsRequest(tenant, ids, query.selection(), cursor, frozenset(query.status))
+    statuses, answers = frozenset(query.status), query.text == "answer"
+    request = EventsRequest(tenant, ids, query.selection(), cursor, statuses, answers=answers)
     return await events_response(gateway["streams"], request, media, query.limit)

@@ -20,6 +20,7 @@ from app.api.schemas import (
     StrategyResource,
     dump,
 )
+from app.api.suggestions import did_you_mean
 from app.deliberation.errors import InvalidRequest, NotFound
 from app.deliberation.roles import Role, parse_roles, without_credentials
 from app.observability.replica_status import AgentStatus, earliest, read
@@ -111,13 +112,14 @@ async def list_roles(gateway: InGateway) -> Response:
     responses={200: answer("The role", model=RoleResource), **problems(404)},
 )
 async def get_role(
-    gateway: InGateway, role: Annotated[str, PathParameter(description="Name of the role in roles.yaml")]
+    gateway: InGateway, role: Annotated[str, PathParameter(description="Name of the role in roles.yaml, in any case")]
 ) -> Response:
     """`live` is null when no replica answered within half a second."""
-    declared = gateway["roles"].get(role)
-    if declared is None:
-        raise NotFound(f"This role does not exist; the roles are {', '.join(sorted(gateway['roles']))}.")
-    return Response(dump(await _described(gateway, role, declared)), media_type="application/json")
+    roles, name = gateway["roles"], role.upper()
+    if name not in roles:
+        meant = did_you_mean(role, roles)
+        raise NotFound(f"This role does not exist. {meant}The roles are {', '.join(sorted(roles))}.")
+    return Response(dump(await _described(gateway, name, roles[name])), media_type="application/json")
 
 
 @router.get(

@@ -97,8 +97,12 @@ class EventSelection:
     types: frozenset[str] | None = None
 
     def takes(self, frame: EventFrame) -> bool:
-        """Whether the viewer receives this event."""
-        return (self.deltas or frame.type != "call.delta") and (self.types is None or frame.type in self.types)
+        """Whether the viewer receives this event; none without data."""
+        return (
+            bool(frame.data)
+            and (self.deltas or frame.type != "call.delta")
+            and (self.types is None or frame.type in self.types)
+        )
 
 
 def control_frame(kind: str, data: bytes) -> bytes:

@@ -18,7 +18,8 @@ class EventsRequest:
     """The events that a viewer requests. `ids` is empty for every deliberation of the tenant, `statuses` for any.
 
     A `single` stream is about one deliberation: its control events name it, it always sends the terminal event, and
-    nothing follows that. `cursor` is None when the viewer has none.
+    nothing follows that. `cursor` is None when the viewer has none. With `answers`, calls show their growing answers in
+    place of their raw texts.
     """
 
     tenant: str
@@ -27,6 +28,7 @@ class EventsRequest:
     cursor: Cursor | None
     statuses: frozenset[Status] = frozenset()
     single: bool = False
+    answers: bool = False
 
     @property
     def deliberation_id(self) -> str | None:
@@ -36,7 +38,8 @@ class EventsRequest:
     @property
     def snapshot_key(self) -> SnapshotKey:
         """The snapshots that it needs. A viewer that resumes does so without the deliberations deleted meanwhile."""
-        return SnapshotKey(self.tenant, self.ids, self.statuses, strict=self.cursor is None and not self.single)
+        strict = self.cursor is None and not self.single
+        return SnapshotKey(self.tenant, self.ids, self.statuses, strict=strict, answers=self.answers)
 
     @property
     def stored(self) -> Patterns:
@@ -97,15 +100,17 @@ class ResumePoint:
         }
 
 
-def gap_reason(cursor: Cursor, log: StreamState) -> Literal["retention", "epoch"] | None:
+def gap_reason(cursor: Cursor, log: StreamState) -> Literal["retention", "epoch", "beyond_end"] | None:
     """Why events after `cursor` cannot be replayed without a gap; None when they can.
 
-    A log that lost its newest events gives their sequences out again, so a cursor beyond its end is of another epoch.
+    A log that lost its newest events gives their sequences out again: what its clients know is not in it any more.
     """
     if cursor == BEGINNING:
         return None
-    if cursor.epoch != log.epoch or cursor.sequence > log.last_sequence:
+    if cursor.epoch != log.epoch:
         return "epoch"
+    if cursor.sequence > log.last_sequence:
+        return "beyond_end"
     return "retention" if 0 < cursor.sequence < log.first_sequence - 1 else None
 
 

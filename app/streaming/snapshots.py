@@ -28,12 +28,16 @@ CheckFacts = Callable[[str, Sequence[Record]], None]
 
 
 class SnapshotKey(NamedTuple):
-    """The deliberations of a set. With `strict` each must exist; otherwise one that is left is enough."""
+    """The deliberations of a set. With `strict` each must exist; otherwise one that is left is enough.
+
+    With `answers` its frames have the calls' answers so far in place of their raw texts.
+    """
 
     tenant: str
     ids: frozenset[str]
     statuses: frozenset[Status]
     strict: bool
+    answers: bool = False
 
 
 @dataclass(frozen=True, slots=True)

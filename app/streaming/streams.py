@@ -22,6 +22,7 @@ from app.catalog.projection import resource, summary
 from app.deliberation.errors import JournalUnavailable
 from app.deliberation.ports import Clock, Journal
 from app.log.paging import read_page
+from app.streaming.answers import AnswerFrames, unfinished_answer
 from app.streaming.event_stream import EventStreamResponse
 from app.streaming.feed import Feed
 from app.streaming.frames import (
@@ -82,6 +83,7 @@ class Streams:
     feed: Feed
     clock: Clock
     snapshots: SnapshotCache
+    answers: AnswerFrames
     retention_s: int
     heartbeat_s: float
     age_max_s: float
@@ -120,7 +122,7 @@ class Streams:
             began_s = loop.time()
             if request.ids:
                 chosen = [s for s in known.snapshots if not request.statuses or s.state.status in request.statuses]
-                frames = tuple([_framed(await self._snapshot(request.tenant, each, known)) for each in chosen])
+                frames = tuple([_framed(await self._snapshot(request, each, known)) for each in chosen])
             else:
                 frames = (_framed(await self._listed(request, known)),)
             self.snapshots.charge(request.snapshot_key, loop.time() - began_s)
@@ -128,8 +130,10 @@ class Streams:
 
         return await known.frames.get(encode)
 
-    async def _snapshot(self, tenant: str, snapshot: Snapshot, known: SnapshotSet) -> DeliberationSnapshot:
-        unfinished = await self.snapshots.unfinished(tenant, snapshot, known.log.last_sequence)
+    async def _snapshot(self, request: EventsRequest, snapshot: Snapshot, known: SnapshotSet) -> DeliberationSnapshot:
+        unfinished = await self.snapshots.unfinished(request.tenant, snapshot, known.log.last_sequence)
+        if request.answers:
+            unfinished = tuple(map(unfinished_answer, unfinished))
         return DeliberationSnapshot(
             deliberation_id=snapshot.deliberation_id,
             ts=self.clock.now(),
@@ -176,8 +180,8 @@ class Streams:
     async def page(self, point: ResumePoint, limit: int) -> bytes:
         """An EventPage as JSON, from the first retained event on when the viewer has no cursor.
 
-        Events are copied as they are stored. A page may hold fewer than `limit` although more follow, because at most
-        about `EXAMINED_MAX` are examined.
+        Events are copied as they are stored, unless answers are asked for. A page may hold fewer than `limit` although
+        more follow, because at most about `EXAMINED_MAX` are examined.
         """
         request, epoch, items = point.request, point.epoch, list[bytes]()
         position = point.begin if point.cursor is None and point.gap is None else point.start
@@ -197,14 +201,30 @@ class Streams:
                     continue
                 if frame.ends:
                     unended.discard(frame.deliberation_id)
+                (frame,) = await self._shown(request, [frame])
                 if takes(frame):
-                    items.append(_item(epoch, record.sequence, record.data))
+                    items.append(_item(epoch, record.sequence, event_in(frame.data)))
                 if len(items) == limit or (request.single and not unended):
                     position = record.sequence
                     break
         ended = "true" if request.ids and not unended else "false"
         end = f'],"next":"{Cursor(epoch, position)}","ended":{ended}}}'
         return b'{"items":[' + b",".join(items) + end.encode()
+
+    async def _shown(self, request: EventsRequest, frames: Sequence[EventFrame]) -> Sequence[EventFrame]:
+        """The frames as the request asks for them; raises JournalUnavailable."""
+        if not request.answers:
+            return frames
+        return await self.answers.of(request.tenant, frames, request.selection.takes)
+
+    async def _shown_patiently(self, request: EventsRequest, frames: Sequence[EventFrame]) -> Sequence[EventFrame]:
+        """The same, once the log can be read; nothing while draining, because the viewer comes back for them."""
+        while not self.feed.draining.is_set():
+            try:
+                return await self._shown(request, frames)
+            except JournalUnavailable:
+                await asyncio.sleep(_RETRY_S)
+        return ()
 
     def _filter(self, request: EventsRequest) -> Callable[[EventFrame], bool]:
         if request.live == request.stored and not request.statuses:
@@ -260,6 +280,7 @@ class Streams:
                     yield batcher.cursor_update() + self._reconnect(request, reason)
                     return
                 frames = await viewer.batch(ends_at_s if batcher.skipped is None else min(ends_at_s, update_at_s))
+                frames = await self._shown_patiently(request, frames)
                 count = _up_to_last_end(frames, unended)
                 for chunk in batcher.chunks(frames if count is None else frames[:count]):
                     began_s = loop.time()

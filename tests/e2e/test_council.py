@@ -45,11 +45,12 @@ async def test_a_council_reaches_a_verdict_that_reports_every_part(stack: Stack)
         assert sum(part[side] for part in found["usage"]["by_agent"]) == found["usage"][side]
 
 
-async def test_the_stream_sends_every_event_and_deltas_rebuild_each_text(stack: Stack) -> None:
+@pytest.mark.parametrize("text", ["raw", "answer"])
+async def test_the_stream_sends_every_event_and_deltas_rebuild_each_text(stack: Stack, text: str) -> None:
     await stack.script(**{**SLOW, "duration_ms": 200})
     deliberation_id = await stack.submit(strategy="best_of_n")
-    path = f"/deliberations/{deliberation_id}/events"
-    live = await stack.client.get(path, params={"after": "0"}, headers={"Accept": "text/event-stream"})
+    path = f"/deliberations/{deliberation_id}/events?text={text}"
+    live = await stack.client.get(f"{path}&after=0", headers={"Accept": "text/event-stream"})
     assert live.status_code == 200 and live.headers["content-type"].startswith("text/event-stream")
     events = frames(live.text)
     assert events[0][1]["type"] == "stream.opened" and events[1][1]["type"] == "deliberation.accepted"
@@ -65,7 +66,10 @@ async def test_the_stream_sends_every_event_and_deltas_rebuild_each_text(stack: 
     finished = [event for _, event in events if event["type"] == "call.finished"]
     assert len(finished) == 6
     for event in finished:
-        assert texts[event["call_id"], event["attempt"]] == event["text"]
+        if text == "raw" or event["stage"] == 1:
+            assert texts[event["call_id"], event["attempt"]] == event["text"]
+        else:  # a ballot has no answer
+            assert (event["call_id"], event["attempt"]) not in texts and "criteria" in event["text"]
     middle = events[len(events) // 2][0]
     assert middle is not None
     resumed = await stack.client.get(path, headers={"Accept": "text/event-stream", "Last-Event-ID": middle})
@@ -75,7 +79,7 @@ async def test_the_stream_sends_every_event_and_deltas_rebuild_each_text(stack: 
     ]
     over = await stack.client.get(path, headers={"Accept": "text/event-stream", "Last-Event-ID": str(events[-1][0])})
     assert over.status_code == 204
-    page = await stack.client.get(path, params={"after": "0", "limit": 1000}, headers={"Accept": "application/json"})
+    page = await stack.client.get(f"{path}&after=0&limit=1000", headers={"Accept": "application/json"})
     assert [item["id"] for item in page.json()["items"]] == [cursor for cursor, _ in events if cursor]
     assert page.json()["ended"] is True
 

@@ -5,13 +5,14 @@ import subprocess
 import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import httpx2
 import openai
 import pytest
 from openai.types import CompletionUsage
 from openai.types.chat import ChatCompletionMessageParam
+from pydantic import BaseModel, Field
 
 from app.deliberation.strategies import STRATEGIES
 from tests.e2e.conftest import SLOW, TASK, Stack
@@ -71,6 +72,35 @@ async def test_every_strategy_answers_and_its_usage_equals_the_engines_count(
     assert "Answer in Python." in read["task"] and TASK in read["task"]
     assert found._request_id == raw.headers["x-request-id"]  # pyright: ignore[reportPrivateUsage] -- documented
     await counted(stack, found.usage)
+
+
+class Step(BaseModel):
+    title: str
+    hours: float | None
+
+
+class Plan(BaseModel):
+    """What the client demands: nested, with a choice and a number."""
+
+    goal: str
+    risk: Literal["low", "high"]
+    steps: list[Step]
+    agents: int = Field(ge=1, le=9)
+
+
+@pytest.mark.parametrize("strategy", [strategy for strategy in STRATEGIES if strategy != "execute"])
+async def test_every_strategy_with_answers_gives_the_demanded_json(
+    stack: Stack, client: openai.AsyncOpenAI, strategy: str
+) -> None:
+    found = await client.chat.completions.parse(model=strategy, messages=MESSAGES, seed=7, response_format=Plan)
+    assert found.model == f"{strategy}/DEV"
+    assert found.choices and all(isinstance(choice.message.parsed, Plan) for choice in found.choices)
+
+
+async def test_a_demand_that_no_strategy_or_engine_can_keep_is_refused(client: openai.AsyncOpenAI) -> None:
+    with pytest.raises(openai.BadRequestError) as refused:
+        await client.chat.completions.parse(model="execute", messages=MESSAGES, response_format=Plan)
+    assert refused.value.param == "response_format.json_schema.schema"
 
 
 async def test_the_client_without_a_loop_works_too(stack: Stack) -> None:

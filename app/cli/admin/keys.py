@@ -32,6 +32,7 @@ from app.access.keys import (
     key_subject,
 )
 from app.api.schemas import dump
+from app.api.suggestions import did_you_mean
 from app.cli.admin.streams import LogTarget, NatsOption, WaitOption, connected, find_log
 from app.cli.exits import EXIT_HELP, CommandError, Exit, output, print_json, run
 from app.cli.options import JsonOption, StackOption, checked_tenant
@@ -72,7 +73,9 @@ def _checked_name(value: str) -> str:
 def _checked_scopes(values: list[str]) -> list[str]:
     for value in values:
         if value not in SCOPES:
-            raise typer.BadParameter(f"there is no scope {value!r}; the scopes are {', '.join(SCOPES)}")
+            raise typer.BadParameter(
+                f"there is no scope {value!r}. {did_you_mean(value, SCOPES)}The scopes are {', '.join(SCOPES)}"
+            )
     return values
 
 
@@ -144,10 +147,10 @@ def create_key(
     wait_s: WaitOption = 10.0,
 ) -> None:
     """Create a key. Stdout has only the key, which cannot be shown again."""
-    span, scopes = lifetime(expires), cast("list[Scope]", scope)
+    span, scopes, pepper = lifetime(expires), cast("list[Scope]", scope), pepper_of_environment()
 
     async def work(journal: JetStreamJournal) -> Exit:
-        now, pepper = datetime.now(UTC), pepper_of_environment()
+        now = datetime.now(UTC)
         expires_at = None if span is None else now + span
         fact, key = created(pepper, name=name, tenant=tenant, scopes=scopes, created_at=now, expires_at=expires_at)
         appended = await journal.write(key_subject(fact), dump(fact))
@@ -187,9 +190,9 @@ def list_keys(
     wait_s: WaitOption = 10.0,
 ) -> None:
     """List the keys with their status, oldest first. With KEY_PEPPER set, seals are verified."""
+    pepper = pepper_of_environment() if os.environ.get("KEY_PEPPER") else None
 
     async def work(journal: JetStreamJournal) -> Exit:
-        pepper = pepper_of_environment() if os.environ.get("KEY_PEPPER") else None
         listing, now = await KeyListing.read(journal, pepper), datetime.now(UTC)
         held = sorted(listing.book.keys.values(), key=lambda key: key.fact.created_at)
         pepper_id = pepper and pepper.id
@@ -208,10 +211,10 @@ def revoke_key(
     wait_s: WaitOption = 10.0,
 ) -> None:
     """Revoke a key for ever, with KEY_PEPPER set. Every gateway refuses it within a second and ends its streams."""
+    pepper = pepper_of_environment()
 
     async def work(journal: JetStreamJournal) -> Exit:
         # The argument may also be the whole key, as after a leak.
-        pepper = pepper_of_environment()
         known, listing = key_id_of(key_id) or key_id, await KeyListing.read(journal, pepper)
         held = listing.book.keys.get(known)
         if held is None:

@@ -14,7 +14,7 @@ from rich.text import Text
 from app.api.schemas import Deliberation, RoleList, StrategyList
 from app.cli.bench.results import result_document, result_lines
 from app.cli.client import GatewayClient, JsonObject, parsed
-from app.cli.exits import CommandError, Exit, FieldFault, naming_options, print_json
+from app.cli.exits import CommandError, Exit, FieldFault, cause, naming_options, print_json
 from app.cli.render.lanes import is_simulated
 from app.cli.render.progress import ProgressEvent
 from app.cli.render.silence import heartbeats, progress_reports
@@ -63,7 +63,7 @@ def read_dataset(path: Path, limit: int | None) -> list[Question]:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         remedy = "name a file of one JSON object a line, in UTF-8"
-        raise CommandError(Exit.USAGE, "dataset_unreadable", f"{path}: {error}", remedy=remedy) from error
+        raise CommandError(Exit.USAGE, "dataset_unreadable", f"{path}: {cause(error)}", remedy=remedy) from error
     try:
         return parse_dataset(text)[:limit]
     except DatasetInvalid as error:

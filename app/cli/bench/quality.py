@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from app.api.suggestions import did_you_mean
 from app.cli.bench.engines import Plan, gateway_before, measure, read_dataset
 from app.cli.bench.proof import proof
 from app.cli.exits import Exit, run
@@ -25,7 +26,8 @@ def _checked_strategies(values: list[str] | None) -> list[str]:
     for value in values or []:
         if value not in STRATEGIES or value in _WITHOUT_VERDICT:
             known = ", ".join(name for name in STRATEGIES if name not in _WITHOUT_VERDICT)
-            raise typer.BadParameter(f"{value!r} has no verdict to measure; choose one of {known}")
+            meant = did_you_mean(value, STRATEGIES)
+            raise typer.BadParameter(f"{value!r} has no verdict to measure. {meant}Choose one of {known}")
     return list(dict.fromkeys(values or []))
 
 
@@ -105,6 +107,8 @@ def quality(
             if name not in _OF_THE_PROOF and _given(context, name):
                 raise typer.BadParameter(f"--{name.replace('_', '-')} needs --dataset: the proof uses no engine")
         run(lambda: proof(strategy or (), runs, seed, as_json=as_json), as_json=as_json)
+    # The first complaint, and before anything starts: an invalid row costs nothing.
+    questions = read_dataset(dataset, limit)
     _check_sources(context, strategy or [], data_dir, at_url=url is not None)
     engines = tuple(engine_url or ())
     plan = Plan(
@@ -120,8 +124,6 @@ def quality(
     )
 
     async def work() -> Exit:
-        # Read before anything starts, so that an invalid row costs nothing.
-        questions = read_dataset(dataset, limit)
         source = gateway_before(engines, data_dir) if engines else gateway_client(url, data_dir, api_key)
         async with source as gateway:
             await measure(gateway, plan, dataset.name, questions, as_json=as_json)

@@ -14,7 +14,8 @@ from urllib.parse import unquote, urlsplit
 import yaml
 
 import app
-from app.cli.exits import CommandError, Exit
+from app.access.keys import PEPPER_CHARS_MIN
+from app.cli.exits import CommandError, Exit, cause
 from app.cli.options import DATA_DIR, nats_url_file
 from app.cli.render.progress import PortShifted, ProgressReport
 from app.cli.stack.processes import PortAllocator, write_private
@@ -24,6 +25,7 @@ from app.deliberation.roles import parse_roles
 from app.log import stream_settings as bounds
 from app.log.seal import LOG_KEY_NAME, LOG_KEY_VARIABLE, LogSeal
 from app.log.stream_settings import StreamSettings
+from app.webhooks.signatures import MASTER_CHARS_MIN
 
 LOOPBACK = "127.0.0.1"
 WEBHOOK_SECRET_FILE = "webhook_secret"
@@ -118,10 +120,15 @@ class Layout:
 
 
 def plan_stack(options: StackOptions, report: ProgressReport) -> Layout:
-    """Choose ports and directories, and create the data directory; raises CommandError for unusable roles."""
+    """Choose ports and make the data directory; raises CommandError for unusable roles, secrets and settings."""
     roles = _role_names(options.roles_file or PACKAGED_ROLES)
+    _check_secret("KEY_PEPPER", options.key_pepper, PEPPER_CHARS_MIN)
+    for secret in filter(None, os.environ.get("WEBHOOK_SECRETS", "").split(",")):
+        _check_secret("WEBHOOK_SECRETS", secret.strip(), MASTER_CHARS_MIN)
+    make_data_dir(options.data_dir)
     data_dir = options.data_dir.resolve()
-    (data_dir / "logs").mkdir(parents=True, exist_ok=True)
+    (data_dir / "logs").mkdir(exist_ok=True)
+    log_key_file = _log_key_file(data_dir)
     ports = {"gateway": _port(PortAllocator(options.host), "gateway", options.port, report)}
     loopback = PortAllocator(LOOPBACK)
     if options.nats_url is None:
@@ -141,7 +148,7 @@ def plan_stack(options: StackOptions, report: ProgressReport) -> Layout:
         options=options,
         data_dir=data_dir,
         ray_dir=_ray_dir(data_dir),
-        log_key_file=_log_key_file(data_dir),
+        log_key_file=log_key_file,
         webhook_secrets=os.environ.get("WEBHOOK_SECRETS") or _kept_secret(data_dir / WEBHOOK_SECRET_FILE),
         url=f"http://{f'[{url_host}]' if ':' in url_host else url_host}:{ports['gateway']}",
         nats_passwords=_nats_users(data_dir, options, nats_url),
@@ -156,10 +163,32 @@ def plan_stack(options: StackOptions, report: ProgressReport) -> Layout:
     )
 
 
+def make_data_dir(path: Path) -> None:
+    """Create the data directory, for its owner only; raises CommandError where nothing can be stored."""
+    try:
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=path):
+            pass
+    except OSError as error:
+        detail = f"{path} cannot hold the data: {cause(error)}"
+        remedy = "name a directory that you may write to by --data-dir"
+        raise CommandError(Exit.USAGE, "data_dir_unusable", detail, remedy=remedy) from error
+
+
+def _check_secret(variable: str, secret: str | None, chars_min: int) -> None:
+    if secret is not None and len(secret) < chars_min:
+        detail = f"{variable} has {len(secret)} characters, and needs {chars_min} or more"
+        remedy = f"set {variable} to what `openssl rand -hex 32` writes"
+        raise CommandError(Exit.USAGE, "invalid_setting", detail, remedy=remedy)
+
+
 def _role_names(path: Path) -> tuple[str, ...]:
     try:
         return tuple(parse_roles(yaml.safe_load(path.read_text(encoding="utf-8"))))
-    except (OSError, yaml.YAMLError, InvalidRequest) as error:
+    except (OSError, UnicodeDecodeError) as error:
+        remedy = "name a YAML file of roles by --roles, or leave it out"
+        raise CommandError(Exit.USAGE, "invalid_roles", f"{path}: {cause(error)}", remedy=remedy) from error
+    except (yaml.YAMLError, InvalidRequest) as error:
         raise CommandError(Exit.USAGE, "invalid_roles", f"{path}: {error}", remedy="correct the file") from error
 
 

@@ -17,7 +17,15 @@ from pathlib import Path
 import app
 from app.cli.render.progress import Noticed, PartGiven, ProgressReport, StackReady
 from app.cli.stack import health_checks
-from app.cli.stack.layout import LOOPBACK, Layout, StackOptions, make_ray_dir, mask_credentials, plan_stack
+from app.cli.stack.layout import (
+    LOOPBACK,
+    Layout,
+    StackOptions,
+    make_data_dir,
+    make_ray_dir,
+    mask_credentials,
+    plan_stack,
+)
 from app.cli.stack.nats_server import declare_on_external, declare_on_own, jetstream_works, write_config
 from app.cli.stack.processes import exclusive, marked, sweep
 from app.cli.stack.supervisor import Child, StackFailed, Supervisor, supervised
@@ -58,11 +66,11 @@ def stack_children(layout: Layout) -> list[Child]:
 async def running_stack(options: StackOptions, report: ProgressReport = lambda _: None) -> AsyncGenerator[RunningStack]:
     """Run the whole stack around the body, which begins when the gateway is ready to serve.
 
-    Raises CommandError when the data directory is in use or the stack cannot start. State stays in the data directory:
-    the next stack there continues the same log. Cancelling the body stops the stack in order.
+    Raises CommandError when the data directory is in use or unusable, and when the stack cannot start. State stays in
+    the data directory: the next stack there continues the same log. Cancelling the body stops the stack in order.
     """
     began_s = time.monotonic()
-    options.data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+    make_data_dir(options.data_dir)
     with exclusive(options.data_dir):
         await _end_leftovers(options.data_dir, report)
         layout = plan_stack(options, report)

@@ -58,7 +58,9 @@ PortOption = Annotated[
 ]
 HostOption = Annotated[str, typer.Option(help="The gateway's listen address.")]
 DataOption = Annotated[Path, typer.Option("--data-dir", help="Directory of the log; it survives a restart.")]
-RolesOption = Annotated[Path | None, typer.Option("--roles", help="File with the roles; default: the packaged roles.")]
+RolesOption = Annotated[
+    Path | None, typer.Option("--roles", envvar="ROLES_FILE", help="File with the roles; default: the packaged roles.")
+]
 SimulateOption = Annotated[str, typer.Option("--simulate", metavar="ARGS", help="Arguments of the simulator.")]
 
 

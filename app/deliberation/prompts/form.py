@@ -6,6 +6,8 @@ a deliberation. The replica of the agent's role adds the persona at the end (doc
 Peer text is data: fenced with a nonce, introduced as such, never followed. No agent id, role or model appears.
 """
 
+import json
+
 from app.deliberation.calls import ChatMessage
 from app.deliberation.choice.anonymity import fence
 from app.deliberation.specification import Specification
@@ -29,6 +31,9 @@ def _task(specification: Specification) -> str:
         parts.append("# Requirements\n" + "\n".join(f"- {text}" for text in constraints.requirements))
     if constraints.metadata:
         parts.append("# Context\n" + "\n".join(f"- {key}: {value}" for key, value in constraints.metadata.items()))
+    if constraints.answer_schema is not None:
+        schema = json.dumps(constraints.answer_schema, ensure_ascii=False)
+        parts.append(f"# Form of the answer\nAn answer is no text, but an object of this JSON Schema:\n{schema}")
     return "\n\n".join(parts)
 
 

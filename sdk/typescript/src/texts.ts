@@ -22,6 +22,11 @@ function length(text: string): number {
   return characters;
 }
 
+/** Whether a gap of this reason leads to other events under the same sequences. */
+function isOfOtherEvents(reason: unknown): boolean {
+  return reason === "epoch" || reason === "beyond_end";
+}
+
 function place(known: Writable, offset: number, piece: string): void {
   const at = offset - known.begin;
   if (at === known.characters) {
@@ -81,7 +86,7 @@ export class Texts implements Iterable<readonly [string, CallText]> {
         break;
       }
       case "stream.gap":
-        if (fields["reason"] === "epoch") this.#texts.clear();
+        if (isOfOtherEvents(fields["reason"])) this.#texts.clear();
         break;
       case "deliberation.snapshot":
         this.#restart(fields["unfinished"] as readonly Record<string, unknown>[]);
@@ -162,7 +167,7 @@ export class TextsOfSeveral implements Iterable<readonly [string, Texts]> {
         break;
       }
       case "stream.gap":
-        if (fields["reason"] === "epoch") this.#texts.clear();
+        if (isOfOtherEvents(fields["reason"])) this.#texts.clear();
         break;
       case "deliberations.snapshot":
         for (const texts of this.#texts.values()) texts.forgetUnfinished();

@@ -86,7 +86,7 @@ class OutputWriter:
         # The properties that are written by themselves, in any of the shapes.
         self._fields: Mapping[str, Callable[[Mapping[str, Any]], JsonValue]] = {
             "reasoning": lambda _: self._short(self._sentences.reasoning()),
-            "answer": lambda _: self._short(self.text()),
+            "answer": self._answer,
             "confidence": lambda _: _CONFIDENCE[behaviour] + chance.randint(0, 5),
             "error": lambda _: self._error(),
             "responses": self._responses,
@@ -108,9 +108,18 @@ class OutputWriter:
                 return self._pair()
             if properties and all(_is_scored(each) for each in properties.values()):
                 return self._scores(properties)
-            return schema_value(schema, self._chance, lambda: self._short(self._sentences.sentence()))
+            return self._plain(schema)
         except (TypeError, ValueError, KeyError, IndexError, AttributeError) as exc:
             raise SchemaUnsupported(f"the schema is malformed: {exc!r}") from exc
+
+    def _answer(self, schema: Mapping[str, Any]) -> JsonValue:
+        """A text, or a value of the schema that a client demands of answers."""
+        if schema.get("type") == "string":
+            return self._short(self.text())
+        return self._plain(schema)
+
+    def _plain(self, schema: Mapping[str, Any]) -> JsonValue:
+        return schema_value(schema, self._chance, lambda: self._short(self._sentences.sentence()))
 
     def choose(self, options: Sequence[str]) -> str:
         """One of `options`: the best candidate when all of them are candidates' labels."""

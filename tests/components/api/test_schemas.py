@@ -33,7 +33,7 @@ def faults(body: object) -> dict[str, FieldProblem]:
     try:
         read(body)
     except ValidationError as exc:
-        return {fault.pointer: fault for fault in body_problems(exc).errors}
+        return {fault.pointer: fault for fault in body_problems(exc, DeliberationRequest).errors}
     except ValidationFailed as exc:
         return {fault.pointer: fault for fault in exc.errors}
     return {}
@@ -48,7 +48,7 @@ BOUNDS: list[tuple[str, object, bool]] = [
     ("/task", 5, False),
     ("/role", "DEV", True),
     ("/role", "NOBODY", False),
-    ("/role", "dev", False),
+    ("/role", "dev", True),
     ("/num_agents", 1, True),
     ("/num_agents", 32, True),
     ("/num_agents", 0, False),

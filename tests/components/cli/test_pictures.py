@@ -200,7 +200,7 @@ def test_exit_codes_by_status(status: str, code: int) -> None:
 
 
 def test_errors_show_code_fields_and_remedy(capsys: pytest.CaptureFixture[str]) -> None:
-    faults = [FieldFault("/rounds", "too many", "Give 5 or less.")]
+    faults = [FieldFault("/rounds", "too many", "Give 5 or less."), FieldFault("/role", "unknown.")]
     error = CommandError(Exit.REFUSED, "invalid_request", "not valid", fields=faults, remedy="mend it", request_id="r1")
     print_error(error, as_json=False)
     found = capsys.readouterr()
@@ -208,13 +208,26 @@ def test_errors_show_code_fields_and_remedy(capsys: pytest.CaptureFixture[str]) 
     assert found.err.splitlines() == [
         "error invalid_request: not valid",
         "  /rounds: too many. Give 5 or less.",
+        "  /role: unknown.",
         "  → mend it",
         "  request r1",
     ]
     print_error(error, as_json=True)
     document = json.loads(capsys.readouterr().err)
     assert document["code"] == "invalid_request" and document["exit_code"] == 4
-    assert document["errors"] == [{"field": "/rounds", "detail": "too many", "remedy": "Give 5 or less."}]
+    assert document["errors"][0] == {"field": "/rounds", "detail": "too many", "remedy": "Give 5 or less."}
+
+
+def test_an_error_with_one_fault_or_none_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    faults = [FieldFault("/rounds", "too many", "Give 5 or less.")]
+    print_error(
+        CommandError(Exit.REFUSED, "invalid_request", "not valid", fields=faults, request_id="r1"), as_json=False
+    )
+    print_error(CommandError(Exit.USAGE, "usage", "no\nsuch", remedy="mend it"), as_json=False)
+    assert capsys.readouterr().err.splitlines() == [
+        "error invalid_request: /rounds: too many. Give 5 or less. request r1",
+        "error usage: no such → mend it",
+    ]
 
 
 def test_a_line_shows_the_seconds_since_acceptance(council: Council) -> None:

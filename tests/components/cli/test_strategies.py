@@ -67,7 +67,7 @@ def test_prints_one_strategy_as_json(served: Served, stub: StubGateway) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "remedy"), [("best_of", "did you mean best_of_n?"), ("zzz", "the strategies are single, independent")]
+    ("name", "remedy"), [("best_of", "Did you mean best_of_n?"), ("zzz", "The strategies are single, independent")]
 )
 def test_an_unknown_strategy_suggests_the_nearest_name(
     served: Served, stub: StubGateway, name: str, remedy: str

@@ -32,7 +32,7 @@ def faults_of(**fields: Any) -> dict[str | None, str]:
     try:
         deliberation(**fields)
     except ValidationError as exc:
-        return {param(fault.pointer): fault.code for fault in body_problems(exc).errors}
+        return {param(fault.pointer): fault.code for fault in body_problems(exc, ChatCompletionRequest).errors}
     except ValidationFailed as exc:
         return {param(fault.pointer): fault.code for fault in exc.errors}
     return {}
@@ -124,6 +124,13 @@ def test_ignores_harmless_fields(fields: dict[str, Any]) -> None:
     assert deliberation(**fields) == deliberation()
 
 
+SCHEMA_PLACE = "response_format.json_schema.schema"
+
+
+def of_schema(schema: object) -> object:
+    return {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}
+
+
 REFUSED: list[tuple[dict[str, Any], str, str]] = [
     ({"tools": [{"type": "function"}]}, "tools", "unsupported_parameter"),
     ({"functions": [{}]}, "functions", "unsupported_parameter"),
@@ -138,8 +145,13 @@ REFUSED: list[tuple[dict[str, Any], str, str]] = [
     ({"audio": {"voice": "x"}}, "audio", "unsupported_parameter"),
     ({"moderation": {"model": "m"}}, "moderation", "unsupported_parameter"),
     ({"web_search_options": {}}, "web_search_options", "unsupported_parameter"),
-    ({"response_format": {"type": "json_object"}}, "response_format", "unsupported_parameter"),
-    ({"response_format": {"type": "json_schema", "json_schema": {}}}, "response_format", "unsupported_parameter"),
+    ({"response_format": {"type": "json_schema", "json_schema": {}}}, "response_format.json_schema.name", "missing"),
+    ({"response_format": {"type": "json_schema"}}, "response_format", "invalid_value"),
+    ({"response_format": {"type": "json"}}, "response_format.type", "literal_error"),
+    ({"response_format": {"type": "json_object"}, "stop": "x"}, "stop", "invalid_value"),
+    ({"response_format": {"type": "json_object"}, "model": "execute/DEV"}, SCHEMA_PLACE, "unsupported_value"),
+    ({"response_format": of_schema({"type": "array"})}, SCHEMA_PLACE, "unsupported_schema"),
+    ({"response_format": of_schema({"type": "object", "patternProperties": {}})}, SCHEMA_PLACE, "unsupported_schema"),
     ({"n": 2}, "n", "unsupported_value"),
     ({"n": 2, "model": "independent/DEV", "deliberation": {"num_agents": 3}}, "n", "invalid_value"),
     ({"n": 33, "model": "independent/DEV"}, "n", "less_than_equal"),
@@ -182,7 +194,7 @@ def test_rejects_unsupported_fields_by_name(fields: dict[str, Any], where: str, 
     assert faults_of(**fields) == {where: code}
 
 
-@pytest.mark.parametrize("model", ["", "council", "council/", "/DEV", "nope/DEV", "council/NOBODY", "council/DEV/x"])
+@pytest.mark.parametrize("model", ["", "counsel", "council/", "/DEV", "nope/DEV", "council/NOBODY", "council/DEV/x"])
 def test_rejects_models_without_a_known_strategy_and_role(model: str) -> None:
     with pytest.raises(ModelNotFound):
         deliberation(model=model)

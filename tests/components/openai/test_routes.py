@@ -9,6 +9,7 @@ import pytest
 from app.deliberation.calls import FactProblem, Usage
 from app.deliberation.facts import Accepted, CallFinished, Cancelled, Failed, decode
 from app.deliberation.ports import Record
+from app.deliberation.prompts.council import propose
 from app.deliberation.strategies.council import COUNCIL
 from app.openai import routes
 from app.testing import InMemoryJournal
@@ -104,8 +105,8 @@ async def test_a_stream_starts_with_the_role_and_ends_with_the_usage(gateway: Se
 COST = Usage(prompt_tokens=30, completion_tokens=7, cached_tokens=16, calls=1)
 
 
-def writing(text: str) -> Callable[[Served, str], Awaitable[None]]:
-    """Ends a deliberation in which all agents write `text`."""
+def writing(text: object) -> Callable[[Served, str], Awaitable[None]]:
+    """Ends a deliberation in which all agents write `text`, or another JSON value."""
 
     async def end(gateway: Served, deliberation_id: str) -> None:
         records = await gateway.journal.facts("default", deliberation_id)
@@ -327,3 +328,61 @@ async def test_lists_every_strategy_and_role_as_models(gateway: Served) -> None:
     assert len(names) >= 20
     for path in ("/v1/models/council/DEV", "/v1/models/council%2FDEV"):
         assert (await gateway.client.get(path)).json() == found["data"][names.index("council/DEV")]
+
+
+@pytest.mark.parametrize(
+    ("given", "name"),
+    [("single", "single/DEV"), ("qa", "council/QA"), ("DEV", "council/DEV"), ("single/architect", "single/ARCHITECT")],
+)
+async def test_a_model_may_be_a_strategy_or_a_role_alone_and_is_answered_by_its_whole_name(
+    gateway: Served, given: str, name: str
+) -> None:
+    assert (await complete(gateway, model=given)).json()["model"] == name
+    specified = accepted_in(gateway)[-1].specification
+    assert f"{specified.strategy}/{specified.agents[0].role}" == name
+    assert (await gateway.client.get(f"/v1/models/{given}")).json()["id"] == name
+
+
+@pytest.mark.parametrize(
+    ("given", "meant"), [("vot", "vote"), ("council/DEF", "council/DEV"), ("consil", "council"), ("DEVO", "DEV")]
+)
+async def test_a_misspelt_model_gets_the_closest_name(gateway: Served, given: str, meant: str) -> None:
+    response = await gateway.client.post(PATH, json={**BODY, "model": given})
+    assert response.status_code == 404
+    assert f"Did you mean {meant}" in error_of(response)["message"]
+
+
+SCHEMA = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"], "additionalProperties": False}
+AS_SCHEMA = {"type": "json_schema", "json_schema": {"name": "number", "schema": SCHEMA, "strict": True}}
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+@pytest.mark.parametrize("response_format", [AS_SCHEMA, {"type": "json_object"}], ids=["json_schema", "json_object"])
+async def test_a_response_format_gives_json_that_satisfies_it(
+    gateway: Served, response_format: dict[str, Any], streamed: bool
+) -> None:
+    body = {"model": "single/DEV", "response_format": response_format, "stream": streamed}
+    response = await complete(gateway, writing({"n": 3}), **body)
+    found = response.json()["choices"][0]["message"] if not streamed else None
+    content = (
+        "".join(chunk["choices"][0]["delta"].get("content", "") for chunk in frames_of(response.text))
+        if found is None
+        else found["content"]
+    )
+    assert json.loads(content) == {"n": 3}
+    resource = (await gateway.client.get(response.headers["location"])).json()
+    assert resource["verdict"]["content"] == resource["proposals"][0]["content"] == content
+
+
+@pytest.mark.parametrize("answer", [{"n": "three"}, {}, "three", [3]])
+async def test_answers_that_break_the_response_format_do_not_count(gateway: Served, answer: object) -> None:
+    response = await complete(gateway, writing(answer), model="single/DEV", response_format=AS_SCHEMA)
+    assert response.status_code == 502
+    assert error_of(response)["code"] == "no_answers"
+
+
+async def test_a_response_format_reaches_the_prompt_and_the_form_of_answers(gateway: Served) -> None:
+    await complete(gateway, writing({"n": 3}), model="single/DEV", response_format=AS_SCHEMA)
+    specified = accepted_in(gateway)[-1].specification
+    assert specified.constraints.answer_schema == SCHEMA
+    assert json.dumps(SCHEMA) in propose(specified, 0)[-1].content

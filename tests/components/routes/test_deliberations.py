@@ -259,6 +259,40 @@ async def test_an_expired_wait_answers_with_the_current_state(
     assert response.headers.get("preference-applied") == applied
 
 
+async def test_a_summary_has_the_outcome_the_cost_and_the_times_alone(gateway: Served) -> None:
+    id = await gateway.accepted(metadata={"k": "v"})
+    await gateway.play(id)
+    whole = (await gateway.client.get(f"/deliberations/{id}")).json()
+    summary = (await gateway.client.get(f"/deliberations/{id}?view=summary")).json()
+    assert summary["withheld"] == ["agents", "parameters", "task", "constraints", "webhook", "proposals"]
+    assert summary["proposals"] == summary["agents"] == [] and summary["task"] == ""
+    left = summary.keys() - {*summary["withheld"], "withheld"}
+    assert {name: summary[name] for name in left} == {name: whole[name] for name in left}
+    assert summary["verdict"]["content"] and summary["usage"]["calls"] and summary["metadata"] == {"k": "v"}
+
+
+async def test_a_summary_has_an_etag_of_its_own_which_a_long_poll_follows(gateway: Served) -> None:
+    id = await gateway.accepted()
+    path = f"/deliberations/{id}?view=summary"
+    first, whole = await gateway.client.get(path), await gateway.client.get(f"/deliberations/{id}?view=whole")
+    assert first.headers["etag"] == f'"{id}-1-summary"' != whole.headers["etag"]
+    known = {"If-None-Match": first.headers["etag"]}
+    assert (await gateway.client.get(path, headers=known)).status_code == 304
+    assert (await gateway.client.get(f"/deliberations/{id}", headers=known)).status_code == 200
+    waiting = asyncio.create_task(gateway.client.get(path, headers={**known, "Prefer": "wait=60"}))
+    await gateway.play(id)
+    changed = await waiting
+    assert (changed.status_code, changed.headers["preference-applied"]) == (200, "wait=60")
+    assert changed.json()["proposals"] == []
+
+
+@pytest.mark.parametrize(("query", "meant"), [("view=sumary", "summary"), ("veiw=summary", "view")])
+async def test_an_unknown_view_is_refused(gateway: Served, query: str, meant: str) -> None:
+    refused = await gateway.client.get(f"/deliberations/{await gateway.accepted()}?{query}")
+    assert refused.status_code == 422
+    assert refused.json()["errors"][0]["remedy"].startswith(f"Did you mean {meant}? ")
+
+
 async def test_an_unchanged_etag_answers_304(gateway: Served) -> None:
     path = f"/deliberations/{await gateway.accepted()}"
     first = await gateway.client.get(path)

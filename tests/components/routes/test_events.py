@@ -219,7 +219,7 @@ async def test_live_events_that_are_filtered_out_update_the_cursor(gateway: Gate
 
 
 @pytest.mark.parametrize(
-    ("cursor", "reason"), [("foreign-3", "epoch"), ("memory-999999", "epoch"), ("memory-3", "retention")]
+    ("cursor", "reason"), [("foreign-3", "epoch"), ("memory-999999", "beyond_end"), ("memory-3", "retention")]
 )
 async def test_a_cursor_that_cannot_be_replayed_sends_a_gap_and_a_snapshot(cursor: str, reason: str) -> None:
     journal, story, old = InMemoryJournal(), Story("new"), Story("old")

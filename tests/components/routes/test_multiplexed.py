@@ -274,7 +274,7 @@ async def test_pages_of_a_tenant_never_end_and_can_be_polled(gateway: Gateway) -
 
 
 @pytest.mark.parametrize(
-    ("cursor", "reason"), [("foreign-3", "epoch"), ("memory-999999", "epoch"), ("memory-3", "retention")]
+    ("cursor", "reason"), [("foreign-3", "epoch"), ("memory-999999", "beyond_end"), ("memory-3", "retention")]
 )
 @pytest.mark.parametrize("ids", [("new",), ()], ids=["named", "tenant"])
 async def test_a_cursor_that_cannot_be_replayed_sends_a_gap_and_a_snapshot(

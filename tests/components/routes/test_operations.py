@@ -45,9 +45,18 @@ async def test_roles_show_their_declaration_and_live_replicas(gateway: Served) -
 
 
 async def test_an_unknown_role_is_not_found_and_lists_the_known_ones(gateway: Served) -> None:
-    response = await gateway.client.get("/roles/dev")
+    response = await gateway.client.get("/roles/developer")
     assert response.status_code == 404
     assert "ARCHITECT, DATA, DEV, DEVOPS, QA" in response.json()["detail"]
+    assert "Did you mean DEVOPS?" in (await gateway.client.get("/roles/devop")).json()["detail"]
+
+
+async def test_a_role_is_accepted_in_any_case_and_answered_by_its_name(gateway: Served) -> None:
+    assert (await gateway.client.get("/roles/dev")).json()["name"] == "DEV"
+    taken = await gateway.post({"task": "t", "agents": [{"role": "qa"}, {"role": "Dev", "count": 2}]})
+    assert [agent["role"] for agent in taken.json()["agents"]] == ["QA", "DEV", "DEV"]
+    listed = await gateway.client.get("/deliberations?role=qa")
+    assert [item["id"] for item in listed.json()["items"]] == [taken.json()["id"]]
 
 
 async def test_roles_of_a_file_replace_the_packaged_ones(tmp_path: Path) -> None:

@@ -20,6 +20,23 @@ def document(schema: Schema, seed: int = 0, behaviour: Behaviour = Behaviour.NOR
     return json.loads(json.dumps(writer.document(schema)))
 
 
+DEMANDED: dict[str, Any] = {
+    "type": "object",
+    "properties": {
+        "title": {"type": "string"},
+        "steps": {
+            "type": "array",
+            "items": {"type": "object", "properties": {"n": {"type": "integer"}}},
+            "minItems": 1,
+        },
+        "risk": {"enum": ["low", "high"]},
+        "cost": {"anyOf": [{"type": "number", "minimum": 0, "maximum": 9}, {"type": "null"}]},
+    },
+    "required": ["title", "steps", "risk"],
+    "additionalProperties": False,
+}
+
+
 @pytest.mark.parametrize("words", [None, 1])
 @pytest.mark.parametrize(
     "output",
@@ -34,8 +51,11 @@ def document(schema: Schema, seed: int = 0, behaviour: Behaviour = Behaviour.NOR
         Output(kind="analysis"),
         Output(kind="program"),
         Output(kind="tests"),
+        Output(kind="answer").with_answers_of({"type": "object"}),
+        Output(kind="revision").with_answers_of(DEMANDED),
+        Output(kind="turn").with_answers_of(DEMANDED),
     ],
-    ids=lambda output: output.kind,
+    ids=lambda output: output.kind + ("-of-a-schema" if output.answer_schema else ""),
 )
 def test_every_shape_of_the_product_is_written(output: Output, words: int | None) -> None:
     schema = json_schema(output)

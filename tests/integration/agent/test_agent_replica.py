@@ -178,6 +178,26 @@ async def test_two_invalid_answers_are_a_recorded_failure() -> None:
     assert len(engine.bodies) == 2 and outcome.usage.calls == 2
 
 
+@pytest.mark.parametrize(
+    ("text", "begins"),
+    [
+        ("Sure!\n Here is  my answer.", 'the reply begins "Sure! Here is my answer."'),
+        ("x" * 500, f'the reply begins "{"x" * 80}".'),
+        ('{"answer": "a"}', 'the reply begins "{\\"answer\\": \\"a\\"}"'),
+        ("", "the reply is empty"),
+    ],
+)
+async def test_an_invalid_answer_is_quoted_with_the_remedy_and_is_not_logged(
+    text: str, begins: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    engine = ScriptedEngine(lambda *_: streamed(text))
+    (outcome,) = await outcomes(replica(engine, InMemoryJournal()), request((call(),)))
+    assert outcome.problem is not None
+    assert begins in outcome.problem.detail and "response_format" in outcome.problem.detail
+    logged = capsys.readouterr().out
+    assert "output_invalid" in logged and "the reply begins" not in logged
+
+
 async def test_does_not_retry_a_refusal() -> None:
     engine = ScriptedEngine(lambda *_: httpx.Response(400, stream=httpx.ByteStream(b"bad")))
     (outcome,) = await outcomes(replica(engine, InMemoryJournal()), request((call(),)))

@@ -105,7 +105,7 @@ class StrategyRun:
             role=agent.role,
             model=agent.model,
             messages=messages,
-            output=output,
+            output=output.with_answers_of(self.specification.constraints.answer_schema),
             temperature=min(sampling.temperature, JUDGING_TEMPERATURE_MAX) if judging else sampling.temperature,
             top_p=sampling.top_p,
             max_tokens=_completion_tokens(agent, tokens_least),

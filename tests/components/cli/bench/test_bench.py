@@ -92,27 +92,41 @@ def test_a_figure_without_variance_is_shown_as_exact() -> None:
     assert "±0.3000" in figure_line(Figure("right", 0.5, 0.5, 0.1)).plain
 
 
+# Replaced by the path of a valid data set.
+DATASET = "<data set>"
 REFUSED = {
     "an engine without a data set": (["--engine-url", "http://e"], "--engine-url needs --dataset"),
     "a limit without a data set": (["--limit", "3"], "--limit needs --dataset"),
     "a data set that is not there": (["--dataset", "x.jsonl"], "error dataset_unreadable: x.jsonl"),
     "two places at once": (
-        ["--dataset", "x", "--url", "http://g", "--engine-url", "http://e"],
+        ["--dataset", DATASET, "--url", "http://g", "--engine-url", "http://e"],
         "give either --engine-url",
     ),
-    "runs with a data set": (["--dataset", "x", "--url", "http://g", "--runs", "50"], "--runs belongs to the proof"),
-    "two stacks": (["--dataset", "x", "--url", "http://g", "--data-dir", "d"], "--url or --data-dir, not both"),
-    "programs for answers": (["--dataset", "x", "--url", "http://g", "--strategy", "execute"], "writes programs"),
+    "runs with a data set": (
+        ["--dataset", DATASET, "--url", "http://g", "--runs", "50"],
+        "--runs belongs to the proof",
+    ),
+    "two stacks": (["--dataset", DATASET, "--url", "http://g", "--data-dir", "d"], "--url or --data-dir, not both"),
+    "programs for answers": (["--dataset", DATASET, "--url", "http://g", "--strategy", "execute"], "writes programs"),
     "an unknown strategy": (["--strategy", "unheard_of"], "has no verdict"),
     "a strategy without a verdict": (["--strategy", "independent"], "has no verdict"),
 }
 
 
 @pytest.mark.parametrize(("arguments", "detail"), REFUSED.values(), ids=REFUSED.keys())
-def test_rejects_options_that_exclude_each_other(arguments: list[str], detail: str) -> None:
-    printed = invoke(*arguments)
+def test_rejects_options_that_exclude_each_other(tmp_path: Path, arguments: list[str], detail: str) -> None:
+    dataset = tmp_path / "questions.jsonl"
+    dataset.write_text('{"question": "1 + 1?", "answer": 2}\n')
+    printed = invoke(*(str(dataset) if argument == DATASET else argument for argument in arguments))
     assert printed.exit_code == Exit.USAGE
-    assert detail in " ".join(printed.stderr.replace("│", " ").split())
+    assert detail in printed.stderr
+
+
+@pytest.mark.parametrize("others", [[], ["--runs", "50"], ["--strategy", "execute"], ["--url", "http://127.0.0.1:9"]])
+def test_a_data_set_that_does_not_exist_is_the_first_complaint(others: list[str]) -> None:
+    printed = invoke("--dataset", "nowhere.jsonl", *others)
+    assert printed.exit_code == Exit.USAGE
+    assert printed.stderr.startswith("error dataset_unreadable: nowhere.jsonl: No such file or directory → ")
 
 
 def test_rejects_invalid_rows_by_line_before_anything_starts(tmp_path: Path) -> None:

@@ -1,0 +1,84 @@
+"""A misspelt name gets the closest known one in its remedy; nothing of the given name is repeated there."""
+
+from collections.abc import AsyncGenerator
+from typing import Any
+
+import pytest
+
+from app.api.suggestions import did_you_mean, field_names
+from app.openai.requests import ChatCompletionRequest
+from tests.components.routes.served import Served, served
+
+MISSPELT: list[tuple[dict[str, Any], str, str]] = [
+    ({"num_agent": 3}, "/num_agent", "num_agents"),
+    ({"Strategy": "vote"}, "/Strategy", "strategy"),
+    ({"agents": [{"role": "DEV", "cuont": 2}]}, "/agents/0/cuont", "count"),
+    ({"constraints": {"rubrik": "Short."}}, "/constraints/rubrik", "rubric"),
+    ({"constraints": {"timeout": 3}}, "/constraints/timeout", "timeout_seconds"),
+    (
+        {"constraints": {"rubric": [{"id": "a", "descripton": "b"}]}},
+        "/constraints/rubric/0/descripton",
+        "description",
+    ),
+    ({"sampling": {"max_token": 9}}, "/sampling/max_token", "max_tokens"),
+    ({"budget": {"maxcalls": 9}}, "/budget/maxcalls", "max_calls"),
+    ({"webhook": {"url": "https://a.example", "event": ["x"]}}, "/webhook/event", "events"),
+    ({"role": "devop"}, "/role", "DEVOPS"),
+    ({"agents": [{"role": "DEV"}, {"role": "ARCHITEKT"}]}, "/agents/1/role", "ARCHITECT"),
+    ({"strategy": "counsil"}, "/strategy", "council"),
+    ({"strategy": "Best-of-N"}, "/strategy", "best_of_n"),
+    ({"strategy": "council", "parameters": {"critic": 2}}, "/parameters/critic", "critics"),
+    ({"strategy": "best_of_n", "parameters": {"aggregation": "bordaa"}}, "/parameters/aggregation", "borda"),
+]
+
+
+@pytest.fixture
+async def gateway() -> AsyncGenerator[Served, None]:
+    async with served() as running:
+        yield running
+
+
+@pytest.mark.parametrize(("given", "pointer", "meant"), MISSPELT)
+async def test_a_misspelt_name_in_a_body_is_named_with_the_closest_one(
+    gateway: Served, given: dict[str, Any], pointer: str, meant: str
+) -> None:
+    refused = await gateway.post({"task": "t", **given})
+    remedies = {fault["pointer"]: fault["remedy"] for fault in refused.json()["errors"]}
+    assert refused.status_code == 422
+    assert remedies[pointer].startswith(f"Did you mean {meant}? ")
+
+
+@pytest.mark.parametrize(
+    ("query", "pointer", "meant"),
+    [
+        ("/deliberations?statsu=failed", "statsu", "status"),
+        ("/deliberations?status=complete", "status", "completed"),
+        ("/events?delta=true", "delta", "deltas"),
+        ("/events?status=in-progress", "status.0", "in_progress"),
+        ("/events?types=call.finish", "types", "call.finished"),
+    ],
+)
+async def test_a_misspelt_name_in_a_query_is_named_with_the_closest_one(
+    gateway: Served, query: str, pointer: str, meant: str
+) -> None:
+    refused = await gateway.client.get(query)
+    remedies = {fault["pointer"]: fault["remedy"] for fault in refused.json()["errors"]}
+    assert refused.status_code == 422
+    assert remedies[pointer].startswith(f"Did you mean {meant}? ")
+
+
+@pytest.mark.parametrize("given", ["", "x", "prayer", "c" * 65, "council" * 10_000, None, 7, {"council": 1}])
+def test_a_name_that_is_close_to_none_gets_no_suggestion(given: object) -> None:
+    assert did_you_mean(given, ("council", "vote")) == ""
+
+
+async def test_a_body_full_of_unknown_fields_is_refused_quickly_and_in_bounds(gateway: Served) -> None:
+    refused = await gateway.post({"task": "t", **{f"num_agent{n}": 1 for n in range(10_000)}})
+    assert refused.status_code == 422
+    assert len(refused.json()["errors"]) == 64
+
+
+def test_fields_are_found_in_lists_unions_and_references() -> None:
+    assert {"max_tokens", "max_calls"} == field_names(ChatCompletionRequest, ("deliberation", "budget"))
+    assert "content" in field_names(ChatCompletionRequest, ("messages", 0))
+    assert field_names(ChatCompletionRequest, ("messages", 0, "nowhere")) == set()

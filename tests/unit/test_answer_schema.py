@@ -1,0 +1,156 @@
+"""The JSON Schema that a client may demand of answers: what passes, what is refused, and what satisfies it."""
+
+import json
+from typing import Any
+
+import jsonschema
+import pytest
+
+from app.deliberation.answer_schema import ITEMS_MAX, SchemaRefused, rebuilt_schema, violation
+from app.deliberation.errors import InvalidOutput
+from app.deliberation.outputs import Answer, DebateTurn, Output, OutputKind, Revision, json_schema, parse_output
+
+PERSON: dict[str, Any] = {
+    "$schema": "https://json-schema.org/draft/2020-12/schema",
+    "title": "Person",
+    "type": "object",
+    "properties": {
+        "name": {"type": "string", "description": "In full", "title": "Name"},
+        "age": {"type": "integer", "minimum": 0, "exclusiveMaximum": 150},
+        "home": {"anyOf": [{"$ref": "#/$defs/Place"}, {"type": "null"}]},
+        "tags": {"type": "array", "items": {"enum": ["a", "b", 1]}, "maxItems": 2},
+        "kind": {"const": "person"},
+        "score": {"type": ["number", "null"]},
+    },
+    "required": ["name", "kind"],
+    "additionalProperties": False,
+    "$defs": {"Place": {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}},
+}
+VALUES: list[object] = [
+    {"name": "Ada", "kind": "person"},
+    {"name": "Ada", "kind": "person", "age": 36.0, "home": {"city": "London"}, "tags": ["a", 1], "score": 0.5},
+    {"name": "Ada", "kind": "person", "home": None, "score": None},
+    {"name": "Ada", "kind": "person", "home": {}},
+    {"name": "Ada", "kind": "person", "home": "London"},
+    {"name": "Ada", "kind": "person", "score": 1e300},
+    {"name": "Ada", "kind": "person", "age": -1},
+    {"name": "Ada", "kind": "person", "age": 150},
+    {"name": "Ada", "kind": "person", "age": 1.5},
+    {"name": "Ada", "kind": "person", "age": True},
+    {"name": "Ada", "kind": "person", "tags": ["a", "b", "a"]},
+    {"name": "Ada", "kind": "person", "tags": [True]},
+    {"name": "Ada", "kind": "person", "tags": ["c"]},
+    {"name": "Ada", "kind": "person", "other": 1},
+    {"name": "Ada", "kind": "robot"},
+    {"name": 1, "kind": "person"},
+    {"kind": "person"},
+    {},
+    [],
+    "Ada",
+    None,
+]
+
+
+@pytest.mark.parametrize("value", VALUES, ids=json.dumps)
+def test_agrees_with_jsonschema(value: object) -> None:
+    found = violation(rebuilt_schema(PERSON), value, "answer")
+    assert (found is None) == jsonschema.Draft202012Validator(PERSON).is_valid(value)
+    assert found is None or found.startswith("answer")
+
+
+def test_a_rebuilt_schema_has_supported_keywords_and_no_references() -> None:
+    rebuilt = rebuilt_schema(PERSON)
+    assert "$ref" not in json.dumps(rebuilt) and "title" not in rebuilt
+    assert rebuilt["properties"]["home"]["anyOf"][0]["required"] == ["city"]
+    assert rebuilt["properties"]["kind"] == {"enum": ["person"]}
+    assert rebuilt_schema(rebuilt) == rebuilt
+
+
+def of(schema: object) -> dict[str, Any]:
+    return {"type": "object", "properties": {"x": schema}}
+
+
+def doubled(levels: int) -> dict[str, Any]:
+    definitions = {f"d{n}": {"anyOf": [{"$ref": f"#/$defs/d{n + 1}"}] * 2} for n in range(levels)}
+    return {**of({"$ref": "#/$defs/d0"}), "$defs": {**definitions, f"d{levels}": {"type": "null"}}}
+
+
+def nested(levels: int) -> dict[str, Any]:
+    schema: dict[str, Any] = {"type": "null"}
+    for _ in range(levels):
+        schema = of(schema)
+    return schema
+
+
+REFUSED: dict[str, tuple[dict[str, Any], str]] = {
+    "a regular expression": (of({"type": "string", "pattern": "(a+)+$"}), "schema/properties/x/pattern"),
+    "names by a regular expression": (of({"patternProperties": {"a": {}}}), "patternProperties"),
+    "a length": (of({"type": "string", "maxLength": 5}), "maxLength"),
+    "a format": (of({"type": "string", "format": "date"}), "format"),
+    "no object": ({"type": "array"}, "an answer is an object"),
+    "an unknown type": (of({"type": "date"}), "must be one of object"),
+    "a malformed type": (of({"type": 3}), "must be a list"),
+    "no schema": (of(True), "must be an object"),
+    "a foreign reference": (of({"$ref": "https://example.org/x"}), "$ref must name"),
+    "the root's reference": (of({"$ref": "#"}), "$ref must name"),
+    "a malformed reference": (of({"$ref": 1}), "$ref must name"),
+    "a circle": ({**of({"$ref": "#/$defs/a"}), "$defs": {"a": of({"$ref": "#/$defs/a"})}}, "back to itself"),
+    "an explosion": (doubled(12), "nodes"),
+    "deep nesting": (nested(40), "levels"),
+    "many properties": ({"type": "object", "properties": {f"p{n}": {} for n in range(600)}}, "nodes"),
+    "an empty enum": (of({"enum": []}), "must be a list of 1"),
+    "an enum of objects": (of({"enum": [{}]}), "only texts"),
+    "a huge list": (of({"type": "array", "minItems": ITEMS_MAX + 1}), "minItems"),
+    "a bound that is no number": (of({"minimum": "0"}), "minimum"),
+    "long descriptions": (of({"description": "x" * 20_000}), "characters"),
+    "an unknown keyword": ({"type": "object", "k" * 500: 1}, "k" * 64),
+}
+
+
+@pytest.mark.parametrize(("schema", "named"), REFUSED.values(), ids=REFUSED.keys())
+def test_refuses_what_an_engine_or_this_check_may_not_bear(schema: dict[str, Any], named: str) -> None:
+    with pytest.raises(SchemaRefused) as refused:
+        rebuilt_schema(schema)
+    assert named in str(refused.value) and len(str(refused.value)) < 300
+
+
+FORMS: list[tuple[OutputKind, dict[str, Any], type]] = [
+    ("answer", {"reasoning": "r"}, Answer),
+    ("revision", {"responses": []}, Revision),
+    ("turn", {"reasoning": "r", "error": ""}, DebateTurn),
+]
+
+
+@pytest.mark.parametrize(("kind", "others", "form"), FORMS)
+def test_an_answer_of_a_schema_becomes_its_json(kind: OutputKind, others: dict[str, Any], form: type) -> None:
+    output = Output(kind=kind).with_answers_of(rebuilt_schema(PERSON))
+    assert json_schema(output)["properties"]["answer"]["required"] == ["name", "kind"]
+    person = {"name": "Zoë", "kind": "person"}
+    parsed = parse_output(output, json.dumps({**others, "answer": person, "confidence": 7}))
+    assert isinstance(parsed, Answer | Revision | DebateTurn) and isinstance(parsed, form)
+    assert json.loads(parsed.answer) == person
+
+
+@pytest.mark.parametrize(
+    ("answer", "fault"),
+    [
+        ('{"name": "Ada"}', "answer/kind: is missing"),
+        ('"Ada"', "answer: must be of type object"),
+        ("NaN", "answer: must be"),
+        ('{"name": "Ada", "kind": "person", "score": Infinity}', "infinite"),
+    ],
+)
+def test_an_answer_that_breaks_its_schema_is_invalid(answer: str, fault: str) -> None:
+    output = Output(kind="answer").with_answers_of(rebuilt_schema(PERSON))
+    with pytest.raises(InvalidOutput, match=fault):
+        parse_output(output, f'{{"reasoning": "r", "answer": {answer}, "confidence": 7}}')
+
+
+def test_a_repeated_name_within_an_answer_is_invalid() -> None:
+    output = Output(kind="answer").with_answers_of({"type": "object"})
+    with pytest.raises(InvalidOutput, match="stands twice"):
+        parse_output(output, '{"reasoning": "r", "answer": {"a": 1, "a": 2}, "confidence": 7}')
+
+
+def test_outputs_without_an_answer_ignore_the_schema() -> None:
+    assert Output(kind="critique").with_answers_of({"type": "object"}) == Output(kind="critique")
