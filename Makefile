@@ -2,9 +2,10 @@
 PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.installed
+DOCS_STAMP := .venv-docs/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo up test test-unit coverage test-browser test-vllm test-sdk fuzz mutants lint format bench overload chaos attack sbom audit openapi lock clean
+.PHONY: help install demo up test test-unit coverage test-browser test-vllm test-sdk docs fuzz mutants lint format bench overload chaos attack sbom audit openapi lock clean
 
 help: ## Show this help
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -42,12 +43,20 @@ test-sdk: $(STAMP) ## Generate clients from the OpenAPI document, check their ty
 	$(BIN)/python sdk/build.py
 	$(BIN)/pytest tests/sdk
 
-test-browser: $(STAMP) ## Follow councils in a real Chromium while the gateway is restarted
+test-browser: $(STAMP) docs ## Follow councils in a real Chromium while the gateway is restarted
 	@test -x /usr/bin/chromium || test "$$(id -u)" = 0 || { \
 		echo "/usr/bin/chromium is missing; as root: apt-get install --no-install-recommends chromium" >&2; exit 1; }
 	@test -x /usr/bin/chromium || { apt-get update -qq && \
 		DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends chromium; }
 	$(BIN)/pytest tests/browser
+
+$(DOCS_STAMP): docsite/requirements.lock
+	$(PYTHON) -m venv .venv-docs
+	.venv-docs/bin/pip install --quiet --disable-pip-version-check --require-hashes -r docsite/requirements.lock
+	@touch $@
+
+docs: $(DOCS_STAMP) ## Build the documentation as a site in build/docs/site; a broken link ends the build
+	@.venv-docs/bin/python -m docsite.build
 
 fuzz: $(STAMP) ## Post 100,000 mutated bodies, then ask for ten minutes whatever the OpenAPI document allows and forbids
 	$(BIN)/python -m tests.fuzz.bodies --count 100000
@@ -88,11 +97,13 @@ sbom: $(STAMP) ## Write build/sbom.json: the packages of requirements.lock with 
 audit: $(STAMP) ## Look for known vulnerabilities in all locked packages; says so when there is no network
 	$(BIN)/python deploy/audit.py
 
-lock: $(STAMP) ## Resolve the dependencies anew and write both lock files, with hashes
+lock: $(STAMP) ## Resolve the dependencies anew and write the lock files, with hashes
 	$(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3.11 --generate-hashes --no-annotate --no-header \
 		pyproject.toml -o requirements.lock
 	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-annotate --no-header \
 		--group dev -c requirements.lock pyproject.toml -o requirements-dev.lock
+	$(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3.11 --generate-hashes --no-annotate --no-header \
+		docsite/requirements.in -o docsite/requirements.lock
 
 clean: ## Remove the environments and what tests leave behind
-	rm -rf build .venv .venv-vllm .sdk .deliberate .pytest_cache .ruff_cache .hypothesis *.egg-info
+	rm -rf build .venv .venv-docs .venv-vllm .sdk .deliberate .pytest_cache .ruff_cache .hypothesis *.egg-info

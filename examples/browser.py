@@ -4,10 +4,14 @@
 
 The gateway accepts changes from pages of its own origin alone. The proxy passes on which page a request comes from, so
 that the gateway can refuse those of other sites. It forwards each piece at once, because a buffered event stream is
-useless. Needs httpx, starlette and uvicorn.
+useless.
+
+The environment gives DELIBERATE_URL, and DELIBERATE_API_KEY where the gateway asks for keys. The proxy adds the key
+only to requests of its own page. Needs httpx, starlette and uvicorn.
 """
 
 import argparse
+import os
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -27,6 +31,16 @@ REQUEST_HEADERS = (
 RESPONSE_HEADERS = ("content-type", "cache-control", "location", "retry-after", "x-request-id")
 
 
+def own_page(request: Request) -> bool:
+    """Whether the proxy's own page sent the request: a browser names another site's in these headers."""
+    host = request.headers.get("host", "")
+    return (
+        host.partition(":")[0] in ("127.0.0.1", "localhost")
+        and request.headers.get("origin", f"http://{host}") == f"http://{host}"
+        and request.headers.get("sec-fetch-site", "same-origin") == "same-origin"
+    )
+
+
 async def pieces(response: httpx.Response) -> AsyncGenerator[bytes]:
     """The body, piece by piece; a viewer that leaves also closes the connection to the gateway."""
     try:
@@ -36,8 +50,8 @@ async def pieces(response: httpx.Response) -> AsyncGenerator[bytes]:
         await response.aclose()
 
 
-def proxy(url: str, transport: httpx.AsyncBaseTransport | None = None) -> Starlette:
-    """The page at `/`, and everything below `/deliberations` from the gateway at `url`."""
+def proxy(url: str, key: str | None = None, transport: httpx.AsyncBaseTransport | None = None) -> Starlette:
+    """The page at `/`, and everything below `/deliberations` from the gateway at `url`, by `key` if given."""
     client = httpx.AsyncClient(base_url=url, timeout=httpx.Timeout(10, read=70), transport=transport)
 
     @asynccontextmanager
@@ -50,6 +64,8 @@ def proxy(url: str, transport: httpx.AsyncBaseTransport | None = None) -> Starle
 
     async def forward(request: Request) -> Response:
         headers = {name: request.headers[name] for name in REQUEST_HEADERS if name in request.headers}
+        if key and own_page(request):
+            headers["authorization"] = f"Bearer {key}"
         target = httpx.URL(path=request.url.path, query=request.url.query.encode())
         outgoing = client.build_request(request.method, target, headers=headers, content=await request.body())
         try:
@@ -66,13 +82,12 @@ def proxy(url: str, transport: httpx.AsyncBaseTransport | None = None) -> Starle
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--url", default="http://127.0.0.1:8080")
+    parser.add_argument("--url", default=os.environ.get("DELIBERATE_URL", "http://127.0.0.1:8080"))
     parser.add_argument("--port", type=int, default=8090)
     options = parser.parse_args()
     print(f"open http://127.0.0.1:{options.port}/", flush=True)
-    uvicorn.run(
-        proxy(options.url), host="127.0.0.1", port=options.port, log_level="warning", timeout_graceful_shutdown=1
-    )
+    app = proxy(options.url, os.environ.get("DELIBERATE_API_KEY"))
+    uvicorn.run(app, host="127.0.0.1", port=options.port, log_level="warning", timeout_graceful_shutdown=1)
 
 
 if __name__ == "__main__":

@@ -2,10 +2,11 @@
 
     python examples/openai_client.py "Name three risks of a big rewrite." --model council/DEV
 
-Needs only openai.
+The environment gives DELIBERATE_URL, and DELIBERATE_API_KEY where the gateway asks for keys. Needs only openai.
 """
 
 import argparse
+import os
 import sys
 
 import openai
@@ -39,11 +40,13 @@ def deliberate(client: openai.OpenAI, model: str, task: str, agents: int) -> ope
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("task", nargs="?", default="Name three risks of a big rewrite, and what to do about each.")
-    parser.add_argument("--url", default="http://127.0.0.1:8080")
+    parser.add_argument("--url", default=os.environ.get("DELIBERATE_URL", "http://127.0.0.1:8080"))
     parser.add_argument("--model", default="council/DEV")
     parser.add_argument("--agents", type=int, default=3)
     asked = parser.parse_args()
-    with openai.OpenAI(base_url=f"{asked.url}/v1", api_key="unused") as client:
+    # OpenAI's client demands a key; without keys the gateway ignores it.
+    key = os.environ.get("DELIBERATE_API_KEY") or "unused"
+    with openai.OpenAI(base_url=f"{asked.url}/v1", api_key=key) as client:
         try:
             usage = deliberate(client, asked.model, asked.task, asked.agents)
         except openai.NotFoundError as error:

@@ -2,11 +2,12 @@
 
     python examples/python_client.py "Name three risks of a big rewrite." --url http://127.0.0.1:8080
 
-Needs only httpx.
+The environment gives DELIBERATE_URL, and DELIBERATE_API_KEY where the gateway asks for keys. Needs only httpx.
 """
 
 import argparse
 import json
+import os
 import sys
 import time
 import uuid
@@ -99,10 +100,12 @@ def watch(client: httpx.Client, path: str) -> dict[tuple[str, int], str]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("task", nargs="?", default="Name three risks of a big rewrite, and what to do about each.")
-    parser.add_argument("--url", default="http://127.0.0.1:8080")
+    parser.add_argument("--url", default=os.environ.get("DELIBERATE_URL", "http://127.0.0.1:8080"))
     parser.add_argument("--agents", type=int, default=3)
     options = parser.parse_args()
-    with httpx.Client(base_url=options.url, timeout=10) as client:
+    key = os.environ.get("DELIBERATE_API_KEY")
+    headers = {"Authorization": f"Bearer {key}"} if key else {}
+    with httpx.Client(base_url=options.url, headers=headers, timeout=10) as client:
         path = submit(client, {"task": options.task, "num_agents": options.agents})
         print(f"accepted: {options.url}{path}", flush=True)
         watch(client, path)

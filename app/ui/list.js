@@ -45,7 +45,9 @@ export function showList(body, current, onStatus, onLogout) {
     "deliberations.snapshot": ({ items }) => {
       for (const id of [...rows.keys()]) remove(id);
       for (const each of items.toReversed()) {
-        put(each.id, each.task, each.strategy, each.agents.length, each.status);
+        // A summary has one entry for each role.
+        const agents = each.agents.reduce((sum, { count }) => sum + count, 0);
+        put(each.id, each.task, each.strategy, agents, each.status);
       }
     },
     "deliberation.accepted": ({ deliberation_id, specification }) => {

@@ -8,7 +8,7 @@ import pytest
 from playwright.async_api import Error, Page, Route
 
 from tests.e2e.conftest import Stack
-from tests.e2e.test_examples import proxied
+from tests.e2e.documented.test_examples import proxied
 
 pytestmark = [pytest.mark.browser, pytest.mark.e2e]
 

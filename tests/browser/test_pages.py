@@ -8,8 +8,9 @@ import pytest
 from playwright.async_api import BrowserContext, ConsoleMessage, Page, expect
 
 from tests.components.access.keyed import PEPPER, make_key
+from tests.components.docs.tables import ROOT
 from tests.components.routes.listening import listening
-from tests.e2e.conftest import FAST, SLOW, Stack
+from tests.e2e.conftest import FAST, SLOW, TASK, Stack
 
 pytestmark = [pytest.mark.browser, pytest.mark.e2e]
 
@@ -62,6 +63,22 @@ async def test_a_council_is_asked_watched_and_judged_on_the_dashboard(quiet: Pag
     await quiet.reload()
     await expect(quiet.locator("#verdict")).to_be_visible()
     assert await quiet.locator("#verdict").inner_text() == shown
+
+
+async def test_a_finished_council_is_shown_with_its_ranking_as_in_the_documentations_picture(
+    page: Page, stack: Stack
+) -> None:
+    """Leaves the picture in build/images; docs/images has a copy."""
+    deliberation_id = await stack.submit(task=TASK, role="DEV", num_agents=3, seed=7)
+    await stack.until(deliberation_id, status="completed")
+    await page.set_viewport_size({"width": 1280, "height": 760})
+    await page.goto(f"{stack.url}/#{deliberation_id}")
+    await expect(page.locator("#detail h2")).to_have_text(TASK)
+    await expect(page.locator("#verdict")).to_contain_text("★")
+    cells = page.locator("#list tr").first.locator("td")
+    await expect(cells).to_have_text([TASK, "council", "3", "completed"])
+    picture = await page.screenshot(path=ROOT / "build" / "images" / "dashboard.png")
+    assert picture.startswith(b"\x89PNG")
 
 
 async def test_a_council_is_stopped_on_the_dashboard(quiet: Page, stack: Stack) -> None:

@@ -13,7 +13,7 @@ from typing import Any, cast
 from pydantic import JsonValue
 
 from serve_deployments.simulator.writer.chance import fraction
-from serve_deployments.simulator.writer.programs import operation, program, test
+from serve_deployments.simulator.writer.programs import exercise, program, tests
 from serve_deployments.simulator.writer.prompt import PromptReader
 from serve_deployments.simulator.writer.prose import SentenceBank, rationale
 from serve_deployments.simulator.writer.schema_values import SchemaUnsupported, schema_value
@@ -234,14 +234,12 @@ class OutputWriter:
         if own and self._behaviour is Behaviour.STUBBORN:
             return own
         right = self._chance.random() < (_REPAIRED if own else _RIGHT)[self._behaviour]
-        return program(self._prompt.entry_point, operation(self._prompt.task), self._chance, right=right)
+        name = self._prompt.entry_point
+        return program(name, exercise(name, self._prompt.task), self._chance, right=right)
 
     def _tests(self) -> JsonValue:
-        asked, tests = operation(self._prompt.task), list[JsonValue]()
-        for _ in range(self._chance.randint(3, 5)):
-            right = self._behaviour is not Behaviour.POOR or self._chance.random() < 0.7
-            tests.append({**test(self._prompt.entry_point, asked, self._chance, right=right)})
-        return tests
+        name, right = self._prompt.entry_point, 0.7 if self._behaviour is Behaviour.POOR else 1.0
+        return [{**test} for test in tests(name, exercise(name, self._prompt.task), self._chance, right=right)]
 
 
 def _is_scored(schema: object) -> bool:

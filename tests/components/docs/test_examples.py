@@ -170,3 +170,31 @@ async def test_the_proxy_forwards_events_at_once_and_serves_the_page() -> None:
     (request,) = served
     assert str(request.url) == f"http://gateway{PATH}/events?after=0"
     assert request.headers["Last-Event-ID"] == "e-1" and "Cookie" not in request.headers
+
+
+@pytest.mark.parametrize(
+    ("headers", "known"),
+    [
+        ({}, True),
+        ({"Origin": "http://127.0.0.1:8090", "Sec-Fetch-Site": "same-origin"}, True),
+        ({"Origin": "http://evil.example"}, False),
+        ({"Origin": "http://127.0.0.1:9000"}, False),
+        ({"Sec-Fetch-Site": "cross-site"}, False),
+        ({"Host": "evil.example:8090"}, False),
+    ],
+)
+async def test_the_proxy_adds_its_key_to_requests_of_its_own_page_alone(headers: dict[str, str], known: bool) -> None:
+    served: list[httpx.Request] = []
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        served.append(request)
+        return httpx.Response(202)
+
+    proxy = example("browser").proxy("http://gateway", "dlb_k", transport=httpx.MockTransport(answer))
+    transport = httpx.ASGITransport(app=proxy)
+    async with (
+        proxy.router.lifespan_context(proxy),
+        httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1:8090") as browser,
+    ):
+        await browser.post("/deliberations", json={}, headers=headers)
+    assert served[0].headers.get("Authorization") == ("Bearer dlb_k" if known else None)

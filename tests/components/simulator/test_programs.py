@@ -10,6 +10,7 @@ import pytest
 from app.deliberation import outputs
 from app.deliberation.outputs import Output, Program, json_schema, parse_output
 from app.deliberation.prompts import code as prompts
+from serve_deployments.simulator.writer import programs
 from serve_deployments.simulator.writer.outputs import PURE_BEHAVIOURS, Behaviour, OutputWriter
 from serve_deployments.simulator.writer.prompt import PromptReader
 from tests.unit.facts_of import specification
@@ -22,7 +23,29 @@ TASKS = {
     "plus(a, b, c) gives the total.": "plus",
     "Implement add(a, b).": "add",
     "Summe zweier Zahlen.": "solve",
+    "Write a function that merges two sorted lists.": "solve",
 }
+# One call and its result for each exercise, worked out by hand.
+EXERCISES = {
+    "Write fib(n), the n-th Fibonacci number.": "fib(20) == 6765",
+    "Implement `def factorial(n)`. The total of calls does not matter.": "factorial(6) == 720",
+    "The greatest common divisor: gcd(a, b).": "gcd(84, 30) == 6",
+    "is_prime(n)": "[n for n in range(20) if is_prime(n)] == [2, 3, 5, 7, 11, 13, 17, 19]",
+    "Write fizzbuzz(n).": "[fizzbuzz(n) for n in (1, 3, 5, 15)] == ['1', 'Fizz', 'Buzz', 'FizzBuzz']",
+    "Decide by is_palindrome(text).": "is_palindrome('racecar') and not is_palindrome('race')",
+    "Write a function that merges two sorted lists.": "solve([1, 5], [2, 6]) == [1, 2, 5, 6]",
+    "Write a function that reverses a linked list": "solve((1, (2, (3, None)))) == (3, (2, (1, None)))",
+    "Reverse a text with turned(text).": "turned('drawer') == 'reward'",
+    "Write a function that sorts numbers.": "solve([3, -1, 2]) == [-1, 2, 3]",
+    "Write median(values): the median of a list of numbers. Raise ValueError when it is empty.": (
+        "median([4, 1, 2, 3]) == 2.5"
+    ),
+    "Give the mean of some numbers.": "solve([2, 4, 9]) == 5",
+    "Find the largest number.": "solve([2, 9, 4]) == 9",
+    "Find the smallest number.": "solve([2, 9, 4]) == 2",
+    "Implement add(a, b).": "add(40, 2) == 42",
+}
+UNKNOWN = ("Parse a date written in words.", "Write parse(text).", "Summarise the meaning of this.")
 
 
 def written(kind: str, prompt: str, behaviour: Behaviour, seed: int, words_max: int | None = None) -> Any:
@@ -69,6 +92,30 @@ def test_excellent_programs_pass_excellent_tests_and_poor_ones_fail_them(task: s
         assert all(passes(right, test.code) for test in tests)
         found += not all(passes(wrong, test.code) for test in tests)
     assert found >= 4
+
+
+@pytest.mark.parametrize(("task", "result"), EXERCISES.items(), ids=lambda text: text[:24])
+def test_a_right_program_solves_the_exercise(task: str, result: str) -> None:
+    for seed in range(4):
+        assert passes(written("program", prompt(task, "program"), Behaviour.EXCELLENT, seed).code, f"assert {result}")
+
+
+def test_every_exercise_has_a_task_here() -> None:
+    assert len(EXERCISES) == len(programs.EXERCISES)
+
+
+def test_a_program_for_an_empty_median_raises_value_error() -> None:
+    task = "Write median(values): the median of a list of numbers. Raise ValueError when it is empty."
+    expected = "try:\n    median([])\nexcept ValueError:\n    pass\nelse:\n    raise AssertionError"
+    assert passes(written("program", prompt(task, "program"), Behaviour.EXCELLENT, 1).code, expected)
+
+
+@pytest.mark.parametrize("task", UNKNOWN)
+@pytest.mark.parametrize("behaviour", PURE_BEHAVIOURS)
+def test_a_program_for_an_unknown_task_passes_no_test(task: str, behaviour: Behaviour) -> None:
+    program = written("program", prompt(task, "program"), behaviour, 1).code
+    tests = written("tests", prompt(task, "tests"), behaviour, 1).tests
+    assert tests and all("NotImplementedError" in code for code in (program, *(test.code for test in tests)))
 
 
 def test_a_given_test_names_the_entry_point() -> None:

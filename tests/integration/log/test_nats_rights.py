@@ -13,18 +13,24 @@ import nats
 import nats.errors
 import pytest
 from nats.aio.client import Client
+from pydantic import SecretStr
 
 from app.access.keyring import Keyring
 from app.access.keys import SCOPES, Pepper, created, key_subject
 from app.api.schemas import dump
 from app.api.webhook_payloads import TERMINAL_EVENTS
+from app.archive.database.connection import Database
+from app.archive.database.migrate import migrate
+from app.archive.database.store import Store
+from app.archive.service import figures, projector_of
+from app.archive.settings import ArchiveSettings
 from app.deliberation.facts import CancelRequested, Deleted
 from app.log.journal import JetStreamJournal
 from app.log.stats import log_figures
 from app.log.stream_settings import StreamSettings
 from app.log.streams import apply, declared_consumers, declared_streams, plan, prove_writes
 from app.log.work_queue import QueueItem, WorkQueue
-from app.observability.replica_status import SENDERS_SUBJECT
+from app.observability.replica_status import PROJECTORS_SUBJECT, SENDERS_SUBJECT
 from app.webhooks.attempts import DeliveryKey, RedeliveryRequested
 from app.webhooks.sender.service import sender_of
 from app.webhooks.settings import SenderSettings
@@ -73,6 +79,11 @@ FORBIDDEN_TO_PUBLISH = [
     ("webhooks", "$JS.API.CONSUMER.MSG.NEXT.DELIBERATIONS.coordinator"),
     ("webhooks", "$JS.API.STREAM.DELETE.WEBHOOKS"),
     ("webhooks", "$JS.API.STREAM.PURGE.WEBHOOKS"),
+    ("archive", "deliberations.default.x.accepted"),
+    ("archive", "deliberations.default.x.deleted"),
+    ("archive", "$JS.API.DIRECT.GET.KEYS"),
+    ("archive", "$JS.API.STREAM.PURGE.DELIBERATIONS"),
+    ("archive", "$JS.API.CONSUMER.MSG.NEXT.DELIBERATIONS.coordinator"),
     ("streams", "deliberations.default.x.accepted"),
     ("streams", "$JS.API.STREAM.DELETE.DELIBERATIONS"),
     ("streams", "$JS.API.STREAM.UPDATE.DELIBERATIONS"),
@@ -88,9 +99,18 @@ FORBIDDEN_TO_SUBSCRIBE = [
     ("agents", "_INBOX.gateway.>"),
     ("webhooks", "_INBOX.*.*.*"),
     ("streams", "_INBOX.keys.>"),
+    ("archive", "_INBOX.gateway.>"),
+    ("archive", "live.deliberations.>"),
     ("keys", "_INBOX.streams.>"),
 ]
-PASSWORDS = {"gateway": "gAAAA", "agents": "aBBBB", "streams": "sCCCC", "keys": "kDDDD", "webhooks": "wEEEE"}
+PASSWORDS = {
+    "gateway": "gAAAA",
+    "agents": "aBBBB",
+    "streams": "sCCCC",
+    "keys": "kDDDD",
+    "webhooks": "wEEEE",
+    "archive": "xFFFF",
+}
 
 
 @pytest.fixture(scope="module")
@@ -297,6 +317,36 @@ async def test_webhooks_and_gateway_users_may_deliver_and_redeliver_webhooks(por
             await asyncio.sleep(0.02)
         running.cancel()
         await asyncio.wait([running])
+
+
+async def test_the_archive_user_copies_and_tells_its_figures(port: int, tmp_path: Path) -> None:
+    async with journal_of(port, "streams") as streams, asyncio.timeout(30):
+        await apply(streams, StreamSettings())
+    url = f"sqlite:///{tmp_path / 'archive.db'}"
+    await migrate(url)
+    settings = ArchiveSettings(nats_url=url_of(port, "archive"), database_url=SecretStr(url))
+    story = Story(uuid.uuid4().hex[:26])
+    async with (
+        journal_of(port, "gateway") as gateway,
+        journal_of(port, "agents") as agents,
+        projector_of(settings) as (journal, projector),
+        asyncio.timeout(30),
+    ):
+        await journal.answer(PROJECTORS_SUBJECT, lambda: figures(journal, projector))
+        copying = asyncio.create_task(projector.run())
+        await gateway.append("default", story.accepted())
+        await agents.append("default", story.completed())
+        while True:
+            (status,) = await gateway.inquire(PROJECTORS_SUBJECT, timeout_s=2)
+            if status["counts"].get("written") and not status["pending"]:
+                break
+            await asyncio.sleep(0.02)
+        copying.cancel()
+        await asyncio.wait([copying])
+    database = Database(url)
+    found = await Store(database).read("default", story.id)
+    await database.close()
+    assert found is not None and len(found.records) == 2
 
 
 async def test_permitted_subjects_report_no_violation(port: int) -> None:

@@ -17,7 +17,7 @@ from tests.e2e.conftest import Stack
 
 pytestmark = pytest.mark.e2e
 
-EXAMPLES = Path(__file__).parents[2] / "examples"
+EXAMPLES = Path(__file__).parents[3] / "examples"
 TASK = 'Name "three" colours.\nOne line each.'
 
 

@@ -1,0 +1,57 @@
+"""Every block of commands in the documentation can be run, or says why not; its commands and options exist."""
+
+import re
+import shlex
+
+import click
+import pytest
+import typer
+
+from app.cli import cli
+from tests.components.docs.blocks import ENDLESS, NOT_RUN, STACK_WITH_KEYS, WITH_KEYS, blocks
+from tests.components.docs.tables import ROOT
+
+BLOCKS = blocks()
+LANGUAGES = {"sh", "text", "json", "http", "python", "ts", "yaml", "mermaid"}
+COMMANDS = [(block, command) for block in BLOCKS if block.language == "sh" for command in block.commands]
+TARGETS = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+
+
+def test_every_block_names_its_language() -> None:
+    assert [str(block) for block in BLOCKS if block.language not in LANGUAGES] == []
+    assert len(COMMANDS) > 40
+
+
+def test_a_block_of_commands_runs_or_says_why_not() -> None:
+    modes = {"", WITH_KEYS, STACK_WITH_KEYS, ENDLESS, NOT_RUN}
+    assert [str(block) for block in BLOCKS if block.mode not in modes] == []
+    assert [
+        str(block) for block in BLOCKS if (block.mode == NOT_RUN) != bool(block.reason) and block.language == "sh"
+    ] == []
+
+
+def test_every_target_of_make_exists() -> None:
+    named = [(str(block), found) for block, command in COMMANDS for found in re.findall(r"\bmake ([a-z-]+)", command)]
+    assert len(named) >= 10
+    assert [each for each in named if each[1] not in TARGETS] == []
+
+
+@pytest.mark.parametrize(
+    ("where", "command"),
+    [
+        (str(block), found)
+        for block, command in COMMANDS
+        for found in re.findall(r"(?:^|\$\(|-- )(deliberate [^)#\n]*)", command)
+    ],
+)
+def test_a_documented_command_line_is_valid(where: str, command: str) -> None:
+    """Parsed without being run, so this covers the blocks that are not run too."""
+    _, *arguments = shlex.split(command)
+    group: click.Command = typer.main.get_command(cli)
+    context = click.Context(group, info_name="deliberate")
+    while isinstance(group, click.Group):
+        found = group.get_command(context, arguments[0])
+        assert found is not None, f"{where}: {arguments[0]} is a command"
+        group, arguments = found, arguments[1:]
+        context = click.Context(group, context, group.name)
+    group.parse_args(context, arguments)

@@ -1,0 +1,1 @@
+"""The examples and the commands of the documentation, run as written."""
