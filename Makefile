@@ -25,7 +25,11 @@ demo: $(STAMP) ## Start everything, watch one council of three agents in the ter
 up: $(STAMP) ## Start everything in the foreground; Ctrl-C drains and stops it
 	@$(BIN)/deliberate up
 
-test: $(STAMP) ## Run the whole test suite: real nats-server, real Ray Serve, the whole stack
+test: $(STAMP) ## Run the whole test suite: real nats-server, PostgreSQL and Ray Serve, the whole stack
+	@ls /usr/lib/postgresql/*/bin/initdb >/dev/null 2>&1 || command -v initdb >/dev/null || test "$$(id -u)" = 0 || { \
+		echo "PostgreSQL is missing; as root: apt-get install --no-install-recommends postgresql" >&2; exit 1; }
+	@ls /usr/lib/postgresql/*/bin/initdb >/dev/null 2>&1 || command -v initdb >/dev/null || { apt-get update -qq && \
+		DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends postgresql; }
 	$(BIN)/pytest -n 2 --dist loadscope --no-loadscope-reorder -m "not vllm and not browser and not sdk" --ignore=tests/attack
 
 # Without cached bytecode pytest would rewrite every test module again.

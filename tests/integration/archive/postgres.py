@@ -8,15 +8,22 @@ from pathlib import Path
 
 from tests.conftest import free_port
 
-PROGRAMS = Path("/usr/lib/postgresql/15/bin")
-MISSING = "PostgreSQL 15 is missing; as root: apt-get install --no-install-recommends postgresql-15"
+MISSING = "PostgreSQL is missing; as root: apt-get install --no-install-recommends postgresql"
+
+
+def programs() -> Path:
+    """The directory of PostgreSQL's programs: Debian's newest, else that on the search path."""
+    debian = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"), key=lambda path: int(path.parts[-3]))
+    found = debian[-1] if debian else shutil.which("initdb")
+    assert found is not None, MISSING
+    return Path(found).parent
 
 
 class PostgresServer:
     """A server that can be killed and started again on the same port and data. It never runs as root."""
 
     def __init__(self) -> None:
-        assert (PROGRAMS / "postgres").exists(), MISSING
+        self._programs = programs()
         self._directory = Path(tempfile.mkdtemp(prefix="archive-"))
         self._as_user = (
             ["setpriv", "--reuid=postgres", "--regid=postgres", "--clear-groups"] if os.getuid() == 0 else []
@@ -28,7 +35,7 @@ class PostgresServer:
         self._run("initdb", "--pgdata", self._data, "--auth", "trust", "--username", "archive", "--no-sync")
 
     def _run(self, program: str, *options: str) -> None:
-        command = [*self._as_user, str(PROGRAMS / program), *options]
+        command = [*self._as_user, str(self._programs / program), *options]
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL, cwd=self._directory)
 
     def start(self) -> None:

@@ -145,7 +145,7 @@ async def test_kills_of_two_projectors_lose_and_repeat_nothing(
 
     async def start() -> asyncio.subprocess.Process:
         return await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "app.archive", env={**environment, "ARCHIVE_PORT": "0", "PATH": ""},
+            sys.executable, "-m", "app.archive", env={**environment, "ARCHIVE_PORT": "0", "ARCHIVE_RETENTION": "315360000", "PATH": ""},
             stdout=asyncio.subprocess.DEVNULL,
         )  # fmt: skip
 
