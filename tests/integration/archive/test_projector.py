@@ -140,12 +140,19 @@ async def test_kills_of_two_projectors_lose_and_repeat_nothing(
     journal: JetStreamJournal, store: Store, database_url: str, own_nats_server: NatsServer
 ) -> None:
     """Two processes copy 500 deliberations, every tenth of them deleted, while one after the other is killed."""
-    told, environment = stories(500), {"NATS_URL": own_nats_server.url, "DATABASE_URL": database_url}
+    told = stories(500)
+    environment = {
+        "NATS_URL": own_nats_server.url,
+        "DATABASE_URL": database_url,
+        "ARCHIVE_PORT": "0",
+        "ARCHIVE_RETENTION": "315360000",
+        "PATH": "",
+    }
     draw = random.Random(7)
 
     async def start() -> asyncio.subprocess.Process:
         return await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "app.archive", env={**environment, "ARCHIVE_PORT": "0", "ARCHIVE_RETENTION": "315360000", "PATH": ""},
+            sys.executable, "-m", "app.archive", env=environment,
             stdout=asyncio.subprocess.DEVNULL,
         )  # fmt: skip
 
