@@ -39,7 +39,7 @@ async def test_every_part_reports_its_status_and_versions(stack: Stack) -> None:
     assert engine.url == stack.ready["engine_urls"][0] and engine.simulated and engine.healthy
     assert engine.roles == tuple(sorted(ROLES)) and cluster.versions.engines == (engine.version,)
     assert {each.name for each in cluster.streams} >= {"DELIBERATIONS", "KEYS", "WEBHOOKS"}
-    assert {each.name for each in cluster.consumers} == {"coordinator", "webhooks", "attempts"}
+    assert {each.name for each in cluster.consumers} == {"coordinator", "webhooks", "attempts", "archive"}
     assert cluster.webhooks is not None and len(cluster.webhooks) == 1
     assert {each.role for each in cluster.agents} == set(ROLES)
 

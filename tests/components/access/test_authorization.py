@@ -323,9 +323,11 @@ async def test_without_a_pepper_every_answer_declares_development_mode() -> None
         ):
             response = await gateway.client.get(path)
             assert (response.status_code, response.headers["development-mode"]) == (status, "no keys, loopback only")
+        roles = gateway.gateway["roles"]
         gateway.gateway["roles"] = None  # pyright: ignore[reportGeneralTypeIssues] -- a defect, whatever it is
         crashed = await gateway.client.get("/roles")
         assert (crashed.status_code, crashed.headers["development-mode"]) == (500, "no keys, loopback only")
+        gateway.gateway["roles"] = roles
         assert (await gateway.client.get("/readyz")).json()["mode"] == "development"
         assert "Development mode" in (await gateway.client.get("/openapi.json")).json()["info"]["description"]
         session = (await gateway.client.get("/login")).json()

@@ -122,9 +122,9 @@ def test_answers_health_checks() -> None:
     port = free_port()
     command = (
         "import asyncio, urllib.request as u\n"
-        "from app.webhooks.sender.service import _health_server\n"
+        "from app.observability.health_server import health_server\n"
         "async def main():\n"
-        f"    async with _health_server('127.0.0.1', {port}) as port:\n"
+        f"    async with health_server('127.0.0.1', {port}) as port:\n"
         "        answer = await asyncio.to_thread(u.urlopen, f'http://127.0.0.1:{port}/healthz', timeout=5)\n"
         "        print(answer.status, answer.read())\n"
         "asyncio.run(main())\n"

@@ -1,0 +1,215 @@
+"""The first hour of a new user, from a wheel in an empty folder: each step as the documentation has it."""
+
+import asyncio
+import json
+import os
+import re
+import secrets
+import shutil
+import signal
+import subprocess
+import sys
+import sysconfig
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import httpx
+import openai
+import pytest
+
+from app.webhooks.signatures import tenant_secret
+from tests.components.webhooks.receiving import receiving
+from tests.conftest import free_port
+
+pytestmark = pytest.mark.e2e
+
+ROOT = Path(__file__).parents[2]
+TASK = "Write a function that merges two sorted lists."
+STEP_S = 120.0
+PATIENCE_S = 4
+
+
+def installed_wheel(place: Path) -> Path:
+    """The `bin` of an environment with the wheel of this checkout; it takes other packages from the tests' own."""
+    source, environment = place / "source", place / "environment"
+    for name in ("app", "serve_deployments"):
+        shutil.copytree(ROOT / name, source / name, ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, source)
+    pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check"]
+    built = [*pip, "wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", str(place), str(source)]
+    subprocess.run(built, check=True, capture_output=True, timeout=STEP_S)
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(environment)], check=True, timeout=STEP_S)
+    (packages,) = environment.glob("lib/python*/site-packages")
+    (packages / "needed.pth").write_text(f"{sysconfig.get_path('purelib')}\n")
+    (wheel,) = place.glob("*.whl")
+    install = [*pip, "--python", str(environment / "bin" / "python"), "install", "--no-deps", "--no-index", str(wheel)]
+    subprocess.run(install, check=True, capture_output=True, timeout=STEP_S)
+    shutil.rmtree(source)
+    return environment / "bin"
+
+
+@dataclass
+class Terminal:
+    """A shell in the user's folder, with the variables that the user has exported."""
+
+    folder: Path
+    bin: Path
+    variables: dict[str, str] = field(default_factory=dict[str, str])
+
+    @property
+    def environment(self) -> dict[str, str]:
+        path = f"{self.bin}:{Path(sys.executable).parent}:{os.environ['PATH']}"
+        own = {"PATH": path, "COLUMNS": "200", "XDG_CONFIG_HOME": str(self.folder / "config")}
+        kept = {key: value for key, value in os.environ.items() if not key.startswith(("DELIBERATE_", "PYTHONPATH"))}
+        return {**kept, **own, **self.variables}
+
+    async def start(self, *command: str) -> asyncio.subprocess.Process:
+        return await asyncio.create_subprocess_exec(
+            *command,
+            cwd=self.folder,
+            env=self.environment,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.STDOUT,
+        )
+
+    async def run(self, *command: str, code: int = 0) -> str:
+        """What a command printed, which ends with `code` and never shows a traceback."""
+        process = await self.start(*command)
+        async with asyncio.timeout(STEP_S):
+            printed = (await process.communicate())[0].decode()
+        assert process.returncode == code, printed
+        assert "Traceback" not in printed
+        return printed
+
+    async def deliberate(self, *arguments: str, code: int = 0) -> str:
+        return await self.run(str(self.bin / "deliberate"), *arguments, code=code)
+
+    @asynccontextmanager
+    async def up(self, *options: str) -> AsyncGenerator[dict[str, Any]]:
+        """`deliberate up` until Ctrl-C; yields what it wrote to `.deliberate/stack.json`."""
+        process = await self.start(str(self.bin / "deliberate"), "up", *options)
+        assert process.stdout is not None
+        lines: list[str] = []
+        try:
+            async with asyncio.timeout(STEP_S):
+                async for line in process.stdout:
+                    lines.append(line.decode())
+                    if "Ctrl-C stops it" in lines[-1]:
+                        break
+            assert "Ctrl-C stops it" in lines[-1], "".join(lines)
+            yield json.loads((self.folder / ".deliberate" / "stack.json").read_text())
+        finally:
+            if process.returncode is None:
+                process.send_signal(signal.SIGINT)
+            async with asyncio.timeout(STEP_S):
+                lines.append((await process.stdout.read()).decode())
+                code = await process.wait()
+        assert code == 0 and "Stopped" in lines[-1], "".join(lines)
+        assert "make " not in "".join(lines), "a wheel has no Makefile"
+
+
+def ids_in(stream: str) -> list[str]:
+    return re.findall(r"^id: (\S+)$", stream, re.MULTILINE)
+
+
+async def ask_and_watch(terminal: Terminal, client: httpx.AsyncClient) -> str:
+    """curl asks, and follows the stream in two parts; returns the deliberation's id."""
+    url = str(client.base_url).rstrip("/")
+    body = json.dumps({"task": TASK, "role": "DEV", "num_agents": 3})
+    headers = ("-H", "content-type: application/json", "-H", "Prefer: wait=60")
+    answer = json.loads(await terminal.run("curl", "-sS", f"{url}/deliberations", *headers, "-d", body))
+    assert answer["status"] == "completed" and answer["verdict"]["content"]
+    events = f"{url}/deliberations/{answer['id']}/events"
+    whole = ids_in(await terminal.run("curl", "-sSN", f"{events}?after=0"))
+    rest = ids_in(await terminal.run("curl", "-sSN", events, "-H", f"Last-Event-ID: {whole[4]}"))
+    assert len(whole) == len(set(whole)) > 10 and rest == whole[5:]
+    return answer["id"]
+
+
+async def look_back(terminal: Terminal, id: str) -> None:
+    """`status`, `list` and `show` tell of a deliberation that has ended."""
+    assert "DEV" in await terminal.deliberate("status")
+    listed = await terminal.deliberate("list")
+    assert id in listed and TASK[:20] in listed
+    assert TASK in await terminal.deliberate("show", id[:10], "--full")
+    assert "# " in await terminal.deliberate("show", "last", "--transcript")
+
+
+async def ask_a_mixed_council(terminal: Terminal) -> None:
+    printed = await terminal.deliberate("ask", TASK, "--council", "ARCHITECT:1,DEV:1,QA:1", "--watch")
+    assert "completed" in printed and "architect-001" in printed and "qa-001" in printed
+
+
+async def use_the_openai_client(url: str) -> None:
+    async with openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="unused", timeout=60) as client:
+        answer = await client.chat.completions.create(model="vote", messages=[{"role": "user", "content": TASK}])
+    assert answer.choices[0].message.content
+
+
+async def receive_a_webhook(terminal: Terminal) -> None:
+    async with receiving() as receiver:
+        await terminal.deliberate("ask", TASK, "--strategy", "single", "--agents", "1", "--webhook", receiver.url())
+        (first, *_) = await receiver.until(1)
+    master = (terminal.folder / ".deliberate" / "webhook_secret").read_text()
+    assert first.checked(tenant_secret(master, "default"))["type"].startswith("deliberation.")
+
+
+async def go_wrong(terminal: Terminal, client: httpx.AsyncClient) -> None:
+    """Each mistake is answered with the place and the remedy, and the remedies that are commands work."""
+    assert "Did you mean DEVOPS?" in await terminal.deliberate("ask", TASK, "--role", "devop", code=4)
+    assert "DEVOPS" in await terminal.deliberate("roles")
+    assert "--agents" in await terminal.deliberate("ask", TASK, "--agents", "0", code=2)
+    problem = (await client.post("/deliberations", json={"task": TASK, "strategie": "vote"})).json()
+    (fault,) = problem["errors"]
+    assert fault["pointer"] == "/strategie" and "strategy" in fault["remedy"] + fault["detail"]
+    assert "deliberate list" in await terminal.deliberate("show", "nothing", code=4)
+
+
+async def run_out_of_time(client: httpx.AsyncClient, engine_url: str) -> None:
+    """The engine answers proposals alone, so that nothing else has time left."""
+    async with httpx.AsyncClient(base_url=engine_url) as engine:
+        script = {"duration_ms": 0, "faults": ["hang:match=Your work: (critique|revise|score)"]}
+        (await engine.post("/simulator/script", json=script)).raise_for_status()
+        body = {"task": TASK, "role": "DEV", "num_agents": 3, "constraints": {"timeout_seconds": 4}}
+        found = (await client.post("/deliberations", json=body, headers={"Prefer": "wait=60"})).json()
+        (await engine.post("/simulator/script", json={"faults": []})).raise_for_status()
+    assert found["status"] == "completed" and "deadline" in found["degraded"]["reasons"]
+    assert found["verdict"]["content"] in [proposal["content"] for proposal in found["proposals"]]
+
+
+async def come_back_with_keys_and_a_dead_engine(terminal: Terminal, id: str) -> None:
+    """The next start has keys and an engine that nothing listens at; what was said before is still there."""
+    engine_url = f"http://127.0.0.1:{free_port()}"
+    terminal.variables |= {"KEY_PEPPER": secrets.token_hex(32), "ENGINE_PATIENCE": str(PATIENCE_S)}
+    async with terminal.up("--engine-url", engine_url) as stack:
+        assert "DELIBERATE_API_KEY" in await terminal.deliberate("list", code=4)
+        printed = await terminal.deliberate("keys", "create", "me", "--tenant", "default")
+        (key,) = re.findall(r"dlb_\S+", printed)
+        terminal.variables["DELIBERATE_API_KEY"] = key
+        assert id in await terminal.deliberate("list")
+        failed = await terminal.deliberate("ask", TASK, "--role", "DEV", code=1)
+        assert engine_url in failed and "connection refused" in failed
+        async with httpx.AsyncClient(base_url=stack["url"]) as client:
+            assert (await client.get(f"/deliberations/{id}")).status_code == 401
+            assert "engines" in {each["pointer"] for each in (await client.get("/readyz")).json()["degraded"]}
+
+
+async def test_the_first_hour_goes_as_it_is_written(tmp_path: Path) -> None:
+    folder = tmp_path / "empty"
+    folder.mkdir()
+    terminal = Terminal(folder, await asyncio.to_thread(installed_wheel, tmp_path))
+    assert re.match(r"deliberate \d", await terminal.deliberate("--version"))
+    assert "completed" in await terminal.deliberate("demo")
+    async with terminal.up() as stack, httpx.AsyncClient(base_url=stack["url"], timeout=70) as client:
+        id = await ask_and_watch(terminal, client)
+        await look_back(terminal, id)
+        await ask_a_mixed_council(terminal)
+        await use_the_openai_client(stack["url"])
+        await receive_a_webhook(terminal)
+        await go_wrong(terminal, client)
+        await run_out_of_time(client, stack["engine_urls"][0])
+    await come_back_with_keys_and_a_dead_engine(terminal, id)
