@@ -134,7 +134,7 @@ async def look_back(terminal: Terminal, id: str) -> None:
     """`status`, `list` and `show` tell of a deliberation that has ended."""
     assert "DEV" in await terminal.deliberate("status")
     listed = await terminal.deliberate("list")
-    assert id in listed and TASK[:20] in listed
+    assert id[:10] in listed and TASK in listed
     assert TASK in await terminal.deliberate("show", id[:10], "--full")
     assert "# " in await terminal.deliberate("show", "last", "--transcript")
 
@@ -162,7 +162,7 @@ async def go_wrong(terminal: Terminal, client: httpx.AsyncClient) -> None:
     """Each mistake is answered with the place and the remedy, and the remedies that are commands work."""
     assert "Did you mean DEVOPS?" in await terminal.deliberate("ask", TASK, "--role", "devop", code=4)
     assert "DEVOPS" in await terminal.deliberate("roles")
-    assert "--agents" in await terminal.deliberate("ask", TASK, "--agents", "0", code=2)
+    assert "--agents" in await terminal.deliberate("ask", TASK, "--agents", "0", code=4)
     problem = (await client.post("/deliberations", json={"task": TASK, "strategie": "vote"})).json()
     (fault,) = problem["errors"]
     assert fault["pointer"] == "/strategie" and "strategy" in fault["remedy"] + fault["detail"]
@@ -188,11 +188,12 @@ async def come_back_with_keys_and_a_dead_engine(terminal: Terminal, id: str) -> 
     async with terminal.up("--engine-url", engine_url) as stack:
         assert "DELIBERATE_API_KEY" in await terminal.deliberate("list", code=4)
         printed = await terminal.deliberate("keys", "create", "me", "--tenant", "default")
-        (key,) = re.findall(r"dlb_\S+", printed)
+        (key,) = re.findall(r"^dlb_\S+", printed, re.MULTILINE)
         terminal.variables["DELIBERATE_API_KEY"] = key
-        assert id in await terminal.deliberate("list")
+        assert id[:10] in await terminal.deliberate("list")
         failed = await terminal.deliberate("ask", TASK, "--role", "DEV", code=1)
-        assert engine_url in failed and "connection refused" in failed
+        said = "".join(failed.split())
+        assert engine_url in said and "connectionrefused" in said
         async with httpx.AsyncClient(base_url=stack["url"]) as client:
             assert (await client.get(f"/deliberations/{id}")).status_code == 401
             assert "engines" in {each["pointer"] for each in (await client.get("/readyz")).json()["degraded"]}
