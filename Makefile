@@ -5,7 +5,7 @@ STAMP := .venv/.installed
 DOCS_STAMP := .venv-docs/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo up test test-unit coverage test-browser test-vllm test-sdk docs fuzz mutants lint format bench overload chaos attack sbom audit openapi lock clean
+.PHONY: help install demo up test walk test-unit coverage test-browser test-vllm test-sdk docs fuzz mutants lint format bench overload chaos attack sbom audit openapi lock clean
 
 help: ## Show this help
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -31,7 +31,10 @@ test: $(STAMP) ## Run the whole test suite: real nats-server, PostgreSQL and Ray
 		echo "PostgreSQL is missing; as root: apt-get install --no-install-recommends postgresql" >&2; exit 1; }
 	@ls /usr/lib/postgresql/*/bin/initdb >/dev/null 2>&1 || command -v initdb >/dev/null || { apt-get update -qq && \
 		DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends postgresql; }
-	$(BIN)/pytest -n 2 --dist loadscope --no-loadscope-reorder -m "not vllm and not browser and not sdk" --ignore=tests/attack
+	$(BIN)/pytest -n 2 --dist loadscope --no-loadscope-reorder -m "not vllm and not browser and not sdk and not walk" --ignore=tests/attack
+
+walk: $(STAMP) ## Walk through the first hour of a new user, from a wheel in an empty folder
+	$(BIN)/pytest tests/e2e/test_first_hour.py
 
 # Without cached bytecode pytest would rewrite every test module again.
 test-unit: $(STAMP) ## Run the pure tests alone, in seconds

@@ -24,7 +24,7 @@ from app.webhooks.signatures import tenant_secret
 from tests.components.webhooks.receiving import receiving
 from tests.conftest import free_port
 
-pytestmark = pytest.mark.e2e
+pytestmark = pytest.mark.walk
 
 ROOT = Path(__file__).parents[2]
 TASK = "Write a function that merges two sorted lists."
