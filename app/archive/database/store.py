@@ -3,7 +3,7 @@
 A write never replaces a newer one, so that several projectors may write the same deliberation in any order.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
@@ -92,9 +92,9 @@ class Store:
         await connection.execute(self._database.insert(logs).values(epoch=epoch).on_conflict_do_nothing())
         return (await connection.execute(select(logs.c.number).where(logs.c.epoch == epoch))).scalar_one()
 
-    async def write(self, epoch: str, batch: Iterable[Written]) -> None:
-        """Write deliberations in one transaction; each of them must be there once."""
-        log = await self.log_number(epoch)
+    async def write(self, epoch: str, batch: Sequence[Written]) -> None:
+        """Write deliberations of a log in one transaction; each of them must be there once. Tombstones are of no log."""
+        log = await self.log_number(epoch) if any(each.state is not None for each in batch) else 0
         rows = sorted((_row(each, log) for each in batch), key=lambda row: (row["tenant"], row["id"]))
         if not rows:
             return
