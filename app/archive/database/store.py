@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from sqlalchemy import delete, select, tuple_
-from sqlalchemy.ext.asyncio import AsyncConnection
 
 from app.archive.database import transcript
 from app.archive.database.connection import Database
@@ -84,16 +83,14 @@ class Store:
     async def log_number(self, epoch: str) -> int:
         """The number of a log, given to it at its first use."""
         if epoch not in self._log_numbers:
+            chosen = select(logs.c.number).where(logs.c.epoch == epoch)
             async with self._database.begin() as connection:
-                self._log_numbers[epoch] = await self._numbered(connection, epoch)
+                await connection.execute(self._database.insert(logs).values(epoch=epoch).on_conflict_do_nothing())
+                self._log_numbers[epoch] = (await connection.execute(chosen)).scalar_one()
         return self._log_numbers[epoch]
 
-    async def _numbered(self, connection: AsyncConnection, epoch: str) -> int:
-        await connection.execute(self._database.insert(logs).values(epoch=epoch).on_conflict_do_nothing())
-        return (await connection.execute(select(logs.c.number).where(logs.c.epoch == epoch))).scalar_one()
-
     async def write(self, epoch: str, batch: Sequence[Written]) -> None:
-        """Write deliberations of a log in one transaction; each of them must be there once. Tombstones are of no log."""
+        """Write deliberations of a log in one transaction, each of them once. A tombstone belongs to no log."""
         log = await self.log_number(epoch) if any(each.state is not None for each in batch) else 0
         rows = sorted((_row(each, log) for each in batch), key=lambda row: (row["tenant"], row["id"]))
         if not rows:
