@@ -1,6 +1,6 @@
 """Events with the growing answer in place of the engine's raw output, worked out once for all viewers.
 
-The answer after a delta depends on the raw text up to it alone, so every viewer gets the same pieces at the same
+The answer after a delta depends on the raw text up to it alone. So every viewer gets the same pieces at the same
 offsets, wherever its stream begins.
 """
 

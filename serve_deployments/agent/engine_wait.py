@@ -24,8 +24,8 @@ class NoEngineReachable(EngineUnavailable):
 class EngineWait:
     """A call's wait for an engine, which begins with its construction.
 
-    It lasts `patience_s` in which no engine can be connected to, and at most `DEADLINE_SHARE` of the time that the call
-    has left when that begins.
+    It lasts for `patience_s` without a connection to any engine. It takes at most `DEADLINE_SHARE` of the time that the
+    call has left when that begins.
     """
 
     def __init__(

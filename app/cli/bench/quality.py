@@ -100,7 +100,7 @@ def quality(
     Without --dataset, every strategy runs in this process with simulated agents of known accuracy, correlation and
     bias. The results are compared with closed forms and their 3σ bands; a figure outside its band exits with 1. With
     --dataset it reports accuracy with its interval, cost per right answer, flips, unreadable answers, and the plain
-    vote with as many calls: through the running gateway, or through one that is started before --engine-url.
+    vote with as many calls. It asks the running gateway, or one that it starts before --engine-url.
     """
     if dataset is None:
         for name in context.params:
