@@ -25,7 +25,7 @@ _UNREACHABLE_REMEDY = "start one with `deliberate up`, or name another by --url,
 
 _REMEDIES = {
     "not_found": "`deliberate list` shows the deliberations of this gateway",
-    "gone": "its facts were removed; retention_until states how long they are kept",
+    "gone": "`deliberate list` shows the deliberations that are kept",
     "invalid_id": "an id consists of a-z, 0-9, _ and -, at most 64 of them",
     "invalid_cursor": "omit it to read from the beginning",
     "unknown_role": "`deliberate roles` lists the roles",

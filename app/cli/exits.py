@@ -118,7 +118,7 @@ def print_error(error: CommandError, *, as_json: bool) -> None:
     if error.remedy is not None:
         text.append(f"{before}→ {one_line(error.remedy)}", "dim")
     if error.request_id is not None:
-        text.append(f"{before}request {one_line(error.request_id)}", "dim")
+        text.append(f"{before if lines else ' · '}request {one_line(error.request_id)}", "dim")
     Console(stderr=True, soft_wrap=True, highlight=False).print(text)
 
 

@@ -129,7 +129,7 @@ def strategy_named(found: StrategyList, name: str) -> StrategyResource:
     names = [strategy.name for strategy in found.items]
     if name not in names:
         remedy = f"{did_you_mean(name, names)}The strategies are {', '.join(names)}"
-        raise CommandError(Exit.REFUSED, "unknown_strategy", f"there is no strategy {name!r}", remedy=remedy)
+        raise CommandError(Exit.USAGE, "unknown_strategy", f"there is no strategy {name!r}", remedy=remedy)
     return found.items[names.index(name)]
 
 

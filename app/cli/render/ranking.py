@@ -14,7 +14,7 @@ from app.api.schemas import Deliberation, Proposal
 from app.cli.render.lanes import is_simulated
 from app.cli.render.panels import seconds, style_of
 from app.cli.render.prose import printable
-from app.deliberation.facts import Verdict
+from app.deliberation.facts import Dissent, Verdict
 from app.deliberation.fold import TERMINAL
 
 _STATUS_STYLES = {
@@ -122,12 +122,15 @@ def tally_table(verdict: Verdict) -> Table:
     """Counted votes: one row per answer with its agents, most votes first."""
     table = Table(title="Votes", title_justify="left", title_style="bold")
     table.add_column("votes", justify="right")
-    table.add_column("answer", ratio=1)
+    table.add_column("answer", ratio=1, no_wrap=True, overflow="ellipsis")
     table.add_column("agents")
     for place, counted in enumerate(verdict.tally):
         style = "bold" if place == 0 and not verdict.tie else ""
         table.add_row(str(counted.votes), brief(counted.answer, 60), ", ".join(counted.agents), style=style)
     return table
+
+
+SIMULATED = "Simulated: the engine is a stand-in without weights; no model wrote this."
 
 
 def _agreement(verdict: Verdict) -> str:
@@ -138,17 +141,28 @@ def _agreement(verdict: Verdict) -> str:
     return f"agreement of the reviewers {verdict.agreement:+.2f} (Kendall τ)"
 
 
-def _confidence(verdict: Verdict) -> Iterator[Text]:
+def confidence(verdict: Verdict) -> str:
+    """How sure the verdict is: its margin, agreement and worth, as far as it has them."""
     facts = [
         f"margin {verdict.margin:.3f}" if verdict.margin is not None else "",
         "a tie, broken by rule" if verdict.tie else "",
         _agreement(verdict),
         f"worth {verdict.effective_votes:.1f} independent ballots" if verdict.effective_votes is not None else "",
     ]
-    if any(facts):
-        yield Text(" · ".join(fact for fact in facts if fact))
-    for dissent in verdict.dissent:
-        yield Text.assemble(("dissent ", "yellow"), f"{dissent.agent_id} preferred {dissent.preferred}")
+    return " · ".join(fact for fact in facts if fact)
+
+
+def dissent(against: Dissent) -> str:
+    """Whom a reviewer preferred to the winner."""
+    preferred = "its own answer" if against.preferred == against.agent_id else against.preferred
+    return f"{against.agent_id} preferred {preferred}"
+
+
+def _confidence(verdict: Verdict) -> Iterator[Text]:
+    if facts := confidence(verdict):
+        yield Text(facts)
+    for against in verdict.dissent:
+        yield Text.assemble(("dissent ", "yellow"), dissent(against))
 
 
 def cost_line(deliberation: Deliberation) -> Text:
@@ -157,7 +171,7 @@ def cost_line(deliberation: Deliberation) -> Text:
     line = Text.assemble(status_text(deliberation.status), (f" {deliberation.id}", "dim"))
     took_s = duration_s(deliberation.created_at, deliberation.ended_at)
     line.append("" if took_s is None else f" in {seconds(took_s)}")
-    line.append(f" · {usage.calls} engine calls · {usage.tokens:,} tokens")
+    line.append(f" · {usage.calls} engine call{'s' * (usage.calls != 1)} · {usage.tokens:,} tokens")
     line.append(f" ({usage.prompt_tokens:,} prompt, {usage.cached_tokens:,} of them cached)", "dim")
     models = dict.fromkeys(proposal.model for proposal in deliberation.proposals if proposal.model)
     line.append(f" · {printable(', '.join(models))}" if models else "", "dim")
@@ -215,5 +229,5 @@ def deliberation_report(deliberation: Deliberation) -> Group:
         parts.append(Text(f"stage {at.stage}: {at.purpose}, {at.calls_finished} of {at.calls_total} calls answered"))
     parts.append(cost_line(deliberation))
     if any(is_simulated(proposal.model) for proposal in deliberation.proposals):
-        parts.append(Text("Simulated: the engine is a stand-in without weights; no model wrote this.", "yellow"))
+        parts.append(Text(SIMULATED, "yellow"))
     return Group(*parts)

@@ -8,9 +8,11 @@ from collections.abc import Iterator, Sequence
 from itertools import chain
 
 from app.api.schemas import Deliberation, Proposal
+from app.cli.render.lanes import is_simulated
 from app.cli.render.overview import overview
 from app.cli.render.panels import seconds
 from app.cli.render.prose import printable, prose
+from app.cli.render.ranking import SIMULATED, confidence, dissent
 from app.deliberation.facts import CallFinished, Fact, PlannedCall, StageClosed, StageOpened, Verdict
 from app.webhooks.resources import Delivery
 
@@ -98,10 +100,8 @@ def _verdict(found: Deliberation) -> Iterator[str]:
     if verdict is None:
         return
     yield from _rankings(verdict)
-    facts = [f"margin {_figure(verdict.margin)}", *(["a tie, broken by rule"] if verdict.tie else [])]
-    facts += [f"agreement {verdict.agreement:+.2f}"] if verdict.agreement is not None else []
-    facts += [f"{each.agent_id} preferred {each.preferred}" for each in verdict.dissent]
-    yield f"{'; '.join(facts)}\n"
+    facts = [confidence(verdict), *map(dissent, verdict.dissent)]
+    yield f"{'; '.join(filter(None, facts))}\n"
     if verdict.content is not None:
         author = verdict.winner or verdict.call_id
         yield f"### The council's answer{f', by {author}' if author else ''}\n"
@@ -131,7 +131,8 @@ def _deliveries(deliveries: Sequence[Delivery]) -> Iterator[str]:
 
 def delivery_line(delivery: Delivery) -> str:
     """A delivery on one line: its event, status and last attempt."""
-    line = f"{delivery.id} {delivery.type}: {delivery.status}, {len(delivery.attempts)} attempt(s)"
+    made = len(delivery.attempts)
+    line = f"{delivery.id} {delivery.type}: {delivery.status}, {made} attempt{'s' * (made != 1)}"
     if delivery.attempts and (problem := delivery.attempts[-1].problem) is not None:
         line += f", the last failed: {problem.code}"
     if delivery.next_attempt_at is not None:
@@ -141,8 +142,11 @@ def delivery_line(delivery: Delivery) -> str:
 
 def _cost(found: Deliberation) -> Iterator[str]:
     usage = found.usage
-    tokens = f"{usage.prompt_tokens:,} prompt and {usage.completion_tokens:,} completion tokens"
-    yield f"{usage.calls} engine calls, {tokens}"
+    calls = f"{usage.calls} engine call{'s' * (usage.calls != 1)}"
+    prompt = f"{usage.prompt_tokens:,} prompt tokens, {usage.cached_tokens:,} of them cached"
+    yield f"{calls}, {prompt}, {usage.completion_tokens:,} completion tokens"
+    if any(is_simulated(proposal.model) for proposal in found.proposals):
+        yield f"\n{SIMULATED}"
 
 
 def transcript(found: Deliberation, facts: Sequence[Fact], deliveries: Sequence[Delivery]) -> str:

@@ -131,7 +131,7 @@ def test_delete_removes_what_has_ended(gateway: RealGateway) -> None:
 def test_deliveries_are_listed_and_redelivered(gateway: RealGateway, council: str) -> None:
     listed = json.loads(invoke(gateway, "deliveries", council, "--json").stdout)["items"]
     assert [each["type"] for each in listed] == ["deliberation.accepted", "deliberation.completed"]
-    assert "deliberation.completed: pending, 0 attempt(s)" in invoke(gateway, "deliveries", council).stdout
+    assert "deliberation.completed: pending, 0 attempts" in invoke(gateway, "deliveries", council).stdout
     assert listed[-1]["id"] in invoke(gateway, "redeliver", council, "last").stdout
     assert listed[0]["id"] in invoke(gateway, "redeliver", council, listed[0]["id"][:-2]).stdout
     ambiguous = invoke(gateway, "redeliver", council)

@@ -72,7 +72,7 @@ def test_every_strategy_is_shown_from_its_first_event_to_its_report(strategy: st
     for proposal in found.proposals:
         assert proposal.agent_id in text
     assert ("The council's answer" in text) is (found.verdict.content is not None)
-    assert f"{found.usage.calls} engine calls" in text
+    assert f"{found.usage.calls} engine call" in text
     lines = [event_line(event, council.events[0].ts) for event in council.events]
     purposes = {event.purpose for event in council.events if isinstance(event, StageOpened)}
     assert all(any(f" {purpose}" in line for line in lines if line) for purpose in purposes)
@@ -225,7 +225,7 @@ def test_an_error_with_one_fault_or_none_is_one_line(capsys: pytest.CaptureFixtu
     )
     print_error(CommandError(Exit.USAGE, "usage", "no\nsuch", remedy="mend it"), as_json=False)
     assert capsys.readouterr().err.splitlines() == [
-        "error invalid_request: /rounds: too many. Give 5 or less. request r1",
+        "error invalid_request: /rounds: too many. Give 5 or less. · request r1",
         "error usage: no such → mend it",
     ]
 

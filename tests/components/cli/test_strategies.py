@@ -73,7 +73,7 @@ def test_an_unknown_strategy_suggests_the_nearest_name(
     served: Served, stub: StubGateway, name: str, remedy: str
 ) -> None:
     result = invoke(served, "strategies", name)
-    assert (result.exit_code, result.stdout) == (4, "")
+    assert (result.exit_code, result.stdout) == (2, "")
     assert "error unknown_strategy" in result.stderr and remedy in result.stderr
 
 

@@ -86,7 +86,7 @@ LINES: list[tuple[str, int, str, str]] = [
     ("list --limit 500", 4, "Give 200 or less.", ""),
     ("list --created-after yesterday", 4, "Write it as 2026-01-01T00:00:00Z.", ""),
     ("list --cursor nonsense", 4, "The cursor does not come from a list", ""),
-    ("strategies best-of-n", 4, "there is no strategy 'best-of-n'", "Did you mean best_of_n?"),
+    ("strategies best-of-n", 2, "there is no strategy 'best-of-n'", "Did you mean best_of_n?"),
     ("keys create ci --tenant t --scope raed", 2, "Did you mean read?", HELP),
     ("keys create ci --tenant t --expires 90", 2, "--expires takes 90d, 12h, 30m or never", HELP),
     ("keys create ci --tenant t", 2, "KEY_PEPPER is not set", "`openssl rand -hex 32`"),
