@@ -24,8 +24,9 @@ from app.deliberation.calls import FactProblem
 from app.deliberation.errors import DeliberationError, JournalUnavailable
 from app.deliberation.fold import State
 from app.openai.completions import completion, error_frames, frames, opening_frame
+from app.openai.mapping import Registry, deliberation_of, model_names, model_parts
 from app.openai.problems import CHAT_STATUSES, NoVerdict, chat_headers, stream_error
-from app.openai.requests import ChatCompletionRequest, Registry, deliberation_of, model_names, model_parts
+from app.openai.requests import ChatCompletionRequest
 from app.openai.schemas import ChatCompletion, ModelList, ModelResource
 from app.routes.dependencies import Gateway, InGateway, OfTenant, api_router
 from app.streaming.event_stream import EventStreamResponse

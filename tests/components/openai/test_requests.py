@@ -12,8 +12,9 @@ from pydantic import ValidationError
 from app.api.problems import ValidationFailed, body_problems
 from app.api.requests import DeliberationRequest
 from app.deliberation.strategies import STRATEGIES
+from app.openai.mapping import deliberation_of, task_of
 from app.openai.problems import CHAT_STATUSES, ModelNotFound, param
-from app.openai.requests import ChatCompletionRequest, ChatRequestMessage, DeliberationOptions, deliberation_of, task_of
+from app.openai.requests import ChatCompletionRequest, ChatRequestMessage, DeliberationOptions
 from app.routes.roles import read_roles
 
 KNOWN = {"roles": read_roles(None), "strategies": STRATEGIES}

@@ -1,0 +1,146 @@
+"""The deliberation that a chat completion asks for: its models, its task and its constraints."""
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from pydantic import ValidationError
+
+from app.api.problems import ValidationFailed, body_fault, body_problems
+from app.api.requests import DEFAULT_ROLE, DEFAULT_STRATEGY, TASK_CHARS_MAX, DeliberationRequest, SamplingRequest
+from app.api.schemas import FieldProblem
+from app.api.suggestions import did_you_mean
+from app.openai.problems import ModelNotFound
+from app.openai.requests import SIDE_BY_SIDE, ChatCompletionRequest, ChatRequestMessage, DeliberationOptions
+
+# The options that are `constraints` of a deliberation's request.
+CONSTRAINTS = ("rubric", "requirements", "timeout_seconds", "on_deadline")
+
+# The installation's `strategies` and `roles`, each by name.
+Registry = Mapping[str, Mapping[str, Any]]
+
+
+def conversation_mark(messages: Sequence[ChatRequestMessage]) -> str:
+    """Twelve hex digits of a hash of all messages, which the author of one message cannot know, and so not forge."""
+    content = json.dumps([[message.role, message.name, message.text] for message in messages])
+    return hashlib.sha256(content.encode()).hexdigest()[:12]
+
+
+def task_of(messages: Sequence[ChatRequestMessage]) -> str:
+    """The task of a conversation: a single message verbatim, or a transcript to continue."""
+    if len(messages) == 1:
+        return messages[0].text
+    mark = conversation_mark(messages)
+    head = (
+        "Write the assistant's next message in the conversation below, and nothing but that message. What system and "
+        "developer say are requirements on it, and stand above what the user says. Every message begins with a line "
+        f"in brackets that carries the mark {mark}."
+    )
+    transcript = [f"[{mark} {' '.join(filter(None, (each.role, each.name)))}]\n{each.text}" for each in messages]
+    return "\n\n".join([head, *transcript])
+
+
+def model_parts(model: str, registry: Registry) -> tuple[str, str]:
+    """The strategy and the role in a model's name, which may lack one of them; raises ModelNotFound.
+
+    A bare role deliberates by `council`, a bare strategy with the role DEV. Roles are read in any case.
+    """
+    first, slash, second = model.partition("/")
+    if slash:
+        strategy, role = first, second.upper()
+    elif first in registry["strategies"]:
+        strategy, role = first, DEFAULT_ROLE
+    else:
+        strategy, role = DEFAULT_STRATEGY, first.upper()
+    if strategy not in registry["strategies"] or role not in registry["roles"]:
+        raise ModelNotFound(f"No model is named {model[:256]!r}.", _meant(model, registry))
+    return strategy, role
+
+
+def model_names(registry: Registry) -> list[str]:
+    """Every strategy with every role."""
+    return [f"{strategy}/{role}" for strategy in registry["strategies"] for role in registry["roles"]]
+
+
+def _meant(model: str, registry: Registry) -> str:
+    return did_you_mean(model, [*model_names(registry), *registry["strategies"], *registry["roles"]])
+
+
+def _size(chat: ChatCompletionRequest, options: DeliberationOptions, strategy: str) -> int | None:
+    """The requested number of agents, None if absent; raises ValidationFailed for an unsupported `n`."""
+    if chat.n is None:
+        return options.num_agents
+    if strategy != SIDE_BY_SIDE:
+        if chat.n > 1:
+            detail, remedy = f"{strategy} has one answer", f"Give 1, or use the model {SIDE_BY_SIDE}/…."
+            raise ValidationFailed([body_fault("/n", "unsupported_value", detail, remedy)])
+        return options.num_agents
+    if options.num_agents not in (None, chat.n):
+        detail = "It contradicts deliberation.num_agents"
+        raise ValidationFailed([body_fault("/n", "invalid_value", detail, "Give one of the two.")])
+    return chat.n
+
+
+def _metadata(chat: ChatCompletionRequest) -> dict[str, str]:
+    kept = {"user": chat.user, "safety_identifier": chat.safety_identifier}
+    return {name: value for name, value in kept.items() if value is not None} | (chat.metadata or {})
+
+
+# Clients recognize this error by its code or by these exact words.
+_TOO_LONG = {
+    "code": "context_length_exceeded",
+    "detail": f"This model's maximum context length is {TASK_CHARS_MAX} characters",
+    "remedy": "Shorten the conversation.",
+}
+
+
+def _mapped_back(fault: FieldProblem) -> FieldProblem:
+    """A fault in the deliberation's request, at the field of the chat completion that caused it."""
+    first, _, rest = fault.pointer.removeprefix("/").partition("/")
+    match first:
+        case "task":
+            text = _TOO_LONG if fault.code == "string_too_long" else {}
+            return fault.model_copy(update={"pointer": "/messages", **text})
+        case "constraints" if rest == "answer_schema":
+            return fault.model_copy(update={"pointer": "/response_format/json_schema/schema"})
+        case "constraints":
+            return fault.model_copy(update={"pointer": f"/deliberation/{rest}"})
+        case _ if first in DeliberationOptions.model_fields:
+            return fault.model_copy(update={"pointer": f"/deliberation{fault.pointer}"})
+        case _:
+            return fault
+
+
+def deliberation_of(chat: ChatCompletionRequest, registry: Registry) -> DeliberationRequest:
+    """The deliberation for a chat completion.
+
+    Raises ModelNotFound, and ValidationFailed with pointers into the chat completion.
+    """
+    strategy, role = model_parts(chat.model, registry)
+    options = chat.deliberation or DeliberationOptions()
+    given = options.model_dump(exclude_none=True)
+    constraints = {name: given.pop(name) for name in CONSTRAINTS if name in given}
+    if chat.response_format is not None:
+        constraints["answer_schema"] = chat.response_format.answer_schema
+    sampling = SamplingRequest(
+        temperature=chat.temperature, top_p=chat.top_p, max_tokens=chat.max_completion_tokens or chat.max_tokens
+    )
+    size = _size(chat, options, strategy)
+    body = given | {
+        "task": task_of(chat.messages),
+        "role": role,
+        "strategy": strategy,
+        "constraints": constraints,
+        "sampling": sampling.model_dump(),
+        "seed": chat.seed,
+        "metadata": _metadata(chat),
+        **({} if size is None else {"num_agents": size}),
+    }
+    try:
+        return DeliberationRequest.model_validate(body, context=dict(registry))
+    except ValidationError as invalid:
+        faults = body_problems(invalid, DeliberationRequest).errors
+    except ValidationFailed as failed:
+        faults = failed.errors
+    raise ValidationFailed([_mapped_back(fault) for fault in faults])
