@@ -53,8 +53,8 @@ Origins = Annotated[tuple[Annotated[str, AfterValidator(checked_origin)], ...], 
 OwnHosts = Annotated[tuple[Annotated[str, AfterValidator(checked_host)], ...], NoDecode, BeforeValidator(listed)]
 
 
-class WebhookRules(BaseSettings):
-    """The allowed webhook targets: the gateway checks the URL, and the sender checks the host's addresses."""
+class ProcessSettings(BaseSettings):
+    """Settings of one process, each read from the variable that `setting` names."""
 
     # Errors leave the values out: some settings are secrets.
     model_config = SettingsConfigDict(
@@ -64,6 +64,10 @@ class WebhookRules(BaseSettings):
         populate_by_name=True,
         hide_input_in_errors=True,
     )
+
+
+class WebhookRules(ProcessSettings):
+    """The allowed webhook targets: the gateway checks the URL, and the sender checks the host's addresses."""
 
     webhook_ports: Ports = setting((443, 8443), "Ports that webhooks may be sent to, separated by commas.")
     webhook_hosts: Hosts = setting(

@@ -2,7 +2,6 @@
 
 import asyncio
 import os
-import signal
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -17,7 +16,7 @@ from app.deliberation.errors import ArchiveUnavailable
 from app.log.journal import JetStreamJournal
 from app.log.seal import LogSeal
 from app.log.stream_settings import ARCHIVE_CONSUMER, STREAM
-from app.observability.health_server import health_server
+from app.observability.process import health_server, stop_signal
 from app.observability.replica_status import PROJECTORS_SUBJECT
 
 log = structlog.get_logger(__name__)
@@ -65,9 +64,7 @@ async def _until_usable(database: Database) -> None:
 
 async def serve(settings: ArchiveSettings) -> None:
     """Copy until SIGTERM or SIGINT. Raises what `projector_of` raises."""
-    stopping, loop = asyncio.Event(), asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stopping.set)
+    stopping = stop_signal()
     async with health_server(settings.archive_host, settings.archive_port) as port, asyncio.TaskGroup() as group:
         log.info("archive_listening", host=settings.archive_host, port=port)
         copying = group.create_task(_copy(settings))

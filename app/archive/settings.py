@@ -3,8 +3,7 @@
 from pathlib import Path
 from typing import Literal
 
-from pydantic import AliasGenerator, SecretStr
-from pydantic_settings import BaseSettings, SettingsConfigDict
+from pydantic import SecretStr
 
 from app.log.stream_settings import RETENTION_S_MAX, RETENTION_S_MIN
 from app.settings import (
@@ -12,22 +11,13 @@ from app.settings import (
     ARCHIVE_RETENTION_S,
     DATABASE_URL_DESCRIPTION,
     LOG_KEY_DESCRIPTION,
+    ProcessSettings,
     setting,
-    variable_of,
 )
 
 
-class ArchiveSettings(BaseSettings):
+class ArchiveSettings(ProcessSettings):
     """Each setting has a description, a unit, limits and an environment variable."""
-
-    # Errors leave the values out: some settings are secrets.
-    model_config = SettingsConfigDict(
-        alias_generator=AliasGenerator(validation_alias=variable_of),
-        frozen=True,
-        extra="ignore",
-        populate_by_name=True,
-        hide_input_in_errors=True,
-    )
 
     nats_url: str = setting(
         "nats://127.0.0.1:4222", "Server that holds the log, or `file:///path` of a file with its URL.", min_length=1

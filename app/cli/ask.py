@@ -158,6 +158,7 @@ ParameterOption = Annotated[
 ]
 
 
+# Long by its options: typer reads each from a parameter.
 def ask(
     task: Annotated[str | None, typer.Argument(metavar="TASK", help="The task to deliberate on.")] = None,
     url: UrlOption = None,

@@ -4,7 +4,7 @@ import asyncio
 import random
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import aclosing, suppress
-from typing import Any, Self, TypeVar, cast
+from typing import Any, Self, TypedDict, TypeVar, Unpack, cast
 
 import httpx
 from pydantic import BaseModel, ValidationError
@@ -39,6 +39,15 @@ _REMEDIES = {
 
 JsonObject = dict[str, Any]
 _Model = TypeVar("_Model", bound=BaseModel)
+
+
+class _Given(TypedDict, total=False):
+    """What a request may have besides its method and path. `wait_s` is how long the gateway may wait to answer."""
+
+    params: Mapping[str, Any] | None
+    body: JsonObject | None
+    headers: Mapping[str, str]
+    wait_s: float
 
 
 class GatewayUnreachable(CommandError):
@@ -136,37 +145,21 @@ class GatewayClient:
     async def __aexit__(self, *_: object) -> None:
         await self._http.aclose()
 
-    async def _response(
-        self,
-        method: str,
-        path: str,
-        *,
-        params: Mapping[str, Any] | None = None,
-        body: JsonObject | None = None,
-        headers: Mapping[str, str] | None = None,
-        wait_s: float = 0,
-    ) -> httpx.Response:
+    async def _response(self, method: str, path: str, **given: Unpack[_Given]) -> httpx.Response:
+        wait_s = given.get("wait_s", 0.0)
         timeout = httpx.Timeout(_READ_TIMEOUT_S + wait_s, connect=_CONNECT_TIMEOUT_S)
-        sent = dict(headers or {}) | ({"Prefer": f"wait={wait_s:g}"} if wait_s else {})
+        sent = dict(given.get("headers", {})) | ({"Prefer": f"wait={wait_s:g}"} if wait_s else {})
+        params, json = given.get("params"), given.get("body")
         try:
-            response = await self._http.request(method, path, params=params, json=body, headers=sent, timeout=timeout)
+            response = await self._http.request(method, path, params=params, json=json, headers=sent, timeout=timeout)
         except httpx.TransportError as exc:
             raise _unreachable(self.url, self._source, exc) from exc
         if response.status_code >= 400:
             raise command_error(response)
         return response
 
-    async def _request(
-        self,
-        method: str,
-        path: str,
-        *,
-        params: Mapping[str, Any] | None = None,
-        body: JsonObject | None = None,
-        headers: Mapping[str, str] | None = None,
-        wait_s: float = 0,
-    ) -> JsonObject:
-        response = await self._response(method, path, params=params, body=body, headers=headers, wait_s=wait_s)
+    async def _request(self, method: str, path: str, **given: Unpack[_Given]) -> JsonObject:
+        response = await self._response(method, path, **given)
         with suppress(ValueError):
             document = response.json()
             if isinstance(document, dict):

@@ -1,32 +1,16 @@
 """The sender's process: `python -m app.webhooks` reads the environment and sends until it receives a signal."""
 
-import asyncio
-import sys
-
-from pydantic import ValidationError
-
-from app.deliberation.errors import InvalidRequest, JournalUnavailable
 from app.log.seal import LogSeal
-from app.observability import logs
+from app.observability.process import run_process
 from app.webhooks.sender.service import serve
 from app.webhooks.settings import SenderSettings
 
 
-def main() -> None:
-    """Exit with 2 for invalid settings, with 1 when the log refuses the connection."""
-    try:
-        settings = SenderSettings()
-        LogSeal.of_file(settings.log_key_file)
-    except (ValidationError, InvalidRequest) as exc:
-        print(exc, file=sys.stderr)
-        raise SystemExit(2) from exc
-    logs.configure(settings.log_level)
-    try:
-        asyncio.run(serve(settings))
-    except* JournalUnavailable as refused:
-        print(*refused.exceptions, sep="\n", file=sys.stderr)
-        raise SystemExit(1) from refused
+def _settings() -> SenderSettings:
+    settings = SenderSettings()
+    LogSeal.of_file(settings.log_key_file)
+    return settings
 
 
 if __name__ == "__main__":
-    main()
+    run_process(_settings, serve)

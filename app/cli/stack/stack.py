@@ -11,7 +11,7 @@ import sys
 import time
 from collections.abc import AsyncGenerator, Generator
 from contextlib import asynccontextmanager, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import app
@@ -300,6 +300,22 @@ def _deployer(layout: Layout, needs: tuple[str, ...]) -> Child:
     )
 
 
+def _worker(layout: Layout, name: str, needs: tuple[str, ...], **variables: str) -> Child:
+    """A process without routes, `python -m app.NAME`: it works on the log and has a port for /healthz."""
+    port = layout.ports[name]
+    url = f"http://{LOOPBACK}:{port}/healthz"
+    listen = {f"{name.upper()}_HOST": LOOPBACK, f"{name.upper()}_PORT": str(port)}
+    return Child(
+        name=name,
+        command=(sys.executable, "-m", f"app.{name}"),
+        is_ready=health_checks.returns_200(url),
+        health_check=health_checks.responds_to_http(url),
+        environment=_python_environment(layout, name, **listen, **variables),
+        needs=needs,
+        ports={name: port},
+    )
+
+
 def _webhook_hosts(layout: Layout) -> dict[str, str]:
     """The private hosts that webhooks may reach: this machine, unless keys open the gateway to other users."""
     own = "" if layout.options.key_pepper else f"{LOOPBACK},::1,localhost"
@@ -307,18 +323,10 @@ def _webhook_hosts(layout: Layout) -> dict[str, str]:
 
 
 def _webhooks(layout: Layout, needs: tuple[str, ...]) -> Child:
-    port = layout.ports["webhooks"]
-    url = f"http://{LOOPBACK}:{port}/healthz"
-    given = {"WEBHOOK_SECRETS": layout.webhook_secrets, "WEBHOOKS_HOST": LOOPBACK, "WEBHOOKS_PORT": str(port)}
-    return Child(
-        name="webhooks",
-        command=(sys.executable, "-m", "app.webhooks"),
-        is_ready=health_checks.returns_200(url),
-        health_check=health_checks.responds_to_http(url),
-        environment=_python_environment(layout, "webhooks", **given, **_webhook_hosts(layout)),
-        needs=needs,
+    worker = _worker(layout, "webhooks", needs, WEBHOOK_SECRETS=layout.webhook_secrets, **_webhook_hosts(layout))
+    return replace(
+        worker,
         stop_within_s=layout.webhooks_stop_within_s,
-        ports={"webhooks": port},
         detail="`deliberate webhooks secret` prints the secret for receivers",
         hint="check the WEBHOOK_… variables in the environment",
     )
@@ -332,19 +340,10 @@ async def _migrate(url: str) -> None:
 
 
 def _archive(layout: Layout, needs: tuple[str, ...]) -> Child:
-    port = layout.ports["archive"]
-    url = f"http://{LOOPBACK}:{port}/healthz"
-    given = {"DATABASE_URL": layout.database_url, "ARCHIVE_HOST": LOOPBACK, "ARCHIVE_PORT": str(port)}
-    return Child(
-        name="archive",
-        command=(sys.executable, "-m", "app.archive"),
-        is_ready=health_checks.returns_200(url),
-        health_check=health_checks.responds_to_http(url),
-        environment=_python_environment(layout, "archive", **given),
+    return replace(
+        _worker(layout, "archive", needs, DATABASE_URL=layout.database_url),
         prepare=(lambda: _migrate(layout.database_url)) if layout.own_database else None,
-        needs=needs,
         stop_within_s=5.0,
-        ports={"archive": port},
         detail=mask_credentials(layout.database_url),
         hint="check DATABASE_URL in the environment",
     )

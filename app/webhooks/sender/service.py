@@ -2,7 +2,6 @@
 
 import asyncio
 import os
-import signal
 from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
@@ -14,7 +13,7 @@ from app.log.journal import JetStreamJournal
 from app.log.seal import LogSeal
 from app.log.stream_settings import STREAM, WEBHOOKS_STREAM
 from app.log.streams import ATTEMPTS_CONSUMER, WEBHOOKS_CONSUMER
-from app.observability.health_server import health_server
+from app.observability.process import health_server, stop_signal
 from app.observability.replica_status import SENDERS_SUBJECT
 from app.webhooks.sender.bulkheads import Bounds, Bulkheads
 from app.webhooks.sender.delivery import DeliveryWorker
@@ -102,11 +101,8 @@ async def sender_of(settings: SenderSettings, *, lookup: Lookup | None = None) -
 
 async def serve(settings: SenderSettings) -> None:
     """Send until SIGTERM or SIGINT. Raises JournalUnavailable when the log refuses the connection."""
-    stopping = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stopping.set)
-    connected: asyncio.Future[Sender] = loop.create_future()
+    stopping = stop_signal()
+    connected: asyncio.Future[Sender] = asyncio.get_running_loop().create_future()
     async with health_server(settings.webhooks_host, settings.webhooks_port) as port, asyncio.TaskGroup() as group:
         log.info("webhooks_listening", host=settings.webhooks_host, port=port)
         sending = group.create_task(_send(settings, connected))

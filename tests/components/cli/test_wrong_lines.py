@@ -174,7 +174,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def run(line: str, url: str, cwd: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[int, list[str]]:
-    """Exit code and lines on stderr of a command line, whose first words may set variables."""
+    """Exit code and lines on stderr of a command line. `NAME=value` at its beginning sets a variable."""
     monkeypatch.chdir(cwd)
     words = line.replace("{dir}", str(cwd)).replace("{long}", "x" * 300).split()
     variables = dict(word.split("=", 1) for word in words if re.match(r"[A-Z_]+=", word))

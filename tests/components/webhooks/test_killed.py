@@ -122,7 +122,7 @@ def test_answers_health_checks() -> None:
     port = free_port()
     command = (
         "import asyncio, urllib.request as u\n"
-        "from app.observability.health_server import health_server\n"
+        "from app.observability.process import health_server\n"
         "async def main():\n"
         f"    async with health_server('127.0.0.1', {port}) as port:\n"
         "        answer = await asyncio.to_thread(u.urlopen, f'http://127.0.0.1:{port}/healthz', timeout=5)\n"

@@ -1,7 +1,7 @@
 """The commands of the documentation, as they are written, in a directory like a checkout beside a running stack.
 
-The gateway's port, a secret to choose, and the variables that a page tells its reader to set are filled in. Commands of
-make are not run: tests/components/docs/test_commands.py compares them with the Makefile, and `.ci/run` runs them.
+The test fills in the gateway's port, a chosen secret, and the variables that a page tells its reader to set. It runs no
+command of make: tests/components/docs/test_commands.py compares them with the Makefile, and `.ci/run` runs them.
 """
 
 import asyncio

@@ -1,0 +1,71 @@
+"""The frame of a process without routes: settings at the start, a port that answers, signals at the end."""
+
+import asyncio
+import signal
+import sys
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Protocol, TypeVar
+
+from pydantic import ValidationError
+
+from app.deliberation.errors import InvalidRequest, JournalUnavailable
+from app.observability import logs
+
+
+class _LoggingSettings(Protocol):
+    @property
+    def log_level(self) -> str: ...
+
+
+_Settings = TypeVar("_Settings", bound=_LoggingSettings)
+
+_REQUEST_BYTES_MAX = 4_096
+_ALIVE = b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nContent-Length: 3\r\nConnection: close\r\n\r\nok\n"
+
+
+@asynccontextmanager
+async def health_server(host: str, port: int) -> AsyncGenerator[int]:
+    """Answer every request on a port with 200 while the event loop runs; yields the port."""
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            async with asyncio.timeout(2):
+                await reader.readuntil(b"\r\n\r\n")
+                writer.write(_ALIVE)
+                await writer.drain()
+        except (OSError, TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
+            return
+        finally:
+            writer.close()
+
+    server = await asyncio.start_server(answer, host, port, limit=_REQUEST_BYTES_MAX)
+    async with server:
+        yield server.sockets[0].getsockname()[1]
+
+
+def stop_signal() -> asyncio.Event:
+    """An event that SIGTERM and SIGINT set from now on, in place of ending the process."""
+    stopping, loop = asyncio.Event(), asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stopping.set)
+    return stopping
+
+
+def run_process(read_settings: Callable[[], _Settings], serve: Callable[[_Settings], Awaitable[None]]) -> None:
+    """Read and check the settings, then serve. Exits with 2 for invalid settings, with 1 when the log refuses."""
+    try:
+        settings = read_settings()
+    except (ValidationError, InvalidRequest) as exc:
+        print(exc, file=sys.stderr)
+        raise SystemExit(2) from exc
+    logs.configure(settings.log_level)
+
+    async def main() -> None:
+        await serve(settings)
+
+    try:
+        asyncio.run(main())
+    except* JournalUnavailable as refused:
+        print(*refused.exceptions, sep="\n", file=sys.stderr)
+        raise SystemExit(1) from refused
